@@ -7,8 +7,10 @@
 //! packets of the flow came before it, so losses are counted exactly although most packets are never looked at.
 //!
 //! Bulk flows send as fast as their turns come (a closed loop), or at a rate whatever becomes of it (an open loop). Beside them
-//! further sessions can send calls: small packets at a steady pace, each of which is opened.
+//! further sessions can send calls: small packets at a steady pace, each of which is opened. In pairs receivers acknowledge the runs that
+//! arrive, since what a gateway carries for real clients holds acknowledgements in datagrams of their own.
 
+mod acknowledge;
 mod flow;
 mod pace;
 mod packet;
@@ -25,9 +27,11 @@ use vpnd_proto::time::Time;
 
 use crate::tally::Percentiles;
 use crate::{now_ns, wall_ns};
+use acknowledge::Acknowledger;
+pub use acknowledge::USUAL_ACKNOWLEDGE;
 pub(crate) use flow::Flow;
 use pace::Pacer;
-pub use packet::LEAST_PACKET;
+pub use packet::{ACKNOWLEDGEMENT, LEAST_PACKET};
 pub(crate) use packet::{PORT, Transport};
 pub(crate) use packet::{Stamp, Template};
 pub(crate) use plan::End;
@@ -81,6 +85,26 @@ pub struct Counts {
     pub delay_ms: Percentiles,
     /// The calls, if there are any.
     pub calls: Option<CallCounts>,
+    /// The acknowledgements, if there are any. They count in none of the above but what was refused and what was opened.
+    pub acknowledgements: Option<AcknowledgementCounts>,
+}
+
+/// The counts of acknowledgements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcknowledgementCounts {
+    pub sent: u64,
+    pub arrived: u64,
+    /// By the numbers of later ones.
+    pub lost: u64,
+    /// Merged runs in which they arrived.
+    pub runs: u64,
+}
+
+impl AcknowledgementCounts {
+    /// Lost ones in percent of those of which it is known.
+    pub fn lost_percent(&self) -> f64 {
+        percent(self.lost, self.arrived)
+    }
 }
 
 /// The counts of calls.
@@ -163,20 +187,21 @@ pub(crate) struct Load {
     /// When the turns of flows with a rate come, and those of calls.
     paced: Option<Pacer>,
     calls: Option<Pacer>,
+    acknowledger: Option<Acknowledger>,
     /// Packets that may be on their way over all sessions.
     limit: u64,
     in_flight: u64,
     /// Packets of one burst.
     burst: u64,
-    /// The datagrams of bulk flows, small ones last, and that of calls.
+    /// The datagrams of bulk flows, small ones last, that of calls, and that of acknowledgements.
     sizes: Vec<Size>,
     call: Option<Size>,
+    acknowledgement: Option<Size>,
     /// Which flow comes to the campus from which address.
     pub(crate) senders: HashMap<Ipv4Addr, usize>,
     since: Time,
     before: Vec<Flow>,
     sent: u64,
-    calls_sent: u64,
     pub(crate) refused: u64,
     pub(crate) opened: u64,
     pub(crate) strange: u64,
@@ -187,8 +212,8 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `templates` has one entry for each flow of the plan, all bulk ones of one length, calls behind them; `datagram_len` gives the
-    /// length of the datagram that carries so many bytes.
+    /// `templates` has one entry for each flow of the plan, all bulk ones of one length, as all calls and all acknowledgements;
+    /// `datagram_len` gives the length of the datagram that carries so many bytes.
     pub(crate) fn new(
         plan: Plan,
         templates: Vec<Templates>,
@@ -203,15 +228,22 @@ impl Load {
         let usual = size(&first.usual)?;
         let small = first.small.as_ref().map(&mut size);
         let sizes = [Some(usual)].into_iter().chain(small).collect::<Option<Vec<_>>>()?;
-        let call = match templates.get(bulk) {
-            Some(call) => Some(size(&call.usual)?),
-            None => None,
+        let mut size_of = |flows: std::ops::Range<usize>| match templates.get(flows)?.first() {
+            Some(first) => Some(Some(size(&first.usual)?)),
+            None => Some(None),
         };
+        let (call, acknowledgement) = (size_of(bulk..plan.flows())?, size_of(plan.flows()..templates.len())?);
         let packet = first.usual.len();
         let fits = MOST_BURST_BYTES / usual.datagram.max(packet);
         let burst = u64::from(plan.burst.clamp(1, MOST_BURST)).min(fits.max(1) as u64);
+        // A single burst may always go.
+        let limit = (plan.in_flight / packet as u64).max(burst);
+        let greedy = u64::from(plan.greedy.max(1));
+        // Together they can have all on its way that may be, however few they are.
+        let window = (limit / burst / (bulk as u64 - 1 + greedy)).max(flow::BURSTS);
         let mut flows = vec![Flow::default(); templates.len()];
-        flows[0].set_weight(u64::from(plan.greedy.max(1)));
+        flows.iter_mut().for_each(|flow| flow.set_window(window));
+        flows[0].set_window(window * greedy);
         let ends = plan.ends();
         let to_campus =
             ends.iter().zip(&templates).enumerate().filter(|(_, (ends, _))| ends[1] == End::Campus);
@@ -222,13 +254,14 @@ impl Load {
         let mut load = Self {
             turns: VecDeque::new(),
             paced: plan.rate.map(|rate| Pacer::new(0..bulk, every(rate), now)),
-            calls: (plan.calls > 0).then(|| Pacer::new(bulk..flows.len(), CALL_PACE, now)),
-            // A single burst may always go.
-            limit: (plan.in_flight / packet as u64).max(burst),
+            calls: (plan.calls > 0).then(|| Pacer::new(bulk..plan.flows(), CALL_PACE, now)),
+            acknowledger: plan.has_acknowledgements().then(|| Acknowledger::new(plan.acknowledge, bulk)),
+            limit,
             in_flight: 0,
             burst,
             sizes,
             call,
+            acknowledgement,
             senders,
             since: now,
             before: flows.clone(),
@@ -237,7 +270,6 @@ impl Load {
             templates,
             plan,
             sent: 0,
-            calls_sent: 0,
             refused: 0,
             opened: 0,
             strange: 0,
@@ -246,7 +278,7 @@ impl Load {
             buffer: vec![0; MOST_BURST_BYTES],
         };
         // One after the other, then each as often as it may.
-        for _ in 0..flow::BURSTS * u64::from(plan.greedy.max(1)) {
+        for _ in 0..window * greedy {
             (0..bulk).for_each(|flow| load.give_turn(flow));
         }
         Some(load)
@@ -254,7 +286,12 @@ impl Load {
 
     /// Whether a flow is a call.
     pub(crate) fn is_call(&self, flow: usize) -> bool {
-        flow >= self.plan.bulk_flows()
+        (self.plan.bulk_flows()..self.plan.flows()).contains(&flow)
+    }
+
+    /// Whether a flow is of bulk traffic, which its turns and the limit are for.
+    fn is_bulk(&self, flow: usize) -> bool {
+        flow < self.plan.bulk_flows()
     }
 
     /// Whether some of it is sent by the clock.
@@ -262,10 +299,16 @@ impl Load {
         self.paced.is_some() || self.calls.is_some()
     }
 
-    /// The next burst to send: calls first, then what a rate demands, or whose turn it is while more may be on its way.
+    /// The next burst to send: calls first, then acknowledgements, then what a rate demands, or whose turn it is while more may be on
+    /// its way.
     pub(crate) fn next_turn(&mut self, now: Time) -> Option<Turn> {
         if let Some(flow) = self.calls.as_mut().and_then(|calls| calls.next(now)) {
             return Some(Turn { flow, packets: 1, is_small: false });
+        }
+        let due = self.acknowledger.as_mut().and_then(Acknowledger::next);
+        if let Some((flow, packets)) = due {
+            let flow = self.plan.acknowledgements_of(flow)?;
+            return Some(Turn { flow, packets, is_small: false });
         }
         let flow = match &mut self.paced {
             Some(paced) => paced.next(now)?,
@@ -291,32 +334,34 @@ impl Load {
 
     /// A burst was sent.
     pub(crate) fn sent(&mut self, turn: Turn, now: Time) {
-        if self.is_call(turn.flow) {
-            self.calls_sent += turn.packets;
-        } else {
+        if self.is_bulk(turn.flow) {
             self.in_flight += turn.packets;
             self.sent += turn.packets;
         }
         self.flows[turn.flow].sent(turn.packets, now);
     }
 
-    /// The kernel did not take a burst. A call's packet is lost by that: its time has passed.
+    /// The kernel did not take a burst. Packets of calls and acknowledgements are lost by that: their time has passed.
     pub(crate) fn refused(&mut self, turn: Turn, now: Time) {
         self.refused += turn.packets;
-        if self.is_call(turn.flow) {
+        if !self.is_bulk(turn.flow) {
             self.sent(turn, now);
         }
     }
 
-    /// The size of a flow's packets whose datagrams have this length.
-    pub(crate) fn size(&self, flow: usize, datagram: usize) -> Option<Size> {
-        if self.is_call(flow) {
-            return self.call.filter(|size| size.datagram == datagram);
+    /// The flow that a datagram of this length belongs to when it arrives at a session, and the size of its packets.
+    pub(crate) fn arriving(&self, session: usize, datagram: usize) -> Option<(usize, Size)> {
+        let flow = self.plan.arriving_at(session)?;
+        let sizes = if self.is_call(flow) { self.call.as_slice() } else { &self.sizes };
+        if let Some(size) = sizes.iter().find(|size| size.datagram == datagram) {
+            return Some((flow, *size));
         }
-        self.sizes.iter().find(|size| size.datagram == datagram).copied()
+        // In pairs each session sends the flow with its number.
+        let back = self.plan.acknowledgements_of(session)?;
+        Some((back, self.acknowledgement.filter(|size| size.datagram == datagram)?))
     }
 
-    /// The same by the length of the payload, which is all that the campus has.
+    /// The size of a flow's packets by the length of their payload, which is all that the campus has.
     pub(crate) fn payload_size(&self, flow: usize, payload: usize) -> Option<Size> {
         let sizes = if self.is_call(flow) { self.call.as_slice() } else { &self.sizes };
         sizes.iter().find(|size| size.payload == payload).copied()
@@ -332,21 +377,28 @@ impl Load {
     /// A run of so many packets with so many bytes of payload has arrived; `first` is the number of its first one, if that was opened.
     pub(crate) fn arrived(&mut self, flow: usize, run: (u64, u64), first: Option<u64>, now: Time) {
         self.change(flow, |account| account.arrived(run, first, now));
+        let is_bulk = self.is_bulk(flow);
+        if let Some(acknowledger) = self.acknowledger.as_mut().filter(|_| is_bulk) {
+            acknowledger.run_arrived(flow);
+        }
     }
 
     fn change(&mut self, flow: usize, change: impl FnOnce(&mut Flow)) {
-        let is_call = self.is_call(flow);
+        let is_bulk = self.is_bulk(flow);
         let account = &mut self.flows[flow];
         let before = account.in_flight();
         change(account);
-        if !is_call {
+        if is_bulk {
             self.in_flight = (self.in_flight + account.in_flight()).saturating_sub(before);
             self.give_turn(flow);
         }
     }
 
-    /// Notes the delay of an opened packet: until now, or for a call until its socket had it.
+    /// Notes the delay of an opened packet: until now, or for a call until its socket had it. That of acknowledgements is nobody's.
     pub(crate) fn note_delay(&mut self, flow: usize, stamp: Stamp, run: Received) {
+        if flow >= self.plan.flows() {
+            return;
+        }
         let until = if self.is_call(flow) { run.at_ns.unwrap_or_else(wall_ns) } else { now_ns() };
         self.delayed(flow, until.saturating_sub(stamp.at_ns));
     }
@@ -370,9 +422,11 @@ impl Load {
             let pairs = self.flows.iter().zip(&self.before);
             pairs.map(|(flow, before)| count(flow).saturating_sub(count(before))).collect()
         };
-        let (bulk, sessions) = (self.plan.bulk_flows(), (self.plan.sessions as usize).max(1));
+        let (bulk, all, sessions) =
+            (self.plan.bulk_flows(), self.plan.flows(), (self.plan.sessions as usize).max(1));
         let of_bulk = |count: fn(&Flow) -> u64| since(count)[..bulk].iter().sum();
-        let of_calls = |count: fn(&Flow) -> u64| since(count)[bulk..].iter().sum();
+        let of_calls = |count: fn(&Flow) -> u64| since(count)[bulk..all].iter().sum();
+        let of_answers = |count: fn(&Flow) -> u64| since(count)[all..].iter().sum();
         let mut payloads = vec![0; sessions];
         let of_flows = since(Flow::payload);
         of_flows[..bulk].iter().enumerate().for_each(|(flow, bytes)| payloads[flow % sessions] += bytes);
@@ -390,13 +444,18 @@ impl Load {
             strange: std::mem::take(&mut self.strange),
             delay_ms: percentiles(&self.delays_us),
             calls: self.calls.as_ref().map(|_| CallCounts {
-                sent: self.calls_sent,
+                sent: of_calls(Flow::number),
                 arrived: of_calls(Flow::all_arrived),
                 lost: of_calls(Flow::lost),
                 delay_ms: percentiles(&self.call_delays_us),
             }),
+            acknowledgements: self.acknowledger.as_ref().map(|_| AcknowledgementCounts {
+                sent: of_answers(Flow::number),
+                arrived: of_answers(Flow::all_arrived),
+                lost: of_answers(Flow::lost),
+                runs: of_answers(Flow::runs),
+            }),
         };
-        self.calls_sent = 0;
         self.since = now;
         self.before.clone_from(&self.flows);
         self.delays_us.reset();
@@ -422,9 +481,10 @@ mod tests {
         let template = |len| Template::new(Transport::Tcp, [10, 86, 0, 2].into(), [10, 86, 0, 3].into(), len);
         let bulk =
             Templates { usual: template(1_000), small: (plan.small > 0).then(|| template(SMALL_PACKET)) };
-        let call = Templates { usual: template(CALL_PACKET), small: None };
+        let one = |len| Templates { usual: template(len), small: None };
         let mut templates = vec![bulk; plan.bulk_flows()];
-        templates.resize(plan.ends().len(), call);
+        templates.resize(plan.flows(), one(CALL_PACKET));
+        templates.resize(plan.ends().len(), one(ACKNOWLEDGEMENT));
         Load::new(plan, templates, |len| Some(len + 32), at(0)).unwrap()
     }
 
@@ -490,10 +550,66 @@ mod tests {
 
     #[test]
     fn a_greedy_session_has_as_much_on_its_way_as_so_many_others() {
-        let mut load = load_of(Plan { greedy: 5, in_flight: 1 << 20, ..plan(4) });
-        let flows = send_all(&mut load, at(0));
+        let mut load = load_of(Plan { greedy: 5, in_flight: 160_000, ..plan(4) });
+        assert_eq!(bursts(&send_all(&mut load, at(0))), [10, 2, 2, 2]);
+    }
+
+    #[test]
+    fn few_sessions_have_as_much_on_their_way_as_many() {
+        for sessions in [2, 4, 8] {
+            let mut load = load_of(Plan { in_flight: 400_000, ..plan(sessions) });
+            let sent = bursts(&send_all(&mut load, at(0)));
+            assert_eq!(sent, vec![40 / sessions as usize; sessions as usize]);
+            // Each burst that arrives makes room for the next, at its own sender first.
+            arrived(&mut load, 1, 10, 0, at(1));
+            assert_eq!(send_all(&mut load, at(1)), [1]);
+        }
+    }
+
+    #[test]
+    fn runs_are_acknowledged_before_more_is_sent_and_acknowledgements_are_counted_apart() {
+        let mut load = load_of(Plan { acknowledge: 100, ..plan(4) });
+        send_all(&mut load, at(0));
+        for number in 0..7 {
+            arrived(&mut load, 1, 1, number, at(1));
+        }
+        let back = load.plan.acknowledgements_of(1).unwrap();
+        let turn = load.next_turn(at(1)).unwrap();
+        assert_eq!(turn, Turn { flow: back, packets: 7, is_small: false });
+        load.sent(turn, at(1));
+        let in_flight = load.in_flight;
+        assert_eq!(in_flight, 30 - 7);
+        // The last two of them, at the session that sent the flow.
+        let (flow, _) = load.arriving(1, 88).unwrap();
+        assert_eq!(flow, back);
+        load.arrived(flow, (2, 32), Some(5), at(2));
+        assert_eq!(load.in_flight, in_flight);
+        assert_eq!(
+            load.next_turn(at(2)).map(|turn| turn.flow),
+            Some(3),
+            "nobody acknowledges an acknowledgement"
+        );
+        let counts = load.take_counts(at(2));
+        assert_eq!((counts.arrived, counts.lost, counts.payloads), (7, 0, vec![0, 7 * 948, 0, 0]));
+        let wanted = AcknowledgementCounts { sent: 7, arrived: 2, lost: 5, runs: 1 };
+        assert_eq!(counts.acknowledgements, Some(wanted));
+        assert_eq!(load_of(plan(4)).take_counts(at(2)).acknowledgements, None);
+    }
+
+    #[test]
+    fn what_arrives_is_told_apart_by_its_length() {
+        let load = load_of(Plan { acknowledge: 100, small: 10, calls: 2, ..plan(4) });
+        let arriving = |session, len| load.arriving(session, len).map(|(flow, size)| (flow, size.payload));
+        assert_eq!(arriving(0, 1_032), Some((1, 948)));
+        assert_eq!(arriving(0, 96), Some((1, 24)), "a small one of the same flow");
+        assert_eq!(arriving(0, 88), Some((6, 16)), "what its own flow is answered by");
+        assert_eq!((arriving(0, 500), arriving(4, 232), arriving(4, 88)), (None, Some((5, 148)), None));
+    }
+
+    /// How many bursts each flow has.
+    fn bursts(flows: &[usize]) -> Vec<usize> {
         let of = |flow| flows.iter().filter(|&&sent| sent == flow).count();
-        assert_eq!([of(0), of(1), of(2), of(3)], [10, 2, 2, 2]);
+        (0..=flows.iter().copied().max().unwrap_or(0)).map(of).collect()
     }
 
     #[test]

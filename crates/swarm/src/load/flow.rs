@@ -8,13 +8,13 @@ use vpnd_proto::time::Time;
 
 /// A flow in which nothing arrived for so long has lost what was on its way: many times the delay of any full queue here.
 const EXPIRY: Duration = Duration::from_millis(500);
-/// Bursts of a flow that are on their way or have a turn: one travels while the other is received.
+/// The least that a flow may have on its way, in bursts: one travels while the other is received.
 pub(super) const BURSTS: u64 = 2;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
-    /// It may have as much on its way as so many others.
-    weight: u64,
+    /// Bursts that are on their way or have a turn at most.
+    window: u64,
     sent: u64,
     /// Bursts that were sent.
     bursts: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Flow {
 impl Default for Flow {
     fn default() -> Self {
         Self {
-            weight: 1,
+            window: BURSTS,
             sent: 0,
             bursts: 0,
             arrived: 0,
@@ -52,8 +52,8 @@ impl Default for Flow {
 }
 
 impl Flow {
-    pub(super) fn set_weight(&mut self, weight: u64) {
-        self.weight = weight;
+    pub(super) fn set_window(&mut self, bursts: u64) {
+        self.window = bursts;
     }
 
     /// The number of the next burst.
@@ -92,7 +92,7 @@ impl Flow {
 
     /// Takes a turn to wait for, if the flow may send one more burst.
     pub(super) fn wants_turn(&mut self, burst: u64) -> bool {
-        let wants = self.in_flight() + (self.turns + 1) * burst <= BURSTS * self.weight * burst;
+        let wants = self.in_flight() + (self.turns + 1) * burst <= self.window * burst;
         self.turns += u64::from(wants);
         wants
     }

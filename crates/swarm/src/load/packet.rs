@@ -20,8 +20,11 @@ const UDP_HEADER: usize = 8;
 /// The port of both ends.
 pub(crate) const PORT: u16 = 5_001;
 
-/// The length of the shortest packet, in bytes.
-pub const LEAST_PACKET: usize = IPV4_HEADER + BARE_TCP_HEADER + STAMP;
+/// Bytes of an acknowledgement, the shortest packet that can be made. One of Linux has no payload and is 4 bytes shorter.
+pub const ACKNOWLEDGEMENT: u16 = (IPV4_HEADER + BARE_TCP_HEADER + STAMP) as u16;
+
+/// The length of the shortest packet of bulk traffic, in bytes: one that its length tells from an acknowledgement.
+pub const LEAST_PACKET: usize = ACKNOWLEDGEMENT as usize + 1;
 
 /// The transport protocol of the inner packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,9 +62,9 @@ pub(crate) struct Stamp {
 }
 
 impl Template {
-    /// Packets of `len` bytes, at least [`LEAST_PACKET`].
+    /// Packets of `len` bytes, at least as long as an [`ACKNOWLEDGEMENT`].
     pub(crate) fn new(transport: Transport, from: Ipv4Addr, to: Ipv4Addr, len: u16) -> Self {
-        let total = usize::from(len).max(LEAST_PACKET);
+        let total = usize::from(len.max(ACKNOWLEDGEMENT));
         let protocol = match transport {
             Transport::Tcp => TCP,
             Transport::Udp => UDP,
@@ -180,7 +183,7 @@ mod tests {
             let mut packet = vec![0xA5; template.len()];
             let stamp = Stamp { number: 7, at_ns: 9 };
             template.write(&mut packet, stamp);
-            assert_eq!(template.len(), usize::from(len).max(LEAST_PACKET));
+            assert_eq!(template.len(), usize::from(len.max(ACKNOWLEDGEMENT)));
             complete(&mut packet).unwrap();
             let parsed = Packet::parse(&packet).unwrap();
             assert!(verify(&parsed), "{len}");

@@ -80,6 +80,9 @@ pub struct Plan {
     pub greedy: u32,
     /// So many sessions after those have calls with each other, or with the campus.
     pub calls: u32,
+    /// Of a hundred merged runs that arrive at a session from its partner, so many are answered by an acknowledgement. Traffic with the
+    /// campus is UDP and has none.
+    pub acknowledge: u32,
 }
 
 impl Plan {
@@ -88,18 +91,29 @@ impl Plan {
         (self.sessions + self.calls) as usize
     }
 
-    /// The ends of all flows: those of bulk traffic, then those of calls.
+    /// The ends of all flows: those of bulk traffic, then those of calls, then the acknowledgements of each of the first.
     pub(crate) fn ends(&self) -> Vec<[End; 2]> {
         let bulk = self.direction.ends(self.sessions as usize);
         let behind = |end: End| match end {
             End::Session(number) => End::Session(number + self.sessions as usize),
             End::Campus => End::Campus,
         };
-        let calls = self.direction.ends(self.calls as usize);
-        bulk.into_iter().chain(calls.into_iter().map(|ends| ends.map(behind))).collect()
+        let calls = self.direction.ends(self.calls as usize).into_iter().map(|ends| ends.map(behind));
+        let back = bulk.iter().filter(|_| self.has_acknowledgements()).map(|[from, to]| [*to, *from]);
+        bulk.iter().copied().chain(calls).chain(back).collect()
     }
 
-    /// The flow that arrives at a session, if there is one.
+    /// Whether what arrives is acknowledged.
+    pub(crate) fn has_acknowledgements(&self) -> bool {
+        self.direction == Direction::Pairs && self.acknowledge > 0
+    }
+
+    /// The flow of the acknowledgements of a bulk flow, if it has any.
+    pub(crate) fn acknowledgements_of(&self, flow: usize) -> Option<usize> {
+        (self.has_acknowledgements() && flow < self.bulk_flows()).then(|| self.flows() + flow)
+    }
+
+    /// The flow of bulk traffic, or that of a call, which arrives at a session, if there is one.
     pub(crate) fn arriving_at(&self, session: usize) -> Option<usize> {
         let sessions = self.sessions as usize;
         match session.checked_sub(sessions) {
@@ -114,6 +128,11 @@ impl Plan {
     /// Flows of bulk traffic; those of calls come behind them.
     pub(crate) fn bulk_flows(&self) -> usize {
         self.direction.flows(self.sessions as usize)
+    }
+
+    /// Flows of bulk traffic and of calls; acknowledgements come behind them.
+    pub(crate) fn flows(&self) -> usize {
+        self.bulk_flows() + self.direction.flows(self.calls as usize)
     }
 }
 
@@ -134,15 +153,16 @@ pub(super) mod tests {
             small: 0,
             greedy: 1,
             calls: 0,
+            acknowledge: 0,
         }
     }
 
     #[test]
     fn every_flow_ends_where_it_is_expected() {
         for direction in [Direction::Pairs, Direction::Up, Direction::Down, Direction::Both] {
-            let plan = Plan { direction, calls: 2, ..plan(4) };
+            let plan = Plan { direction, calls: 2, acknowledge: 100, ..plan(4) };
             let ends = plan.ends();
-            for (flow, [from, to]) in ends.iter().enumerate() {
+            for (flow, [from, to]) in ends[..plan.flows()].iter().enumerate() {
                 match to {
                     End::Session(session) => assert_eq!(plan.arriving_at(*session), Some(flow)),
                     End::Campus => assert!(direction.needs_campus()),
@@ -154,5 +174,19 @@ pub(super) mod tests {
             assert_eq!(plan.arriving_at(6), None);
         }
         assert_eq!(Plan { direction: Direction::Up, ..plan(4) }.arriving_at(0), None);
+    }
+
+    #[test]
+    fn acknowledgements_go_back_where_bulk_traffic_comes_from() {
+        let plan = Plan { calls: 2, acknowledge: 50, ..plan(4) };
+        let ends = plan.ends();
+        for flow in 0..plan.bulk_flows() {
+            let [from, to] = ends[flow];
+            assert_eq!(ends[plan.acknowledgements_of(flow).unwrap()], [to, from]);
+        }
+        assert_eq!(plan.acknowledgements_of(4), None, "a call's packets are not acknowledged");
+        for without in [Plan { acknowledge: 0, ..plan }, Plan { direction: Direction::Both, ..plan }] {
+            assert_eq!((without.ends().len(), without.acknowledgements_of(0)), (without.flows(), None));
+        }
     }
 }

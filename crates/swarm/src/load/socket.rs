@@ -11,7 +11,7 @@ use std::path::Path;
 
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, SockaddrLike, recvmsg, sendmsg, setsockopt,
-    sockopt::{ReceiveTimestampns, UdpGroSegment},
+    sockopt::{RcvBufForce, ReceiveTimestampns, UdpGroSegment},
 };
 use nix::sys::time::TimeSpec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -25,10 +25,8 @@ use crate::sys;
 
 /// Sockets that are looked at before others get their turn.
 const EVENTS: usize = 256;
-/// Room for two bursts of a flow with what the kernel adds.
-const BUFFER: usize = 512 * 1024;
-/// Room for bursts of many sessions at the campus.
-const CAMPUS_BUFFER: usize = 8 * 1024 * 1024;
+/// Room for all that is on its way, should it wait at one socket while this process has no turn.
+const BUFFER: usize = 8 << 20;
 /// Descriptors of a process beside those of its sessions' sockets.
 const OTHER_FILES: u64 = 128;
 
@@ -74,13 +72,13 @@ impl SessionSockets {
         let open = |number: u32| {
             let socket = bind(gateway, source)?;
             socket.connect(gateway)?;
-            prepare(&epoll, &socket, number as usize, BUFFER)?;
+            prepare(&epoll, &socket, number as usize)?;
             Ok(socket)
         };
         let sockets = (0..count).map(open).collect::<io::Result<_>>()?;
         let campus = campus.map(campus_socket).transpose()?;
         if let Some(socket) = &campus {
-            prepare(&epoll, socket, CAMPUS, CAMPUS_BUFFER)?;
+            prepare(&epoll, socket, CAMPUS)?;
         }
         Ok(Self { epoll: sys::watch_readable(epoll)?, sockets, campus })
     }
@@ -141,10 +139,12 @@ impl SessionSockets {
     }
 }
 
-fn prepare(epoll: &OwnedFd, socket: &UdpSocket, number: usize, buffer: usize) -> io::Result<()> {
+fn prepare(epoll: &OwnedFd, socket: &UdpSocket, number: usize) -> io::Result<()> {
     setsockopt(socket, UdpGroSegment, &true)?;
-    // As much as the system allows.
-    rustix::net::sockopt::set_socket_recv_buffer_size(socket, buffer)?;
+    if setsockopt(socket, RcvBufForce, &BUFFER).is_err() {
+        // As much as the system allows.
+        rustix::net::sockopt::set_socket_recv_buffer_size(socket, BUFFER)?;
+    }
     Ok(epoll::add(epoll, socket, EventData::new_u64(number as u64), EventFlags::IN)?)
 }
 

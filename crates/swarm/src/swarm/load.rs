@@ -8,8 +8,8 @@ use super::sockets::Sockets;
 use super::{MAX_DATAGRAM, Swarm, now};
 use crate::load::socket::{CAMPUS, Received};
 use crate::load::{
-    CALL_PACKET, Counts, Direction, End, Load, PROBE_MARGIN, Plan, SMALL_PACKET, Stamp, Template, Templates,
-    Transport, Turn,
+    ACKNOWLEDGEMENT, CALL_PACKET, Counts, Direction, End, Load, PROBE_MARGIN, Plan, SMALL_PACKET, Size,
+    Stamp, Template, Templates, Transport, Turn,
 };
 use crate::message::Report;
 use crate::{now_ns, wall_ns};
@@ -57,13 +57,14 @@ impl Swarm {
             return Err(format!("{count} of {} sessions can't send to each other", self.members.len()));
         }
         let templates = plan.ends().into_iter().enumerate().map(|(flow, ends)| {
-            let is_call = flow >= plan.bulk_flows();
             let transport = if plan.direction.needs_campus() { Transport::Udp } else { Transport::Tcp };
-            if is_call {
-                return Ok(Templates {
-                    usual: self.template(Transport::Udp, ends, Some(CALL_PACKET))?,
-                    small: None,
-                });
+            let beside = if flow >= plan.flows() {
+                Some((Transport::Tcp, ACKNOWLEDGEMENT))
+            } else {
+                (flow >= plan.bulk_flows()).then_some((Transport::Udp, CALL_PACKET))
+            };
+            if let Some((transport, len)) = beside {
+                return Ok(Templates { usual: self.template(transport, ends, Some(len))?, small: None });
             }
             let small = (plan.small > 0).then(|| self.template(transport, ends, Some(SMALL_PACKET)));
             Ok(Templates { usual: self.template(transport, ends, plan.packet)?, small: small.transpose()? })
@@ -108,21 +109,27 @@ impl Swarm {
         self.reports.push(Report::Loaded(counts));
     }
 
-    /// Takes what arrived at the sockets of these sessions.
+    /// Takes what arrived at the sockets of these sessions. What that makes room for is sent before the next one is looked at: the gateway
+    /// would have nothing to do until hundreds are read.
     pub(super) fn receive(&mut self, sessions: &[usize]) {
         let mut buffer = [0; MAX_DATAGRAM];
         for &number in sessions {
             if number == CAMPUS {
                 self.receive_at_campus(&mut buffer);
-                continue;
+            } else {
+                self.receive_at_session(number, &mut buffer);
             }
-            for _ in 0..RUNS {
-                let Sockets::Own(sockets) = &self.sockets else { return };
-                let Some(received) = sockets.receive(number, &mut buffer) else { break };
-                self.received(number, &mut buffer[..received.first], received);
-            }
+            self.send_turns();
         }
-        self.send_turns();
+    }
+
+    /// Takes what arrived at the socket of a session.
+    fn receive_at_session(&mut self, number: usize, buffer: &mut [u8]) {
+        for _ in 0..RUNS {
+            let Sockets::Own(sockets) = &self.sockets else { return };
+            let Some(received) = sockets.receive(number, buffer) else { return };
+            self.received(number, &mut buffer[..received.first], received);
+        }
     }
 
     /// Takes what arrived at the campus.
@@ -144,25 +151,34 @@ impl Swarm {
     /// A run of datagrams arrived for a session, of which this is the first. Those of other lengths than its partner sends are
     /// for the client: probes, and answers to them.
     fn received(&mut self, number: usize, first: &mut [u8], run: Received) {
-        let Some((flow, sizes)) = self.load.as_ref().and_then(|load| {
-            let flow = load.plan.arriving_at(number)?;
-            Some((flow, [first.len(), run.last].map(|len| load.size(flow, len))))
-        }) else {
-            self.open(number, first);
-            return;
-        };
+        let arriving = |len| self.load.as_ref().and_then(|load| load.arriving(number, len));
+        let head = arriving(first.len());
         // All but the last of a run are of one length.
-        let last = if run.datagrams > 1 { sizes[1] } else { None };
-        let Some(size) = sizes[0] else {
+        let last = if run.datagrams > 1 { arriving(run.last) } else { None };
+        let same = last.filter(|(of, _)| head.is_some_and(|(flow, _)| flow == *of));
+        if let Some((flow, size)) = head {
+            let others = run.datagrams.saturating_sub(2);
+            let packets = 1 + others + u64::from(same.is_some());
+            let payload =
+                (1 + others) * size.payload as u64 + same.map_or(0, |(_, last)| last.payload as u64);
+            self.received_run((number, first), run, (flow, size), (packets, payload));
+        } else {
             self.open(number, first);
-            if let (Some(load), Some(last)) = (&mut self.load, last) {
-                load.arrived(flow, (1, last.payload as u64), None, now());
-            }
-            return;
-        };
-        let others = run.datagrams.saturating_sub(2);
-        let packets = 1 + others + u64::from(last.is_some());
-        let payload = (1 + others) * size.payload as u64 + last.map_or(0, |last| last.payload as u64);
+        }
+        // The last one may be of another flow than those before it.
+        if let (Some(load), Some((flow, size)), None) = (&mut self.load, last, same) {
+            load.arrived(flow, (1, size.payload as u64), None, now());
+        }
+    }
+
+    /// A run of a flow arrived, so many packets with so many bytes of payload; of some the first one is opened.
+    fn received_run(
+        &mut self,
+        (number, first): (usize, &mut [u8]),
+        run: Received,
+        (flow, size): (usize, Size),
+        counts: (u64, u64),
+    ) {
         let is_sample = self.load.as_ref().is_some_and(|load| load.is_sample(flow));
         let stamp =
             if is_sample && self.open(number, first) { self.stamp(flow, size.payload, first) } else { None };
@@ -174,7 +190,7 @@ impl Swarm {
         if let Some(stamp) = stamp {
             load.note_delay(flow, stamp, run);
         }
-        load.arrived(flow, (packets, payload), stamp.map(|stamp| stamp.number), now());
+        load.arrived(flow, counts, stamp.map(|stamp| stamp.number), now());
     }
 
     /// Opens a datagram in place. False if it was not authentic, or not for this session.

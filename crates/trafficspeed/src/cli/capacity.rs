@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use vpnd_swarm::load::{Direction, LEAST_PACKET, MOST_BURST};
+use vpnd_swarm::load::{Direction, LEAST_PACKET, MOST_BURST, USUAL_ACKNOWLEDGE};
 
 use crate::experiment::capacity::CapacityPlan;
 use crate::experiment::capacity::results::{Case, Traffic};
@@ -48,12 +48,22 @@ pub struct CapacityArgs {
     /// So many sessions beside those have calls: 200 bytes each 20 ms, in pairs or with the campus.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub calls: u32,
-    /// Limit what the gateway's programs use of the CPU, in cores such as 0.5: then the gateway is the bottleneck.
-    #[arg(long, value_name = "CORES")]
-    pub gateway_cpu: Option<CpuLimit>,
-    /// KiB that are on their way at most over all sessions; the next ones wait for their turn, so no queue overflows.
-    #[arg(long, default_value_t = 2_048, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
-    pub in_flight: u32,
+    /// In pairs, of a hundred merged runs that a session receives, so many are answered by an acknowledgement (56 bytes), as TCP's
+    /// receivers do; 0: none. Traffic with the campus is UDP and has none.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [USUAL_ACKNOWLEDGE],
+        value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub acknowledge: Vec<u32>,
+    /// What the gateway's programs may use of the CPU: `all`, or so many cores, such as 0.5, so that the gateway is the bottleneck. With
+    /// several, each case is measured with each, in turns.
+    #[arg(long, value_name = "CORES", value_delimiter = ',', default_value = "all", value_parser = gateway_cpu)]
+    pub gateway_cpu: Vec<GatewayCpu>,
+    /// Microseconds for which the gateway and real clients look for the next packet instead of sleeping (`busy_poll_us`).
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub busy_poll: Option<u32>,
+    /// KiB that are on their way at most over all sessions; the next ones wait for their turn, so no queue overflows. Usually 2048; where the
+    /// gateway is limited 6144, so that it never runs out of work, or as much as 600 bursts have.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
+    pub in_flight: Option<u32>,
     /// Of so many merged runs of a session, one is authenticated and opened.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: u32,
@@ -127,6 +137,17 @@ fn packet(word: &str) -> Result<Packet, String> {
     Ok(Packet(Some(bytes)))
 }
 
+/// What the gateway's programs may use of the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatewayCpu(Option<CpuLimit>);
+
+fn gateway_cpu(word: &str) -> Result<GatewayCpu, String> {
+    if word == "all" {
+        return Ok(GatewayCpu(None));
+    }
+    word.parse().map(|limit| GatewayCpu(Some(limit)))
+}
+
 impl CapacityArgs {
     /// # Errors
     /// Numbers that can't be paired.
@@ -135,42 +156,64 @@ impl CapacityArgs {
         if let Some(odd) = counts.into_iter().find(|count| !count.is_multiple_of(2)) {
             return Err(format!("{odd} can't be split into pairs; give even numbers"));
         }
-        let rates = if self.rate.is_empty() { vec![None] } else { self.rate.iter().map(Some).collect() };
         let mut cases = Vec::new();
-        let kinds = self
-            .direction
-            .iter()
-            .flat_map(|direction| self.packet.iter().map(move |packet| (direction, packet)));
-        for (&direction, &Packet(packet)) in kinds {
-            for (&burst, rate) in
-                self.burst.iter().flat_map(|burst| rates.iter().map(move |rate| (burst, rate)))
-            {
-                let traffic = Traffic {
-                    direction: direction.into(),
-                    packet,
-                    burst,
-                    rate: rate.map(|rate| rate.bits_per_second),
-                    small: self.small,
-                    greedy: self.greedy,
-                    calls: self.calls,
-                };
-                cases.extend(self.sessions.iter().map(|&sessions| Case::Made { sessions, traffic }));
-            }
+        for traffic in self.traffic() {
+            cases.extend(self.gateway_cpu.iter().flat_map(|&GatewayCpu(gateway_cpu)| {
+                self.sessions.iter().map(move |&sessions| Case::Made { sessions, traffic, gateway_cpu })
+            }));
         }
-        cases.extend(self.real.iter().map(|&clients| Case::Real { clients }));
+        for &GatewayCpu(gateway_cpu) in &self.gateway_cpu {
+            cases.extend(self.real.iter().map(|&clients| Case::Real { clients, gateway_cpu }));
+        }
+        let programs = super::named(Programs::default(), &self.programs).with_busy_poll(self.busy_poll);
         Ok(CapacityPlan {
             subject: Subject { priority: self.priority, ..Subject::new(Kind::Vpnd, self.cipher) },
             cases,
-            gateway_cpu: self.gateway_cpu,
-            in_flight: u64::from(self.in_flight) * 1_024,
+            in_flight: self.in_flight.map(|kib| u64::from(kib) * 1_024),
             sample: self.sample,
             seconds: self.seconds,
             warmup_seconds: self.omit,
             repeats: self.repeat,
             login_timeout: Duration::from_secs(self.patience.into()),
-            programs: super::named(Programs::default(), &self.programs),
+            programs,
         })
     }
+
+    /// Each combination of what may be given several times.
+    fn traffic(&self) -> Vec<Traffic> {
+        let rates: Vec<_> = self.rate.iter().map(|rate| Some(rate.bits_per_second)).collect();
+        let rates = if rates.is_empty() { vec![None] } else { rates };
+        let usual = |&direction: &DirectionArg| Traffic {
+            direction: direction.into(),
+            packet: None,
+            burst: 0,
+            rate: None,
+            small: self.small,
+            greedy: self.greedy,
+            calls: self.calls,
+            acknowledge: 0,
+        };
+        let mut all: Vec<Traffic> = self.direction.iter().map(usual).collect();
+        all = each(&all, &self.packet, |traffic, Packet(packet)| Traffic { packet, ..traffic });
+        all = each(&all, &self.burst, |traffic, burst| Traffic { burst, ..traffic });
+        all = each(&all, &rates, |traffic, rate| Traffic { rate, ..traffic });
+        all = each(&all, &self.acknowledge, |traffic, acknowledge| match traffic.direction {
+            Direction::Pairs => Traffic { acknowledge, ..traffic },
+            _ => traffic,
+        });
+        // Without acknowledgements their number makes no difference.
+        all.dedup();
+        all
+    }
+}
+
+/// Each traffic with each of `values`.
+fn each<T: Copy>(traffic: &[Traffic], values: &[T], with: impl Fn(Traffic, T) -> Traffic) -> Vec<Traffic> {
+    traffic
+        .iter()
+        .flat_map(|&traffic| values.iter().map(move |&value| (traffic, value)))
+        .map(|(t, v)| with(t, v))
+        .collect()
 }
 
 #[cfg(test)]
@@ -195,10 +238,28 @@ mod tests {
             plan("trafficspeed capacity --sessions 2,8 --packet full,64 --burst 4 --real 2 --in-flight 1024")
                 .unwrap();
         let traffic = Traffic { burst: 4, ..samples::traffic() };
-        let made = |sessions, packet| Case::Made { sessions, traffic: Traffic { packet, ..traffic } };
-        let wanted =
-            [made(2, None), made(8, None), made(2, Some(64)), made(8, Some(64)), Case::Real { clients: 2 }];
-        assert_eq!((plan.cases, plan.in_flight), (wanted.to_vec(), 1 << 20));
+        let made = |sessions, packet| Case::Made {
+            sessions,
+            traffic: Traffic { packet, ..traffic },
+            gateway_cpu: None,
+        };
+        let real = Case::Real { clients: 2, gateway_cpu: None };
+        let wanted = [made(2, None), made(8, None), made(2, Some(64)), made(8, Some(64)), real];
+        assert_eq!((plan.cases, plan.in_flight), (wanted.to_vec(), Some(1 << 20)));
+    }
+
+    #[test]
+    fn a_gateway_is_measured_with_each_limit() {
+        let plan = plan(
+            "trafficspeed capacity --sessions 8 --real 2 --gateway-cpu all,0.5 --acknowledge 0 --busy-poll 70",
+        )
+        .unwrap();
+        let traffic = Traffic { acknowledge: 0, ..samples::traffic() };
+        let made = |gateway_cpu| Case::Made { sessions: 8, traffic, gateway_cpu };
+        let real = |gateway_cpu| Case::Real { clients: 2, gateway_cpu };
+        let half = "0.5".parse().ok();
+        assert_eq!(plan.cases, [made(None), made(half), real(None), real(half)]);
+        assert_eq!((plan.in_flight, plan.programs.busy_poll_us()), (None, Some(70)));
     }
 
     #[test]
@@ -207,8 +268,21 @@ mod tests {
             plan("trafficspeed capacity --sessions 4 --rate 1mbit,2mbit --calls 2 --greedy 8 --small 10")
                 .unwrap();
         let traffic = Traffic { calls: 2, greedy: 8, small: 10, ..samples::traffic() };
-        let made = |rate| Case::Made { sessions: 4, traffic: Traffic { rate: Some(rate), ..traffic } };
+        let made = |rate| Case::Made {
+            sessions: 4,
+            traffic: Traffic { rate: Some(rate), ..traffic },
+            gateway_cpu: None,
+        };
         assert_eq!(plan.cases, [made(1_000_000), made(2_000_000)]);
+    }
+
+    #[test]
+    fn acknowledgements_make_cases_of_traffic_that_has_some() {
+        let plan =
+            plan("trafficspeed capacity --sessions 4 --direction pairs,up --acknowledge 0,50").unwrap();
+        let traffic: Vec<_> = plan.cases.iter().filter_map(|case| case.traffic()).collect();
+        let kinds: Vec<_> = traffic.iter().map(|traffic| (traffic.direction, traffic.acknowledge)).collect();
+        assert_eq!(kinds, [(Direction::Pairs, 0), (Direction::Pairs, 50), (Direction::Up, 0)]);
     }
 
     #[test]
@@ -219,7 +293,10 @@ mod tests {
             "--calls 1",
             "--rate 5",
             "--greedy 0",
-            "--packet 40",
+            "--packet 56",
+            "--gateway-cpu half",
+            "--busy-poll 10001",
+            "--acknowledge 1001",
             "--packet x",
             "--burst 65",
             "--burst 0",

@@ -8,11 +8,12 @@
 //! all alike.
 
 pub mod results;
+pub mod words;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use vpnd_swarm::load::{Counts, Direction, Plan as LoadPlan, SMALL_PACKET};
+use vpnd_swarm::load::{Counts, Direction, Plan as LoadPlan};
 use vpnd_swarm::message::{Command, Credentials, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::Tally;
@@ -25,15 +26,24 @@ use super::sessions::{SessionsError, holder};
 use super::traffic::{TrafficPlan, run_up};
 use crate::clock;
 use crate::interrupt::Interrupt;
-use crate::lab::cpu_limit::CpuLimit;
+use crate::lab::cpu_limit::{self, CpuLimit};
 use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
 use crate::stats::{Spread, jain};
 use crate::system::vpnd::{PORT, Room, Vpnd};
 use crate::system::{ClientAddress, Programs, Subject, System, SystemInfo};
-use crate::unit::significant;
 use results::{CapacityResults, Case, Figures, Row, Traffic};
+use words::{REAL_STREAMS, name};
 
+/// Bytes on their way at most: so few that no queue of a gateway without a limit overflows.
+const IN_FLIGHT: u64 = 2 << 20;
+/// The same if it has a limit. The scheduler lets it use up several periods' quota at once and then stand still, for 4 ms each with 250 ticks
+/// a second, so there has to be work for as long; and this little is what the queues of one shard hold, should all sessions be there.
+const LIMITED_IN_FLIGHT: u64 = 6 << 20;
+/// Short bursts take more room there than they have bytes: so many of a few packets fit.
+const LIMITED_BURSTS: u64 = 600;
+/// About the bytes of a packet that is as long as the tunnel takes.
+const FULL_PACKET: u16 = 1_412;
 /// How long the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(20);
 /// How long the process may take to report its counts.
@@ -44,18 +54,14 @@ const USERS: u32 = 16;
 const AT_ONCE: u32 = 200;
 /// From logins to the first traffic, and between two cases: what is under way arrives.
 const SETTLE: Duration = Duration::from_secs(1);
-/// TCP connections of each pair of real clients.
-const REAL_STREAMS: u32 = 32;
 
 #[derive(Clone, Debug)]
 pub struct CapacityPlan {
     /// vpnd with its cipher and priority.
     pub subject: Subject,
     pub cases: Vec<Case>,
-    /// What the gateway's programs have of the CPU.
-    pub gateway_cpu: Option<CpuLimit>,
-    /// Bytes on their way at most.
-    pub in_flight: u64,
+    /// Bytes on their way at most, if not the usual.
+    pub in_flight: Option<u64>,
     /// Of so many merged runs of a flow one is authenticated.
     pub sample: u32,
     pub seconds: f64,
@@ -68,7 +74,9 @@ pub struct CapacityPlan {
 
 impl CapacityPlan {
     fn links(&self) -> LinkSettings {
-        LinkSettings { gateway_cpu: self.gateway_cpu, ..LinkSettings::default() }
+        // Any will do: each case sets its own.
+        let gateway_cpu = self.cases.iter().find_map(|case| case.gateway_cpu());
+        LinkSettings { gateway_cpu, ..LinkSettings::default() }
     }
 
     fn most(&self, of: impl Fn(&Case) -> Option<u32>) -> u32 {
@@ -78,7 +86,7 @@ impl CapacityPlan {
     /// Sessions of the process that makes traffic.
     fn sessions(&self) -> u32 {
         self.most(|case| match case {
-            Case::Made { sessions, traffic } => Some(sessions + traffic.calls),
+            Case::Made { sessions, traffic, .. } => Some(sessions + traffic.calls),
             Case::Real { .. } => None,
         })
     }
@@ -86,8 +94,34 @@ impl CapacityPlan {
     fn real_clients(&self) -> u32 {
         self.most(|case| match case {
             Case::Made { .. } => None,
-            Case::Real { clients } => Some(*clients),
+            Case::Real { clients, .. } => Some(*clients),
         })
+    }
+
+    /// Bytes on their way at most of such traffic to a gateway with this limit.
+    fn in_flight(&self, traffic: Traffic, limit: Option<CpuLimit>) -> u64 {
+        let packet = u64::from(traffic.packet.unwrap_or(FULL_PACKET));
+        let bursts = LIMITED_BURSTS * u64::from(traffic.burst) * packet;
+        let usual = if limit.is_some() { bursts.min(LIMITED_IN_FLIGHT) } else { IN_FLIGHT };
+        self.in_flight.unwrap_or(usual)
+    }
+
+    fn load(&self, sessions: u32, traffic: Traffic, limit: Option<CpuLimit>) -> LoadPlan {
+        let Traffic { direction, packet, burst, rate, small, greedy, calls, acknowledge } = traffic;
+        let (in_flight, sample) = (self.in_flight(traffic, limit), self.sample);
+        LoadPlan {
+            sessions,
+            direction,
+            packet,
+            burst,
+            in_flight,
+            sample,
+            rate,
+            small,
+            greedy,
+            calls,
+            acknowledge,
+        }
     }
 
     fn system(&self) -> Vpnd {
@@ -142,18 +176,23 @@ pub fn run(
 fn begin(plan: &CapacityPlan) -> CapacityResults {
     CapacityResults {
         subject: plan.subject,
-        gateway_cores: plan.gateway_cpu.map(CpuLimit::cores),
+        busy_poll_us: plan.programs.busy_poll_us(),
         sessions: plan.sessions(),
-        in_flight: plan.in_flight,
         sample: plan.sample,
         seconds: plan.seconds,
         repeats: plan.repeats,
-        environment: Environment::read(Some(plan.links())),
+        // Limits are the cases' own.
+        environment: Environment::read(Some(LinkSettings { gateway_cpu: None, ..plan.links() })),
         facts: SystemInfo::default(),
-        rows: plan.cases.iter().map(|case| Row { case: *case, runs: Vec::new() }).collect(),
+        rows: plan.cases.iter().map(|&case| row(plan, case)).collect(),
         interrupted: false,
         problems: Vec::new(),
     }
+}
+
+fn row(plan: &CapacityPlan, case: Case) -> Row {
+    let in_flight = case.traffic().map(|traffic| plan.in_flight(traffic, case.gateway_cpu()));
+    Row { case, in_flight, runs: Vec::new() }
 }
 
 /// One measurement under way.
@@ -172,7 +211,10 @@ struct Measurement<'a> {
 impl Measurement<'_> {
     fn run(&mut self) -> Result<(), SessionsError> {
         self.results.facts = self.system.facts();
-        if self.plan.sessions() > 0 {
+        // Logins take the gateway most of its time, and are not what is measured.
+        let lifted = self.limit(None);
+        self.results.problems.extend(lifted.err());
+        if self.plan.sessions() > 0 && !self.over() {
             self.log_in()?;
         }
         for round in 1..=self.plan.repeats {
@@ -248,25 +290,12 @@ impl Measurement<'_> {
 
     fn measure(&mut self, number: usize, round: u32) {
         let case = self.plan.cases[number];
-        let (in_flight, sample) = (self.plan.in_flight, self.plan.sample);
-        let measured = match case {
-            Case::Made { sessions, traffic } => {
-                let Traffic { direction, packet, burst, rate, small, greedy, calls } = traffic;
-                self.made(LoadPlan {
-                    sessions,
-                    direction,
-                    packet,
-                    burst,
-                    in_flight,
-                    sample,
-                    rate,
-                    small,
-                    greedy,
-                    calls,
-                })
+        let measured = self.limit(case.gateway_cpu()).and_then(|()| match case {
+            Case::Made { sessions, traffic, gateway_cpu } => {
+                self.made(self.plan.load(sessions, traffic, gateway_cpu), gateway_cpu)
             }
-            Case::Real { clients } => self.real(clients),
-        };
+            Case::Real { clients, gateway_cpu } => self.real(clients, gateway_cpu),
+        });
         match measured {
             Ok(figures) => {
                 self.progress.note(&format!(
@@ -283,20 +312,40 @@ impl Measurement<'_> {
         }
     }
 
-    fn made(&mut self, load: LoadPlan) -> Result<Figures, String> {
+    /// Gives the gateway's programs what this case leaves them of the CPU.
+    fn limit(&self, limit: Option<CpuLimit>) -> Result<(), String> {
+        if self.plan.links().gateway_cpu.is_none() {
+            return Ok(());
+        }
+        cpu_limit::change(self.lab.gateway().name(), limit).map_err(|error| error.to_string())
+    }
+
+    fn made(&mut self, load: LoadPlan, limit: Option<CpuLimit>) -> Result<Figures, String> {
         self.process.send(0, &Command::Load(Some(load)));
         self.pause(Duration::from_secs_f64(self.plan.warmup_seconds));
         let gateway = self.system.processes().0;
         let mut meter = CpuMeter::new((gateway, self.process.ids()));
+        let polled = self.polled();
         self.counts()?;
         meter.read();
         self.pause(Duration::from_secs_f64(self.plan.seconds));
         let counts = self.counts()?;
         meter.read();
+        // It takes longer than the measurement, so what counts is its share of the time.
+        let polling = polled.zip(self.polled()).map(|((from, before), (to, after))| {
+            (after - before).max(0.0) / (to - from).as_secs_f64().max(1e-3)
+        });
         self.process.send(0, &Command::Load(None));
         self.pause(SETTLE);
         let used = meter.used().ok_or("no CPU time was read")?;
-        figures(&load, &counts, used)
+        figures(&load, &counts, used, (limit, polling))
+    }
+
+    /// Seconds that the gateway has polled until now, if it does.
+    fn polled(&self) -> Option<(Instant, f64)> {
+        self.plan.programs.busy_poll_us().filter(|microseconds| *microseconds > 0)?;
+        let counters = self.system.held()?.counters;
+        Some((Instant::now(), *counters.polling.get("time_ms")? as f64 / 1e3))
     }
 
     /// The counts since the last time.
@@ -313,7 +362,7 @@ impl Measurement<'_> {
         }
     }
 
-    fn real(&self, clients: u32) -> Result<Figures, String> {
+    fn real(&self, clients: u32, limit: Option<CpuLimit>) -> Result<Figures, String> {
         let plan = TrafficPlan {
             subjects: vec![self.plan.subject],
             clients: vec![clients],
@@ -323,15 +372,19 @@ impl Measurement<'_> {
         };
         let addresses = &self.addresses[..clients as usize];
         let gateway: (_, &dyn System, &[_]) = (self.lab, &*self.system, addresses);
-        let run = run_up(&plan, gateway, &name(Case::Real { clients }), &Progress::new(true), self.interrupt);
+        let title = name(Case::Real { clients, gateway_cpu: limit });
+        let run = run_up(&plan, gateway, &title, &Progress::new(true), self.interrupt);
         if !run.is_whole() || !run.problems().is_empty() {
             return Err(run.problems().join("; "));
         }
         let (gateway, all) = run.seconds_per_gbit().ok_or("no CPU time was read")?;
+        let cores = run.cpu.map_or(0.0, |cpu| cpu.gateway / cpu.seconds);
         Ok(Figures {
             goodput: run.goodput(),
             gateway_seconds_per_gbit: gateway,
             gateway_wakes_per_gbit: run.gateway_wakes_per_gbit().unwrap_or(0.0),
+            gateway_cores: cores,
+            quota_percent: quota_percent(cores, limit),
             load_seconds_per_gbit: all - gateway,
             fairness: run.pair_fairness(),
             steal_percent: run.steal_percent(),
@@ -365,8 +418,18 @@ fn failures(tally: &Tally) -> String {
     if words.is_empty() { "the others did not come up in time (--patience)".into() } else { words.join("; ") }
 }
 
-/// The figures of made traffic.
-fn figures(load: &LoadPlan, counts: &Counts, used: CpuUse) -> Result<Figures, String> {
+/// How much of its quota a gateway used.
+fn quota_percent(cores: f64, limit: Option<CpuLimit>) -> Option<f64> {
+    limit.map(|limit| 100.0 * cores / limit.cores())
+}
+
+/// The figures of made traffic at a gateway with this limit, which polled for this share of the time.
+fn figures(
+    load: &LoadPlan,
+    counts: &Counts,
+    used: CpuUse,
+    (limit, polling): (Option<CpuLimit>, Option<f64>),
+) -> Result<Figures, String> {
     let (goodputs, arrived) = (counts.goodputs(), counts.arrived);
     let goodput: f64 = goodputs.iter().sum();
     if arrived == 0 {
@@ -380,17 +443,24 @@ fn figures(load: &LoadPlan, counts: &Counts, used: CpuUse) -> Result<Figures, St
     }
     // The two windows are bounded by different processes; rates are what they have in common.
     let per_gbit = |cpu_seconds: f64| cpu_seconds / used.seconds * 1e9 / goodput;
+    let gbit = goodput / 1e9 * counts.took_ns as f64 / 1e9;
+    let cores = used.gateway / used.seconds;
     Ok(Figures {
         goodput,
         packet: Some(counts.packet),
         packets_per_second: Some(arrived as f64 * 1e9 / counts.took_ns as f64),
         gateway_seconds_per_gbit: per_gbit(used.gateway),
         gateway_wakes_per_gbit: per_gbit(used.gateway_wakes as f64),
+        gateway_cores: cores,
+        quota_percent: quota_percent(cores, limit),
+        polling_seconds_per_gbit: polling.map(|share| share * 1e9 / goodput),
         load_seconds_per_gbit: per_gbit(used.clients),
         fairness: jain(&goodputs),
         greedy_share: (load.greedy > 1).then(|| greedy_share(&goodputs)).flatten(),
         delivered_percent: load.rate.map(|rate| delivered_percent(load, rate, counts)),
         calls: counts.calls.clone(),
+        acknowledgements: counts.acknowledgements,
+        acknowledgements_per_gbit: counts.acknowledgements.map(|counts| counts.arrived as f64 / gbit),
         lost_percent: Some(counts.lost_percent()),
         delay_ms: Some(counts.delay_ms),
         opened: Some((counts.opened, arrived)),
@@ -415,43 +485,9 @@ fn delivered_percent(load: &LoadPlan, rate: u64, counts: &Counts) -> f64 {
     100.0 * counts.arrived as f64 / wanted.max(1.0)
 }
 
-/// A case in words.
-pub fn name(case: Case) -> String {
-    match case {
-        Case::Made { sessions, traffic } => format!("{sessions} sessions {}", describe(traffic)),
-        Case::Real { clients } => format!("{clients} real clients, {REAL_STREAMS} TCP streams a pair"),
-    }
-}
-
-/// Traffic in words.
-pub fn describe(traffic: Traffic) -> String {
-    let Traffic { direction, packet, burst, rate, small, greedy, calls } = traffic;
-    let size = packet.map_or_else(|| "full".into(), |bytes| format!("{bytes} B"));
-    let mut text = format!("{}, {size} packets, bursts of {burst}", words(direction));
-    let mut add = |is_so: bool, words: String| {
-        if is_so {
-            text.push_str(&words);
-        }
-    };
-    add(small > 0, format!(", {small} % of them of {SMALL_PACKET} B"));
-    add(rate.is_some(), format!(", {} Mbit/s each", significant(rate.unwrap_or(0) as f64 / 1e6)));
-    add(greedy > 1, format!(", the first as {greedy}"));
-    add(calls > 0, format!(", {calls} with calls"));
-    text
-}
-
-/// A direction in words.
-pub fn words(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Pairs => "in pairs",
-        Direction::Up => "to the campus",
-        Direction::Down => "from the campus",
-        Direction::Both => "to and from the campus",
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use vpnd_swarm::load::AcknowledgementCounts;
     use vpnd_swarm::tally::Percentiles;
 
     use super::*;
@@ -468,19 +504,8 @@ mod tests {
             small: 0,
             greedy: 3,
             calls: 0,
+            acknowledge: 100,
         }
-    }
-
-    #[test]
-    fn traffic_is_described_with_what_is_unusual_about_it() {
-        let usual = results::samples::traffic();
-        assert_eq!(describe(usual), "in pairs, full packets, bursts of 44");
-        let traffic =
-            Traffic { packet: Some(64), rate: Some(5_000_000), small: 10, greedy: 512, calls: 2, ..usual };
-        assert_eq!(
-            describe(traffic),
-            "in pairs, 64 B packets, bursts of 44, 10 % of them of 64 B, 5.00 Mbit/s each, the first as 512, 2 with calls"
-        );
     }
 
     fn counts() -> Counts {
@@ -491,6 +516,7 @@ mod tests {
             payloads: vec![750_000_000, 250_000_000],
             lost: 1_000_000,
             opened: 5,
+            acknowledgements: Some(AcknowledgementCounts { arrived: 400, ..Default::default() }),
             delay_ms: Percentiles::default(),
             ..Counts::default()
         }
@@ -500,7 +526,11 @@ mod tests {
     fn cpu_time_is_for_the_payload_that_arrived() {
         let used =
             CpuUse { gateway: 1.0, gateway_wakes: 80, clients: 0.5, seconds: 2.0, ..CpuUse::default() };
-        let figures = figures(&load(), &counts(), used).unwrap();
+        let figures = figures(&load(), &counts(), used, ("0.6".parse().ok(), Some(0.2))).unwrap();
+        // Half a core for 4 Gbit/s, a fifth of the time of which it polled.
+        assert!((figures.quota_percent.unwrap() - 83.3).abs() < 0.1, "{figures:?}");
+        assert_eq!(figures.polling_seconds_per_gbit, Some(0.05));
+        assert_eq!(figures.acknowledgements_per_gbit, Some(50.0));
         assert_eq!((figures.gateway_wakes_per_gbit, figures.greedy_share), (10.0, Some(3.0)));
         // 2 × 2 Gbit/s for 2 s are 950,570 packets.
         assert!((figures.delivered_percent.unwrap() - 105.2).abs() < 1e-3);
@@ -517,7 +547,7 @@ mod tests {
             Counts { reordered: 1, ..counts() },
             Counts { arrived: 0, ..counts() },
         ] {
-            assert!(figures(&load(), &spoilt, used).is_err(), "{spoilt:?}");
+            assert!(figures(&load(), &spoilt, used, (None, None)).is_err(), "{spoilt:?}");
         }
     }
 }

@@ -83,6 +83,22 @@ impl Controller {
         };
         Path::new(root).join(format!("trafficspeed-{namespace}"))
     }
+
+    fn set(&self, group: &Path, limit: Option<CpuLimit>) -> io::Result<()> {
+        let text = |unlimited: &str, of: fn(CpuLimit) -> u64| {
+            limit.map_or_else(|| unlimited.to_owned(), |limit| of(limit).to_string())
+        };
+        let period = text("100000", |limit| limit.period_us);
+        match self {
+            Self::Unified => {
+                fs::write(group.join("cpu.max"), format!("{} {period}", text("max", |limit| limit.quota_us)))
+            }
+            Self::Legacy(_) => {
+                fs::write(group.join("cpu.cfs_period_us"), period)?;
+                fs::write(group.join("cpu.cfs_quota_us"), text("-1", |limit| limit.quota_us))
+            }
+        }
+    }
 }
 
 impl CpuLimit {
@@ -108,22 +124,29 @@ impl CpuLimit {
         self.check()?;
         let Some(controller) = Controller::find() else { return Ok(()) };
         let group = controller.group(namespace);
-        let Self { quota_us, period_us } = self;
-        let apply = || match controller {
-            Controller::Unified => {
+        let apply = || {
+            if matches!(controller, Controller::Unified) {
                 fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu")?;
-                fs::create_dir(&group)?;
-                fs::write(group.join("cpu.max"), format!("{quota_us} {period_us}"))
             }
-            Controller::Legacy(_) => {
-                fs::create_dir(&group)?;
-                fs::write(group.join("cpu.cfs_period_us"), period_us.to_string())?;
-                fs::write(group.join("cpu.cfs_quota_us"), quota_us.to_string())
-            }
+            fs::create_dir(&group)?;
+            controller.set(&group, Some(self))
         };
-        let what = format!("limiting CPU time by {}", group.display());
-        apply().map_err(|source| LabError::System { what, source })
+        apply().map_err(|source| limiting(&group, source))
     }
+}
+
+fn limiting(group: &Path, source: io::Error) -> LabError {
+    LabError::System { what: format!("limiting CPU time by {}", group.display()), source }
+}
+
+/// Gives a namespace with a limit another one, or none for a while.
+///
+/// # Errors
+/// [`LabError::System`].
+pub fn change(namespace: &str, limit: Option<CpuLimit>) -> Result<(), LabError> {
+    let Some(controller) = Controller::find() else { return Ok(()) };
+    let group = controller.group(namespace);
+    controller.set(&group, limit).map_err(|source| limiting(&group, source))
 }
 
 /// Puts the calling process under the limit of a namespace, if that has one.

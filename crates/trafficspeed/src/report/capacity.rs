@@ -3,18 +3,22 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use vpnd_swarm::load::{Direction, USUAL_ACKNOWLEDGE};
+
 use super::chart::{Horizontal, LineChart, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
-use crate::experiment::capacity::results::{CapacityResults, Case, Figures, Row};
-use crate::experiment::capacity::{describe, words};
+use crate::experiment::capacity::results::{CapacityResults, Case, Figures, Row, SATURATED_PERCENT};
+use crate::experiment::capacity::words::{describe, direction_words, limited, name};
 use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 
 /// Stands below the table.
-const DEFINITIONS: [&str; 9] = [
+const DEFINITIONS: [&str; 10] = [
     "Gbit/s: payload that arrived, all sessions together.",
-    "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times fewest: the same over that of the fewest \
-     sessions; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in.",
+    "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times as many sessions: the same over that of those, in \
+     the same setting; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in.",
+    "Acks: acknowledgements that arrived, each a packet of 56 B; how many side by side; and how many were lost. Other losses and delays are \
+     without them.",
     "Gateway wakes: how often its threads had slept and were woken, for each Gbit. Where sender, gateway and receiver share cores, wake-ups \
      are a large part of the cost.",
     "Load: CPU seconds of whoever makes the traffic, for each Gbit; of real clients those of the VPN's processes alone.",
@@ -39,19 +43,17 @@ fn text(results: &CapacityResults) -> String {
     line(grid(results).text(Some(NARROW)));
     DEFINITIONS.into_iter().for_each(|words| line(words.into()));
     line(format!(
-        "{} rounds of {} s, cases in turns; {} sessions logged in all the time in one process, a socket each; {} KiB on their way at \
+        "{} rounds of {} s, cases in turns; {} sessions logged in all the time in one process, a socket each; {} on their way at \
          most; of every {} merged runs of a session one authenticated and opened{}; gateway: {}",
         results.repeats,
         significant(results.seconds),
         results.sessions,
-        results.in_flight / 1_024,
+        in_flight(results),
         results.sample,
         opened(results),
         results.facts.version
     ));
-    if let Some(cores) = results.gateway_cores {
-        line(format!("The gateway's programs were limited to {} of a core.", significant(cores)));
-    }
+    saturation(results).into_iter().chain(polling(results)).for_each(&mut line);
     line(results.environment.machine());
     for problem in &results.problems {
         line(format!("Problem: {problem}"));
@@ -60,6 +62,54 @@ fn text(results: &CapacityResults) -> String {
         line("Interrupted: the figures are of what was measured until then.".into());
     }
     text
+}
+
+/// The bytes on their way at most, by whether the gateway was limited.
+fn in_flight(results: &CapacityResults) -> String {
+    let of = |is_limited: bool| {
+        let rows = results.rows.iter().filter(|row| row.case.gateway_cpu().is_some() == is_limited);
+        let kib: BTreeSet<u64> = rows.filter_map(|row| Some(row.in_flight? / 1_024)).collect();
+        let words: Vec<String> = kib.iter().map(u64::to_string).collect();
+        (!kib.is_empty()).then(|| format!("{} KiB", words.join(" or ")))
+    };
+    match (of(false), of(true)) {
+        (usual, None) => usual.unwrap_or_else(dash),
+        (None, Some(limited)) => limited,
+        (Some(usual), Some(limited)) => format!("{usual}, {limited} where the gateway was limited,"),
+    }
+}
+
+/// Whether a gateway with limited CPU time was the bottleneck.
+fn saturation(results: &CapacityResults) -> Vec<String> {
+    let shares = results.rows.iter().flat_map(|row| &row.runs).filter_map(|figures| figures.quota_percent);
+    let Some(least) = shares.reduce(f64::min) else { return Vec::new() };
+    let mut lines = vec![format!(
+        "Quota: what the gateway's programs used of the CPU time that they were limited to; {SATURATED_PERCENT} % and more: the gateway was \
+         the bottleneck. Time in which it had to stand still is none of its CPU time."
+    )];
+    let others = results.unsaturated();
+    if others.is_empty() {
+        lines.push(format!(
+            "The gateway was the bottleneck wherever it was limited (at least {} %).",
+            significant(least)
+        ));
+    }
+    lines.extend(others.into_iter().map(|(case, percent)| {
+        format!(
+            "Not the gateway was the bottleneck of {}: it used {} % of its quota.",
+            name(case),
+            significant(percent)
+        )
+    }));
+    lines
+}
+
+fn polling(results: &CapacityResults) -> Option<String> {
+    let microseconds = results.busy_poll_us?;
+    Some(format!(
+        "Polling: the gateway and real clients looked for the next packet for {microseconds} us instead of sleeping at once; the seconds for \
+         each Gbit that this took are part of the gateway's, at most as many as are shown, since other threads' turns in between count."
+    ))
 }
 
 /// The share of all packets that was looked at.
@@ -78,7 +128,13 @@ type Key = fn(Case) -> Option<String>;
 type Value = fn(&Figures) -> Option<f64>;
 
 /// Columns that are there only if some case differs from the usual in it.
-const KEYS: [(&str, Key); 4] = [
+const KEYS: [(&str, Key); 6] = [
+    ("gateway cores", |case| case.gateway_cpu().map(|limit| significant(limit.cores()))),
+    ("acks %", |case| {
+        let traffic = case.traffic()?;
+        (traffic.direction == Direction::Pairs && traffic.acknowledge != USUAL_ACKNOWLEDGE)
+            .then(|| traffic.acknowledge.to_string())
+    }),
     ("small %", |case| {
         case.traffic().filter(|traffic| traffic.small > 0).map(|traffic| traffic.small.to_string())
     }),
@@ -92,9 +148,18 @@ const KEYS: [(&str, Key); 4] = [
 ];
 
 /// Columns that are there only if some case has the figure.
-const VALUES: [(&str, Value); 14] = [
+const VALUES: [(&str, Value); 20] = [
     ("packets/s", |figures| figures.packets_per_second),
     ("gateway wakes/Gbit", |figures| Some(figures.gateway_wakes_per_gbit)),
+    ("gateway's cores", |figures| Some(figures.gateway_cores)),
+    ("quota %", |figures| figures.quota_percent),
+    ("polling s/Gbit", |figures| figures.polling_seconds_per_gbit),
+    ("acks/Gbit", |figures| figures.acknowledgements_per_gbit),
+    ("side by side", |figures| {
+        let counts = figures.acknowledgements.filter(|counts| counts.runs > 0)?;
+        Some(counts.arrived as f64 / counts.runs as f64)
+    }),
+    ("acks lost %", |figures| Some(figures.acknowledgements?.lost_percent())),
     ("load CPU s/Gbit", |figures| Some(figures.load_seconds_per_gbit)),
     ("Jain", |figures| figures.fairness),
     ("first's part", |figures| figures.greedy_share),
@@ -117,7 +182,8 @@ fn grid(results: &CapacityResults) -> Grid {
     let values: Vec<_> = VALUES.into_iter().filter(|(_, value)| has(*value)).collect();
     let head = ["load", "sessions", "packet", "burst"].into_iter();
     let head = head.chain(keys.iter().map(|(name, _)| *name));
-    let head = head.chain(["Gbit/s", "gateway CPU s/Gbit", "times fewest", "times real"]);
+    let relative = results.base_sessions().map_or_else(dash, |base| format!("times {base} sessions"));
+    let head = head.chain(["Gbit/s", "gateway CPU s/Gbit", &relative, "times real"]);
     let mut table = Grid::new(4 + keys.len(), head.chain(values.iter().map(|(name, _)| *name)));
     table.rows.extend(results.rows.iter().map(|row| cells(results, row, &keys, &values)));
     table
@@ -133,7 +199,7 @@ fn cells(
         Case::Made { traffic, .. } => {
             let packet = row.runs.first().and_then(|figures| figures.packet);
             let packet = packet.map_or_else(dash, |bytes| bytes.to_string());
-            (words(traffic.direction), packet, traffic.burst.to_string())
+            (direction_words(traffic.direction), packet, traffic.burst.to_string())
         }
         Case::Real { .. } => ("real clients", dash(), dash()),
     };
@@ -178,7 +244,8 @@ pub fn picture(results: &CapacityResults) -> Option<String> {
 
 /// What the cases of one line have in common.
 fn kind(row: &Row) -> String {
-    row.case.traffic().map_or_else(|| "real clients".into(), describe)
+    let load = row.case.traffic().map_or_else(|| "real clients".into(), describe);
+    load + &limited(row.case.gateway_cpu())
 }
 
 #[cfg(test)]
@@ -207,6 +274,25 @@ mod tests {
     fn the_picture_has_a_line_for_each_kind_of_load() {
         let picture = picture(&samples::results()).unwrap();
         assert!(picture.contains("in pairs, full packets, bursts of 44") && picture.contains("real clients"));
+    }
+
+    #[test]
+    fn a_limited_gateway_is_shown_with_what_it_used_and_where_it_was_no_bottleneck() {
+        let mut results = samples::results();
+        let limit = "0.4".parse().ok();
+        for (row, percent) in results.rows.iter_mut().zip([99.0, 80.0]) {
+            let Case::Made { gateway_cpu, .. } = &mut row.case else { panic!("{:?}", row.case) };
+            *gateway_cpu = limit;
+            row.in_flight = Some(6 << 20);
+            row.runs.iter_mut().for_each(|figures| figures.quota_percent = Some(percent));
+        }
+        let text = text(&results);
+        for words in ["bottleneck of 1024 sessions", "it used 80.0 % of its quota", "6144 KiB on their way"] {
+            assert!(text.contains(words), "{words}:\n{text}");
+        }
+        assert!(!text.contains("bottleneck of 8 sessions"), "{text}");
+        let picture = picture(&results).unwrap();
+        assert!(picture.contains("gateway limited to 0.4 of a core"));
     }
 
     #[test]

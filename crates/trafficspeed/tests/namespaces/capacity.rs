@@ -7,6 +7,7 @@
 //! ```
 
 use serde_json::Value;
+use vpnd_swarm::load::USUAL_ACKNOWLEDGE;
 
 use super::vpn::real_vpnd;
 use super::{can_run, measured, run};
@@ -26,10 +27,10 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
     let cases: Vec<String> = rows.iter().map(|row| row["case"].to_string()).collect();
     let made = |sessions: u32, packet: &str| {
         format!(
-            r#"{{"made":{{"sessions":{sessions},"traffic":{{"burst":8,"calls":0,"direction":"pairs","greedy":1,"packet":{packet},"rate":null,"small":0}}}}}}"#
+            r#"{{"made":{{"gateway_cpu":null,"sessions":{sessions},"traffic":{{"acknowledge":{USUAL_ACKNOWLEDGE},"burst":8,"calls":0,"direction":"pairs","greedy":1,"packet":{packet},"rate":null,"small":0}}}}}}"#
         )
     };
-    let real = r#"{"real":{"clients":2}}"#.to_owned();
+    let real = r#"{"real":{"clients":2,"gateway_cpu":null}}"#.to_owned();
     assert_eq!(cases, [made(2, "null"), made(16, "null"), made(2, "64"), made(16, "64"), real]);
     for row in rows {
         let figures = &row["runs"][0];
@@ -42,7 +43,42 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
             assert!(number("gateway_wakes_per_gbit") > Some(0.0), "{row:#}");
             // Each had its turns, and what is on its way fits every queue.
             assert!(number("fairness") > Some(0.5) && number("lost_percent") < Some(5.0), "{row:#}");
+            let (answers, runs) = (&figures["acknowledgements"], number("acknowledgements_per_gbit"));
+            assert!(answers["arrived"].as_u64() > Some(0) && runs > Some(0.0), "{row:#}");
+            assert!(answers["runs"].as_u64() <= answers["arrived"].as_u64(), "{row:#}");
+            assert!(number("gateway_cores") > Some(0.0), "{row:#}");
+            assert_eq!(
+                (&figures["quota_percent"], &figures["polling_seconds_per_gbit"]),
+                (&Value::Null, &Value::Null)
+            );
         }
+    }
+}
+
+#[test]
+fn a_gateway_is_limited_and_let_go_again_in_turns_and_its_polling_is_counted() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let report = measured(&format!(
+        "capacity --sessions 4 --gateway-cpu 0.2,all --acknowledge 0 --busy-poll 200 --repeat 2 -t 1 -O 0.5 --json --program vpnd={}",
+        program.display()
+    ));
+    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
+    assert_eq!(report["busy_poll_us"], 200);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    let runs =
+        rows.iter().flat_map(|row| row["runs"].as_array().expect("runs").iter().map(move |run| (row, run)));
+    for (row, figures) in runs {
+        let (cores, quota) = (figures["gateway_cores"].as_f64(), figures["quota_percent"].as_f64());
+        let is_limited = row["case"]["made"]["gateway_cpu"] != Value::Null;
+        assert_eq!(quota.is_some(), is_limited, "{row:#}");
+        // The scheduler pays back what was too much only after a while.
+        assert!(cores > Some(0.0) && (!is_limited || cores < Some(0.3)), "{row:#}");
+        assert!(figures["polling_seconds_per_gbit"].as_f64() >= Some(0.0), "{row:#}");
+        assert_eq!(figures["acknowledgements"], Value::Null, "{row:#}");
     }
 }
 

@@ -1,10 +1,11 @@
 //! The results of a measurement of capacity, as plain data.
 
 use serde::Serialize;
-use vpnd_swarm::load::{CallCounts, Direction};
+use vpnd_swarm::load::{AcknowledgementCounts, CallCounts, Direction};
 use vpnd_swarm::tally::Percentiles;
 
 use crate::experiment::environment::Environment;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::stats::Spread;
 use crate::system::{Subject, SystemInfo};
 
@@ -17,9 +18,11 @@ pub enum Case {
         /// Sessions that send.
         sessions: u32,
         traffic: Traffic,
+        /// What the gateway's programs have of the CPU, if it is limited.
+        gateway_cpu: Option<CpuLimit>,
     },
     /// Real clients with TCP connections in pairs.
-    Real { clients: u32 },
+    Real { clients: u32, gateway_cpu: Option<CpuLimit> },
 }
 
 /// What made traffic is like, however many sessions there are.
@@ -38,6 +41,8 @@ pub struct Traffic {
     pub greedy: u32,
     /// Sessions with calls beside.
     pub calls: u32,
+    /// Of a hundred merged runs in pairs, so many are acknowledged.
+    pub acknowledge: u32,
 }
 
 impl Case {
@@ -53,10 +58,22 @@ impl Case {
     pub fn sessions(self) -> u32 {
         match self {
             Self::Made { sessions, .. } => sessions,
-            Self::Real { clients } => clients,
+            Self::Real { clients, .. } => clients,
+        }
+    }
+
+    /// What the gateway's programs have of the CPU, if it is limited.
+    pub fn gateway_cpu(self) -> Option<CpuLimit> {
+        match self {
+            Self::Made { gateway_cpu, .. } | Self::Real { gateway_cpu, .. } => gateway_cpu,
         }
     }
 }
+
+/// The count of sessions that costs are compared with, if it is among those measured. So few that all they touch is in the core's cache.
+const BASE_SESSIONS: u32 = 8;
+/// A gateway that used so much of its quota was the bottleneck: the rest is what the kernel does not give out evenly.
+pub const SATURATED_PERCENT: f64 = 95.0;
 
 /// The figures of one measurement of a case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -71,6 +88,13 @@ pub struct Figures {
     pub gateway_seconds_per_gbit: f64,
     /// How often the gateway's threads were woken, for each Gbit.
     pub gateway_wakes_per_gbit: f64,
+    /// CPU seconds that the gateway used in a second.
+    pub gateway_cores: f64,
+    /// The same in percent of its quota, if it has one.
+    pub quota_percent: Option<f64>,
+    /// Seconds for each Gbit in which the gateway looked for packets instead of sleeping, part of its CPU seconds; other threads' turns in
+    /// between count, so it is an upper bound. Of made traffic alone, with polling.
+    pub polling_seconds_per_gbit: Option<f64>,
     /// CPU seconds of whoever sends and receives, without the generators of real clients.
     pub load_seconds_per_gbit: f64,
     /// Jain's index over the sessions' goodputs.
@@ -81,6 +105,9 @@ pub struct Figures {
     pub delivered_percent: Option<f64>,
     /// The calls beside.
     pub calls: Option<CallCounts>,
+    pub acknowledgements: Option<AcknowledgementCounts>,
+    /// Acknowledgements that arrived, for each Gbit.
+    pub acknowledgements_per_gbit: Option<f64>,
     /// Packets that were lost on the way, in percent.
     pub lost_percent: Option<f64>,
     /// From sealing to receiving.
@@ -99,6 +126,8 @@ pub struct Figures {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub case: Case,
+    /// Bytes that were on their way at most, of made traffic.
+    pub in_flight: Option<u64>,
     pub runs: Vec<Figures>,
 }
 
@@ -117,12 +146,10 @@ impl Row {
 #[derive(Clone, Debug, Serialize)]
 pub struct CapacityResults {
     pub subject: Subject,
-    /// What the gateway's programs had of the CPU, in cores, if it was limited.
-    pub gateway_cores: Option<f64>,
+    /// Microseconds for which the gateway and real clients polled, if that was set.
+    pub busy_poll_us: Option<u32>,
     /// Sessions that were up all the time, those without traffic included.
     pub sessions: u32,
-    /// Bytes that were on their way at most, of made traffic.
-    pub in_flight: u64,
     /// Of so many merged runs of a flow one was authenticated.
     pub sample: u32,
     pub seconds: f64,
@@ -141,17 +168,30 @@ impl CapacityResults {
         self.problems.is_empty() && complete && !self.rows.is_empty()
     }
 
-    /// How many times the cost of the case with the fewest sessions, among those that are alike otherwise.
+    /// The sessions of the cases that others are compared with: 8 if some have as many, else the fewest.
+    pub fn base_sessions(&self) -> Option<u32> {
+        let made = self.rows.iter().filter(|row| row.case.traffic().is_some());
+        // Every kind of case was measured with each count.
+        made.map(|row| row.case.sessions()).min_by_key(|&sessions| (sessions != BASE_SESSIONS, sessions))
+    }
+
+    /// How many times the cost of the case with [`CapacityResults::base_sessions`], among those that are alike otherwise.
     pub fn relative_cost(&self, row: &Row) -> Option<f64> {
-        let traffic = row.case.traffic()?;
-        let alike = |other: &&Row| other.case.traffic() == Some(traffic);
-        let fewest = self.rows.iter().filter(alike).min_by_key(|row| row.case.sessions())?;
-        Some(row.cost()?.median / fewest.cost()?.median)
+        let kind = |case: Case| Some((case.traffic()?, case.gateway_cpu()));
+        let (own, sessions) = (kind(row.case)?, self.base_sessions()?);
+        let is_base = |other: &&Row| kind(other.case) == Some(own) && other.case.sessions() == sessions;
+        Some(row.cost()?.median / self.rows.iter().find(is_base)?.cost()?.median)
+    }
+
+    /// Cases in which the gateway was limited, but not the bottleneck, with the share of its quota that it used.
+    pub fn unsaturated(&self) -> Vec<(Case, f64)> {
+        let share = |row: &Row| Some((row.case, row.spread(|figures| figures.quota_percent)?.median));
+        self.rows.iter().filter_map(share).filter(|(_, percent)| *percent < SATURATED_PERCENT).collect()
     }
 
     /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
     pub fn against_real(&self, row: &Row) -> Option<f64> {
-        let Case::Made { sessions, traffic } = row.case else { return None };
+        let Case::Made { sessions, traffic, gateway_cpu } = row.case else { return None };
         let is_alike = matches!(
             traffic,
             Traffic {
@@ -167,7 +207,8 @@ impl CapacityResults {
         if !is_alike {
             return None;
         }
-        let real = self.rows.iter().find(|row| row.case == Case::Real { clients: sessions })?;
+        let alike = Case::Real { clients: sessions, gateway_cpu };
+        let real = self.rows.iter().find(|row| row.case == alike)?;
         Some(row.cost()?.median / real.cost()?.median)
     }
 }
@@ -187,6 +228,7 @@ pub(crate) mod samples {
             small: 0,
             greedy: 1,
             calls: 0,
+            acknowledge: 100,
         }
     }
 
@@ -204,13 +246,15 @@ pub(crate) mod samples {
             opened: Some((10, 1_000)),
             ..Figures::default()
         };
-        let made = |sessions| Case::Made { sessions, traffic: traffic() };
-        let row = |case, costs: [f64; 2]| Row { case, runs: costs.map(figures).to_vec() };
+        let made = |sessions| Case::Made { sessions, traffic: traffic(), gateway_cpu: None };
+        let row = |case: Case, costs: [f64; 2]| {
+            let in_flight = case.traffic().map(|_| 4 << 20);
+            Row { case, in_flight, runs: costs.map(figures).to_vec() }
+        };
         CapacityResults {
             subject: Subject::new(Kind::Vpnd, Cipher::Auto),
-            gateway_cores: None,
+            busy_poll_us: None,
             sessions: 1_024,
-            in_flight: 4 << 20,
             sample: 8,
             seconds: 2.0,
             repeats: 2,
@@ -219,7 +263,7 @@ pub(crate) mod samples {
             rows: vec![
                 row(made(8), [0.1, 0.1]),
                 row(made(1_024), [0.11, 0.13]),
-                row(Case::Real { clients: 8 }, [0.08, 0.08]),
+                row(Case::Real { clients: 8, gateway_cpu: None }, [0.08, 0.08]),
             ],
             interrupted: false,
             problems: Vec::new(),
@@ -232,14 +276,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_compared_with_the_fewest_sessions_and_with_as_many_real_clients() {
-        let results = samples::results();
+    fn costs_are_compared_with_8_sessions_and_with_as_many_real_clients() {
+        let mut results = samples::results();
         let close = |value: Option<f64>, to: f64| value.is_some_and(|value| (value - to).abs() < 1e-9);
         assert!(close(results.relative_cost(&results.rows[0]), 1.0));
         assert!(close(results.relative_cost(&results.rows[1]), 1.2));
         assert!(close(results.against_real(&results.rows[0]), 1.25));
         assert_eq!(results.against_real(&results.rows[1]), None, "nobody ran 1,024 real clients");
         assert_eq!(results.relative_cost(&results.rows[2]), None);
+        // Two sessions cost less, and a limited gateway is another matter.
+        let limit = "0.5".parse().ok();
+        for (sessions, gateway_cpu, cost) in [(2, None, 0.05), (8, limit, 0.2), (1_024, limit, 0.3)] {
+            let mut row = results.rows[0].clone();
+            row.case = Case::Made { sessions, traffic: samples::traffic(), gateway_cpu };
+            row.runs.iter_mut().for_each(|figures| figures.gateway_seconds_per_gbit = cost);
+            results.rows.push(row);
+        }
+        assert_eq!(results.base_sessions(), Some(8));
+        for (row, relative) in [(1, 1.2), (3, 0.5), (4, 1.0), (5, 1.5)] {
+            assert!(close(results.relative_cost(&results.rows[row]), relative), "{row}");
+        }
+        assert_eq!(results.against_real(&results.rows[4]), None, "real clients had the whole gateway");
+        results.rows.retain(|row| row.case.sessions() != 8);
+        assert_eq!(results.base_sessions(), Some(2));
+    }
+
+    #[test]
+    fn a_gateway_that_leaves_some_of_its_quota_was_not_the_bottleneck() {
+        let mut results = samples::results();
+        assert_eq!(results.unsaturated(), []);
+        for (row, percent) in [(0, 96.0), (1, 94.0)] {
+            results.rows[row].runs.iter_mut().for_each(|figures| figures.quota_percent = Some(percent));
+        }
+        assert_eq!(results.unsaturated(), [(results.rows[1].case, 94.0)]);
     }
 
     #[test]

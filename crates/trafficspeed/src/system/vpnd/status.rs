@@ -28,6 +28,9 @@ pub struct Counters {
     /// Handshakes by their end.
     #[serde(default)]
     pub handshakes: BTreeMap<String, u64>,
+    /// Waits in which its shards polled, by their end, and the time in milliseconds.
+    #[serde(default)]
+    pub polling: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, Default)]
