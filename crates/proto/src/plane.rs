@@ -151,6 +151,14 @@ impl Plane {
         }
     }
 
+    /// At a gateway: the session that a packet of the TUN device is for. This changes nothing.
+    ///
+    /// # Errors
+    /// The reason for which [`Plane::route`] would drop it now.
+    pub fn recipient(&mut self, packet: &Packet<'_>) -> Result<Slot, DropReason> {
+        find_recipient(&mut self.sessions, &self.forwarding, packet).map(|session| session.slot)
+    }
+
     /// The lane that seals for a session now.
     ///
     /// # Errors
@@ -239,15 +247,9 @@ impl Plane {
     #[inline]
     fn route_to_client(&mut self, now: Time, packet: &Packet<'_>) -> Result<Sender<'_>, NoSender<'_>> {
         let Self { sessions, forwarding, reports, used, groups, .. } = self;
-        let Some(slot) = forwarding.session_of(packet.dst()) else {
-            return Err(NoSender::Dropped(reports.drop(DropReason::NoRoute)));
-        };
-        let Some(session) = find(sessions, slot) else {
-            return Err(NoSender::Dropped(reports.drop(DropReason::NoSession)));
-        };
-        match forwarding.policy.evaluate_from_campus(&session.principal, packet) {
-            Verdict::Allow => session.sender(now, used, groups, reports),
-            Verdict::Deny => Err(NoSender::Dropped(reports.drop(DropReason::Policy))),
+        match find_recipient(sessions, forwarding, packet) {
+            Ok(session) => session.sender(now, used, groups, reports),
+            Err(reason) => Err(NoSender::Dropped(reports.drop(reason))),
         }
     }
 
@@ -346,6 +348,21 @@ impl Plane {
 #[inline]
 fn find(sessions: &mut [Option<Box<Session>>], slot: Slot) -> Option<&mut Session> {
     sessions.get_mut(slot.index as usize)?.as_deref_mut().filter(|session| session.slot == slot)
+}
+
+/// At a gateway: the session that a packet of the TUN device is for, if it may go there.
+#[inline]
+fn find_recipient<'a>(
+    sessions: &'a mut [Option<Box<Session>>],
+    forwarding: &Forwarding,
+    packet: &Packet<'_>,
+) -> Result<&'a mut Session, DropReason> {
+    let slot = forwarding.session_of(packet.dst()).ok_or(DropReason::NoRoute)?;
+    let session = find(sessions, slot).ok_or(DropReason::NoSession)?;
+    match forwarding.policy.evaluate_from_campus(&session.principal, packet) {
+        Verdict::Allow => Ok(session),
+        Verdict::Deny => Err(DropReason::Policy),
+    }
 }
 
 #[cfg(test)]

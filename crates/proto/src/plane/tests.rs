@@ -436,7 +436,10 @@ fn policy_holds_towards_the_campus_and_from_it() {
     for (host, open) in [(200, false), (201, true)] {
         let datagram = net.client_sends(ALICE, &packet(10, host));
         let out = net.gateway_gets(&datagram, "198.51.100.1:1000");
+        // Asking whom a packet is for counts and changes nothing.
+        let recipient = net.gateway.recipient(&Packet::parse(&packet(host, 10)).unwrap());
         let back = route(&mut net.gateway, net.now, &packet(host, 10));
+        assert_eq!(recipient, back);
         if open {
             assert!(matches!(out, Ok(Opened::Tun(_))), "{out:?}");
             assert_eq!(back, Ok(slot(ALICE)));

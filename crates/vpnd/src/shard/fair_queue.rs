@@ -1,4 +1,5 @@
-//! A queue for each flow, served by deficit round robin; a flow that comes anew goes before those that have a backlog (RFC 8290).
+//! A queue for each flow, served by deficit round robin; a flow that comes anew goes before those that have a backlog (RFC 8290), as
+//! far as its entries fit into a quantum: otherwise a call would wait behind the long bursts of all that come anew, too.
 //!
 //! Pure: it knows neither sockets nor packets nor memory, only what each entry costs to serve and how much room it takes. Its owner
 //! bounds it: [`FairQueue::drop_longest`] makes room at the expense of the flow that has most.
@@ -133,6 +134,9 @@ impl<T> FairQueue<T> {
                 } else {
                     self.flows[number as usize].listed = false;
                 }
+            } else if is_new && i64::from(self.entries[flow.first as usize].size.cost) > flow.deficit {
+                list.pop(&mut self.flows);
+                self.old.push(&mut self.flows, number);
             } else {
                 self.served = number;
                 return self.take(number);

@@ -13,7 +13,7 @@ use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};
 
-use super::backlog::{Backlog, MESSAGE_LEN};
+use super::backlog::{BUFFER_LEN, Backlog, MESSAGE_LEN};
 use super::batch::{Run, send_runs};
 use super::devices::{DatagramSocket, PacketDevice};
 use super::outbound::{Outbound, is_syn};
@@ -30,13 +30,13 @@ const _: () = assert!(RECEIVE_MESSAGES <= u32::BITS as usize, "a bit for each");
 /// and copied to the kernel again. So bulk traffic comes message by message and small packets come by the dozen.
 pub(super) const RECEIVE_BYTES: usize = 128 << 10;
 /// A message uses up at least so much of the budget, in bytes.
-pub(super) const MIN_COST: usize = 4 << 10;
+const MIN_COST: usize = 4 << 10;
 /// Length of the shortest datagram for another client: a header and an IPv4 packet.
 const SHORTEST_FORWARD: usize = HEADER_LEN + 20;
 /// Bytes received before the other direction has its turn.
-pub(super) const RECEIVE_BUDGET: usize = 1 << 20;
+const RECEIVE_BUDGET: usize = 1 << 20;
 /// A gateway's shard that has received for so long and still finds messages is behind.
-const BEHIND_AFTER: Duration = Duration::from_millis(1);
+pub(super) const BEHIND_AFTER: Duration = Duration::from_millis(1);
 
 /// Buffers of this direction.
 pub(super) struct Inbound {
@@ -44,7 +44,7 @@ pub(super) struct Inbound {
     /// Messages that the next system call asks for.
     pub(super) messages: usize,
     /// Messages that wait because the shard is behind.
-    pub(super) backlog: Backlog,
+    pub(super) backlog: Backlog<RecvMeta>,
     /// Whether messages go through the backlog.
     pub(super) behind: bool,
     /// Datagrams that were sealed again where they stood and wait to be sent: the number of their buffer, and their place there.
@@ -59,7 +59,7 @@ impl Inbound {
     pub(super) fn new(offloads: TunOffloads) -> Self {
         let writer = Writer::new(offloads);
         Self {
-            buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; MESSAGE_LEN].into_boxed_slice()).collect(),
+            buffers: (0..RECEIVE_MESSAGES).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
             messages: RECEIVE_MESSAGES,
             backlog: Backlog::new(),
             behind: false,

@@ -4,18 +4,19 @@ use std::io;
 
 use rustix::io::Errno;
 use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
-use vpnd_proto::offload::{PeerFeatures, Slicer, VirtioHeader};
-use vpnd_proto::packet::{Packet, tcp_flag};
-use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Slot};
+use vpnd_proto::offload::{PeerFeatures, Slicer, VIRTIO_HEADER, VirtioHeader};
+use vpnd_proto::packet::{Packet, set_ecn, tcp_flag};
+use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Role, Slot};
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 
+use super::backlog::{BUFFER_LEN, Backlog, Read};
 use super::batch::{Batch, MAX_OVERHEAD};
 use super::devices::{DatagramSocket, PacketDevice};
+use super::inbound::BEHIND_AFTER;
 use super::oversize::Spare;
 use super::sealer::{Form, Sealer};
 use super::{Progress, Shard, now};
-use crate::sys::tun::MAX_READ_LEN;
 
 /// Packets read before the other direction has its turn.
 const READ_BUDGET: usize = 64;
@@ -24,61 +25,112 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Buffers of this direction.
 pub(super) struct Outbound {
-    read: Box<[u8]>,
+    /// What was read last: a header and a packet.
+    pub(super) read: Box<[u8]>,
     pub(super) batch: Batch,
     /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions: whoever answers a SYN that
     /// entered the tunnel sends through it.
     pub(super) mtu: u16,
     pub(super) spare: Spare,
+    /// Packets that wait because the shard is behind.
+    pub(super) backlog: Backlog<Read>,
+    /// Whether packets go through the backlog.
+    pub(super) behind: bool,
+    /// Since when each turn ends with packets left in the device.
+    undrained_since: Option<Time>,
 }
 
 impl Outbound {
     pub(super) fn new(mtu: u16) -> Self {
-        Self { read: vec![0; MAX_READ_LEN].into_boxed_slice(), batch: Batch::new(), mtu, spare: Spare::new() }
+        Self {
+            read: vec![0; BUFFER_LEN].into_boxed_slice(),
+            batch: Batch::new(),
+            mtu,
+            spare: Spare::new(),
+            backlog: Backlog::new(),
+            behind: false,
+            undrained_since: None,
+        }
+    }
+
+    /// Marks the packet of `len` bytes that was read if it is ECN-capable. Each slice of a super-packet then has the mark, as when a
+    /// router marks one before it is cut.
+    #[cold]
+    pub(super) fn mark(&mut self, len: usize) {
+        let Ok((_, packet)) = parse(&self.read[..len]) else { return };
+        let (version, ecn) = (packet.version(), packet.ecn());
+        if ecn.congested() != ecn {
+            set_ecn(&mut self.read[VIRTIO_HEADER..len], version, ecn.congested());
+        }
     }
 }
 
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
-    /// Reads packets until there are none or the budget is used, and sends them all.
+    /// Reads packets until there are none or the budget is used, and sends them.
     ///
     /// # Errors
     /// If the device is gone.
     pub(super) fn transmit(&mut self) -> io::Result<Progress> {
-        let now = now();
+        if self.outbound.behind {
+            return self.transmit_by_turns();
+        }
+        let start = now();
+        let progress = self.transmit_in_order(start)?;
+        self.outbound.undrained_since = match progress {
+            Progress::Drained => None,
+            Progress::More => self.outbound.undrained_since.or(Some(start)),
+        };
+        // At a client all packets are of one session.
+        self.outbound.behind = self.role == Role::Gateway
+            && self.outbound.undrained_since.is_some_and(|since| now().since(since) >= BEHIND_AFTER);
+        Ok(progress)
+    }
+
+    /// Sends packets as they come.
+    fn transmit_in_order(&mut self, now: Time) -> io::Result<Progress> {
         let mut progress = Progress::More;
         let mut bytes = 0;
         for _ in 0..READ_BUDGET {
             if bytes >= READ_BYTES {
                 break;
             }
-            match self.tun.try_read(&mut self.outbound.read) {
-                Ok(len) => {
-                    self.send_read(now, len);
-                    bytes += len;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    progress = Progress::Drained;
-                    break;
-                }
-                // The link is down: packets will come when it is up.
-                Err(error) if Errno::from_io_error(&error) == Some(Errno::IO) => {
-                    progress = Progress::Drained;
-                    break;
-                }
-                Err(error) => return Err(error),
-            }
+            let Some(len) = self.read_packet()? else {
+                progress = Progress::Drained;
+                break;
+            };
+            self.send_read(now, len);
+            bytes += len;
         }
-        // Never wait for more packets to fill a batch.
+        self.finish_sending(now);
+        Ok(progress)
+    }
+
+    /// Reads a packet. Returns its length, or `None` while there are none.
+    ///
+    /// # Errors
+    /// If the device is gone.
+    #[inline]
+    pub(super) fn read_packet(&mut self) -> io::Result<Option<usize>> {
+        match self.tun.try_read(&mut self.outbound.read) {
+            Ok(len) => Ok(Some(len)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            // The link is down: packets will come when it is up.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::IO) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a turn: never wait for more packets to fill a batch.
+    pub(super) fn finish_sending(&mut self, now: Time) {
         self.flush();
         self.send_path_checks(now);
-        Ok(progress)
     }
 
     /// Slices and seals the (super-)packet of `len` bytes that was read.
     #[inline]
-    fn send_read(&mut self, now: Time, len: usize) {
+    pub(super) fn send_read(&mut self, now: Time, len: usize) {
         let Self { plane, outbound, tun, socket, .. } = self;
-        let Outbound { read, batch, mtu, spare } = outbound;
+        let Outbound { read, batch, mtu, spare, .. } = outbound;
         let (header, packet) = match parse(&read[..len]) {
             Ok(parsed) => parsed,
             Err(reason) => {
@@ -156,7 +208,7 @@ fn segments_of(slicer: &Slicer<'_>) -> Segments {
 }
 
 #[inline]
-fn parse(read: &[u8]) -> Result<(VirtioHeader, Packet<'_>), DropReason> {
+pub(super) fn parse(read: &[u8]) -> Result<(VirtioHeader, Packet<'_>), DropReason> {
     let (header, packet) = VirtioHeader::split(read).map_err(|_| DropReason::BadOffload)?;
     let packet = Packet::parse(packet).map_err(|_| DropReason::BadPacket)?;
     Ok((header, packet))

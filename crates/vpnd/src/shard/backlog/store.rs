@@ -3,7 +3,7 @@
 //!
 //! INVARIANT: nothing is allocated after [`Store::new`], whatever comes.
 
-use super::MESSAGE_LEN;
+use super::BUFFER_LEN;
 
 /// Long buffers.
 const BUFFERS: usize = 64;
@@ -42,7 +42,7 @@ impl Store {
     pub(super) fn new() -> Self {
         let next = (1..BLOCKS as u32).chain([NONE]).collect();
         Self {
-            buffers: (0..BUFFERS).map(|_| vec![0; MESSAGE_LEN].into_boxed_slice()).collect(),
+            buffers: (0..BUFFERS).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
             blocks: vec![0; BLOCKS * BLOCK_LEN].into_boxed_slice(),
             next,
             free: 0,
@@ -64,7 +64,7 @@ impl Store {
     /// Bytes of memory that a message of `len` bytes takes.
     pub(super) fn room(contents: &Contents, len: usize) -> usize {
         match contents {
-            Contents::Long(_) => MESSAGE_LEN,
+            Contents::Long(_) => BUFFER_LEN,
             Contents::Blocks(_) => len.div_ceil(BLOCK_LEN).max(1) * BLOCK_LEN,
         }
     }

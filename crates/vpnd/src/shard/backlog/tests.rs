@@ -20,18 +20,18 @@ fn meta(host: u8, len: usize, stride: usize) -> RecvMeta {
 }
 
 fn buffer() -> Box<[u8]> {
-    vec![0; MESSAGE_LEN].into_boxed_slice()
+    vec![0; BUFFER_LEN].into_boxed_slice()
 }
 
 /// Puts in a message of such bytes. Returns how many datagrams were dropped for it.
-fn push(backlog: &mut Backlog, host: u8, byte: u8, len: usize, stride: usize) -> usize {
+fn push(backlog: &mut Backlog<RecvMeta>, host: u8, byte: u8, len: usize, stride: usize) -> usize {
     let mut buffer = buffer();
     buffer[..len].fill(byte);
     backlog.push(Time::ZERO, slot(host.into()), meta(host, len, stride), &mut buffer)
 }
 
 /// Takes out as many messages as there are buffers.
-fn serve(backlog: &mut Backlog, enough: usize, most: usize) -> Vec<(RecvMeta, Vec<u8>)> {
+fn serve(backlog: &mut Backlog<RecvMeta>, enough: usize, most: usize) -> Vec<(RecvMeta, Vec<u8>)> {
     let mut buffers: Vec<_> = (0..most).map(|_| buffer()).collect();
     let mut metas = vec![RecvMeta::default(); most];
     let (count, _) = backlog.serve(Time::ZERO, enough, &mut buffers, &mut metas);
@@ -78,6 +78,22 @@ fn a_session_shows_congestion_if_its_own_messages_wait_and_not_if_others_do() {
 }
 
 #[test]
+fn the_longest_packet_of_a_tun_device_stays_whole_and_alone() {
+    let mut backlog = Backlog::new();
+    let mut read = buffer();
+    for (byte, len) in [(1, MAX_READ_LEN), (2, 100), (3, 100)] {
+        read[..len].fill(byte);
+        assert_eq!(backlog.push(Time::ZERO, slot(1), Read { len, packets: 1 }, &mut read), 0);
+    }
+    for (byte, len) in [(1, MAX_READ_LEN), (2, 100), (3, 100)] {
+        let (packet, _) = backlog.pop(Time::ZERO, &mut read).unwrap();
+        assert_eq!(packet.len, len);
+        assert!(read[..len].iter().all(|at| *at == byte));
+    }
+    assert!(backlog.is_empty() && backlog.store.is_unused());
+}
+
+#[test]
 fn a_turn_ends_when_there_is_enough() {
     let mut backlog = Backlog::new();
     for host in 0..20 {
@@ -121,18 +137,18 @@ fn only_what_has_most_room_is_dropped() {
 
 #[test]
 fn strangers_share_a_few_queues() {
-    let backlog = Backlog::new();
+    let backlog = Backlog::<RecvMeta>::new();
     let mut flows = BTreeMap::<_, usize>::new();
     for host in 0..=u8::MAX {
-        for owner in [Owner::Unproven, Owner::PassedOn] {
-            *flows
-                .entry((backlog.flow(owner, [198, 51, 100, host].into()), owner == Owner::PassedOn))
-                .or_default() += 1;
+        let from = IpAddr::from([198, 51, 100, host]);
+        for owner in [Owner::Unproven(from), Owner::PassedOn(from)] {
+            let is_passed_on = matches!(owner, Owner::PassedOn(_));
+            *flows.entry((backlog.flow(owner), is_passed_on)).or_default() += 1;
         }
     }
     assert!(flows.keys().all(|(flow, _)| *flow < FIRST_SESSION));
     assert_eq!(flows.len() as u32, FIRST_SESSION, "none is both, {flows:?}");
-    let of = |address: &str| backlog.flow(Owner::Unproven, address.parse().unwrap());
+    let of = |address: &str| backlog.flow(Owner::Unproven(address.parse().unwrap()));
     assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"), "one network");
     assert_eq!(of("::ffff:198.51.100.7"), of("198.51.100.7"));
 }
@@ -180,7 +196,7 @@ proptest! {
                         came += 1;
                     }
                     dropped += backlog.push(Time::ZERO, slot(host.into()), meta(host, len, stride), &mut buffer);
-                    prop_assert_eq!(buffer.len(), MESSAGE_LEN);
+                    prop_assert_eq!(buffer.len(), BUFFER_LEN);
                 }
                 Step::Serve { enough, most } => {
                     for (meta, bytes) in serve(&mut backlog, enough, most) {

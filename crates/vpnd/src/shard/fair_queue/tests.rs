@@ -61,6 +61,24 @@ fn a_flow_that_comes_anew_is_served_at_once() {
 }
 
 #[test]
+fn a_small_flow_goes_before_long_entries_of_others_that_come_anew_too() {
+    let mut queue = queue();
+    for flow in 0..10 {
+        queue.push(flow, (flow, 5 * QUANTUM), of_cost(5 * QUANTUM));
+    }
+    queue.push(10, (10, QUANTUM), of_cost(QUANTUM));
+    assert_eq!(queue.pop(), Some((10, QUANTUM)));
+    // The long ones have lost nothing by that but their place before it.
+    assert_eq!((0..10).map(|_| queue.pop().unwrap().0).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+    // What follows a small entry and does not fit with it into a quantum waits for its turn like the rest.
+    queue.push(20, (20, 4 * QUANTUM), of_cost(4 * QUANTUM));
+    queue.push(21, (21, QUANTUM / 2), of_cost(QUANTUM / 2));
+    queue.push(21, (21, QUANTUM), of_cost(QUANTUM));
+    let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+    assert_eq!(order, [(21, QUANTUM / 2), (20, 4 * QUANTUM), (21, QUANTUM)]);
+}
+
+#[test]
 fn a_flow_that_always_comes_anew_does_not_keep_the_others_waiting() {
     let mut queue = queue();
     for flow in 0..4 {

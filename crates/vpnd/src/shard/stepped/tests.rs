@@ -15,6 +15,7 @@ use super::*;
 use crate::sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 
 mod accounting;
+mod downloads;
 mod overload;
 
 /// Hands out what it is loaded with.

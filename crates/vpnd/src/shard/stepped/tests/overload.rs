@@ -21,7 +21,8 @@ use super::*;
 const KERNEL_QUEUE: usize = 2_000;
 const PAYLOAD: usize = 900;
 const UDP: usize = 20 + 8;
-const OUTER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 4500);
+pub(super) const OUTER: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)), 4500);
 
 /// A client without a shard: its plane seals packets with rising numbers.
 struct Peer {
@@ -31,12 +32,12 @@ struct Peer {
     sent: u32,
 }
 
-fn slot(index: u8) -> Slot {
+pub(super) fn slot(index: u8) -> Slot {
     Slot { index: index.into(), generation: 0 }
 }
 
-/// Opens session `index` in a plane.
-fn commands(index: u8, at: Slot, role: Role) -> [Command; 2] {
+/// Opens session `index` in a plane. It has an address, and a network of each IP version behind its client.
+pub(super) fn commands(index: u8, at: Slot, role: Role) -> [Command; 2] {
     let number = u32::from(index) << 8;
     let (own, peer) = if role == Role::Gateway {
         (0x1_0000 + number, 0x2_0000 + number)
@@ -45,7 +46,11 @@ fn commands(index: u8, at: Slot, role: Role) -> [Command; 2] {
     };
     let session = SessionSpec {
         slot: at,
-        addresses: vec![std::net::IpAddr::from([10, 86, 0, index]).into()],
+        addresses: vec![
+            std::net::IpAddr::from([10, 86, 0, index]).into(),
+            format!("10.99.{index}.0/24").parse().unwrap(),
+            format!("fd00:{index}::/64").parse().unwrap(),
+        ],
         principal: Principal::default(),
         limits: None,
     };
@@ -256,7 +261,7 @@ impl DatagramSocket for World {
 }
 
 /// Jain's index of fairness.
-fn jain(parts: &[f64]) -> f64 {
+pub(super) fn jain(parts: &[f64]) -> f64 {
     let (sum, squares) = (parts.iter().sum::<f64>(), parts.iter().map(|part| part * part).sum::<f64>());
     sum * sum / (squares * parts.len() as f64)
 }
