@@ -44,13 +44,14 @@ impl Ecn {
         }
     }
 
-    /// The codepoint of a packet that meets congestion here: only one that is ECN-capable can show it (RFC 3168 §5).
+    /// The codepoint of a packet that meets congestion here; `None` if it can't show that, since it is not ECN-capable: then its
+    /// loss has to (RFC 3168 §5).
     #[inline]
     #[must_use]
-    pub const fn congested(self) -> Self {
+    pub const fn congested(self) -> Option<Self> {
         match self {
-            Self::NotEct => Self::NotEct,
-            Self::Ect0 | Self::Ect1 | Self::Ce => Self::Ce,
+            Self::NotEct => None,
+            Self::Ect0 | Self::Ect1 | Self::Ce => Some(Self::Ce),
         }
     }
 
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn congestion_here_marks_what_is_ecn_capable() {
-        assert_eq!(ALL.map(Ecn::congested), [Ecn::NotEct, Ecn::Ce, Ecn::Ce, Ecn::Ce]);
+        assert_eq!(ALL.map(Ecn::congested), [None, Some(Ecn::Ce), Some(Ecn::Ce), Some(Ecn::Ce)]);
     }
 
     #[test]

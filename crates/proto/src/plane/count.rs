@@ -86,7 +86,8 @@ drop_reasons! {
     TunWrite = "tun_write",
     /// The socket did not take the datagram.
     Send = "send",
-    /// The shard was behind, and the session had most of what waited.
+    /// The shard was behind, and the session had most of what waited, or what it had waited for so long that its senders had to be
+    /// told by a loss.
     Overload = "overload",
     /// Meant for another shard whose queue was full.
     ShardQueue = "shard_queue",

@@ -60,7 +60,7 @@ pub struct Origin {
     pub from: Endpoint,
     /// The congestion codepoint of its outer header.
     pub mark: Ecn,
-    /// Whether it met congestion here: its packet gets a mark if it is ECN-capable.
+    /// Whether it is to tell its packet's sender of congestion here: by a mark if the packet is ECN-capable, else by its loss.
     pub congested: bool,
 }
 
@@ -195,7 +195,7 @@ impl Session {
             reports.counters.count_unused(combination);
         }
         let combined = ecn.decapsulated(mark).ok_or(DropReason::Congestion)?;
-        let combined = if congested { combined.congested() } else { combined };
+        let combined = if congested { combined.congested().ok_or(DropReason::Overload)? } else { combined };
         if combined != ecn {
             set_ecn(plaintext, version, combined);
         }

@@ -342,16 +342,20 @@ fn outer_marks_arrive() {
 }
 
 #[test]
-fn congestion_here_marks_what_is_ecn_capable_and_leaves_the_rest_alone() {
+fn congestion_here_marks_what_is_ecn_capable_and_drops_the_rest() {
     let mut net = Net::new(true);
     net.meet();
-    for (class, expected) in [(0b00, 0b00), (0b01, 0b11), (0b10, 0b11), (0b11, 0b11)] {
+    for (class, expected) in [(0b00, None), (0b01, Some(0b11)), (0b10, Some(0b11)), (0b11, Some(0b11))] {
         let dscp = 46 << 2;
         for to in [200, 11] {
             let mut datagram = net.client_sends(ALICE, &with_class(packet(10, to), dscp | class));
             let header = Header::parse(&datagram).unwrap();
             let origin = Origin { from: endpoint("198.51.100.1:1000"), mark: Ecn::NotEct, congested: true };
             let opened = net.gateway.open(net.now, header, &mut datagram, origin);
+            let Some(expected) = expected else {
+                assert_eq!(opened.map(|_| ()).unwrap_err().reason(), DropReason::Overload);
+                continue;
+            };
             assert!(matches!(opened, Ok(Opened::Tun(_) | Opened::Forward { .. })), "{opened:?}");
             // With the checksum of its header.
             let hops = if to == 200 { 64 } else { 63 };
@@ -359,7 +363,10 @@ fn congestion_here_marks_what_is_ecn_capable_and_leaves_the_rest_alone() {
             assert_eq!(datagram[HEADER_LEN..HEADER_LEN + 32], wanted, "{class}");
         }
     }
-    assert_eq!(net.gateway.counters().total(), 0);
+    assert_eq!(
+        (net.gateway.counters().total(), net.gateway.counters().dropped(DropReason::Overload)),
+        (2, 2)
+    );
     assert!(Unused::ALL.into_iter().all(|one| net.gateway.counters().unused_marks(one) == 0));
 }
 

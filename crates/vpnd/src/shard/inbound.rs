@@ -187,7 +187,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
 
     /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes their contents on. A packet for
     /// another client stays in the message's buffer until it is sent.
-    fn handle_message(&mut self, now: Time, mut message: Message<'_>, stride: usize, origin: Origin) {
+    ///
+    /// Its first datagram alone shows congestion: one lost packet tells a sender as much as a lost run.
+    fn handle_message(&mut self, now: Time, mut message: Message<'_>, stride: usize, mut origin: Origin) {
         let mut start = 0;
         while start < message.bytes.len() {
             let place = start..(start + stride).min(message.bytes.len());
@@ -195,6 +197,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             if let Ok(opened) = self.open(now, &mut message.bytes[place.clone()], origin) {
                 self.dispatch(now, &mut message, place, opened);
             }
+            origin.congested = false;
         }
         self.finish_message(now, &message);
     }

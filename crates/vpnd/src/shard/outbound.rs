@@ -53,15 +53,18 @@ impl Outbound {
         }
     }
 
-    /// Marks the packet of `len` bytes that was read if it is ECN-capable. Each slice of a super-packet then has the mark, as when a
-    /// router marks one before it is cut.
+    /// Marks the packet of `len` bytes that was read. Each slice of a super-packet then has the mark, as when a router marks one before
+    /// it is cut. Returns whether it can have a mark.
     #[cold]
-    pub(super) fn mark(&mut self, len: usize) {
-        let Ok((_, packet)) = parse(&self.read[..len]) else { return };
+    pub(super) fn mark(&mut self, len: usize) -> bool {
+        // What can't be parsed is dropped anyway.
+        let Ok((_, packet)) = parse(&self.read[..len]) else { return true };
         let (version, ecn) = (packet.version(), packet.ecn());
-        if ecn.congested() != ecn {
-            set_ecn(&mut self.read[VIRTIO_HEADER..len], version, ecn.congested());
+        let Some(marked) = ecn.congested() else { return false };
+        if marked != ecn {
+            set_ecn(&mut self.read[VIRTIO_HEADER..len], version, marked);
         }
+        true
     }
 }
 
@@ -98,7 +101,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                 progress = Progress::Drained;
                 break;
             };
-            self.send_read(now, len);
+            self.send_read(now, len, false);
             bytes += len;
         }
         self.finish_sending(now);
@@ -126,9 +129,10 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.send_path_checks(now);
     }
 
-    /// Slices and seals the (super-)packet of `len` bytes that was read.
+    /// Slices and seals the (super-)packet of `len` bytes that was read, all but the first slice if its sender is to be told of congestion
+    /// by a loss.
     #[inline]
-    pub(super) fn send_read(&mut self, now: Time, len: usize) {
+    pub(super) fn send_read(&mut self, now: Time, len: usize, loses_first: bool) {
         let Self { plane, outbound, tun, socket, .. } = self;
         let Outbound { read, batch, mtu, spare, .. } = outbound;
         let (header, packet) = match parse(&read[..len]) {
@@ -152,13 +156,15 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         if admitted == 0 {
             return;
         }
+        let slices = usize::from(loses_first)..admitted;
+        sender.counters().count(DropReason::Overload, slices.start);
         let exceeds_path = sender.exceeds_path(slicer.slice_len(0));
         let clamp = is_syn(&packet).then(|| sender.path_mtu().min(*mtu));
         let mut sealer = Sealer { sender, batch, socket };
         if exceeds_path {
-            sealer.fit_slices(&slicer, admitted, spare, tun);
+            sealer.fit_slices(&slicer, slices, spare, tun);
         } else {
-            sealer.slices(&slicer, admitted, clamp);
+            sealer.slices(&slicer, slices, clamp);
         }
     }
 

@@ -80,10 +80,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         while cost < TURN_COST
             && let Some((packet, is_congested)) = self.outbound.backlog.pop(now, &mut self.outbound.read)
         {
-            if is_congested {
-                self.outbound.mark(packet.len);
-            }
-            self.send_read(now, packet.len);
+            let loses_first = is_congested && !self.outbound.mark(packet.len);
+            self.send_read(now, packet.len, loses_first);
             cost += packet.cost();
         }
         self.finish_sending(now);

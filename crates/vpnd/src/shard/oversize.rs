@@ -5,6 +5,7 @@
 
 use std::io::IoSlice;
 use std::net::IpAddr;
+use std::ops::Range;
 
 use vpnd_proto::checksum;
 use vpnd_proto::icmp;
@@ -69,12 +70,12 @@ impl<S: DatagramSocket> Sealer<'_, S> {
     pub(super) fn fit_slices(
         &mut self,
         slicer: &Slicer<'_>,
-        count: usize,
+        slices: Range<usize>,
         spare: &mut Spare,
         tun: &impl PacketDevice,
     ) {
         let mut answered = false;
-        for slice in 0..count {
+        for slice in slices {
             let len = slicer.write(slice, &mut spare.packet);
             if let Some(message) = self.fit(spare, len)
                 && !std::mem::replace(&mut answered, true)

@@ -2,6 +2,8 @@
 //!
 //! Both directions end here but for one shortcut: a packet between clients is sealed where it stands if it can be.
 
+use std::ops::Range;
+
 use vpnd_proto::offload::Slicer;
 use vpnd_proto::plane::{Outer, Sender};
 use vpnd_proto::pmtu::clamp_mss;
@@ -43,13 +45,12 @@ pub(super) struct Sealer<'a, S> {
 }
 
 impl<S: DatagramSocket> Sealer<'_, S> {
-    /// Writes each of the first `count` slices behind room for its header and seals it there. With `clamp` its MSS is held to that
-    /// MTU.
+    /// Writes each of these slices behind room for its header and seals it there. With `clamp` its MSS is held to that MTU.
     #[inline]
-    pub(super) fn slices(&mut self, slicer: &Slicer<'_>, count: usize, clamp: Option<u16>) {
+    pub(super) fn slices(&mut self, slicer: &Slicer<'_>, slices: Range<usize>, clamp: Option<u16>) {
         // All slices have the first one's header.
         let outer = self.sender.outer(slicer.traffic_class());
-        for slice in 0..count {
+        for slice in slices {
             self.make_room(outer, slicer.slice_len(slice));
             let tail = self.batch.tail();
             let len = slicer.write(slice, &mut tail[HEADER_LEN..]);

@@ -5,8 +5,9 @@
 
 use super::BUFFER_LEN;
 
-/// Long buffers.
-const BUFFERS: usize = 64;
+/// Long buffers: enough that hundreds of connections have windows of a dozen packets each, and fewer leave as few packets together
+/// that each costs more. They are touched only when they are needed.
+const BUFFERS: usize = 256;
 /// Length of a block in bytes: a full-size datagram fits.
 const BLOCK_LEN: usize = 2 << 10;
 const BLOCKS: usize = 2_048;

@@ -321,7 +321,28 @@ fn a_client_with_many_downloads_gets_no_more_than_the_others() {
     let counters = gateway.report().counters;
     assert_eq!(counters.total(), counters.dropped(DropReason::Overload));
     assert!(counters.total() > 8_000, "{counters:?}");
-    assert!((world.waiting(&mut gateway) as usize) < (8 << 20) / MSS);
+    assert!((world.waiting(&mut gateway) as usize) < (20 << 20) / MSS);
+}
+
+#[test]
+fn one_slice_of_a_super_packet_tells_its_sender_of_congestion() {
+    let world = World::new(2, greedy());
+    world.load.set(0);
+    let mut gateway = world.gateway();
+    // The first client's packets are ECN-capable, the second one's are not.
+    for (peer, can_be_marked) in [(1, false), (0, true)] {
+        let packet = world.peers.borrow_mut()[peer].packet();
+        gateway.shard.outbound.read[..packet.len()].copy_from_slice(&packet);
+        assert_eq!(gateway.shard.outbound.mark(packet.len()), can_be_marked);
+        gateway.shard.send_read(now(), packet.len(), !can_be_marked);
+    }
+    let packet = world.peers.borrow_mut()[0].packet();
+    gateway.shard.outbound.read[..packet.len()].copy_from_slice(&packet);
+    gateway.shard.send_read(now(), packet.len(), true);
+    gateway.shard.finish_sending(now());
+    assert_eq!(*world.arrived.borrow(), BTreeMap::from([(0, vec![0, 1, 2, 3, 5, 6, 7])]));
+    assert_eq!(*world.marked.borrow(), [0, 1, 2, 3]);
+    assert_eq!(gateway.report().counters.dropped(DropReason::Overload), 2);
 }
 
 #[test]

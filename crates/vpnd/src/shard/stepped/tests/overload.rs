@@ -300,6 +300,23 @@ fn packets_of_a_session_that_waits_for_long_get_marks_if_they_can_have_them() {
 }
 
 #[test]
+fn one_packet_of_a_run_tells_its_sender_of_congestion() {
+    // The first peer's packets are ECN-capable, the second one's are not.
+    for (peer, marked, lost) in [(0, 1, 0), (1, 0, 1)] {
+        let world = World::new(2, greedy(), 0);
+        let mut gateway = world.gateway();
+        let before = world.total.get();
+        let run: Vec<u8> = (0..3).flat_map(|_| world.peers.borrow_mut()[peer].datagram()).collect();
+        let address = world.peers.borrow()[peer].address;
+        let mut meta = RecvMeta::default();
+        (meta.addr, meta.len, meta.stride) = (address, run.len(), run.len() / 3);
+        gateway.shard.handle_messages(now(), &mut [run.into()], &[meta], 1);
+        let dropped = gateway.report().counters.dropped(DropReason::Overload);
+        assert_eq!((world.total.get() - before, world.marked.get(), dropped), (3 - lost, marked, lost));
+    }
+}
+
+#[test]
 fn each_datagram_leaves_or_is_counted_and_a_shard_that_has_caught_up_is_as_before() {
     let world = World::new(5, greedy(), 3);
     let mut gateway = world.gateway();
