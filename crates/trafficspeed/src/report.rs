@@ -20,6 +20,7 @@ pub mod page;
 pub mod pictures;
 pub mod problems;
 pub mod published;
+pub mod ratio;
 pub mod results;
 pub mod sessions;
 pub mod soak;

@@ -1,14 +1,13 @@
 //! Systems beside the first one and a system beside itself, round by round: what tells a difference from chance.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Grid;
 use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Flow};
 use crate::experiment::home::results::{HomeCampaign, HomeRun};
-use crate::report::table::difference;
+use crate::report::ratio::{self, Ratio};
 use crate::stats::{Spread, median};
-use crate::unit::significant;
 
 /// Stands below the table.
 pub const DEFINITIONS: &str = "\
@@ -41,22 +40,6 @@ fn delay(figures: &Figures, share: f64) -> Option<f64> {
     Some(figures.delay.as_ref()?.at(share))
 }
 
-/// One system by one figure.
-struct Ratio<'a> {
-    label: &'a str,
-    quantity: &'static str,
-    same: Option<Spread>,
-    to_first: Option<Spread>,
-}
-
-impl Ratio<'_> {
-    /// Whether it differs from the first system; `None` if nothing says so: one round has no spread.
-    fn differs(&self) -> Option<bool> {
-        let (to_first, same) = (self.to_first?, self.same.filter(|same| same.n > 1)?);
-        Some(to_first.differs_beyond(same))
-    }
-}
-
 fn ratios(campaign: &HomeCampaign) -> Vec<Ratio<'_>> {
     let labels = campaign.labels();
     let Some((&first, others)) = labels.split_first() else { return Vec::new() };
@@ -67,9 +50,8 @@ fn ratios(campaign: &HomeCampaign) -> Vec<Ratio<'_>> {
     for quantity in &QUANTITIES {
         let same = same(campaign, quantity);
         for &label in shown {
-            let to_first =
-                Spread::of(&rounds(campaign, quantity, label, first)).filter(|_| !others.is_empty());
-            all.push(Ratio { label, quantity: quantity.name, same, to_first });
+            let to_first = rounds(campaign, quantity, label, first).filter(|_| !others.is_empty());
+            all.push(Ratio { label, of: quantity.name, same, to_first });
         }
     }
     all.retain(|ratio| ratio.same.is_some() || ratio.to_first.is_some());
@@ -83,48 +65,27 @@ fn same(campaign: &HomeCampaign, quantity: &Quantity) -> Option<Spread> {
         .runs
         .iter()
         .find(|run| !run.is_control() && run.subject.map(crate::system::Subject::again) == again.subject)?;
-    Spread::of(&rounds(campaign, quantity, &again.label, &first.label))
+    rounds(campaign, quantity, &again.label, &first.label)
 }
 
-/// The one by the other, of the rounds that have both.
-fn rounds(campaign: &HomeCampaign, quantity: &Quantity, one: &str, other: &str) -> Vec<f64> {
+/// The one by the other.
+fn rounds(campaign: &HomeCampaign, quantity: &Quantity, one: &str, other: &str) -> Option<Spread> {
     let of = |label: &str, repeat: u32| {
         let mine = |run: &&HomeRun| run.label == label && run.repeat == repeat;
-        let figures = campaign.runs.iter().find(mine)?.figures(Case::AtOnce, quantity.flow)?;
-        (quantity.of)(figures).filter(|value| *value > 0.0)
+        (quantity.of)(campaign.runs.iter().find(mine)?.figures(Case::AtOnce, quantity.flow)?)
     };
     let numbers = campaign.runs.iter().filter(|run| run.label == one).map(|run| run.repeat);
-    numbers.filter_map(|repeat| Some(of(one, repeat)? / of(other, repeat)?)).collect()
+    ratio::within_rounds(numbers, |repeat| of(one, repeat), |repeat| of(other, repeat))
 }
 
 /// The ratios as a table.
 pub fn grid(campaign: &HomeCampaign) -> Grid {
     let first = campaign.labels().first().copied().unwrap_or_default();
-    let mut grid = Grid::new(2, ["system", "figure", "A/A", &format!("of {first}"), "difference"]);
-    let text = |spread: Option<Spread>| spread.map_or("–".into(), |spread| spread.text(significant));
-    grid.rows.extend(ratios(campaign).iter().map(|ratio| {
-        vec![
-            ratio.label.to_owned(),
-            ratio.quantity.to_owned(),
-            text(ratio.same),
-            text(ratio.to_first),
-            difference(ratio.differs()).to_owned(),
-        ]
-    }));
-    grid
+    ratio::grid(&ratios(campaign), "figure", first)
 }
 
 pub fn json(campaign: &HomeCampaign) -> Value {
-    let one = |ratio: &Ratio<'_>| {
-        json!({
-            "system": ratio.label,
-            "figure": ratio.quantity,
-            "control": ratio.same,
-            "ratio_to_first": ratio.to_first,
-            "differs_from_first": ratio.differs(),
-        })
-    };
-    ratios(campaign).iter().map(one).collect()
+    ratio::json(&ratios(campaign), "figure")
 }
 
 #[cfg(test)]

@@ -1,41 +1,23 @@
 //! Systems beside the first one and a system beside itself, round by round: what tells a difference from chance.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::experiment::figures::Figures;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::report::grid::Grid;
-use crate::report::table::difference;
+use crate::report::ratio::{self, Ratio};
 use crate::stats::Spread;
 use crate::system::Subject;
-use crate::unit::significant;
 
 /// Stands below the table.
 pub const DEFINITIONS: &str = "\
 Ratios of what was received, or of transactions, each formed within one round; median, lowest and highest of the rounds.
 A/A: a system that is measured a second time in each round, against itself, under the same congestion control.
-A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way.";
-
-/// One system under one load.
-#[derive(Debug, PartialEq)]
-pub struct Ratio<'a> {
-    pub label: &'a str,
-    pub load: &'a str,
-    /// The system that was measured twice, against itself.
-    pub same: Option<Spread>,
-    /// This one by the first of the load.
-    pub to_first: Option<Spread>,
-}
-
-impl Ratio<'_> {
-    /// Whether it differs from the first system; `None` if nothing says so.
-    pub fn differs(&self) -> Option<bool> {
-        Some(self.to_first?.differs_beyond(self.same?))
-    }
-}
+A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way; of a \
+single round nothing is claimed.";
 
 /// Every system under every load, but for the first of each; without them the one that was measured twice, if one was.
-pub fn ratios(campaign: &LoadCampaign) -> Vec<Ratio<'_>> {
+fn ratios(campaign: &LoadCampaign) -> Vec<Ratio<'_>> {
     let mut all = Vec::new();
     for (at, named) in campaign.settings.tasks.iter().enumerate() {
         let mut seen: Vec<&LoadRun> = Vec::new();
@@ -48,8 +30,8 @@ pub fn ratios(campaign: &LoadCampaign) -> Vec<Ratio<'_>> {
         let alone = seen.len() == 1;
         for run in seen.into_iter().filter(|run| alone || run.label != first.label) {
             let same = same(campaign, at, run);
-            let to_first = Spread::of(&rounds(campaign, at, &run.label, &first.label)).filter(|_| !alone);
-            all.push(Ratio { label: &run.label, load: &named.name, same, to_first });
+            let to_first = rounds(campaign, at, &run.label, &first.label).filter(|_| !alone);
+            all.push(Ratio { label: &run.label, of: &named.name, same, to_first });
         }
     }
     all.retain(|ratio| ratio.same.is_some() || ratio.to_first.is_some());
@@ -66,17 +48,17 @@ fn same(campaign: &LoadCampaign, at: usize, run: &LoadRun) -> Option<Spread> {
     let again = campaign.runs.iter().filter(alike).find(|other| is_control(other))?;
     let first = again.subject.map(|subject| Subject { again: false, ..subject });
     let first = campaign.runs.iter().filter(alike).find(|other| other.subject == first)?;
-    Spread::of(&rounds(campaign, at, &again.label, &first.label))
+    rounds(campaign, at, &again.label, &first.label)
 }
 
-/// The one by the other, of the rounds in which both are whole.
-fn rounds(campaign: &LoadCampaign, at: usize, one: &str, other: &str) -> Vec<f64> {
+/// The one by the other.
+fn rounds(campaign: &LoadCampaign, at: usize, one: &str, other: &str) -> Option<Spread> {
     let of = |label: &str, repeat: u32| {
         let mine = |run: &&LoadRun| run.is_whole() && run.label == label && run.repeat == repeat;
-        campaign.runs.iter().find(mine)?.figures.get(at).map(value).filter(|value| *value > 0.0)
+        campaign.runs.iter().find(mine)?.figures.get(at).map(value)
     };
     let numbers = campaign.runs.iter().filter(|run| run.label == one).map(|run| run.repeat);
-    numbers.filter_map(|repeat| Some(of(one, repeat)? / of(other, repeat)?)).collect()
+    ratio::within_rounds(numbers, |repeat| of(one, repeat), |repeat| of(other, repeat))
 }
 
 fn value(figures: &Figures) -> f64 {
@@ -87,31 +69,11 @@ fn value(figures: &Figures) -> f64 {
 pub fn grid(campaign: &LoadCampaign) -> Option<Grid> {
     let ratios = ratios(campaign);
     let first = campaign.runs.iter().find(|run| !is_control(run))?.label.clone();
-    let mut grid = Grid::new(2, ["system", "load", "A/A", &format!("of {first}"), "difference"]);
-    let text = |spread: Option<Spread>| spread.map_or("–".into(), |spread| spread.text(significant));
-    for ratio in &ratios {
-        grid.rows.push(vec![
-            ratio.label.to_owned(),
-            ratio.load.to_owned(),
-            text(ratio.same),
-            text(ratio.to_first),
-            difference(ratio.differs()).to_owned(),
-        ]);
-    }
-    (!grid.rows.is_empty()).then_some(grid)
+    (!ratios.is_empty()).then(|| ratio::grid(&ratios, "load", &first))
 }
 
 pub fn json(campaign: &LoadCampaign) -> Value {
-    let one = |ratio: &Ratio<'_>| {
-        json!({
-            "system": ratio.label,
-            "load": ratio.load,
-            "control": ratio.same,
-            "ratio_to_first": ratio.to_first,
-            "differs_from_first": ratio.differs(),
-        })
-    };
-    ratios(campaign).iter().map(one).collect()
+    ratio::json(&ratios(campaign), "load")
 }
 
 #[cfg(test)]
@@ -154,6 +116,10 @@ mod tests {
         assert!((found[1].to_first.unwrap().median - 3.0).abs() < 1e-9, "within rounds");
         let text = super::super::table(&campaign, None, None);
         assert!(text.contains("none beyond A/A") && text.contains("of vpnd"), "{text}");
+        let mut once = campaign.clone();
+        once.runs.retain(|run| run.repeat == 2);
+        let found = ratios(&once);
+        assert!(found.iter().all(|ratio| ratio.differs().is_none() && ratio.same.is_some()), "{found:?}");
     }
 
     #[test]
