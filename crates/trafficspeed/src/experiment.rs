@@ -12,6 +12,7 @@ pub mod environment;
 pub mod event;
 pub mod figures;
 pub mod generate;
+pub mod held_sessions;
 pub mod hog;
 pub mod home;
 pub mod hosts;

@@ -10,30 +10,30 @@
 pub mod results;
 pub mod words;
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use vpnd_swarm::load::{Counts, Direction, Plan as LoadPlan};
-use vpnd_swarm::message::{Command, Credentials, Job};
+use vpnd_swarm::message::{Command, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::Tally;
 
 use super::cpu::CpuMeter;
 use super::environment::Environment;
-use super::outcome::{CpuUse, RemoteEnd, Settings};
+use super::held_sessions::{
+    self, SessionsError, add_users, holder, job, real_work, take_reports, with_gateway,
+};
+use super::outcome::CpuUse;
 use super::progress::Progress;
-use super::sessions::{SessionsError, holder};
 use super::traffic::{TrafficPlan, run_up};
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::{self, CpuLimit};
 use crate::lab::{Lab, LinkSettings};
-use crate::load::congestion::CongestionControl;
 use crate::stats::{Spread, jain};
-use crate::system::vpnd::{PORT, Room, Vpnd};
+use crate::system::vpnd::{Room, Vpnd};
 use crate::system::{ClientAddress, Programs, Subject, System, SystemInfo};
 use results::{CapacityResults, Case, Figures, Row, Traffic};
-use words::{REAL_STREAMS, name};
+use words::name;
 
 /// Bytes on their way at most: so few that no queue of a gateway without a limit overflows.
 const IN_FLIGHT: u64 = 2 << 20;
@@ -140,8 +140,7 @@ impl CapacityPlan {
 /// # Errors
 /// The first thing that is missing.
 pub fn check(plan: &CapacityPlan) -> Result<(), SessionsError> {
-    Lab::check(plan.links())?;
-    Ok(plan.system().check()?)
+    held_sessions::check(plan.links(), &plan.system())
 }
 
 /// Runs the whole measurement.
@@ -153,13 +152,12 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<CapacityResults, SessionsError> {
-    let lab = Lab::build(plan.real_clients() + 1, plan.links())?;
-    let mut system = plan.system();
-    let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
+    let lab = (plan.real_clients() + 1, plan.links());
+    with_gateway(lab, plan.system(), interrupt, |lab, system, addresses| {
         let mut measurement = Measurement {
             plan,
-            lab: &lab,
-            system: &mut system,
+            lab,
+            system,
             addresses,
             process: Processes::default(),
             results: begin(plan),
@@ -168,9 +166,7 @@ pub fn run(
         };
         measurement.run()?;
         Ok(measurement.results)
-    });
-    system.down();
-    results
+    })
 }
 
 fn begin(plan: &CapacityPlan) -> CapacityResults {
@@ -235,30 +231,15 @@ impl Measurement<'_> {
     }
 
     fn log_in(&mut self) -> Result<(), SessionsError> {
-        let users = (0..USERS).map(|number| {
-            let user = format!("crowd{number}");
-            Ok(Credentials { password: self.system.add_user(&user)?, user })
-        });
-        let users = users.collect::<Result<Vec<_>, SessionsError>>()?;
+        let users = add_users(self.system, USERS)?;
         let namespace = self.lab.clients().last().expect("there is one beside those of real clients");
         let count = self.plan.sessions();
-        let job = Job {
-            gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
-            server_name: Lab::SERVICE_V4.to_string(),
-            ca_pem: self.system.ca_pem()?,
-            first: 0,
-            count,
-            at_once: AT_ONCE,
-            users,
-            sources: Vec::new(),
-            soak: None,
-            own_sockets: true,
-            campus: Some(self.lab.gateway().path()),
-        };
+        let campus = Some(self.lab.gateway().path());
+        let job = Job { own_sockets: true, campus, ..job(self.system, (0, count), AT_ONCE, &users)? };
         self.process.start(holder(namespace)?, &Command::Open(job))?;
         let (mut tally, deadline) = (Tally::new(clock::now_ns()), Instant::now() + self.plan.login_timeout);
         while tally.up() < count && tally.broken.is_none() && tally.gave_up() == 0 && !self.late(deadline) {
-            self.take(&mut tally);
+            take_reports(&self.process, &mut tally, POLL);
             self.progress.live(&format!("{} of {count} sessions logged in", tally.up()));
         }
         if tally.up() < count && !self.interrupt.is_set() {
@@ -271,14 +252,6 @@ impl Measurement<'_> {
 
     fn late(&self, deadline: Instant) -> bool {
         self.interrupt.is_set() || Instant::now() > deadline
-    }
-
-    fn take(&self, tally: &mut Tally) {
-        let mut next = self.process.next(POLL);
-        while let Some(report) = next {
-            tally.note(report);
-            next = self.process.next(Duration::ZERO);
-        }
     }
 
     fn pause(&self, time: Duration) {
@@ -353,7 +326,7 @@ impl Measurement<'_> {
         self.process.send(0, &Command::CountLoad);
         let (mut tally, deadline) = (Tally::new(clock::now_ns()), Instant::now() + REPORT_TIMEOUT);
         while tally.loaded.is_none() && tally.broken.is_none() && !self.late(deadline) {
-            self.take(&mut tally);
+            take_reports(&self.process, &mut tally, POLL);
         }
         match (tally.loaded, tally.broken) {
             (_, Some(why)) => Err(why),
@@ -366,7 +339,7 @@ impl Measurement<'_> {
         let plan = TrafficPlan {
             subjects: vec![self.plan.subject],
             clients: vec![clients],
-            settings: self.settings(),
+            settings: real_work(self.plan.seconds, self.plan.warmup_seconds, 1),
             links: self.plan.links(),
             programs: self.plan.programs.clone(),
         };
@@ -391,23 +364,6 @@ impl Measurement<'_> {
             foreign_percent: run.foreign_percent(),
             ..Figures::default()
         })
-    }
-
-    /// The work of real clients: that of experiment 1.
-    fn settings(&self) -> Settings {
-        Settings {
-            streams: REAL_STREAMS,
-            seconds: self.plan.seconds,
-            warmup_seconds: self.plan.warmup_seconds,
-            repeats: 1,
-            ip: 4,
-            seed: 1,
-            write_bytes: 256 * 1024,
-            verify: false,
-            congestion: CongestionControl::default(),
-            threads: 1,
-            far: RemoteEnd::Client,
-        }
     }
 }
 

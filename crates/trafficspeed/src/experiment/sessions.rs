@@ -7,30 +7,28 @@
 pub mod results;
 mod upgrade;
 
-use std::net::SocketAddr;
-use std::process::Command as Program;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use vpnd_swarm::message::{Command, Credentials, Job};
+use vpnd_swarm::message::{Command, Credentials};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::{self, Tally};
 
 use super::cpu::CpuMeter;
 use super::environment::Environment;
-use super::outcome::{RemoteEnd, Settings};
+use super::held_sessions::{
+    self, SessionsError, add_users, holder, job, real_work, share_of, shares, take_reports, with_gateway,
+};
 use super::progress::Progress;
 use super::traffic::{TrafficPlan, run_up};
 use crate::clock;
 use crate::interrupt::Interrupt;
-use crate::lab::namespace::Namespace;
-use crate::lab::{Lab, LabError, LinkSettings};
-use crate::load::congestion::CongestionControl;
+use crate::lab::{Lab, LinkSettings};
 use crate::observe::memory::Memory;
 use crate::observe::tree_cpu_seconds;
 use crate::stats::median;
-use crate::system::vpnd::{PORT, Room, Vpnd};
-use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System, SystemError};
+use crate::system::vpnd::{Room, Vpnd};
+use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System};
 use results::{Idle, PairRates, Phase, Restarted, SessionsResults};
 
 /// Real clients that are measured beside the sessions.
@@ -88,19 +86,6 @@ pub struct SessionsPlan {
     pub programs: Programs,
 }
 
-/// Why nothing was measured.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionsError {
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    #[error(transparent)]
-    System(#[from] SystemError),
-    #[error("a process that holds sessions can't be started: {0}")]
-    Process(#[from] std::io::Error),
-    #[error("the gateway has ended by itself")]
-    GatewayGone,
-}
-
 impl SessionsPlan {
     fn links() -> LinkSettings {
         LinkSettings::default()
@@ -126,8 +111,7 @@ impl SessionsPlan {
 /// # Errors
 /// The first thing that is missing.
 pub fn check(plan: &SessionsPlan) -> Result<(), SessionsError> {
-    Lab::check(SessionsPlan::links())?;
-    Ok(plan.system().check()?)
+    held_sessions::check(SessionsPlan::links(), &plan.system())
 }
 
 /// Runs the whole measurement.
@@ -139,14 +123,13 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<SessionsResults, SessionsError> {
-    let lab = Lab::build(plan.pair() + plan.processes, SessionsPlan::links())?;
-    let mut system = plan.system();
-    let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|addresses| {
+    let lab = (plan.pair() + plan.processes, SessionsPlan::links());
+    with_gateway(lab, plan.system(), interrupt, |lab, system, addresses| {
         let system_processes = system.processes();
         let mut measurement = Measurement {
             plan,
-            lab: &lab,
-            system: &mut system,
+            lab,
+            system,
             addresses,
             processes: Processes::default(),
             results: begin(plan),
@@ -162,9 +145,7 @@ pub fn run(
         let is_ours = !plan.restarts.contains(&Restart::Upgrade);
         measurement.results.machine = machine.used().filter(|_| is_ours);
         Ok(measurement.results)
-    });
-    system.down();
-    results
+    })
 }
 
 fn begin(plan: &SessionsPlan) -> SessionsResults {
@@ -203,14 +184,10 @@ struct Measurement<'a> {
 impl Measurement<'_> {
     fn run(&mut self) -> Result<(), SessionsError> {
         self.results.facts = self.system.facts();
-        let users = (0..self.plan.users).map(|number| {
-            let user = format!("crowd{number}");
-            Ok(Credentials { password: self.system.add_user(&user)?, user })
-        });
-        let users = users.collect::<Result<Vec<_>, SessionsError>>()?;
+        let users = add_users(self.system, self.plan.users)?;
         let alone = self.measure_pair("a pair alone");
         self.results.memory_before = self.memory()?;
-        self.log_in(users)?;
+        self.log_in(&users)?;
         if self.plan.talkers > 0 && !self.interrupt.is_set() {
             self.talk();
         }
@@ -230,26 +207,14 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    fn log_in(&mut self, users: Vec<Credentials>) -> Result<(), SessionsError> {
+    fn log_in(&mut self, users: &[Credentials]) -> Result<(), SessionsError> {
         let mut tally = Tally::new(clock::now_ns());
         let cpu = self.cpu();
         let namespaces = &self.lab.clients()[self.plan.pair() as usize..];
         let shares = shares(self.plan.count, self.plan.processes);
-        for (number, (namespace, (first, count))) in namespaces.iter().zip(shares).enumerate() {
+        for (number, (namespace, share)) in namespaces.iter().zip(shares).enumerate() {
             let at_once = share_of(self.plan.at_once, self.plan.processes, number as u32).max(1);
-            let job = Job {
-                gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
-                server_name: Lab::SERVICE_V4.to_string(),
-                ca_pem: self.system.ca_pem()?,
-                first,
-                count,
-                at_once,
-                users: users.clone(),
-                sources: Vec::new(),
-                soak: None,
-                own_sockets: false,
-                campus: None,
-            };
+            let job = job(self.system, share, at_once, users)?;
             self.processes.start(holder(namespace)?, &Command::Open(job))?;
         }
         let mut samples = Vec::new();
@@ -284,7 +249,7 @@ impl Measurement<'_> {
         let deadline = Instant::now() + self.plan.login_timeout;
         let mut sample_at = Instant::now();
         while tally.up() + tally.gave_up() < self.plan.count && !self.over(tally, deadline) {
-            self.take(tally, POLL);
+            take_reports(&self.processes, tally, POLL);
             if Instant::now() >= sample_at {
                 sample_at = Instant::now() + SAMPLE;
                 samples.push((f64::from(tally.up()), self.memory()?.pss_kib as f64));
@@ -304,14 +269,6 @@ impl Measurement<'_> {
             return true;
         }
         self.interrupt.is_set() || Instant::now() > deadline
-    }
-
-    fn take(&self, tally: &mut Tally, timeout: Duration) {
-        let mut next = self.processes.next(timeout);
-        while let Some(report) = next {
-            tally.note(report);
-            next = self.processes.next(Duration::ZERO);
-        }
     }
 
     /// The end of a phase: its cost since the gateway had used `cpu_before`, and how many sessions carry packets.
@@ -337,14 +294,14 @@ impl Measurement<'_> {
         self.processes.send_each(|_| Command::Verify);
         let deadline = Instant::now() + VERIFY_TIMEOUT;
         while tally.answered() < self.plan.count && !self.over(tally, deadline) {
-            self.take(tally, POLL);
+            take_reports(&self.processes, tally, POLL);
         }
     }
 
     fn wait(&mut self, tally: &mut Tally, time: Duration) {
         let deadline = Instant::now() + time;
         while !self.over(tally, deadline) {
-            self.take(tally, POLL);
+            take_reports(&self.processes, tally, POLL);
         }
     }
 
@@ -384,7 +341,7 @@ impl Measurement<'_> {
         let plan = TrafficPlan {
             subjects: vec![Subject::new(Kind::Vpnd, Cipher::Auto)],
             clients: vec![PAIR],
-            settings: settings(traffic),
+            settings: real_work(traffic.seconds, 1.0, traffic.repeats),
             links: SessionsPlan::links(),
             programs: self.plan.programs.clone(),
         };
@@ -415,58 +372,5 @@ impl Measurement<'_> {
 
     fn memory(&self) -> Result<Memory, SessionsError> {
         Memory::of_tree(self.gateway()).ok_or(SessionsError::GatewayGone)
-    }
-}
-
-/// The work of the pair: that of experiment 1, with connections for two hosts.
-fn settings(traffic: Traffic) -> Settings {
-    Settings {
-        streams: 32,
-        seconds: traffic.seconds,
-        warmup_seconds: 1.0,
-        repeats: traffic.repeats,
-        ip: 4,
-        seed: 1,
-        write_bytes: 256 * 1024,
-        verify: false,
-        congestion: CongestionControl::default(),
-        threads: 1,
-        far: RemoteEnd::Client,
-    }
-}
-
-/// The program that holds sessions in `namespace`.
-pub(super) fn holder(namespace: &Namespace) -> std::io::Result<Program> {
-    let mut program = Program::new(std::env::current_exe()?);
-    program.args(["swarm", "--parent", &std::process::id().to_string(), "--netns", namespace.name()]);
-    Ok(program)
-}
-
-/// The first session of each process, and how many it holds.
-pub(super) fn shares(count: u32, processes: u32) -> Vec<(u32, u32)> {
-    let mut first = 0;
-    let share = |number| {
-        let share = (first, share_of(count, processes, number));
-        first += share.1;
-        share
-    };
-    (0..processes).map(share).collect()
-}
-
-/// The share of process `number` when `whole` is split as evenly as can be.
-pub(super) fn share_of(whole: u32, processes: u32, number: u32) -> u32 {
-    whole / processes + u32::from(number < whole % processes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sessions_are_split_evenly_and_none_is_lost() {
-        assert_eq!(shares(10, 3), [(0, 4), (4, 3), (7, 3)]);
-        assert_eq!(shares(5_000, 1), [(0, 5_000)]);
-        let parts: u32 = (0..7).map(|number| share_of(200, 7, number)).sum();
-        assert_eq!(parts, 200);
     }
 }

@@ -17,7 +17,7 @@ pub mod trend;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::Command as Program;
 use std::time::{Duration, Instant};
@@ -25,16 +25,16 @@ use std::time::{Duration, Instant};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 use vpnd_swarm::churn;
-use vpnd_swarm::message::{Command, Credentials, Job, Report};
+use vpnd_swarm::message::{Command, Job, Report};
 use vpnd_swarm::processes::Processes;
 
+use super::held_sessions::{self, SessionsError, add_users, holder, job, share_of, shares, with_gateway};
 use super::progress::Progress;
-use super::sessions::{SessionsError, holder, share_of, shares};
 use crate::csv_table;
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
 use crate::observe::{HostInfo, process_tree};
-use crate::system::vpnd::{Held, PORT, Room, Vpnd};
+use crate::system::vpnd::{Held, Room, Vpnd};
 use crate::system::{Cipher, Kind, Programs, Subject, System};
 use results::{Incident, SoakResults};
 use sample::Sample;
@@ -102,8 +102,7 @@ impl SoakPlan {
 /// # Errors
 /// The first thing that is missing.
 pub fn check(plan: &SoakPlan) -> Result<(), SessionsError> {
-    Lab::check(SoakPlan::links())?;
-    Ok(plan.system().check()?)
+    held_sessions::check(SoakPlan::links(), &plan.system())
 }
 
 /// Runs the whole test. The samples until an interruption are judged, too.
@@ -115,16 +114,12 @@ pub fn run(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Result<SoakResults, SessionsError> {
-    let lab = Lab::build(plan.processes, SoakPlan::links())?;
-    let mut system = plan.system();
-    let results = system.up(&lab, interrupt).map_err(SessionsError::from).and_then(|_| {
+    with_gateway((plan.processes, SoakPlan::links()), plan.system(), interrupt, |lab, system, _| {
         let csv = csv_table::writer(File::create(plan.out.join("soak.csv"))?);
-        let mut soak = Soak::new(plan, &lab, &system, csv, (progress, interrupt));
+        let mut soak = Soak::new(plan, lab, system, csv, (progress, interrupt));
         soak.run()?;
         Ok(soak.results)
-    });
-    system.down();
-    results
+    })
 }
 
 /// A test under way.
@@ -205,12 +200,9 @@ impl<'a> Soak<'a> {
 
     /// Adds users and addresses to send from, and makes each process's job.
     fn prepare(&mut self) -> Result<(), SessionsError> {
-        let users = (0..self.plan.users).map(|number| {
-            let user = format!("crowd{number}");
-            Ok(Credentials { password: self.system.add_user(&user)?, user })
-        });
-        let users = users.collect::<Result<Vec<_>, SessionsError>>()?;
-        for (number, (first, count)) in (1..).zip(shares(self.plan.clients, self.plan.processes)) {
+        let users = add_users(self.system, self.plan.users)?;
+        let at_once = (100 / self.plan.processes).max(1);
+        for (number, share) in (1..).zip(shares(self.plan.clients, self.plan.processes)) {
             let namespace = &self.lab.clients()[number as usize - 1];
             let sources = (0..SOURCES).map(|more| source(number, more));
             for address in sources.clone().skip(1) {
@@ -219,17 +211,9 @@ impl<'a> Soak<'a> {
                 run_tool(Program::new("ip").args(add))?;
             }
             self.jobs.push(Job {
-                gateway: SocketAddr::from((Lab::SERVICE_V4, PORT)),
-                server_name: Lab::SERVICE_V4.to_string(),
-                ca_pem: self.system.ca_pem()?,
-                first,
-                count,
-                at_once: (100 / self.plan.processes).max(1),
-                users: users.clone(),
                 sources: sources.map(IpAddr::V4).collect(),
                 soak: Some(self.plan.seed),
-                own_sockets: false,
-                campus: None,
+                ..job(self.system, share, at_once, &users)?
             });
         }
         Ok(())

@@ -3,11 +3,9 @@
 use vpnd_swarm::load::{Direction, SMALL_PACKET, USUAL_ACKNOWLEDGE};
 
 use super::results::{Case, Traffic};
+use crate::experiment::held_sessions::REAL_STREAMS;
 use crate::lab::cpu_limit::CpuLimit;
 use crate::unit::significant;
-
-/// TCP connections of each pair of real clients.
-pub(super) const REAL_STREAMS: u32 = 32;
 
 /// A case in words.
 pub fn name(case: Case) -> String {

@@ -8,8 +8,9 @@ use vpnd_swarm::message::Command;
 use vpnd_swarm::tally::{Tally, Watched};
 
 use super::results::{Beside, Restarted};
-use super::{Measurement, Restart, SessionsError, share_of};
+use super::{Measurement, Restart};
 use crate::clock;
+use crate::experiment::held_sessions::{SessionsError, share_of, take_reports};
 
 /// Sessions that are watched, in all processes together: few, so that the measurement takes little of the machine.
 const WATCHED: u32 = 32;
@@ -50,7 +51,7 @@ impl Measurement<'_> {
         self.watch(count);
         let deadline = Instant::now() + REPORT_TIMEOUT;
         while tally.watched.processes < self.watching() && !self.over(&mut tally, deadline) {
-            self.take(&mut tally, super::POLL);
+            take_reports(&self.processes, &mut tally, super::POLL);
         }
         tally.watched
     }
