@@ -183,12 +183,17 @@ pub struct Measurement {
     pub stopped_early: bool,
     /// CPU seconds of the agent itself within the measurement.
     pub cpu_seconds: f64,
-    /// Datagrams that this host's kernel threw away because the generator did not take them in time.
+    /// Datagrams that this host's kernel threw away at full sockets, the generator's and others.
     pub socket_drops: u64,
     pub tasks: Vec<TaskEnd>,
 }
 
 impl Measurement {
+    /// Datagrams that this host's kernel threw away because the generator did not take them in time.
+    pub fn generator_drops(&self) -> u64 {
+        self.tasks.iter().map(|task| task.found.socket_drops).fold(0, u64::saturating_add)
+    }
+
     /// Whether the end came so late that the measurement was over before it began to count.
     pub fn is_void(&self) -> bool {
         !self.tasks.is_empty() && !self.stopped_early && self.seconds == 0.0

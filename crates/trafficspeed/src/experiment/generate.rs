@@ -17,6 +17,7 @@ use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use crate::clock;
+use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
@@ -112,8 +113,11 @@ pub struct LoadRun {
     pub hosts: Vec<HostEnd>,
     pub figures: Vec<Figures>,
     pub cpu: Option<CpuUse>,
-    /// Datagrams that the ends' kernels dropped because the generator did not take them in time.
+    /// Datagrams that the ends' kernels dropped at full sockets, the generator's and others.
     pub socket_drops: u64,
+    /// Those of them that the generator did not take in time.
+    #[serde(default)]
+    pub generator_drops: u64,
     /// The search, if there was one.
     pub search: Option<SearchOutcome>,
     /// An end stopped early.
@@ -142,6 +146,7 @@ impl LoadRun {
     pub(super) fn take(&mut self, tasks: &[Task], reports: &EndReports) {
         self.figures = tasks.iter().zip(0..).map(|(task, at)| figures(task, at, reports)).collect();
         self.socket_drops = reports.ends.iter().map(|end| end.socket_drops).sum();
+        self.generator_drops = reports.ends.iter().map(Measurement::generator_drops).sum();
         self.stopped_early = reports.stopped_early();
         self.faults = reports.faults();
     }

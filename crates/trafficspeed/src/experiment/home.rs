@@ -20,6 +20,7 @@ use super::progress::Progress;
 use super::suite::faults;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial, TrialResult};
 use crate::clock;
+use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
 use crate::lab::emulator::{Emulation, Emulator};
 use crate::lab::{LabError, LinkSettings};
@@ -249,6 +250,7 @@ fn measure(
         cpu: Some(cpu),
         link,
         socket_drops: reports.ends.each_ref().map(|end| end.socket_drops),
+        generator_drops: reports.ends.each_ref().map(Measurement::generator_drops),
         problems,
     })
 }

@@ -19,7 +19,7 @@ use super::message::{self, Messages};
 use super::page::{self, Pages};
 use super::receiver_stats::ReceiverStats;
 use super::tcp::{self, ConnectError, Listener, Shape, Stream, Transfer, Way, connect_all};
-use super::udp::{UdpListener, reach};
+use super::udp::{UdpListener, drops_at, reach};
 use super::worker_pool::{Reading, Schedule, WAIT_TIMEOUT, Work, WorkerPool, WorkerResult};
 
 /// Most tasks of one measurement.
@@ -215,6 +215,10 @@ impl Ready {
     /// # Errors
     /// When the system gives no thread or no socket option.
     pub fn begin(self, schedule: Schedule) -> io::Result<Running> {
+        let udp = match &self.sockets {
+            Connected::Tcp(_) => Vec::new(),
+            Connected::Udp(sockets) => sockets.iter().map(UdpSocket::try_clone).collect::<Result<_, _>>()?,
+        };
         let mss = match &self.sockets {
             Connected::Tcp(streams) => {
                 streams.first().and_then(|stream| SockRef::from(&stream.socket).tcp_mss().ok())
@@ -230,7 +234,7 @@ impl Ready {
                 Kind::WorkerPool(WorkerPool::begin(schedule, works(&task, sockets, self.connector)?)?)
             }
         };
-        Ok(Running { kind, mss })
+        Ok(Running { kind, mss, udp })
     }
 }
 
@@ -284,6 +288,8 @@ fn plain(streams: Vec<Stream>) -> io::Result<Vec<TcpStream>> {
 pub struct Running {
     kind: Kind,
     mss: Option<u32>,
+    /// Its UDP sockets: those of the threads are closed when the drops at them are counted.
+    udp: Vec<UdpSocket>,
 }
 
 enum Kind {
@@ -345,6 +351,7 @@ impl Running {
             }
         };
         findings.mss = self.mss;
+        findings.socket_drops = drops_at(&self.udp);
         findings
     }
 }
@@ -386,6 +393,9 @@ pub struct Findings {
     pub round_trip: Option<DelaySummary>,
     /// Largest segment of the first TCP connection as the kernel had it at the start, without options.
     pub mss: Option<u32>,
+    /// Datagrams that the kernel dropped at this end's sockets, since they were not taken in time; also those that did not count.
+    #[serde(default)]
+    pub socket_drops: u64,
     /// Faults of single streams.
     pub faults: Vec<String>,
     /// Each connection of bulk data, by its number.

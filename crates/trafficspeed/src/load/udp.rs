@@ -26,6 +26,8 @@ const CONFIRMATION: &[u8; 8] = b"tsAGREE\0";
 /// Whoever has greeted and then is silent for so long has its answer: a greeting without one is repeated every [`WAIT_TIMEOUT`].
 const SILENCE: Duration = Duration::from_secs(1);
 const GREETING_BYTES: usize = 20;
+/// Columns before the inode in the kernel's tables of sockets; the last one has the drops.
+const INODE_COLUMN: usize = 9;
 
 /// The listening end's sockets, waiting to be greeted.
 #[derive(Debug)]
@@ -205,7 +207,26 @@ impl Receiver {
     }
 }
 
-/// Datagrams that the kernel of this host's namespace threw away because a socket's buffer was full, so far.
+/// Datagrams that the kernel threw away because the buffer of one of these sockets was full, so far.
+pub(super) fn drops_at(sockets: &[UdpSocket]) -> u64 {
+    let inodes: Vec<u64> =
+        sockets.iter().filter_map(|socket| rustix::fs::fstat(socket).ok()).map(|stat| stat.st_ino).collect();
+    let tables = ["udp", "udp6"].map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")));
+    tables.into_iter().flatten().map(|table| dropped_in(&table, &inodes)).sum()
+}
+
+/// The drops of these sockets in the kernel's table of one IP version.
+fn dropped_in(table: &str, inodes: &[u64]) -> u64 {
+    let drops = |line: &str| {
+        let mut columns = line.split_whitespace().skip(INODE_COLUMN);
+        let inode = columns.next()?.parse().ok()?;
+        let drops = columns.last()?.parse::<u64>().ok()?;
+        inodes.contains(&inode).then_some(drops)
+    };
+    table.lines().skip(1).filter_map(drops).sum()
+}
+
+/// Datagrams that the kernel of this host's namespace threw away because a socket's buffer was full, whosoever it was, so far.
 pub fn socket_drops() -> u64 {
     let v4 = fs::read_to_string("/proc/thread-self/net/snmp").unwrap_or_default();
     let v6 = fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
@@ -307,6 +328,24 @@ mod tests {
         let stranger = reach(Ipv4Addr::LOCALHOST.into(), &ports, 8, None, timeout, &mut || false);
         assert!(matches!(stranger, Err(ConnectError::Missing { arrived: 0, wanted: 1, .. })));
         assert!(matches!(meeting.join().unwrap(), Err(ConnectError::Missing { .. })));
+    }
+
+    #[test]
+    fn drops_are_those_of_the_sockets_asked_about() {
+        let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (full, other, sender) = (bind(), bind(), bind());
+        sockopt::set_socket_recv_buffer_size(&full, 4_096).unwrap();
+        for _ in 0..50 {
+            sender.send_to(&[0; 1_000], full.local_addr().unwrap()).unwrap();
+        }
+        full.set_nonblocking(true).unwrap();
+        let arrived = std::iter::from_fn(|| full.recv(&mut [0; 1_000]).ok()).count() as u64;
+        assert!(arrived < 50, "the buffer is not so long");
+        assert_eq!(drops_at(&[full.try_clone().unwrap()]), 50 - arrived);
+        assert_eq!(drops_at(&[other, sender]), 0);
+        assert!(socket_drops() >= 50 - arrived);
+        let v6 = UdpSocket::bind((std::net::Ipv6Addr::LOCALHOST, 0)).unwrap();
+        assert_eq!(drops_at(&[full, v6]), 50 - arrived);
     }
 
     #[test]

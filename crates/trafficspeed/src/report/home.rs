@@ -36,8 +36,8 @@ Pages: from the instant at which a page is due, whether the one before has come 
 of all rounds together; those that never came whole count with the time until they were given up.
 CPU: of one CPU, of the VPN's processes at the gateway, of the client's, and of the generators (both ends).
 Link: the emulator's own account of all frames of the measurement, warm-up included: lost because --loss asks for it, dropped \
-because the queue was full. Dropped at sockets: by the kernels of client and gateway, since the VPN or a generator did not take \
-datagrams in time; all rounds.
+because the queue was full. Dropped at the VPN's sockets, at generators: by the kernels of client and gateway, since datagrams were \
+not taken in time; all rounds.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 
 /// One table of the report.
@@ -312,7 +312,8 @@ fn costs(campaign: &HomeCampaign) -> Grid {
         "link lost down, %",
         "queue dropped up, %",
         "queue dropped down, %",
-        "dropped at sockets",
+        "dropped at the VPN's sockets",
+        "dropped at generators",
         "steal, %",
         "others, %",
     ];
@@ -331,6 +332,8 @@ fn costs(campaign: &HomeCampaign) -> Grid {
         let most = |of: fn(&CpuUse) -> Option<f64>| {
             group.spread(|run| of(run.cpu.as_ref()?)).map_or_else(dash, |all| format!("{:.1}", all.high))
         };
+        let drops = |of: fn(&CaseResult) -> [u64; 2]| runs.iter().flat_map(|run| of(run)).sum::<u64>();
+        let (all_drops, at_generators) = (drops(|run| run.socket_drops), drops(|run| run.generator_drops));
         grid.rows.push(vec![
             (*label).to_owned(),
             case.name().to_owned(),
@@ -342,7 +345,8 @@ fn costs(campaign: &HomeCampaign) -> Grid {
             link(1, LinkCounts::lost_percent),
             link(0, LinkCounts::dropped_percent),
             link(1, LinkCounts::dropped_percent),
-            group.runs.iter().flat_map(|run| run.socket_drops).sum::<u64>().to_string(),
+            all_drops.saturating_sub(at_generators).to_string(),
+            at_generators.to_string(),
             most(CpuUse::steal_percent),
             most(CpuUse::foreign_percent),
         ]);

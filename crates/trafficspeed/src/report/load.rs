@@ -222,10 +222,16 @@ fn notes(text: &mut String, run: &LoadRun) {
             ));
         }
     }
-    if run.socket_drops > 0 {
+    if run.generator_drops > 0 {
         say(format!(
             "{} datagrams arrived but were dropped because the generator was too slow",
-            run.socket_drops
+            run.generator_drops
+        ));
+    }
+    let others = run.socket_drops.saturating_sub(run.generator_drops);
+    if others > 0 {
+        say(format!(
+            "{others} datagrams were dropped at full sockets that are not the generator's, such as the VPN's"
         ));
     }
     for host in &run.hosts {
@@ -298,6 +304,7 @@ pub fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
         "problems": run.problems(),
         "cpu_seconds": run.cpu,
         "socket_drops": run.socket_drops,
+        "generator_drops": run.generator_drops,
         "search": run.search,
         "tasks": tasks.map(|(named, figures)| task_json(campaign, named, figures)).collect::<Vec<_>>(),
     })
@@ -548,6 +555,22 @@ mod tests {
         let line = "Look at vpnd, aes-256-gcm, UDP from the client: 1.00 Gbit/s is far from the median of 3.00 Gbit/s";
         assert!(text.contains(line), "{text}");
         assert_eq!(text.matches("Look at").count(), 1);
+    }
+
+    #[test]
+    fn only_drops_at_its_own_sockets_are_said_to_be_the_generators() {
+        let mut campaign = samples::campaign(3e9);
+        (campaign.runs[0].socket_drops, campaign.runs[0].generator_drops) = (7, 2);
+        campaign.runs[1].socket_drops = 9;
+        let text = table(&campaign, None, None);
+        for expected in [
+            "2 datagrams arrived but",
+            "5 datagrams were dropped at full",
+            "9 datagrams were dropped at full",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert_eq!(text.matches("the generator was too slow").count(), 1, "{text}");
     }
 
     #[test]

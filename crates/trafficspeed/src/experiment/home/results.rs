@@ -83,8 +83,11 @@ pub struct CaseResult {
     pub cpu: Option<CpuUse>,
     /// What the link did with frames meanwhile, up and down; the warm-up's included.
     pub link: [LinkCounts; 2],
-    /// Datagrams that the kernels of the client and the gateway dropped at full sockets: the VPN's, or those of the generators.
+    /// Datagrams that the kernels of the client and the gateway dropped at full sockets, the VPN's and the generators'.
     pub socket_drops: [u64; 2],
+    /// Those of them that the generators did not take in time.
+    #[serde(default)]
+    pub generator_drops: [u64; 2],
     /// What was wrong with it, or why there is nothing.
     pub problems: Vec<String>,
 }
@@ -263,6 +266,7 @@ pub(crate) mod samples {
             cpu: Some(CpuUse { gateway: 0.1 * slow, clients: 0.2, seconds: 1.0, ..CpuUse::default() }),
             link: [LinkCounts { entered: 10_000, lost: 10, queue_full: 50, spoilt: 0 }; 2],
             socket_drops: [0, 7],
+            generator_drops: [0, 2],
             problems: Vec::new(),
         };
         let cases = if subject.again { vec![Case::AtOnce] } else { Case::ALL.to_vec() };

@@ -29,6 +29,19 @@ fn everything_that_was_measured_has_its_place_among_the_tables() {
 }
 
 #[test]
+fn drops_at_generators_are_told_apart_from_the_vpns() {
+    let campaign = samples::campaign();
+    let grid = costs(&campaign);
+    let row = grid.rows.iter().find(|row| row[0] == "vpnd").expect("a row");
+    let cell = |head: &str| &row[grid.head.iter().position(|known| known == head).expect("a column")];
+    // Seven datagrams in each of three rounds, two of them at a generator's socket.
+    assert_eq!(
+        (cell("dropped at the VPN's sockets").as_str(), cell("dropped at generators").as_str()),
+        ("15", "6")
+    );
+}
+
+#[test]
 fn percentiles_of_pages_are_those_of_all_rounds_together() {
     let campaign = samples::campaign();
     let group = FlowGroup::of(&campaign, "vpnd", Case::AtOnce, Flow::Pages);
