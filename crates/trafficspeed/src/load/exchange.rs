@@ -203,7 +203,7 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
         let number_bytes = work.number_bytes();
         let mut share = WorkerResult::default();
         let mut heard = Instant::now();
-        while !stage.is_quiet(heard) {
+        while !stage.aborted() {
             match socket.recv(&mut buffer) {
                 Ok(bytes) if bytes == work.request as usize => {
                     response[..number_bytes].copy_from_slice(&buffer[..number_bytes]);
@@ -215,6 +215,8 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
                     }
                 }
                 Ok(_) => {}
+                // Only an empty socket is quiet.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && stage.is_quiet(heard) => break,
                 Err(error) if is_patient(&error) => {}
                 Err(error) => {
                     share.fault = Some(error.to_string());

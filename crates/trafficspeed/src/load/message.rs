@@ -334,7 +334,7 @@ pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSock
     let mut receiver = Receiver::new(work.length as usize);
     let mut accounting = Accounting::new(stage, work);
     let mut last_arrival = Instant::now();
-    while !stage.is_quiet(last_arrival) {
+    while !stage.aborted() {
         match receiver.receive(socket) {
             Ok(()) => {
                 let now = clock::now_ns();
@@ -344,6 +344,8 @@ pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSock
                 accounting.report();
                 last_arrival = Instant::now();
             }
+            // Only an empty socket is quiet: a thread that gets no CPU for long may find all that came meanwhile.
+            Err(error) if error.kind() == ErrorKind::WouldBlock && stage.is_quiet(last_arrival) => break,
             // Without a reader on the other side its kernel refuses; that it has ended shows as silence.
             Err(error) if is_momentary(&error) || error.kind() == ErrorKind::ConnectionRefused => {}
             Err(error) => return accounting.close(Some(error.to_string())),

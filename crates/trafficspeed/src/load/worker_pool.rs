@@ -192,6 +192,11 @@ impl WorkerPool {
         self.stage.meter.broken.load(Ordering::Relaxed) == self.hands.len()
     }
 
+    /// Whether all threads have ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.hands.iter().all(JoinHandle::is_finished)
+    }
+
     /// Tells senders to stop and receivers to leave once nothing comes any more.
     pub(super) fn stop(&self) {
         self.stage.phase.store(DRAIN, Ordering::Relaxed);
@@ -200,7 +205,7 @@ impl WorkerPool {
     /// Waits until `deadline` for what is under way.
     pub(super) fn finish(mut self, deadline: Instant) -> Vec<WorkerResult> {
         self.stop();
-        while Instant::now() < deadline && self.hands.iter().any(|hand| !hand.is_finished()) {
+        while Instant::now() < deadline && !self.has_ended() {
             std::thread::sleep(Duration::from_millis(5));
         }
         self.stage.phase.store(ABORT, Ordering::Relaxed);
