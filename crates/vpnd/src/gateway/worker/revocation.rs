@@ -19,6 +19,9 @@ use crate::store::RevocationCause;
 
 /// Interval of queries for revocations: half of what is promised, so that the promise holds.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
+const _: () =
+    assert!(REVOCATION_INTERVAL.as_millis() * 2 <= 1_000, "revocations reach sessions within a second");
+
 /// The number of the last revocation that was carried out, once that is known.
 #[derive(Clone, Default)]
 pub(super) struct Revocations(Arc<Mutex<Option<u64>>>);
