@@ -34,8 +34,8 @@ impl Retention {
     };
 }
 
-/// A rule: its name, its days, and statements that erase up to ?3 rows whose time lies between ?1 and ?2. Each finds its rows by an index
-/// on their time.
+/// A rule: its name, its days, and statements that erase up to ?3 rows whose time lies between ?1 and ?2. Where there may be many rows, it
+/// finds them by an index on their time.
 type Rule = (&'static str, fn(&Retention) -> u32, &'static [&'static str]);
 
 const RULES: [Rule; 6] = [
@@ -86,7 +86,10 @@ const RULES: [Rule; 6] = [
             "DELETE FROM sessions WHERE seq IN (SELECT seq FROM sessions WHERE end_s BETWEEN ?1 AND ?2 LIMIT ?3)",
             "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE at_s BETWEEN ?1 AND ?2 LIMIT ?3)",
             "DELETE FROM gaps WHERE rowid IN (SELECT rowid FROM gaps WHERE to_s BETWEEN ?1 AND ?2 LIMIT ?3)",
-            "DELETE FROM runs WHERE id IN (SELECT id FROM runs WHERE ended_s BETWEEN ?1 AND ?2 LIMIT ?3)",
+            // One that was killed is over when the next one begins: the time between is a gap, of which only these two say. There are few,
+            // and an earlier version has left some of long ago.
+            "DELETE FROM runs WHERE id IN (SELECT id FROM runs r WHERE coalesce(ended_s, max(alive_s, (
+                 SELECT started_s FROM runs n WHERE n.id > r.id ORDER BY n.id LIMIT 1))) <= ?2 ORDER BY id LIMIT ?3)",
         ],
     ),
 ];

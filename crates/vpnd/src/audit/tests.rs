@@ -176,6 +176,15 @@ fn a_clock_that_is_set_back_leaves_both_answers() {
     assert_eq!(answer(&file, 2, 5500).found.len(), 2);
 }
 
+/// Erases all that is due.
+fn erase(file: &mut AuditFile, now_s: u64) {
+    let mut steps = 0;
+    while file.erase(&Retention::DEFAULT, now_s).unwrap() {
+        steps += 1;
+        assert!(steps < 50, "it comes to an end");
+    }
+}
+
 #[test]
 fn personal_fields_are_erased_one_by_one_and_from_the_disk() {
     let (_dir, path, mut file) = file();
@@ -193,13 +202,6 @@ fn personal_fields_are_erased_one_by_one_and_from_the_disk() {
     };
     events.extend([refused(1000), refused(30 * DAY_S)]);
     file.record(&events).unwrap();
-    let erase = |file: &mut AuditFile, now_s| {
-        let mut steps = 0;
-        while file.erase(&Retention::DEFAULT, now_s).unwrap() {
-            steps += 1;
-            assert!(steps < 50, "it comes to an end");
-        }
-    };
     erase(&mut file, 20 * DAY_S);
     assert_eq!(all(&file).len(), 4);
     erase(&mut file, 40 * DAY_S);
@@ -225,6 +227,29 @@ fn personal_fields_are_erased_one_by_one_and_from_the_disk() {
     }
     erase(&mut file, 800 * DAY_S);
     assert_eq!(all(&file).len(), 1);
+}
+
+#[test]
+fn runs_go_with_the_records_of_their_time_whether_they_ended_or_were_killed() {
+    let (_dir, _, mut file) = file();
+    let since = |file: &AuditFile| answer(file, 2, 2000 * DAY_S).since_s;
+    let killed = file.begin_run(1000, None).unwrap();
+    file.alive(killed, 2000).unwrap();
+    let ended = file.begin_run(10 * DAY_S, None).unwrap();
+    file.end_run(ended, 11 * DAY_S).unwrap();
+    let killed = file.begin_run(12 * DAY_S, None).unwrap();
+    file.alive(killed, 13 * DAY_S).unwrap();
+    file.begin_run(400 * DAY_S, None).unwrap();
+    // An earlier version came as far and left those that were killed.
+    let sql = "INSERT INTO erased (field, up_to_s) VALUES ('record', ?)";
+    file.connection.execute(sql, [11 * DAY_S + 80_000]).unwrap();
+    assert_eq!(since(&file), Some(1000));
+    erase(&mut file, 742 * DAY_S);
+    assert_eq!(since(&file), Some(12 * DAY_S), "and answers about what is erased say so");
+    let gap = file.who_had([10, 86, 0, 2].into(), None, 100 * DAY_S, 742 * DAY_S).unwrap().gap.unwrap();
+    assert_eq!((gap.from_s, gap.to_s), (13 * DAY_S, 400 * DAY_S), "a gap stays for its time");
+    erase(&mut file, 1131 * DAY_S);
+    assert_eq!(since(&file), Some(400 * DAY_S), "the last one may go on");
 }
 
 #[test]
