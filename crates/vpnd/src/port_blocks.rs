@@ -15,6 +15,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::Ipv4Net;
+use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 /// How many ports a block may have.
@@ -33,10 +34,12 @@ pub struct PortBlocks {
 }
 
 /// The ports of one inner address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Block {
+    #[n(0)]
     pub address: Ipv4Addr,
     /// The first and the last of its ports.
+    #[n(1)]
     pub ports: (u16, u16),
 }
 

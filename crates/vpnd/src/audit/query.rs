@@ -6,10 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use minicbor::{Decode, Encode};
 use rusqlite::{OptionalExtension as _, Row, ToSql, params};
-use serde::Serialize;
 
 use super::{AuditError, AuditFile, CLOCK_SET_BACK};
-use crate::port_blocks::PortBlocks;
+use crate::port_blocks::{Block, PortBlocks};
 
 /// The interval at which a gateway notes that all is recorded, seconds.
 pub(crate) const HEARTBEAT_S: u64 = 10;
@@ -23,9 +22,9 @@ const CLOCK_ERROR_S: u64 = 60;
 
 /// Anything that is recorded. Times are seconds since 1970 by the wall clock. What is `None` does not belong to this kind, was not
 /// recorded, or has been erased.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Record {
-    /// `session`, `outer-address`, `gap`, or the name of an event.
+    /// `session`, `outer-address`, `public-ports`, `gap`, or the name of an event.
     #[n(0)]
     pub(crate) kind: String,
     /// When it began, or when it was.
@@ -56,10 +55,13 @@ pub(crate) struct Record {
     /// The administrator.
     #[n(12)]
     pub(crate) by: Option<String>,
+    /// The ports by which the inner address was seen from outside at that time, where each has a block of its own.
+    #[n(13)]
+    pub(crate) public: Option<Block>,
 }
 
 /// A time for which events are missing.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct Gap {
     #[n(0)]
     pub(crate) from_s: u64,
@@ -113,8 +115,10 @@ pub(crate) struct Cursor {
     after: i64,
 }
 
-/// Records of one part of an export, at most.
+/// Rows of one part of an export, at most.
 const PART: u32 = 500;
+/// The kind of a session's record.
+const SESSION: &str = "session";
 
 pub(super) const OF_IPV4: &str =
     "SELECT * FROM sessions WHERE ipv4 = ?1 AND start_s <= ?2 ORDER BY start_s DESC, seq DESC LIMIT ?3";
@@ -171,6 +175,11 @@ impl AuditFile {
             }
             _ => found = self.sessions_at(address, at_s, limit)?,
         }
+        if let Some(Some(blocks)) = &then {
+            found
+                .iter_mut()
+                .for_each(|record| record.public = record.ipv4.and_then(|v4| blocks.block_of(v4)));
+        }
         let around = [at_s.saturating_sub(CLOCK_ERROR_S), at_s.saturating_add(CLOCK_ERROR_S)];
         let mut blocks_changed = false;
         for moment in around {
@@ -208,10 +217,17 @@ impl AuditFile {
         let sql =
             "SELECT port_blocks FROM runs WHERE started_s <= ? ORDER BY started_s DESC, id DESC LIMIT 1";
         let text = self.connection.prepare_cached(sql)?.query_row([at_s], |row| row.get(0)).optional()?;
-        let parse = |text: String| {
-            text.parse().map_err(|()| AuditError::Damaged(format!("these are no blocks of ports: {text}")))
-        };
         text.map(|text: Option<String>| text.map(parse).transpose()).transpose()
+    }
+
+    /// The blocks of ports, each from when it came into force.
+    fn blocks_in_force(&self) -> Result<Vec<BlocksFrom>, AuditError> {
+        let sql = "SELECT started_s, port_blocks FROM runs ORDER BY started_s, id";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let rows = statement.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let mut runs: Vec<(u64, Option<String>)> = rows.collect::<Result<_, _>>()?;
+        runs.dedup_by(|next, before| next.1 == before.1);
+        runs.into_iter().map(|(from_s, text)| Ok((from_s, text.map(parse).transpose()?))).collect()
     }
 
     /// The outer address of a session at a time, if it had another than at its login.
@@ -255,8 +271,40 @@ impl AuditFile {
             _ => Cursor { table: cursor.table + 1, after: 0 },
         };
         let goes_on = usize::from(next.table) < TABLES.len();
-        Ok((rows.into_iter().map(|(_, record)| record).collect(), goes_on.then_some(next)))
+        let in_force = self.blocks_in_force()?;
+        let records = rows.into_iter().flat_map(|(_, record)| with_ports(record, &in_force, range));
+        Ok((records.collect(), goes_on.then_some(next)))
     }
+}
+
+/// The blocks of ports from a time on.
+type BlocksFrom = (u64, Option<PortBlocks>);
+
+fn parse(text: String) -> Result<PortBlocks, AuditError> {
+    text.parse().map_err(|()| AuditError::Damaged(format!("these are no blocks of ports: {text}")))
+}
+
+/// A record with the ports of its time; behind a session, a record for each time within `range` at which it got others.
+fn with_ports(record: Record, in_force: &[BlocksFrom], range: &Range) -> Vec<Record> {
+    let Some(ipv4) = record.ipv4 else { return vec![record] };
+    let of = |(_, blocks): &BlocksFrom| blocks.as_ref()?.block_of(ipv4);
+    let (before, after) = in_force.split_at(in_force.partition_point(|(from_s, _)| *from_s <= record.at_s));
+    let first = Record { public: before.last().and_then(of), ..record };
+    let mut records = vec![first.clone()];
+    if first.kind == SESSION {
+        let mut public = first.public;
+        for blocks in
+            after.iter().take_while(|(from_s, _)| first.until_s.is_none_or(|until_s| *from_s <= until_s))
+        {
+            let others = of(blocks);
+            let is_asked_for = (range.from_s..=range.to_s).contains(&blocks.0);
+            if std::mem::replace(&mut public, others) != others && is_asked_for {
+                let (kind, at_s) = ("public-ports".to_owned(), blocks.0);
+                records.push(Record { kind, at_s, until_s: None, detail: None, public, ..first.clone() });
+            }
+        }
+    }
+    records
 }
 
 /// The inner addresses with blocks of a public address: that of this port, or all.
@@ -276,7 +324,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn session_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
     Ok(Record {
-        kind: "session".to_owned(),
+        kind: SESSION.to_owned(),
         at_s: row.get("start_s")?,
         until_s: row.get("end_s")?,
         user: row.get("user")?,
@@ -289,6 +337,7 @@ fn session_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
         session: Some(hex(&row.get::<_, [u8; 16]>("session")?)),
         detail: row.get("reason")?,
         by: None,
+        public: None,
     })
 }
 

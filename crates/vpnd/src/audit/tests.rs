@@ -517,6 +517,42 @@ fn a_port_of_a_public_address_leads_to_its_user_by_the_blocks_of_that_time() {
 }
 
 #[test]
+fn an_export_has_the_ports_of_each_session_and_those_that_it_got_later() {
+    let (_dir, _path, mut file) = file();
+    let narrow = blocks("10.86.0.0/28 to 192.0.2.1 ports 20000-21599 by 100");
+    let wide = blocks("10.86.0.0/28 to 192.0.2.1,192.0.2.2 ports 20000-21599 by 200");
+    file.record(&[began(1, "ann", 2, 900), began(2, "bob", 3, 1500), ended(2, 2000)]).unwrap();
+    let outer = "203.0.113.9:4711".parse().unwrap();
+    file.record(&[Event::Moved { session: SessionId([1; 16]), at_s: 4500, outer }]).unwrap();
+    for (at_s, blocks) in [
+        (1000, Some(&narrow)),
+        (3000, Some(&narrow)),
+        (4000, Some(&wide)),
+        (5000, None),
+        (7000, Some(&narrow)),
+    ] {
+        file.begin_run(at_s, blocks).unwrap();
+    }
+    file.record(&[ended(1, 6000)]).unwrap();
+    let shown = |record: Record| {
+        let ports = record.public.map_or(String::new(), |block| block.to_string());
+        format!("{} {} {} {ports}", record.user.unwrap(), record.kind, record.at_s)
+    };
+    let everything = [
+        "ann session 900 ",
+        "ann public-ports 1000 192.0.2.1 ports 20200-20299",
+        "ann public-ports 4000 192.0.2.1 ports 20400-20599",
+        "ann public-ports 5000 ",
+        "bob session 1500 192.0.2.1 ports 20300-20399",
+        "ann outer-address 4500 192.0.2.1 ports 20400-20599",
+    ];
+    assert_eq!(all(&file).into_iter().map(shown).collect::<Vec<_>>(), everything);
+    let range = query::Range { from_s: 4600, to_s: 4999, user: None };
+    let (records, _) = file.export(&range, query::Cursor::default()).unwrap();
+    assert_eq!(records.into_iter().map(shown).collect::<Vec<_>>(), everything[..1]);
+}
+
+#[test]
 fn a_file_of_the_format_before_goes_on_without_loss() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE_NAME);

@@ -118,18 +118,10 @@ fn whois(
     let detail = format!("{} at {}: {reason}", args.address, rfc3339(at_s));
     let answer = store.whois(args.address.address, args.address.port, at_s, now_s, detail)?;
     let blocks = answer.blocks.as_ref().and_then(|text| text.parse::<PortBlocks>().ok());
-    let block = |record: &Record| blocks.as_ref()?.block_of(record.ipv4?);
     let notes =
         Notes { config: &config, asked: args.address, at_s, answer: &answer, blocks: blocks.as_ref() }.all();
     if args.json {
-        let of = |record| {
-            let mut shown = shown(record);
-            shown["public"] = block(record).map_or(Value::Null, |block| {
-                json!({ "address": block.address, "first_port": block.ports.0, "last_port": block.ports.1 })
-            });
-            shown
-        };
-        let records: Vec<Value> = answer.found.iter().map(of).collect();
+        let records: Vec<Value> = answer.found.iter().map(shown).collect();
         let all = json!({
             "address": args.address.to_string(), "at": rfc3339(at_s), "found": records,
             "certain": !answer.found.is_empty() && notes.is_empty(), "notes": notes,
@@ -137,7 +129,7 @@ fn whois(
         writeln!(out, "{}", serde_json::to_string_pretty(&all).map_err(io::Error::from)?)?;
     } else {
         for record in &answer.found {
-            out.write_all(described(record, block(record)).as_bytes())?;
+            out.write_all(described(record).as_bytes())?;
         }
         for note in &notes {
             writeln!(out, "{note}")?;
@@ -235,7 +227,7 @@ impl Notes<'_> {
     }
 }
 
-fn described(record: &Record, block: Option<Block>) -> String {
+fn described(record: &Record) -> String {
     let given = |value: &Option<String>| match value {
         Some(text) if !text.is_empty() => crate::plain(text),
         _ => "not recorded, or erased".to_owned(),
@@ -260,24 +252,27 @@ fn described(record: &Record, block: Option<Block>) -> String {
         given(&record.session),
         rfc3339(record.at_s),
         inner.join(", "),
-        block.map_or(String::new(), |block| format!("public:   {block}\n")),
+        record.public.map_or(String::new(), |block| format!("public:   {block}\n")),
         given(&record.outer),
     )
 }
 
 /// A record as scripts read it: times as text.
 fn shown(record: &Record) -> Value {
+    let public = record.public.map(|Block { address, ports: (first, last) }| {
+        json!({ "address": address, "first_port": first, "last_port": last })
+    });
     json!({
         "kind": record.kind, "time": rfc3339(record.at_s), "until": record.until_s.map(rfc3339),
         "user": record.user, "source": record.source, "profile": record.profile, "device": record.device,
         "ipv4": record.ipv4, "ipv6": record.ipv6, "outer": record.outer, "session": record.session,
-        "detail": record.detail, "by": record.by,
+        "detail": record.detail, "by": record.by, "public": public,
     })
 }
 
-const COLUMNS: [&str; 13] = [
+const COLUMNS: [&str; 14] = [
     "kind", "time", "until", "user", "source", "profile", "device", "ipv4", "ipv6", "outer", "session",
-    "detail", "by",
+    "detail", "by", "public",
 ];
 
 fn export(
@@ -340,6 +335,9 @@ impl<'o> Sheet<'o> {
             Self::Csv(writer) => {
                 let cell = |column: &&str| match &shown[*column] {
                     Value::String(text) => harmless_cell(text),
+                    Value::Object(_) => record.public.map_or(String::new(), |Block { address, ports }| {
+                        format!("{address}:{}-{}", ports.0, ports.1)
+                    }),
                     _ => String::new(),
                 };
                 writer.write_record(COLUMNS.iter().map(cell))?;

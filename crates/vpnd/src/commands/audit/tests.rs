@@ -179,6 +179,15 @@ fn a_port_of_a_public_address_is_answered_by_its_block() {
     );
     let (_, text) = bench.whois("192.0.2.10:20299", "2027-01-15T07:50:30Z");
     assert!(text.contains("UNCERTAIN: other port blocks came into force"), "{text}");
+    let export = |format: &str| {
+        let line =
+            ["export", "--from", "2027-01-15T05:00:00Z", "--to", at, "--reason", "x", "--format", format];
+        bench.run(&line).unwrap().1
+    };
+    let records: Vec<Value> = serde_json::from_str(&export("json")).unwrap();
+    let came = records.iter().find(|record| record["kind"] == "public-ports").unwrap();
+    assert_eq!((&came["time"], &came["public"]), (&json!("2027-01-15T07:50:00Z"), &public));
+    assert!(export("csv").lines().any(|line| line.ends_with(",192.0.2.10:20200-20299")));
 }
 
 #[test]
