@@ -359,6 +359,7 @@ impl Measurement<'_> {
             gateway_cores: cores,
             quota_percent: quota_percent(cores, limit),
             load_seconds_per_gbit: all - gateway,
+            load_wakes_per_gbit: run.client_wakes_per_gbit().unwrap_or(0.0),
             fairness: run.pair_fairness(),
             steal_percent: run.steal_percent(),
             foreign_percent: run.foreign_percent(),
@@ -411,6 +412,7 @@ fn figures(
         quota_percent: quota_percent(cores, limit),
         polling_seconds_per_gbit: polling.map(|share| share * 1e9 / goodput),
         load_seconds_per_gbit: per_gbit(used.clients),
+        load_wakes_per_gbit: per_gbit(used.client_wakes as f64),
         fairness: jain(&goodputs),
         greedy_share: (load.greedy > 1).then(|| greedy_share(&goodputs)).flatten(),
         delivered_percent: load.rate.map(|rate| delivered_percent(load, rate, counts)),
@@ -480,14 +482,21 @@ mod tests {
 
     #[test]
     fn cpu_time_is_for_the_payload_that_arrived() {
-        let used =
-            CpuUse { gateway: 1.0, gateway_wakes: 80, clients: 0.5, seconds: 2.0, ..CpuUse::default() };
+        let used = CpuUse {
+            gateway: 1.0,
+            gateway_wakes: 80,
+            clients: 0.5,
+            client_wakes: 40,
+            seconds: 2.0,
+            ..CpuUse::default()
+        };
         let figures = figures(&load(), &counts(), used, ("0.6".parse().ok(), Some(0.2))).unwrap();
         // Half a core for 4 Gbit/s, a fifth of the time of which it polled.
         assert!((figures.quota_percent.unwrap() - 83.3).abs() < 0.1, "{figures:?}");
         assert_eq!(figures.polling_seconds_per_gbit, Some(0.05));
         assert_eq!(figures.acknowledgements_per_gbit, Some(50.0));
         assert_eq!((figures.gateway_wakes_per_gbit, figures.greedy_share), (10.0, Some(3.0)));
+        assert!((figures.load_wakes_per_gbit - 5.0).abs() < 1e-9);
         // 2 × 2 Gbit/s for 2 s are 950,570 packets.
         assert!((figures.delivered_percent.unwrap() - 105.2).abs() < 1e-3);
         assert_eq!((figures.goodput, figures.gateway_seconds_per_gbit), (4e9, 0.125));

@@ -18,6 +18,7 @@ struct Reading {
     at_ns: u64,
     gateway: f64,
     gateway_wakes: u64,
+    client_wakes: u64,
     clients: f64,
     foreign: f64,
     host: HostCpu,
@@ -45,6 +46,7 @@ impl CpuMeter {
             at_ns: clock::now_ns(),
             gateway: tree_cpu_seconds(&self.gateway),
             gateway_wakes: tree_sleeps(&self.gateway),
+            client_wakes: tree_sleeps(&self.clients),
             clients: tree_cpu_seconds(&self.clients),
             foreign: foreign_cpu_seconds(&self.own()),
             host: HostCpu::read(),
@@ -64,6 +66,7 @@ impl CpuMeter {
             gateway: last.gateway - first.gateway,
             gateway_wakes: last.gateway_wakes.saturating_sub(first.gateway_wakes),
             clients: last.clients - first.clients,
+            client_wakes: last.client_wakes.saturating_sub(first.client_wakes),
             generators: 0.0,
             generator_ends: [0.0; 2],
             foreign: (last.foreign - first.foreign).max(0.0),
@@ -79,7 +82,8 @@ mod tests {
 
     #[test]
     fn two_readings_are_needed_and_the_time_between_them_counts() {
-        let mut meter = CpuMeter::new((vec![std::process::id()], Vec::new()));
+        let own = vec![std::process::id()];
+        let mut meter = CpuMeter::new((own.clone(), own));
         meter.read();
         assert_eq!(meter.used(), None);
         // The kernel counts in ticks, and a busy machine may give this thread few of them.
@@ -88,7 +92,7 @@ mod tests {
         std::thread::sleep(std::time::Duration::from_millis(1));
         meter.read();
         let used = meter.used().unwrap();
-        assert!(used.seconds >= 0.05 && used.gateway > 0.0 && used.clients == 0.0, "{used:?}");
-        assert!(used.gateway_wakes > 0, "{used:?}");
+        assert!(used.seconds >= 0.05 && used.gateway > 0.0 && used.clients > 0.0, "{used:?}");
+        assert!(used.gateway_wakes > 0 && used.client_wakes > 0, "{used:?}");
     }
 }

@@ -214,6 +214,9 @@ pub struct CpuUse {
     pub gateway_wakes: u64,
     /// Of all clients' VPN processes.
     pub clients: f64,
+    /// How often their threads had to be woken. Whoever sends to them pays for that.
+    #[serde(default)]
+    pub client_wakes: u64,
     pub generators: f64,
     /// The same apart: of the hosts that connect, and of those that listen.
     #[serde(default)]
@@ -394,6 +397,12 @@ impl Run {
     pub fn gateway_wakes_per_gbit(&self) -> Option<f64> {
         let (cpu, gbit) = self.cpu_and_gbit()?;
         Some(cpu.gateway_wakes as f64 / gbit)
+    }
+
+    /// The same of all clients' VPN processes.
+    pub fn client_wakes_per_gbit(&self) -> Option<f64> {
+        let (cpu, gbit) = self.cpu_and_gbit()?;
+        Some(cpu.client_wakes as f64 / gbit)
     }
 
     fn cpu_and_gbit(&self) -> Option<(CpuUse, f64)> {

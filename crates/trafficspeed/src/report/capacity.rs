@@ -21,7 +21,8 @@ const DEFINITIONS: [&str; 10] = [
      without them.",
     "Gateway wakes: how often its threads had slept and were woken, for each Gbit. Where sender, gateway and receiver share cores, wake-ups \
      are a large part of the cost.",
-    "Load: CPU seconds of whoever makes the traffic, for each Gbit; of real clients those of the VPN's processes alone.",
+    "Load: CPU seconds of whoever makes the traffic, for each Gbit; of real clients those of the VPN's processes alone. Its wakes: how often \
+     its threads had slept; whoever sends to them wakes them, and the gateway pays for that.",
     "Jain: over the sessions' goodputs. First's part: what the first session carried, for each of the others' median.",
     "Lost: on the way through the gateway, by the numbers of the packets that were opened.",
     "Delay: from sealing to receiving, of the packets that were opened; it holds the queues that saturation makes.",
@@ -148,7 +149,7 @@ const KEYS: [(&str, Key); 6] = [
 ];
 
 /// Columns that are there only if some case has the figure.
-const VALUES: [(&str, Value); 20] = [
+const VALUES: [(&str, Value); 21] = [
     ("packets/s", |figures| figures.packets_per_second),
     ("gateway wakes/Gbit", |figures| Some(figures.gateway_wakes_per_gbit)),
     ("gateway's cores", |figures| Some(figures.gateway_cores)),
@@ -161,6 +162,7 @@ const VALUES: [(&str, Value); 20] = [
     }),
     ("acks lost %", |figures| Some(figures.acknowledgements?.lost_percent())),
     ("load CPU s/Gbit", |figures| Some(figures.load_seconds_per_gbit)),
+    ("load wakes/Gbit", |figures| Some(figures.load_wakes_per_gbit)),
     ("Jain", |figures| figures.fairness),
     ("first's part", |figures| figures.greedy_share),
     ("delivered %", |figures| figures.delivered_percent),

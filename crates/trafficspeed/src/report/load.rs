@@ -502,6 +502,7 @@ pub(crate) mod samples {
         let cpu = CpuUse {
             gateway: 1.23,
             gateway_wakes: 1,
+            client_wakes: 1,
             clients: 1.23,
             generators: 1.23,
             generator_ends: [0.61, 0.62],

@@ -97,6 +97,8 @@ pub struct Figures {
     pub polling_seconds_per_gbit: Option<f64>,
     /// CPU seconds of whoever sends and receives, without the generators of real clients.
     pub load_seconds_per_gbit: f64,
+    /// How often their threads were woken, for each Gbit: by the gateway, while it sends.
+    pub load_wakes_per_gbit: f64,
     /// Jain's index over the sessions' goodputs.
     pub fairness: Option<f64>,
     /// How many times the others' median the first session carried, if it was greedy.
