@@ -19,8 +19,8 @@ use super::overload::{OUTER, commands, jain, slot};
 use super::*;
 use crate::shard::outbound::parse;
 
-/// Packets that the device's queue holds.
-const KERNEL_QUEUE: usize = 2_000;
+/// Packets that the device's queue holds: more than come before the shard is behind, on a fast machine too.
+const KERNEL_QUEUE: usize = 20_000;
 const MSS: usize = 1_000;
 /// Slices of each packet for the first client, whose downloads are many.
 const SLICES: usize = 4;
