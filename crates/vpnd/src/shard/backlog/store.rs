@@ -1,12 +1,13 @@
 //! Memory for the messages that wait: a fixed number of long buffers, which change hands without a copy, and a fixed number of
 //! blocks, into which short messages are copied, so that a flood of short ones does not use up a long buffer each.
 //!
-//! INVARIANT: nothing is allocated after [`Store::new`], whatever comes.
+//! INVARIANT: whatever comes, no more is allocated than these. A long buffer is made when it is first needed, and then kept: most shards
+//! are never behind, and those of clients can't be.
 
 use super::BUFFER_LEN;
 
-/// Long buffers: enough that hundreds of connections have windows of a dozen packets each, and fewer leave as few packets together
-/// that each costs more. They are touched only when they are needed.
+/// Long buffers: enough that hundreds of connections can have a dozen packets each on their way. With fewer, senders lose so much that
+/// their super-packets become short, and each packet costs more.
 const BUFFERS: usize = 256;
 /// Length of a block in bytes: a full-size datagram fits.
 const BLOCK_LEN: usize = 2 << 10;
@@ -32,6 +33,8 @@ pub(super) enum Contents {
 #[derive(Debug)]
 pub(super) struct Store {
     buffers: Vec<Box<[u8]>>,
+    /// Long buffers that were not needed yet.
+    unmade: usize,
     blocks: Box<[u8]>,
     /// The block behind each, in a message or among the free ones.
     next: Box<[u32]>,
@@ -43,7 +46,8 @@ impl Store {
     pub(super) fn new() -> Self {
         let next = (1..BLOCKS as u32).chain([NONE]).collect();
         Self {
-            buffers: (0..BUFFERS).map(|_| vec![0; BUFFER_LEN].into_boxed_slice()).collect(),
+            buffers: Vec::with_capacity(BUFFERS),
+            unmade: BUFFERS,
             blocks: vec![0; BLOCKS * BLOCK_LEN].into_boxed_slice(),
             next,
             free: 0,
@@ -55,11 +59,17 @@ impl Store {
     pub(super) fn put(&mut self, buffer: &mut Box<[u8]>, len: usize) -> Option<Contents> {
         // Either kind of room will do when the better one is used up.
         let fits_blocks = len.div_ceil(BLOCK_LEN).max(1) <= self.free_count;
-        if fits_blocks && (len < LONG || self.buffers.is_empty()) {
+        if fits_blocks && (len < LONG || self.buffers.is_empty() && self.unmade == 0) {
             return Some(Contents::Blocks(self.copy(&buffer[..len])));
         }
-        let spare = self.buffers.pop()?;
+        let spare = self.buffers.pop().or_else(|| self.make())?;
         Some(Contents::Long(std::mem::replace(buffer, spare)))
+    }
+
+    /// A new long buffer, if there may be one more.
+    fn make(&mut self) -> Option<Box<[u8]>> {
+        self.unmade = self.unmade.checked_sub(1)?;
+        Some(vec![0; BUFFER_LEN].into_boxed_slice())
     }
 
     /// Bytes of memory that a message of `len` bytes takes.
@@ -123,6 +133,6 @@ impl Store {
 
     #[cfg(test)]
     pub(super) fn is_unused(&self) -> bool {
-        self.buffers.len() == BUFFERS && self.free_count == BLOCKS
+        self.buffers.len() + self.unmade == BUFFERS && self.free_count == BLOCKS
     }
 }
