@@ -131,6 +131,12 @@ impl Store {
         self.free = first;
     }
 
+    /// Long buffers that were made.
+    #[cfg(test)]
+    pub(super) fn made(&self) -> usize {
+        BUFFERS - self.unmade
+    }
+
     #[cfg(test)]
     pub(super) fn is_unused(&self) -> bool {
         self.buffers.len() + self.unmade == BUFFERS && self.free_count == BLOCKS

@@ -78,6 +78,20 @@ fn a_session_shows_congestion_if_its_own_messages_wait_and_not_if_others_do() {
 }
 
 #[test]
+fn long_buffers_are_made_when_they_are_needed_and_used_again() {
+    let mut backlog = Backlog::new();
+    push(&mut backlog, 1, 1, 1_000, 1_000);
+    assert_eq!(backlog.store.made(), 0);
+    for _ in 0..3 {
+        for host in [1, 2, 3] {
+            push(&mut backlog, host, 2, 40_000, 1_000);
+        }
+        assert_eq!(backlog.store.made(), 3);
+        while !serve(&mut backlog, ANY, 8).is_empty() {}
+    }
+}
+
+#[test]
 fn the_longest_packet_of_a_tun_device_stays_whole_and_alone() {
     let mut backlog = Backlog::new();
     let mut read = buffer();
