@@ -368,10 +368,11 @@ impl Load {
     }
 
     /// Whether the run of a flow that arrives now is to be looked into.
-    pub(crate) fn is_sample(&self, flow: usize) -> bool {
+    pub(crate) fn is_sample(&self, flow: usize, now: Time) -> bool {
         // Not the same ones of all flows: of thousands each has few, and some must be among them at any time.
         let number = self.flows[flow].runs() + flow as u64;
-        self.is_call(flow) || number.is_multiple_of(u64::from(self.plan.sample.max(1)))
+        let is_turn = number.is_multiple_of(u64::from(self.plan.sample.max(1)));
+        is_turn || self.is_call(flow) || self.is_bulk(flow) && self.flows[flow].wants_opening(now)
     }
 
     /// A run of so many packets with so many bytes of payload has arrived; `first` is the number of its first one, if that was opened.
@@ -644,7 +645,7 @@ mod tests {
         let mut load = load_of(Plan { calls: 2, in_flight: 0, sample: 1_000, ..plan(4) });
         let calls = |flows: Vec<usize>| flows.iter().filter(|&&flow| flow >= 4).count();
         assert_eq!(calls(send_all(&mut load, at(1_000))), 2 * 50, "all that was due, although nobody looked");
-        assert!(load.is_sample(4) && load.is_sample(5), "each packet is opened");
+        assert!(load.is_sample(4, at(1_000)) && load.is_sample(5, at(1_000)), "each packet is opened");
         (0..50)
             .filter(|number| *number != 7)
             .for_each(|number| load.arrived(4, (1, 0), Some(number), at(1_000)));
@@ -656,9 +657,14 @@ mod tests {
 
     #[test]
     fn samples_are_spread_over_flows() {
-        let load = load_of(Plan { sample: 4, ..plan(4) });
-        let sampled: Vec<bool> = (0..4).map(|flow| load.is_sample(flow)).collect();
-        assert_eq!(sampled, [true, false, false, false], "not the first run of each");
+        let mut load = load_of(Plan { sample: 4, ..plan(4) });
+        let sampled =
+            |load: &Load, ms| -> Vec<bool> { (0..4).map(|flow| load.is_sample(flow, at(ms))).collect() };
+        assert_eq!(sampled(&load, 0), [true; 4], "nothing was opened yet");
+        send_all(&mut load, at(0));
+        (0..4).for_each(|flow| load.arrived(flow, (4, 0), Some(3), at(1)));
+        assert_eq!(sampled(&load, 40), [false, false, false, true], "not the same ones of all flows");
+        assert_eq!(sampled(&load, 41), [true; 4], "it is too long ago");
     }
 
     #[test]

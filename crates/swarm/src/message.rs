@@ -15,8 +15,8 @@ use crate::load;
 pub enum Command {
     /// Open sessions; comes first and once.
     Open(Job),
-    /// Send a packet through each session until it is answered.
-    Verify,
+    /// Send a packet through each of the first so many sessions until it is answered.
+    Verify(u32),
     /// From now on the first so many sessions send a packet each second.
     Talk(u32),
     /// Watch the first so many sessions, and report those that were watched until now.

@@ -247,8 +247,8 @@ impl Swarm {
         match command {
             // A process has one job.
             Command::Open(_) => {}
-            Command::Verify => {
-                self.verifying = (0..self.members.len()).collect();
+            Command::Verify(count) => {
+                self.verifying = (0..self.members.len().min(count as usize)).collect();
                 self.ping_unverified();
             }
             Command::Talk(talkers) => self.set_talkers(talkers as usize),

@@ -1,7 +1,7 @@
 //! How large packets may be on the way to the gateway: the search of RFC 8899 on the data path (PROTOCOL §13).
 //!
-//! Probes are padded in-band probes of the first lane, each round followed by a small companion: a large probe is lost for
-//! its size only where its companion arrives. Their numbers have the top bit set, which those of probes for life never
+//! Probes are padded in-band probes of the first lane, rounds followed by a small companion: a large probe is lost for
+//! its size only where a companion arrives. Their numbers have the top bit set, which those of probes for life never
 //! have; the next bit tells companions. If both ends have the feature, replies are padded too, so that one search finds
 //! what both directions carry, and each probe states to the gateway what was found.
 //!
@@ -149,12 +149,15 @@ impl Client {
         } else {
             search.handle_timeout(now);
             let mut probes = Vec::new();
-            search.poll_round(now, &mut probes);
-            if let Some(last) = probes.last() {
-                self.path.companion = Some(PATH_PROBE | COMPANION | last.id);
+            let accompanied = search.poll_round(now, &mut probes);
+            if !probes.is_empty() {
                 self.path.packets = packets;
             }
-            let companion = probes.last().map(|last| Probe { id: COMPANION | last.id, size: 0, ..*last });
+            let last = probes.last().filter(|_| accompanied);
+            let companion = last.map(|last| Probe { id: COMPANION | last.id, size: 0, ..*last });
+            if let Some(companion) = companion {
+                self.path.companion = Some(PATH_PROBE | companion.id);
+            }
             match search.poll_timeout() {
                 Some(at) => self.timers.set(Reason::PathMtu, at),
                 None => self.timers.cancel(Reason::PathMtu),

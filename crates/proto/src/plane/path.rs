@@ -11,6 +11,7 @@ use super::{DropReason, Event, Opened, Plane, Role, Slot, find};
 use crate::inband::Inband;
 use crate::pmtu::BASE_SIZE;
 use crate::time::Time;
+use crate::wire::HEADER_LEN;
 
 /// While large datagrams are sent, the path is asked about so often, whatever comes back.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -85,6 +86,15 @@ impl Path {
         due
     }
 
+    /// The client sent a probe of `size` bytes of plaintext, whose reply is as long: if that is almost the size in use, the path is being
+    /// asked about.
+    fn probed(&mut self, now: Time, size: u16) {
+        if HEADER_LEN + usize::from(size) + ALMOST > self.limit() {
+            // Who sends large datagrams too sends the next one before a question is due.
+            self.asked = now + ASK_EVERY / 2;
+        }
+    }
+
     /// Whether an ICMP error may be sent.
     pub(super) fn may_answer(&mut self, now: Time) -> bool {
         let more = now.since(self.answered).as_nanos() / ANSWER_EVERY.as_nanos();
@@ -147,6 +157,7 @@ impl Session {
                 if let Some(known) = known {
                     self.path.state(now, slot, known, reports);
                 }
+                self.path.probed(now, size);
                 Ok(Opened::Probe { slot, id, size, padded: true })
             }
             // A gateway sends no probes, so it expects no replies: else a client could make an event of each datagram.
@@ -188,6 +199,24 @@ mod tests {
         };
         assert_eq!(asked(50), 20, "something comes back");
         assert_eq!(asked(100_000), 100, "nothing does");
+    }
+
+    #[test]
+    fn a_long_probe_of_the_client_is_as_good_as_a_question() {
+        let asked = |size: u16| {
+            let mut path = Path::default();
+            path.set_limit(1_452);
+            (0..10_000)
+                .filter(|millis| {
+                    if millis % 600 == 0 {
+                        path.probed(at(*millis), size);
+                    }
+                    path.sent(at(*millis), LARGE, at(*millis))
+                })
+                .count()
+        };
+        assert_eq!((asked(1_420), asked(1_380)), (0, 20), "the path is asked about anyway");
+        assert_eq!(asked(6), 20, "a small one shows nothing");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Only probes that were answered, or not, change the size: an ICMP message from outside may be a reason to ask, never an
 //! answer. A round is a set of probes with a small one behind them. The probes of a round count as lost once the small
 //! one was answered and they were not: a path that is down, or congested, is not a narrow one. Three lost rounds decide.
+//! A size that is known to work is asked for without a small probe at first, since it is nearly always answered; if it is not,
+//! it was lost should the next round's small probe be answered.
 //! The first round asks for one size, the one in use or the largest; the others also ask for many below it at once, so
 //! that a path that has shrunk costs three rounds and not three for each halving of the distance.
 
@@ -80,8 +82,12 @@ struct Level {
     floor: u16,
     sent: Vec<Probe>,
     lost_rounds: u8,
+    /// Rounds without a small probe that were not answered since then: 1 at most.
+    unproved: u8,
     best: Option<u16>,
     in_flight: Option<Round>,
+    /// When the first of `sent` was sent.
+    asked_at: Time,
 }
 
 /// Probes whose answers are awaited.
@@ -89,6 +95,8 @@ struct Level {
 struct Round {
     sent_at: Time,
     deadline: Time,
+    /// Whether a small probe is behind them.
+    accompanied: bool,
     /// Whether anything was answered.
     answered: bool,
 }
@@ -96,7 +104,8 @@ struct Round {
 impl Level {
     fn new(sizes: Vec<u16>, one_first: bool, floor: u16, ceiling: u16) -> Self {
         let (sent, best, in_flight) = (Vec::new(), None, None);
-        Self { sizes, one_first, ceiling, floor, sent, lost_rounds: 0, best, in_flight }
+        let (lost_rounds, unproved, asked_at) = (0, 0, Time::ZERO);
+        Self { sizes, one_first, ceiling, floor, sent, lost_rounds, unproved, best, in_flight, asked_at }
     }
 }
 
@@ -115,6 +124,8 @@ pub struct PathMtu {
     /// The question under way; without one the search rests.
     level: Option<Level>,
     next_id: u16,
+    /// How long the first probe of a question was last under way.
+    round_trip: Duration,
     /// Rounds in a row that were lost together with their small probes.
     undecided: u32,
     /// When to look for larger sizes again, once a search is finished.
@@ -134,6 +145,7 @@ impl PathMtu {
             stated: None,
             level: None,
             next_id: 0,
+            round_trip: Duration::ZERO,
             undecided: 0,
             raise_at: None,
             confirm_at: None,
@@ -167,6 +179,9 @@ impl PathMtu {
             round.deadline = round.deadline.min(now + now.since(round.sent_at).max(MIN_SLACK));
         }
         level.best = level.best.max(Some(probe.size));
+        if level.sent.first() == Some(&probe) {
+            self.round_trip = now.since(level.asked_at);
+        }
         if probe.known == Some(self.size) {
             self.stated = probe.known;
         }
@@ -194,20 +209,30 @@ impl PathMtu {
         }
     }
 
-    /// Adds the probes to send at `now` to `probes`, if a round is due: its caller sends a small one behind them.
-    pub fn poll_round(&mut self, now: Time, probes: &mut Vec<Probe>) {
-        let Some(level) = self.level.as_mut().filter(|level| level.in_flight.is_none()) else { return };
-        let alone = level.one_first && level.lost_rounds == 0;
-        let first = if alone { level.sizes.len().saturating_sub(1) } else { 0 };
+    /// Adds the probes to send at `now` to `probes`, if a round is due. Returns whether its caller is to send a small one behind them.
+    pub fn poll_round(&mut self, now: Time, probes: &mut Vec<Probe>) -> bool {
+        let Some(level) = self.level.as_mut().filter(|level| level.in_flight.is_none()) else { return false };
         let known = self.settled.then_some(self.size);
+        let alone = level.one_first && level.lost_rounds + level.unproved == 0;
+        let first = if alone { level.sizes.len().saturating_sub(1) } else { 0 };
+        let is_answered_nearly_always = alone && known == level.sizes.last().copied() && self.undecided == 0;
+        let accompanied = !is_answered_nearly_always;
+        if level.sent.is_empty() {
+            level.asked_at = now;
+        }
         for size in &level.sizes[first..] {
             let probe = Probe { id: self.next_id, size: *size, known };
             self.next_id = (self.next_id + 1) & MAX_PROBE_ID;
             level.sent.push(probe);
             probes.push(probe);
         }
-        let deadline = now + self.config.probe_timeout * (1 << self.undecided);
-        level.in_flight = Some(Round { sent_at: now, deadline, answered: false });
+        let wait = if accompanied {
+            self.config.probe_timeout * (1 << self.undecided)
+        } else {
+            (self.round_trip * 2).max(MIN_SLACK)
+        };
+        level.in_flight = Some(Round { sent_at: now, deadline: now + wait, accompanied, answered: false });
+        accompanied
     }
 
     /// Handles what has become due by `now`; ask [`poll_round`](Self::poll_round) afterwards.
@@ -222,6 +247,11 @@ impl PathMtu {
             return;
         };
         let Some(round) = level.in_flight.take_if(|round| round.deadline <= now) else { return };
+        if !round.accompanied {
+            level.unproved = 1;
+            return;
+        }
+        let unproved = std::mem::take(&mut level.unproved);
         if !round.answered {
             self.undecided = (self.undecided + 1).min(MAX_DOUBLINGS);
             // Nobody knows of these whether they were too large.
@@ -229,7 +259,7 @@ impl PathMtu {
             return;
         }
         self.undecided = 0;
-        level.lost_rounds += 1;
+        level.lost_rounds += 1 + unproved;
         if level.lost_rounds >= self.config.max_probes {
             self.conclude(now);
         }
@@ -334,9 +364,14 @@ mod tests {
     }
 
     fn round(path: &mut PathMtu, now: Time) -> Vec<Probe> {
+        accompanied_round(path, now).0
+    }
+
+    /// The same, with whether a small one goes behind them.
+    fn accompanied_round(path: &mut PathMtu, now: Time) -> (Vec<Probe>, bool) {
         let mut probes = Vec::new();
-        path.poll_round(now, &mut probes);
-        probes
+        let accompanied = path.poll_round(now, &mut probes);
+        (probes, accompanied)
     }
 
     /// An answer on its way: to a probe, or to the small one behind a round.
@@ -348,10 +383,10 @@ mod tests {
         let mut answers: VecDeque<Answer> = VecDeque::new();
         let mut sent = 0;
         while *now < end && !(to_rest && path.is_resting()) {
-            let probes = round(path, *now);
+            let (probes, accompanied) = accompanied_round(path, *now);
             sent += probes.len();
             let arriving = probes.iter().filter(|probe| probe.size <= carries).map(|probe| Some(probe.id));
-            let small = (!probes.is_empty()).then_some(None);
+            let small = accompanied.then_some(None);
             answers.extend(arriving.chain(small).map(|id| (*now + ROUND_TRIP, id)));
             let timeout = path.poll_timeout().unwrap_or(end);
             match answers.front().copied().filter(|(at, _)| *at <= timeout) {
@@ -415,12 +450,62 @@ mod tests {
     }
 
     #[test]
+    fn a_size_that_works_is_confirmed_with_one_probe_and_one_reply() {
+        let (mut path, now) = found(1472);
+        path.on_loss_suspected(now);
+        let (probes, accompanied) = accompanied_round(&mut path, now);
+        assert_eq!((probes.len(), probes[0].size, accompanied), (1, 1472, false));
+        assert!(path.on_reply(probes[0].id, now + ROUND_TRIP));
+        assert_eq!((path.size(), path.is_resting()), (1472, true));
+    }
+
+    #[test]
+    fn what_no_small_probe_went_behind_is_lost_only_if_the_next_one_is_answered() {
+        // Answers to the small probes: of a path that was down meanwhile, and of one that was not.
+        for (small_answered, lost) in [(false, false), (true, true)] {
+            let (mut path, mut now) = found(1472);
+            path.on_loss_suspected(now);
+            for _ in 0..3 {
+                if accompanied_round(&mut path, now).1 && small_answered {
+                    path.on_small_reply(now);
+                }
+                now = path.poll_timeout().unwrap();
+                path.handle_timeout(now);
+            }
+            assert_eq!(path.size() < 1472, lost);
+            // The size in use is asked for with a small probe as long as the path may be down.
+            assert!(lost || accompanied_round(&mut path, now).1);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_awaited_for_two_round_trips() {
+        let (mut path, now) = found(1472);
+        for round_trip in [ROUND_TRIP * 4, ROUND_TRIP * 10] {
+            path.on_loss_suspected(now);
+            let first = round(&mut path, now)[0];
+            // Late, behind the second round: it tells how long it was under way all the same.
+            let deadline = path.poll_timeout().unwrap();
+            path.handle_timeout(deadline);
+            round(&mut path, deadline);
+            assert!(path.on_reply(first.id, now + round_trip));
+            path.on_loss_suspected(now);
+            let next = round(&mut path, now)[0];
+            assert_eq!(path.poll_timeout().unwrap(), now + round_trip * 2);
+            assert!(path.on_reply(next.id, now + round_trip));
+        }
+    }
+
+    #[test]
     fn two_lost_rounds_decide_nothing() {
         let (mut path, mut now) = found(1472);
         path.on_loss_suspected(now);
-        for expected in [1, 16] {
-            assert_eq!(round(&mut path, now).len(), expected);
-            path.on_small_reply(now);
+        for expected in [(1, false), (16, true)] {
+            let (probes, accompanied) = accompanied_round(&mut path, now);
+            assert_eq!((probes.len(), accompanied), expected);
+            if accompanied {
+                path.on_small_reply(now);
+            }
             now = path.poll_timeout().unwrap();
             path.handle_timeout(now);
         }

@@ -8,6 +8,9 @@ use vpnd_proto::time::Time;
 
 /// A flow in which nothing arrived for so long has lost what was on its way: many times the delay of any full queue here.
 const EXPIRY: Duration = Duration::from_millis(500);
+/// One run in so long is opened at least. A gateway asks often whether large datagrams still arrive, and a client that has opened one in
+/// the 50 ms before needs not find out by probes; those would cost the gateway more than it has to do for real clients.
+const OPEN_EVERY: Duration = Duration::from_millis(40);
 /// The least that a flow may have on its way, in bursts: one travels while the other is received.
 pub(super) const BURSTS: u64 = 2;
 
@@ -31,6 +34,8 @@ pub(crate) struct Flow {
     turns: u64,
     /// When something last arrived, or was sent while nothing was on its way.
     last: Option<Time>,
+    /// When a run that was opened last arrived.
+    opened: Option<Time>,
 }
 
 impl Default for Flow {
@@ -47,6 +52,7 @@ impl Default for Flow {
             next: 0,
             turns: 0,
             last: None,
+            opened: None,
         }
     }
 }
@@ -90,6 +96,11 @@ impl Flow {
         self.sent.saturating_sub(self.arrived + self.lost)
     }
 
+    /// Whether no run of it was opened for so long that the gateway's next question about the path would find none.
+    pub(super) fn wants_opening(&self, now: Time) -> bool {
+        self.opened.is_none_or(|opened| now.since(opened) >= OPEN_EVERY)
+    }
+
     /// Takes a turn to wait for, if the flow may send one more burst.
     pub(super) fn wants_turn(&mut self, burst: u64) -> bool {
         let wants = self.in_flight() + (self.turns + 1) * burst <= self.window * burst;
@@ -120,6 +131,9 @@ impl Flow {
                 self.next = first + 1;
             }
             None => {}
+        }
+        if first.is_some() {
+            self.opened = Some(now);
         }
         self.arrived += packets;
         self.payload += payload;

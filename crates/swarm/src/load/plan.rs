@@ -87,7 +87,8 @@ pub struct Plan {
 
 impl Plan {
     /// Sessions with a part in it.
-    pub(crate) fn all_sessions(&self) -> usize {
+    #[must_use]
+    pub fn all_sessions(&self) -> usize {
         (self.sessions + self.calls) as usize
     }
 

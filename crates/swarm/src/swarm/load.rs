@@ -179,7 +179,7 @@ impl Swarm {
         (flow, size): (usize, Size),
         counts: (u64, u64),
     ) {
-        let is_sample = self.load.as_ref().is_some_and(|load| load.is_sample(flow));
+        let is_sample = self.load.as_ref().is_some_and(|load| load.is_sample(flow, now()));
         let stamp =
             if is_sample && self.open(number, first) { self.stamp(flow, size.payload, first) } else { None };
         let Some(load) = &mut self.load else { return };

@@ -263,12 +263,16 @@ impl Measurement<'_> {
 
     fn measure(&mut self, number: usize, round: u32) {
         let case = self.plan.cases[number];
-        let measured = self.limit(case.gateway_cpu()).and_then(|()| match case {
+        let measured = match case {
             Case::Made { sessions, traffic, gateway_cpu } => {
-                self.made(self.plan.load(sessions, traffic, gateway_cpu), gateway_cpu)
+                let load = self.plan.load(sessions, traffic, gateway_cpu);
+                let woken = self.limit(None).and_then(|()| self.wake(load.all_sessions() as u32));
+                woken.and_then(|()| self.limit(gateway_cpu)).and_then(|()| self.made(load, gateway_cpu))
             }
-            Case::Real { clients, gateway_cpu } => self.real(clients, gateway_cpu),
-        });
+            Case::Real { clients, gateway_cpu } => {
+                self.limit(gateway_cpu).and_then(|()| self.real(clients, gateway_cpu))
+            }
+        };
         match measured {
             Ok(figures) => {
                 self.progress.note(&format!(
@@ -291,6 +295,20 @@ impl Measurement<'_> {
             return Ok(());
         }
         cpu_limit::change(self.lab.gateway().name(), limit).map_err(|error| error.to_string())
+    }
+
+    /// Waits until the first so many sessions have keys: those of sessions that were not used for minutes have run out. The others are
+    /// left alone, since whoever is used renews its keys later, while something else is measured.
+    fn wake(&mut self, count: u32) -> Result<(), String> {
+        self.process.send(0, &Command::Verify(count));
+        let (mut tally, deadline) = (Tally::new(clock::now_ns()), Instant::now() + self.plan.login_timeout);
+        while tally.answered() < count && tally.broken.is_none() && !self.late(deadline) {
+            take_reports(&self.process, &mut tally, POLL);
+        }
+        if tally.answered() < count {
+            return Err(format!("{} of {count} sessions answered", tally.answered()));
+        }
+        Ok(())
     }
 
     fn made(&mut self, load: LoadPlan, limit: Option<CpuLimit>) -> Result<Figures, String> {

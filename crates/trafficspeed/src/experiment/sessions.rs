@@ -291,7 +291,7 @@ impl Measurement<'_> {
         if self.interrupt.is_set() {
             return;
         }
-        self.processes.send_each(|_| Command::Verify);
+        self.processes.send_each(|_| Command::Verify(u32::MAX));
         let deadline = Instant::now() + VERIFY_TIMEOUT;
         while tally.answered() < self.plan.count && !self.over(tally, deadline) {
             take_reports(&self.processes, tally, POLL);

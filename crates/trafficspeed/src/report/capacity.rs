@@ -45,7 +45,7 @@ fn text(results: &CapacityResults) -> String {
     DEFINITIONS.into_iter().for_each(|words| line(words.into()));
     line(format!(
         "{} rounds of {} s, cases in turns; {} sessions logged in all the time in one process, a socket each; {} on their way at \
-         most; of every {} merged runs of a session one authenticated and opened{}; gateway: {}",
+         most; of every {} merged runs of a session, and of those in 40 ms, one at least authenticated and opened{}; gateway: {}",
         results.repeats,
         significant(results.seconds),
         results.sessions,

@@ -162,8 +162,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         if let Ok(opened) = opened {
             self.dispatch(now, &mut message, place, opened);
         }
-        self.finish_message(now, &message);
+        self.finish_message(&message);
         self.send_runs(&[datagram]);
+        self.send_path_checks(now);
     }
 
     /// Handles each received message. A bit of `congested` is set for each that shows congestion. Returns how many bytes they had.
@@ -182,6 +183,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             self.send_if_enough(buffers);
         }
         self.send_runs(buffers);
+        self.send_path_checks(now);
         meta.iter().map(|meta| meta.len.max(1)).sum()
     }
 
@@ -199,7 +201,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             }
             origin.congested = false;
         }
-        self.finish_message(now, &message);
+        self.finish_message(&message);
     }
 
     /// Opens one datagram, or passes it to the shard or the QUIC endpoint that can.
@@ -351,9 +353,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// Ends a message: sends and writes what is still collected of it.
-    fn finish_message(&mut self, now: Time, message: &Message<'_>) {
+    fn finish_message(&mut self, message: &Message<'_>) {
         self.flush();
-        self.send_path_checks(now);
         self.flush_to_tun(message.bytes);
     }
 

@@ -193,7 +193,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    /// Requests the clients to which large datagrams were just sent to probe their paths.
+    /// Requests the clients to which large datagrams were just sent to probe their paths. One that these have reached when the request
+    /// comes needs not do so.
     pub(super) fn send_path_checks(&mut self, now: Time) {
         while let Some(slot) = self.plane.poll_path_check() {
             self.originate(now, Outgoing::PathCheck(slot));

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use vpnd_crypto::{Backend, EpochSecret, Suite};
+use vpnd_proto::control::{FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
 use vpnd_proto::plane::{Endpoint, EpochSpec, ReceiveSpec};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Index};
@@ -61,7 +62,7 @@ pub(super) fn commands(index: u8, at: Slot, role: Role) -> [Command; 2] {
         backend: Backend::Ring,
         lab: None,
         secret: Arc::new(EpochSecret::new([index; 32])),
-        features: 1,
+        features: FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE,
         lane: 0,
         peer_index: Index(peer),
         peer_lane: 0,
@@ -86,15 +87,19 @@ impl Peer {
         if self.index == 0 { 46 << 2 | 2 } else { 46 << 2 }
     }
 
-    /// Its next packet, sealed.
+    /// Its next packet for the campus, sealed.
     fn datagram(&mut self) -> Vec<u8> {
+        self.datagram_to([10, 200, 0, 9], PAYLOAD)
+    }
+
+    fn datagram_to(&mut self, destination: [u8; 4], payload: usize) -> Vec<u8> {
         let source = [10, 86, 0, self.index];
         let mut packet = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0];
         packet[1] = self.class();
-        packet.extend(source.into_iter().chain([10, 200, 0, 9]));
+        packet.extend(source.into_iter().chain(destination));
         packet.extend([0x9C, 0x40, 1, 0xBB, 0, 0, 0, 0]);
         packet.extend(self.sent.to_be_bytes());
-        packet.resize(UDP + PAYLOAD, 0x5A);
+        packet.resize(UDP + payload, 0x5A);
         let len = packet.len();
         packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
         packet[24..26].copy_from_slice(&(len as u16 - 20).to_be_bytes());
@@ -126,6 +131,8 @@ struct World {
     total: Cell<u64>,
     /// Packets that came out with a mark.
     marked: Cell<u64>,
+    /// Where datagrams were sent to, and their lengths.
+    sent: RefCell<Vec<(SocketAddr, usize)>>,
 }
 
 impl World {
@@ -141,6 +148,7 @@ impl World {
             written: RefCell::default(),
             total: Cell::new(0),
             marked: Cell::new(0),
+            sent: RefCell::default(),
         }
     }
 
@@ -246,11 +254,15 @@ impl DatagramSocket for World {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
-        Mute.try_send(transmit)
+        self.sent.borrow_mut().push((transmit.destination, transmit.contents.len()));
+        SendOutcome::Sent
     }
 
     fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
-        Mute.try_send_many(transmits)
+        transmits.iter().for_each(|transmit| {
+            self.try_send(transmit);
+        });
+        transmits.len()
     }
 
     fn wait_writable(&self, _: Duration) {}
@@ -367,4 +379,20 @@ fn a_flood_with_the_index_of_a_session_costs_that_session_nothing() {
     let parts = world.run(&mut gateway, 8_000);
     assert!(jain(&parts) > 0.99, "{parts:?}");
     assert!(gateway.report().counters.dropped(DropReason::Overload) > 8_000);
+}
+
+#[test]
+fn a_client_is_asked_about_its_path_behind_the_packets_that_have_to_pass_it() {
+    let world = World::new(2, greedy(), 0);
+    let mut gateway = world.gateway();
+    let (address, datagrams) = {
+        let mut peers = world.peers.borrow_mut();
+        let datagrams: Vec<_> = (0..3).map(|_| peers[0].datagram_to([10, 86, 0, 1], 1_300)).collect();
+        (peers[0].address, datagrams)
+    };
+    datagrams.into_iter().for_each(|datagram| world.arrive(address, datagram));
+    while gateway.receive() == Progress::More {}
+    let to = world.peers.borrow()[1].address;
+    let (packet, check) = (HEADER_LEN + UDP + 1_300 + 16, HEADER_LEN + 2 + 16);
+    assert_eq!(*world.sent.borrow(), [(to, packet), (to, packet), (to, packet), (to, check)]);
 }
