@@ -109,7 +109,7 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Experiments that compare ciphers under many loads.
     Suite(suite::SuiteArgs),
-    /// Experiment 3: where the time goes, and a model that predicts it.
+    /// Experiment 3: where the time goes, and a model of it beside what it was not fitted to.
     Model(model::ModelArgs),
     /// Remove what a killed run left behind.
     Cleanup,

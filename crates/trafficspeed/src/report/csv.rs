@@ -3,7 +3,9 @@
 use crate::csv_table;
 use crate::experiment::outcome::{Campaign, Run};
 
-const HEADER: [&str; 23] = [
+const COLUMNS: usize = 26;
+
+const HEADER: [&str; COLUMNS] = [
     "system",
     "clients",
     "repeat",
@@ -27,14 +29,21 @@ const HEADER: [&str; 23] = [
     "attempt",
     "whole",
     "problems",
+    "congestion",
+    "links",
+    "machine",
 ];
 
 /// The runs of a campaign as CSV with a header.
 pub fn csv(campaign: &Campaign) -> String {
-    csv_table::text(HEADER, campaign.runs.iter().map(fields))
+    // A line has to tell by itself what it can be compared with.
+    let Campaign { settings, environment, .. } = campaign;
+    let links = environment.links.clone().unwrap_or_default();
+    let conditions = [settings.congestion.to_string(), links, environment.machine()];
+    csv_table::text(HEADER, campaign.runs.iter().map(|run| fields(run, conditions.clone())))
 }
 
-fn fields(run: &Run) -> [String; 23] {
+fn fields(run: &Run, [congestion, links, machine]: [String; 3]) -> [String; COLUMNS] {
     let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.6}"));
     let cpu = run.cpu;
     [
@@ -61,6 +70,9 @@ fn fields(run: &Run) -> [String; 23] {
         run.attempt.to_string(),
         run.is_whole().to_string(),
         run.problems().join("; "),
+        congestion,
+        links,
+        machine,
     ]
 }
 
@@ -78,6 +90,7 @@ mod tests {
             lines[2].starts_with("plain routing,2,1,2026-01-01T00:00:00Z,2.000000,48000000000,24000000000,")
         );
         assert!(lines[1].starts_with("\"vpnd, aes-256-gcm\",2,1,"));
+        assert!(lines.iter().skip(1).all(|line| line.contains(",cubic,") && line.contains("Machine: ")));
         assert!(lines[19].contains("\"vpnd <did> not come up & \"\"died\"\"\""), "{}", lines[19]);
     }
 }
