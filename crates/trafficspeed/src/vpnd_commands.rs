@@ -71,8 +71,8 @@ pub(crate) fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     let results = experiment::soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
     output::print(&report::soak::text(&results));
     write(&plan.out, "soak.json", &serde_json::to_string_pretty(&results)?)?;
-    if let Some(picture) = report::soak::picture(&results) {
-        write(&plan.out, "soak.svg", &picture)?;
+    for (name, picture) in report::soak::pictures(&results) {
+        write(&plan.out, name, &picture)?;
     }
     Ok(output::exit_code(results.interrupted, results.is_whole()))
 }

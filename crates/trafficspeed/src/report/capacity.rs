@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use vpnd_swarm::load::{Direction, USUAL_ACKNOWLEDGE};
 
-use super::chart::{Horizontal, LineChart, Point, Series, standalone};
+use super::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
 use crate::experiment::capacity::results::{CapacityResults, Case, Figures, Row, SATURATED_PERCENT};
 use crate::experiment::capacity::words::{describe, direction_words, limited, name};
@@ -237,7 +237,7 @@ pub fn picture(results: &CapacityResults) -> Option<String> {
     let chart = LineChart {
         title: "The gateway's cost as active sessions grow".into(),
         x_label: "active sessions".into(),
-        y_label: "CPU seconds of the gateway for each Gbit".into(),
+        measure: Measure::lower_is_better("CPU seconds of the gateway for each Gbit"),
         horizontal: Horizontal::Doubling(counts.into_iter().map(f64::from).collect()),
         series,
     };

@@ -3,15 +3,15 @@
 //! Whoever has results picks the chart that shows them and fills in its fields; `svg` gives the picture, or nothing
 //! if there is nothing to draw:
 //!
-//! - [`LineChart`]: a value over a number of clients, a payload size, an MTU; whiskers show the spread of repeats
+//! - [`LineChart`]: a value over a number of clients, a payload size, an MTU, time; whiskers show the spread of repeats
 //! - [`BarChart`]: the same at one place only
 //! - [`BoxChart`]: every repeat, in groups
-//! - [`TimeChart`]: values over time, with a second quantity such as latency on its own axis
 //! - [`CdfChart`]: how values are distributed, from samples or from a histogram
 //!
 //! Colours come from the page's style (`.s0` to `.s13`), so that one picture is right on screen, in dark mode and in
 //! print; [`standalone`] makes a file of it that needs no page. Every series also has a marker shape and a dash
-//! pattern of its own, so that it needs no colour. Text from outside is escaped.
+//! pattern of its own, so that it needs no colour. Text from outside is escaped. Every value's axis says which way is
+//! better ([`Measure`]), since a picture is also seen without its page.
 
 mod axis;
 mod bar;
@@ -21,15 +21,15 @@ pub mod cdf;
 mod line;
 #[cfg(test)]
 pub(crate) mod markup;
+mod measure;
 pub mod png;
 pub mod standalone;
-mod time;
 
 pub use bar::BarChart;
 pub use boxes::{BoxChart, BoxSeries};
 pub use cdf::CdfChart;
 pub use line::{Horizontal, LineChart};
-pub use time::TimeChart;
+pub use measure::Measure;
 
 use crate::stats::Spread;
 

@@ -1,6 +1,6 @@
-//! The page of the generators' own commands: throughput with delay over time, and how delays are distributed.
+//! The page of the generators' own commands: throughput and delay over time, and how delays are distributed.
 
-use super::chart::{CdfChart, Point, Series, TimeChart, cdf};
+use super::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
 use super::html::{machine, opening};
 use super::load::ratios;
 use super::page::{Page, Picture};
@@ -60,9 +60,11 @@ fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
         let runs = first.iter().enumerate();
         runs.filter_map(|(style, run)| Some((style, run.label.as_str(), run.figures.get(at)?))).collect()
     };
-    let each =
-        names.iter().enumerate().map(|(at, name)| [over_time(at, name, &of(at)), delays(at, name, &of(at))]);
-    each.flatten().flatten().collect()
+    let each = |(at, name): (usize, &String)| {
+        let runs = of(at);
+        over_time(at, name, &runs).into_iter().chain([delays(at, name, &runs)]).flatten()
+    };
+    names.iter().enumerate().flat_map(each).collect()
 }
 
 /// The rate that is plotted: transactions where there are any, or else bits in a unit that suits them.
@@ -86,37 +88,56 @@ impl Quantity {
         Self { label, divisor: Some(divisor) }
     }
 
+    fn measure(&self) -> Measure {
+        Measure::higher_is_better(self.label)
+    }
+
     fn value(&self, p: &figures::Point) -> f64 {
         self.divisor.map_or(p.received_per_second, |divisor| p.received_bits_per_second / divisor)
     }
 }
 
-fn over_time(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> Option<Picture> {
-    let point = |x, y| Point { x, y, range: None };
+/// Throughput over time, and delay: a picture each, since two axes in one would be read for each other.
+fn over_time(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> [Option<Picture>; 2] {
     let quantity = Quantity::of(runs);
-    let left = runs.iter().map(|(style, label, figures)| Series {
-        label: (*label).to_owned(),
-        style: *style,
-        points: figures.series.iter().map(|p| point(p.end, quantity.value(p))).collect(),
-    });
-    let right = runs.iter().map(|(style, label, figures)| Series {
-        label: format!("{label}: delay"),
-        style: runs.len() + style,
-        points: figures.series.iter().filter_map(|p| Some(point(p.end, p.delay_mean_us? / 1e3))).collect(),
-    });
-    let svg = TimeChart {
-        title: format!("{name} over time"),
+    let rates = lines(runs, &format!("{name} over time"), quantity.measure(), |p| Some(quantity.value(p)));
+    let measure = Measure::lower_is_better("mean delay, ms");
+    let delays =
+        lines(runs, &format!("Delay of {name} over time"), measure, |p| Some(p.delay_mean_us? / 1e3));
+    let picture = |(file, title, caption, svg): (&str, &str, &str, Option<String>)| {
+        let (name, title) = (format!("{file}-{}", at + 1), format!("{name}: {title}"));
+        Some(Picture { name, title, caption: caption.to_owned(), svg: svg? })
+    };
+    let delay_words =
+        "Mean of each interval, one way for messages, the round trip for requests; first run of each system.";
+    [
+        ("time", "over time", "First run of each system.", rates),
+        ("time-delay", "delay over time", delay_words, delays),
+    ]
+    .map(picture)
+}
+
+/// One line for each system over time.
+fn lines(
+    runs: &[(usize, &str, &Figures)],
+    title: &str,
+    measure: Measure,
+    value: impl Fn(&figures::Point) -> Option<f64>,
+) -> Option<String> {
+    let line = |(style, label, figures): &(usize, &str, &Figures)| {
+        let points =
+            figures.series.iter().filter_map(|p| Some(Point { x: p.end, y: value(p)?, range: None }));
+        Series { label: (*label).to_owned(), style: *style, points: points.collect() }
+    };
+    let end = runs.iter().flat_map(|(_, _, figures)| &figures.series).map(|p| p.end).fold(0.0, f64::max);
+    LineChart {
+        title: title.to_owned(),
         x_label: "seconds since the end of the warm-up".into(),
-        end: runs.iter().flat_map(|(_, _, figures)| &figures.series).map(|p| p.end).fold(0.0, f64::max),
-        left_label: quantity.label.into(),
-        left: left.filter(|series| !series.points.is_empty()).collect(),
-        right_label: "mean delay, ms".into(),
-        right: right.filter(|series| !series.points.is_empty()).collect(),
+        measure,
+        horizontal: Horizontal::Linear(end),
+        series: runs.iter().map(line).filter(|series| !series.points.is_empty()).collect(),
     }
-    .svg()?;
-    let caption =
-        "First run of each system. Delay is one way for messages, the round trip for requests.".to_owned();
-    Some(Picture { name: format!("time-{}", at + 1), title: format!("{name}: over time"), caption, svg })
+    .svg()
 }
 
 fn delays(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> Option<Picture> {
@@ -127,7 +148,7 @@ fn delays(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> Option<Pic
     };
     let svg = CdfChart {
         title: format!("Delays of {name}"),
-        x_label: "delay, ms".into(),
+        measure: Measure::lower_is_better("delay, ms"),
         series: runs.iter().filter_map(curve).collect(),
     }
     .svg()?;
@@ -157,14 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn throughput_has_delay_on_an_axis_of_its_own_and_delays_their_distribution() {
+    fn throughput_and_delay_have_a_picture_each_in_one_colour_and_delays_their_distribution() {
         let names = ["UDP <messages>".to_owned()];
         let drawn = draw(&names, &[run("vpnd", true), run("plain", true), run("vpnd", true)]);
         let of: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
-        assert_eq!(of, ["time-1", "delay-1"]);
+        assert_eq!(of, ["time-1", "time-delay-1", "delay-1"]);
         drawn.iter().for_each(|picture| assert_well_formed(&picture.svg));
-        assert!(drawn[0].svg.contains("mean delay, ms") && drawn[0].svg.contains("vpnd: delay"));
-        assert_eq!(drawn[1].svg.matches("class=\"line").count(), 2 * 2, "one curve per system, and its key");
+        assert!(!drawn[0].svg.contains("delay") && drawn[1].svg.contains("mean delay, ms (lower is better)"));
+        for picture in &drawn {
+            for style in ["class=\"line s0", "class=\"line s1"] {
+                let count = picture.svg.matches(style).count();
+                assert_eq!(count, 2, "{style}: one curve per system, and its key, in {}", picture.name);
+            }
+        }
         let bulk = draw(&names, &[run("vpnd", false)]);
         assert!(bulk.len() == 1 && !bulk[0].svg.contains("delay"), "no delay, no axis");
         assert!(bulk[0].svg.contains("received, Gbit/s"));

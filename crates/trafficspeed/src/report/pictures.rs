@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::chart::{
-    BarChart, BoxChart, BoxSeries, Horizontal, LineChart, Point, Series, TimeChart, png, standalone,
+    BarChart, BoxChart, BoxSeries, Horizontal, LineChart, Measure, Point, Series, png, standalone,
 };
 use super::files::{self, FilesError};
 use super::page::Picture;
@@ -77,9 +77,8 @@ impl View<'_> {
     }
 
     fn goodput(&self) -> Option<Picture> {
-        let svg = self.over_clients("Goodput over clients", "goodput, Gbit/s (higher is better)", |s| {
-            Some(gigabits(s.goodput))
-        })?;
+        let measure = Measure::higher_is_better("goodput, Gbit/s");
+        let svg = self.over_clients("Goodput over clients", measure, |s| Some(gigabits(s.goodput)))?;
         let caption = format!("Bytes received by all clients, each byte once, per second. {}", self.ranges());
         Some(picture("goodput", "Goodput", caption, svg))
     }
@@ -95,7 +94,7 @@ impl View<'_> {
         }
         let svg = self.over_clients(
             "Goodput of the VPNs over clients",
-            "goodput, Gbit/s (higher is better)",
+            Measure::higher_is_better("goodput, Gbit/s"),
             |s| (!self.is_plain(&s.label)).then(|| gigabits(s.goodput)),
         )?;
         let caption = "The same without plain routing, so that the VPNs can be told apart.".to_owned();
@@ -106,7 +105,7 @@ impl View<'_> {
     fn communication(&self) -> Option<Picture> {
         let svg = self.over_clients(
             "Communication throughput over clients",
-            "communication throughput, Gbit/s (higher is better)",
+            Measure::higher_is_better("communication throughput, Gbit/s"),
             |s| Some(gigabits(s.communication)),
         )?;
         let caption = format!(
@@ -120,7 +119,7 @@ impl View<'_> {
     fn ratio(&self) -> Option<Picture> {
         let svg = self.over_clients(
             "Share of plain routing",
-            "goodput, share of plain routing (higher is better)",
+            Measure::higher_is_better("goodput, share of plain routing"),
             |s| s.ratio_to_plain.filter(|_| !self.is_plain(&s.label)),
         )?;
         let caption = format!(
@@ -133,7 +132,7 @@ impl View<'_> {
     fn cost(&self) -> Option<Picture> {
         let svg = self.over_clients(
             "CPU time per Gbit of all VPN processes",
-            "CPU seconds per Gbit (lower is better)",
+            Measure::lower_is_better("CPU seconds per Gbit"),
             |s| s.vpn_seconds_per_gbit,
         )?;
         let caption = format!(
@@ -147,7 +146,7 @@ impl View<'_> {
     fn gateway_cost(&self) -> Option<Picture> {
         let svg = self.over_clients(
             "CPU time per Gbit of the gateway",
-            "CPU seconds per Gbit (lower is better)",
+            Measure::lower_is_better("CPU seconds per Gbit"),
             |s| s.gateway_seconds_per_gbit,
         )?;
         let caption = "The same of the gateway's processes alone.".to_owned();
@@ -173,7 +172,7 @@ impl View<'_> {
     fn over_clients(
         &self,
         title: &str,
-        label: &str,
+        measure: Measure,
         value: impl Fn(&Summary) -> Option<Spread>,
     ) -> Option<String> {
         let point = |s: &Summary| {
@@ -186,8 +185,8 @@ impl View<'_> {
             let bar = |s: &Summary| Some((s.label.clone(), self.style(&s.label), point(s)?));
             let shown = self.summaries.iter().filter(|s| self.order.contains(&s.label));
             let bars = shown.filter_map(bar).collect();
-            return BarChart { title: title.into(), x_label: format!("{label}, at {only} clients"), bars }
-                .svg();
+            let measure = measure.under(&format!("at {only} clients"));
+            return BarChart { title: title.into(), measure, bars }.svg();
         }
         let series = |label: &String| {
             let points: Vec<Point> =
@@ -197,7 +196,7 @@ impl View<'_> {
         LineChart {
             title: title.into(),
             x_label: "clients (two are a pair)".into(),
-            y_label: label.into(),
+            measure,
             horizontal: Horizontal::Doubling(counts.into_iter().map(f64::from).collect()),
             series: self.order.iter().filter_map(series).collect(),
         }
@@ -225,7 +224,7 @@ impl View<'_> {
         let svg = BoxChart {
             title: "Goodput of every repeat".into(),
             x_label: "clients (two are a pair)".into(),
-            y_label: "goodput, Gbit/s".into(),
+            measure: Measure::higher_is_better("goodput, Gbit/s"),
             groups: counts.iter().map(u32::to_string).collect(),
             series,
         }
@@ -244,16 +243,14 @@ impl View<'_> {
                 whole().find(|run| run.label == *label && run.clients == most && run.intervals.len() > 2)?;
             Some(Series { label: label.clone(), style: self.style(label), points: by_second(run, seconds) })
         };
-        let left: Vec<Series> = self.order.iter().filter_map(first).collect();
-        let end = left.iter().map(|series| series.points.len()).max().unwrap_or(0);
-        let svg = TimeChart {
+        let series: Vec<Series> = self.order.iter().filter_map(first).collect();
+        let end = series.iter().map(|series| series.points.len()).max().unwrap_or(0);
+        let svg = LineChart {
             title: "Goodput over time".into(),
             x_label: format!("seconds since the end of the warm-up, {most} clients"),
-            end: end as f64,
-            left_label: "goodput, Gbit/s".into(),
-            left,
-            right_label: String::new(),
-            right: Vec::new(),
+            measure: Measure::higher_is_better("goodput, Gbit/s"),
+            horizontal: Horizontal::Linear(end as f64),
+            series,
         }
         .svg()?;
         let caption =

@@ -1,8 +1,8 @@
-//! A soak test's results in words, and as a picture.
+//! A soak test's results in words, and as pictures.
 
 use std::fmt::Write as _;
 
-use super::chart::{Point, Series, TimeChart, standalone};
+use super::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
 use crate::experiment::soak::results::SoakResults;
 use crate::experiment::soak::sample::Sample;
 use crate::experiment::soak::trend::Trend;
@@ -53,30 +53,36 @@ pub fn text(results: &SoakResults) -> String {
     text
 }
 
-/// Memory, sessions and descriptors over time, as a file of its own.
-pub fn picture(results: &SoakResults) -> Option<String> {
+/// Memory with descriptors, and sessions, over time: files of their own with their names.
+pub fn pictures(results: &SoakResults) -> Vec<(&'static str, String)> {
     let stride = results.samples.len().div_ceil(MAX_POINTS).max(1);
     let series = |label: &str, style, of: fn(&Sample) -> f64| {
         let samples = results.samples.iter().step_by(stride);
         let points = samples.map(|sample| Point { x: sample.second, y: of(sample), range: None });
         Series { label: label.into(), style, points: points.collect() }
     };
-    let chart = TimeChart {
-        title: "A gateway over time".into(),
-        x_label: "seconds since the first login".into(),
-        end: results.samples.last().map_or(0.0, |sample| sample.second),
-        left_label: "MiB, descriptors".into(),
-        left: vec![
-            series("memory, MiB", 0, |sample| sample.memory.pss_kib as f64 / 1024.0),
-            series("descriptors", 1, |sample| sample.descriptors.into()),
-        ],
-        right_label: "sessions".into(),
-        right: vec![
-            series("sessions", 2, |sample| sample.sessions.into()),
-            series("away", 3, |sample| sample.away.into()),
-        ],
+    let used = vec![
+        series("memory, MiB", 0, |sample| sample.memory.pss_kib as f64 / 1024.0),
+        series("descriptors", 1, |sample| sample.descriptors.into()),
+    ];
+    let sessions = vec![
+        series("sessions", 2, |sample| sample.sessions.into()),
+        series("away", 3, |sample| sample.away.into()),
+    ];
+    let picture = |(name, title, measure, series): (_, &str, _, _)| {
+        let chart = LineChart {
+            title: title.into(),
+            x_label: "seconds since the first login".into(),
+            measure,
+            horizontal: Horizontal::Linear(results.samples.last().map_or(0.0, |sample| sample.second)),
+            series,
+        };
+        Some((name, standalone::svg(&chart.svg()?)))
     };
-    Some(standalone::svg(&chart.svg()?))
+    let used = ("soak.svg", "A gateway over time", Measure::lower_is_better("MiB, descriptors"), used);
+    let sessions =
+        ("soak-sessions.svg", "Sessions over time", Measure::neither_is_better("sessions"), sessions);
+    [used, sessions].into_iter().filter_map(picture).collect()
 }
 
 fn words(trend: Option<Trend>, unit: f64, name: &str) -> String {
@@ -101,9 +107,12 @@ mod tests {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(results.line().contains("second 1999: 0 up") && results.line().contains("60.0 MiB"));
-        let svg = picture(&results).unwrap();
-        crate::report::chart::markup::assert_well_formed(&svg);
-        assert!(svg.len() < 60_000, "{}", svg.len());
-        assert_eq!(picture(&SoakResults { samples: vec![], ..results }), None);
+        let drawn = pictures(&results);
+        assert_eq!(drawn.len(), 2);
+        for (name, svg) in drawn {
+            crate::report::chart::markup::assert_well_formed(&svg);
+            assert!(name.ends_with(".svg") && svg.len() < 60_000, "{name}: {}", svg.len());
+        }
+        assert_eq!(pictures(&SoakResults { samples: vec![], ..results }), []);
     }
 }

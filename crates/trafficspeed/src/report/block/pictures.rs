@@ -2,7 +2,7 @@
 
 use crate::experiment::block::outcome::ways;
 use crate::experiment::block::{BlockReport, Route, Way};
-use crate::report::chart::{Horizontal, LineChart, Point, Series};
+use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::page::Picture;
 use crate::stats::range;
 
@@ -17,7 +17,7 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
     let gain = over_delays(
         report,
         "Throughput over delay, as a multiple of that through the tunnel",
-        "times the tunnel with no overlap",
+        Measure::higher_is_better("times the tunnel with no overlap"),
         [Way::PLAIN].into_iter().chain(ahead()).collect(),
         |delay, way| {
             let rounds = report.ratio_spread(delay, way, Way::TUNNEL);
@@ -27,7 +27,7 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
     let best = over_delays(
         report,
         "Best throughput over delay",
-        "acknowledged blocks, MB/s",
+        Measure::higher_is_better("acknowledged blocks, MB/s"),
         [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead()).collect(),
         |delay, way| {
             let megabytes = |(low, high): (f64, f64)| (low / 1e6, high / 1e6);
@@ -38,14 +38,14 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
     let cpu = over_delays(
         report,
         "CPU use at the target over delay",
-        "CPU at the target, % of a core",
+        Measure::neither_is_better("CPU at the target, % of a core"),
         tunnel_and_ahead(),
         |delay, way| Some((report.cpu(delay, way)?, report.cpu_range(delay, way))),
     );
     let cost = over_delays(
         report,
         "CPU at the target per throughput over delay",
-        "CPU seconds per GB (lower is better)",
+        Measure::lower_is_better("CPU seconds per GB"),
         tunnel_and_ahead(),
         |delay, way| Some((report.cost(delay, way)?, report.cost_range(delay, way))),
     );
@@ -71,7 +71,7 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
 fn over_delays(
     report: &BlockReport,
     title: &str,
-    y_label: &str,
+    measure: Measure,
     ways: Vec<Way>,
     value: impl Fn(f64, Way) -> Option<(f64, Option<(f64, f64)>)>,
 ) -> Option<String> {
@@ -88,7 +88,7 @@ fn over_delays(
     LineChart {
         title: title.into(),
         x_label: "one-way delay, ms".into(),
-        y_label: y_label.into(),
+        measure,
         horizontal: Horizontal::Linear(end),
         series: series.filter(|series| !series.points.is_empty()).collect(),
     }
@@ -96,7 +96,7 @@ fn over_delays(
 }
 
 /// The style of a way: the same in all pictures.
-fn style(report: &BlockReport, way: Way) -> usize {
+pub(super) fn style(report: &BlockReport, way: Way) -> usize {
     ways(&report.asked.2, false).iter().position(|known| *known == way).unwrap_or(0)
 }
 
@@ -121,7 +121,7 @@ fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
     let svg = LineChart {
         title: "Throughput over the size of a block".into(),
         x_label: "block, KB".into(),
-        y_label: "acknowledged blocks, MB/s".into(),
+        measure: Measure::higher_is_better("acknowledged blocks, MB/s"),
         horizontal: Horizontal::Doubling(sizes.iter().map(|&size| kilobytes(size)).collect()),
         series: series.filter(|series| !series.points.is_empty()).collect(),
     }

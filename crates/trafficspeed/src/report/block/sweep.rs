@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use super::pictures::style;
 use super::{best_sealed, csv_cells, fill_page, mb, no_difference, number, problems};
 use crate::csv_table;
 use crate::experiment::block::{BlockReport, Way};
-use crate::report::chart::{Horizontal, LineChart, Point, Series};
+use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::grid::Grid;
 use crate::report::page::{Page, Picture};
 use crate::unit::significant;
@@ -136,16 +137,16 @@ fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str
         return None;
     }
     let ahead = points[0].1.asked.2.iter().map(|&ahead| Way::sealed(ahead));
-    let series = [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead).zip(0..).map(|(way, style)| Series {
+    let series = [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead).map(|way| Series {
         label: way.name(),
-        style,
+        style: style(points[0].1, way),
         points: points.iter().filter_map(|(x, report)| best(*x, report, delay, way)).collect(),
     });
     let title = format!("Best throughput at {delay} ms one way{at}");
     let svg = LineChart {
         title: title.clone(),
         x_label: axis.1.into(),
-        y_label: "acknowledged blocks, MB/s".into(),
+        measure: Measure::higher_is_better("acknowledged blocks, MB/s"),
         horizontal: Horizontal::Doubling(points.iter().map(|(x, _)| *x).collect()),
         series: series.filter(|series| !series.points.is_empty()).collect(),
     }

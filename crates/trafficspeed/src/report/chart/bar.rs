@@ -2,7 +2,7 @@
 
 use super::axis::Axis;
 use super::canvas::{BELOW, CHARACTER, Canvas, RIGHT, WIDTH};
-use super::{Point, STYLES};
+use super::{Measure, Point, STYLES};
 use crate::unit::significant;
 
 const ROW: f64 = 40.0;
@@ -13,8 +13,8 @@ const LABELS: (f64, f64) = (210.0, 380.0);
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarChart {
     pub title: String,
-    /// The axis, with its unit.
-    pub x_label: String,
+    /// What the bars are long by.
+    pub measure: Measure,
     /// Name, style and value of each bar.
     pub bars: Vec<(String, usize, Point)>,
 }
@@ -34,7 +34,7 @@ impl BarChart {
             let x = axis.place(tick.value);
             canvas.put(format_args!(r#"<path class="grid" d="M{x:.1} 6V{bottom:.1}"/>"#));
         }
-        canvas.ticks(&axis, &self.x_label, bottom);
+        canvas.ticks(&axis, &self.measure.label(), bottom);
         for (bar, row) in self.bars.iter().zip(0_u32..) {
             draw(&mut canvas, bar, (labels, &axis), 10.0 + ROW * f64::from(row) + ROW / 2.0 - 2.0);
         }
@@ -76,9 +76,11 @@ mod tests {
         let bar =
             |label: &str, y| (label.to_owned(), 0, Point { x: 8.0, y, range: Some((y * 0.9, y * 1.1)) });
         let bars = vec![bar("plain <routing>", 12.345), bar("vpn", 3.0)];
-        let svg = BarChart { title: "t".into(), x_label: "Gbit/s".into(), bars }.svg().unwrap();
+        let measure = Measure::higher_is_better("Gbit/s");
+        let svg = BarChart { title: "t".into(), measure: measure.clone(), bars }.svg().unwrap();
         assert_well_formed(&svg);
+        assert!(svg.contains("Gbit/s (higher is better)"), "{svg}");
         assert!(svg.contains(">12.3</text>") && svg.contains("plain &lt;routing&gt;"), "{svg}");
-        assert_eq!(BarChart { title: "t".into(), x_label: "x".into(), bars: vec![] }.svg(), None);
+        assert_eq!(BarChart { title: "t".into(), measure, bars: vec![] }.svg(), None);
     }
 }

@@ -4,7 +4,7 @@
 
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
-use super::{SAMPLES_MOST, STYLES};
+use super::{Measure, SAMPLES_MOST, STYLES};
 use crate::stats::{quantile, range};
 
 /// Values that it takes for quartiles.
@@ -25,8 +25,8 @@ pub struct BoxSeries {
 pub struct BoxChart {
     pub title: String,
     pub x_label: String,
-    /// The vertical axis, with its unit.
-    pub y_label: String,
+    /// The vertical axis.
+    pub measure: Measure,
     /// The names of the groups from left to right.
     pub groups: Vec<String>,
     pub series: Vec<BoxSeries>,
@@ -48,7 +48,7 @@ impl BoxChart {
         let horizontal = Axis::groups(&self.groups, LEFT, WIDTH - RIGHT);
         let mut canvas = Canvas::new(&self.title, bottom + BELOW);
         canvas.legend(&keys);
-        canvas.grid(&vertical, &self.y_label, top, WIDTH - RIGHT);
+        canvas.grid(&vertical, &self.measure.label(), top, WIDTH - RIGHT);
         canvas.ticks(&horizontal, &self.x_label, bottom);
         let slot = (WIDTH - RIGHT - LEFT) / self.groups.len() as f64 * 0.8 / self.series.len() as f64;
         // A line between neighbouring groups.
@@ -107,7 +107,7 @@ mod tests {
         let chart = BoxChart {
             title: "t".into(),
             x_label: "clients".into(),
-            y_label: "Gbit/s".into(),
+            measure: Measure::higher_is_better("Gbit/s"),
             groups: vec!["2".into(), "16".into()],
             series: vec![
                 series("a", 0, vec![vec![1.0, 2.0, 4.0, 5.0], vec![3.0]]),
@@ -120,7 +120,11 @@ mod tests {
         assert_eq!(svg.matches("class=\"box s2").count(), 1, "two values have no quartiles");
         assert_eq!(svg.matches("class=\"mark s2").count(), 1 + 1, "styles are used again after the last");
         assert_eq!(svg.matches("class=\"dot").count(), 7);
-        assert!(svg.contains(">16</text>") && svg.contains(">Gbit/s</text>") && svg.contains("b &lt;x&gt;"));
+        assert!(
+            svg.contains(">16</text>")
+                && svg.contains(">Gbit/s (higher is better)</text>")
+                && svg.contains("b &lt;x&gt;")
+        );
         let empty = BoxChart { series: vec![series("a", 0, vec![vec![], vec![]])], ..chart };
         assert_eq!(empty.svg(), None);
     }

@@ -64,16 +64,6 @@ impl Canvas {
         self.upright(16.0, top + PLOT_HEIGHT / 2.0, label);
     }
 
-    /// The values of a second vertical axis at the right, with its label.
-    pub(super) fn second_axis(&mut self, vertical: &Axis, label: &str, top: f64, right: f64) {
-        for tick in vertical.ticks() {
-            let y = vertical.place(tick.value);
-            self.put(format_args!(r#"<path class="axis" d="M{right:.1} {y:.1}h5"/>"#));
-            self.text_at("tick", (right + 9.0, y + 4.0), "start", &tick.label);
-        }
-        self.upright(WIDTH - 8.0, top + PLOT_HEIGHT / 2.0, label);
-    }
-
     /// Ticks and label of the horizontal axis.
     pub(super) fn ticks(&mut self, horizontal: &Axis, label: &str, bottom: f64) {
         for tick in horizontal.ticks() {

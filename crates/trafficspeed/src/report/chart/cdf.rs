@@ -3,14 +3,14 @@
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
 use super::line::{draw, keys};
-use super::{Point, Series};
+use super::{Measure, Point, Series};
 
 /// Distributions over a common axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CdfChart {
     pub title: String,
-    /// The quantity, with its unit.
-    pub x_label: String,
+    /// The horizontal axis.
+    pub measure: Measure,
     /// The curves; see [`of_shares`].
     pub series: Vec<Series>,
 }
@@ -43,7 +43,7 @@ impl CdfChart {
         let mut canvas = Canvas::new(&self.title, bottom + BELOW);
         canvas.legend(&keys);
         canvas.grid(&vertical, "share at or below, %", top, WIDTH - RIGHT);
-        canvas.ticks(&horizontal, &self.x_label, bottom);
+        canvas.ticks(&horizontal, &self.measure.label(), bottom);
         self.series.iter().for_each(|series| draw(&mut canvas, series, &horizontal, &vertical));
         Some(canvas.finish())
     }
@@ -67,10 +67,12 @@ mod tests {
     #[test]
     fn the_picture_has_a_logarithmic_axis_and_nothing_is_no_picture() {
         let series = vec![of_shares("a <b>", 0, &[(0.05, 0.25), (0.3, 0.5), (2.0, 0.75), (40.0, 1.0)])];
-        let chart = CdfChart { title: "t".into(), x_label: "latency, ms".into(), series };
+        let chart = CdfChart { title: "t".into(), measure: Measure::lower_is_better("latency, ms"), series };
         let svg = chart.svg().unwrap();
         assert_well_formed(&svg);
-        for expected in [">0.1</text>", ">10</text>", ">100</text>", "latency, ms", "a &lt;b&gt;"] {
+        for expected in
+            [">0.1</text>", ">10</text>", ">100</text>", "latency, ms (lower is better)", "a &lt;b&gt;"]
+        {
             assert!(svg.contains(expected), "{expected} is missing in {svg}");
         }
         assert_eq!(CdfChart { series: vec![of_shares("a", 0, &[])], ..chart.clone() }.svg(), None);

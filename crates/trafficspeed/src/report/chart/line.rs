@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
-use super::{STYLES, Series};
+use super::{Measure, STYLES, Series};
 
 const MOST_MARKERS: usize = 24;
 
@@ -24,8 +24,8 @@ pub struct LineChart {
     pub title: String,
     /// The horizontal axis, with its unit.
     pub x_label: String,
-    /// The vertical axis, with its unit.
-    pub y_label: String,
+    /// The vertical axis.
+    pub measure: Measure,
     /// The horizontal axis' layout.
     pub horizontal: Horizontal,
     pub series: Vec<Series>,
@@ -45,7 +45,7 @@ impl LineChart {
         };
         let mut canvas = Canvas::new(&self.title, bottom + BELOW);
         canvas.legend(&keys);
-        canvas.grid(&vertical, &self.y_label, top, WIDTH - RIGHT);
+        canvas.grid(&vertical, &self.measure.label(), top, WIDTH - RIGHT);
         canvas.ticks(&horizontal, &self.x_label, bottom);
         for series in &self.series {
             draw(&mut canvas, series, &horizontal, &vertical);
@@ -109,7 +109,7 @@ mod tests {
         LineChart {
             title: "t<".into(),
             x_label: "clients".into(),
-            y_label: "Gbit/s".into(),
+            measure: Measure::higher_is_better("Gbit/s"),
             horizontal,
             series,
         }
@@ -120,9 +120,13 @@ mod tests {
         let points = vec![point(2.0, 3.0), point(4.0, 5.0), point(16.0, 4.0)];
         let svg = chart(points, Horizontal::Doubling(vec![2.0, 4.0, 16.0])).svg().unwrap();
         assert_well_formed(&svg);
-        for expected in
-            [">clients</text>", ">Gbit/s</text>", ">16</text>", "a &lt;b&gt;", "c &amp; &quot;d&quot;"]
-        {
+        for expected in [
+            ">clients</text>",
+            ">Gbit/s (higher is better)</text>",
+            ">16</text>",
+            "a &lt;b&gt;",
+            "c &amp; &quot;d&quot;",
+        ] {
             assert!(svg.contains(expected), "{expected} is missing");
         }
         assert_eq!(svg.matches("class=\"mark").count(), 2 * 3 + 2, "a marker per point and per legend entry");

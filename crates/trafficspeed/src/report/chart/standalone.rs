@@ -38,12 +38,13 @@ fn light(style: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::markup::assert_well_formed;
-    use super::super::{BarChart, Point};
+    use super::super::{BarChart, Measure, Point};
     use super::*;
 
     pub(in crate::report::chart) fn chart() -> String {
         let bar = ("a <b>".to_owned(), 3, Point { x: 1.0, y: 4.0, range: None });
-        svg(&BarChart { title: "t".into(), x_label: "Gbit/s".into(), bars: vec![bar] }.svg().unwrap())
+        let measure = Measure::higher_is_better("Gbit/s");
+        svg(&BarChart { title: "t".into(), measure, bars: vec![bar] }.svg().unwrap())
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::groups::FlowGroup;
 use super::{DEFINITIONS, Section, lead, link_lines, ratios, sections, system_lines};
 use crate::experiment::home::flow::{Case, Flow};
 use crate::experiment::home::results::HomeCampaign;
-use crate::report::chart::{BarChart, CdfChart, Point, cdf};
+use crate::report::chart::{BarChart, CdfChart, Measure, Point, cdf};
 use crate::report::html::{machine, opening};
 use crate::report::page::{Page, Picture};
 
@@ -49,7 +49,7 @@ fn rate(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
     let name = flow.name();
     let svg = BarChart {
         title: format!("Rate of the {name}"),
-        x_label: "payload received, Mbit/s".into(),
+        measure: Measure::higher_is_better("payload received, Mbit/s"),
         bars: groups(campaign, flow).into_iter().filter_map(bar).collect(),
     }
     .svg()?;
@@ -67,7 +67,7 @@ fn delay(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
     let name = flow.name();
     let svg = CdfChart {
         title: format!("One-way delay of {name}"),
-        x_label: "delay, ms".into(),
+        measure: Measure::lower_is_better("delay, ms"),
         series: groups(campaign, flow).into_iter().filter_map(curve).collect(),
     }
     .svg()?;
@@ -92,7 +92,7 @@ fn pages(campaign: &HomeCampaign) -> Option<Picture> {
     };
     let svg = CdfChart {
         title: "Time of a page".into(),
-        x_label: "time until its last byte, ms".into(),
+        measure: Measure::lower_is_better("time until its last byte, ms"),
         series: groups(campaign, Flow::Pages).into_iter().map(curve).collect(),
     }
     .svg()?;

@@ -3,7 +3,7 @@
 use super::section::sections;
 use super::words;
 use crate::experiment::model::Model;
-use crate::report::chart::{BarChart, Point};
+use crate::report::chart::{BarChart, Measure, Point};
 use crate::report::page::{Page, Picture};
 use crate::report::published::board;
 
@@ -43,7 +43,7 @@ pub fn pictures(model: &Model) -> Vec<Picture> {
     });
     let chart = BarChart {
         title: "CPU time for a Gbit, predicted and measured".into(),
-        x_label: "CPU seconds per Gbit, both VPN processes".into(),
+        measure: Measure::lower_is_better("CPU seconds per Gbit, both VPN processes"),
         bars: bars.collect(),
     };
     let caption = "The prediction is the sum of the stages over what passed in the run without a cipher (for that one: in its own \

@@ -1,7 +1,7 @@
 //! The original's figures 6 to 11: streams, datagrams and transactions of every system side by side, a picture for each IP
 //! version and quantity, with every single run.
 
-use super::html::style;
+use super::html::{scaled, style};
 use super::{Section, SectionRow, SuiteCampaign};
 use crate::experiment::suite::Quantity;
 use crate::experiment::suite::ipsec::UDP_SECTION;
@@ -39,13 +39,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         if !with_plain && most(&|_| true)? < DWARFS * highest {
             return None;
         }
-        let (name, unit) = quantity.name();
-        // Figures of five digits would stand in the axis' label.
-        let (scale, unit) = match unit {
-            _ if highest < 10_000.0 => (1.0, unit.to_owned()),
-            "Mbit/s" => (1_000.0, "Gbit/s".to_owned()),
-            other => (1_000.0, format!("1000 {other}")),
-        };
+        let (scale, measure) = scaled(*quantity, highest);
         let shown = section.columns.iter().zip(0..).filter(|(_, at)| is_shown(*at));
         let series = shown.map(|(label, at)| BoxSeries {
             label: label.clone(),
@@ -60,7 +54,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         let svg = BoxChart {
             title: title.clone(),
             x_label: section.name.clone(),
-            y_label: format!("{name}, {unit} (higher is better)"),
+            measure,
             groups: rows.iter().map(|row| short(row.case.trim_start_matches(&begin))).collect(),
             series: series.filter(|series| series.groups.iter().any(|group| !group.is_empty())).collect(),
         }

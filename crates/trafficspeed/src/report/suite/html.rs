@@ -3,7 +3,7 @@
 use super::{Section, SuiteCampaign, findings, grouped, published, sections, sentences, sweep, verdicts};
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
-use crate::report::chart::{BarChart, Point, Series, TimeChart};
+use crate::report::chart::{BarChart, Horizontal, LineChart, Measure, Point, Series};
 use crate::report::html::{machine, opening};
 use crate::report::page::{Page, Picture};
 use crate::system::AGAIN;
@@ -74,6 +74,32 @@ pub(super) fn spread_words(campaign: &SuiteCampaign) -> String {
     }
 }
 
+/// What the axis of a quantity shows whose highest value is `highest`, and what values are to be divided by for it.
+pub(super) fn scaled(quantity: Quantity, highest: f64) -> (f64, Measure) {
+    let (name, unit) = quantity.name();
+    // Figures of five digits would stand in the axis' label.
+    let (scale, unit) = match unit {
+        _ if highest < 10_000.0 => (1.0, unit.to_owned()),
+        "Mbit/s" => (1_000.0, "Gbit/s".to_owned()),
+        other => (1_000.0, format!("1000 {other}")),
+    };
+    let words = format!("{name}, {unit}");
+    let measure = match quantity {
+        Quantity::Throughput | Quantity::Packets | Quantity::Delivered | Quantity::Transactions => {
+            Measure::higher_is_better(words)
+        }
+        Quantity::Loss
+        | Quantity::RoundTrip
+        | Quantity::Delay
+        | Quantity::Delay99
+        | Quantity::Jitter
+        | Quantity::Variation50
+        | Quantity::Variation95
+        | Quantity::Variation99 => Measure::lower_is_better(words),
+    };
+    (scale, measure)
+}
+
 /// The throughput of each cipher, one picture for each case.
 fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let rows = section.rows.iter().filter(|row| row.quantity == Quantity::Throughput).zip(1..);
@@ -85,7 +111,7 @@ fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pictu
         let title = format!("{}: {}", section.name, row.case);
         let chart = BarChart {
             title: title.clone(),
-            x_label: "throughput, Mbit/s (higher is better)".into(),
+            measure: Measure::higher_is_better("throughput, Mbit/s"),
             bars: columns.filter_map(bar).collect(),
         };
         let caption = spread_words(campaign);
@@ -119,9 +145,9 @@ fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<
             let title = format!("{}, delay: {name}", section.name);
             let caption =
                 "One-way delay, mean of each interval, in the first measurement of each system.".to_owned();
-            let label = "mean one-way delay, ms (lower is better)";
+            let measure = Measure::lower_is_better("mean one-way delay, ms");
             let value = |point: &figures::Point| Some(point.delay_mean_us? / 1e3);
-            series(campaign, (&title, label), &rows, &value).map(|svg| Picture {
+            series(campaign, (&title, measure), &rows, &value).map(|svg| Picture {
                 name: format!("suite-{number}-{at}-delay"),
                 title,
                 caption,
@@ -135,17 +161,15 @@ fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<
 
 fn throughput(campaign: &SuiteCampaign, title: &str, rows: &[&Row]) -> Option<String> {
     let all = rows.iter().filter_map(|row| row.figures.as_ref()).flat_map(|figures| &figures.series);
-    let highest = all.map(|point| point.received_bits_per_second).fold(0.0, f64::max);
-    // Figures of five digits would stand in the axis' label.
-    let (unit, label) =
-        if highest >= 1e9 { (1e9, "throughput, Gbit/s") } else { (1e6, "throughput, Mbit/s") };
-    series(campaign, (title, label), rows, &|point| Some(point.received_bits_per_second / unit))
+    let highest = all.map(|point| point.received_bits_per_second / 1e6).fold(0.0, f64::max);
+    let (scale, measure) = scaled(Quantity::Throughput, highest);
+    series(campaign, (title, measure), rows, &|point| Some(point.received_bits_per_second / 1e6 / scale))
 }
 
 /// One line for each system over time.
 fn series(
     campaign: &SuiteCampaign,
-    (title, label): (&str, &str),
+    (title, measure): (&str, Measure),
     rows: &[&Row],
     value: &dyn Fn(&figures::Point) -> Option<f64>,
 ) -> Option<String> {
@@ -154,15 +178,14 @@ fn series(
         let points = all.filter_map(|point| Some(Point { x: point.end, y: value(point)?, range: None }));
         Series { label: row.label.clone(), style: style(campaign, &row.label), points: points.collect() }
     };
-    let left: Vec<Series> = rows.iter().map(line).filter(|series| !series.points.is_empty()).collect();
-    TimeChart {
+    let series: Vec<Series> = rows.iter().map(line).filter(|series| !series.points.is_empty()).collect();
+    let end = series.iter().flat_map(|series| &series.points).map(|point| point.x).fold(0.0, f64::max);
+    LineChart {
         title: title.to_owned(),
         x_label: "seconds since the end of the warm-up".into(),
-        end: left.iter().flat_map(|series| &series.points).map(|point| point.x).fold(0.0, f64::max),
-        left_label: label.into(),
-        left,
-        right_label: String::new(),
-        right: Vec::new(),
+        measure,
+        horizontal: Horizontal::Linear(end),
+        series,
     }
     .svg()
 }

@@ -5,10 +5,10 @@
 use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::experiment::suite::{Quantity, Row, SWEEP, SuiteCampaign};
 use crate::load::task::Task;
-use crate::report::chart::{BarChart, Horizontal, LineChart, Point, Series};
+use crate::report::chart::{BarChart, Horizontal, LineChart, Measure, Point, Series};
 use crate::report::page::Picture;
 use crate::report::suite::Section;
-use crate::report::suite::html::{spread_words, style};
+use crate::report::suite::html::{scaled, spread_words, style};
 use crate::stats::Spread;
 
 /// The section in which ciphers that differ in the length of the key stand side by side.
@@ -110,7 +110,7 @@ fn delivered(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<
         let svg = LineChart {
             title: title.clone(),
             x_label: "offered rate, Mbit/s of payload".into(),
-            y_label: "delivered, %".into(),
+            measure: Measure::higher_is_better("delivered, %"),
             horizontal: Horizontal::Linear(end),
             series,
         }
@@ -157,13 +157,7 @@ fn lines(
     // Where nothing was lost there is nothing to see.
     let highest =
         rows.iter().filter_map(|row| row.value(quantity)).reduce(f64::max).filter(|most| *most > 0.0)?;
-    let (name, unit) = quantity.name();
-    // Figures of five digits would stand in the axis' label.
-    let (scale, unit) = match unit {
-        _ if highest < 10_000.0 => (1.0, unit.to_owned()),
-        "Mbit/s" => (1000.0, "Gbit/s".to_owned()),
-        other => (1000.0, format!("1000 {other}")),
-    };
+    let (scale, measure) = scaled(quantity, highest);
     let series = section.columns.iter().map(|label| {
         let style = style(campaign, label);
         let mine: Vec<&Row> = rows.iter().copied().filter(|row| row.label == *label).collect();
@@ -173,7 +167,7 @@ fn lines(
     LineChart {
         title: title.to_owned(),
         x_label: axis.label().into(),
-        y_label: format!("{name}, {unit}"),
+        measure,
         horizontal: axis.horizontal(&places)?,
         series: series.filter(|series| !series.points.is_empty()).collect(),
     }
@@ -206,7 +200,8 @@ fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Pi
     });
     let title = "Length of the key: AES-GCM with 128 and with 256 bits".to_owned();
     let bars = bars.collect();
-    let chart = BarChart { title: title.clone(), x_label: "throughput, Mbit/s".into(), bars };
+    let measure = Measure::higher_is_better("throughput, Mbit/s");
+    let chart = BarChart { title: title.clone(), measure, bars };
     let caption = spread_words(campaign);
     Some(Picture { name: format!("suite-{number}-keys"), title, caption, svg: chart.svg()? })
 }
@@ -261,7 +256,7 @@ mod tests {
                 assert_well_formed(&picture.svg);
                 assert!(picture.svg.contains(axis) && picture.svg.contains(tick), "{}", picture.svg);
             }
-            assert!(pictures[1].svg.contains(">lost, %</text>"));
+            assert!(pictures[1].svg.contains(">lost, % (lower is better)</text>"));
         }
         assert!(drawn(&sample("Sweep: of the chimney")).is_empty());
     }
@@ -285,7 +280,8 @@ mod tests {
         for picture in &pictures {
             assert_well_formed(&picture.svg);
             assert!(
-                picture.svg.contains("offered rate, Mbit/s") && picture.svg.contains(">delivered, %</text>")
+                picture.svg.contains("offered rate, Mbit/s")
+                    && picture.svg.contains(">delivered, % (higher is better)</text>")
             );
         }
         let points = shares(campaign.rows[..1].iter());
@@ -309,7 +305,10 @@ mod tests {
             figures.received_bits_per_second *= 1000.0;
         }
         let svg = &drawn(&campaign)[0].svg;
-        assert!(svg.contains(">throughput, Gbit/s</text>") && svg.contains(">100</text>"), "{svg}");
+        assert!(
+            svg.contains(">throughput, Gbit/s (higher is better)</text>") && svg.contains(">100</text>"),
+            "{svg}"
+        );
     }
 
     #[test]
