@@ -20,6 +20,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::cpu::CpuMeter;
+use super::environment::Environment;
 use super::outcome::CpuUse;
 use super::progress::Progress;
 use super::testbed::{Testbed, TestbedError};
@@ -135,6 +136,12 @@ impl BlockPlan {
         }
     }
 
+    /// The links but for their delays and rates, which each case has.
+    fn common_links(&self) -> LinkSettings {
+        let links = self.links(Span { ns: 0 });
+        LinkSettings { offload: !links.sends_single_packets(), emulation: None, ..links }
+    }
+
     /// The limits of link and CPU, in words.
     fn limits(&self) -> Vec<String> {
         let rate = self.rate.map(|rate| format!("the link carries {rate} each way"));
@@ -168,6 +175,7 @@ pub fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Resu
     let place = Place::prepare(&plan.place, writes.span_bytes.max(u64::from(writes.largest())))?;
     let delays_ms = plan.delays.iter().map(|delay| delay.ns as f64 / 1e6).collect();
     let mut report = BlockReport::begin(writes, plan.subject.label(), place.describe(), delays_ms);
+    report.environment = Environment::read(Some(plan.common_links()));
     report.window_bytes = crate::lab::WINDOW_BYTES;
     report.limits = plan.limits();
     report.rate_bits = plan.rate.map(|rate| rate.bits_per_second);

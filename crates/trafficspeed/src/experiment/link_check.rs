@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use serde::{Deserialize, Serialize};
 
+use super::environment::Environment;
 use super::outcome::rate;
 use crate::clock;
 use crate::lab::emulator::impairment::{Impairment, Rate};
@@ -50,6 +51,8 @@ pub struct LinkCheckPlan {
 /// Asked for and got, both ways.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkChecked {
+    #[serde(default)]
+    pub environment: Environment,
     /// The link in words.
     pub link: String,
     /// Super-packets of up to 64 KiB cross whole.
@@ -156,6 +159,7 @@ pub fn run(plan: &LinkCheckPlan) -> Result<LinkChecked, LabError> {
         emulator,
     };
     Ok(LinkChecked {
+        environment: Environment::read(Some(plan.links)),
         link: plan.emulation.to_string(),
         super_packets: lab.emulator().is_some_and(crate::lab::emulator::Emulator::super_packets),
         up: way(&up, up_probes?, up_rate, up_figures),

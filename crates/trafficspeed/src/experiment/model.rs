@@ -23,6 +23,7 @@ use super::progress::Progress;
 use crate::interrupt::Interrupt;
 use crate::lab::emulator::impairment::Rate;
 use crate::lab::{Lab, LinkSettings};
+use crate::load::congestion::CongestionControl;
 use crate::system::{Cipher, Kind, Programs, Subject};
 use costs::Cost;
 use counts::Counts;
@@ -75,6 +76,9 @@ impl ModelPlan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Model {
     pub environment: Environment,
+    /// That of the measured connections; older reports do not say it.
+    #[serde(default)]
+    pub congestion: Option<CongestionControl>,
     /// As the program measured them.
     pub raw: Raw,
     /// The stages alone, repeated in memory or between idle devices, with their fits.
@@ -234,6 +238,7 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     };
     Ok(Model {
         environment,
+        congestion: Some(plan.links.congestion),
         raw,
         stages,
         costs,

@@ -28,12 +28,13 @@ use vpnd_swarm::churn;
 use vpnd_swarm::message::{Command, Job, Report};
 use vpnd_swarm::processes::Processes;
 
+use super::environment::Environment;
 use super::held_sessions::{self, SessionsError, add_users, holder, job, share_of, shares, with_gateway};
 use super::progress::Progress;
 use crate::csv_table;
 use crate::interrupt::Interrupt;
 use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
-use crate::observe::{HostInfo, process_tree};
+use crate::observe::process_tree;
 use crate::system::vpnd::{Held, Room, Vpnd};
 use crate::system::{Cipher, Kind, Programs, Subject, System};
 use results::{Incident, SoakResults};
@@ -148,7 +149,7 @@ impl<'a> Soak<'a> {
         csv: csv::Writer<File>,
         (progress, interrupt): (&'a Progress, &'a Interrupt),
     ) -> Self {
-        let results = SoakResults::new(plan, HostInfo::read(), system.facts());
+        let results = SoakResults::new(plan, Environment::read(None), system.facts());
         Self {
             plan,
             lab,

@@ -98,6 +98,15 @@ impl Task {
         })
     }
 
+    pub fn congestion(&self) -> CongestionControl {
+        match self {
+            Self::Bulk(job) => job.congestion,
+            Self::Messages(work) => work.sockets.congestion,
+            Self::Exchange(work) => work.sockets.congestion,
+            Self::Pages(work) => work.sockets.congestion,
+        }
+    }
+
     pub fn set_congestion(&mut self, congestion: CongestionControl) {
         match self {
             Self::Bulk(job) => job.congestion = congestion,

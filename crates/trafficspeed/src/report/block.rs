@@ -6,9 +6,9 @@ pub mod sweep;
 
 use std::fmt::Write as _;
 
+use super::csv::with_place;
 use super::grid::Grid;
 use super::page::Page;
-use crate::csv_table;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Case, Route, Way};
 use crate::experiment::hosts::host_pairs::HostEnd;
@@ -71,7 +71,9 @@ fn fill_page(page: &mut Page, report: &BlockReport) {
     ]);
 }
 
-const CSV_HEAD: [&str; 12] = [
+const CSV_COLUMNS: usize = 15;
+
+const CSV_HEAD: [&str; CSV_COLUMNS] = [
     "link_bits_per_second",
     "target_cores",
     "delay_ms",
@@ -84,14 +86,25 @@ const CSV_HEAD: [&str; 12] = [
     "verified",
     "blocks_per_sync",
     "problem",
+    "congestion",
+    "steal_percent",
+    "others_percent",
 ];
 
 /// The cases as CSV.
 pub fn csv(report: &BlockReport) -> String {
-    csv_table::text(CSV_HEAD, report.cases.iter().map(|case| csv_cells(report, case)))
+    csv_of(std::slice::from_ref(report))
 }
 
-fn csv_cells(report: &BlockReport, case: &Case) -> [String; 12] {
+/// The cases of several reports.
+fn csv_of(reports: &[BlockReport]) -> String {
+    let rows = reports.iter().flat_map(|report| {
+        report.cases.iter().map(move |case| (csv_cells(report, case), &report.environment))
+    });
+    with_place(CSV_HEAD, rows)
+}
+
+fn csv_cells(report: &BlockReport, case: &Case) -> [String; CSV_COLUMNS] {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
     [
         report.rate_bits.map_or(String::new(), |bits| bits.to_string()),
@@ -106,6 +119,9 @@ fn csv_cells(report: &BlockReport, case: &Case) -> [String; 12] {
         case.verified.to_string(),
         format!("{:.2}", case.blocks_per_sync),
         case.problem.clone().unwrap_or_default(),
+        report.congestion.to_string(),
+        number(case.cpu.and_then(|cpu| cpu.steal_percent())),
+        number(case.cpu.and_then(|cpu| cpu.foreign_percent())),
     ]
 }
 

@@ -1,9 +1,24 @@
-//! One CSV line per run, for spreadsheets and statistics programs.
+//! One CSV line per run, for spreadsheets and statistics programs; and the columns that every CSV of figures ends with.
 
 use crate::csv_table;
+use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{Campaign, Run};
+use crate::load::congestion::CongestionControl;
 
-const COLUMNS: usize = 26;
+/// The last columns of every CSV: a line has to tell by itself where it was measured.
+const PLACE: [&str; 2] = ["links", "machine"];
+
+/// Lines of figures, each with the links and the machine on which they were measured.
+pub fn with_place<'a, const N: usize>(
+    head: [&str; N],
+    rows: impl IntoIterator<Item = ([String; N], &'a Environment)>,
+) -> String {
+    let place =
+        |environment: &Environment| [environment.links.clone().unwrap_or_default(), environment.machine()];
+    csv_table::joined((head, PLACE), rows.into_iter().map(|(row, environment)| (row, place(environment))))
+}
+
+const COLUMNS: usize = 24;
 
 const HEADER: [&str; COLUMNS] = [
     "system",
@@ -30,20 +45,16 @@ const HEADER: [&str; COLUMNS] = [
     "whole",
     "problems",
     "congestion",
-    "links",
-    "machine",
 ];
 
 /// The runs of a campaign as CSV with a header.
 pub fn csv(campaign: &Campaign) -> String {
-    // A line has to tell by itself what it can be compared with.
-    let Campaign { settings, environment, .. } = campaign;
-    let links = environment.links.clone().unwrap_or_default();
-    let conditions = [settings.congestion.to_string(), links, environment.machine()];
-    csv_table::text(HEADER, campaign.runs.iter().map(|run| fields(run, conditions.clone())))
+    let congestion = campaign.settings.congestion;
+    let fields = |run| (fields(run, congestion), &campaign.environment);
+    with_place(HEADER, campaign.runs.iter().map(fields))
 }
 
-fn fields(run: &Run, [congestion, links, machine]: [String; 3]) -> [String; COLUMNS] {
+fn fields(run: &Run, congestion: CongestionControl) -> [String; COLUMNS] {
     let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.6}"));
     let cpu = run.cpu;
     [
@@ -70,9 +81,7 @@ fn fields(run: &Run, [congestion, links, machine]: [String; 3]) -> [String; COLU
         run.attempt.to_string(),
         run.is_whole().to_string(),
         run.problems().join("; "),
-        congestion,
-        links,
-        machine,
+        congestion.to_string(),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! The report of real paths: tables for people, JSON, CSV; [`page`] makes the page.
 
+mod csv;
 pub mod groups;
 pub mod page;
 pub mod ratios;
@@ -9,7 +10,6 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::grid::Grid;
-use crate::csv_table;
 use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Datagrams, Flow, LATE_AFTER_MS, VIDEO, VOICE, pages_in_words};
 use crate::experiment::home::results::{CaseResult, HomeCampaign, HomeRun, HomeSettings, LinkCounts};
@@ -18,6 +18,7 @@ use crate::experiment::outcome::CpuUse;
 use crate::load::delays::DelaySummary;
 use crate::stats::Spread;
 use crate::unit::significant;
+pub use csv::csv;
 use groups::{CaseGroup, FlowGroup};
 
 /// The version of the JSON report's layout.
@@ -406,82 +407,6 @@ fn summary_json(campaign: &HomeCampaign) -> Value {
         })
     };
     groups::flows(campaign, &Flow::ALL).into_iter().map(one).collect()
-}
-
-const CSV_HEAD: [&str; 26] = [
-    "system",
-    "round",
-    "load",
-    "flow",
-    "received_bits_per_second",
-    "lost_percent",
-    "missed_percent",
-    "duplicates",
-    "out_of_order",
-    "delay_p50_ms",
-    "delay_p95_ms",
-    "delay_p99_ms",
-    "delay_max_ms",
-    "variation_p50_ms",
-    "variation_p95_ms",
-    "variation_p99_ms",
-    "left_late_p99_ms",
-    "pages",
-    "page_p50_ms",
-    "page_p95_ms",
-    "never_whole",
-    "gateway_cpu_seconds",
-    "client_cpu_seconds",
-    "generator_cpu_seconds",
-    "seconds",
-    "whole",
-];
-
-/// One line for each flow of each measurement.
-pub fn csv(campaign: &HomeCampaign) -> String {
-    let of = |run: &'_ HomeRun| -> Vec<[String; 26]> {
-        let cases = run.cases.iter().flat_map(|case| case.flows.iter().map(move |flow| (case, flow)));
-        cases.map(|(case, (flow, figures))| csv_cells(run, case, *flow, figures)).collect()
-    };
-    csv_table::text(CSV_HEAD, campaign.runs.iter().flat_map(of))
-}
-
-fn csv_cells(run: &HomeRun, case: &CaseResult, flow: Flow, figures: &Figures) -> [String; 26] {
-    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
-    let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    let at = |all: Option<&DelaySummary>, share: f64| number(all.map(|all| all.at(share) / 1e3));
-    let (delay, variation) = (Figures::delay_of(figures), figures.variation.as_ref());
-    let page = |share: f64| number(crate::stats::quantile(&figures.pages_ms, share));
-    let cpu = |of: fn(&CpuUse) -> f64| number(case.cpu.as_ref().map(of));
-    let pages = (flow == Flow::Pages).then_some(figures.pages_ms.len() as u64);
-    [
-        run.label.clone(),
-        run.repeat.to_string(),
-        case.case.name().to_owned(),
-        flow.name().to_owned(),
-        number(Some(figures.received_bits_per_second)),
-        number(figures.lost_percent),
-        number(figures.missed_percent),
-        count(figures.duplicates),
-        count(figures.reordered),
-        at(delay, 0.5),
-        at(delay, 0.95),
-        at(delay, 0.99),
-        at(delay, 1.0),
-        at(variation, 0.5),
-        at(variation, 0.95),
-        at(variation, 0.99),
-        at(figures.lateness.as_ref(), 0.99),
-        count(pages),
-        page(0.5),
-        page(0.95),
-        count(pages.and(figures.timeouts)),
-        cpu(|cpu| cpu.gateway),
-        cpu(|cpu| cpu.clients),
-        cpu(|cpu| cpu.generators),
-        cpu(|cpu| cpu.seconds),
-        case.problems.is_empty().to_string(),
-    ]
 }
 
 #[cfg(test)]

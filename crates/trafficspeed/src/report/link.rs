@@ -33,6 +33,7 @@ pub fn table(checked: &LinkChecked) -> String {
         "Delays are from sendto() to recv() in the other namespace, so they include both kernels and the wake-ups.\n\
          TCP may use windows of up to 64 MiB.\n",
     );
+    text.push_str(&(checked.environment.machine() + "\n"));
     text
 }
 
@@ -85,6 +86,7 @@ fn ms(us: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::environment::Environment;
     use crate::experiment::link_check::{Asked, Probes};
     use crate::lab::emulator::Figures;
     use crate::load::delays::DelaySummary;
@@ -104,7 +106,13 @@ mod tests {
         let way = Way { asked, probes, bits_per_second: 99.5e6, emulator: Some(Figures::default()) };
         let asked = Asked { bits_per_second: None, ..asked };
         let down = Way { asked, emulator: None, ..way.clone() };
-        let text = table(&LinkChecked { link: "a link".into(), super_packets: false, up: way, down });
+        let text = table(&LinkChecked {
+            environment: Environment::default(),
+            link: "a link".into(),
+            super_packets: false,
+            up: way,
+            down,
+        });
         for expected in [
             "16.000",
             "16.123",
@@ -112,6 +120,7 @@ mod tests {
             "0.100, 0.100 (UDP",
             "one TCP stream",
             "emulator, up",
+            "Machine: ",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }

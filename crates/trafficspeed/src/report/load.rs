@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::csv;
 use super::grid::Grid;
-use crate::csv_table;
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
 use crate::experiment::outcome::CpuUse;
@@ -413,9 +413,10 @@ const CSV_HEAD: [&str; 33] = [
 pub fn csv(campaign: &LoadCampaign) -> String {
     let tasks = &campaign.settings.tasks;
     let of = |run: &'_ LoadRun| -> Vec<_> {
-        tasks.iter().zip(&run.figures).map(|(named, figures)| csv_cells(run, named, figures)).collect()
+        let cells = |(named, figures)| (csv_cells(run, named, figures), &campaign.environment);
+        tasks.iter().zip(&run.figures).map(cells).collect()
     };
-    csv_table::text(CSV_HEAD, campaign.runs.iter().flat_map(of))
+    csv::with_place(CSV_HEAD, campaign.runs.iter().flat_map(of))
 }
 
 fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 33] {

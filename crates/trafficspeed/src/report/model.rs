@@ -8,10 +8,12 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::csv::with_place;
 use super::grid::Grid;
 use super::published::board;
-use crate::csv_table;
+use crate::experiment::model::real::Real;
 use crate::experiment::model::{Compared, Model};
+use crate::stats::range;
 use section::sections;
 
 /// The results as text, tables at most so wide.
@@ -82,23 +84,38 @@ pub fn csv(model: &Model) -> String {
         "predicted_bits_per_second",
         "measured_bits_per_second",
         "speed_error",
+        "n",
+        "measured_cpu_s_per_gbit_low",
+        "measured_cpu_s_per_gbit_high",
+        "measured_bits_per_second_low",
+        "measured_bits_per_second_high",
+        "congestion",
     ];
     let cells = |one: &Compared| {
         let figure = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
+        let real = one.real.as_ref();
+        let cpu_range = real.map(|real| real.cpu_range);
+        let speed_range = real.and_then(|real| range(&real.each));
         [
             one.suite.clone(),
             one.case.packet.to_string(),
             one.case.streams.to_string(),
             figure(one.predicted.as_ref().map(|made| made.seconds_per_gbit())),
-            figure(one.real.as_ref().map(|real| real.vpn_seconds_per_gbit())),
+            figure(real.map(Real::vpn_seconds_per_gbit)),
             figure(one.cpu_error()),
             figure(one.counted_error()),
             figure(one.bits_per_second()),
-            figure(one.real.as_ref().map(|real| real.bits_per_second)),
+            figure(real.map(|real| real.bits_per_second)),
             figure(one.speed_error()),
+            real.map_or(0, |real| real.each.len()).to_string(),
+            figure(cpu_range.map(|(low, _)| low)),
+            figure(cpu_range.map(|(_, high)| high)),
+            figure(speed_range.map(|(low, _)| low)),
+            figure(speed_range.map(|(_, high)| high)),
+            model.congestion.map_or_else(String::new, |congestion| congestion.to_string()),
         ]
     };
-    csv_table::text(head, model.predictions.iter().map(cells))
+    with_place(head, model.predictions.iter().map(|one| (cells(one), &model.environment)))
 }
 
 #[cfg(test)]
@@ -129,6 +146,7 @@ mod tests {
         for (line, error) in lines[1..].iter().zip([0.05, -0.16]) {
             let cells: Vec<&str> = line.split(',').collect();
             assert!((cells[5].parse::<f64>().unwrap() - error).abs() < 1e-9, "{line}");
+            assert_eq!(cells[10..16], ["3", "0", "1", "1000000000", "1200000000", "cubic"], "{line}");
         }
         let page = table(&model, None);
         assert!(page.contains("+5 %") && page.contains("-16 %"), "{page}");

@@ -190,6 +190,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn each_line_of_a_csv_says_congestion_control_links_and_machine() {
+        let mut all = extreme();
+        all.push(Results::Model(Box::new(crate::experiment::model::made_up::model(&[0.0, 0.1]))));
+        all.push(Results::BlockSweep(crate::report::block::sweep::tests::samples()));
+        for results in all {
+            let text = results.csv();
+            let mut lines = text.split_terminator("\r\n");
+            let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+            assert!(head.contains(&"congestion") && head.ends_with(&["links", "machine"]), "{head:?}");
+            let mut count = 0;
+            for line in lines {
+                assert!(line.contains(",cubic,") && line.contains("Machine: "), "{line}");
+                count += 1;
+            }
+            assert!(count > 0, "{head:?}");
+        }
+    }
+
     /// Values that no measurement has, with names as long as the longest.
     fn extreme() -> Vec<Results> {
         let mut traffic = crate::experiment::outcome::samples::campaign();

@@ -38,6 +38,7 @@ pub fn text(results: &SoakResults) -> String {
     if results.after_stalls > 0 {
         line(format!("After a standstill of the machine or of a process: {} more", results.after_stalls));
     }
+    line(results.environment.machine());
     for (why, count) in &results.failures {
         line(format!("{count} attempts were repeated: {why}"));
     }
@@ -101,9 +102,13 @@ mod tests {
         results.judge(60.0);
         results.failures.insert("refused: busy".into(), 3);
         let text = text(&results);
-        for expected in
-            ["seed 3", "+0.000 MiB an hour", "3 attempts were repeated: refused: busy", "Judged: 1939 s"]
-        {
+        for expected in [
+            "seed 3",
+            "+0.000 MiB an hour",
+            "3 attempts were repeated: refused: busy",
+            "Judged: 1939 s",
+            "Machine: ",
+        ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert!(results.line().contains("second 1999: 0 up") && results.line().contains("60.0 MiB"));

@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::csv::with_place;
 use super::grid::Grid;
 use super::published::{self, Figures as Published};
-use crate::csv_table;
 use crate::experiment::suite::aead::{self, Verdict};
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
 use crate::stats::Spread;
@@ -218,17 +218,22 @@ pub fn csv(campaign: &SuiteCampaign) -> String {
         "quantity",
         "unit",
         "value",
+        "congestion",
+        "steal_percent",
+        "others_percent",
     ];
     let of = |row: &Row| -> Vec<_> {
-        row.case.quantities.iter().filter_map(|&of| csv_cells(campaign, row, of)).collect()
+        let cells = row.case.quantities.iter().filter_map(|&of| csv_cells(campaign, row, of));
+        cells.map(|cells| (cells, &campaign.environment)).collect()
     };
-    csv_table::text(head, campaign.rows.iter().flat_map(of))
+    with_place(head, campaign.rows.iter().flat_map(of))
 }
 
 /// `None`: the measurement does not stand or has no such value.
-fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 12]> {
+fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 15]> {
     let value = row.value(quantity)?;
     let (name, unit) = quantity.name();
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     Some([
         campaign.name.clone(),
         row.case.section.clone(),
@@ -242,6 +247,9 @@ fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<
         name.to_owned(),
         unit.to_owned(),
         value.to_string(),
+        row.case.task.congestion().to_string(),
+        number(row.cpu.and_then(|cpu| cpu.steal_percent())),
+        number(row.cpu.and_then(|cpu| cpu.foreign_percent())),
     ])
 }
 

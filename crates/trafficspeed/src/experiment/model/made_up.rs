@@ -7,6 +7,7 @@ use super::real::Real;
 use super::stages::{Calls, Live, LiveEnd, Raw, Suite, Timed};
 use super::{Case, Compared, Model, compare, judge};
 use crate::experiment::environment::Environment;
+use crate::load::congestion::CongestionControl;
 use crate::system::SystemInfo;
 
 /// Packet lengths and pieces of its streams.
@@ -94,7 +95,7 @@ pub fn model(errors: &[f64; 2]) -> Model {
             cpus: 2.0,
             softirq: 0.1,
             counts,
-            each: Vec::new(),
+            each: vec![1e9, 1.1e9, 1.2e9],
             cpu_range: (0.0, 1.0),
             facts: SystemInfo::default(),
         };
@@ -105,6 +106,7 @@ pub fn model(errors: &[f64; 2]) -> Model {
     let (environment, stages) = (Environment::default(), Vec::new());
     Model {
         environment,
+        congestion: Some(CongestionControl::default()),
         raw,
         stages,
         costs,

@@ -8,7 +8,7 @@ use vpnd_swarm::churn::Counts;
 use super::SoakPlan;
 use super::judgement::{Judgement, judge};
 use super::sample::Sample;
-use crate::observe::HostInfo;
+use crate::experiment::environment::Environment;
 use crate::system::SystemInfo;
 use crate::system::vpnd::Counters;
 
@@ -20,7 +20,7 @@ pub struct SoakResults {
     pub processes: u32,
     /// Decided which session acted when and how.
     pub seed: u64,
-    pub host: HostInfo,
+    pub environment: Environment,
     pub facts: SystemInfo,
     /// The actions of the sessions, and their traffic.
     pub done: Counts,
@@ -56,12 +56,12 @@ pub struct Incident {
 }
 
 impl SoakResults {
-    pub fn new(plan: &SoakPlan, host: HostInfo, facts: SystemInfo) -> Self {
+    pub fn new(plan: &SoakPlan, environment: Environment, facts: SystemInfo) -> Self {
         Self {
             clients: plan.clients,
             processes: plan.processes,
             seed: plan.seed,
-            host,
+            environment,
             facts,
             done: Counts::default(),
             kills: 0,
@@ -126,7 +126,7 @@ pub(crate) mod samples {
             clients: 5,
             processes: 1,
             seed: 3,
-            host: HostInfo::read(),
+            environment: Environment::default(),
             facts: SystemInfo::default(),
             done: Counts { left: 2, ..Counts::default() },
             kills: 1,

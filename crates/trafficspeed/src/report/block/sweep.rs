@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use super::pictures::style;
-use super::{best_sealed, csv_cells, fill_page, mb, no_difference, number, problems};
-use crate::csv_table;
+use super::{best_sealed, fill_page, mb, no_difference, number, problems};
 use crate::experiment::block::{BlockReport, Way};
 use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::grid::Grid;
@@ -66,8 +65,7 @@ pub fn table(reports: &[BlockReport], width: Option<usize>) -> String {
 }
 
 pub fn csv(reports: &[BlockReport]) -> String {
-    let rows = reports.iter().flat_map(|report| report.cases.iter().map(|case| csv_cells(report, case)));
-    csv_table::text(super::CSV_HEAD, rows)
+    super::csv_of(reports)
 }
 
 pub fn html(reports: &[BlockReport]) -> String {
