@@ -189,7 +189,8 @@ pub struct SystemArgs {
     /// Measure without encryption (together with --cipher: also without).
     #[arg(long)]
     pub no_encryption: bool,
-    /// The CPU priority of the systems: what each takes by itself, or the same for all; both, to see what it brings.
+    /// The CPU priority of the systems: what each takes by itself, or the same for all; by default the first, beside other VPNs
+    /// and in `compare` both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
     /// Do not measure a system a second time in each round, which shows how far a system differs from itself.
@@ -346,6 +347,11 @@ impl SystemArgs {
 
     fn all(&self) -> Vec<Subject> {
         Subject::all(&self.vpn, &self.ciphers(), self.command_up.len())
+    }
+
+    /// The measured systems with the priorities that are usual, and one of them as its own control.
+    pub fn subjects_and_control(&self) -> Vec<Subject> {
+        self.with_control(self.subjects(Subject::usual_priorities(&self.vpn)), |_| false)
     }
 
     /// The same with one of them as its own control, unless the user does without: the one that `is_wanted`, or the first VPN.

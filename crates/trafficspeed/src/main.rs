@@ -56,7 +56,6 @@ use trafficspeed::report::chart::png;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::results::Results;
 use trafficspeed::report::{self, files, stream};
-use trafficspeed::system::Priority;
 
 fn main() -> ExitCode {
     let matches = Cli::command().try_get_matches().unwrap_or_else(|error| naming_known(error).exit());
@@ -117,7 +116,7 @@ fn say_left_out(systems: &SystemArgs, output: &OutputArgs) {
 fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let cpus = HostInfo::read().cpus;
     let plan = TrafficPlan {
-        subjects: args.systems.with_control(args.systems.subjects(&[Priority::Own]), |_| false),
+        subjects: args.systems.subjects_and_control(),
         clients: args.clients.clone(),
         settings: Settings { far: args.to, ..args.work.settings(args.threads(cpus)) },
         links: args.systems.links(args.work.congestion),

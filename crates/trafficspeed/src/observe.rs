@@ -237,6 +237,15 @@ pub fn cipher_cpu_flags() -> Vec<String> {
     TELLING.iter().filter(|flag| present.contains(flag)).map(|flag| (*flag).to_owned()).collect()
 }
 
+/// The machine's load average of the last minute, if /proc says it.
+pub fn load_average() -> Option<f64> {
+    first_number(&fs::read_to_string("/proc/loadavg").ok()?)
+}
+
+fn first_number(text: &str) -> Option<f64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// The first value of `key` in /proc/cpuinfo; empty if there is none.
 fn cpu_info(key: &str) -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

@@ -257,6 +257,13 @@ impl Subject {
         subjects
     }
 
+    /// The priorities with which `kinds` are measured if nobody names any: beside a VPN that takes none both, so that no
+    /// figure of a comparison owes something to the scheduler in silence; otherwise what each takes by itself.
+    pub fn usual_priorities(kinds: &[Kind]) -> &'static [Priority] {
+        let takes_none = |kind: &Kind| *kind != Kind::None && !kind.profile().has_priority;
+        if kinds.iter().any(takes_none) { &[Priority::Own, Priority::Same] } else { &[Priority::Own] }
+    }
+
     /// Each of `subjects` with each of `priorities`; a system that takes no priority of its own stays as it is.
     pub fn with_priorities(subjects: &[Self], priorities: &[Priority]) -> Vec<Self> {
         let mut all = Vec::new();
@@ -479,6 +486,9 @@ mod tests {
         let both = Subject::with_priorities(&subjects, &[Priority::Own, Priority::Same]);
         let labels: Vec<_> = both.iter().map(|subject| subject.label()).collect();
         assert_eq!(labels, ["vpnd", "vpnd, no priority", "OpenVPN", "plain routing"]);
+        let usual = Subject::usual_priorities;
+        assert_eq!(usual(&[Kind::Vpnd, Kind::None]), [Priority::Own], "nobody to compare with");
+        assert_eq!(usual(&[Kind::Vpnd, Kind::Openvpn]), [Priority::Own, Priority::Same]);
         let without = Subject::with_priorities(&subjects, &[Priority::Same]);
         assert_eq!(without.iter().filter(|subject| subject.priority == Priority::Same).count(), 1);
     }

@@ -15,11 +15,21 @@ use crate::lab::emulator::impairment::{Rate, Span};
 use crate::load::block::place::PlaceOptions;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
 use crate::load::congestion::CongestionControl;
-use crate::system::{Cipher, Kind, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// Arguments that make no sense between real hosts: those about the lab, its system and its target.
-const LAB_ONLY: [&str; 9] =
-    ["delays", "rate", "target_cpu", "target", "overwrite", "vpn", "cipher", "vpnd", "named_programs"];
+const LAB_ONLY: [&str; 10] = [
+    "delays",
+    "rate",
+    "target_cpu",
+    "target",
+    "overwrite",
+    "vpn",
+    "priority",
+    "cipher",
+    "vpnd",
+    "named_programs",
+];
 
 /// Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each answer
 /// through a VPN's tunnel.
@@ -83,6 +93,9 @@ pub struct BlockArgs {
     /// Its cipher; AES-256-GCM by default, or its own choice if it can't be told to use that.
     #[arg(long, value_enum)]
     pub cipher: Option<Cipher>,
+    /// Its CPU priority: what it takes by itself, or that of any other process, as other VPNs have it.
+    #[arg(long, value_enum, default_value = "own")]
+    pub priority: Priority,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
@@ -168,7 +181,10 @@ impl BlockArgs {
             rate: self.rate.first().copied(),
             cpu: self.target_cpu.first().copied(),
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
-            subject: Subject::new(self.vpn, self.cipher.unwrap_or_else(|| cipher_of(self.vpn))),
+            subject: Subject {
+                priority: self.priority,
+                ..Subject::new(self.vpn, self.cipher.unwrap_or_else(|| cipher_of(self.vpn)))
+            },
             programs: self
                 .vpnd
                 .iter()
@@ -234,6 +250,8 @@ mod tests {
         let cipher = |line: &str| read(line).unwrap().subject.cipher;
         assert_eq!((cipher(""), cipher("--vpn strongswan")), (Cipher::Aes256Gcm, Cipher::Aes256Gcm));
         assert_eq!((cipher("--vpn wireguard-go"), cipher("--vpn none")), (Cipher::Auto, Cipher::Auto));
+        let subject = |line: &str| read(line).unwrap().subject.label();
+        assert_eq!(subject("--priority same"), "vpnd, aes-256-gcm, no priority");
         let line = "x --quick --rate 100mbit,1gbit --target-cpu 10%,50%";
         let args = Program::try_parse_from(line.split_whitespace()).unwrap().block;
         let limits: Vec<_> =

@@ -14,7 +14,6 @@ use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
 use crate::load::tcp::{Job, MAX_STREAMS, Shape, Way};
-use crate::system::Priority;
 
 /// Rest between two round trips that are measured beside other load, in microseconds.
 const PING_PAUSE_US: u32 = 10_000;
@@ -189,7 +188,7 @@ impl PathArgs {
     }
 
     fn lab(&self) -> Result<LabPath, String> {
-        let subjects = self.systems.with_control(self.systems.subjects(&[Priority::Own]), |_| false);
+        let subjects = self.systems.subjects_and_control();
         let links = self.systems.links(self.congestion[0]);
         Ok(LabPath { subjects, far: self.to, links, programs: self.systems.programs()? })
     }

@@ -17,7 +17,7 @@ use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
 use crate::observe::HostInfo;
 use crate::system::vpnd::Code;
-use crate::system::{Cipher, Kind, Programs};
+use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// `trafficspeed suite`.
 #[derive(Clone, Debug, Args)]
@@ -60,6 +60,10 @@ pub struct ScaleArgs {
     /// Systems to measure beside plain routing, each with those of the ciphers that it has, or with its own choice.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "vpnd")]
     pub vpn: Vec<Kind>,
+    /// The CPU priority of the systems: what each takes by itself, or the same for all; by default the first, beside other VPNs
+    /// both.
+    #[arg(long, value_delimiter = ',', value_enum)]
+    pub priority: Vec<Priority>,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
@@ -86,7 +90,7 @@ pub struct ScaleArgs {
 /// `trafficspeed suite ipsec`.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("pairs", |arg| {
-    arg.conflicts_with_all(["vpn", "named_programs", "cipher", "vpnd", "to", "offload", "mtu", "topology", "hogs", "LinkArgs"])
+    arg.conflicts_with_all(["vpn", "priority", "named_programs", "cipher", "vpnd", "to", "offload", "mtu", "topology", "hogs", "LinkArgs"])
 }))]
 pub struct IpsecArgs {
     /// The scale.
@@ -178,6 +182,14 @@ impl ScaleArgs {
         self.vpn.iter().copied().filter(|kind| *kind != Kind::None).collect()
     }
 
+    fn priorities(&self) -> Vec<Priority> {
+        if self.priority.is_empty() {
+            Subject::usual_priorities(&self.vpn).to_vec()
+        } else {
+            self.priority.clone()
+        }
+    }
+
     fn links(&self) -> LinkSettings {
         let (emulation, congestion) = (self.link.emulation(), self.congestion);
         LinkSettings { emulation, congestion, ..self.lab.links() }
@@ -242,6 +254,7 @@ impl IpsecArgs {
             programs: self.scale.programs(),
             control: !self.scale.no_control,
             kinds: self.scale.kinds(),
+            priorities: self.scale.priorities(),
         }
     }
 }
@@ -269,6 +282,7 @@ impl AeadArgs {
             programs: self.scale.programs(),
             control: !self.scale.no_control,
             kinds: self.scale.kinds(),
+            priorities: self.scale.priorities(),
         })
     }
 }
@@ -308,7 +322,9 @@ mod tests {
             [
                 "plain routing",
                 "vpnd, auth-only",
+                "vpnd, auth-only, no priority",
                 "vpnd, aes-256-gcm",
+                "vpnd, aes-256-gcm, no priority",
                 "strongSwan, auth-only",
                 "strongSwan, aes-256-gcm",
                 "wireguard-go"

@@ -9,7 +9,7 @@ use super::load::size;
 use crate::experiment::verify::VerifyPlan;
 use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
-use crate::system::{Cipher, Kind, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// Comparing with other generators.
 #[derive(Clone, Debug, Args)]
@@ -20,6 +20,9 @@ pub struct VerifyArgs {
     /// Its cipher.
     #[arg(long, value_enum, default_value = "auto")]
     pub cipher: Cipher,
+    /// Its CPU priority: what it takes by itself, or that of any other process.
+    #[arg(long, value_enum, default_value = "own")]
+    pub priority: Priority,
     /// Streams at once.
     #[arg(short = 'P', long = "parallel", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=32))]
     pub streams: u32,
@@ -63,7 +66,7 @@ impl VerifyArgs {
         let named = super::named(Programs::default(), &self.named_programs);
         let (emulation, congestion) = (self.link.emulation(), self.congestion);
         VerifyPlan {
-            subject: Subject::new(self.vpn, self.cipher),
+            subject: Subject { priority: self.priority, ..Subject::new(self.vpn, self.cipher) },
             programs: self.vpnd.iter().fold(named, |all, path| all.with("vpnd", path.clone())),
             links: LinkSettings { emulation, congestion, ..LinkSettings::default() },
             ip: self.ip.number(),
@@ -93,6 +96,7 @@ mod tests {
         assert_eq!((usual.write_bytes, usual.window, usual.ip), (128 << 10, None, 4));
         let other = plan("trafficspeed verify --vpn none -P 4 -w 1M -C reno --program iperf3=/opt/iperf3");
         assert_eq!((other.streams, other.window), (4, Some(1 << 20)));
+        assert_eq!(plan("trafficspeed verify --priority same").subject.label(), "vpnd, no priority");
         assert_eq!(other.links.congestion.name(), "reno");
     }
 }

@@ -6,11 +6,20 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::interrupt::Interrupt;
 use crate::lab::LabError;
 use crate::lab::enter::end_with_parent;
+use crate::observe::load_average;
 
 /// Terms between two looks at the clock: well under a millisecond.
 const TERMS: u32 = 50_000;
+
+/// The load average has shown the hogs once it is this share of their number: after two to three minutes.
+const SHOWN: f64 = 0.93;
+/// So long it may take: a load average of 0 comes to 0.95 of its end in three minutes.
+pub const LOAD_TIMEOUT: Duration = Duration::from_secs(200);
+/// Between two looks at it; the kernel renews it every five seconds.
+const LOAD_PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct Hogs(Vec<Child>);
@@ -36,6 +45,18 @@ impl Hogs {
         Ok(hogs)
     }
 
+    /// Waits until the load average of the last minute shows them, as the original experiment did before it measured. It grows
+    /// towards their number as an average over a minute does.
+    pub fn await_load(&self, interrupt: &Interrupt) {
+        let end = Instant::now() + LOAD_TIMEOUT;
+        while load_average().is_some_and(|load| !shows(load, self.0.len()))
+            && Instant::now() < end
+            && !interrupt.is_set()
+        {
+            std::thread::sleep(LOAD_PERIOD);
+        }
+    }
+
     /// How many still run.
     pub fn running(&mut self) -> usize {
         self.0.iter_mut().filter_map(|child| child.try_wait().ok()).filter(Option::is_none).count()
@@ -50,6 +71,11 @@ impl Drop for Hogs {
             let _ = child.wait();
         }
     }
+}
+
+/// Whether the load average has come to that of so many hogs.
+fn shows(load_average: f64, hogs: usize) -> bool {
+    load_average >= SHOWN * hogs as f64
 }
 
 /// The work of one hog.
@@ -85,5 +111,16 @@ mod tests {
         assert!((pi - std::f64::consts::PI).abs() < 1e-3, "{pi}");
         assert!(since.elapsed() >= Duration::from_millis(50));
         assert_eq!(compute(Instant::now()), 0.0, "one that is late does nothing");
+    }
+
+    #[test]
+    fn the_load_average_is_awaited_for_minutes_and_not_forever() {
+        assert!(shows(0.0, 0) && shows(1.9, 2) && !shows(1.8, 2) && !shows(0.0, 1));
+        // What an average over a minute has come to at the timeout, from nothing.
+        assert!(shows(2.0 * (1.0 - (-LOAD_TIMEOUT.as_secs_f64() / 60.0).exp()), 2));
+        let interrupt = Interrupt::default();
+        let since = Instant::now();
+        Hogs::default().await_load(&interrupt);
+        assert!(since.elapsed() < LOAD_PERIOD, "no hogs, no wait");
     }
 }

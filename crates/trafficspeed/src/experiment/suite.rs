@@ -5,6 +5,7 @@
 
 pub mod aead;
 pub mod ipsec;
+mod quantity;
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::environment::Environment;
 use super::event::Event;
 use super::figures::{Figures, figures, point};
 use super::generate::{Search, SearchOutcome, Second, fresh};
-use super::hog::Hogs;
+use super::hog::{self, Hogs};
 use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
@@ -22,8 +23,10 @@ use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
+use crate::observe::load_average;
 use crate::system::vpnd::{Code, Vpnd};
-use crate::system::{AGAIN, Cipher, Kind, Programs, Subject, System, SystemError, SystemInfo};
+use crate::system::{AGAIN, Cipher, Kind, Priority, Programs, Subject, System, SystemError, SystemInfo};
+pub use quantity::Quantity;
 
 /// How the names of the sweeps' sections begin.
 pub const SWEEP: &str = "Sweep: ";
@@ -34,70 +37,6 @@ const CASE_TIME: Duration = Duration::from_millis(600);
 const SEARCH_TRIALS: u32 = 9;
 /// How much longer than its measurement a CPU hog may live, should nobody end it.
 const HOG_GRACE: Duration = Duration::from_secs(60);
-
-/// A figure that a report shows of a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Quantity {
-    Throughput,
-    /// Messages that arrived per second.
-    Packets,
-    /// Messages that never arrived, of those that were sent.
-    Loss,
-    /// Messages that arrived, of those that the rate asked for.
-    Delivered,
-    /// Requests answered per second.
-    Transactions,
-    /// Median of the round trips.
-    RoundTrip,
-    Delay,
-    /// 99 % of the one-way delays were at most this long.
-    Delay99,
-    Jitter,
-    /// Half of the differences of neighbours' delays were at most this long.
-    Variation50,
-    Variation95,
-    Variation99,
-}
-
-impl Quantity {
-    /// Its name and unit.
-    pub fn name(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Throughput => ("throughput", "Mbit/s"),
-            Self::Packets => ("received", "packets/s"),
-            Self::Loss => ("lost", "%"),
-            Self::Delivered => ("delivered", "%"),
-            Self::Transactions => ("transactions", "1/s"),
-            Self::RoundTrip => ("round trip, median", "µs"),
-            Self::Delay => ("one-way delay, mean", "ms"),
-            Self::Delay99 => ("one-way delay, 99 %", "ms"),
-            Self::Jitter => ("jitter (RFC 3550)", "ms"),
-            Self::Variation50 => ("delay variation, 50 %", "ms"),
-            Self::Variation95 => ("delay variation, 95 %", "ms"),
-            Self::Variation99 => ("delay variation, 99 %", "ms"),
-        }
-    }
-
-    /// Its value in that unit.
-    pub fn of(self, figures: &Figures) -> Option<f64> {
-        let variation = |share: f64| figures.variation.as_ref().map(|variation| variation.at(share) / 1e3);
-        match self {
-            Self::Throughput => Some(figures.received_bits_per_second / 1e6),
-            Self::Packets => figures.received_per_second,
-            Self::Loss => figures.lost_percent,
-            Self::Delivered => figures.delivered_percent,
-            Self::Transactions => figures.transactions_per_second,
-            Self::RoundTrip => figures.round_trip.as_ref().map(|trip| trip.p50_us),
-            Self::Delay => figures.delay.as_ref().map(|delay| delay.mean_us / 1e3),
-            Self::Delay99 => figures.delay.as_ref().map(|delay| delay.p99_us / 1e3),
-            Self::Jitter => figures.jitter_us.map(|jitter| jitter / 1e3),
-            Self::Variation50 => variation(0.5),
-            Self::Variation95 => variation(0.95),
-            Self::Variation99 => variation(0.99),
-        }
-    }
-}
 
 /// One measurement of a stage.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -142,6 +81,8 @@ pub struct SuitePlan {
     pub stages: Vec<Stage>,
     /// How often each case is measured.
     pub repeats: u32,
+    /// Measure beside CPU hogs only once the load average shows them, which takes minutes.
+    pub await_load: bool,
     pub programs: Programs,
 }
 
@@ -197,6 +138,9 @@ pub struct Row {
     #[serde(default)]
     pub search: Option<SearchOutcome>,
     pub cpu: Option<CpuUse>,
+    /// The machine's load average of the last minute as a measurement beside CPU hogs began.
+    #[serde(default)]
+    pub load_average: Option<f64>,
     /// Why nothing came out, or what was wrong with it.
     pub error: Option<String>,
 }
@@ -241,7 +185,9 @@ impl Stage {
     /// Its name in reports.
     pub fn label(&self) -> String {
         let name = match (self.subject.kind, self.subject.cipher) {
-            (Kind::Vpnd, cipher) if !self.among_others => cipher.name().to_owned(),
+            (Kind::Vpnd, cipher) if !self.among_others && self.subject.priority == Priority::Own => {
+                cipher.name().to_owned()
+            }
             _ => Subject { again: false, ..self.subject }.label(),
         };
         let code = if self.code == Code::WithoutAes { ", without AES instructions" } else { "" };
@@ -261,7 +207,7 @@ impl Stage {
 
     fn system(&self, programs: &Programs) -> Result<Box<dyn System>, SystemError> {
         if self.subject.kind == Kind::Vpnd && self.code != Code::Native {
-            return Ok(Box::new(Vpnd::with_code(programs.clone(), self.subject.cipher, self.code)));
+            return Ok(Box::new(Vpnd::with_code(programs, self.subject, self.code)));
         }
         self.subject.system(programs)
     }
@@ -272,8 +218,9 @@ pub(super) fn are_several(kinds: &[Kind]) -> bool {
     kinds.iter().any(|kind| !matches!(kind, Kind::Vpnd | Kind::None))
 }
 
-/// What is measured of `kinds` with `ciphers`: each system with those that it has, or with its own choice if it has none.
-pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher]) -> Vec<Subject> {
+/// What is measured of `kinds` with `ciphers`: each system with those that it has, or with its own choice if it has none; and
+/// with each of `priorities` that it may take.
+pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher], priorities: &[Priority]) -> Vec<Subject> {
     let of = |&kind: &Kind| {
         let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);
         let mut subjects: Vec<Subject> =
@@ -283,7 +230,7 @@ pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher]) -> Vec<Subject> {
         }
         subjects
     };
-    kinds.iter().flat_map(of).collect()
+    Subject::with_priorities(&kinds.iter().flat_map(of).collect::<Vec<_>>(), priorities)
 }
 
 impl SuitePlan {
@@ -299,7 +246,11 @@ impl SuitePlan {
             let trials = case.search.map(|search| SEARCH_TRIALS * once(search.trial_times(case.times)));
             once(case.times) + trials.unwrap_or_default()
         };
-        let stage = |stage: &Stage| STAGE_TIME + stage.cases.iter().map(case).sum::<Duration>();
+        let stage = |stage: &Stage| {
+            let waits = self.await_load && stage.cases.iter().any(|case| case.hogs > 0);
+            let load = if waits { hog::LOAD_TIMEOUT } else { Duration::ZERO };
+            STAGE_TIME + load + stage.cases.iter().map(case).sum::<Duration>()
+        };
         self.stages.iter().map(stage).sum::<Duration>() * self.repeats
     }
 }
@@ -411,7 +362,7 @@ fn run_stage(
         let on_interval = |number, moment: &IntervalSamples| {
             report_interval(progress, (&label, repeat), case, number, moment)
         };
-        let measured = measure(&mut testbed, case, on_interval, interrupt);
+        let measured = measure(&mut testbed, case, plan.await_load, on_interval, interrupt);
         let is_lost = matches!(measured, Err(TestbedError::Pair(_)));
         campaign.add(row(stage, case, repeat, measured), progress);
         if is_lost {
@@ -430,16 +381,23 @@ struct Found {
     figures: Figures,
     search: Option<SearchOutcome>,
     cpu: CpuUse,
+    load_average: Option<f64>,
     fault: Option<String>,
 }
 
 fn measure(
     testbed: &mut Testbed,
     case: &Case,
+    await_load: bool,
     mut on_interval: impl FnMut(usize, &IntervalSamples),
     interrupt: &Interrupt,
 ) -> Result<Found, TestbedError> {
-    let mut hogs = Hogs::start(case.hogs, case.times.warmup + case.times.duration + HOG_GRACE)?;
+    let waiting = if await_load { hog::LOAD_TIMEOUT } else { Duration::ZERO };
+    let mut hogs = Hogs::start(case.hogs, waiting + case.times.warmup + case.times.duration + HOG_GRACE)?;
+    if await_load {
+        hogs.await_load(interrupt);
+    }
+    let load_average = load_average().filter(|_| case.hogs > 0);
     let mut attempt = |task: &Task, times: Times| {
         let trial = Trial { tasks: vec![fresh(task)], ip: case.ip, times };
         let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
@@ -469,6 +427,7 @@ fn measure(
         figures,
         search: found,
         cpu: measured.cpu,
+        load_average,
         fault: (!faults.is_empty()).then(|| faults.join("; ")),
     })
 }
@@ -480,9 +439,11 @@ pub(super) fn faults(reports: &EndReports) -> Vec<String> {
 }
 
 fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedError>) -> Row {
-    let (figures, search, cpu, error) = match measured {
-        Ok(Found { figures, search, cpu, fault }) => (Some(figures), search, Some(cpu), fault),
-        Err(error) => (None, None, None, Some(error.to_string())),
+    let (figures, search, cpu, load_average, error) = match measured {
+        Ok(Found { figures, search, cpu, load_average, fault }) => {
+            (Some(figures), search, Some(cpu), load_average, fault)
+        }
+        Err(error) => (None, None, None, None, Some(error.to_string())),
     };
     Row {
         label: stage.label(),
@@ -494,6 +455,7 @@ fn row(stage: &Stage, case: &Case, repeat: u32, measured: Result<Found, TestbedE
         figures,
         search,
         cpu,
+        load_average,
         error,
     }
 }

@@ -80,6 +80,17 @@ pub fn sentences(verdicts: &[Verdict]) -> Vec<String> {
     verdicts.iter().map(sentence).collect()
 }
 
+/// What the load average was beside CPU hogs.
+pub fn load_averages(campaign: &SuiteCampaign) -> Option<String> {
+    let loads: Vec<f64> = campaign.rows.iter().filter_map(|row| row.load_average).collect();
+    let spread = Spread::of(&loads)?;
+    let hogs = campaign.rows.iter().map(|row| row.case.hogs).max().unwrap_or_default();
+    let text = spread.text(|load| format!("{load:.2}"));
+    Some(format!(
+        "As measurements beside {hogs} CPU hogs began, the machine's load average of the last minute was {text}."
+    ))
+}
+
 /// The verdicts of a campaign that asks for them.
 fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
     if campaign.name == "aead" { aead::verdicts(campaign) } else { Vec::new() }
@@ -92,9 +103,8 @@ pub fn table(campaign: &SuiteCampaign, width: Option<usize>) -> String {
     for section in &sections {
         put(&mut text, &section.name, &section.grid().text(width));
     }
-    for sentence in
-        sentences(&verdicts(campaign)).into_iter().chain(sections.iter().flat_map(Section::remarks))
-    {
+    let remarks = sections.iter().flat_map(Section::remarks);
+    for sentence in sentences(&verdicts(campaign)).into_iter().chain(load_averages(campaign)).chain(remarks) {
         put_line(&mut text, &sentence);
     }
     put_line(&mut text, DEFINITIONS);
@@ -211,6 +221,7 @@ pub fn csv(campaign: &SuiteCampaign) -> String {
         "case",
         "ip",
         "hogs",
+        "load_average",
         "system",
         "without_aes",
         "link_mtu",
@@ -230,7 +241,7 @@ pub fn csv(campaign: &SuiteCampaign) -> String {
 }
 
 /// `None`: the measurement does not stand or has no such value.
-fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 15]> {
+fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 16]> {
     let value = row.value(quantity)?;
     let (name, unit) = quantity.name();
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
@@ -240,6 +251,7 @@ fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<
         row.case.name.clone(),
         row.case.ip.to_string(),
         row.case.hogs.to_string(),
+        number(row.load_average),
         row.label.clone(),
         (row.code == Code::WithoutAes).to_string(),
         row.link_mtu.map_or_else(String::new, |mtu| mtu.to_string()),
@@ -306,6 +318,7 @@ pub(crate) mod tests {
             }),
             search: None,
             cpu: None,
+            load_average: None,
             error: None,
         }
     }
@@ -333,6 +346,14 @@ pub(crate) mod tests {
 
     #[test]
     fn values_stand_beside_their_system_and_broken_ones_do_not_count() {
+        let mut loaded = campaign();
+        assert_eq!(load_averages(&loaded), None);
+        for (row, load) in loaded.rows.iter_mut().zip([1.9, 2.0]) {
+            (row.case.hogs, row.load_average) = (2, Some(load));
+        }
+        assert!(load_averages(&loaded).unwrap().ends_with(
+            "beside 2 CPU hogs began, the machine's load average of the last minute was 1.95 (1.90–2.00)."
+        ));
         let sections = sections(&campaign());
         assert_eq!(
             (sections.len(), &sections[0].columns[..]),

@@ -127,10 +127,10 @@ impl Vpnd {
         Self { priority: subject.priority, ..Self::new(programs.clone(), subject.cipher) }
     }
 
-    /// vpnd with `cipher` as this machine code.
-    pub fn with_code(programs: Programs, cipher: Cipher, code: Code) -> Self {
+    /// vpnd as this machine code.
+    pub fn with_code(programs: &Programs, subject: Subject, code: Code) -> Self {
         let backend = (code == Code::WithoutAes).then_some(RESTRICTABLE);
-        Self { code, backend, ..Self::new(programs, cipher) }
+        Self { code, backend, ..Self::of(programs, subject) }
     }
 
     /// The words that start vpnd with its machine code: the program, and what comes before its own arguments.
@@ -485,7 +485,11 @@ mod tests {
         let init =
             "# written by init\nname = \"x\"\n\n[policy]\n# closed by default\nclient_to_client = false\n";
         let programs = Programs::default;
-        let without_aes = Vpnd::with_code(programs(), Cipher::Aes256Gcm, Code::WithoutAes);
+        let without_aes = Vpnd::with_code(
+            &programs(),
+            Subject::new(super::super::Kind::Vpnd, Cipher::Aes256Gcm),
+            Code::WithoutAes,
+        );
         let edited = without_aes.config(init, Path::new("/run/x/admin.sock")).unwrap();
         assert!(
             edited.contains("# written by init") && edited.contains("client_to_client = true"),

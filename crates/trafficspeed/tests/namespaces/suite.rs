@@ -45,6 +45,8 @@ fn ipsecs_parts_are_measured_idle_and_beside_hogs_and_written_as_reports() {
     let hogs: Vec<_> =
         report["rows"].as_array().expect("rows").iter().map(|row| &row["case"]["hogs"]).collect();
     assert_eq!(hogs, [0, 1, 0, 1]);
+    let loads = report["rows"].as_array().expect("rows").iter().map(|row| row["load_average"].is_number());
+    assert_eq!(loads.collect::<Vec<_>>(), [false, true, false, true]);
     assert!(
         report["systems"][1]["facts"]["cipher"].as_str().is_some_and(|used| used.starts_with("auth-only"))
     );

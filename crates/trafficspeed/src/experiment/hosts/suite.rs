@@ -130,6 +130,7 @@ fn empty_row(label: String, case: &Case, repeat: u32, why: &str) -> Row {
         figures: None,
         search: None,
         cpu: None,
+        load_average: None,
         error: Some(why.to_owned()),
     }
 }

@@ -16,7 +16,7 @@ use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
 use crate::stats::Spread;
 use crate::system::vpnd::Code;
-use crate::system::{Cipher, Kind, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// The largest segment of the original measurement.
 pub const MSS: u32 = 1_334;
@@ -51,29 +51,34 @@ pub struct Options {
     pub control: bool,
     /// The systems beside plain routing.
     pub kinds: Vec<Kind>,
+    /// The CPU priorities of those that take one.
+    pub priorities: Vec<Priority>,
 }
 
 pub fn plan(options: &Options) -> SuitePlan {
-    let stage = |kind, cipher, code, cases| Stage {
-        subject: Subject::new(kind, cipher),
+    let stage = |subject, code, cases| Stage {
+        subject,
         code,
         links: options.links,
         among_others: are_several(&options.kinds),
         cases,
     };
-    let mut stages = vec![stage(Kind::None, Cipher::None, Code::Native, cases(options, Code::Native))];
+    let mut stages =
+        vec![stage(Subject::new(Kind::None, Cipher::None), Code::Native, cases(options, Code::Native))];
     for &code in &options.codes {
         // The others' code is what it is: they are not told to do without AES instructions.
         let is_measured = |subject: &Subject| code == Code::Native || subject.kind == Kind::Vpnd;
-        let measured = subjects(&options.kinds, &options.ciphers).into_iter().filter(is_measured);
-        stages
-            .extend(measured.map(|subject| stage(subject.kind, subject.cipher, code, cases(options, code))));
+        let measured =
+            subjects(&options.kinds, &options.ciphers, &options.priorities).into_iter().filter(is_measured);
+        stages.extend(measured.map(|subject| stage(subject, code, cases(options, code))));
         if options.control {
             let of_code: Vec<Stage> = stages.iter().filter(|stage| stage.code == code).cloned().collect();
             stages.extend(Stage::control(&of_code));
         }
         if options.kinds.contains(&Kind::Vpnd) {
-            stages.push(stage(Kind::Vpnd, Cipher::Auto, code, Vec::new()));
+            let priority = options.priorities.first().copied().unwrap_or_default();
+            let choice = Subject { priority, ..Subject::new(Kind::Vpnd, Cipher::Auto) };
+            stages.push(stage(choice, code, Vec::new()));
         }
     }
     let about = format!(
@@ -91,6 +96,7 @@ pub fn plan(options: &Options) -> SuitePlan {
         far: options.far,
         stages,
         repeats: options.repeats,
+        await_load: false,
         programs: options.programs.clone(),
     }
 }
@@ -144,18 +150,21 @@ pub struct Verdict {
 pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
     let mut verdicts: Vec<Verdict> = Vec::new();
     for stage in &campaign.stages {
-        let is_choice =
-            stage.subject.is_some_and(|subject| subject.cipher == Cipher::Auto) && stage.error.is_none();
-        if is_choice && !verdicts.iter().any(|verdict| verdict.code == stage.code) {
-            verdicts.push(verdict(campaign, stage.code, &stage.facts.cipher));
+        let is_choice = |subject: &Subject| subject.kind == Kind::Vpnd && subject.cipher == Cipher::Auto;
+        let Some(subject) = stage.subject.filter(is_choice).filter(|_| stage.error.is_none()) else {
+            continue;
+        };
+        if !verdicts.iter().any(|verdict| verdict.code == stage.code) {
+            verdicts.push(verdict(campaign, stage.code, subject, &stage.facts.cipher));
         }
     }
     verdicts
 }
 
-fn verdict(campaign: &SuiteCampaign, code: Code, chosen: &str) -> Verdict {
+/// `chosen` in words is what vpnd chose as `choice`.
+fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) -> Verdict {
     let name = chosen.split(' ').next().unwrap_or(chosen);
-    let of = |cipher| throughputs(campaign, code, Subject::new(Kind::Vpnd, cipher));
+    let of = |cipher| throughputs(campaign, code, Subject { cipher, ..choice });
     let measured: Vec<(&str, Rounds, Spread)> =
         [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
             .into_iter()
@@ -248,6 +257,7 @@ mod tests {
             programs: Programs::default(),
             control: false,
             kinds: vec![Kind::Vpnd],
+            priorities: vec![Priority::Own],
         }
     }
 
@@ -270,6 +280,7 @@ mod tests {
                         figures: Some(Figures { received_bits_per_second: mbit * 1e6, ..Figures::default() }),
                         search: None,
                         cpu: None,
+                        load_average: None,
                         error: None,
                     });
                 }
@@ -320,6 +331,10 @@ mod tests {
             control.rows.push(row);
         }
         assert_eq!(verdicts(&control)[0].right, Some(true), "a cipher differs as much from itself");
+        let mut among = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [400.0, 420.0]));
+        let other = Subject::new(Kind::WireguardGo, Cipher::Auto);
+        among.stages.insert(0, StageInfo { subject: Some(other), ..StageInfo::default() });
+        assert_eq!(verdicts(&among)[0].right, Some(false), "another's choice is none of vpnd's");
         let unknown = right("aes-128-gcm (ring)", [800.0, 820.0], [400.0, 420.0]);
         assert_eq!(unknown.right, None, "what was not measured cannot be judged");
         let mut once = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [400.0, 420.0]));

@@ -17,7 +17,7 @@ use crate::load::message::Messages;
 use crate::load::task::{Protocol, Sockets, Task};
 use crate::load::tcp::{Job, Shape, Way};
 use crate::system::vpnd::Code;
-use crate::system::{Cipher, Kind, Programs, Subject};
+use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// The ciphers in the order of the report: no protection first, then what protects more.
 pub const CIPHERS: [Cipher; 6] = [
@@ -98,12 +98,15 @@ pub struct Options {
     pub control: bool,
     /// The systems beside plain routing.
     pub kinds: Vec<Kind>,
+    /// The CPU priorities of those that take one.
+    pub priorities: Vec<Priority>,
 }
 
 /// The suite.
 pub fn plan(options: &Options) -> SuitePlan {
     let plain = Subject::new(Kind::None, Cipher::None);
-    let subjects = std::iter::once(plain).chain(subjects(&options.kinds, &options.ciphers));
+    let subjects =
+        std::iter::once(plain).chain(subjects(&options.kinds, &options.ciphers, &options.priorities));
     let mut stages: Vec<Stage> =
         subjects.map(|subject| stage(options, subject, options.links, cases(options, subject))).collect();
     if options.control {
@@ -127,6 +130,7 @@ pub fn plan(options: &Options) -> SuitePlan {
         far: options.far,
         stages,
         repeats: options.repeats,
+        await_load: !options.quick,
         programs: options.programs.clone(),
     }
 }
@@ -350,7 +354,7 @@ fn mtu_stages(options: &Options, plain: Subject) -> Vec<Stage> {
         let links = LinkSettings { mtu, ..options.links };
         let protected = options.ciphers.iter().filter(|cipher| **cipher == Cipher::Aes256Gcm);
         let protected: Vec<Cipher> = protected.copied().collect();
-        let subjects = subjects(&options.kinds, &protected);
+        let subjects = subjects(&options.kinds, &protected, &options.priorities);
         for subject in std::iter::once(plain).chain(subjects) {
             stages.push(stage(options, subject, links, vec![case.clone()]));
         }
@@ -386,6 +390,7 @@ mod tests {
             programs: Programs::default(),
             control: false,
             kinds: vec![Kind::Vpnd],
+            priorities: vec![Priority::Own],
         }
     }
 

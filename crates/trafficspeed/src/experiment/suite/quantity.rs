@@ -1,0 +1,69 @@
+//! The figures that a suite's report shows.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::figures::Figures;
+
+/// A figure that a report shows of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    Throughput,
+    /// Messages that arrived per second.
+    Packets,
+    /// Messages that never arrived, of those that were sent.
+    Loss,
+    /// Messages that arrived, of those that the rate asked for.
+    Delivered,
+    /// Requests answered per second.
+    Transactions,
+    /// Median of the round trips.
+    RoundTrip,
+    Delay,
+    /// 99 % of the one-way delays were at most this long.
+    Delay99,
+    Jitter,
+    /// Half of the differences of neighbours' delays were at most this long.
+    Variation50,
+    Variation95,
+    Variation99,
+}
+
+impl Quantity {
+    /// Its name and unit.
+    pub fn name(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Throughput => ("throughput", "Mbit/s"),
+            Self::Packets => ("received", "packets/s"),
+            Self::Loss => ("lost", "%"),
+            Self::Delivered => ("delivered", "%"),
+            Self::Transactions => ("transactions", "1/s"),
+            Self::RoundTrip => ("round trip, median", "µs"),
+            Self::Delay => ("one-way delay, mean", "ms"),
+            Self::Delay99 => ("one-way delay, 99 %", "ms"),
+            Self::Jitter => ("jitter (RFC 3550)", "ms"),
+            Self::Variation50 => ("delay variation, 50 %", "ms"),
+            Self::Variation95 => ("delay variation, 95 %", "ms"),
+            Self::Variation99 => ("delay variation, 99 %", "ms"),
+        }
+    }
+
+    /// Its value in that unit.
+    pub fn of(self, figures: &Figures) -> Option<f64> {
+        let variation = |share: f64| figures.variation.as_ref().map(|variation| variation.at(share) / 1e3);
+        match self {
+            Self::Throughput => Some(figures.received_bits_per_second / 1e6),
+            Self::Packets => figures.received_per_second,
+            Self::Loss => figures.lost_percent,
+            Self::Delivered => figures.delivered_percent,
+            Self::Transactions => figures.transactions_per_second,
+            Self::RoundTrip => figures.round_trip.as_ref().map(|trip| trip.p50_us),
+            Self::Delay => figures.delay.as_ref().map(|delay| delay.mean_us / 1e3),
+            Self::Delay99 => figures.delay.as_ref().map(|delay| delay.p99_us / 1e3),
+            Self::Jitter => figures.jitter_us.map(|jitter| jitter / 1e3),
+            Self::Variation50 => variation(0.5),
+            Self::Variation95 => variation(0.95),
+            Self::Variation99 => variation(0.99),
+        }
+    }
+}
