@@ -6,6 +6,7 @@ pub mod block;
 pub mod capacity;
 pub mod chart;
 pub mod csv;
+pub mod delivered;
 pub mod files;
 pub mod grid;
 pub mod headline;

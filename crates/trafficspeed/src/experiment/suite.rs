@@ -34,7 +34,7 @@ pub const SWEEP: &str = "Sweep: ";
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
 const CASE_TIME: Duration = Duration::from_millis(600);
 /// Trials of a search, about.
-const SEARCH_TRIALS: u32 = 9;
+const SEARCH_TRIALS: u32 = 12;
 /// How much longer than its measurement a CPU hog may live, should nobody end it.
 const HOG_GRACE: Duration = Duration::from_secs(60);
 

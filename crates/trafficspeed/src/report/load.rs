@@ -1,6 +1,7 @@
 //! The report of the generators' own commands: a table for people, JSON with iperf3's names, CSV.
 
 pub mod ratios;
+pub mod searched;
 
 use std::fmt::Write as _;
 
@@ -62,6 +63,9 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) 
     }
     if let Some(grid) = ratios::grid(campaign) {
         writeln!(text, "{}\n{}", grid.text(width), ratios::DEFINITIONS).expect("writing to a string");
+    }
+    if let Some(grid) = searched::grid(campaign) {
+        writeln!(text, "{}\n{}", searched::TITLE, grid.text(width)).expect("writing to a string");
     }
     for group in &groups {
         let rates: Vec<f64> = group.values(|figures| Some(figures.received_bits_per_second));

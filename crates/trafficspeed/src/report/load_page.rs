@@ -2,7 +2,7 @@
 
 use super::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
 use super::html::{machine, opening};
-use super::load::ratios;
+use super::load::{ratios, searched};
 use super::page::{Page, Picture};
 use crate::experiment::figures::{self, Figures};
 use crate::experiment::generate::{LoadCampaign, LoadRun};
@@ -31,6 +31,10 @@ pub fn html(campaign: &LoadCampaign) -> String {
         page.table(&ratios.head.iter().map(String::as_str).collect::<Vec<_>>(), ratios.rows);
         page.notes(ratios::DEFINITIONS.lines());
     }
+    if let Some(grid) = searched::grid(campaign) {
+        page.section(searched::TITLE);
+        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
+    }
     page.section("Set-up");
     let hosts = campaign.runs.first().map(|run| &run.hosts[..]).unwrap_or_default();
     let hosts = hosts.iter().zip(["Near host", "Far host"]).map(|(host, name)| (name, host.words()));
@@ -38,10 +42,10 @@ pub fn html(campaign: &LoadCampaign) -> String {
     page.finish()
 }
 
-/// For every task the first run of each system: over time, and how delays are distributed.
+/// What searches tried, then for every task the first run of each system: over time, and how delays are distributed.
 pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
     let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();
-    draw(&names, &campaign.runs)
+    searched::picture(campaign).into_iter().chain(draw(&names, &campaign.runs)).collect()
 }
 
 fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
@@ -49,13 +53,7 @@ fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
 }
 
 fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
-    let mut first: Vec<&LoadRun> = Vec::new();
-    let is_control = |run: &LoadRun| run.subject.is_some_and(|subject| subject.again);
-    for run in runs.iter().filter(|run| run.error.is_none() && !is_control(run)) {
-        if first.iter().all(|known| known.label != run.label) {
-            first.push(run);
-        }
-    }
+    let first = searched::first_runs(runs);
     let of = |at: usize| -> Vec<(usize, &str, &Figures)> {
         let runs = first.iter().enumerate();
         runs.filter_map(|(style, run)| Some((style, run.label.as_str(), run.figures.get(at)?))).collect()

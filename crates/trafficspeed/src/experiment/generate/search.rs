@@ -24,6 +24,12 @@ const SEARCH_WARMUP: Duration = Duration::from_millis(200);
 const STEPS_DOWN: u32 = 5;
 const STEP_DOWN: f64 = 0.95;
 
+/// Rates above the one that was found at which the delivered share is tried, too, as multiples of it: a search has few trials
+/// there, and how a path collapses is a curve.
+const ABOVE: [f64; 4] = [1.25, 1.5, 2.0, 4.0];
+/// Rates that differ by less than this share of them are one point of the curve.
+const SAME_POINT: f64 = 0.1;
+
 /// A search to make.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Search {
@@ -108,7 +114,7 @@ impl Search {
         Times { warmup: times.warmup.min(SEARCH_WARMUP), duration, interval: times.interval.min(duration) }
     }
 
-    /// The highest rate at which no more than allowed of the messages of `task` are lost.
+    /// The highest rate at which no more than allowed of the messages of `task` are lost, and what is delivered above it.
     ///
     /// # Errors
     /// The first of `attempt`.
@@ -131,6 +137,13 @@ impl Search {
             let figures = attempt(&at_rate(task, Some(rate)), times)?;
             limits.record(outcome.take(Some(rate), &figures, self.allowed_percent));
         }
+        for rate in outcome.untried_above(first.sent_bits_per_second) {
+            if interrupt.is_set() {
+                break;
+            }
+            let figures = attempt(&at_rate(task, Some(rate)), times)?;
+            outcome.trials.push(SearchTrial::of(Some(rate), &figures, self.allowed_percent));
+        }
         Ok(outcome)
     }
 }
@@ -148,16 +161,7 @@ fn at_rate(task: &Task, rate: Option<f64>) -> Task {
 impl SearchOutcome {
     /// Adds a trial, and says whether it was carried.
     fn take(&mut self, rate: Option<f64>, figures: &Figures, allowed_percent: f64) -> bool {
-        let mut trial = SearchTrial {
-            asked_bits_per_second: rate,
-            sent_per_second: figures.sent_per_second.unwrap_or_default(),
-            received_per_second: figures.received_per_second.unwrap_or_default(),
-            // Nothing sent is no proof of anything.
-            lost_percent: figures.lost_percent.unwrap_or(100.0),
-            carried: false,
-        };
-        // A sender that cannot keep the pace says nothing against the path: what it sent is what is judged.
-        trial.carried = trial.lost_percent <= allowed_percent;
+        let trial = SearchTrial::of(rate, figures, allowed_percent);
         if trial.carried && trial.received_per_second > self.packets_per_second {
             self.packets_per_second = trial.received_per_second;
             self.bits_per_second = figures.received_bits_per_second;
@@ -166,6 +170,17 @@ impl SearchOutcome {
         }
         self.trials.push(trial);
         trial.carried
+    }
+
+    /// Of the multiples of the rate that was found those below `most`, what the sender can do, near which no trial was.
+    fn untried_above(&self, most: f64) -> Vec<f64> {
+        let Some(found) = self.asked_bits_per_second else { return Vec::new() };
+        let was_tried = |rate: f64| {
+            let mut asked = self.trials.iter().filter_map(|trial| trial.asked_bits_per_second);
+            asked.any(|asked| (asked - rate).abs() < SAME_POINT * rate)
+        };
+        let rates = ABOVE.into_iter().map(|times| times * found);
+        rates.filter(|rate| *rate < most && !was_tried(*rate)).collect()
     }
 
     /// `task` at the rate that was found.
@@ -205,6 +220,19 @@ impl SearchOutcome {
 }
 
 impl SearchTrial {
+    fn of(rate: Option<f64>, figures: &Figures, allowed_percent: f64) -> Self {
+        // Nothing sent is no proof of anything.
+        let lost_percent = figures.lost_percent.unwrap_or(100.0);
+        Self {
+            asked_bits_per_second: rate,
+            sent_per_second: figures.sent_per_second.unwrap_or_default(),
+            received_per_second: figures.received_per_second.unwrap_or_default(),
+            lost_percent,
+            // A sender that cannot keep the pace says nothing against the path: what it sent is what is judged.
+            carried: lost_percent <= allowed_percent,
+        }
+    }
+
     /// The offered rate in messages per second, and the share of it that arrived in percent, where messages have `length`
     /// bytes.
     pub fn delivered(&self, length: u32) -> Option<(f64, f64)> {
@@ -272,6 +300,20 @@ mod tests {
             (offered - 125_000.0).abs() < 1e-6 && (delivered - 0.3).abs() < 1e-6,
             "{offered} {delivered}"
         );
+    }
+
+    #[test]
+    fn what_is_delivered_above_the_rate_that_was_found_is_tried_where_the_search_was_not() {
+        let (outcome, _) = search(300e6, 1e9);
+        let found = outcome.asked_bits_per_second.unwrap();
+        let asked: Vec<f64> = outcome.trials.iter().filter_map(|trial| trial.asked_bits_per_second).collect();
+        for times in [1.25, 1.5, 2.0] {
+            let near = asked.iter().filter(|rate| (*rate / (times * found) - 1.0).abs() < SAME_POINT);
+            assert!((1..=2).contains(&near.count()), "{times}: {asked:?}");
+        }
+        assert!(asked.iter().all(|rate| *rate <= 1e9), "no more than the sender can do");
+        assert_eq!(asked[asked.len() - 2..], [1.5 * found, 2.0 * found], "the last ones, once each");
+        assert!(outcome.bits_per_second <= 300e6);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::experiment::suite::{Quantity, Row, SWEEP, SuiteCampaign};
 use crate::load::task::Task;
 use crate::report::chart::{BarChart, Horizontal, LineChart, Measure, Point, Series};
+use crate::report::delivered;
 use crate::report::page::Picture;
 use crate::report::suite::Section;
 use crate::report::suite::html::{scaled, spread_words, style};
@@ -67,7 +68,7 @@ impl Axis {
 /// The pictures of a section, if it is a sweep or compares keys of two lengths.
 pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     if section.name == UDP_SECTION {
-        return delivered(campaign, section, number);
+        return shares_delivered(campaign, section, number);
     }
     if section.name == KEYS {
         return keys(campaign, section, number).into_iter().collect();
@@ -90,60 +91,24 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
     quantities.into_iter().zip(1..).filter_map(picture).collect()
 }
 
-/// The delivered share over the offered rate, from all trials of the searches, one picture for each case.
-fn delivered(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+/// The delivered share over the offered rate, one picture for each case.
+fn shares_delivered(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let mut cases: Vec<&str> = section.rows.iter().map(|row| row.case.as_str()).collect();
     cases.dedup();
     let picture = |(case, at): (&str, usize)| {
-        let series = section.columns.iter().map(|label| {
-            let style = style(campaign, label);
-            let mine = campaign.rows.iter().filter(|row| row.label == *label && row.case.name == case);
-            Series {
-                label: label.clone(),
-                style,
-                points: shares(mine.filter(|row| row.case.section == section.name)),
-            }
+        let systems = section.columns.iter().map(|label| {
+            let is_mine =
+                |row: &&Row| row.label == *label && row.case.name == case && row.case.section == section.name;
+            let searches = campaign.rows.iter().filter(is_mine);
+            let searches = searches.filter_map(|row| Some((&row.case.task, row.search.as_ref()?)));
+            (label.clone(), style(campaign, label), delivered::shares(searches))
         });
-        let series: Vec<Series> = series.filter(|series| !series.points.is_empty()).collect();
-        let end = series.iter().flat_map(|series| &series.points).map(|point| point.x).reduce(f64::max)?;
         let title = format!("UDP, {case}: delivered of what was offered");
-        let svg = LineChart {
-            title: title.clone(),
-            x_label: "offered rate, Mbit/s of payload".into(),
-            measure: Measure::higher_is_better("delivered, %"),
-            horizontal: Horizontal::Linear(end),
-            series,
-        }
-        .svg()?;
-        let caption = "Each trial of the searches for the highest rate; trials at nearly the same rate are one point, their median \
-                       with whiskers from the lowest to the highest."
-            .to_owned();
-        Some(Picture { name: format!("suite-{number}-delivered-{at}"), title, caption, svg })
+        let svg = delivered::curve(&title, systems)?;
+        let name = format!("suite-{number}-delivered-{at}");
+        Some(Picture { name, title, caption: delivered::CAPTION.to_owned(), svg })
     };
     cases.into_iter().zip(1..).filter_map(picture).collect()
-}
-
-/// Offered rates in Mbit/s with the delivered share; rates that differ by less than a tenth or so are one point.
-fn shares<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<Point> {
-    let of = |row: &'a Row| {
-        let length = match &row.case.task {
-            Task::Messages(work) => work.length,
-            _ => 0,
-        };
-        let trials = row.search.iter().flat_map(|search| &search.trials);
-        trials.filter_map(move |trial| {
-            let (offered, share) = trial.delivered(length)?;
-            Some((offered * 8.0 * f64::from(length) / 1e6, share))
-        })
-    };
-    let mut all: Vec<(f64, f64)> = rows.flat_map(of).collect();
-    all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let place = |rate: f64| (rate.ln() * 10.0).round() as i64;
-    let point = |same: &[(f64, f64)]| {
-        let (rates, shares): (Vec<f64>, Vec<f64>) = same.iter().copied().unzip();
-        Some(Point::of(Spread::of(&rates)?.median, Spread::of(&shares)?))
-    };
-    all.chunk_by(|a, b| place(a.0) == place(b.0)).filter_map(point).collect()
 }
 
 fn lines(
@@ -209,10 +174,10 @@ fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Pi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::generate::{SearchOutcome, SearchTrial};
     use crate::load::message::Messages;
     use crate::load::task::{Protocol, Sockets};
     use crate::report::chart::markup::assert_well_formed;
+    use crate::report::delivered::tests::search;
     use crate::report::suite::sections;
     use crate::report::suite::tests::campaign;
 
@@ -265,15 +230,9 @@ mod tests {
     fn the_trials_of_a_search_are_a_curve_of_what_was_delivered() {
         let mut campaign = sample(UDP_SECTION);
         assert!(drawn(&campaign).is_empty(), "nothing was searched");
-        let trial = |asked: f64, received: f64| SearchTrial {
-            asked_bits_per_second: Some(asked),
-            received_per_second: received,
-            ..SearchTrial::default()
-        };
         for row in &mut campaign.rows {
             // 500 or 1000 bytes: 4 Mbit/s are 1000 or 500 messages a second.
-            let trials = vec![trial(4e6, 400.0), trial(2e6, 250.0), trial(4.1e6, 500.0)];
-            row.search = Some(SearchOutcome { trials, ..SearchOutcome::default() });
+            row.search = Some(search(&[(4e6, 400.0), (2e6, 250.0), (4.1e6, 500.0)]));
         }
         let pictures = drawn(&campaign);
         assert_eq!(pictures.len(), 2, "one for each case");
@@ -284,9 +243,10 @@ mod tests {
                     && picture.svg.contains(">delivered, % (higher is better)</text>")
             );
         }
-        let points = shares(campaign.rows[..1].iter());
-        assert_eq!((points.len(), points[0].x, points[0].y), (2, 2.0, 50.0));
-        assert!((points[1].x - 4.05).abs() < 1e-9 && points[1].range.is_some(), "{points:?}");
+        let row = &campaign.rows[0];
+        let shares = delivered::shares(row.search.iter().map(|search| (&row.case.task, search)));
+        assert_eq!((shares.len(), shares[0].offered, shares[0].delivered.median), (2, 2.0, 50.0));
+        assert!((shares[1].offered - 4.05).abs() < 1e-9 && shares[1].delivered.n == 2, "{shares:?}");
     }
 
     #[test]
