@@ -17,6 +17,7 @@ pub mod link;
 pub mod load;
 pub mod load_page;
 pub mod model;
+pub mod noise;
 pub mod page;
 pub mod pictures;
 pub mod problems;

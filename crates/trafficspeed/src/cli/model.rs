@@ -61,6 +61,10 @@ pub struct ModelArgs {
     /// How often each cipher and load is measured.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
+    /// Do not measure one cipher a second time in each turn (AES-256-GCM, or the first one), which shows how far it differs from
+    /// itself.
+    #[arg(long, conflicts_with = "predict_only")]
+    pub no_control: bool,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
@@ -134,6 +138,7 @@ impl ModelArgs {
                 congestion: self.congestion,
                 ..LinkSettings::default()
             },
+            control: !self.no_control,
             real: (!self.predict_only).then_some(real),
             targets: self.target.clone(),
             original: self.original.clone(),

@@ -56,6 +56,8 @@ pub struct ModelPlan {
     pub millis: u64,
     pub programs: Programs,
     pub links: LinkSettings,
+    /// Measure one cipher a second time in each turn, as its own control.
+    pub control: bool,
     /// How the real VPN is measured; not at all if absent.
     pub real: Option<RealPlan>,
     /// Bits per second for which the cost of each stage is asked.
@@ -69,6 +71,13 @@ impl ModelPlan {
     pub fn suites(&self) -> Vec<Cipher> {
         let others = self.ciphers.iter().copied().filter(|cipher| *cipher != REFERENCE);
         std::iter::once(REFERENCE).chain(others).collect()
+    }
+
+    /// The cipher that is measured a second time in each turn: AES-256-GCM, or the first that was asked for.
+    fn again(&self) -> Option<Cipher> {
+        self.real.filter(|_| self.control)?;
+        let usual = self.ciphers.iter().find(|cipher| **cipher == Cipher::Aes256Gcm);
+        usual.or(self.ciphers.first()).copied()
     }
 }
 
@@ -88,12 +97,25 @@ pub struct Model {
     /// By how much the clocks made the streams dearer from which the costs were fitted.
     pub disturbance: Disturbance,
     pub predictions: Vec<Compared>,
+    /// The second measurements of one cipher: what they differ from its first by is no error of the model.
+    #[serde(default)]
+    pub control: Vec<Again>,
     /// The original's table.
     pub original: Vec<original::Row>,
     /// How far the predictions are off.
     pub judgement: Judgement,
     /// The user ended it early.
     pub interrupted: bool,
+}
+
+/// The second measurement of one cipher with one load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Again {
+    pub suite: String,
+    pub case: Case,
+    pub real: Option<Real>,
+    /// Why there is no measurement.
+    pub error: Option<String>,
 }
 
 /// One cipher with one load.
@@ -197,9 +219,11 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     let turns = plan.real.map_or(1, |real| real.repeats);
     let rounds = ROUNDS.saturating_sub(turns - 1).max(1);
     let mut raw = stages::measure(plan, rounds, interrupt)?;
-    let subjects: Vec<Subject> = plan.suites().into_iter().map(subject).collect();
+    let mut subjects: Vec<Subject> = plan.suites().into_iter().map(subject).collect();
+    let again = plan.again();
+    subjects.extend(again.map(|cipher| subject(cipher).again()));
     let measured = plan.real.filter(|_| !interrupt.is_set());
-    let measured: Vec<_> = match measured {
+    let mut measured: Vec<_> = match measured {
         Some(real) => {
             // Stages and whole runs take turns: a machine that becomes slower or faster does so for both.
             let more = || {
@@ -212,6 +236,8 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
         }
         None => subjects.iter().map(|_| None).collect(),
     };
+    let control = again.and_then(|cipher| Some((cipher, measured.pop()?)));
+    let control = control.map_or_else(Vec::new, |(cipher, measured)| second(plan, cipher, measured));
     let (stages, (costs, disturbance)) = (fit::fit_all(&raw)?, costs::fit_all(&raw)?);
     let mut all: Vec<Compared> = Vec::new();
     for (known, measured) in raw.suites.iter().zip(measured) {
@@ -244,10 +270,18 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
         costs,
         disturbance,
         predictions: all,
+        control,
         original,
         judgement,
         interrupted: interrupt.is_set(),
     })
+}
+
+/// The second measurement of a cipher.
+fn second(plan: &ModelPlan, cipher: Cipher, measured: Option<anyhow::Result<real::Cases>>) -> Vec<Again> {
+    let each = Measured::of(measured, plan.cases.len()).into_iter().zip(&plan.cases);
+    let of = |((real, error), &case)| Again { suite: cipher.name().to_owned(), case, real, error };
+    each.map(of).collect()
 }
 
 /// The results of one suite's cases, each a measurement or why there is none.
@@ -317,6 +351,7 @@ impl Model {
     pub fn is_whole(&self) -> bool {
         !self.interrupted
             && self.predictions.iter().all(|one| one.error.is_none())
+            && self.control.iter().all(|one| one.error.is_none())
             && self.original.iter().all(|row| row.error.is_none())
     }
 

@@ -229,6 +229,25 @@ pub struct CpuUse {
     pub seconds: f64,
 }
 
+/// The most of the machine's CPU time in percent, of several measurements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Taken {
+    /// See [`CpuUse::steal_percent`].
+    pub steal: Option<f64>,
+    /// See [`CpuUse::foreign_percent`].
+    pub others: Option<f64>,
+}
+
+impl Taken {
+    pub fn most<'a>(uses: impl IntoIterator<Item = &'a CpuUse>) -> Self {
+        let most = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
+        uses.into_iter().fold(Self::default(), |taken, used| Self {
+            steal: most(taken.steal, used.steal_percent()),
+            others: most(taken.others, used.foreign_percent()),
+        })
+    }
+}
+
 impl CpuUse {
     /// The share of the machine's CPU time that went to other tenants, in percent.
     pub fn steal_percent(&self) -> Option<f64> {

@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::cpu::CpuMeter;
 use super::environment::Environment;
 use super::figures::figures;
 use super::generate::fresh;
 use super::lab_agents::TestbedError;
+use super::outcome::CpuUse;
 use super::pair_run::Times;
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, Trial};
@@ -53,6 +55,8 @@ pub struct Generated {
     pub version: String,
     /// Of each round, bit/s that arrived; none of those that failed.
     pub bits_per_second: Vec<Option<f64>>,
+    /// CPU time meanwhile, of each round that has a figure.
+    pub cpu: Vec<CpuUse>,
     /// Why there are none, or fewer than rounds.
     pub problem: Option<String>,
 }
@@ -179,7 +183,9 @@ pub fn run(
                 None => own(plan, &mut testbed, interrupt),
             };
             generator.problem = measured.as_ref().err().map(ToString::to_string).or(generator.problem.take());
-            generator.bits_per_second.push(measured.ok());
+            let (rate, cpu) = measured.ok().unzip();
+            generator.bits_per_second.push(rate);
+            generator.cpu.extend(cpu);
         }
     }
     found.interrupted = interrupt.is_set();
@@ -206,7 +212,10 @@ fn named(plan: &VerifyPlan) -> Vec<Generated> {
     std::iter::once(own(OWN.into())).chain(others).chain([own(format!("{OWN}{AGAIN}"))]).collect()
 }
 
-fn own(plan: &VerifyPlan, testbed: &mut Testbed, interrupt: &Interrupt) -> Result<f64, TestbedError> {
+/// What arrived in bit/s, and CPU time meanwhile.
+type Measured = Result<(f64, CpuUse), TestbedError>;
+
+fn own(plan: &VerifyPlan, testbed: &mut Testbed, interrupt: &Interrupt) -> Measured {
     let task = Task::Bulk(Job {
         run_id: 0,
         seed: 1,
@@ -221,7 +230,7 @@ fn own(plan: &VerifyPlan, testbed: &mut Testbed, interrupt: &Interrupt) -> Resul
     let times = Times { warmup: Duration::ZERO, duration, interval: Duration::from_secs(1) };
     let trial = Trial { tasks: vec![fresh(&task)], ip: plan.ip, times };
     let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
-    Ok(figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second)
+    Ok((figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second, measured.cpu))
 }
 
 /// The figure of another generator, which the tunnel must have carried like this program's own.
@@ -230,8 +239,9 @@ fn others(
     testbed: &mut Testbed,
     generator: &Generator,
     interrupt: &Interrupt,
-) -> Result<f64, TestbedError> {
-    let (agents, _) = testbed.parts();
+) -> Measured {
+    let (agents, system) = testbed.parts();
+    let mut meter = CpuMeter::new(system.processes());
     let pair = agents.pair((0, 1), plan.ip, &[])?;
     agents.check_routes(std::slice::from_ref(&pair), interrupt)?;
     let (address, before) = (pair.address, agents.read_devices()?);
@@ -245,10 +255,15 @@ fn others(
     };
     let lab = testbed.lab();
     let ends = (&lab.clients()[0], lab.gateway());
+    meter.read();
     let received = generator.run(&plan.programs, ends, lab.directory(), &load, interrupt)?;
+    meter.read();
     let payload = Payload { sent: received.bytes, received: 0 };
     let carried = testbed.parts().0.carried_since(&before, payload)?;
-    tunnel::bypass(&carried).map_or(Ok(received.bits_per_second), |why| Err(TestbedError::Bypassed(why)))
+    if let Some(why) = tunnel::bypass(&carried) {
+        return Err(TestbedError::Bypassed(why));
+    }
+    Ok((received.bits_per_second, meter.used().unwrap_or_default()))
 }
 
 #[cfg(test)]
@@ -262,6 +277,7 @@ pub(crate) mod tests {
             name: name.into(),
             version: "1".into(),
             bits_per_second: rates.map(|rate| Some(rate * 1e9)).into(),
+            cpu: Vec::new(),
             problem: None,
         };
         Verification {

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use super::csv;
 use super::grid::Grid;
+use super::noise::{far, percent};
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
-use crate::experiment::outcome::CpuUse;
+use crate::experiment::outcome::{CpuUse, Taken};
 use crate::load::delays::DelaySummary;
 use crate::load::task::{Protocol, Task};
-use crate::stats::{Spread, median, outliers};
+use crate::stats::{Spread, median};
 use crate::unit::Unit;
 use crate::unit::significant;
 
@@ -69,11 +70,9 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) 
     }
     for group in &groups {
         let rates: Vec<f64> = group.values(|figures| Some(figures.received_bits_per_second));
-        for far in outliers(&rates) {
-            let middle = rate(unit, median(&rates).unwrap_or_default());
-            let (label, load) = (group.label, group.load);
-            writeln!(text, "Look at {label}, {load}: {} is far from the median of {middle}", rate(unit, far))
-                .expect("writing to a string");
+        let of = format!("{}, {}", group.label, group.load);
+        if let Some(line) = far(&of, &rates, |bits| rate(unit, bits)) {
+            writeln!(text, "{line}").expect("writing to a string");
         }
     }
     for run in &campaign.runs {
@@ -168,9 +167,7 @@ fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
             let spread = group.cpu(|cpu| (cpu.seconds > 0.0).then(|| of(cpu) / cpu.seconds));
             spread.map_or_else(|| "–".into(), |spread| spread.text(significant))
         };
-        let most = |of: fn(&CpuUse) -> Option<f64>| {
-            group.cpu(of).map_or_else(|| "–".into(), |spread| format!("{:.1} %", spread.high))
-        };
+        let taken = Taken::most(group.runs.iter().filter_map(|(run, _)| run.cpu.as_ref()));
         let variation = |share: f64| {
             group.cell(|figures| figures.variation.as_ref().map(|all| all.at(share)), significant)
         };
@@ -198,8 +195,8 @@ fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
             share(|cpu| cpu.gateway),
             share(|cpu| cpu.clients),
             share(|cpu| cpu.generators),
-            most(CpuUse::steal_percent),
-            most(CpuUse::foreign_percent),
+            percent(taken.steal),
+            percent(taken.others),
         ]);
     }
     grid

@@ -12,7 +12,7 @@ use super::csv::with_place;
 use super::grid::Grid;
 use super::published::board;
 use crate::experiment::model::real::Real;
-use crate::experiment::model::{Compared, Model};
+use crate::experiment::model::{Again, Compared, Model};
 use crate::stats::range;
 use section::sections;
 
@@ -45,10 +45,22 @@ pub fn json(model: &Model) -> Value {
         "predicts": model.judgement.predicts(),
         "judgement": model.judgement,
         "summary": model.predictions.iter().map(summary).collect::<Vec<_>>(),
+        "control": model.control.iter().map(|again| control(model, again)).collect::<Vec<_>>(),
         "notes": words::lines(model),
         "model": model,
         "published": { "source": board::SOURCE, "figures": board::FIGURES, "findings": board::FINDINGS },
         "whole": model.is_whole(),
+    })
+}
+
+fn control(model: &Model, again: &Again) -> Value {
+    let [cpu, speed] = section::against_itself(model, again);
+    json!({
+        "suite": again.suite,
+        "packet": again.case.packet,
+        "streams": again.case.streams,
+        "seconds_per_gbit": cpu,
+        "bits_per_second": speed,
     })
 }
 
@@ -89,6 +101,8 @@ pub fn csv(model: &Model) -> String {
         "measured_cpu_s_per_gbit_high",
         "measured_bits_per_second_low",
         "measured_bits_per_second_high",
+        "steal_percent",
+        "others_percent",
         "congestion",
     ];
     let cells = |one: &Compared| {
@@ -112,6 +126,8 @@ pub fn csv(model: &Model) -> String {
             figure(cpu_range.map(|(_, high)| high)),
             figure(speed_range.map(|(low, _)| low)),
             figure(speed_range.map(|(_, high)| high)),
+            figure(real.and_then(|real| real.taken.steal)),
+            figure(real.and_then(|real| real.taken.others)),
             model.congestion.map_or_else(String::new, |congestion| congestion.to_string()),
         ]
     };
@@ -138,6 +154,29 @@ mod tests {
     }
 
     #[test]
+    fn what_others_took_repetitions_far_off_and_a_cipher_against_itself_are_shown() {
+        let mut model = made_up::model(&[0.05, -0.1]);
+        let text = table(&model, None);
+        for expected in [
+            "1.5 %",
+            "2.5 %",
+            "A/A: aes-256-gcm against itself",
+            "1.00 (1.00–1.25)",
+            "differed from itself by up to 25 %",
+            "Look at none, 1408 bytes, streams: 1: 0.500 CPU s/Gbit is far from the median of 0.110 CPU s/Gbit",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        model.control[0].error = Some("gone".into());
+        assert!(
+            !model.is_whole()
+                && table(&model, None).contains("aes-256-gcm, the second time: not measured: gone")
+        );
+        model.control.clear();
+        assert!(!table(&model, None).contains("A/A"));
+    }
+
+    #[test]
     fn every_prediction_stands_beside_its_error() {
         let model = made_up::model(&[0.05, -0.16]);
         let text = csv(&model);
@@ -146,7 +185,11 @@ mod tests {
         for (line, error) in lines[1..].iter().zip([0.05, -0.16]) {
             let cells: Vec<&str> = line.split(',').collect();
             assert!((cells[5].parse::<f64>().unwrap() - error).abs() < 1e-9, "{line}");
-            assert_eq!(cells[10..16], ["3", "0", "1", "1000000000", "1200000000", "cubic"], "{line}");
+            assert_eq!(
+                cells[10..18],
+                ["3", "0", "1", "1000000000", "1200000000", "1.5", "2.5", "cubic"],
+                "{line}"
+            );
         }
         let page = table(&model, None);
         assert!(page.contains("+5 %") && page.contains("-16 %"), "{page}");

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::experiment::outcome::{Campaign, Run};
-use crate::stats::{Spread, median, outliers, range};
+use crate::stats::{Spread, median, range};
 use crate::system::{Kind, Subject};
 
 /// The whole runs of one system at one number of clients.
@@ -51,13 +51,13 @@ impl Summary {
         Some(ratio?.differs_beyond(self.control?))
     }
 
-    /// The measurements that are far from the others of this system, as goodput in bit/s.
-    pub fn outliers(&self, campaign: &Campaign) -> Vec<f64> {
+    /// The goodput of each measurement in bit/s.
+    pub fn rates(&self, campaign: &Campaign) -> Vec<f64> {
         let mine = campaign
             .runs
             .iter()
             .filter(|run| run.is_whole() && run.label == self.label && run.clients == self.clients);
-        outliers(&mine.map(Run::goodput).collect::<Vec<_>>())
+        mine.map(Run::goodput).collect()
     }
 }
 

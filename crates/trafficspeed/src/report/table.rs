@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::grid::Grid;
 use super::headline;
+use super::noise::{far, percent};
 use super::problems::{place, problems};
 use super::summary::{Summary, labels, summarise};
 use crate::experiment::outcome::{Campaign, RemoteEnd};
@@ -78,16 +79,8 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
 /// Runs that are far from the others of their system, one line for each system.
 pub fn outliers(campaign: &Campaign, summaries: &[Summary], unit: Unit) -> Vec<String> {
     let line = |s: &Summary| {
-        let far: Vec<String> = s.outliers(campaign).into_iter().map(|rate| unit.figure(rate)).collect();
-        let (middle, unit) = (unit.figure(s.goodput.median), unit.name());
-        (!far.is_empty()).then(|| {
-            format!(
-                "Look at {}, {} clients: {} {unit} is far from the median of {middle}",
-                s.label,
-                s.clients,
-                far.join(", ")
-            )
-        })
+        let show = |rate: f64| format!("{} {}", unit.figure(rate), unit.name());
+        far(&format!("{}, {} clients", s.label, s.clients), &s.rates(campaign), show)
     };
     summaries.iter().filter_map(line).collect()
 }
@@ -182,10 +175,6 @@ fn optional(value: Option<f64>) -> String {
     value.map_or("–".into(), significant)
 }
 
-fn percent(value: Option<f64>) -> String {
-    value.map_or("–".into(), |v| format!("{v:.1} %"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -254,7 +243,8 @@ mod tests {
         }
         campaign.runs.extend(runs);
         let text = table(&campaign, Unit::Gbit, Some(NARROW));
-        let line = "Look at vpnd, aes-256-gcm (again), 2 clients: 24.0 Gbit/s is far from the median of 8.00";
+        let line =
+            "Look at vpnd, aes-256-gcm (again), 2 clients: 24.0 Gbit/s is far from the median of 8.00 Gbit/s";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("none beyond A/A") && text.contains("(0.980–2.91)"), "{text}");
     }

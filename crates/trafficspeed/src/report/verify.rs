@@ -6,14 +6,19 @@ use serde_json::{Value, json};
 
 use super::grid::{Grid, NARROW, wrapped};
 use super::load::rate;
+use super::noise::{TAKEN, far, percent};
+use crate::experiment::outcome::Taken;
 use crate::experiment::verify::{Agreement, LIMIT, Verification};
 use crate::stats::Spread;
 use crate::unit::significant;
 
 /// For people.
 pub fn table(found: &Verification) -> String {
-    let mut grid =
-        Grid::new(1, ["generator", "version", "n", "received", "trafficspeed by it", "within 5 %"]);
+    let mut grid = Grid::new(
+        1,
+        ["generator", "version", "n", "received", "trafficspeed by it", "within 5 %", "steal", "others"],
+    );
+    let mut remarks = Vec::new();
     for (at, generator) in found.generators.iter().enumerate() {
         let rates: Vec<f64> = generator.bits_per_second.iter().copied().flatten().collect();
         let spread = Spread::of(&rates);
@@ -25,6 +30,8 @@ pub fn table(found: &Verification) -> String {
             Agreement::NotMeasured => "not measured",
         };
         let ratio = found.ratio(at).filter(|_| at > 0);
+        let taken = Taken::most(&generator.cpu);
+        remarks.extend(far(&generator.name, &rates, |bits| rate(None, bits)));
         grid.rows.push(vec![
             generator.name.clone(),
             generator.version.lines().next().unwrap_or_default().to_owned(),
@@ -32,6 +39,8 @@ pub fn table(found: &Verification) -> String {
             spread.map_or("–".into(), |spread| spread.text(|bits| rate(None, bits))),
             ratio.map_or("–".into(), |ratio| ratio.text(significant)),
             agreement.to_owned(),
+            percent(taken.steal),
+            percent(taken.others),
         ]);
     }
     let mut text = grid.text(Some(NARROW)) + "\n";
@@ -41,7 +50,8 @@ pub fn table(found: &Verification) -> String {
         "{}; TCP from the client to the gateway through {}, cipher {}: {} stream{} of {} s, {} bytes for each send call, \
          congestion control {}, socket buffers: {window}; no warm-up.\n\
          In turns; medians of n runs, the lowest and the highest in parentheses, ratios within rounds. The last row is A/A. \
-         trafficspeed discards what arrives in the kernel, the others copy it.",
+         trafficspeed discards what arrives in the kernel, the others copy it.\n\
+         {TAKEN} For the other generators their start and end count, too.",
         verdict(found),
         found.system,
         found.facts.cipher,
@@ -52,6 +62,7 @@ pub fn table(found: &Verification) -> String {
         found.congestion,
     )
     .expect("writing to a string");
+    remarks.iter().for_each(|line| writeln!(text, "{line}").expect("writing to a string"));
     for generator in &found.generators {
         if let Some(problem) = &generator.problem {
             writeln!(text, "{}: {problem}", generator.name).expect("writing to a string");
@@ -95,7 +106,9 @@ pub fn json(found: &Verification) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::outcome::CpuUse;
     use crate::experiment::verify::tests::sample;
+    use crate::observe::HostCpu;
     use crate::report::grid::tests::assert_narrow;
 
     #[test]
@@ -111,6 +124,15 @@ mod tests {
             (&json["comparison"][1]["agreement"], &json["agrees"]),
             (&"differs".into(), &false.into())
         );
+        // The processes of others used a quarter of the machine, and one round came to nothing.
+        let host = HostCpu { user: 4.0, ..HostCpu::default() };
+        found.generators[1].cpu = vec![CpuUse { foreign: 1.0, host, ..CpuUse::default() }];
+        found.generators[1].bits_per_second[1] = Some(0.4e9);
+        let text = table(&found);
+        for expected in ["25.0 %", "Look at iperf3: 400 Mbit/s is far from the median of 1.98 Gbit/s"] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        found.generators[1].bits_per_second[1] = Some(1.98e9);
         found.generators[2].bits_per_second.clear();
         found.generators[2].problem = Some("`nuttcp` is not installed".into());
         let text = table(&found);

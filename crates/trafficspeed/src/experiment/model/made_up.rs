@@ -5,8 +5,9 @@ use super::counts::Counts;
 use super::predict::{Beside, Prediction};
 use super::real::Real;
 use super::stages::{Calls, Live, LiveEnd, Raw, Suite, Timed};
-use super::{Case, Compared, Model, compare, judge};
+use super::{Again, Case, Compared, Model, compare, judge};
 use crate::experiment::environment::Environment;
+use crate::experiment::outcome::Taken;
 use crate::load::congestion::CongestionControl;
 use crate::system::SystemInfo;
 
@@ -97,11 +98,18 @@ pub fn model(errors: &[f64; 2]) -> Model {
             counts,
             each: vec![1e9, 1.1e9, 1.2e9],
             cpu_range: (0.0, 1.0),
+            cpu_each: vec![0.1, 0.11, 0.5],
+            taken: Taken { steal: Some(1.5), others: Some(2.5) },
             facts: SystemInfo::default(),
         };
         let known = predictions.first();
         predictions.push(compare(&costs, (suite, case), Some(real), known));
     }
+    // The last one measured again differed from itself by a quarter in one turn.
+    let first = predictions.last().expect("there is one");
+    let mut real = first.real.clone();
+    real.iter_mut().for_each(|real| real.each[2] *= 1.25);
+    let control = vec![Again { suite: first.suite.clone(), case, real, error: None }];
     let judgement = judge(&predictions);
     let (environment, stages) = (Environment::default(), Vec::new());
     Model {
@@ -112,6 +120,7 @@ pub fn model(errors: &[f64; 2]) -> Model {
         costs,
         disturbance,
         predictions,
+        control,
         original: Vec::new(),
         judgement,
         interrupted: false,

@@ -12,6 +12,7 @@ use super::real::{RealPlan, stream};
 use super::{Case, ModelPlan};
 use crate::experiment::figures::figures;
 use crate::experiment::generate::fresh;
+use crate::experiment::outcome::{CpuUse, Taken};
 use crate::experiment::pair_run::Times;
 use crate::experiment::progress::Progress;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial};
@@ -45,6 +46,12 @@ pub struct Row {
     pub repeats: usize,
     /// CPU seconds of the VPN's processes for a Gbit; the link's emulation is no part of it.
     pub vpn_seconds_per_gbit: f64,
+    /// Goodput of each repetition.
+    #[serde(default)]
+    pub each: Vec<f64>,
+    /// Of the machine, meanwhile.
+    #[serde(default)]
+    pub taken: Taken,
     /// Why there is no figure.
     pub error: Option<String>,
 }
@@ -71,13 +78,13 @@ pub fn measure(
     rows
 }
 
-/// Goodput and CPU seconds for a Gbit of each repetition.
+/// Goodput, CPU seconds for a Gbit and all CPU time of each repetition.
 fn one(
     plan: &ModelPlan,
     subject: Subject,
     (real, rate): (RealPlan, Rate),
     interrupt: &Interrupt,
-) -> anyhow::Result<Vec<(f64, f64)>> {
+) -> anyhow::Result<Vec<(f64, f64, CpuUse)>> {
     let way = Impairment { rate: Some(rate), ..Impairment::default() };
     let emulation = Emulation { kind: EmulatorKind::User, up: way, down: way, seed: 1 };
     let links = LinkSettings { emulation: Some(emulation), ..plan.links };
@@ -92,18 +99,20 @@ fn one(
         let goodput = figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second;
         ensure!(goodput > 0.0, "the stream carried nothing");
         let cpu = measured.cpu;
-        rounds.push((goodput, (cpu.clients + cpu.gateway) / (goodput * cpu.seconds / 1e9)));
+        rounds.push((goodput, (cpu.clients + cpu.gateway) / (goodput * cpu.seconds / 1e9), cpu));
     }
     Ok(rounds)
 }
 
 impl Row {
-    fn of(subject: Subject, rate: Rate, found: anyhow::Result<Vec<(f64, f64)>>) -> Self {
+    fn of(subject: Subject, rate: Rate, found: anyhow::Result<Vec<(f64, f64, CpuUse)>>) -> Self {
         let (rounds, error) = match found {
             Ok(rounds) => (rounds, None),
             Err(error) => (Vec::new(), Some(format!("{error:#}"))),
         };
-        let (goodput, cost): (Vec<f64>, Vec<f64>) = rounds.into_iter().unzip();
+        let taken = Taken::most(rounds.iter().map(|(.., cpu)| cpu));
+        let (goodput, cost): (Vec<f64>, Vec<f64>) =
+            rounds.iter().map(|(rate, cost, _)| (*rate, *cost)).unzip();
         Self {
             system: subject.label(),
             link_bits_per_second: rate.bits_per_second,
@@ -111,6 +120,8 @@ impl Row {
             range: range(&goodput).unwrap_or_default(),
             repeats: goodput.len(),
             vpn_seconds_per_gbit: median(&cost).unwrap_or_default(),
+            each: goodput,
+            taken,
             error,
         }
     }
@@ -124,7 +135,13 @@ mod tests {
     fn a_row_is_the_median_of_its_repetitions_or_says_why_there_is_none() {
         let rate: Rate = "100mbit".parse().unwrap();
         let subject = Subject::new(Kind::Vpnd, Cipher::None);
-        let row = Row::of(subject, rate, Ok(vec![(90e6, 0.4), (93e6, 0.2), (92e6, 0.3)]));
+        let row = Row::of(
+            subject,
+            rate,
+            Ok([(90e6, 0.4), (93e6, 0.2), (92e6, 0.3)]
+                .map(|(rate, cost)| (rate, cost, CpuUse::default()))
+                .into()),
+        );
         assert_eq!((row.bits_per_second, row.range, row.repeats), (92e6, (90e6, 93e6), 3));
         assert_eq!((row.vpn_seconds_per_gbit, row.error), (0.3, None));
         let failed = Row::of(subject, rate, Err(anyhow::anyhow!("no device")));

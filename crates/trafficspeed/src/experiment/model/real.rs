@@ -11,6 +11,7 @@ use super::predict::Beside;
 use super::{Case, ModelPlan};
 use crate::experiment::figures::{Figures, figures};
 use crate::experiment::generate::fresh;
+use crate::experiment::outcome::{CpuUse, Taken};
 use crate::experiment::pair_run::Times;
 use crate::experiment::progress::Progress;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial, TrialResult};
@@ -55,6 +56,12 @@ pub struct Real {
     pub counts: Counts,
     /// The throughput of each repetition.
     pub each: Vec<f64>,
+    /// The VPN's CPU seconds for a Gbit of each.
+    #[serde(default)]
+    pub cpu_each: Vec<f64>,
+    /// Of the machine, meanwhile.
+    #[serde(default)]
+    pub taken: Taken,
     /// The VPN's CPU seconds for a Gbit, the least and the most of all repetitions.
     pub cpu_range: (f64, f64),
     /// The VPN's own account.
@@ -75,6 +82,7 @@ impl Real {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
+    cpu: CpuUse,
     bits_per_second: f64,
     client: f64,
     gateway: f64,
@@ -102,7 +110,7 @@ pub fn measure(
     (progress, interrupt): (&Progress, &Interrupt),
     mut between: impl FnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<anyhow::Result<Cases>>> {
-    let mut taken: Vec<anyhow::Result<Taken>> = subjects.iter().map(|_| Ok(Taken::new(plan))).collect();
+    let mut taken: Vec<anyhow::Result<Turns>> = subjects.iter().map(|_| Ok(Turns::new(plan))).collect();
     for turn in 0..real.repeats {
         if turn > 0 && !interrupt.is_set() {
             between()?;
@@ -128,16 +136,16 @@ pub fn measure(
             }
         }
     }
-    Ok(taken.into_iter().map(|taken| taken.map(Taken::finish)).collect())
+    Ok(taken.into_iter().map(|taken| taken.map(Turns::finish)).collect())
 }
 
 /// What one suite's turns have found.
-struct Taken {
+struct Turns {
     facts: Option<SystemInfo>,
     cases: Vec<anyhow::Result<Vec<Round>>>,
 }
 
-impl Taken {
+impl Turns {
     fn new(plan: &ModelPlan) -> Self {
         Self { facts: None, cases: plan.cases.iter().map(|_| Ok(Vec::new())).collect() }
     }
@@ -232,6 +240,8 @@ impl Real {
             counts: Counts::mean(&rounds.iter().map(|round| round.counts).collect::<Vec<_>>()),
             each: rounds.iter().map(|round| round.bits_per_second).collect(),
             cpu_range: range(&vpn).unwrap_or_default(),
+            cpu_each: vpn,
+            taken: Taken::most(rounds.iter().map(|round| &round.cpu)),
             facts,
         }
     }
@@ -246,6 +256,7 @@ impl Round {
         let known = cpu.clients + cpu.gateway + cpu.generators;
         let share = |part: f64, whole: f64| if whole > 0.0 { (part / whole).clamp(0.0, 1.0) } else { 0.0 };
         (gbit > 0.0 && available > 0.0).then(|| Self {
+            cpu,
             bits_per_second: found.received_bits_per_second,
             client: cpu.clients / gbit,
             gateway: cpu.gateway / gbit,

@@ -4,7 +4,11 @@ use crate::experiment::model::costs::Cost;
 use crate::experiment::model::fit::Stage;
 use crate::experiment::model::original::Row;
 use crate::experiment::model::predict::{Part, Target};
-use crate::experiment::model::{Compared, Model};
+use crate::experiment::model::real::Real;
+use crate::experiment::model::{Again, Compared, Model};
+use crate::report::noise;
+use crate::report::ratio::within_rounds;
+use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 
 /// A table with its title.
@@ -19,6 +23,7 @@ pub struct Section {
 /// All tables, in the order in which they are to be read.
 pub fn sections(model: &Model) -> Vec<Section> {
     let mut sections = vec![predictions(model)];
+    sections.extend(control(model));
     sections.extend(first_cases(model).filter_map(parts));
     sections.push(costs(model));
     sections.push(alone(model));
@@ -59,9 +64,14 @@ fn predictions(model: &Model) -> Section {
             percent(one.cpu_error()),
             percent(one.counted_error()),
             one.bits_per_second().map_or_else(none, gbit),
-            real.map_or_else(none, |real| gbit(real.bits_per_second)),
+            real.map_or_else(none, |real| {
+                Spread::of(&real.each).map_or_else(|| gbit(real.bits_per_second), |each| each.text(gbit))
+            }),
             percent(one.speed_error()),
             real.map_or_else(none, |real| format!("{:.1}", real.cpus)),
+            real.map_or(0, |real| real.each.len()).to_string(),
+            noise::percent(real.and_then(|real| real.taken.steal)),
+            noise::percent(real.and_then(|real| real.taken.others)),
         ]
     };
     Section {
@@ -77,9 +87,42 @@ fn predictions(model: &Model) -> Section {
             "measured",
             "error",
             "cores",
+            "n",
+            "steal",
+            "others",
         ],
         rows: model.predictions.iter().map(row).collect(),
     }
+}
+
+/// What the second measurement in a turn was of the first, of the VPN's CPU seconds for a Gbit and of throughput.
+pub fn against_itself<'a>(model: &'a Model, again: &'a Again) -> [Option<Spread>; 2] {
+    let alike = |one: &&Compared| one.suite == again.suite && one.case == again.case;
+    let first = model.predictions.iter().find(alike).and_then(|one| one.real.as_ref());
+    let each: [fn(&Real) -> &Vec<f64>; 2] = [|real| &real.cpu_each, |real| &real.each];
+    each.map(|each| {
+        let (again, first) = (each(again.real.as_ref()?), each(first?));
+        let of = |all: &[f64], turn: u32| all.get(turn as usize).copied();
+        within_rounds(0..again.len() as u32, |turn| of(again, turn), |turn| of(first, turn))
+    })
+}
+
+/// The cipher that was measured twice in each turn, if one was.
+fn control(model: &Model) -> Option<Section> {
+    let name = &model.control.first()?.suite;
+    let row = |again: &Again| {
+        let [cpu, speed] = against_itself(model, again);
+        let text = |spread: Option<Spread>| spread.map_or_else(none, |spread| spread.text(significant));
+        let load = format!("{} x {}", again.case.packet, again.case.streams);
+        vec![load, text(cpu), text(speed), speed.map_or(0, |speed| speed.n).to_string()]
+    };
+    Some(Section {
+        title: format!(
+            "A/A: {name} against itself, its second measurement in each turn by its first; median (lowest-highest)"
+        ),
+        head: vec!["load", "CPU s/Gbit", "Gbit/s", "n"],
+        rows: model.control.iter().map(row).collect(),
+    })
 }
 
 fn parts(one: &Compared) -> Option<Section> {
@@ -219,11 +262,13 @@ fn original(model: &Model) -> Option<Section> {
             figure,
             row.repeats.to_string(),
             significant(row.vpn_seconds_per_gbit),
+            noise::percent(row.taken.steal),
+            noise::percent(row.taken.others),
         ]
     };
     (!model.original.is_empty()).then(|| Section {
         title: "As the original: one stream, packets of 1280 bytes, links of limited rate (Ethernet frames); goodput in Mbit/s".into(),
-        head: vec!["algorithm", "link Mbit/s", "Mbit/s (range)", "runs", "CPU s/Gbit of the VPN"],
+        head: vec!["algorithm", "link Mbit/s", "Mbit/s (range)", "runs", "CPU s/Gbit of the VPN", "steal", "others"],
         rows: model.original.iter().map(row).collect(),
     })
 }

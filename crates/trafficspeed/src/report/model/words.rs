@@ -1,10 +1,12 @@
 //! The figures of experiment 3 in sentences.
 
+use super::section::against_itself;
 use crate::experiment::model::disturbance::Disturbance;
 use crate::experiment::model::original::Row;
 use crate::experiment::model::predict::{CIPHER, GOOD, Judgement, board_ns};
 use crate::experiment::model::stages::HandOver;
 use crate::experiment::model::{Compared, Model};
+use crate::report::noise::{TAKEN, far};
 use crate::unit::{gbit, significant};
 
 /// The title of the experiment: the errors decide.
@@ -29,13 +31,20 @@ pub fn lines(model: &Model) -> Vec<String> {
             .to_owned(),
         clocks(&model.disturbance),
         judged(&model.judgement),
+        TAKEN.to_owned(),
     ];
+    lines.extend(widest(model));
+    lines.extend(remarks(model));
     for one in &model.predictions {
         let of = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
         lines.extend(one.error.iter().map(|error| format!("{of}: not measured: {error}")));
         lines.extend(passed(one).map(|passed| format!("{of}: {passed}")));
         lines.extend(bottleneck(one).map(|found| format!("{of}: {found}")));
     }
+    let failed = model.control.iter().filter_map(|again| Some((again, again.error.as_ref()?)));
+    lines.extend(
+        failed.map(|(again, error)| format!("{}, the second time: not measured: {error}", again.suite)),
+    );
     let failed = model.original.iter().filter_map(|row| Some((row, row.error.as_ref()?)));
     lines
         .extend(failed.map(|(row, error)| format!("{}, as the original: not measured: {error}", row.system)));
@@ -74,6 +83,33 @@ fn judged(judgement: &Judgement) -> String {
         100.0 * judgement.worst,
         if judgement.predicts() { "" } else { ": the model explains, it does not predict" },
     )
+}
+
+/// How far a cipher was from itself, beside which an error says little if it is no larger.
+fn widest(model: &Model) -> Option<String> {
+    let all = model.control.iter().flat_map(|again| against_itself(model, again)).flatten();
+    let widest = all.map(|spread| spread.widest_ratio()).reduce(f64::max)?;
+    Some(format!(
+        "A/A: {} measured a second time differed from itself by up to {:.0} %; an error that is no larger is none that these          measurements can show.",
+        model.control.first()?.suite,
+        100.0 * (widest - 1.0)
+    ))
+}
+
+/// Repetitions that are far from the others.
+fn remarks(model: &Model) -> Vec<String> {
+    let of = |one: &Compared| {
+        let of = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
+        let real = one.real.as_ref()?;
+        let cpu = far(&of, &real.cpu_each, |cost| format!("{} CPU s/Gbit", significant(cost)));
+        Some(cpu.into_iter().chain(far(&of, &real.each, |rate| format!("{} Gbit/s", gbit(rate)))))
+    };
+    let original = model.original.iter().filter_map(|row| {
+        let of =
+            format!("{}, links of {} Mbit/s", row.system, significant(row.link_bits_per_second as f64 / 1e6));
+        far(&of, &row.each, |rate| format!("{} Mbit/s", significant(rate / 1e6)))
+    });
+    model.predictions.iter().filter_map(of).flatten().chain(original).collect()
 }
 
 /// How the payload travelled.
@@ -199,6 +235,7 @@ fn as_the_original(model: &Model, suite: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::outcome::Taken;
 
     fn figure(flows: usize, workers: usize, gbit: f64, cpu: f64) -> HandOver {
         HandOver {
@@ -248,6 +285,8 @@ mod tests {
             range: (rate, rate),
             repeats: 3,
             vpn_seconds_per_gbit: 0.1,
+            each: vec![rate; 3],
+            taken: Taken::default(),
             error: None,
         };
         let rows = [

@@ -1,8 +1,10 @@
 //! One part of a suite's report: its cases side by side, a row for each system, and what says how far the figures go.
 
 use super::super::grid::Grid;
+use super::super::noise::far;
+use crate::experiment::outcome::Taken;
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
-use crate::stats::{Spread, outliers, range};
+use crate::stats::{Spread, range};
 use crate::system::AGAIN;
 use crate::unit::significant;
 
@@ -108,15 +110,8 @@ impl Section {
         let mut remarks = Vec::new();
         for (at, label) in self.columns.iter().enumerate() {
             for row in &self.rows {
-                let (far, name) = (outliers(&row.values[at]), row.head());
-                if let (false, Some(spread)) = (far.is_empty(), row.spread(at)) {
-                    let far: Vec<String> = far.into_iter().map(significant).collect();
-                    let middle = significant(spread.median);
-                    remarks.push(format!(
-                        "Look at {label}, {name}: {} is far from the median of {middle}",
-                        far.join(", ")
-                    ));
-                }
+                let name = row.head();
+                remarks.extend(far(&format!("{label}, {name}"), &row.values[at], significant));
                 let pair = self.over_ipv6(row).and_then(|other| row.spread(at).zip(other.spread(at)));
                 if let Some((v4, v6)) = pair.filter(|(v4, v6)| are_unlike(*v4, *v6)) {
                     let (v4, v6) = (v4.text(significant), v6.text(significant));
@@ -174,9 +169,8 @@ impl SectionRow {
         self.values = all.iter().map(|values| values.iter().map(|(_, value)| *value).collect()).collect();
         let twice = rows.iter().find(|row| row.label.contains(AGAIN));
         self.control = twice.and_then(|row| ratios(&of(&row.label), &of(&row.label.replace(AGAIN, ""))));
-        let most = |values: Vec<f64>| range(&values).map(|(_, high)| high);
-        self.steal = most(rows.iter().filter_map(|row| row.cpu?.steal_percent()).collect());
-        self.others = most(rows.iter().filter_map(|row| row.cpu?.foreign_percent()).collect());
+        let taken = Taken::most(rows.iter().filter_map(|row| row.cpu.as_ref()));
+        (self.steal, self.others) = (taken.steal, taken.others);
     }
 
     /// Case and quantity as a head.

@@ -1,0 +1,33 @@
+//! How far figures go: what others took of the machine meanwhile, and measurements far from the others of their kind.
+
+use crate::stats::{median, outliers};
+
+/// Stands below a table with these columns.
+pub const TAKEN: &str = "\
+Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
+used.";
+
+/// Points at the measurements of `of` that are far from the others; `None` without any.
+pub fn far(of: &str, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
+    let middle = show(median(values)?);
+    let far: Vec<String> = outliers(values).into_iter().map(show).collect();
+    (!far.is_empty()).then(|| format!("Look at {of}: {} is far from the median of {middle}", far.join(", ")))
+}
+
+/// A share of the machine.
+pub fn percent(value: Option<f64>) -> String {
+    value.map_or("–".into(), |value| format!("{value:.1} %"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_far_is_named_with_the_median_and_nothing_is_said_of_the_rest() {
+        let said = far("it", &[61.0, 15.0, 60.0, 62.0], |value| format!("{value:.0} x"));
+        assert_eq!(said.as_deref(), Some("Look at it: 15 x is far from the median of 60 x"));
+        assert_eq!(far("it", &[60.0, 61.0, 62.0], |value| value.to_string()), None);
+        assert_eq!(far("it", &[], |value| value.to_string()), None);
+    }
+}
