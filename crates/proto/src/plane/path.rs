@@ -15,6 +15,9 @@ use crate::wire::HEADER_LEN;
 
 /// While large datagrams are sent, the path is asked about so often, whatever comes back.
 const ASK_EVERY: Duration = Duration::from_millis(500);
+/// With fewer large datagrams than these since it was asked about, half as often: of a thousand slow sessions each question
+/// would cost as much as a tenth of what they carry.
+const MANY: u16 = 500;
 /// If nothing has come from the peer for so long, the large datagrams may have vanished: then the path is asked about at
 /// once, and so often.
 const SILENCE: Duration = Duration::from_millis(100);
@@ -33,6 +36,8 @@ const ANSWER_EVERY: Duration = Duration::from_millis(10);
 pub(super) struct Path {
     /// The largest datagram; all of them until somebody knows better.
     limit: u16,
+    /// Large datagrams that were sent since the path was asked about.
+    large_sent: u16,
     stated_at: Time,
     /// When a datagram of almost the size in use came last.
     large_received: Time,
@@ -45,6 +50,7 @@ impl Default for Path {
     fn default() -> Self {
         Self {
             limit: u16::MAX,
+            large_sent: 0,
             stated_at: Time::ZERO,
             large_received: Time::ZERO,
             asked: Time::ZERO,
@@ -78,10 +84,12 @@ impl Path {
         if len <= BASE_SIZE.into() {
             return false;
         }
+        self.large_sent = self.large_sent.saturating_add(1);
         let waited = now.since(self.asked);
-        let due = waited >= ASK_EVERY || (waited >= SILENCE && now.since(last_rx) >= SILENCE);
+        let every = if self.large_sent < MANY { 2 * ASK_EVERY } else { ASK_EVERY };
+        let due = waited >= every || (waited >= SILENCE && now.since(last_rx) >= SILENCE);
         if due {
-            self.asked = now;
+            (self.asked, self.large_sent) = (now, 0);
         }
         due
     }
@@ -91,7 +99,7 @@ impl Path {
     fn probed(&mut self, now: Time, size: u16) {
         if HEADER_LEN + usize::from(size) + ALMOST > self.limit() {
             // Who sends large datagrams too sends the next one before a question is due.
-            self.asked = now + ASK_EVERY / 2;
+            (self.asked, self.large_sent) = (now + ASK_EVERY / 2, 0);
         }
     }
 
@@ -199,6 +207,15 @@ mod tests {
         };
         assert_eq!(asked(50), 20, "something comes back");
         assert_eq!(asked(100_000), 100, "nothing does");
+    }
+
+    #[test]
+    fn a_few_large_datagrams_have_the_path_asked_about_half_as_often() {
+        let asked = |every: usize| {
+            let mut path = Path::default();
+            (0..10_000).step_by(every).filter(|millis| path.sent(at(*millis), LARGE, at(*millis))).count()
+        };
+        assert_eq!((asked(1), asked(2)), (20, 10), "500 in half a second, and fewer");
     }
 
     #[test]
