@@ -237,7 +237,7 @@ pub fn picture(results: &CapacityResults) -> Option<String> {
     let chart = LineChart {
         title: "The gateway's cost as active sessions grow".into(),
         x_label: "active sessions".into(),
-        measure: Measure::lower_is_better("CPU seconds of the gateway for each Gbit"),
+        measure: Measure::lower_is_better("gateway's CPU seconds per Gbit"),
         horizontal: Horizontal::Doubling(counts.into_iter().map(f64::from).collect()),
         series,
     };

@@ -167,8 +167,9 @@ const NOT_HERE: [[&str; 3]; 2] = [
         "Encryption alone, one TCP stream, Mbit/s (with authentication, too)",
         "10.87 (7.74)",
         "not reproducible: no system is measured with it, since whoever can change packets unseen can also learn what is in \
-         them. vpnd and WireGuard have no cipher that does not authenticate, and strongSwan's ESP in user space takes none without a \
-         hash; OpenVPN still could (`auth none`) and is not asked to. Encryption above is AES-256-GCM, which authenticates in the same pass, beside the original's 3DES without a hash",
+         them. vpnd and WireGuard encrypt only with authentication, and strongSwan's ESP in user space takes no cipher without a hash; \
+         OpenVPN still could (`auth none`) and is not asked to. Encryption above is AES-256-GCM, which authenticates in the same \
+         pass, beside the original's 3DES without a hash",
     ],
     [
         "Live video, HMAC-SHA1 and keyed SHA1, 3DES and Blowfish",
