@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use super::csv::with_place;
 use super::grid::Grid;
+use super::noise::{TAKEN, far, percent};
 use super::page::Page;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Case, Route, Way};
@@ -34,7 +35,7 @@ pub fn table(report: &BlockReport, width: Option<usize>) -> String {
         writeln!(text, "{}\n{}\n{}\n", part.title, part.caption, grid.text(width))
             .expect("writing to a string");
     }
-    for line in notes(report).into_iter().chain(problems(report)) {
+    for line in remarks(report).into_iter().chain(notes(report)).chain(problems(report)) {
         writeln!(text, "{line}").expect("writing to a string");
     }
     text
@@ -60,6 +61,10 @@ fn fill_page(page: &mut Page, report: &BlockReport) {
         page.paragraph("", &part.caption);
         let head: Vec<&str> = part.head.iter().map(String::as_str).collect();
         page.table(&head, part.rows);
+    }
+    let remarks = remarks(report);
+    if !remarks.is_empty() {
+        page.list("problems", &remarks);
     }
     page.section("How it was measured");
     page.list("", &notes(report));
@@ -191,16 +196,17 @@ fn ratios(report: &BlockReport) -> Section {
         let (plain, same) = (report.ratio_spread(delay, Way::PLAIN, Way::TUNNEL), report.same(delay));
         row.push(spread_beside(report.ratio(delay, Way::PLAIN), plain, None) + no_difference(plain, same));
         row.push(same.map_or("–".into(), |same| same.text(significant)));
+        row.extend(taken(report, delay));
         rows.push(row);
     }
     let mut head = vec!["one-way delay".to_owned()];
     head.extend(ahead.iter().map(|n| format!("OP-{n}")));
-    head.extend(["plain".into(), "A/A".into()]);
+    head.extend(["plain", "A/A", "steal", "others"].map(str::to_owned));
     let mut caption = String::from(
         "Mean over block sizes, of the medians of the runs, then the lowest and the highest of a run; OP-n: n blocks in progress, \
          sealed above TCP; plain: no VPN, no encryption, no overlap. A/A: the tunnel's second measurement in each round by its \
-         first; ≈: no difference beyond that, or not in all rounds.",
-    );
+         first; ≈: no difference beyond that, or not in all rounds. ",
+    ) + TAKEN;
     if let (passed, 1..) = reached {
         let of = reached.1;
         write!(
@@ -416,15 +422,31 @@ fn notes(report: &BlockReport) -> Vec<String> {
         }
         .into(),
     );
-    if let Some((steal, others)) = report.disturbance() {
-        notes.push(format!(
-            "Beside a case the hypervisor took at most {steal:.1} % of the machine, and processes without a part in it {others:.1} %."
-        ));
-    }
     notes.extend(report.limits.iter().map(|limit| format!("Limited: {limit}.")));
     notes.extend(report.hosts.iter().map(HostEnd::words));
     notes.extend(report.links.iter().cloned());
     notes
+}
+
+/// Of the machine, during the cases at a delay; two cells.
+fn taken(report: &BlockReport, delay: f64) -> [String; 2] {
+    let taken = report.taken(delay);
+    [taken.steal, taken.others].map(percent)
+}
+
+/// Runs that are far from the others of their delay, size and way.
+fn remarks(report: &BlockReport) -> Vec<String> {
+    let (delays, sizes, _) = &report.asked;
+    let mut remarks = Vec::new();
+    for &delay in delays {
+        for &size in sizes {
+            remarks.extend(report.ways().into_iter().filter_map(|way| {
+                let of = format!("{delay} ms, {}, {}", size_name(size), way.name());
+                far(&of, &report.rates(delay, size, way), |rate| format!("{} MB/s", significant(rate / 1e6)))
+            }));
+        }
+    }
+    remarks
 }
 
 fn problems(report: &BlockReport) -> Vec<String> {
@@ -457,12 +479,30 @@ mod tests {
             "(7.8",
             "5.00 (13.0)",
             "0.118 / 0.239",
-            "took at most 25.0 % of the machine",
+            "25.0 %",
+            "50.0 %",
             "8 KB",
             "2 MB",
         ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
+    }
+
+    #[test]
+    fn a_run_far_from_the_others_is_pointed_at() {
+        let mut report = sample();
+        report.repeats = 3;
+        let first = report.cases.clone();
+        for repeat in 2..=3 {
+            report.cases.extend(first.iter().cloned().map(|case| Case { repeat, ..case }));
+        }
+        assert_eq!(remarks(&report), [""; 0]);
+        report.cases[0].bytes_per_second = Some(9e6);
+        assert_eq!(
+            remarks(&report),
+            ["Look at 0 ms, 8 KB, tunnel: 9.00 MB/s is far from the median of 0.082 MB/s"]
+        );
+        assert!(table(&report, None).contains("Look at 0 ms") && html(&report).contains("Look at 0 ms"));
     }
 
     #[test]

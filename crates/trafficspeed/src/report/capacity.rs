@@ -7,6 +7,7 @@ use vpnd_swarm::load::{Direction, USUAL_ACKNOWLEDGE};
 
 use super::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
+use super::noise::{TAKEN, far, percent};
 use crate::experiment::capacity::results::{CapacityResults, Case, Figures, Row, SATURATED_PERCENT};
 use crate::experiment::capacity::words::{describe, direction_words, limited, name};
 use crate::stats::Spread;
@@ -16,7 +17,8 @@ use crate::unit::{gbit, significant};
 const DEFINITIONS: [&str; 10] = [
     "Gbit/s: payload that arrived, all sessions together.",
     "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times as many sessions: the same over that of those, in \
-     the same setting; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in.",
+     the same setting; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in. ≈: the rounds of both \
+     overlap, or there is but one, so no difference is shown.",
     "Acks: acknowledgements that arrived, each a packet of 56 B; how many side by side; and how many were lost. Other losses and delays are \
      without them.",
     "Gateway wakes: how often its threads had slept and were woken, for each Gbit. Where sender, gateway and receiver share cores, wake-ups \
@@ -42,7 +44,8 @@ fn text(results: &CapacityResults) -> String {
         writeln!(text, "{words}").expect("writing to a string");
     };
     line(grid(results).text(Some(NARROW)));
-    DEFINITIONS.into_iter().for_each(|words| line(words.into()));
+    DEFINITIONS.into_iter().chain([TAKEN]).for_each(|words| line(words.into()));
+    remarks(results).into_iter().for_each(&mut line);
     line(format!(
         "{} rounds of {} s, cases in turns; {} sessions logged in all the time in one process, a socket each; {} on their way at \
          most; of every {} merged runs of a session, and of those in 40 ms, one at least authenticated and opened{}; gateway: {}",
@@ -63,6 +66,19 @@ fn text(results: &CapacityResults) -> String {
         line("Interrupted: the figures are of what was measured until then.".into());
     }
     text
+}
+
+/// Rounds that are far from the others of their case.
+fn remarks(results: &CapacityResults) -> Vec<String> {
+    let of = |row: &Row| {
+        let each = |of: Value| row.runs.iter().filter_map(of).collect::<Vec<_>>();
+        let cost = far(&name(row.case), &each(|figures| Some(figures.gateway_seconds_per_gbit)), |cost| {
+            format!("{} gateway CPU s/Gbit", significant(cost))
+        });
+        let rate = |rate: f64| format!("{} Gbit/s", gbit(rate));
+        cost.into_iter().chain(far(&name(row.case), &each(|figures| Some(figures.goodput)), rate))
+    };
+    results.rows.iter().flat_map(of).collect()
 }
 
 /// The bytes on their way at most, by whether the gateway was limited.
@@ -149,7 +165,7 @@ const KEYS: [(&str, Key); 6] = [
 ];
 
 /// Columns that are there only if some case has the figure.
-const VALUES: [(&str, Value); 21] = [
+const VALUES: [(&str, Value); 19] = [
     ("packets/s", |figures| figures.packets_per_second),
     ("gateway wakes/Gbit", |figures| Some(figures.gateway_wakes_per_gbit)),
     ("gateway's cores", |figures| Some(figures.gateway_cores)),
@@ -172,8 +188,6 @@ const VALUES: [(&str, Value); 21] = [
     ("calls lost %", |figures| Some(figures.calls.as_ref()?.lost_percent())),
     ("calls ms p50", |figures| Some(figures.calls.as_ref()?.delay_ms.p50)),
     ("calls p99", |figures| Some(figures.calls.as_ref()?.delay_ms.p99)),
-    ("steal %", |figures| figures.steal_percent),
-    ("foreign %", |figures| figures.foreign_percent),
 ];
 
 fn grid(results: &CapacityResults) -> Grid {
@@ -187,6 +201,7 @@ fn grid(results: &CapacityResults) -> Grid {
     let relative = results.base_sessions().map_or_else(dash, |base| format!("times {base} sessions"));
     let head = head.chain(["Gbit/s", "gateway CPU s/Gbit", &relative, "times real"]);
     let mut table = Grid::new(4 + keys.len(), head.chain(values.iter().map(|(name, _)| *name)));
+    table.head.extend(["steal", "others"].map(str::to_owned));
     table.rows.extend(results.rows.iter().map(|row| cells(results, row, &keys, &values)));
     table
 }
@@ -207,15 +222,20 @@ fn cells(
     };
     let show = |value: Option<Spread>| value.map_or_else(dash, |value| value.text(significant));
     let number = |value: Option<f64>| value.map_or_else(dash, significant);
+    let ratio = |value: Option<(f64, bool)>| {
+        value.map_or_else(dash, |(ratio, apart)| significant(ratio) + if apart { "" } else { " ≈" })
+    };
     let mut cells = vec![load.into(), row.case.sessions().to_string(), packet, burst];
     cells.extend(keys.iter().map(|(_, key)| key(row.case).unwrap_or_else(dash)));
     cells.extend([
         row.spread(|figures| Some(figures.goodput)).map_or_else(dash, |rate| rate.text(gbit)),
         show(row.cost()),
-        number(results.relative_cost(row)),
-        number(results.against_real(row)),
+        ratio(results.relative_cost(row)),
+        ratio(results.against_real(row)),
     ]);
     cells.extend(values.iter().map(|(_, value)| number(row.spread(value).map(|spread| spread.median))));
+    let most = |value: Value| percent(row.spread(value).map(|spread| spread.high));
+    cells.extend([most(|figures| figures.steal_percent), most(|figures| figures.foreign_percent)]);
     cells
 }
 
@@ -265,11 +285,27 @@ mod tests {
             "0.120 (0.110–0.130)",
             "1.20",
             "1.25",
+            "steal",
             "1.00 % of all packets",
         ] {
             assert!(table.contains(words), "{words}:\n{table}");
         }
         assert!(table.lines().all(|line| line.chars().count() <= NARROW), "{table}");
+    }
+
+    #[test]
+    fn what_others_took_rounds_far_off_and_what_is_no_difference_are_said() {
+        let mut results = samples::results();
+        let row = &mut results.rows[1];
+        assert!(!table(&samples::results()).contains("1.20 ≈"));
+        row.runs[0].steal_percent = Some(1.0);
+        row.runs[1].steal_percent = Some(7.0);
+        row.runs.push(Figures { gateway_seconds_per_gbit: 0.1, ..row.runs[0].clone() });
+        row.runs.push(Figures { goodput: 1e9, ..row.runs[0].clone() });
+        let table = table(&results);
+        for words in ["7.0 %", "1.10 ≈", "1.00 Gbit/s is far from the median of 5.00 Gbit/s"] {
+            assert!(table.contains(words), "{words}:\n{table}");
+        }
     }
 
     #[test]

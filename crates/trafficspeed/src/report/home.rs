@@ -10,11 +10,12 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::grid::Grid;
+use super::noise::percent;
 use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Datagrams, Flow, LATE_AFTER_MS, VIDEO, VOICE, pages_in_words};
 use crate::experiment::home::results::{CaseResult, HomeCampaign, HomeRun, HomeSettings, LinkCounts};
 use crate::experiment::link_check::Way;
-use crate::experiment::outcome::CpuUse;
+use crate::experiment::outcome::{CpuUse, Taken};
 use crate::load::delays::DelaySummary;
 use crate::stats::Spread;
 use crate::unit::significant;
@@ -71,6 +72,7 @@ pub fn table(campaign: &HomeCampaign, width: Option<usize>) -> String {
     }
     say(DEFINITIONS);
     say(ratios::DEFINITIONS);
+    ratios::remarks(campaign).iter().for_each(|line| say(line));
     link_lines(campaign).iter().chain(&system_lines(campaign)).for_each(|line| say(line));
     campaign.problems().iter().for_each(|problem| say(&format!("Problem: {problem}")));
     if campaign.interrupted {
@@ -315,8 +317,8 @@ fn costs(campaign: &HomeCampaign) -> Grid {
         "queue dropped down, %",
         "dropped at the VPN's sockets",
         "dropped at generators",
-        "steal, %",
-        "others, %",
+        "steal",
+        "others",
     ];
     let mut grid = Grid::new(2, head);
     for group in groups::cases(campaign) {
@@ -330,9 +332,7 @@ fn costs(campaign: &HomeCampaign) -> Grid {
         let link = |way: usize, of: fn(LinkCounts) -> Option<f64>| {
             group.spread(|run| of(run.link[way])).map_or_else(dash, |all| format!("{:.2}", all.median))
         };
-        let most = |of: fn(&CpuUse) -> Option<f64>| {
-            group.spread(|run| of(run.cpu.as_ref()?)).map_or_else(dash, |all| format!("{:.1}", all.high))
-        };
+        let taken = Taken::most(runs.iter().filter_map(|run| run.cpu.as_ref()));
         let drops = |of: fn(&CaseResult) -> [u64; 2]| runs.iter().flat_map(|run| of(run)).sum::<u64>();
         let (all_drops, at_generators) = (drops(|run| run.socket_drops), drops(|run| run.generator_drops));
         grid.rows.push(vec![
@@ -348,8 +348,8 @@ fn costs(campaign: &HomeCampaign) -> Grid {
             link(1, LinkCounts::dropped_percent),
             all_drops.saturating_sub(at_generators).to_string(),
             at_generators.to_string(),
-            most(CpuUse::steal_percent),
-            most(CpuUse::foreign_percent),
+            percent(taken.steal),
+            percent(taken.others),
         ]);
     }
     grid

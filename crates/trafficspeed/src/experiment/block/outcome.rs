@@ -6,7 +6,7 @@ use super::Writes;
 use super::model::Parameters;
 use crate::experiment::environment::Environment;
 use crate::experiment::hosts::host_pairs::HostEnd;
-use crate::experiment::outcome::CpuUse;
+use crate::experiment::outcome::{CpuUse, Taken};
 use crate::load::block::Protection;
 use crate::load::congestion::CongestionControl;
 use crate::stats::{Spread, median, range};
@@ -235,13 +235,15 @@ impl BlockReport {
         Spread::of(&(1..=self.repeats).filter_map(of).collect::<Vec<_>>())
     }
 
-    /// The most of the machine that the hypervisor took, and that processes without a part in it used, in percent.
-    pub fn disturbance(&self) -> Option<(f64, f64)> {
-        let most = |of: fn(&CpuUse) -> Option<f64>| {
-            let shares: Vec<f64> = self.cases.iter().filter_map(|case| of(case.cpu.as_ref()?)).collect();
-            range(&shares).map(|(_, high)| high)
-        };
-        Some((most(CpuUse::steal_percent)?, most(CpuUse::foreign_percent)?))
+    /// Of the machine, during the cases at a delay.
+    pub fn taken(&self, delay_ms: f64) -> Taken {
+        let cases = self.cases.iter().filter(|case| case.delay_ms == delay_ms);
+        Taken::most(cases.filter_map(|case| case.cpu.as_ref()))
+    }
+
+    /// All ways that were to be measured.
+    pub fn ways(&self) -> Vec<Way> {
+        ways(&self.asked.2, self.control)
     }
 
     /// Best throughput of any block size.
@@ -303,8 +305,8 @@ impl BlockReport {
 
     /// Whether everything that was asked for was measured and is right.
     pub fn is_whole(&self) -> bool {
-        let (delays, sizes, ahead) = &self.asked;
-        let ways = ways(ahead, self.control).len();
+        let (delays, sizes, _) = &self.asked;
+        let ways = self.ways().len();
         let sound = |case: &Case| case.problem.is_none() && case.bytes_per_second.is_some();
         self.problems.is_empty()
             && !delays.is_empty()

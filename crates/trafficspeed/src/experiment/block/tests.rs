@@ -1,7 +1,7 @@
 use super::model::Parameters;
 use super::*;
 use crate::experiment::environment::Environment;
-use crate::experiment::outcome::CpuUse;
+use crate::experiment::outcome::{CpuUse, Taken};
 use crate::observe::HostCpu;
 use crate::system::SystemInfo;
 
@@ -114,7 +114,8 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     assert!((most - 3.0 * least).abs() < 1e-6, "three times the throughput for the same CPU time");
     let same = again.same(0.0).unwrap();
     assert_eq!((same.low, same.high, same.n), (1.0, 1.0, 2));
-    assert_eq!(again.disturbance(), Some((25.0, 50.0)));
+    assert_eq!(again.taken(16.0), Taken { steal: Some(25.0), others: Some(50.0) });
+    assert_eq!(again.taken(3.0), Taken::default(), "nothing ran at that delay");
     let mut short = sample();
     short.cases.pop();
     assert!(!short.is_whole());

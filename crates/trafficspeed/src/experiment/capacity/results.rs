@@ -139,6 +139,13 @@ impl Row {
         Spread::of(&self.runs.iter().filter_map(of).collect::<Vec<_>>())
     }
 
+    /// The cost by that of another, and whether that is a difference: of several rounds none of the one within those of the other.
+    fn times(&self, other: &Self) -> Option<(f64, bool)> {
+        let (own, other) = (self.cost()?, other.cost()?);
+        let apart = own.n.min(other.n) > 1 && own.is_apart_from(other);
+        Some((own.median / other.median, apart))
+    }
+
     /// CPU seconds of the gateway for each Gbit.
     pub fn cost(&self) -> Option<Spread> {
         self.spread(|figures| Some(figures.gateway_seconds_per_gbit))
@@ -178,11 +185,12 @@ impl CapacityResults {
     }
 
     /// How many times the cost of the case with [`CapacityResults::base_sessions`], among those that are alike otherwise.
-    pub fn relative_cost(&self, row: &Row) -> Option<f64> {
+    /// Whether that is a difference: the rounds of both do not overlap.
+    pub fn relative_cost(&self, row: &Row) -> Option<(f64, bool)> {
         let kind = |case: Case| Some((case.traffic()?, case.gateway_cpu()));
         let (own, sessions) = (kind(row.case)?, self.base_sessions()?);
         let is_base = |other: &&Row| kind(other.case) == Some(own) && other.case.sessions() == sessions;
-        Some(row.cost()?.median / self.rows.iter().find(is_base)?.cost()?.median)
+        row.times(self.rows.iter().find(is_base)?)
     }
 
     /// Cases in which the gateway was limited, but not the bottleneck, with the share of its quota that it used.
@@ -192,7 +200,8 @@ impl CapacityResults {
     }
 
     /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
-    pub fn against_real(&self, row: &Row) -> Option<f64> {
+    /// Whether they differ at all, as in [`CapacityResults::relative_cost`].
+    pub fn against_real(&self, row: &Row) -> Option<(f64, bool)> {
         let Case::Made { sessions, traffic, gateway_cpu } = row.case else { return None };
         let is_alike = matches!(
             traffic,
@@ -210,8 +219,7 @@ impl CapacityResults {
             return None;
         }
         let alike = Case::Real { clients: sessions, gateway_cpu };
-        let real = self.rows.iter().find(|row| row.case == alike)?;
-        Some(row.cost()?.median / real.cost()?.median)
+        row.times(self.rows.iter().find(|row| row.case == alike)?)
     }
 }
 
@@ -280,7 +288,8 @@ mod tests {
     #[test]
     fn costs_are_compared_with_8_sessions_and_with_as_many_real_clients() {
         let mut results = samples::results();
-        let close = |value: Option<f64>, to: f64| value.is_some_and(|value| (value - to).abs() < 1e-9);
+        let close =
+            |found: Option<(f64, bool)>, to: f64| found.is_some_and(|(value, _)| (value - to).abs() < 1e-9);
         assert!(close(results.relative_cost(&results.rows[0]), 1.0));
         assert!(close(results.relative_cost(&results.rows[1]), 1.2));
         assert!(close(results.against_real(&results.rows[0]), 1.25));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::pictures::style;
-use super::{best_sealed, fill_page, mb, no_difference, number, problems};
+use super::{best_sealed, fill_page, mb, no_difference, number, problems, taken};
 use crate::experiment::block::{BlockReport, Way};
 use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::grid::Grid;
@@ -14,7 +14,8 @@ use crate::unit::significant;
 const DEFINITIONS: &str = "\
 Best throughput of any block size, MB/s of acknowledged blocks, medians of the runs.
 Gain: the best OP-n by the tunnel with no overlap, mean over block sizes; ≈: no difference beyond A/A, the tunnel against itself.
-Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.";
+Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.
+Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 
 /// The limits of a report in words, for a row and for a heading.
 fn limits(report: &BlockReport) -> [String; 2] {
@@ -25,8 +26,18 @@ fn limits(report: &BlockReport) -> [String; 2] {
 }
 
 fn grid(reports: &[BlockReport]) -> Grid {
-    let head =
-        ["link", "CPU of target", "one-way delay", "plain", "tunnel", "best OP-n", "gain", "beside as many"];
+    let head = [
+        "link",
+        "CPU of target",
+        "one-way delay",
+        "plain",
+        "tunnel",
+        "best OP-n",
+        "gain",
+        "beside as many",
+        "steal",
+        "others",
+    ];
     let mut grid = Grid::new(3, head);
     for report in reports {
         for &delay in &report.asked.0 {
@@ -35,6 +46,7 @@ fn grid(reports: &[BlockReport]) -> Grid {
             row.extend([Way::PLAIN, Way::TUNNEL].map(|way| mb(report.peak(delay, way))));
             let Some(best) = best_sealed(report, delay) else {
                 row.extend(["–"; 3].map(str::to_owned));
+                row.extend(taken(report, delay));
                 grid.rows.push(row);
                 continue;
             };
@@ -45,6 +57,7 @@ fn grid(reports: &[BlockReport]) -> Grid {
             };
             row.push(format!("{} ({})", mb(report.peak(delay, best)), best.name()));
             row.extend([gain(Way::TUNNEL), gain(Way { ahead: best.ahead, ..Way::TUNNEL })]);
+            row.extend(taken(report, delay));
             grid.rows.push(row);
         }
     }

@@ -19,6 +19,10 @@ pub fn html(campaign: &HomeCampaign) -> String {
         page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
     }
     page.notes(DEFINITIONS.lines().chain(ratios::DEFINITIONS.lines()));
+    let remarks = ratios::remarks(campaign);
+    if !remarks.is_empty() {
+        page.list("problems", &remarks);
+    }
     page.section("Systems");
     page.list("", &system_lines(campaign));
     page.section("Link");

@@ -3,11 +3,14 @@
 use serde_json::Value;
 
 use super::Grid;
+use super::groups::FlowGroup;
 use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Flow};
 use crate::experiment::home::results::{HomeCampaign, HomeRun};
+use crate::report::noise::far;
 use crate::report::ratio::{self, Ratio};
 use crate::stats::{Spread, median};
+use crate::unit::significant;
 
 /// Stands below the table.
 pub const DEFINITIONS: &str = "\
@@ -20,16 +23,49 @@ struct Quantity {
     name: &'static str,
     flow: Flow,
     of: fn(&Figures) -> Option<f64>,
+    /// Its unit in words, and as so many of those that `of` gives.
+    unit: &'static str,
+    scale: f64,
 }
 
 const QUANTITIES: [Quantity; 7] = [
-    Quantity { name: "download", flow: Flow::Download, of: rate },
-    Quantity { name: "upload", flow: Flow::Upload, of: rate },
-    Quantity { name: "voice down, delay p50", flow: Flow::VoiceDown, of: |figures| delay(figures, 0.5) },
-    Quantity { name: "voice down, delay p99", flow: Flow::VoiceDown, of: |figures| delay(figures, 0.99) },
-    Quantity { name: "voice up, delay p50", flow: Flow::VoiceUp, of: |figures| delay(figures, 0.5) },
-    Quantity { name: "voice up, delay p99", flow: Flow::VoiceUp, of: |figures| delay(figures, 0.99) },
-    Quantity { name: "pages, median time", flow: Flow::Pages, of: |figures| median(&figures.pages_ms) },
+    Quantity { name: "download", flow: Flow::Download, of: rate, unit: "Mbit/s", scale: 1e6 },
+    Quantity { name: "upload", flow: Flow::Upload, of: rate, unit: "Mbit/s", scale: 1e6 },
+    Quantity {
+        name: "voice down, delay p50",
+        flow: Flow::VoiceDown,
+        of: |figures| delay(figures, 0.5),
+        unit: "ms",
+        scale: 1e3,
+    },
+    Quantity {
+        name: "voice down, delay p99",
+        flow: Flow::VoiceDown,
+        of: |figures| delay(figures, 0.99),
+        unit: "ms",
+        scale: 1e3,
+    },
+    Quantity {
+        name: "voice up, delay p50",
+        flow: Flow::VoiceUp,
+        of: |figures| delay(figures, 0.5),
+        unit: "ms",
+        scale: 1e3,
+    },
+    Quantity {
+        name: "voice up, delay p99",
+        flow: Flow::VoiceUp,
+        of: |figures| delay(figures, 0.99),
+        unit: "ms",
+        scale: 1e3,
+    },
+    Quantity {
+        name: "pages, median time",
+        flow: Flow::Pages,
+        of: |figures| median(&figures.pages_ms),
+        unit: "ms",
+        scale: 1.0,
+    },
 ];
 
 fn rate(figures: &Figures) -> Option<f64> {
@@ -84,6 +120,19 @@ pub fn grid(campaign: &HomeCampaign) -> Grid {
     ratio::grid(&ratios(campaign), "figure", first)
 }
 
+/// Rounds that are far from the others of their system.
+pub fn remarks(campaign: &HomeCampaign) -> Vec<String> {
+    let of = |label: &str, quantity: &Quantity| {
+        let group = FlowGroup::of(campaign, label, Case::AtOnce, quantity.flow);
+        let values: Vec<f64> = group.runs.iter().filter_map(|figures| (quantity.of)(figures)).collect();
+        far(&format!("{label}, {}", quantity.name), &values, |value| {
+            format!("{} {}", significant(value / quantity.scale), quantity.unit)
+        })
+    };
+    let of_label = |label| QUANTITIES.iter().filter_map(move |quantity| of(label, quantity));
+    super::groups::labels(campaign).into_iter().flat_map(of_label).collect()
+}
+
 pub fn json(campaign: &HomeCampaign) -> Value {
     ratio::json(&ratios(campaign), "figure")
 }
@@ -111,6 +160,17 @@ mod tests {
         assert!(ratios(&campaign).iter().all(|ratio| ratio.differs().is_none() && ratio.to_first.is_some()));
         campaign.runs.retain(|run| run.label == "vpnd");
         assert!(ratios(&campaign).is_empty());
+    }
+
+    #[test]
+    fn a_round_far_from_the_others_is_pointed_at() {
+        let mut campaign = samples::campaign();
+        assert_eq!(remarks(&campaign), [""; 0]);
+        let vpnd = campaign.runs[0].subject.unwrap();
+        campaign.runs[0] = samples::run(vpnd, 1, 4.0);
+        let found = remarks(&campaign);
+        assert_eq!(found.len(), QUANTITIES.len(), "{found:?}");
+        assert!(found[0].starts_with("Look at vpnd, download: ") && found[0].contains("Mbit/s"), "{found:?}");
     }
 
     #[test]
