@@ -200,15 +200,6 @@ impl Netlink {
         changed.map_err(|error| NetlinkError::new(format!("setting the MTU of {interface} to {mtu}"), &error))
     }
 
-    /// Sets the largest super-packet that the machine's own connections hand to an interface, bytes.
-    pub async fn set_gso_max_size(&self, interface: &str, bytes: u32) -> Result<(), NetlinkError> {
-        let link = LinkUnspec::new_with_index(self.require_interface(interface).await?)
-            .append_extra_attribute(LinkAttribute::GsoMaxSize(bytes));
-        let changed = self.handle.link().change(link.build()).execute().await;
-        let step = || format!("setting the largest super-packet of {interface} to {bytes}");
-        changed.map_err(|error| NetlinkError::new(step(), &error))
-    }
-
     /// Gives an interface an address, usable at once: a tunnel has nobody to detect duplicates with.
     ///
     /// # Errors

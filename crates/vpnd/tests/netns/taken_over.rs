@@ -373,8 +373,10 @@ fn a_clients_worker_sets_nothing_that_the_profile_or_the_machine_forbids() {
             body.array(1).unwrap().u16(size).unwrap();
         });
         assert_eq!(refused, None);
-        let link = client.namespace().ip(&["link", "show", TUN]);
+        let link = client.namespace().ip(&["-d", "link", "show", TUN]);
         assert!(link.contains(&format!("mtu {within} ")), "{link}");
+        // The kernel cuts whatever it forwards that is longer into single segments.
+        assert!(link.contains("gso_max_size 65536"), "{link}");
     }
     let refused = worker.ask(5, &|body: &mut Body| {
         body.array(1).unwrap().u32(7).unwrap();

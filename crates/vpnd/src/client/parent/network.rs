@@ -10,7 +10,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use vpnd_proto::client::DEFAULT_MTU;
 use vpnd_proto::control::Network;
-use vpnd_proto::wire::HEADER_LEN;
 
 use super::permission::{self, Forbidden, HostNetworks};
 use super::plan::{self, Plan, Step};
@@ -24,15 +23,11 @@ use crate::sys::netlink::{
     RuleSpec,
 };
 use crate::sys::nft::{GuardRules, MarkMatch, Returning};
-use crate::sys::udp::MAX_GSO_BYTES;
 use routing::{Overlap, Routing, everything, has_address_for, own_address};
 
 mod routing;
 mod sources;
 mod table;
-
-/// Bytes that a standard suite adds to a packet.
-const TAG_LEN: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NetworkError {
@@ -357,16 +352,14 @@ impl NetworkSetup {
     /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it, nor more
     /// than a gateway may be configured with. This needs no undoing: the device goes with the client.
     ///
+    /// The largest super-packet stays the kernel's: it cuts a longer one that it forwards here, from a container or a network
+    /// behind this machine, into single segments.
+    ///
     /// # Errors
     /// If the kernel refused.
     pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), NetworkError> {
         self.mtu = mtu.clamp(MIN_MTU, MAX_MTU);
-        self.netlink.set_mtu(&self.interface, self.mtu.into()).await?;
-        let super_packet = super_packet_len(self.mtu);
-        if let Err(error) = self.netlink.set_gso_max_size(&self.interface, super_packet).await {
-            tracing::debug!(%error, "super-packets will not fit one send");
-        }
-        Ok(())
+        Ok(self.netlink.set_mtu(&self.interface, self.mtu.into()).await?)
     }
 
     /// Takes everything back and removes the journal.
@@ -438,16 +431,6 @@ fn dns_settings(
         // With a full tunnel no name is for the local network's servers, whatever domains the gateway names.
         all_names: network.search.is_empty() || routing.is_full,
     })
-}
-
-/// The largest super-packet whose slices fit one send, in bytes. TCP fills super-packets with whole segments, after it has
-/// put aside what the kernel's longest headers may take.
-fn super_packet_len(mtu: u16) -> u32 {
-    const LONGEST_HEADERS: usize = 384;
-    const HEADERS_WITH_TIMESTAMPS: usize = 52;
-    let slices = MAX_GSO_BYTES / (HEADER_LEN + usize::from(mtu) + TAG_LEN);
-    let payload = slices * usize::from(mtu).saturating_sub(HEADERS_WITH_TIMESTAMPS);
-    u32::try_from((payload + LONGEST_HEADERS).min(65_536)).expect("64 KiB fit")
 }
 
 /// The client's inner addresses, each as a network of one host.
