@@ -66,7 +66,7 @@ fn streams_requests_and_datagrams_need_no_lab() {
     let out = tempfile::tempdir().expect("a directory");
     let line = format!("rr {pairs} -u --size 64/64 --repeat 1 -t 0.5 -O 0 -J --out {}", out.path().display());
     let report = measured(&line);
-    assert_eq!(report_again(out.path(), &report), ["delay-1.svg", "time-1.svg"]);
+    assert_eq!(report_again(out.path(), &report), ["delay-1.svg", "time-1.svg", "time-delay-1.svg"]);
     assert!(number(&report["runs"][0]["tasks"][0]["figures"]["transactions_per_second"]) > 10.0);
     let report = measured(&format!("udp {pairs} --search --search-loss 5 -l 64 --repeat 1 -t 0.2 -O 0 -J"));
     assert!(number(&report["runs"][0]["search"]["packets_per_second"]) > 0.0, "{report:#}");
