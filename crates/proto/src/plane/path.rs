@@ -15,8 +15,8 @@ use crate::wire::HEADER_LEN;
 
 /// While large datagrams are sent, the path is asked about so often, whatever comes back.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// With fewer large datagrams than these since it was asked about, half as often: of a thousand slow sessions each question
-/// would cost as much as a tenth of what they carry.
+/// With fewer large datagrams than these since it was asked about, half as often: a question and its answer are a datagram each
+/// way, however little a session carries.
 const MANY: u16 = 500;
 /// If nothing has come from the peer for so long, the large datagrams may have vanished: then the path is asked about at
 /// once, and so often.
