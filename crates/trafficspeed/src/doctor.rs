@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 
+use crate::report::grid::NARROW;
 use crate::system::generator::{self, Generator};
 use crate::system::install::{Step, steps};
 use crate::system::{Cipher, Kind, Programs, Subject, install};
@@ -130,6 +131,9 @@ pub fn json(findings: &[Finding], generators: &[GeneratorFinding]) -> serde_json
 pub fn table(findings: &[Finding]) -> String {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width().is_none() {
+        table.set_width(NARROW as u16);
+    }
     table.set_header(["system", "ready", "version", "program", "ciphers to choose from"]);
     for finding in findings {
         table.add_row([

@@ -374,7 +374,7 @@ fn point_json(point: &Point) -> Value {
     })
 }
 
-const CSV_HEAD: [&str; 33] = [
+const CSV_HEAD: [&str; 34] = [
     "system",
     "congestion",
     "cipher",
@@ -402,6 +402,7 @@ const CSV_HEAD: [&str; 33] = [
     "round_trip_p99_us",
     "round_trip_max_us",
     "searched_packets_per_second",
+    "searched_limited_by_sender",
     "gateway_cpu_seconds",
     "client_cpu_seconds",
     "generator_cpu_seconds",
@@ -420,7 +421,7 @@ pub fn csv(campaign: &LoadCampaign) -> String {
     csv::with_place(CSV_HEAD, campaign.runs.iter().flat_map(of))
 }
 
-fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 33] {
+fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 34] {
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     let variation = |share: f64| number(figures.variation.as_ref().map(|all| all.at(share)));
@@ -458,6 +459,7 @@ fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 33
         trip_p99,
         trip_max,
         number(run.search.as_ref().map(|search| search.packets_per_second)),
+        run.search.as_ref().map_or_else(String::new, |search| search.limited_by_sender.to_string()),
         number(run.cpu.map(|cpu| cpu.gateway)),
         number(run.cpu.map(|cpu| cpu.clients)),
         number(run.cpu.map(|cpu| cpu.generators)),
@@ -546,6 +548,7 @@ pub(crate) mod samples {
 mod tests {
     use super::super::grid::NARROW;
     use super::*;
+    use crate::experiment::generate::search::SearchOutcome;
 
     #[test]
     fn repeats_are_one_row_with_their_spread_and_what_shared_the_machine() {
@@ -582,9 +585,15 @@ mod tests {
         campaign.runs[0].error = Some("gone".into());
         assert_eq!(groups(&campaign).iter().map(|group| group.runs.len()).collect::<Vec<_>>(), [2, 3]);
         campaign.runs.iter_mut().for_each(|run| run.stopped_early = true);
+        for (run, limited_by_sender) in campaign.runs.iter_mut().zip([true, false]) {
+            run.search = Some(SearchOutcome { limited_by_sender, ..SearchOutcome::default() });
+        }
         assert_eq!(groups(&campaign).iter().map(|group| group.runs.len()).collect::<Vec<_>>(), [3, 3]);
         let csv = csv(&campaign);
         assert_eq!(csv.lines().count(), 1 + 6);
         assert!(csv.contains(",10.000,10.000,false"), "{csv}");
+        for found in [",0.000,true,", ",0.000,false,"] {
+            assert_eq!(csv.matches(found).count(), 1, "whether the generator was the limit: {csv}");
+        }
     }
 }

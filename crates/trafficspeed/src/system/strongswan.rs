@@ -40,7 +40,8 @@ const SOURCE: Source = Source::Debian {
     ],
 };
 
-static SWANCTL: Program = Program { name: "swanctl", version: &["--help"], places: &[], source: SOURCE };
+/// It says its version below a line for each plugin that is not installed, so its package is asked.
+static SWANCTL: Program = Program { name: "swanctl", version: &[], places: &[], source: SOURCE };
 
 /// The charon that needs no systemd, only its name: it reads one configuration file and keeps no state of its own.
 static CHARON: Program = Program { name: "charon-systemd", version: &[], places: &[], source: SOURCE };

@@ -1,4 +1,5 @@
-//! The original's own table: five algorithms on links of two rates, with packets of 1,280 bytes; null against no tunnel.
+//! The original's own table: five algorithms on links of two rates, with packets of 1,280 bytes; null against no tunnel, and one
+//! algorithm against itself.
 //!
 //! The original had 3DES with SHA-1, 3DES, DES, no algorithm, and no IPsec. In their places: the suite with a MAC of its own,
 //! the cipher without instructions of the CPU, the one with, none, and no tunnel.
@@ -46,7 +47,7 @@ pub struct Row {
     pub repeats: usize,
     /// CPU seconds of the VPN's processes for a Gbit; the link's emulation is no part of it.
     pub vpn_seconds_per_gbit: f64,
-    /// Goodput of each repetition.
+    /// Goodput of each turn.
     #[serde(default)]
     pub each: Vec<f64>,
     /// Of the machine, meanwhile.
@@ -56,63 +57,93 @@ pub struct Row {
     pub error: Option<String>,
 }
 
-/// Measures all systems at each of `rates`.
+/// One repetition.
+struct Round {
+    /// Goodput.
+    bits_per_second: f64,
+    /// CPU seconds of the VPN's processes for a Gbit.
+    vpn_seconds_per_gbit: f64,
+    cpu: CpuUse,
+}
+
+/// Measures all systems at each of `rates`, and if the plan has a control one of them twice.
 pub fn measure(
     plan: &ModelPlan,
     (real, rates): (RealPlan, &[Rate]),
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for &rate in rates {
-        for (kind, cipher) in SYSTEMS {
-            if interrupt.is_set() {
-                return rows;
-            }
-            let subject = Subject::new(kind, cipher);
-            progress.note(&format!("measuring {} on links of {rate}", subject.label()));
-            let found = one(plan, subject, (real, rate), interrupt);
-            rows.push(Row::of(subject, rate, found));
-        }
-    }
-    rows
+    rates.iter().flat_map(|&rate| in_turns(plan, (real, rate), progress, interrupt)).collect()
 }
 
-/// Goodput, CPU seconds for a Gbit and all CPU time of each repetition.
-fn one(
+/// All systems at one rate. They take turns, each second turn from the last to the first; one that failed takes no more.
+fn in_turns(
+    plan: &ModelPlan,
+    (real, rate): (RealPlan, Rate),
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Vec<Row> {
+    let mut subjects = SYSTEMS.map(|(kind, cipher)| Subject::new(kind, cipher)).to_vec();
+    let usual = |subject: &Subject| subject.cipher == Cipher::Aes256Gcm;
+    subjects.extend(Subject::control(&subjects, usual).filter(|_| plan.control));
+    let mut found: Vec<anyhow::Result<Vec<Round>>> = subjects.iter().map(|_| Ok(Vec::new())).collect();
+    for turn in 0..real.repeats {
+        let mut order: Vec<usize> = (0..subjects.len()).collect();
+        if turn % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            let Ok(rounds) = &mut found[at] else { continue };
+            if interrupt.is_set() {
+                continue;
+            }
+            let label = subjects[at].label();
+            progress.note(&format!(
+                "measuring {label} on links of {rate}, turn {} of {}",
+                turn + 1,
+                real.repeats
+            ));
+            match round(plan, subjects[at], (real, rate), interrupt) {
+                Ok(round) => rounds.push(round),
+                Err(error) => found[at] = Err(error),
+            }
+        }
+    }
+    let rows = subjects.into_iter().zip(found).map(|(subject, found)| Row::of(subject, rate, found));
+    rows.filter(|row| row.repeats > 0 || row.error.is_some()).collect()
+}
+
+fn round(
     plan: &ModelPlan,
     subject: Subject,
     (real, rate): (RealPlan, Rate),
     interrupt: &Interrupt,
-) -> anyhow::Result<Vec<(f64, f64, CpuUse)>> {
+) -> anyhow::Result<Round> {
     let way = Impairment { rate: Some(rate), ..Impairment::default() };
     let emulation = Emulation { kind: EmulatorKind::User, up: way, down: way, seed: 1 };
     let links = LinkSettings { emulation: Some(emulation), ..plan.links };
     let system = subject.system(&plan.programs)?;
     let mut testbed = Testbed::build(system, RemoteEnd::Gateway, links, interrupt)?;
     let times = Times { warmup: real.warmup, duration: real.duration, interval: Duration::from_secs(1) };
-    let mut rounds = Vec::new();
-    for _ in 0..real.repeats {
-        let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, CASE))], ip: 4, times };
-        let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
-        ensure!(!measured.reports.stopped_early(), "interrupted");
-        let goodput = figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second;
-        ensure!(goodput > 0.0, "the stream carried nothing");
-        let cpu = measured.cpu;
-        rounds.push((goodput, (cpu.clients + cpu.gateway) / (goodput * cpu.seconds / 1e9), cpu));
-    }
-    Ok(rounds)
+    let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, CASE))], ip: 4, times };
+    let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
+    ensure!(!measured.reports.stopped_early(), "interrupted");
+    let goodput = figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second;
+    ensure!(goodput > 0.0, "the stream carried nothing");
+    let cpu = measured.cpu;
+    let vpn_seconds_per_gbit = (cpu.clients + cpu.gateway) / (goodput * cpu.seconds / 1e9);
+    Ok(Round { bits_per_second: goodput, vpn_seconds_per_gbit, cpu })
 }
 
 impl Row {
-    fn of(subject: Subject, rate: Rate, found: anyhow::Result<Vec<(f64, f64, CpuUse)>>) -> Self {
+    fn of(subject: Subject, rate: Rate, found: anyhow::Result<Vec<Round>>) -> Self {
         let (rounds, error) = match found {
             Ok(rounds) => (rounds, None),
             Err(error) => (Vec::new(), Some(format!("{error:#}"))),
         };
-        let taken = Taken::most(rounds.iter().map(|(.., cpu)| cpu));
+        let taken = Taken::most(rounds.iter().map(|round| &round.cpu));
         let (goodput, cost): (Vec<f64>, Vec<f64>) =
-            rounds.iter().map(|(rate, cost, _)| (*rate, *cost)).unzip();
+            rounds.iter().map(|round| (round.bits_per_second, round.vpn_seconds_per_gbit)).unzip();
         Self {
             system: subject.label(),
             link_bits_per_second: rate.bits_per_second,
@@ -139,7 +170,11 @@ mod tests {
             subject,
             rate,
             Ok([(90e6, 0.4), (93e6, 0.2), (92e6, 0.3)]
-                .map(|(rate, cost)| (rate, cost, CpuUse::default()))
+                .map(|(bits_per_second, vpn_seconds_per_gbit)| Round {
+                    bits_per_second,
+                    vpn_seconds_per_gbit,
+                    cpu: CpuUse::default(),
+                })
                 .into()),
         );
         assert_eq!((row.bits_per_second, row.range, row.repeats), (92e6, (90e6, 93e6), 3));

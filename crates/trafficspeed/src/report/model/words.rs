@@ -7,6 +7,9 @@ use crate::experiment::model::predict::{CIPHER, GOOD, Judgement, board_ns};
 use crate::experiment::model::stages::HandOver;
 use crate::experiment::model::{Compared, Model};
 use crate::report::noise::{TAKEN, far};
+use crate::report::ratio::within_rounds;
+use crate::stats::Spread;
+use crate::system::AGAIN;
 use crate::unit::{gbit, significant};
 
 /// The title of the experiment: the errors decide.
@@ -48,7 +51,7 @@ pub fn lines(model: &Model) -> Vec<String> {
     let failed = model.original.iter().filter_map(|row| Some((row, row.error.as_ref()?)));
     lines
         .extend(failed.map(|(row, error)| format!("{}, as the original: not measured: {error}", row.system)));
-    lines.extend(null_against_nothing(&model.original));
+    lines.extend(as_measured_then(&model.original));
     let suites = || model.raw.suites.iter().map(|suite| suite.name.as_str());
     lines.extend(suites().filter_map(|suite| verdict(suite, &model.hand_over(suite))));
     lines.extend(suites().filter_map(|suite| as_the_original(model, suite)));
@@ -90,7 +93,8 @@ fn widest(model: &Model) -> Option<String> {
     let all = model.control.iter().flat_map(|again| against_itself(model, again)).flatten();
     let widest = all.map(|spread| spread.widest_ratio()).reduce(f64::max)?;
     Some(format!(
-        "A/A: {} measured a second time differed from itself by up to {:.0} %; an error that is no larger is none that these          measurements can show.",
+        "A/A: {} measured a second time differed from itself by up to {:.0} %; an error that is no larger is none that these \
+         measurements can show.",
         model.control.first()?.suite,
         100.0 * (widest - 1.0)
     ))
@@ -161,21 +165,31 @@ fn bottleneck(one: &Compared) -> Option<String> {
     })
 }
 
-/// Throughput without any algorithm against that without a tunnel, at each rate.
-fn null_against_nothing(rows: &[Row]) -> Vec<String> {
-    let null = rows.iter().filter(|row| row.system.ends_with("no encryption") && row.repeats > 0);
-    let pairs = null.filter_map(|null| {
-        let mut same = rows.iter().filter(|row| row.link_bits_per_second == null.link_bits_per_second);
-        Some((null, same.find(|row| row.system == "plain routing" && row.repeats > 0)?))
-    });
-    let line = |(null, plain): (&Row, &Row)| {
-        format!(
-            "links of {} Mbit/s: without an algorithm {:.1} % of no tunnel (original: 97.1 % at 100 Mbit/s)",
-            significant(null.link_bits_per_second as f64 / 1e6),
-            100.0 * null.bits_per_second / plain.bits_per_second,
-        )
+/// What the original's systems are to each other, within a turn.
+fn by_turns(one: &Row, other: &Row) -> Option<Spread> {
+    let of = |row: &Row, turn: u32| row.each.get(turn as usize).copied();
+    within_rounds(0..one.repeats as u32, |turn| of(one, turn), |turn| of(other, turn))
+}
+
+/// At each rate: throughput without any algorithm against that without a tunnel, and the system that was measured twice against
+/// itself.
+fn as_measured_then(rows: &[Row]) -> Vec<String> {
+    let beside = |row: &Row, system: &str| {
+        let mut same = rows.iter().filter(|other| other.link_bits_per_second == row.link_bits_per_second);
+        by_turns(row, same.find(|other| other.system == system)?)
     };
-    pairs.map(line).collect()
+    let line = |row: &Row| {
+        let links = format!("links of {} Mbit/s", significant(row.link_bits_per_second as f64 / 1e6));
+        if row.system.ends_with("no encryption") {
+            let ratio = beside(row, "plain routing")?.text(significant);
+            return Some(format!(
+                "{links}: without an algorithm {ratio} of no tunnel (original: 0.971 at 100 Mbit/s)"
+            ));
+        }
+        let system = row.system.strip_suffix(AGAIN)?;
+        Some(format!("{links}: A/A: {system} by itself {}", beside(row, system)?.text(significant)))
+    };
+    rows.iter().filter_map(line).collect()
 }
 
 /// Inline or workers at equal numbers of threads; none wins if their ranges overlap.
@@ -277,24 +291,32 @@ mod tests {
     }
 
     #[test]
-    fn null_is_held_against_no_tunnel_at_its_own_rate() {
-        let row = |system: &str, link: u64, rate: f64| Row {
+    fn null_and_the_control_are_held_against_their_own_rate_turn_by_turn() {
+        let row = |system: &str, link: u64, each: [f64; 3]| Row {
             system: system.into(),
             link_bits_per_second: link,
-            bits_per_second: rate,
-            range: (rate, rate),
+            bits_per_second: each[1],
+            range: (each[0], each[2]),
             repeats: 3,
             vpn_seconds_per_gbit: 0.1,
-            each: vec![rate; 3],
+            each: each.into(),
             taken: Taken::default(),
             error: None,
         };
+        let again = format!("vpnd, aes-256-gcm{AGAIN}");
         let rows = [
-            row("vpnd, no encryption", 100_000_000, 90e6),
-            row("plain routing", 1_000_000_000, 900e6),
-            row("plain routing", 100_000_000, 95e6),
+            row("vpnd, no encryption", 100_000_000, [80e6, 90e6, 95e6]),
+            row("vpnd, aes-256-gcm", 100_000_000, [80e6, 80e6, 80e6]),
+            row("plain routing", 1_000_000_000, [900e6; 3]),
+            row("plain routing", 100_000_000, [100e6; 3]),
+            row(&again, 100_000_000, [72e6, 80e6, 88e6]),
         ];
-        let said = null_against_nothing(&rows);
-        assert!(said.len() == 1 && said[0].contains("94.7 %"), "{said:?}");
+        let said = as_measured_then(&rows);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said[0].contains("100 Mbit/s: without an algorithm 0.900 (0.800–0.950) of no tunnel"),
+            "{said:?}"
+        );
+        assert!(said[1].contains("A/A: vpnd, aes-256-gcm by itself 1.00 (0.900–1.10)"), "{said:?}");
     }
 }
