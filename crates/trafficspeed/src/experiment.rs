@@ -29,4 +29,5 @@ pub mod suite;
 pub mod testbed;
 pub mod traffic;
 pub mod tunnel;
+pub mod turns;
 pub mod verify;

@@ -50,9 +50,22 @@ impl Spread {
         self.high.max(1.0 / self.low.max(f64::MIN_POSITIVE)).max(1.0)
     }
 
-    /// For a ratio of two systems: whether it is a difference, which takes a median further from 1 than `same`, the ratios of a
-    /// system to itself, ever were, and all values on the same side of 1.
+    /// Whether there are several values of both, without which neither a difference nor its absence is shown.
+    fn is_comparable(self, other: Self) -> bool {
+        self.n.min(other.n) > 1
+    }
+
+    /// For a ratio of two systems: whether several rounds show no difference beyond `same`, the ratios of a system to itself.
+    pub fn is_within(self, same: Self) -> bool {
+        self.is_comparable(same) && !self.differs_beyond(same)
+    }
+
+    /// For a ratio of two systems: whether it is a difference, which takes several rounds of both, a median further from 1 than
+    /// `same`, the ratios of a system to itself, ever were, and all values on the same side of 1.
     pub fn differs_beyond(self, same: Self) -> bool {
+        if !self.is_comparable(same) {
+            return false;
+        }
         let most = same.widest_ratio();
         (self.median > most && self.low > 1.0) || (self.median < 1.0 / most && self.high < 1.0)
     }
@@ -145,6 +158,13 @@ mod tests {
         assert!(!ratio(&[1.1, 1.2, 1.4]).differs_beyond(same), "its median is within");
         assert!(!ratio(&[0.9, 1.4, 1.6]).differs_beyond(same), "one round went the other way");
         assert!(!same.differs_beyond(same));
+        assert!(same.is_within(same) && !ratio(&[1.3, 1.4]).is_within(same));
+        let once = ratio(&[2.0]);
+        assert!(!once.is_within(same) && !ratio(&[1.0]).is_within(same));
+        assert!(
+            !once.differs_beyond(same) && !ratio(&[2.0, 2.1]).differs_beyond(ratio(&[1.0])),
+            "a single round"
+        );
         assert!(ratio(&[1.0, 2.0]).is_apart_from(ratio(&[2.5])) && !ratio(&[1.0, 2.0]).is_apart_from(same));
         assert_eq!(ratio(&[2.0]).text(|v| v.to_string()), "2");
         assert_eq!(ratio(&[2.0, 4.0, 3.0]).text(|v| v.to_string()), "3 (2–4)");

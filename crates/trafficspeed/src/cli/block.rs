@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::OutputArgs;
 use super::hosts::HostsArgs;
-use crate::experiment::block::{BlockPlan, Writes};
+use crate::experiment::block::{BlockPlan, Writes, sealing_as};
 use crate::experiment::hosts::block;
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
 use crate::lab::cpu_limit::CpuLimit;
@@ -57,7 +57,8 @@ pub struct BlockArgs {
     /// How often each case is measured; the ways take turns.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// Do not measure the tunnel a second time in each round, which shows how far it differs from itself.
+    /// Do not measure the tunnel a second time in each round, with one block in progress and with the most, which shows how far
+    /// it differs from itself.
     #[arg(long)]
     pub no_control: bool,
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
@@ -90,7 +91,8 @@ pub struct BlockArgs {
     /// The system with the tunnel.
     #[arg(long, value_enum, default_value = "vpnd")]
     pub vpn: Kind,
-    /// Its cipher; AES-256-GCM by default, or its own choice if it can't be told to use that.
+    /// Its cipher; AES-256-GCM by default, or its own choice if it can't be told to use that. Blocks are sealed with the same
+    /// above TCP if it is aes-128-gcm, aes-256-gcm or chacha20-poly1305, and with AES-256-GCM otherwise.
     #[arg(long, value_enum)]
     pub cipher: Option<Cipher>,
     /// Its CPU priority: what it takes by itself, or that of any other process, as other VPNs have it.
@@ -164,6 +166,7 @@ impl BlockArgs {
         } else {
             self.delays.clone()
         };
+        let cipher = self.cipher.unwrap_or_else(|| cipher_of(self.vpn));
         BlockPlan {
             delays,
             writes: Writes {
@@ -176,15 +179,13 @@ impl BlockArgs {
                 congestion: self.congestion,
                 repeats: self.repeat,
                 ready_first: self.r2t,
+                sealing: sealing_as(cipher).unwrap_or_default(),
                 control: !self.no_control,
             },
             rate: self.rate.first().copied(),
             cpu: self.target_cpu.first().copied(),
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
-            subject: Subject {
-                priority: self.priority,
-                ..Subject::new(self.vpn, self.cipher.unwrap_or_else(|| cipher_of(self.vpn)))
-            },
+            subject: Subject { priority: self.priority, ..Subject::new(self.vpn, cipher) },
             programs: self
                 .vpnd
                 .iter()
@@ -195,7 +196,7 @@ impl BlockArgs {
     }
 }
 
-/// That of the sealed blocks, where a system has it.
+/// The one of the sealed blocks if nobody names another, where a system has it.
 fn cipher_of(kind: Kind) -> Cipher {
     let has = kind.profile().ciphers.contains(&Cipher::Aes256Gcm);
     if has { Cipher::Aes256Gcm } else { Cipher::Auto }
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn by_default_the_whole_of_the_original_is_measured_and_quick_takes_minutes() {
         let plan = read("").unwrap();
-        assert_eq!((plan.delays.len(), plan.writes.cases().len()), (8, 9 * 19 * 3));
+        assert_eq!((plan.delays.len(), plan.writes.cases().len()), (8, 9 * 20 * 3));
         assert!(plan.writes.sync && plan.place.path.is_none());
         let minutes = |plan: &BlockPlan| plan.estimate().as_secs() / 60;
         assert!((100..240).contains(&minutes(&plan)), "{}", minutes(&plan));
@@ -250,6 +251,13 @@ mod tests {
         let cipher = |line: &str| read(line).unwrap().subject.cipher;
         assert_eq!((cipher(""), cipher("--vpn strongswan")), (Cipher::Aes256Gcm, Cipher::Aes256Gcm));
         assert_eq!((cipher("--vpn wireguard-go"), cipher("--vpn none")), (Cipher::Auto, Cipher::Auto));
+        let sealing = |line: &str| read(line).unwrap().writes.sealing.name();
+        for cipher in ["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"] {
+            assert_eq!(sealing(&format!("--cipher {cipher}")), cipher, "one cipher on both sides");
+        }
+        for line in ["", "--cipher none", "--cipher auto", "--vpn wireguard-go"] {
+            assert_eq!(sealing(line), "aes-256-gcm", "{line}");
+        }
         let subject = |line: &str| read(line).unwrap().subject.label();
         assert_eq!(subject("--priority same"), "vpnd, aes-256-gcm, no priority");
         let line = "x --quick --rate 100mbit,1gbit --target-cpu 10%,50%";

@@ -230,7 +230,7 @@ impl FlowArgs {
                 open_loop: None,
                 sockets,
             };
-            NamedTask { name, task: Task::Messages(task) }
+            NamedTask { name, task: Task::Messages(task.when_due()) }
         };
         self.with_ping(self.ways().iter().map(task).collect())
     }
@@ -365,6 +365,7 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
+    use crate::load::message::open_loop::OpenLoop;
 
     fn plan(line: &str) -> Result<LoadPlan, String> {
         match Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?.command {
@@ -394,6 +395,8 @@ mod tests {
         let work = messages(&video.tasks[0]);
         assert_eq!((work.bits_per_second, work.length, work.backward), (Some(13_000_000), 500, true));
         assert_eq!((video.ip, video.search), (6, None));
+        assert_eq!(work.open_loop, Some(OpenLoop::EVEN), "each when it is due");
+        assert_eq!(messages(&plan("trafficspeed udp -b 1G").unwrap().tasks[0]).open_loop, None);
         assert_eq!(
             messages(&plan("trafficspeed stream -u").unwrap().tasks[0]).bits_per_second,
             Some(1_000_000)

@@ -7,7 +7,8 @@
 //! The original's three ways to write the same blocks: *plain*, without a VPN, waiting for each answer; through the
 //! *tunnel*, waiting for each answer (its IPsec); and *OP-n*, without a VPN but sealed above TCP, with n blocks in progress.
 //! And two controls, *plain-n* and *tunnel-n*: what n blocks in progress gain by themselves is not the gain of encrypting
-//! ahead. The tunnel is measured twice in each round, as its own control. At each delay one lab with the tunnel up serves all of
+//! ahead. The tunnel is measured twice in each round, as its own control,
+//! with one block in progress and with the most. At each delay one lab with the tunnel up serves all of
 //! them in turn, so that drift hits all alike.
 
 pub mod model;
@@ -31,9 +32,10 @@ use crate::lab::emulator::Emulation;
 use crate::lab::emulator::impairment::{Rate, Span};
 use crate::lab::{Lab, LinkSettings};
 use crate::load::block::place::{Place, PlaceError, PlaceOptions};
+use crate::load::block::seal::Sealing;
 use crate::load::block::{Blocks, Protection, Secret};
 use crate::load::congestion::CongestionControl;
-use crate::system::{Programs, Subject};
+use crate::system::{Cipher, Programs, Subject};
 pub use outcome::{BlockReport, Case, Route, Way};
 use pair::BlockPair;
 use tally::Work;
@@ -66,8 +68,16 @@ pub struct Writes {
     pub repeats: u32,
     /// The target asks for each block first, as iSCSI does without unsolicited data: two round trips for each.
     pub ready_first: bool,
+    /// What OP-n is sealed with.
+    pub sealing: Sealing,
     /// Measure the tunnel a second time in each round, as its own control.
     pub control: bool,
+}
+
+/// The tunnel's cipher for sealing above TCP, if it is an AEAD that can be had there: then OP-n and the tunnel differ in where
+/// they encrypt alone.
+pub fn sealing_as(tunnel: Cipher) -> Option<Sealing> {
+    Sealing::ALL.into_iter().find(|sealing| sealing.name() == tunnel.name())
 }
 
 #[derive(Clone, Debug)]
@@ -88,12 +98,19 @@ impl Writes {
     /// All cases at one delay, in the order in which they are measured: block size, way, repetition. Repetitions come last,
     /// so that drift of the machine hits all ways alike.
     pub fn cases(&self) -> Vec<(u32, Way, u32)> {
-        let ways = outcome::ways(&self.ahead, self.control);
+        let ways = outcome::ways(&self.ahead, &self.controls());
         let of = |repeat: u32| {
             let each = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
             self.sizes.iter().flat_map(each).collect::<Vec<_>>()
         };
         (1..=self.repeats).flat_map(of).collect()
+    }
+
+    /// Blocks in progress with which the tunnel is measured again: one, and the most, because what a full queue differs from
+    /// itself is not what a single block does.
+    pub fn controls(&self) -> Vec<u32> {
+        let most = self.ahead.iter().copied().max().filter(|most| *most > 1);
+        if self.control { std::iter::once(1).chain(most).collect() } else { Vec::new() }
     }
 
     pub fn largest(&self) -> u32 {
@@ -104,8 +121,9 @@ impl Writes {
     pub fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
         let size = u64::from(block_bytes);
         let span_bytes = (self.span_bytes / size).max(1) * size;
-        let (congestion, ready_first) = (self.congestion, self.ready_first);
-        Blocks { secret: Secret::random(), protection, block_bytes, span_bytes, congestion, ready_first }
+        let Self { congestion, ready_first, sealing, .. } = *self;
+        let secret = Secret::random();
+        Blocks { secret, protection, sealing, block_bytes, span_bytes, congestion, ready_first }
     }
 
     /// Time before counting begins.
@@ -176,6 +194,7 @@ pub fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Resu
     let delays_ms = plan.delays.iter().map(|delay| delay.ns as f64 / 1e6).collect();
     let mut report = BlockReport::begin(writes, plan.subject.label(), place.describe(), delays_ms);
     report.environment = Environment::read(Some(plan.common_links()));
+    report.tunnel_asked = Some(plan.subject.cipher);
     report.window_bytes = crate::lab::WINDOW_BYTES;
     report.limits = plan.limits();
     report.rate_bits = plan.rate.map(|rate| rate.bits_per_second);

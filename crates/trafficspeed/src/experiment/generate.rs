@@ -16,6 +16,7 @@ use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
+use super::turns::order;
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -246,7 +247,7 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
     for repeat in 1..=plan.repeats {
         let combinations =
             lab.subjects.iter().flat_map(|&subject| all.iter().map(move |under| (subject, under)));
-        for (subject, &(congestion, (ref plan, ref suffix))) in combinations {
+        for (subject, &(congestion, (ref plan, ref suffix))) in order(combinations, repeat) {
             if interrupt.is_set() {
                 continue;
             }

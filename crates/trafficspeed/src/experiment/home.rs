@@ -19,6 +19,7 @@ use super::pair_run::{LEAD, Times};
 use super::progress::Progress;
 use super::suite::faults;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial, TrialResult};
+use super::turns::order;
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -117,7 +118,7 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
     };
     progress.event(Event::HomeStarted(&campaign));
     for repeat in 1..=plan.settings.repeats {
-        for &subject in &plan.subjects {
+        for subject in order(plan.subjects.iter().copied(), repeat) {
             if interrupt.is_set() {
                 continue;
             }

@@ -20,6 +20,7 @@ use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
+use super::turns::order;
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
@@ -310,7 +311,7 @@ pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> Suit
     let links = plan.stages.first().map(|stage| stage.links);
     let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::read(links), progress);
     for repeat in 1..=plan.repeats {
-        for (stage, number) in plan.stages.iter().zip(1..) {
+        for (stage, number) in order(plan.stages.iter(), repeat).into_iter().zip(1..) {
             if interrupt.is_set() {
                 continue;
             }

@@ -13,6 +13,7 @@ use super::memory;
 use super::outcome::{Campaign, Program, RemoteEnd, Run, Settings};
 use super::progress::Progress;
 use super::testbed::Testbed;
+use super::turns::order;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::observe::running_program;
@@ -59,13 +60,14 @@ pub struct Slot {
 }
 
 impl TrafficPlan {
-    /// Every measurement in the order of work: rounds outermost, systems innermost.
+    /// Every measurement in the order of work: rounds outermost, systems innermost and in turns.
     pub fn slots(&self) -> Vec<Slot> {
         let rounds = 1..=self.settings.repeats;
         let of_round = |repeat| {
             let counts = self.clients.iter();
             counts.flat_map(move |&clients| {
-                self.subjects.iter().map(move |&subject| Slot { subject, clients, repeat })
+                let subjects = order(self.subjects.iter().copied(), repeat).into_iter();
+                subjects.map(move |subject| Slot { subject, clients, repeat })
             })
         };
         rounds.flat_map(of_round).collect()

@@ -105,7 +105,7 @@ impl Verification {
     pub fn agreement(&self, at: usize) -> Agreement {
         match (self.ratio(at), self.same()) {
             (Some(ratio), _) if (ratio.median - 1.0).abs() <= LIMIT => Agreement::Agrees,
-            (Some(ratio), Some(same)) if !ratio.differs_beyond(same) => Agreement::WithinControl,
+            (Some(ratio), Some(same)) if ratio.is_within(same) => Agreement::WithinControl,
             (Some(_), _) => Agreement::Differs,
             (None, _) => Agreement::NotMeasured,
         }

@@ -20,7 +20,7 @@
 //! writer -> target, data: number u64 | offset u64 | bytes u32 | two u32 | data
 //! ```
 //!
-//! Sealed, data and answers are AES-256-GCM records (see [`seal`]); plain, they are as they are.
+//! Sealed, data and answers are records of an AEAD (see [`seal`]); plain, they are as they are.
 //!
 //! INVARIANT: an answer counts only blocks that were written and synced before it was sent ([`target`]).
 //! INVARIANT: a block is written only whole, and sealed ones only after every record of them proved authentic.
@@ -37,6 +37,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize, ZeroizeOnDrop};
+
+use seal::Sealing;
 
 use super::congestion::CongestionControl;
 
@@ -107,6 +109,9 @@ pub struct Blocks {
     /// Shared by the two ends.
     pub secret: Secret,
     pub protection: Protection,
+    /// What sealed blocks are sealed with.
+    #[serde(default, skip_serializing_if = "Sealing::is_default")]
+    pub sealing: Sealing,
     /// Bytes of each block.
     pub block_bytes: u32,
     /// Bytes of the target that are written, again and again from the start; a multiple of the block.

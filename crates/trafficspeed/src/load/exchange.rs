@@ -1,7 +1,8 @@
 //! Requests and responses: one at a time on each stream, the round trip of every one recorded.
 //!
 //! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR). A UDP question
-//! that is not answered within [`ANSWER_TIMEOUT`] counts as a timeout. The first bytes of a datagram, as many as
+//! that is not answered within [`ANSWER_TIMEOUT`] counts as a timeout, and so does one that is still not answered when the time ends
+//! and has waited longer than any other: a path that stalls and never recovers must not look better for it. The first bytes of a datagram, as many as
 //! both sizes allow up to 8, are the question's number: a late answer is not taken for the next one's.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -138,7 +139,7 @@ fn ask(
     let mut share = WorkerResult::default();
     let mut round_trips = Delays::default();
     clock::sleep_until(stage.schedule.start_ns);
-    let mut number = 0;
+    let (mut number, mut longest) = (0, 0);
     loop {
         let asked = clock::now_ns();
         if !stage.runs() || asked >= stage.schedule.end_ns {
@@ -149,6 +150,7 @@ fn ask(
         match once(number) {
             Ok(()) => {
                 let round_trip = clock::now_ns() - asked;
+                longest = longest.max(round_trip);
                 if counted {
                     round_trips.record(round_trip);
                     stage.meter.delayed(1, round_trip, round_trip);
@@ -158,7 +160,14 @@ fn ask(
                 stage.meter.received(1, u64::from(work.response));
             }
             Err(Silence::Lost) => share.timeouts += u64::from(counted),
-            Err(Silence::Over) => break,
+            Err(Silence::Over) => {
+                let now = clock::now_ns();
+                // One that has waited less than others took says nothing: its answer may be under way.
+                if now > stage.schedule.begin_ns && now - asked > longest {
+                    note_unanswered(&mut share, &mut round_trips, work.protocol, now - asked);
+                }
+                break;
+            }
             Err(silence) => {
                 share.fault = silence.fault();
                 break;
@@ -171,6 +180,15 @@ fn ask(
     }
     share.round_trips = Some(round_trips);
     share
+}
+
+/// A question is still not answered when the time is over, `age_ns` after it was asked, which is longer than any other took.
+fn note_unanswered(share: &mut WorkerResult, round_trips: &mut Delays, protocol: Protocol, age_ns: u64) {
+    share.timeouts += 1;
+    // A stream loses nothing, so the answer takes at least this long. A datagram may be lost, which is no delay.
+    if protocol == Protocol::Tcp {
+        round_trips.record(age_ns);
+    }
 }
 
 /// One stream's end at the host that answers: until the other closes.
@@ -290,4 +308,69 @@ pub(super) fn read_exact(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::worker_pool::{Schedule, WorkerPool};
+
+    /// What is found where `answered` questions take `each` and the next is not answered until the time is over.
+    fn stalled(protocol: Protocol, answered: u64, each: Duration) -> WorkerResult {
+        let work = Exchange {
+            run_id: 1,
+            seed: 1,
+            protocol,
+            streams: 1,
+            request: 1,
+            response: 1,
+            pause_us: 0,
+            sockets: Sockets::default(),
+        };
+        let hand: Work = Box::new(move |stage| {
+            ask(stage, &work, |number| {
+                if number <= answered {
+                    std::thread::sleep(each);
+                    return Ok(());
+                }
+                while stage.runs() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(Silence::Over)
+            })
+        });
+        let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns: 0 };
+        let pool = WorkerPool::begin(schedule, vec![hand]).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while pool.read().received_messages < answered && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        pool.finish(deadline).remove(0)
+    }
+
+    #[test]
+    fn a_question_that_the_end_finds_unanswered_counts_with_its_age() {
+        for answered in [0, 3] {
+            let share = stalled(Protocol::Tcp, answered, Duration::from_millis(1));
+            let trips = share.round_trips.and_then(|trips| trips.summary()).unwrap();
+            assert_eq!((share.timeouts, share.sent, trips.count), (1, answered, answered + 1));
+            assert!(trips.max_us >= 90_000.0 && share.fault.is_none(), "{trips:?}");
+        }
+        let share = stalled(Protocol::Udp, 3, Duration::from_millis(1));
+        let trips = share.round_trips.and_then(|trips| trips.summary()).unwrap();
+        assert_eq!((share.timeouts, trips.count), (1, 3), "a datagram that may be lost is no delay");
+    }
+
+    #[test]
+    fn a_question_that_was_only_just_asked_says_nothing() {
+        let mut share = WorkerResult::default();
+        for _ in 0..10 {
+            share = stalled(Protocol::Tcp, 1, Duration::from_millis(1_000));
+            if share.timeouts == 0 {
+                break;
+            }
+        }
+        assert_eq!((share.timeouts, share.sent), (0, 1));
+    }
 }

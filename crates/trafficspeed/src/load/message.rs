@@ -1,8 +1,9 @@
 //! Numbered messages one way, over UDP or TCP, at a rate or as fast as possible.
 //!
-//! Every message carries its number and the instant at which it was handed to the kernel, so that the receiver can
-//! tell loss, order, jitter and one-way delay ([`super::account`]). Messages sent before counting begins are marked
-//! and not accounted. Header, 24 bytes, big-endian: run id, kind (high byte) and number, instant in nanoseconds.
+//! Every message carries its number and the instant at which it was handed to the kernel, or in an open loop the one at
+//! which it was due ([`open_loop`]), so that the receiver can tell loss, order, jitter and one-way delay
+//! ([`super::receiver_stats`]). Messages sent before counting begins are marked and not accounted. Header, 24 bytes,
+//! big-endian: run id, kind (high byte) and number, instant in nanoseconds.
 
 pub mod open_loop;
 
@@ -33,6 +34,9 @@ const COUNTED: u64 = 5;
 const KIND_SHIFT: u32 = 56;
 /// Refusals in a row (the peer's port is closed) that a UDP sender bears.
 const MAX_REFUSALS: u32 = 1_000;
+/// Messages per second, of all streams together, up to which each leaves on its own when it is due. Of more, several are due at every
+/// wake of a sender, and only one that sends them together keeps up.
+const MOST_WHEN_DUE: f64 = 1e9 / QUANTUM_NS as f64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -86,6 +90,14 @@ impl Messages {
     pub fn messages_per_second(&self) -> Option<f64> {
         let rate = self.bits_per_second? as f64 * f64::from(self.streams);
         Some(rate / (8.0 * f64::from(self.length)))
+    }
+
+    /// The same over UDP at a rate, if it is not too high: each message leaves when it is due. A paced sender that was held up gives up
+    /// what it is late with and stamps the rest when it sends, so the messages that fared worst would be missing from the delays.
+    pub fn when_due(self) -> Self {
+        let most = self.messages_per_second().filter(|_| self.protocol == Protocol::Udp);
+        let open_loop = most.filter(|rate| *rate <= MOST_WHEN_DUE).map(|_| OpenLoop::EVEN);
+        Self { open_loop, ..self }
     }
 
     fn pace(&self, stage: &SharedState) -> Pace {

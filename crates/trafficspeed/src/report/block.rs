@@ -1,6 +1,7 @@
 //! The block experiment: the ratio table in the original's form with the original's figures beside ours, peaks, CPU, and
 //! the model beside the measurement.
 
+mod notes;
 mod pictures;
 pub mod sweep;
 
@@ -12,11 +13,10 @@ use super::noise::{TAKEN, far, percent};
 use super::page::Page;
 use crate::experiment::block::original;
 use crate::experiment::block::{BlockReport, Case, Route, Way};
-use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::stats::{Spread, median};
-use crate::system::SystemInfo;
 use crate::unit::significant;
 
+use notes::notes;
 pub use pictures::pictures;
 
 /// A heading, what it means, the head of a table and its rows.
@@ -76,7 +76,7 @@ fn fill_page(page: &mut Page, report: &BlockReport) {
     ]);
 }
 
-const CSV_COLUMNS: usize = 15;
+const CSV_COLUMNS: usize = 18;
 
 const CSV_HEAD: [&str; CSV_COLUMNS] = [
     "link_bits_per_second",
@@ -94,6 +94,9 @@ const CSV_HEAD: [&str; CSV_COLUMNS] = [
     "congestion",
     "steal_percent",
     "others_percent",
+    "sealed_with",
+    "tunnel_cipher",
+    "round_trips",
 ];
 
 /// The cases as CSV.
@@ -111,6 +114,10 @@ fn csv_of(reports: &[BlockReport]) -> String {
 
 fn csv_cells(report: &BlockReport, case: &Case) -> [String; CSV_COLUMNS] {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.3}"));
+    // A case has the cipher that protected its own blocks.
+    let on = |route: Route, cipher: &str| {
+        if case.way.route == route { cipher.to_owned() } else { String::new() }
+    };
     [
         report.rate_bits.map_or(String::new(), |bits| bits.to_string()),
         number(report.cores),
@@ -127,6 +134,9 @@ fn csv_cells(report: &BlockReport, case: &Case) -> [String; CSV_COLUMNS] {
         report.congestion.to_string(),
         number(case.cpu.and_then(|cpu| cpu.steal_percent())),
         number(case.cpu.and_then(|cpu| cpu.foreign_percent())),
+        on(Route::Sealed, report.sealing.name()),
+        on(Route::Tunnel, &report.facts.cipher),
+        if report.ready_first { "2" } else { "1" }.into(),
     ]
 }
 
@@ -160,10 +170,10 @@ fn spread_beside(ours: Option<f64>, rounds: Option<Spread>, original: Option<f64
     format!("{}{range}{original}", number(ours))
 }
 
-/// Follows a ratio that is no difference beyond that of the tunnel to itself.
+/// Follows a ratio of which several rounds show no difference beyond that of the tunnel to itself; one round shows neither.
 fn no_difference(rounds: Option<Spread>, same: Option<Spread>) -> &'static str {
     match rounds.zip(same) {
-        Some((rounds, same)) if !rounds.differs_beyond(same) => " ≈",
+        Some((rounds, same)) if rounds.is_within(same) => " ≈",
         _ => "",
     }
 }
@@ -190,10 +200,11 @@ fn ratios(report: &BlockReport) -> Section {
                 reached = (reached.0 + u32::from(ours >= then), reached.1 + 1);
             }
             let (rounds, same) =
-                (report.ratio_spread(delay, Way::sealed(n), Way::TUNNEL), report.same(delay));
+                (report.ratio_spread(delay, Way::sealed(n), Way::TUNNEL), report.same(delay, Way::TUNNEL));
             row.push(spread_beside(ours, rounds, then) + no_difference(rounds, same));
         }
-        let (plain, same) = (report.ratio_spread(delay, Way::PLAIN, Way::TUNNEL), report.same(delay));
+        let (plain, same) =
+            (report.ratio_spread(delay, Way::PLAIN, Way::TUNNEL), report.same(delay, Way::TUNNEL));
         row.push(spread_beside(report.ratio(delay, Way::PLAIN), plain, None) + no_difference(plain, same));
         row.push(same.map_or("–".into(), |same| same.text(significant)));
         row.extend(taken(report, delay));
@@ -205,7 +216,7 @@ fn ratios(report: &BlockReport) -> Section {
     let mut caption = String::from(
         "Mean over block sizes, of the medians of the runs, then the lowest and the highest of a run; OP-n: n blocks in progress, \
          sealed above TCP; plain: no VPN, no encryption, no overlap. A/A: the tunnel's second measurement in each round by its \
-         first; ≈: no difference beyond that, or not in all rounds. ",
+         first; ≈: several rounds show no difference beyond that. ",
     ) + TAKEN;
     if let (passed, 1..) = reached {
         let of = reached.1;
@@ -228,6 +239,7 @@ fn ratios(report: &BlockReport) -> Section {
 fn overlap(report: &BlockReport) -> Section {
     let (delays, sizes, ahead) = &report.asked;
     let several: Vec<u32> = ahead.iter().copied().filter(|ahead| *ahead > 1).collect();
+    let deepest = report.deepest_control();
     let rows = delays.iter().map(|&delay| {
         let beside = |route: Route, ahead: u32| {
             let ratio = |&size: &u32| {
@@ -235,21 +247,27 @@ fn overlap(report: &BlockReport) -> Section {
                 Some(report.rate(delay, size, Way::sealed(ahead))? / control)
             };
             let ratio = median(&sizes.iter().filter_map(ratio).collect::<Vec<_>>());
-            let rounds = report.ratio_spread(delay, Way::sealed(ahead), Way::of(route, ahead));
-            format!("{}{}", number(ratio), no_difference(rounds, report.same(delay)))
+            let by = Way::of(route, ahead);
+            let rounds = report.ratio_spread(delay, Way::sealed(ahead), by);
+            format!("{}{}", number(ratio), no_difference(rounds, report.same(delay, by)))
         };
         let cells =
             several.iter().flat_map(|&ahead| [Route::Tunnel, Route::Plain].map(|route| beside(route, ahead)));
-        std::iter::once(format!("{delay} ms")).chain(cells).collect()
+        let same = report.same(delay, deepest).map_or("–".into(), |same| same.text(significant));
+        std::iter::once(format!("{delay} ms")).chain(cells).chain([same]).collect()
     });
     let head =
         several.iter().flat_map(|ahead| [format!("OP-{ahead} / tunnel-{ahead}"), format!("/ plain-{ahead}")]);
     Section {
         title: "What encrypting ahead gains beside as many blocks in progress without it".into(),
         caption: "Median over block sizes of OP-n divided by the tunnel, and by no encryption at all, with the same n in progress. \
-                  Around 1: the gain over waiting for each answer is that of the queue's depth alone. ≈: no difference beyond A/A."
+                  Around 1: the gain over waiting for each answer is that of the queue's depth alone. A/A: the tunnel's second measurement in each round by its first, with as many in \
+                  progress as the column says; ≈: several rounds show no difference beyond that."
             .into(),
-        head: std::iter::once("one-way delay".to_owned()).chain(head).collect(),
+        head: std::iter::once("one-way delay".to_owned())
+            .chain(head)
+            .chain([format!("A/A of {}", deepest.name())])
+            .collect(),
         rows: rows.collect(),
     }
 }
@@ -355,12 +373,13 @@ fn model(report: &BlockReport, delay: f64) -> Section {
         title: format!("The model beside the measurement at {delay} ms one way, MB/s"),
         caption: format!(
             "No overlap: block / (2·RTT + block/lower + block/encrypt + block/decrypt); OP-2: block / (RTT + \
-             block/lower + block/encrypt). Measured on this host, MB/s: lower {}, encrypt {}, decrypt {} (original: {}, \
+             block/lower + block/encrypt). Measured on this host, MB/s: lower {}, encrypt {}, decrypt {} with {} (original: {}, \
              {}); writing and syncing a block {} ms. {}\"one round trip\" is n·block / (RTT + block/lower + block/encrypt + block/decrypt + sync), at most \
              what the slowest stage carries.",
             mb(Some(p.lower)),
             mb(Some(p.encrypt)),
             mb(Some(p.decrypt)),
+            report.sealing.name(),
             original::LOWER,
             original::ENCRYPT,
             significant(p.commit_seconds * 1e3),
@@ -381,51 +400,6 @@ fn size_name(bytes: u32) -> String {
         _ if bytes.is_multiple_of(1 << 10) => format!("{} KB", bytes >> 10),
         _ => format!("{bytes} B"),
     }
-}
-
-fn notes(report: &BlockReport) -> Vec<String> {
-    let meaning = if report.synced {
-        "an answer means that the block is on disk (fdatasync before each answer; blocks that come meanwhile share one)"
-    } else {
-        "an answer only means that the kernel has the block (--no-sync)"
-    };
-    let (tunnel, windows) = if report.hosts.is_empty() {
-        let SystemInfo { version, cipher, .. } = &report.facts;
-        let windows = report.window_bytes >> 20;
-        (
-            format!("{} {version}, cipher {cipher}", report.system),
-            format!(
-                "TCP windows up to {windows} MiB from the first round trip on, no slow start after a pause"
-            ),
-        )
-    } else {
-        (report.system.clone(), "TCP windows as the hosts have them".into())
-    };
-    let mut notes = vec![
-        format!("Target: {}; {meaning}.", report.target),
-        format!("Tunnel: {tunnel}. OP-n: AES-256-GCM in records of 32 KiB above TCP, without a VPN."),
-        format!(
-            "Congestion control of both ends: {}. Each case was measured {} times; medians.",
-            report.congestion, report.repeats
-        ),
-        format!(
-            "{windows}; {} s for each case after the window had opened; after each case every place of the target was \
-             compared with what had been acknowledged.",
-            report.seconds
-        ),
-    ];
-    notes.push(
-        if report.ready_first {
-            "The target asks for each block before its data are sent (R2T), as the original's iSCSI did: two round trips for a block."
-        } else {
-            "The data of a block go with its command: one round trip for a block, where the original's iSCSI takes two (--r2t)."
-        }
-        .into(),
-    );
-    notes.extend(report.limits.iter().map(|limit| format!("Limited: {limit}.")));
-    notes.extend(report.hosts.iter().map(HostEnd::words));
-    notes.extend(report.links.iter().cloned());
-    notes
 }
 
 /// Of the machine, during the cases at a delay; two cells.
@@ -467,6 +441,8 @@ fn problems(report: &BlockReport) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::experiment::block::tests::sample;
+    use crate::experiment::hosts::host_pairs::HostEnd;
+    use crate::load::block::seal::Sealing;
     use crate::report::page::Picture;
 
     #[test]
@@ -549,5 +525,38 @@ mod tests {
         let csv = csv(&report);
         assert_eq!(csv.lines().count(), 1 + report.cases.len());
         assert!(csv.contains("\"it \"\"broke\"\" <down>\""));
+    }
+
+    #[test]
+    fn with_several_blocks_in_progress_the_tunnel_with_as_many_is_the_control() {
+        let mut report = sample();
+        report.repeats = 2;
+        let first = report.cases.clone();
+        report.cases.extend(first.into_iter().map(|case| Case { repeat: 2, ..case }));
+        // OP-10 has 10 and tunnel-10 has 9.1: a difference, unless tunnel-10 differs as much from itself.
+        let cells = |report: &BlockReport| overlap(report).rows[0][3..].to_vec();
+        assert_eq!(overlap(&report).head.last().map(String::as_str), Some("A/A of tunnel-10"));
+        assert_eq!(cells(&report), ["1.10", "0.667", "1.00 (1.00–1.00)"]);
+        let deep = Way::of(Route::Tunnel, 10).again();
+        for case in report.cases.iter_mut().filter(|case| case.way == deep) {
+            case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.2);
+        }
+        assert_eq!(cells(&report), ["1.10 ≈", "0.667", "1.20 (1.20–1.20)"]);
+    }
+
+    #[test]
+    fn csv_tells_the_cipher_of_each_case_and_the_round_trips_of_a_block() {
+        let mut report = sample();
+        (report.sealing, report.facts.cipher) = (Sealing::ChaCha20Poly1305, "aes-128-gcm".into());
+        let ends = |report: &BlockReport, way: Way| {
+            let case = report.cases.iter().find(|case| case.way == way).expect("measured");
+            csv_cells(report, case)[CSV_COLUMNS - 3..].join(",")
+        };
+        assert_eq!(CSV_HEAD[CSV_COLUMNS - 3..].join(","), "sealed_with,tunnel_cipher,round_trips");
+        assert_eq!(ends(&report, Way::sealed(2)), "chacha20-poly1305,,1");
+        assert_eq!(ends(&report, Way::PLAIN), ",,1");
+        report.ready_first = true;
+        assert_eq!(ends(&report, Way::TUNNEL), ",aes-128-gcm,2");
+        assert!(table(&report, None).contains("with chacha20-poly1305 (original"), "the model's constants");
     }
 }

@@ -2,8 +2,7 @@
 
 use crate::csv_table;
 use crate::experiment::environment::Environment;
-use crate::experiment::outcome::{Campaign, Run};
-use crate::load::congestion::CongestionControl;
+use crate::experiment::outcome::{Campaign, RemoteEnd, Run, Settings};
 
 /// The last columns of every CSV: a line has to tell by itself where it was measured.
 const PLACE: [&str; 2] = ["links", "machine"];
@@ -18,7 +17,7 @@ pub fn with_place<'a, const N: usize>(
     csv_table::joined((head, PLACE), rows.into_iter().map(|(row, environment)| (row, place(environment))))
 }
 
-const COLUMNS: usize = 24;
+const COLUMNS: usize = 29;
 
 const HEADER: [&str; COLUMNS] = [
     "system",
@@ -45,16 +44,20 @@ const HEADER: [&str; COLUMNS] = [
     "whole",
     "problems",
     "congestion",
+    "cipher",
+    "streams_per_pair",
+    "ip",
+    "to",
+    "verify",
 ];
 
 /// The runs of a campaign as CSV with a header.
 pub fn csv(campaign: &Campaign) -> String {
-    let congestion = campaign.settings.congestion;
-    let fields = |run| (fields(run, congestion), &campaign.environment);
+    let fields = |run| (fields(run, &campaign.settings), &campaign.environment);
     with_place(HEADER, campaign.runs.iter().map(fields))
 }
 
-fn fields(run: &Run, congestion: CongestionControl) -> [String; COLUMNS] {
+fn fields(run: &Run, settings: &Settings) -> [String; COLUMNS] {
     let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.6}"));
     let cpu = run.cpu;
     [
@@ -81,7 +84,15 @@ fn fields(run: &Run, congestion: CongestionControl) -> [String; COLUMNS] {
         run.attempt.to_string(),
         run.is_whole().to_string(),
         run.problems().join("; "),
-        congestion.to_string(),
+        settings.congestion.to_string(),
+        run.facts.cipher.clone(),
+        settings.streams.to_string(),
+        settings.ip.to_string(),
+        match settings.far {
+            RemoteEnd::Gateway => "gateway".to_owned(),
+            RemoteEnd::Client => "client".to_owned(),
+        },
+        settings.verify.to_string(),
     ]
 }
 
@@ -99,7 +110,7 @@ mod tests {
             lines[2].starts_with("plain routing,2,1,2026-01-01T00:00:00Z,2.000000,48000000000,24000000000,")
         );
         assert!(lines[1].starts_with("\"vpnd, aes-256-gcm\",2,1,"));
-        assert!(lines.iter().skip(1).all(|line| line.contains(",cubic,") && line.contains("Machine: ")));
+        assert!(lines.iter().skip(1).all(|line| line.contains(",cubic,") && line.contains(",client,false,")));
         assert!(lines[19].contains("\"vpnd <did> not come up & \"\"died\"\"\""), "{}", lines[19]);
     }
 }

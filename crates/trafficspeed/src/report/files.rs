@@ -65,10 +65,12 @@ pub fn read(directory: &Path) -> Result<Results, FilesError> {
         return Ok(results);
     }
     if journal::is_in(directory) {
-        let journal::Contents { header, mut runs, .. } = journal::read(directory)?;
+        let contents = journal::read(directory)?;
+        let interrupted = contents.is_unfinished();
+        let journal::Contents { header, mut runs, .. } = contents;
         settle(&mut runs);
         let (settings, environment, baseline) = (header.settings, header.environment, header.baseline);
-        let campaign = Campaign { settings, environment, runs, interrupted: false, baseline };
+        let campaign = Campaign { settings, environment, runs, interrupted, baseline };
         return Ok(Results::Traffic(Box::new(campaign)));
     }
     let campaign = read_file(&directory.join(CAMPAIGN))?.map(Results::Traffic);
@@ -115,6 +117,45 @@ pub fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::compare::ComparePlan;
+    use crate::experiment::compare::journal::{Header, Journal};
+    use crate::experiment::compare::quiet::Limits;
+    use crate::experiment::compare::same::Identity;
+    use crate::experiment::outcome::samples;
+    use crate::experiment::traffic::TrafficPlan;
+    use crate::lab::LinkSettings;
+    use crate::system::{Cipher, Kind, Programs, Subject};
+
+    #[test]
+    fn a_comparison_with_rounds_left_is_shown_as_interrupted_until_it_went_on() {
+        let Campaign { mut settings, environment, .. } = samples::campaign();
+        settings.repeats = 2;
+        let traffic = TrafficPlan {
+            subjects: Subject::all(&[Kind::Vpnd, Kind::None], &[Cipher::Aes256Gcm], 0),
+            clients: vec![2],
+            settings: settings.clone(),
+            links: LinkSettings::default(),
+            programs: Programs::default(),
+        };
+        let limits = Limits { steal_percent: 5.0, foreign_percent: 10.0, attempts: 1 };
+        let plan = ComparePlan { traffic, limits, baseline: None };
+        let identity = Identity::of(&plan, &environment);
+        let directory = tempfile::tempdir().unwrap();
+        let header = Header::new(Vec::new(), identity, settings, environment, None);
+        let mut journal = Journal::create(directory.path(), &header).unwrap();
+        for slot in plan.traffic.slots() {
+            let found = read(directory.path()).unwrap();
+            assert!(found.is_interrupted(), "before {slot:?}");
+            assert!(
+                found.table(None, false).contains("Interrupted: ") && found.html().contains("Interrupted: ")
+            );
+            assert_eq!(found.json()["interrupted"], true);
+            journal.append(&samples::run(slot.subject.kind, slot.clients, slot.repeat, 1_000)).unwrap();
+        }
+        let found = read(directory.path()).unwrap();
+        assert!(!found.is_interrupted() && found.is_whole());
+        assert!(!found.table(None, false).contains("Interrupted") && !found.html().contains("Interrupted"));
+    }
 
     #[test]
     fn a_directory_without_measurements_or_with_damaged_ones_is_refused() {

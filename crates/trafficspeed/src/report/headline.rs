@@ -10,19 +10,26 @@ use crate::unit::significant;
 /// Rounds that it takes to claim anything.
 const LEAST_ROUNDS: usize = 2;
 
-/// One sentence for each number of clients, about the system of interest and the best of the others.
+/// One sentence for each number of clients, about the system of interest and the best of the others; then the same of that system
+/// with its other priority, so that no claim rests on the better of two settings in silence.
 pub fn sentences(campaign: &Campaign) -> Vec<String> {
     let Some(own) = of_interest(campaign) else { return Vec::new() };
+    let other = other_priority(campaign, &own);
+    [Some(own), other].into_iter().flatten().flat_map(|own| of_one(campaign, &own)).collect()
+}
+
+/// The sentences about the system `own`.
+fn of_one(campaign: &Campaign, own: &str) -> Vec<String> {
     let summaries = summarise(campaign);
     let mine = summaries.iter().filter(|s| s.label == own);
     let sentence = |s: &super::summary::Summary| {
         let others = summaries.iter().filter(|other| {
             other.clients == s.clients
-                && subject(campaign, &other.label).is_some_and(|of| is_rival(campaign, &own, of))
+                && subject(campaign, &other.label).is_some_and(|of| is_rival(campaign, own, of))
         });
         let best = others.max_by(|a, b| a.goodput.median.total_cmp(&b.goodput.median))?;
-        let ratio = pair_ratio(campaign, s.clients, &own, &best.label)?;
-        Some(compared(&own, &best.label, s.clients, ratio, s.control))
+        let ratio = pair_ratio(campaign, s.clients, own, &best.label)?;
+        Some(compared(own, &best.label, s.clients, ratio, s.control))
     };
     mine.filter_map(sentence).collect()
 }
@@ -51,7 +58,8 @@ fn compared(own: &str, other: &str, clients: u32, ratio: Spread, same: Option<Sp
         )
     } else {
         format!(
-            "{begin} no more and no less than {best}: no difference beyond that of a system to itself ({rounds}; {itself})."
+            "{begin} {} times as much as {best}: no difference beyond that of a system to itself is shown ({rounds}; {itself}).",
+            significant(ratio.median)
         )
     }
 }
@@ -66,6 +74,14 @@ fn of_interest(campaign: &Campaign) -> Option<String> {
     let baseline = vpns.iter().find(|label| campaign.baseline.as_ref() == Some(label));
     let own = vpns.iter().find(|label| subject(campaign, label).is_some_and(|of| of.kind == Kind::Vpnd));
     baseline.or(own).or(vpns.first()).map(|label| (*label).clone())
+}
+
+/// The label of the same system with another priority, if it was measured.
+fn other_priority(campaign: &Campaign, own: &str) -> Option<String> {
+    let mine = subject(campaign, own)?;
+    let is_it =
+        |of: Subject| of.priority != mine.priority && Subject { priority: mine.priority, ..of } == mine;
+    labels(campaign).into_iter().find(|label| subject(campaign, label).is_some_and(is_it))
 }
 
 fn subject(campaign: &Campaign, label: &str) -> Option<Subject> {
@@ -98,7 +114,7 @@ pub fn missing(campaign: &Campaign) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::experiment::outcome::{Run, samples};
-    use crate::system::Cipher;
+    use crate::system::{Cipher, Priority};
 
     /// Three rounds with 8 clients: vpnd, itself again, and OpenVPN, in multiples of the same.
     fn campaign(rounds: &[[u64; 3]]) -> Campaign {
@@ -130,7 +146,7 @@ mod tests {
             ]
         );
         let within = sentences(&campaign(&[[40, 30, 36], [42, 40, 37], [39, 39, 36]]));
-        assert!(within[0].contains("no difference beyond that of a system to itself"), "{within:?}");
+        assert!(within[0].contains("no difference beyond that of a system to itself is shown"), "{within:?}");
         let once = sentences(&campaign(&[[40, 40, 10]]));
         assert!(once[0].ends_with("no basis for a claim."), "{once:?}");
         let mut alone = campaign(&[[40, 40, 10], [40, 40, 10]]);
@@ -138,6 +154,20 @@ mod tests {
         assert!(sentences(&alone)[0].contains("was not measured"));
         alone.runs.retain(|run| run.label != "OpenVPN");
         assert_eq!(sentences(&alone), [""; 0], "another cipher of the same program is no rival");
+    }
+
+    #[test]
+    fn a_system_with_two_priorities_has_a_sentence_for_each() {
+        let mut campaign = campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]);
+        for repeat in 1..=3 {
+            let vpnd = Subject { priority: Priority::Same, ..Subject::new(Kind::Vpnd, Cipher::Auto) };
+            let run = samples::run(vpnd.kind, 8, repeat, 20_000_000);
+            campaign.runs.push(Run { subject: Some(vpnd), label: vpnd.label(), ..run });
+        }
+        let said = sentences(&campaign);
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with("With 8 clients, vpnd carries 4.00 times"), "{said:?}");
+        assert!(said[1].starts_with("With 8 clients, vpnd, no priority carries 2.00 times"), "{said:?}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::unit::{Unit, gbit, significant};
 pub fn html(campaign: &Campaign) -> String {
     let summaries = summarise(campaign);
     let title = format!("TrafficSpeed: {}", labels(campaign).join("; "));
-    let mut page = Page::new(&title, "TrafficSpeed", &lead(campaign));
+    let mut page = Page::new(&title, "TrafficSpeed", &lead(campaign, &summaries));
     let environment = &campaign.environment;
     let host = &environment.host;
     let meta =
@@ -53,12 +53,21 @@ pub fn html(campaign: &Campaign) -> String {
     page.finish()
 }
 
-fn lead(campaign: &Campaign) -> String {
+/// How often it was measured, of the results that there are: fewer than were asked for where measurements failed, or were never
+/// made.
+fn times(asked: u32, summaries: &[Summary]) -> String {
+    let found = || summaries.iter().map(|summary| summary.repeats);
+    match (found().min().unwrap_or(0), found().max().unwrap_or(0)) {
+        (1, 1) if asked == 1 => "once".to_owned(),
+        (least, most) if least == asked && most == asked => format!("{asked} times, systems taking turns"),
+        (least, most) if least == most => format!("{most} of {asked} times, systems taking turns"),
+        (least, most) => format!("{least} to {most} of {asked} times, systems taking turns"),
+    }
+}
+
+fn lead(campaign: &Campaign, summaries: &[Summary]) -> String {
     let s = &campaign.settings;
-    let times = match s.repeats {
-        1 => "once".to_owned(),
-        n => format!("{n} times, systems taking turns"),
-    };
+    let times = times(s.repeats, summaries);
     let pair = match s.far {
         RemoteEnd::Client => "pair of clients",
         RemoteEnd::Gateway => {
@@ -243,6 +252,19 @@ mod tests {
         {
             assert!(!page.contains(outside), "the page needs nothing from elsewhere, but has {outside}");
         }
+    }
+
+    #[test]
+    fn the_lead_says_how_often_it_was_measured_not_how_often_it_was_to_be() {
+        let mut campaign = samples::campaign();
+        assert!(html(&campaign).contains("measured 3 times, systems taking turns."));
+        campaign.settings.repeats = 5;
+        assert!(html(&campaign).contains("measured 3 of 5 times, systems"));
+        campaign.runs.retain(|run| run.repeat == 1 || run.clients == 2);
+        assert!(html(&campaign).contains("measured 1 to 3 of 5 times, systems"));
+        campaign.settings.repeats = 1;
+        campaign.runs.retain(|run| run.repeat == 1);
+        assert!(html(&campaign).contains("measured once."));
     }
 
     #[test]

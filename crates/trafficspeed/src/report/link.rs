@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+use super::grid::{NARROW, wrapped};
 use crate::experiment::link_check::{LinkChecked, Way};
 use crate::unit::gbit;
 
@@ -33,7 +34,7 @@ pub fn table(checked: &LinkChecked) -> String {
         "Delays are from sendto() to recv() in the other namespace, so they include both kernels and the wake-ups.\n\
          TCP may use windows of up to 64 MiB.\n",
     );
-    text.push_str(&(checked.environment.machine() + "\n"));
+    text.push_str(&wrapped(&(checked.environment.machine() + "\n"), NARROW));
     text
 }
 

@@ -44,6 +44,8 @@ pub const DEFINITIONS: &str = "\
 Received: payload that arrived per second.
 Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
 Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long.
+Up to 10,000 datagrams per second at a rate each leaves when it is due and its delay counts from then; else, and over \
+TCP, it counts from when it was sent.
 The lab has one clock; real hosts' clocks are compared before each measurement, and a delay is known as well as both \
 of them together.
 Variation: the difference of every two neighbouring messages' delays (RFC 3393), of which jitter is the smoothed value \
@@ -207,15 +209,32 @@ fn notes(text: &mut String, run: &LoadRun) {
     let mut say = |line: String| writeln!(text, "{name}: {line}").expect("writing to a string");
     if let Some(search) = &run.search {
         let limit = if search.limited_by_sender { "; the generator could not send more" } else { "" };
+        let lowered = match search.steps_down {
+            0 => String::new(),
+            steps => format!(" and lowered {steps} times, since measurements lost more than trials"),
+        };
         say(format!(
-            "highest rate without more loss than allowed: {:.0} packets/s ({}), found with {} trials{limit}; the row \
+            "highest rate without more loss than allowed: {:.0} packets/s ({}), found with {} trials{limit}{lowered}; the row \
              above was measured at that rate afterwards",
             search.packets_per_second,
             rate(None, search.bits_per_second),
             search.trials.len(),
         ));
     }
-    for delivered in run.figures.iter().filter_map(|figures| figures.delivered_percent) {
+    for lateness in run.figures.iter().filter_map(|figures| figures.lateness.as_ref()) {
+        say(format!(
+            "delays, jitter and variation count from when a message was due; 99 % left at most {} µs after that, the last one {} µs",
+            significant(lateness.p99_us),
+            significant(lateness.max_us),
+        ));
+    }
+    for unanswered in run.figures.iter().filter_map(|figures| figures.timeouts.filter(|count| *count > 0)) {
+        say(format!(
+            "{unanswered} requests were not answered in time, or not at all when the measurement ended"
+        ));
+    }
+    let paced = run.figures.iter().filter(|figures| figures.lateness.is_none());
+    for delivered in paced.filter_map(|figures| figures.delivered_percent) {
         if delivered < LEAST_DELIVERED {
             say(format!(
                 "only {delivered:.1} % of the messages that the rate asked for arrived; `lost` counts those that were sent, and \
@@ -577,6 +596,26 @@ mod tests {
             assert!(text.contains(expected), "{expected}: {text}");
         }
         assert_eq!(text.matches("the generator was too slow").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn notes_say_how_a_rate_was_kept_from_when_delays_count_and_what_was_not_answered() {
+        let mut campaign = samples::campaign(3e9);
+        let run = &mut campaign.runs[0];
+        run.search =
+            Some(SearchOutcome { packets_per_second: 950.0, steps_down: 2, ..SearchOutcome::default() });
+        run.figures[0].lateness =
+            Some(DelaySummary { p99_us: 70.0, max_us: 900.0, ..DelaySummary::default() });
+        run.figures[0].timeouts = Some(3);
+        let text = table(&campaign, None, None);
+        for expected in [
+            "950 packets/s",
+            "lowered 2 times",
+            "99 % left at most 70.0 µs after that, the last one 900 µs",
+            "3 requests were not answered",
+        ] {
+            assert_eq!(text.matches(expected).count(), 1, "{expected}: {text}");
+        }
     }
 
     #[test]

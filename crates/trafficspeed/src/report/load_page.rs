@@ -49,7 +49,7 @@ pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
 }
 
 fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
-    run.error.iter().chain(&run.faults).map(|why| format!("{}, run {}: {why}", run.label, run.repeat))
+    run.problems().into_iter().map(|why| format!("{}, run {}: {why}", run.label, run.repeat))
 }
 
 fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
@@ -205,5 +205,7 @@ mod tests {
         let failed = LoadRun { error: Some("did <not> come up".into()), ..run("vpnd", true) };
         assert_eq!(draw(&["x".to_owned()], std::slice::from_ref(&failed)), []);
         assert_eq!(problems(&failed).collect::<Vec<_>>(), ["vpnd, run 1: did <not> come up"]);
+        let stopped = LoadRun { stopped_early: true, ..run("vpnd", true) };
+        assert_eq!(problems(&stopped).collect::<Vec<_>>(), ["vpnd, run 1: ended early"], "as in the text");
     }
 }

@@ -79,9 +79,21 @@ impl<'a> Curve<'a> {
     }
 }
 
-/// For each system that was measured with and without encryption, the lowest and highest ratio over the clients.
+/// Whether two lines of a report differ in nothing but their ciphers.
+fn is_same_but_for_cipher(one: Subject, other: Subject) -> bool {
+    Subject { cipher: other.cipher, ..one } == other
+}
+
+/// Whether packets are encrypted, which authentication alone does not.
+fn is_encrypted(subject: &Subject) -> bool {
+    !matches!(subject.cipher, Cipher::None | Cipher::AuthOnly)
+}
+
+/// For each system that was measured with and without encryption and all else the same, the lowest and highest ratio over the
+/// clients. The second measurement of a system is its control, and no system of its own.
 fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
-    let mut subjects: Vec<Subject> = campaign.runs.iter().filter_map(|run| run.subject).collect();
+    let subjects = campaign.runs.iter().filter_map(|run| run.subject).filter(|subject| !subject.again);
+    let mut subjects: Vec<Subject> = subjects.collect();
     subjects.sort_by_key(|subject| subject.label());
     subjects.dedup();
     let at = |subject: Subject, clients: u32| {
@@ -89,7 +101,7 @@ fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
     };
     let mut lines = Vec::new();
     for bare in subjects.iter().filter(|subject| subject.cipher == Cipher::None) {
-        for with in subjects.iter().filter(|s| s.kind == bare.kind && s.cipher != Cipher::None) {
+        for with in subjects.iter().filter(|s| is_encrypted(s) && is_same_but_for_cipher(**s, *bare)) {
             let ratio = |s: &Summary| Some(s.goodput.median / at(*with, s.clients)?.goodput.median);
             let of_bare = summaries.iter().filter(|s| s.label == bare.label());
             let ratios: Vec<f64> = of_bare.filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
@@ -117,7 +129,7 @@ mod tests {
     use super::super::summary::summarise;
     use super::*;
     use crate::experiment::outcome::samples;
-    use crate::system::Kind;
+    use crate::system::{Kind, Priority};
 
     #[test]
     fn our_curves_stand_beside_the_findings_they_answer() {
@@ -140,6 +152,28 @@ mod tests {
             ],
             "one VPN at the most clients is neither the fastest nor the slowest"
         );
+    }
+
+    #[test]
+    fn encryption_is_held_against_none_of_the_same_system_and_priority_alone() {
+        let mut campaign = samples::campaign();
+        campaign.runs.clear();
+        let with = |cipher, priority| Subject { priority, ..Subject::new(Kind::Vpnd, cipher) };
+        for (subject, bytes) in [
+            (with(Cipher::None, Priority::Own), 6_000_000),
+            (with(Cipher::Aes256Gcm, Priority::Own), 4_000_000),
+            (with(Cipher::Aes256Gcm, Priority::Own).again(), 5_000_000),
+            (with(Cipher::AuthOnly, Priority::Own), 1_000_000),
+            (with(Cipher::None, Priority::Same), 3_000_000),
+            (with(Cipher::Aes256Gcm, Priority::Same), 1_500_000),
+        ] {
+            let mut run = samples::run(Kind::Vpnd, 2, 1, bytes);
+            (run.subject, run.label) = (Some(subject), subject.label());
+            campaign.runs.push(run);
+        }
+        let lines = unprotected(&campaign, &summarise(&campaign));
+        let expected = ["vpnd, aes-256-gcm: 1.50 to 1.50", "vpnd, aes-256-gcm, no priority: 2.00 to 2.00"];
+        assert_eq!(lines, expected);
     }
 
     #[test]

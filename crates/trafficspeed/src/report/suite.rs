@@ -34,7 +34,8 @@ used.
 Throughput is payload that arrived.
 The other end is where each load is received.
 Lost: of the messages that were sent; delivered: of those that the rate asked for.
-Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message; the lab has one clock.
+Loss, jitter (RFC 3550) and one-way delay by number and time stamp of each message, of the live video from when it was due; the \
+lab has one clock.
 Delay variation: the difference of every two neighbouring messages' delays (RFC 3393), as distribution; jitter is its \
 smoothed value at the end.
 UDP without a rate is measured at the highest rate that a search found to be carried.

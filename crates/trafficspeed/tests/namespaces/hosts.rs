@@ -15,6 +15,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use serde_json::Value;
 use trafficspeed::load::block::content::{Content, verify};
+use trafficspeed::load::block::seal::Sealing;
 use trafficspeed::load::block::{Blocks, Protection, Secret};
 use trafficspeed::load::congestion::CongestionControl;
 
@@ -188,8 +189,8 @@ fn blocks_are_written_between_hosts_where_the_targets_owner_allows_and_are_byte_
     let cases = report["cases"].as_array().expect("cases");
     assert_eq!(
         cases.len(),
-        2 * 6,
-        "two sizes; tunnel, plain, OP-4, plain-4, tunnel-4 and the tunnel again: {report:#}"
+        2 * 7,
+        "two sizes; tunnel, plain, OP-4, plain-4, tunnel-4, and the tunnel and tunnel-4 again: {report:#}"
     );
     for case in cases {
         assert_eq!(case["problem"], Value::Null, "{case:#}");
@@ -247,6 +248,7 @@ fn holds(file: &Path, acknowledged: u64) -> bool {
     let blocks = Blocks {
         secret: Secret::random(),
         protection: Protection::Plain,
+        sealing: Sealing::default(),
         block_bytes: 4096,
         span_bytes: 4 << 20,
         congestion: CongestionControl::default(),

@@ -125,6 +125,7 @@ mod tests {
     use super::*;
     use crate::coordinate::message::Command;
     use crate::load::block::place::PlaceOptions;
+    use crate::load::block::seal::Sealing;
     use crate::load::block::{Protection, Secret};
     use crate::load::congestion::CongestionControl;
 
@@ -151,6 +152,7 @@ mod tests {
         Blocks {
             secret: Secret::random(),
             protection: Protection::Sealed,
+            sealing: Sealing::default(),
             block_bytes: 4096,
             span_bytes,
             congestion: CongestionControl::default(),

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Parameters {
     /// Everything below encryption: many large plain blocks in progress, at the smallest delay.
     pub lower: f64,
-    /// Sealing on one core.
+    /// Sealing on one core, with the cipher of the sealed blocks: from the cases of OP-n themselves.
     pub encrypt: f64,
-    /// Opening on one core.
+    /// Opening on one core, likewise.
     pub decrypt: f64,
     /// Writing one block and syncing it, mean.
     pub commit_seconds: f64,

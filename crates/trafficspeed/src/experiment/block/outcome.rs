@@ -8,9 +8,10 @@ use crate::experiment::environment::Environment;
 use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::experiment::outcome::{CpuUse, Taken};
 use crate::load::block::Protection;
+use crate::load::block::seal::Sealing;
 use crate::load::congestion::CongestionControl;
 use crate::stats::{Spread, median, range};
-use crate::system::{AGAIN, SystemInfo};
+use crate::system::{AGAIN, Cipher, SystemInfo};
 
 /// Which way blocks take, and how they are protected on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,12 +41,16 @@ impl Way {
     pub const PLAIN: Self = Self::of(Route::Plain, 1);
     /// Through the tunnel, waiting for each answer.
     pub const TUNNEL: Self = Self::of(Route::Tunnel, 1);
-    /// The same again: what it differs from its first measurement is no difference of two ways.
-    pub const TUNNEL_AGAIN: Self = Self { again: true, ..Self::TUNNEL };
 
     /// So many blocks in progress on a route.
     pub const fn of(route: Route, ahead: u32) -> Self {
         Self { route, ahead, again: false }
+    }
+
+    /// The same again: what it differs from its first measurement is no difference of two ways.
+    #[must_use]
+    pub const fn again(self) -> Self {
+        Self { again: true, ..self }
     }
 
     /// The original's OP-n.
@@ -60,8 +65,10 @@ impl Way {
 
     /// Its name in the report.
     pub fn name(self) -> String {
+        if self.again {
+            return Self { again: false, ..self }.name() + AGAIN;
+        }
         match (self.route, self.ahead) {
-            (Route::Tunnel, 1) if self.again => format!("tunnel{AGAIN}"),
             (Route::Plain, 1) => "plain".into(),
             (Route::Tunnel, 1) => "tunnel".into(),
             (Route::Plain, ahead) => format!("plain-{ahead}"),
@@ -72,15 +79,15 @@ impl Way {
 }
 
 /// All ways that are measured with these numbers of blocks in progress, in the order in which they take turns: beside the
-/// original's, plain and tunnel with as many in progress, which is what tells queue depth from encrypting ahead; with `control`
-/// the tunnel a second time, after all others.
-pub fn ways(ahead: &[u32], control: bool) -> Vec<Way> {
+/// original's, plain and tunnel with as many in progress, which is what tells queue depth from encrypting ahead; then
+/// the tunnel a second time with each number of `controls`, after all others.
+pub fn ways(ahead: &[u32], controls: &[u32]) -> Vec<Way> {
     let with = |&ahead: &u32| {
         let controls = [Route::Plain, Route::Tunnel].map(|route| Way::of(route, ahead));
         std::iter::once(Way::sealed(ahead)).chain(controls.into_iter().filter(move |_| ahead > 1))
     };
     let measured = [Way::TUNNEL, Way::PLAIN].into_iter().chain(ahead.iter().flat_map(with));
-    measured.chain(control.then_some(Way::TUNNEL_AGAIN)).collect()
+    measured.chain(controls.iter().map(|&ahead| Way::of(Route::Tunnel, ahead).again())).collect()
 }
 
 /// One case: what was measured.
@@ -142,9 +149,18 @@ pub struct BlockReport {
     /// The tunnel was measured twice in each round.
     #[serde(default)]
     pub control: bool,
+    /// With how many blocks in progress each time; older reports, which do not say, had one.
+    #[serde(default)]
+    pub controls: Vec<u32>,
     /// The target asked for each block first.
     #[serde(default)]
     pub ready_first: bool,
+    /// What OP-n was sealed with.
+    #[serde(default)]
+    pub sealing: Sealing,
+    /// The cipher that the tunnel was asked for; unknown between real hosts and in older reports.
+    #[serde(default)]
+    pub tunnel_asked: Option<Cipher>,
     /// Limits of link and CPU, in words.
     #[serde(default)]
     pub limits: Vec<String>,
@@ -181,7 +197,10 @@ impl BlockReport {
             window_bytes: 0,
             repeats: writes.repeats,
             control: writes.control,
+            controls: writes.controls(),
             ready_first: writes.ready_first,
+            sealing: writes.sealing,
+            tunnel_asked: None,
             limits: Vec::new(),
             rate_bits: None,
             cores: None,
@@ -204,6 +223,19 @@ impl BlockReport {
         self.sound(delay_ms, block_bytes, way).filter_map(|case| case.bytes_per_second).collect()
     }
 
+    /// How often the cases that were asked for were really measured: the least of all, and the most.
+    pub fn found(&self) -> (usize, usize) {
+        let (delays, sizes, _) = &self.asked;
+        let ways = self.ways();
+        let each = delays.iter().flat_map(|&delay| sizes.iter().map(move |&size| (delay, size)));
+        let counts =
+            each.flat_map(|(delay, size)| ways.iter().map(move |&way| self.rates(delay, size, way).len()));
+        let (least, most) = counts.fold((usize::MAX, 0), |(least, most): (usize, usize), count| {
+            (least.min(count), most.max(count))
+        });
+        (least.min(most), most)
+    }
+
     fn sound(&self, delay_ms: f64, block_bytes: u32, way: Way) -> impl Iterator<Item = &Case> {
         self.cases.iter().filter(move |case| {
             let same = case.delay_ms == delay_ms && case.block_bytes == block_bytes && case.way == way;
@@ -218,9 +250,16 @@ impl BlockReport {
         mean(self.asked.1.iter().filter_map(of))
     }
 
-    /// The tunnel against itself; `None` where that was not measured.
-    pub fn same(&self, delay_ms: f64) -> Option<Spread> {
-        self.ratio_spread(delay_ms, Way::TUNNEL_AGAIN, Way::TUNNEL)
+    /// The tunnel against itself, as the control of a ratio by `by`: with the most blocks in progress if `by` has several, if
+    /// that was measured; `None` where no control was.
+    pub fn same(&self, delay_ms: f64, by: Way) -> Option<Spread> {
+        let control = if by.ahead > 1 { self.deepest_control() } else { Way::TUNNEL };
+        self.ratio_spread(delay_ms, control.again(), control)
+    }
+
+    /// The tunnel with the most blocks in progress of those with which it was measured again.
+    pub fn deepest_control(&self) -> Way {
+        Way::of(Route::Tunnel, self.controls().iter().copied().max().unwrap_or(1))
     }
 
     /// One way by another, mean over block sizes, round by round: what one run of all cases would have shown.
@@ -243,7 +282,11 @@ impl BlockReport {
 
     /// All ways that were to be measured.
     pub fn ways(&self) -> Vec<Way> {
-        ways(&self.asked.2, self.control)
+        ways(&self.asked.2, self.controls())
+    }
+
+    fn controls(&self) -> &[u32] {
+        if self.control && self.controls.is_empty() { &[1] } else { &self.controls }
     }
 
     /// Best throughput of any block size.

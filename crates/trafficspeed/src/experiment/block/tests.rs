@@ -11,7 +11,7 @@ pub(crate) fn sample() -> BlockReport {
     let mut cases = Vec::new();
     for &delay_ms in &delays {
         for &block_bytes in &sizes {
-            for way in outcome::ways(&ahead, true) {
+            for way in outcome::ways(&ahead, &[1, 10]) {
                 let factor = match way.route {
                     Route::Tunnel => 0.9 * f64::from(way.ahead - 1) + 1.0,
                     Route::Plain => 1.5 * f64::from(way.ahead),
@@ -49,7 +49,10 @@ pub(crate) fn sample() -> BlockReport {
         window_bytes: 64 << 20,
         repeats: 1,
         control: true,
+        controls: vec![1, 10],
         ready_first: false,
+        sealing: Sealing::default(),
+        tunnel_asked: Some(Cipher::Aes256Gcm),
         limits: Vec::new(),
         rate_bits: None,
         cores: None,
@@ -112,13 +115,44 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     assert_eq!(again.cpu_range(0.0, Way::TUNNEL), Some((5.0, 5.0)));
     let (least, most) = again.cost_range(0.0, Way::TUNNEL).unwrap();
     assert!((most - 3.0 * least).abs() < 1e-6, "three times the throughput for the same CPU time");
-    let same = again.same(0.0).unwrap();
+    let same = again.same(0.0, Way::TUNNEL).unwrap();
     assert_eq!((same.low, same.high, same.n), (1.0, 1.0, 2));
     assert_eq!(again.taken(16.0), Taken { steal: Some(25.0), others: Some(50.0) });
     assert_eq!(again.taken(3.0), Taken::default(), "nothing ran at that delay");
     let mut short = sample();
     short.cases.pop();
     assert!(!short.is_whole());
+}
+
+#[test]
+fn several_blocks_in_progress_are_judged_by_the_control_that_has_as_many() {
+    let mut report = sample();
+    let deep = Way::of(Route::Tunnel, 10);
+    let unsteady = report.cases.iter_mut().filter(|case| case.way == deep.again());
+    unsteady.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.5));
+    let middle = |report: &BlockReport, by: Way| report.same(0.0, by).map(|same| same.median);
+    assert_eq!((middle(&report, Way::TUNNEL), middle(&report, deep)), (Some(1.0), Some(1.5)));
+    assert_eq!(middle(&report, Way::of(Route::Plain, 2)), Some(1.5));
+    assert_eq!(deep.again().name(), format!("tunnel-10{}", crate::system::AGAIN));
+    // As in older reports, which do not say with how many: one.
+    report.controls.clear();
+    assert_eq!(middle(&report, deep), Some(1.0));
+    report.cases.retain(|case| case.way != deep.again());
+    assert!(report.is_whole());
+    report.control = false;
+    report.cases.retain(|case| !case.way.again);
+    assert!(report.is_whole() && report.same(0.0, deep).is_none());
+}
+
+#[test]
+fn an_older_report_had_aes_256_gcm_above_tcp() {
+    let mut json = serde_json::to_value(BlockReport { sealing: Sealing::Aes128Gcm, ..sample() }).unwrap();
+    let read = |json: &serde_json::Value| serde_json::from_value::<BlockReport>(json.clone()).unwrap();
+    assert_eq!(read(&json).sealing, Sealing::Aes128Gcm);
+    for name in ["sealing", "tunnel_asked", "controls"] {
+        assert!(json.as_object_mut().unwrap().remove(name).is_some(), "{name}");
+    }
+    assert_eq!((read(&json).sealing, read(&json).tunnel_asked), (Sealing::Aes256Gcm, None));
 }
 
 #[test]
@@ -135,12 +169,13 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
             congestion: CongestionControl::default(),
             repeats: 1,
             ready_first: false,
+            sealing: Sealing::default(),
             control: false,
         },
         rate: None,
         cpu: None,
         place: PlaceOptions::default(),
-        subject: Subject::new(crate::system::Kind::Vpnd, crate::system::Cipher::Aes256Gcm),
+        subject: Subject::new(crate::system::Kind::Vpnd, Cipher::Aes256Gcm),
         programs: Programs::default(),
     };
     let short = plan(&[0], &[1]).estimate();
@@ -149,6 +184,10 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
     assert!(plan(&[0], &[1, 2]).estimate() > short + Duration::from_secs(1));
     let ways: Vec<String> = plan(&[0], &[1, 2]).writes.cases().iter().map(|(_, way, _)| way.name()).collect();
     assert_eq!(ways, ["tunnel", "plain", "OP-1", "OP-2", "plain-2", "tunnel-2"]);
+    let controls = |ahead: &[u32]| Writes { control: true, ..plan(&[0], ahead).writes }.controls();
+    assert_eq!((controls(&[1, 2]), controls(&[1])), (vec![1, 2], vec![1]));
     let blocks = plan(&[0], &[1]).writes.blocks(3000, Protection::Plain);
+    let chacha = Writes { sealing: Sealing::ChaCha20Poly1305, ..plan(&[0], &[1]).writes };
+    assert_eq!(chacha.blocks(512, Protection::Sealed).sealing, Sealing::ChaCha20Poly1305);
     assert_eq!(blocks.problem(), None, "the span is made a whole number of blocks");
 }

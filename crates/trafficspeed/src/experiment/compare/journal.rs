@@ -4,6 +4,7 @@
 //! the program costs at most the measurement that was running. A last line without its end is what such a kill left
 //! and is cut off; any other line that cannot be read is damage and refused.
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::same::Identity;
 use crate::experiment::environment::Environment;
-use crate::experiment::outcome::{Run, Settings};
+use crate::experiment::outcome::{Pair, Run, Settings};
 
 /// The file's name in the output directory.
 pub const FILE: &str = "measurements.jsonl";
@@ -152,6 +153,19 @@ impl Journal {
     }
 }
 
+impl Contents {
+    /// Whether the comparison ended before all of its plan was tried, or still runs: there are measurements without any attempt,
+    /// or the last attempt was broken off. One that failed for another reason was tried, and is a failure, not an interruption.
+    pub fn is_unfinished(&self) -> bool {
+        let tried: HashSet<_> = self.runs.iter().map(|run| (run.subject, run.clients, run.repeat)).collect();
+        let per_round = self.header.identity.measurements_per_round().unwrap_or(1);
+        let stopped =
+            |run: &Run| run.pairs.iter().flat_map(Pair::outcomes).any(|outcome| outcome.stopped_early);
+        tried.len() < per_round * self.header.settings.repeats as usize
+            || self.runs.last().is_some_and(stopped)
+    }
+}
+
 /// Reads the journal in `directory` and leaves it as it is, also while it is being written.
 pub fn read(directory: &Path) -> Result<Contents, JournalError> {
     let path = directory.join(FILE);
@@ -253,6 +267,32 @@ mod tests {
         assert_eq!(as_json(&contents.runs), as_json(&runs));
         assert!((contents.runs[0].goodput() - runs[0].goodput()).abs() < 1e-6);
         assert!(is_in(directory.path()) && !is_in(Path::new("/proc/self")));
+    }
+
+    #[test]
+    fn a_comparison_is_unfinished_until_every_measurement_of_its_plan_was_tried() {
+        let mut header = header();
+        header.settings.repeats = 2;
+        let mut runs = Vec::new();
+        for (repeat, clients) in [(1, 2), (1, 4), (2, 2), (2, 4)] {
+            runs.extend([Kind::Vpnd, Kind::None].map(|kind| samples::run(kind, clients, repeat, 1_000)));
+        }
+        runs[7].error = Some("did not come up".into());
+        let whole = Contents { header, runs, whole: 0 };
+        assert!(!whole.is_unfinished(), "a failure is no interruption");
+        let with = |change: fn(&mut Vec<Run>)| {
+            let mut runs = whole.runs.clone();
+            change(&mut runs);
+            Contents { header: whole.header.clone(), runs, whole: 0 }.is_unfinished()
+        };
+        assert!(with(Vec::clear) && with(|runs| runs.truncate(4)), "a round is left");
+        assert!(with(|runs| runs.truncate(7)), "one measurement is left");
+        assert!(with(|runs| runs[7] = runs[6].clone()), "another attempt is no other measurement");
+        let stopped = |runs: &mut Vec<Run>| {
+            let outcome = runs[7].pairs[0].ends[0].outcome.as_mut();
+            outcome.unwrap().stopped_early = true;
+        };
+        assert!(with(stopped), "the last attempt was broken off");
     }
 
     #[test]

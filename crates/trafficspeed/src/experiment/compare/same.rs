@@ -1,11 +1,20 @@
 //! The conditions for two measurements to belong to one comparison: the same machine, programs and settings.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::ComparePlan;
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::Run;
 use crate::observe::own_digest;
+
+/// The names of the parts that say what a round measures.
+const SYSTEMS: &str = "systems (--vpn, --cipher)";
+const CLIENTS: &str = "clients (--clients)";
+/// What stands between the values of these parts.
+const BETWEEN_SYSTEMS: &str = "; ";
+const BETWEEN_COUNTS: &str = ", ";
 
 /// The identity of a comparison, each part a name with its value in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +45,8 @@ impl Identity {
             ("kernel", host.system.clone()),
             ("CPU flags", environment.cpu_flags.join(" ")),
             ("trafficspeed", format!("{} (SHA-256 {})", host.program, own_digest())),
-            ("systems (--vpn, --cipher)", labels.join("; ")),
-            ("clients (--clients)", counts.join(", ")),
+            (SYSTEMS, labels.join(BETWEEN_SYSTEMS)),
+            (CLIENTS, counts.join(BETWEEN_COUNTS)),
             // Whatever is added to these one day belongs to the identity without being named here.
             ("links", format!("{:?}", traffic.links)),
             ("programs", format!("{:?}", traffic.programs)),
@@ -51,6 +60,15 @@ impl Identity {
         parts.extend(settings.iter().map(|(name, value)| (format!("setting {name}"), value.to_string())));
         parts.extend(environment.sysctls.iter().cloned());
         Self { parts }
+    }
+
+    /// How many measurements a round has: every system with every number of clients. `None` if another version named these
+    /// parts otherwise. Systems of the user's own may share a label, so labels are counted as often as they are there; a number
+    /// of clients that was given twice is measured once.
+    pub fn measurements_per_round(&self) -> Option<usize> {
+        let values = |of: &str| Some(&self.parts.iter().find(|(name, _)| name == of)?.1);
+        let counts: BTreeSet<&str> = values(CLIENTS)?.split(BETWEEN_COUNTS).collect();
+        Some(values(SYSTEMS)?.split(BETWEEN_SYSTEMS).count() * counts.len())
     }
 
     /// Makes sure that `now` is the same.

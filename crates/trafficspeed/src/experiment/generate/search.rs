@@ -43,8 +43,10 @@ pub struct Search {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SearchOutcome {
-    /// Messages per second of the best trial that was carried; zero if none was.
+    /// Messages per second of the best trial that was carried; zero if none was. Where the rate was lowered since, those of the
+    /// measurement that held.
     pub packets_per_second: f64,
+    /// As `packets_per_second`, in bits of payload.
     pub bits_per_second: f64,
     /// The rate that was asked for then; absent: as fast as possible.
     #[serde(default)]
@@ -152,6 +154,8 @@ impl Search {
 fn at_rate(task: &Task, rate: Option<f64>) -> Task {
     let mut task = fresh(task);
     if let Task::Messages(work) = &mut task {
+        // What a path carries is a count, not a delay, and the paced sender reaches higher rates.
+        work.open_loop = None;
         // Less than one bit per second is no rate.
         work.bits_per_second = rate.map(|rate| ((rate as u64) / u64::from(work.streams)).max(1));
     }
@@ -189,10 +193,15 @@ impl SearchOutcome {
     }
 
     /// Whether a measurement at this rate lost more than the search allows and is to be made again at a lower one. The
-    /// measurement is longer than a trial, and a machine is busier at one time than at another.
+    /// measurement is longer than a trial, and a machine is busier at one time than at another. The figures that were found follow
+    /// the rate down, since those of a rate that did not hold are not what the path carries.
     pub fn goes_lower(&mut self, measured: Option<&Figures>, search: &Search) -> bool {
         let lost = measured.and_then(|figures| figures.lost_percent).unwrap_or(100.0);
-        if lost <= search.allowed_percent || self.packets_per_second <= 0.0 {
+        if self.packets_per_second <= 0.0 {
+            return false;
+        }
+        if lost <= search.allowed_percent {
+            self.keep(measured);
             return false;
         }
         if self.steps_down == STEPS_DOWN {
@@ -202,7 +211,20 @@ impl SearchOutcome {
         self.steps_down += 1;
         let rate = self.asked_bits_per_second.unwrap_or(self.bits_per_second);
         self.asked_bits_per_second = Some(rate * STEP_DOWN);
+        self.packets_per_second *= STEP_DOWN;
+        self.bits_per_second *= STEP_DOWN;
+        // The path lost what the sender could send.
+        self.limited_by_sender = false;
         true
+    }
+
+    /// Takes the figures of the measurement that held, if the rate is no longer that of a trial.
+    fn keep(&mut self, measured: Option<&Figures>) {
+        let Some(figures) = measured.filter(|_| self.steps_down > 0) else { return };
+        if let Some(packets) = figures.received_per_second {
+            self.packets_per_second = packets;
+            self.bits_per_second = figures.received_bits_per_second;
+        }
     }
 
     /// Why no rate was found, in words.
@@ -314,6 +336,38 @@ mod tests {
         assert!(asked.iter().all(|rate| *rate <= 1e9), "no more than the sender can do");
         assert_eq!(asked[asked.len() - 2..], [1.5 * found, 2.0 * found], "the last ones, once each");
         assert!(outcome.bits_per_second <= 300e6);
+    }
+
+    #[test]
+    fn what_was_found_follows_the_rate_down_and_is_that_of_the_measurement_that_held() {
+        let settings = Search { allowed_percent: 0.1, resolution: 0.02, trial_seconds: None };
+        let measured = |percent, packets: f64| Figures {
+            lost_percent: Some(percent),
+            received_per_second: Some(packets),
+            received_bits_per_second: packets * 8e3,
+            ..Figures::default()
+        };
+        // At a rate, and as fast as the sender can.
+        for mut found in [search(300e6, 1e9).0, search(2e9, 1e9).0] {
+            let first = found.clone();
+            assert!(!found.goes_lower(Some(&measured(0.0, 1.0)), &settings));
+            assert_eq!(found.packets_per_second, first.packets_per_second, "the trial's, if its rate holds");
+            for _ in 0..2 {
+                assert!(found.goes_lower(Some(&measured(3.0, 1.0)), &settings));
+            }
+            let share = 0.95 * 0.95;
+            let asked = first.asked_bits_per_second.unwrap_or(first.bits_per_second);
+            for (is, was) in [
+                (found.asked_bits_per_second.unwrap(), asked),
+                (found.bits_per_second, first.bits_per_second),
+                (found.packets_per_second, first.packets_per_second),
+            ] {
+                assert!((is / was - share).abs() < 1e-9, "{is} of {was}");
+            }
+            assert!(!found.limited_by_sender, "the path lost what was sent");
+            assert!(!found.goes_lower(Some(&measured(0.05, 30_000.0)), &settings));
+            assert_eq!((found.packets_per_second, found.bits_per_second), (30_000.0, 240e6));
+        }
     }
 
     #[test]

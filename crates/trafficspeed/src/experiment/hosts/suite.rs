@@ -84,7 +84,7 @@ fn measure(
         }
     };
     let search = case.search.map(|search| search.run(&case.task, case.times, &mut attempt, interrupt));
-    let search = match search.transpose() {
+    let mut search = match search.transpose() {
         Ok(search) => search,
         Err(why) => {
             return host_pairs
@@ -94,12 +94,26 @@ fn measure(
                 .collect();
         }
     };
-    let tasks = [fresh(&search.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task)))];
     let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
         report_interval(progress, (name, repeat), case, number, moment);
     };
+    let (tasks, result) = loop {
+        let tasks =
+            [fresh(&search.as_ref().map_or_else(|| case.task.clone(), |found| found.task(&case.task)))];
+        let result = host_pairs.measure(&tasks, case.times, on_interval, interrupt);
+        // A search has one pair. Of a pair that failed there is nothing to lower a rate for.
+        let measured = match result.first() {
+            Some(Ok(PairResult { reports, error: None })) => Some(figures(&tasks[0], 0, reports)),
+            _ => None,
+        };
+        let lower = search.as_mut().zip(case.search).is_some_and(|(found, search)| {
+            measured.is_some() && found.goes_lower(measured.as_ref(), &search)
+        });
+        if !lower || interrupt.is_set() {
+            break (tasks, result);
+        }
+    };
     let missed = search.as_ref().and_then(SearchOutcome::problem);
-    let result = host_pairs.measure(&tasks, case.times, on_interval, interrupt);
     let row = |(label, result): (String, Result<PairResult, String>)| {
         let (figures, error) = match result {
             Err(why) => (None, Some(why)),

@@ -17,6 +17,7 @@ use crate::experiment::outcome::{CpuUse, Taken};
 use crate::experiment::pair_run::Times;
 use crate::experiment::progress::Progress;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial};
+use crate::experiment::turns::order;
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::lab::emulator::impairment::{Impairment, Rate};
@@ -88,11 +89,7 @@ fn in_turns(
     subjects.extend(Subject::control(&subjects, usual).filter(|_| plan.control));
     let mut found: Vec<anyhow::Result<Vec<Round>>> = subjects.iter().map(|_| Ok(Vec::new())).collect();
     for turn in 0..real.repeats {
-        let mut order: Vec<usize> = (0..subjects.len()).collect();
-        if turn % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
+        for at in order(0..subjects.len(), turn + 1) {
             let Ok(rounds) = &mut found[at] else { continue };
             if interrupt.is_set() {
                 continue;

@@ -15,6 +15,7 @@ use crate::experiment::outcome::{CpuUse, Taken};
 use crate::experiment::pair_run::Times;
 use crate::experiment::progress::Progress;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial, TrialResult};
+use crate::experiment::turns::order;
 use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;
 use crate::lab::namespace::Namespace;
@@ -115,11 +116,7 @@ pub fn measure(
         if turn > 0 && !interrupt.is_set() {
             between()?;
         }
-        let mut order: Vec<usize> = (0..subjects.len()).collect();
-        if turn % 2 == 1 {
-            order.reverse();
-        }
-        for at in order {
+        for at in order(0..subjects.len(), turn + 1) {
             let Ok(known) = &mut taken[at] else { continue };
             if interrupt.is_set() {
                 taken[at] = Err(anyhow!("interrupted"));

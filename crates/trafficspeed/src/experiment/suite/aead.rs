@@ -179,7 +179,7 @@ fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) 
     let right = own.zip(fastest).and_then(|(own, fastest)| {
         let is_within = || {
             let same = control(campaign, code)?;
-            Some(!ratio(&fastest.1, &own.1)?.differs_beyond(same))
+            Some(ratio(&fastest.1, &own.1)?.is_within(same))
         };
         let is_right = own.0 == fastest.0 || !own.2.is_apart_from(fastest.2) || is_within() == Some(true);
         // A single run has no spread, so a difference proves nothing.

@@ -207,10 +207,10 @@ fn bulk(write_bytes: u32, window: Option<u32>) -> Task {
     })
 }
 
-fn messages(protocol: Protocol, length: u32, bits_per_second: Option<u64>, window: Option<u32>) -> Task {
+fn messages(protocol: Protocol, length: u32, bits_per_second: Option<u64>, window: Option<u32>) -> Messages {
     let sockets = Sockets { window, ..Sockets::default() };
     let streams = 1;
-    Task::Messages(Messages {
+    Messages {
         run_id: 0,
         seed: 1,
         protocol,
@@ -220,7 +220,7 @@ fn messages(protocol: Protocol, length: u32, bits_per_second: Option<u64>, windo
         bits_per_second,
         open_loop: None,
         sockets,
-    })
+    }
 }
 
 fn streams(options: &Options, ip: u8) -> Vec<Case> {
@@ -243,7 +243,7 @@ fn datagrams(options: &Options, ip: u8) -> Vec<Case> {
         let window =
             options.udp_window.map(|bytes| format!(", socket buffers of {bytes}")).unwrap_or_default();
         let name = format!("IPv{ip}, datagrams of {length} bytes{window}");
-        let task = messages(Protocol::Udp, length, None, options.udp_window);
+        let task = Task::Messages(messages(Protocol::Udp, length, None, options.udp_window));
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
         searched(options, case(options, UDP_SECTION, name, task, ip, &shown))
     };
@@ -284,7 +284,7 @@ fn idle_and_loaded(options: &Options, idle: Case) -> Vec<Case> {
 
 fn over_time(options: &Options) -> Vec<Case> {
     let ip = options.ip.unwrap_or(4);
-    let task = messages(Protocol::Tcp, 8_192, None, Some(32_768));
+    let task = Task::Messages(messages(Protocol::Tcp, 8_192, None, Some(32_768)));
     let shown = [
         Quantity::Throughput,
         Quantity::Delay,
@@ -300,7 +300,8 @@ fn over_time(options: &Options) -> Vec<Case> {
 
 fn video(options: &Options) -> Vec<Case> {
     let ip = options.ip.unwrap_or(6);
-    let task = messages(Protocol::Udp, options.video_payload, Some(options.video_rate), None);
+    let work = messages(Protocol::Udp, options.video_payload, Some(options.video_rate), None);
+    let task = Task::Messages(work.when_due());
     let shown = [
         Quantity::Throughput,
         Quantity::Packets,
@@ -323,7 +324,7 @@ fn payloads(options: &Options) -> Vec<Case> {
     let many: &[u32] =
         &[32, 64, 128, 256, 384, 512, 640, 768, 896, 1_024, 1_152, 1_280, 1_400, 2_800, 8_000, 32_000];
     let one = |length: &u32| {
-        let task = messages(Protocol::Udp, *length, None, options.udp_window);
+        let task = Task::Messages(messages(Protocol::Udp, *length, None, options.udp_window));
         let shown = [Quantity::Throughput, Quantity::Packets, Quantity::Loss];
         let name = format!("IPv{ip}, {length} bytes");
         searched(options, case(options, "Sweep: payload of datagrams", name, task, ip, &shown))
@@ -336,7 +337,8 @@ fn rates(options: &Options) -> Vec<Case> {
     let few: &[u64] = &[50, 500];
     let many: &[u64] = &[1, 10, 50, 100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000];
     let one = |mbit: &u64| {
-        let task = messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None);
+        // Sent alike at every rate, as one curve needs: paced, since no sender sends each message of the highest when it is due.
+        let task = Task::Messages(messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None));
         let shown = [Quantity::Throughput, Quantity::Delivered, Quantity::Loss, Quantity::Delay99];
         let name = format!("IPv{ip}, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");
         case(options, "Sweep: rate", name, task, ip, &shown)
@@ -445,6 +447,22 @@ mod tests {
             }
         }
         assert!(searched > 30, "{searched}");
+    }
+
+    #[test]
+    fn video_leaves_when_it_is_due_and_a_sweep_is_sent_alike_at_every_rate() {
+        let plan = plan(&options(false));
+        let open = |section: &str| {
+            let cases =
+                plan.stages.iter().flat_map(|stage| &stage.cases).filter(|case| case.section == section);
+            let open =
+                cases.map(|case| matches!(&case.task, Task::Messages(work) if work.open_loop.is_some()));
+            open.collect::<Vec<_>>()
+        };
+        assert!(
+            !open("Live video over UDP").is_empty() && open("Live video over UDP").iter().all(|open| *open)
+        );
+        assert!(!open("Sweep: rate").is_empty() && open("Sweep: rate").iter().all(|open| !open));
     }
 
     #[test]

@@ -14,20 +14,65 @@
 //! There is no forward secrecy against who learns the secret, or the token, later: this is a measuring tool.
 
 use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 use vpnd_crypto::backend::{Preference, choose};
 use vpnd_crypto::{Direction, EpochSecret, OpenKey, SealKey, Suite};
 
 use super::{BlockError, SALT_BYTES, Secret};
 
-/// The suite of sealed blocks.
-pub const SUITE: Suite = Suite::Aes256Gcm;
 /// Most plaintext of one record, bytes.
 pub const RECORD_BYTES: usize = 32 << 10;
-/// Bytes that sealing adds to each record.
-pub const TAG_BYTES: usize = SUITE.overhead();
+/// Bytes that sealing adds to each record, whatever the cipher.
+pub const TAG_BYTES: usize = 16;
 /// Bytes of associated data at most.
 const MAX_AAD: usize = 32;
+
+/// The cipher of sealed blocks: an AEAD, so that it can be the one of the tunnel that they are compared with. Otherwise the
+/// comparison would be between two ciphers as much as between two places to encrypt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sealing {
+    #[serde(rename = "aes-128-gcm")]
+    Aes128Gcm,
+    /// Older jobs and reports name none: there was only this one.
+    #[default]
+    #[serde(rename = "aes-256-gcm")]
+    Aes256Gcm,
+    #[serde(rename = "chacha20-poly1305")]
+    ChaCha20Poly1305,
+}
+
+impl Sealing {
+    pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
+
+    const fn suite(self) -> Suite {
+        match self {
+            Self::Aes128Gcm => Suite::Aes128Gcm,
+            Self::Aes256Gcm => Suite::Aes256Gcm,
+            Self::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
+        }
+    }
+
+    /// Its name in reports and between agents.
+    pub const fn name(self) -> &'static str {
+        self.suite().name()
+    }
+
+    /// Whether it is the one of a job that names none. Such jobs are understood by older agents; one that names another cipher
+    /// is refused by them, so that nothing is sealed with a cipher that was not asked for.
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+// Where a record lies in a block depends on this.
+const _: () = {
+    let mut at = 0;
+    while at < Sealing::ALL.len() {
+        assert!(Sealing::ALL[at].suite().overhead() == TAG_BYTES);
+        at += 1;
+    }
+};
 
 /// Random bytes of one end.
 pub type Salt = [u8; SALT_BYTES];
@@ -72,17 +117,23 @@ pub enum End {
     Target,
 }
 
-/// The keys of one end: for what it sends, and for what it gets.
-pub fn keys(secret: &Secret, end: End, writer: &Salt, target: &Salt) -> (Sealer, Opener) {
+/// The keys of one end: for what it sends, and for what it gets. They differ with the cipher too.
+pub fn keys(
+    secret: &Secret,
+    sealing: Sealing,
+    end: End,
+    (writer, target): (&Salt, &Salt),
+) -> (Sealer, Opener) {
+    let suite = sealing.suite();
     let session = EpochSecret::new(code(secret, b"trafficspeed block", &[writer, target]));
-    let backend = choose(SUITE, Preference::Auto).expect("every backend has AES-256-GCM").backend;
+    let backend = choose(suite, Preference::Auto).expect("a library has every AEAD").backend;
     let (out, back) = match end {
         End::Writer => (Direction::ToGateway, Direction::ToClient),
         End::Target => (Direction::ToClient, Direction::ToGateway),
     };
     let permitted = "the suite needs no permit, and the key was derived for it";
-    let seal = SealKey::new(SUITE, backend, &session.lane_key(SUITE, out, 0), None).expect(permitted);
-    let open = OpenKey::new(SUITE, backend, &session.lane_key(SUITE, back, 0), None).expect(permitted);
+    let seal = SealKey::new(suite, backend, &session.lane_key(suite, out, 0), None).expect(permitted);
+    let open = OpenKey::new(suite, backend, &session.lane_key(suite, back, 0), None).expect(permitted);
     (Sealer { key: seal, counter: 0 }, Opener { key: open, counter: 0 })
 }
 

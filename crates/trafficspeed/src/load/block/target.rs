@@ -162,7 +162,8 @@ fn greet(
     let own_salt: Salt = rand::random();
     (&stream).write_all(&own_salt).map_err(&failed)?;
     let sealed = blocks.protection == Protection::Sealed;
-    let keys = sealed.then(|| seal::keys(&blocks.secret, End::Target, &writer_salt, &own_salt));
+    let keys =
+        sealed.then(|| seal::keys(&blocks.secret, blocks.sealing, End::Target, (&writer_salt, &own_salt)));
     Ok((stream, keys))
 }
 

@@ -50,6 +50,7 @@ fn blocks(protection: Protection, block_bytes: u32, count: u64) -> Blocks {
     Blocks {
         secret: Secret::random(),
         protection,
+        sealing: Sealing::default(),
         block_bytes,
         span_bytes: count * u64::from(block_bytes),
         congestion: CongestionControl::default(),
@@ -264,7 +265,7 @@ fn a_block_that_was_changed_moved_or_cut_off_is_not_written() {
             let (own, mut other): (Salt, Salt) = (rand::random(), [0; SALT_BYTES]);
             io::Write::write_all(&mut stream, &[own, seal::proof(&blocks.secret, &own)].concat()).unwrap();
             io::Read::read_exact(&mut stream, &mut other).unwrap();
-            let (mut sealer, _) = seal::keys(&blocks.secret, End::Writer, &own, &other);
+            let (mut sealer, _) = seal::keys(&blocks.secret, blocks.sealing, End::Writer, (&own, &other));
             let header = target::encode_header(&blocks, 0, Frame::Block);
             let mut data = vec![7; seal::sealed_len(512)];
             sealer.seal(&header, &mut data).unwrap();
@@ -285,7 +286,7 @@ fn keys_differ_with_each_salt_and_direction_and_records_open_once_in_order() {
     let (a, b): (Salt, Salt) = ([1; 16], [2; 16]);
     let sealed = |end, writer: &Salt, target: &Salt| {
         let mut data = vec![0; seal::sealed_len(64)];
-        seal::keys(&secret, end, writer, target).0.seal(b"x", &mut data).unwrap();
+        seal::keys(&secret, Sealing::default(), end, (writer, target)).0.seal(b"x", &mut data).unwrap();
         data
     };
     let first = sealed(End::Writer, &a, &b);
@@ -293,17 +294,51 @@ fn keys_differ_with_each_salt_and_direction_and_records_open_once_in_order() {
     for other in [sealed(End::Target, &a, &b), sealed(End::Writer, &b, &a), sealed(End::Writer, &a, &a)] {
         assert_ne!(first, other);
     }
-    let mut sealer = seal::keys(&secret, End::Writer, &a, &b).0;
+    let mut sealer = seal::keys(&secret, Sealing::default(), End::Writer, (&a, &b)).0;
     let (mut one, mut two) = (first.clone(), first.clone());
     one.fill(0);
     two.fill(0);
     sealer.seal(b"x", &mut one).unwrap();
     sealer.seal(b"x", &mut two).unwrap();
     assert_ne!(one, two, "the second record has another nonce");
-    let mut opener = seal::keys(&secret, End::Target, &a, &b).1;
+    let mut opener = seal::keys(&secret, Sealing::default(), End::Target, (&a, &b)).1;
     let again = one.clone();
     assert_eq!(opener.open(b"x", &mut one).unwrap(), 64);
     assert!(matches!(opener.open(b"x", &mut again.clone()), Err(BlockError::NotAuthentic)), "no replay");
+}
+
+#[test]
+fn each_cipher_seals_and_opens_and_its_records_are_no_others() {
+    let (secret, a, b): (Secret, Salt, Salt) = (Secret::random(), [1; 16], [2; 16]);
+    for sealing in Sealing::ALL {
+        let blocks = Blocks { sealing, ..blocks(Protection::Sealed, 40_000, 8) };
+        let disk = Memory::new(&blocks);
+        let (received, wrote) = run(&blocks, 4, 12, &disk);
+        assert_eq!((received.fault.clone(), wrote.fault.clone()), (None, None), "{sealing:?}");
+        assert_eq!((holds(&blocks, &disk, 12, 12).right, received.written), (8, 12), "{sealing:?}");
+        for other in Sealing::ALL {
+            let mut data = vec![0; seal::sealed_len(64)];
+            seal::keys(&secret, sealing, End::Writer, (&a, &b)).0.seal(b"x", &mut data).unwrap();
+            let opened = seal::keys(&secret, other, End::Target, (&a, &b)).1.open(b"x", &mut data);
+            assert_eq!(opened.is_ok(), sealing == other, "{sealing:?} {other:?}");
+        }
+    }
+}
+
+#[test]
+fn a_job_carries_its_cipher_and_an_older_one_means_aes_256_gcm() {
+    let as_json = |sealing| {
+        let blocks = Blocks { sealing, ..blocks(Protection::Sealed, 512, 4) };
+        (serde_json::to_value(&blocks).unwrap(), blocks)
+    };
+    for sealing in Sealing::ALL {
+        let (json, blocks) = as_json(sealing);
+        assert_eq!(serde_json::from_value::<Blocks>(json.clone()).unwrap(), blocks, "{json}");
+        let told = json.get("sealing").map(|name| name.as_str().unwrap().to_owned());
+        // An older agent knows no such field, and needs none for the cipher that it has.
+        let expected = (sealing != Sealing::Aes256Gcm).then(|| sealing.name().to_owned());
+        assert_eq!(told, expected);
+    }
 }
 
 #[test]

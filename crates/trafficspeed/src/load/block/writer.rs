@@ -70,7 +70,7 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn connect(job: &'a WriterJob, content: &'a Content) -> Result<Self, BlockError> {
-        let Blocks { secret, protection, block_bytes, congestion, .. } = &job.blocks;
+        let Blocks { secret, protection, sealing, block_bytes, congestion, .. } = &job.blocks;
         let failed = BlockError::connection("connecting to the target");
         let greet = || {
             let begin = Instant::now();
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
         };
         let (stream, own, other, connect_ns) = greet().map_err(failed)?;
         let sealed = *protection == Protection::Sealed;
-        let keys = sealed.then(|| seal::keys(secret, End::Writer, &own, &other));
+        let keys = sealed.then(|| seal::keys(secret, *sealing, End::Writer, (&own, &other)));
         let plain = *block_bytes as usize;
         let len = if sealed { seal::sealed_len(plain) } else { plain };
         let frame = vec![0; HEADER_BYTES + len];

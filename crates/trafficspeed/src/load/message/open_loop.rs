@@ -1,4 +1,4 @@
-//! Messages of a call: each leaves when it is due, late or not, and none is skipped.
+//! Messages of a call, a video or any steady source: each leaves when it is due, late or not, and none is skipped.
 //!
 //! A sender that waits for the path would leave out the very messages that fared worst. Here every message carries the instant at
 //! which it was due, and its delay counts from then, whatever held it up; one that the kernel does not take is lost. Several
@@ -29,6 +29,9 @@ pub struct OpenLoop {
 }
 
 impl OpenLoop {
+    /// One message at a time, and none comes too late.
+    pub const EVEN: Self = Self { burst: 1, late_after_us: u32::MAX };
+
     /// The first thing that is out of bounds, in words.
     pub(super) fn problem(&self) -> Option<String> {
         let wrong = !(1..=BATCH as u32).contains(&self.burst);
@@ -127,6 +130,22 @@ mod tests {
         let at = |burst, number| due(&voice(), burst, number, 7);
         assert_eq!([at(1, 0), at(1, 1), at(1, 50)], [7, 20_000_007, 1_000_000_007]);
         assert_eq!(at(10, 5), 1_000_000_007, "fifty messages in five bursts");
+    }
+
+    #[test]
+    fn messages_at_a_rate_leave_when_they_are_due_unless_they_are_too_many_or_follow_the_path() {
+        let of = |protocol, streams, bits_per_second| {
+            let work =
+                Messages { open_loop: None, protocol, streams, length: 1_000, bits_per_second, ..voice() };
+            let work = work.when_due();
+            assert_eq!(work.problem(), None);
+            work.open_loop
+        };
+        assert_eq!(of(Protocol::Udp, 1, Some(80_000_000)), Some(OpenLoop::EVEN), "10,000 a second");
+        assert_eq!(of(Protocol::Udp, 2, Some(80_000_000)), None);
+        assert_eq!(of(Protocol::Udp, 1, Some(81_000_000)), None);
+        assert_eq!(of(Protocol::Udp, 1, None), None, "as fast as possible");
+        assert_eq!(of(Protocol::Tcp, 1, Some(8_000)), None, "a stream makes its sender wait");
     }
 
     #[test]

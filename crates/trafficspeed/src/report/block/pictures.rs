@@ -97,7 +97,7 @@ fn over_delays(
 
 /// The style of a way: the same in all pictures.
 pub(super) fn style(report: &BlockReport, way: Way) -> usize {
-    ways(&report.asked.2, false).iter().position(|known| *known == way).unwrap_or(0)
+    ways(&report.asked.2, &[]).iter().position(|known| *known == way).unwrap_or(0)
 }
 
 fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {

@@ -13,7 +13,8 @@ use crate::unit::significant;
 /// Stands below the table.
 const DEFINITIONS: &str = "\
 Best throughput of any block size, MB/s of acknowledged blocks, medians of the runs.
-Gain: the best OP-n by the tunnel with no overlap, mean over block sizes; ≈: no difference beyond A/A, the tunnel against itself.
+Gain: the best OP-n by the tunnel with no overlap, mean over block sizes.
+≈: several rounds show no difference beyond A/A, the tunnel against itself, with one block in progress or with the most.
 Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 
@@ -53,7 +54,7 @@ fn grid(reports: &[BlockReport]) -> Grid {
             let gain = |by: Way| {
                 let rounds = report.ratio_spread(delay, best, by);
                 let text = number(rounds.map(|rounds| rounds.median));
-                format!("{text}{}", no_difference(rounds, report.same(delay)))
+                format!("{text}{}", no_difference(rounds, report.same(delay, by)))
             };
             row.push(format!("{} ({})", mb(report.peak(delay, best)), best.name()));
             row.extend([gain(Way::TUNNEL), gain(Way { ahead: best.ahead, ..Way::TUNNEL })]);

@@ -12,26 +12,39 @@ use crate::system::Subject;
 /// Stands below the table.
 pub const DEFINITIONS: &str = "\
 Ratios of what was received, or of transactions, each formed within one round; median, lowest and highest of the rounds.
+Each system stands beside the first one under the same congestion control.
 A/A: a system that is measured a second time in each round, against itself, under the same congestion control.
 A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way; of a \
 single round nothing is claimed.";
 
-/// Every system under every load, but for the first of each; without them the one that was measured twice, if one was.
+/// The first run of every system, but for controls, and those of each congestion control apart: what two of these do to the
+/// same system is no difference of systems.
+fn groups(campaign: &LoadCampaign) -> Vec<Vec<&LoadRun>> {
+    let mut groups: Vec<Vec<&LoadRun>> = Vec::new();
+    for run in campaign.runs.iter().filter(|run| !is_control(run)) {
+        match groups.iter_mut().find(|group| group.iter().any(|other| other.congestion == run.congestion)) {
+            Some(group) if group.iter().all(|known| known.label != run.label) => group.push(run),
+            Some(_) => {}
+            None => groups.push(vec![run]),
+        }
+    }
+    groups
+}
+
+/// Every system under every load and congestion control, but for the first of each; without them the one that was measured
+/// twice, if one was.
 fn ratios(campaign: &LoadCampaign) -> Vec<Ratio<'_>> {
     let mut all = Vec::new();
+    let groups = groups(campaign);
     for (at, named) in campaign.settings.tasks.iter().enumerate() {
-        let mut seen: Vec<&LoadRun> = Vec::new();
-        for run in campaign.runs.iter().filter(|run| !is_control(run)) {
-            if seen.iter().all(|known| known.label != run.label) {
-                seen.push(run);
+        for group in &groups {
+            let Some(&first) = group.first() else { continue };
+            let alone = group.len() == 1;
+            for run in group.iter().filter(|run| alone || run.label != first.label) {
+                let same = same(campaign, at, run);
+                let to_first = rounds(campaign, at, &run.label, &first.label).filter(|_| !alone);
+                all.push(Ratio { label: &run.label, of: &named.name, same, to_first });
             }
-        }
-        let Some(&first) = seen.first() else { continue };
-        let alone = seen.len() == 1;
-        for run in seen.into_iter().filter(|run| alone || run.label != first.label) {
-            let same = same(campaign, at, run);
-            let to_first = rounds(campaign, at, &run.label, &first.label).filter(|_| !alone);
-            all.push(Ratio { label: &run.label, of: &named.name, same, to_first });
         }
     }
     all.retain(|ratio| ratio.same.is_some() || ratio.to_first.is_some());
@@ -68,8 +81,9 @@ fn value(figures: &Figures) -> f64 {
 /// The ratios as a table; `None` if there are none.
 pub fn grid(campaign: &LoadCampaign) -> Option<Grid> {
     let ratios = ratios(campaign);
-    let first = campaign.runs.iter().find(|run| !is_control(run))?.label.clone();
-    (!ratios.is_empty()).then(|| ratio::grid(&ratios, "load", &first))
+    let groups = groups(campaign);
+    let firsts: Vec<&str> = groups.iter().filter_map(|group| Some(group.first()?.label.as_str())).collect();
+    (!ratios.is_empty()).then(|| ratio::grid(&ratios, "load", &firsts.join("; ")))
 }
 
 pub fn json(campaign: &LoadCampaign) -> Value {
@@ -135,6 +149,36 @@ mod tests {
         assert_eq!(found[0].same.map(|same| same.low), Some(0.5));
         alone.runs.retain(|run| !is_control(run));
         assert_eq!((ratios(&alone), grid(&alone).is_none()), (Vec::new(), true));
+    }
+
+    #[test]
+    fn systems_stand_beside_the_first_one_under_the_same_congestion_control() {
+        let mut both = campaign([0.9, 1.1, 1.0], [[2.0; 3], [3.0; 3]]);
+        let bbr = campaign([0.5, 1.0, 2.0], [[0.2; 3], [4.0; 3]]);
+        for run in &mut both.runs {
+            run.label += ", cubic";
+        }
+        for mut run in bbr.runs {
+            (run.label, run.congestion) = (run.label + ", bbr", "bbr".parse().unwrap());
+            run.figures[0].received_bits_per_second *= 10.0;
+            both.runs.push(run);
+        }
+        let found = ratios(&both);
+        let medians: Vec<(&str, f64)> =
+            found.iter().map(|ratio| (ratio.label, ratio.to_first.unwrap().median)).collect();
+        let expected = [
+            ("OpenVPN, cubic", 2.0),
+            ("plain routing, cubic", 3.0),
+            ("OpenVPN, bbr", 0.2),
+            ("plain routing, bbr", 4.0),
+        ];
+        assert!(
+            medians.iter().zip(expected).all(|(a, b)| a.0 == b.0 && (a.1 - b.1).abs() < 1e-9)
+                && medians.len() == 4,
+            "vpnd, bbr is the first of its own: {medians:?}"
+        );
+        assert!((found[1].same.unwrap().high - 1.1).abs() < 1e-9 && found[3].same.unwrap().high > 1.9);
+        assert_eq!(grid(&both).unwrap().head[3], "of vpnd, cubic; vpnd, bbr");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct SectionRow {
     pub quantity: Quantity,
     /// The repeats' values for each system.
     pub values: Vec<Vec<f64>>,
+    /// The round of each of these values: a measurement that broke leaves its round out.
+    pub rounds: Vec<Vec<u32>>,
     /// A system's second measurement in each round divided by its first.
     pub control: Option<Spread>,
     /// The same for each system by the first one.
@@ -143,6 +145,7 @@ impl SectionRow {
             case: case.to_owned(),
             quantity,
             values: Vec::new(),
+            rounds: Vec::new(),
             control: None,
             to_first: Vec::new(),
             steal: None,
@@ -166,6 +169,7 @@ impl SectionRow {
         };
         let all: Vec<Vec<(u32, f64)>> = columns.iter().map(|label| of(label)).collect();
         self.to_first = all.iter().map(|these| ratios(these, all.first()?)).collect();
+        self.rounds = all.iter().map(|values| values.iter().map(|(round, _)| *round).collect()).collect();
         self.values = all.iter().map(|values| values.iter().map(|(_, value)| *value).collect()).collect();
         let twice = rows.iter().find(|row| row.label.contains(AGAIN));
         self.control = twice.and_then(|row| ratios(&of(&row.label), &of(&row.label.replace(AGAIN, ""))));
@@ -187,8 +191,8 @@ impl SectionRow {
     pub fn cell(&self, column: usize) -> String {
         let Some(spread) = self.spread(column) else { return "–".into() };
         let to_first = self.to_first.get(column).copied().flatten().filter(|_| column > 0);
-        let differs = to_first.zip(self.control).map(|(ratio, same)| ratio.differs_beyond(same));
-        let mark = if differs == Some(false) { NO_DIFFERENCE } else { "" };
+        let is_within = to_first.zip(self.control).is_some_and(|(ratio, same)| ratio.is_within(same));
+        let mark = if is_within { NO_DIFFERENCE } else { "" };
         format!("{}{mark}", spread.text(significant))
     }
 
@@ -197,5 +201,26 @@ impl SectionRow {
         let counts: Vec<f64> = self.values.iter().map(|values| values.len() as f64).collect();
         let (low, high) = range(&counts)?;
         Some(if low < high { format!("{low}–{high}") } else { high.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::suite::tests::campaign;
+
+    #[test]
+    fn a_single_round_neither_shows_a_difference_nor_that_there_is_none() {
+        let marks = |rounds: u32| {
+            let mut campaign = campaign();
+            let model = campaign.rows[0].clone();
+            let of = |label: &str, repeat| Row { label: label.into(), repeat, ..model.clone() };
+            let labels = ["plain routing", "aes-256-gcm", "aes-256-gcm (again)"];
+            campaign.rows = (1..=rounds).flat_map(|round| labels.map(|label| of(label, round))).collect();
+            let row = &sections(&campaign)[0].rows[0];
+            assert_eq!(row.rounds, [(1..=rounds).collect::<Vec<_>>(), (1..=rounds).collect()]);
+            row.cell(1).ends_with(NO_DIFFERENCE)
+        };
+        assert!(marks(2) && !marks(1));
     }
 }

@@ -159,7 +159,9 @@ fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Pi
     let [Some(short), Some(long)] = columns else { return None };
     let rows = section.rows.iter().filter(|row| row.quantity == Quantity::Throughput);
     let bars = rows.flat_map(|row| {
-        [short, long].into_iter().zip(0..).filter_map(|((column, bits), style)| {
+        [short, long].into_iter().filter_map(|(column, bits)| {
+            // Elsewhere on the page a colour stands for a system, so it does here.
+            let style = style(campaign, section.columns.get(column)?);
             Some((format!("{bits}: {}", row.case), style, Point::of(0.0, row.spread(column)?)))
         })
     });
@@ -291,5 +293,16 @@ mod tests {
         let pictures = drawn(&campaign);
         assert_eq!(pictures.len(), 1);
         assert!(pictures[0].svg.contains("128 bits: IPv4") && pictures[0].svg.contains("256 bits: IPv4"));
+    }
+
+    #[test]
+    fn keys_have_the_colours_of_their_systems_in_the_other_pictures() {
+        let mut campaign = sample("TCP stream");
+        let mut short = campaign.rows[0].clone();
+        short.label = "aes-128-gcm".into();
+        campaign.rows.push(short);
+        assert_eq!((style(&campaign, "plain routing"), style(&campaign, "aes-128-gcm")), (0, 2));
+        let svg = &drawn(&campaign)[0].svg;
+        assert!(svg.contains("bar s1") && svg.contains("bar s2") && !svg.contains("bar s0"), "{svg}");
     }
 }
