@@ -43,7 +43,8 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     let report = measured(&format!("{line} --json"));
     assert_eq!(
         labels(&saved(out.path())),
-        ["vpnd", "plain routing", "vpnd (again)", "vpnd", "plain routing", "vpnd (again)"]
+        ["vpnd", "plain routing", "vpnd (again)", "vpnd (again)", "plain routing", "vpnd"],
+        "the second round goes from the last to the first"
     );
     let control = &report["summary"][0]["control"];
     assert!(control["n"] == 2 && control["median"].as_f64().is_some_and(|ratio| ratio > 0.0), "{control:#}");
