@@ -47,7 +47,7 @@ pub struct SoakArgs {
     /// Decides which session acts when and how; by default another one each time. It is printed.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// The directory for soak.csv, soak.json, soak.svg and soak-sessions.svg.
+    /// The directory for soak.csv, soak.json, soak.svg (memory), soak-descriptors.svg and soak-sessions.svg.
     #[arg(long, value_name = "DIR", default_value = "results/soak")]
     pub out: PathBuf,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.

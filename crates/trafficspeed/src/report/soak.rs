@@ -54,7 +54,7 @@ pub fn text(results: &SoakResults) -> String {
     text
 }
 
-/// Memory with descriptors, and sessions, over time: files of their own with their names.
+/// Memory, descriptors, and sessions over time: files of their own with their names. An axis has one unit.
 pub fn pictures(results: &SoakResults) -> Vec<(&'static str, String)> {
     let stride = results.samples.len().div_ceil(MAX_POINTS).max(1);
     let series = |label: &str, style, of: fn(&Sample) -> f64| {
@@ -62,10 +62,8 @@ pub fn pictures(results: &SoakResults) -> Vec<(&'static str, String)> {
         let points = samples.map(|sample| Point { x: sample.second, y: of(sample), range: None });
         Series { label: label.into(), style, points: points.collect() }
     };
-    let used = vec![
-        series("memory, MiB", 0, |sample| sample.memory.pss_kib as f64 / 1024.0),
-        series("descriptors", 1, |sample| sample.descriptors.into()),
-    ];
+    let memory = vec![series("memory", 0, |sample| sample.memory.pss_kib as f64 / 1024.0)];
+    let descriptors = vec![series("descriptors", 1, |sample| sample.descriptors.into())];
     let sessions = vec![
         series("sessions", 2, |sample| sample.sessions.into()),
         series("away", 3, |sample| sample.away.into()),
@@ -80,10 +78,16 @@ pub fn pictures(results: &SoakResults) -> Vec<(&'static str, String)> {
         };
         Some((name, standalone::svg(&chart.svg()?)))
     };
-    let used = ("soak.svg", "A gateway over time", Measure::lower_is_better("MiB, descriptors"), used);
+    let memory = ("soak.svg", "A gateway's memory over time", Measure::lower_is_better("MiB"), memory);
+    let descriptors = (
+        "soak-descriptors.svg",
+        "A gateway's descriptors over time",
+        Measure::lower_is_better("descriptors"),
+        descriptors,
+    );
     let sessions =
         ("soak-sessions.svg", "Sessions over time", Measure::neither_is_better("sessions"), sessions);
-    [used, sessions].into_iter().filter_map(picture).collect()
+    [memory, descriptors, sessions].into_iter().filter_map(picture).collect()
 }
 
 fn words(trend: Option<Trend>, unit: f64, name: &str) -> String {
@@ -113,10 +117,14 @@ mod tests {
         }
         assert!(results.line().contains("second 1999: 0 up") && results.line().contains("60.0 MiB"));
         let drawn = pictures(&results);
-        assert_eq!(drawn.len(), 2);
+        let names: Vec<&str> = drawn.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["soak.svg", "soak-descriptors.svg", "soak-sessions.svg"]);
+        let has = |picture: usize, words: &str| drawn[picture].1.contains(words);
+        assert!(has(0, "MiB") && !has(0, "descriptors"), "an axis has one unit");
+        assert!(has(1, "descriptors") && !has(1, "MiB"), "an axis has one unit");
         for (name, svg) in drawn {
             crate::report::chart::markup::assert_well_formed(&svg);
-            assert!(name.ends_with(".svg") && svg.len() < 60_000, "{name}: {}", svg.len());
+            assert!(svg.len() < 60_000, "{name}: {}", svg.len());
         }
         assert_eq!(pictures(&SoakResults { samples: vec![], ..results }), []);
     }

@@ -50,7 +50,9 @@ fn a_quarter_of_a_minute_of_churn_leaves_nothing_behind_and_nothing_unexplained(
     assert!(last["descriptors"].as_u64() > Some(10) && last["threads"].as_u64() > Some(2), "{last}");
     let csv = std::fs::read_to_string(out.path().join("soak.csv")).expect("the samples");
     assert!(csv.starts_with("second,pss_kib,") && csv.lines().count() > 5, "{csv}");
-    assert!(out.path().join("soak.svg").is_file() && out.path().join("soak-sessions.svg").is_file());
+    for picture in ["soak.svg", "soak-descriptors.svg", "soak-sessions.svg"] {
+        assert!(out.path().join(picture).is_file(), "{picture}: {words}");
+    }
 }
 
 #[test]
