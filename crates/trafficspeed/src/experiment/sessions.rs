@@ -19,6 +19,7 @@ use super::environment::Environment;
 use super::held_sessions::{
     self, SessionsError, add_users, holder, job, real_work, share_of, shares, take_reports, with_gateway,
 };
+use super::outcome::Taken;
 use super::progress::Progress;
 use super::traffic::{TrafficPlan, run_up};
 use crate::clock;
@@ -125,7 +126,6 @@ pub fn run(
 ) -> Result<SessionsResults, SessionsError> {
     let lab = (plan.pair() + plan.processes, SessionsPlan::links());
     with_gateway(lab, plan.system(), interrupt, |lab, system, addresses| {
-        let system_processes = system.processes();
         let mut measurement = Measurement {
             plan,
             lab,
@@ -136,14 +136,7 @@ pub fn run(
             progress,
             interrupt,
         };
-        // Sessions and their traffic belong to this process, and so does a gateway that it starts again.
-        let mut machine = CpuMeter::new(system_processes);
-        machine.read();
         measurement.run()?;
-        machine.read();
-        // An upgrade's new process has another parent, and would count as somebody else's.
-        let is_ours = !plan.restarts.contains(&Restart::Upgrade);
-        measurement.results.machine = machine.used().filter(|_| is_ours);
         Ok(measurement.results)
     })
 }
@@ -184,6 +177,7 @@ struct Measurement<'a> {
 impl Measurement<'_> {
     fn run(&mut self) -> Result<(), SessionsError> {
         self.results.facts = self.system.facts();
+        let mut machine = self.meter();
         let users = add_users(self.system, self.plan.users)?;
         let alone = self.measure_pair("a pair alone");
         self.results.memory_before = self.memory()?;
@@ -193,11 +187,13 @@ impl Measurement<'_> {
         }
         self.settle();
         self.watch_idle()?;
-        if let Some(alone) = alone {
-            let beside = self.measure_pair("a pair beside the sessions").unwrap_or_default();
+        if let Some((alone, taken_alone)) = alone {
+            let (beside, taken) = self.measure_pair("a pair beside the sessions").unwrap_or_default();
             let ratio = median(&beside).zip(median(&alone)).map(|(beside, alone)| beside / alone);
-            self.results.traffic = Some(PairRates { alone, beside, ratio });
+            self.results.traffic = Some(PairRates { alone, beside, taken: [taken_alone, taken], ratio });
         }
+        machine.read();
+        self.results.machine = machine.used();
         for how in &self.plan.restarts {
             if !self.interrupt.is_set() {
                 self.restart(*how)?;
@@ -209,7 +205,7 @@ impl Measurement<'_> {
 
     fn log_in(&mut self, users: &[Credentials]) -> Result<(), SessionsError> {
         let mut tally = Tally::new(clock::now_ns());
-        let cpu = self.cpu();
+        let (cpu, meter) = (self.cpu(), self.meter());
         let namespaces = &self.lab.clients()[self.plan.pair() as usize..];
         let shares = shares(self.plan.count, self.plan.processes);
         for (number, (namespace, share)) in namespaces.iter().zip(shares).enumerate() {
@@ -220,7 +216,7 @@ impl Measurement<'_> {
         let mut samples = Vec::new();
         self.wait_until_up(&mut tally, "sessions logged in", &mut samples)?;
         self.results.slope_kib = tally::slope(&samples);
-        self.results.login = Some(self.phase(&mut tally, Some(cpu))?);
+        self.results.login = Some(self.phase(&mut tally, Some(cpu), meter)?);
         Ok(())
     }
 
@@ -231,9 +227,10 @@ impl Measurement<'_> {
         let mut tally = Tally::new(clock::now_ns());
         let begun = Instant::now();
         let back = self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?;
+        let meter = self.meter();
         self.wait_until_up(&mut tally, "sessions back", &mut Vec::new())?;
         // A new process has used nothing yet.
-        let phase = self.phase(&mut tally, Some(0.0))?;
+        let phase = self.phase(&mut tally, Some(0.0), meter)?;
         let gateway_back_seconds = back.duration_since(begun).as_secs_f64();
         self.results.restarts.push(Restarted { how, gateway_back_seconds, watched: None, phase });
         Ok(())
@@ -271,10 +268,17 @@ impl Measurement<'_> {
         self.interrupt.is_set() || Instant::now() > deadline
     }
 
-    /// The end of a phase: its cost since the gateway had used `cpu_before`, and how many sessions carry packets.
-    fn phase(&mut self, tally: &mut Tally, cpu_before: Option<f64>) -> Result<Phase, SessionsError> {
+    /// The end of a phase: its cost since the gateway had used `cpu_before`, what others took since `meter` began, and how many sessions
+    /// carry packets.
+    fn phase(
+        &mut self,
+        tally: &mut Tally,
+        cpu_before: Option<f64>,
+        mut meter: CpuMeter,
+    ) -> Result<Phase, SessionsError> {
         let storm = tally.storm();
         let gateway_cpu_seconds = cpu_before.map(|before| self.cpu() - before);
+        meter.read();
         let epochs = f64::from((storm.logins + storm.attaches).max(1));
         self.verify(tally);
         self.wait(tally, SETTLE);
@@ -284,6 +288,7 @@ impl Measurement<'_> {
             cpu_ms_each: gateway_cpu_seconds.map(|seconds| 1e3 * seconds / epochs),
             answered: tally.answered(),
             memory: self.memory()?,
+            taken: Taken::most(&meter.used()),
         })
     }
 
@@ -322,21 +327,23 @@ impl Measurement<'_> {
 
     fn watch_idle(&mut self) -> Result<(), SessionsError> {
         let mut tally = Tally::new(clock::now_ns());
-        let holders = self.processes.ids();
+        let (holders, mut meter) = (self.processes.ids(), self.meter());
         let (gateway, clients, since) = (self.cpu(), tree_cpu_seconds(&holders), Instant::now());
         self.wait(&mut tally, self.plan.idle);
         let seconds = since.elapsed().as_secs_f64();
+        meter.read();
         self.memory()?;
         self.results.idle = Some(Idle {
             seconds,
             gateway_cpu_seconds: self.cpu() - gateway,
             clients_cpu_seconds: tree_cpu_seconds(&holders) - clients,
+            taken: Taken::most(&meter.used()),
         });
         Ok(())
     }
 
-    /// Goodput of each measurement of the pair; `None` if it is not wanted.
-    fn measure_pair(&mut self, title: &str) -> Option<Vec<f64>> {
+    /// Goodput of each measurement of the pair, and the most that others took meanwhile; `None` if it is not wanted.
+    fn measure_pair(&mut self, title: &str) -> Option<(Vec<f64>, Taken)> {
         let traffic = self.plan.traffic?;
         let plan = TrafficPlan {
             subjects: vec![Subject::new(Kind::Vpnd, Cipher::Auto)],
@@ -345,7 +352,7 @@ impl Measurement<'_> {
             links: SessionsPlan::links(),
             programs: self.plan.programs.clone(),
         };
-        let mut rates = Vec::new();
+        let (mut rates, mut cpu) = (Vec::new(), Vec::new());
         for _ in 0..traffic.repeats {
             if self.interrupt.is_set() {
                 break;
@@ -354,16 +361,25 @@ impl Measurement<'_> {
             let run = run_up(&plan, gateway, title, self.progress, self.interrupt);
             if run.is_whole() && run.problems().is_empty() {
                 rates.push(run.goodput());
+                cpu.extend(run.cpu);
             } else {
                 let problems = run.problems().join("; ");
                 self.results.problems.push(format!("{title}: {problems}"));
             }
         }
-        Some(rates)
+        Some((rates, Taken::most(&cpu)))
     }
 
     fn gateway(&self) -> u32 {
         self.system.processes().0.first().copied().unwrap_or_default()
+    }
+
+    /// A meter that has begun. After a restart that must be once the new gateway is there: the workers of one that is killed are left to
+    /// init, which then counts as having used all that they ever did.
+    fn meter(&self) -> CpuMeter {
+        let mut meter = CpuMeter::new(self.system.processes());
+        meter.read();
+        meter
     }
 
     fn cpu(&self) -> f64 {

@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use super::grid::{Grid, NARROW, wrapped};
+use super::noise::percent;
+use crate::experiment::outcome::Taken;
 use crate::experiment::sessions::Restart;
 use crate::experiment::sessions::results::{Beside, PairRates, Phase, SessionsResults};
 use crate::stats::Spread;
@@ -13,7 +15,9 @@ const DEFINITIONS: &str = "\
 Up: the gateway answered in a session's new keys; answered: a packet then went through its tunnel and back.
 Until all: from the first login, or from the end of the old gateway. ms: from a connection's first datagram until it was up.
 CPU each: CPU milliseconds of the gateway, user and system, for each new epoch. Each storm is a single one (n = 1): what differs from
-one to the next is in no figure; repeat the command to see it.";
+one to the next is in no figure; repeat the command to see it.
+Steal, others: of the machine's CPU time, what the hypervisor took and what processes without a part in it used, until all were up: from
+the first login, from before an upgrade, or from when a restarted gateway was there.";
 
 /// The figures as text, no line longer than a terminal.
 pub fn table(results: &SessionsResults) -> String {
@@ -46,7 +50,8 @@ fn text(results: &SessionsResults) -> String {
         let share = |cpu_seconds: f64| significant(100.0 * cpu_seconds / idle.seconds.max(f64::MIN_POSITIVE));
         let (gateway, clients) = (share(idle.gateway_cpu_seconds), share(idle.clients_cpu_seconds));
         line(format!(
-            "CPU while all sessions idle, of a core: gateway {gateway} %, the sessions' processes {clients} %"
+            "CPU while all sessions idle, of a core: gateway {gateway} %, the sessions' processes {clients} %; {}",
+            taken(idle.taken)
         ));
     }
     if results.talked.0 > 0 {
@@ -54,12 +59,9 @@ fn text(results: &SessionsResults) -> String {
     }
     results.traffic.iter().for_each(|traffic| line(pair(traffic)));
     if let Some(machine) = &results.machine {
-        let percent = |share: Option<f64>| share.map_or_else(|| "-".into(), |share| format!("{share:.1} %"));
-        line(format!(
-            "Of the machine's CPU time over all of it: the hypervisor took {}, processes without a part in it {}",
-            percent(machine.steal_percent()),
-            percent(machine.foreign_percent())
-        ));
+        let when = if results.restarts.is_empty() { "over all of it" } else { "until the first restart" };
+        let all = Taken { steal: machine.steal_percent(), others: machine.foreign_percent() };
+        line(format!("Of the machine's CPU time {when}: {}", taken(all)));
     }
     line(results.environment.machine());
     for (name, phase) in phases(results) {
@@ -98,11 +100,20 @@ fn pair(traffic: &PairRates) -> String {
         _ => "; the runs overlap, so no difference is shown",
     };
     format!(
-        "A pair of real clients, median of {} runs (least to most): {} Gbit/s alone, {} Gbit/s beside the sessions: {ratio}{verdict}",
+        "A pair of real clients, median of {} runs (least to most): {} Gbit/s alone, {} Gbit/s beside the sessions: {ratio}{verdict}; at \
+         most, alone, {}, beside the sessions {}",
         traffic.alone.len(),
         rate(alone),
-        rate(beside)
+        rate(beside),
+        taken(traffic.taken[0]),
+        taken(traffic.taken[1])
     )
+}
+
+/// What others took of the machine.
+fn taken(of: Taken) -> String {
+    let (steal, others) = (percent(of.steal), percent(of.others));
+    format!("the hypervisor took {steal}, processes without a part in it {others}")
 }
 
 fn phases(results: &SessionsResults) -> Vec<(String, &Phase)> {
@@ -132,6 +143,8 @@ fn grid(results: &SessionsResults) -> Grid {
         "p99",
         "max",
         "CPU each",
+        "steal",
+        "others",
     ];
     let mut table = Grid::new(1, head);
     for (name, phase) in phases(results) {
@@ -149,6 +162,8 @@ fn grid(results: &SessionsResults) -> Grid {
             significant(ms.p99),
             significant(ms.max),
             phase.cpu_ms_each.map_or("–".into(), significant),
+            percent(phase.taken.steal),
+            percent(phase.taken.others),
         ]);
     }
     table
@@ -164,8 +179,23 @@ mod tests {
     fn the_table_shows_each_storm_memory_and_failures() {
         let mut results = samples::results();
         results.restarts[0].phase.storm.failures.insert("refused: busy".into(), 3);
+        let taken = [1.5, 2.5].map(|steal| Taken { steal: Some(steal), others: Some(0.0) });
         results.traffic =
-            Some(PairRates { alone: vec![8e9, 9e9], beside: vec![7e9, 8.5e9], ratio: Some(0.91) });
+            Some(PairRates { alone: vec![8e9, 9e9], beside: vec![7e9, 8.5e9], taken, ratio: Some(0.91) });
+        for expected in [
+            "at most, alone, the hypervisor took 1.5 %, processes without a part in it 0.0 %, beside the sessions the hypervisor",
+            "the sessions' processes 2.00 %; the hypervisor took 3.5 %, processes without a part in it –",
+            "CPU time until the first restart: the hypervisor took 25.0 %",
+        ] {
+            let text = super::text(&results);
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        let grid = grid(&results);
+        assert_eq!(grid.head[12..], ["steal", "others"]);
+        assert_eq!(
+            (&grid.rows[0][12..], &grid.rows[1][12..]),
+            (&["0.5 %", "10.0 %"].map(str::to_owned)[..], &["0.5 %", "0.0 %"].map(str::to_owned)[..])
+        );
         let text = table(&results);
         assert_narrow(&text);
         assert!(

@@ -48,6 +48,18 @@ fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
         );
         assert!(phase["memory"]["pss_kib"].as_u64() > Some(1_000));
     }
+    // What others took is told of each phase. What a killed gateway used in its life is none of it, so no share is beyond the whole.
+    let phases = restarts.iter().map(|restart| &restart["phase"]).chain([login, &report["idle"]]);
+    for taken in phases.map(|phase| &phase["taken"]) {
+        let share = |of: &str| taken[of].as_f64().is_some_and(|percent| (0.0..=100.0).contains(&percent));
+        // The kernel counts in ticks: of a phase that is shorter nothing is known.
+        assert!(taken["steal"].is_null() || (share("steal") && share("others")), "{report:#}");
+    }
+    assert!(
+        login["taken"]["others"].is_number() && report["idle"]["taken"]["others"].is_number(),
+        "{report:#}"
+    );
+    assert!(report["machine"]["seconds"].as_f64() > Some(0.0), "{report:#}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use vpnd_swarm::tally::{Storm, Watched};
 
 use super::Restart;
 use crate::experiment::environment::Environment;
-use crate::experiment::outcome::CpuUse;
+use crate::experiment::outcome::{CpuUse, Taken};
 use crate::observe::memory::Memory;
 use crate::system::SystemInfo;
 
@@ -21,7 +21,7 @@ pub struct SessionsResults {
     pub at_once: u32,
     pub environment: Environment,
     pub facts: SystemInfo,
-    /// The machine's CPU time over the whole measurement.
+    /// The machine's CPU time until the first restart; what comes after is with its phase.
     pub machine: Option<CpuUse>,
     /// All sessions logging in with their passwords.
     pub login: Option<Phase>,
@@ -55,6 +55,9 @@ pub struct Phase {
     pub answered: u32,
     /// The gateway's memory afterwards.
     pub memory: Memory,
+    /// Of the machine, meanwhile: until all were up, from the first login, from before sessions were watched for an upgrade, or from when a
+    /// restarted gateway was there.
+    pub taken: Taken,
 }
 
 /// Sessions that do nothing.
@@ -65,6 +68,8 @@ pub struct Idle {
     pub gateway_cpu_seconds: f64,
     /// CPU seconds of the processes that hold the sessions.
     pub clients_cpu_seconds: f64,
+    /// Of the machine, meanwhile.
+    pub taken: Taken,
 }
 
 /// A restart of the gateway. Times in its phase count from the moment the old gateway was asked or made to end.
@@ -95,6 +100,8 @@ pub struct PairRates {
     /// Without sessions beside it.
     pub alone: Vec<f64>,
     pub beside: Vec<f64>,
+    /// Of the machine, the most in a measurement alone and in one beside the sessions.
+    pub taken: [Taken; 2],
     /// The ratio of the medians.
     pub ratio: Option<f64>,
 }
@@ -130,6 +137,7 @@ pub(crate) mod samples {
             cpu_ms_each: Some(50.0),
             answered: 10,
             memory: Memory { rss_kib: pss_kib + 100, pss_kib },
+            taken: Taken { steal: Some(0.5), others: Some(f64::from(logins)) },
         };
         let restarted = Restarted {
             how: Restart::Kill,
@@ -152,7 +160,12 @@ pub(crate) mod samples {
             login: Some(phase(10, 0, 10_600)),
             memory_before: Memory { rss_kib: 10_100, pss_kib: 10_000 },
             slope_kib: Some(59.0),
-            idle: Some(Idle { seconds: 10.0, gateway_cpu_seconds: 0.1, clients_cpu_seconds: 0.2 }),
+            idle: Some(Idle {
+                seconds: 10.0,
+                gateway_cpu_seconds: 0.1,
+                clients_cpu_seconds: 0.2,
+                taken: Taken { steal: Some(3.5), others: None },
+            }),
             talked: (0, 0),
             restarts: vec![restarted],
             traffic: None,

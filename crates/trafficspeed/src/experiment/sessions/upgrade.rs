@@ -22,6 +22,9 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 impl Measurement<'_> {
     /// Upgrades the gateway, and waits until each session has a control connection again.
     pub(super) fn upgrade(&mut self) -> Result<(), SessionsError> {
+        // A reading while sessions are watched could be a gap of theirs. The gateway's parent goes on, so its old children's time stays with it
+        // and counts as nobody else's.
+        let meter = self.meter();
         self.watch(WATCHED);
         self.wait(&mut Tally::new(clock::now_ns()), CALM);
         let before = self.watched(WATCHED);
@@ -33,7 +36,7 @@ impl Measurement<'_> {
         self.wait_until_up(&mut tally, "sessions attached", &mut Vec::new())?;
         let meanwhile = self.watched(0);
         // The old processes end meanwhile and take along what they used, so there is no figure of both.
-        let phase = self.phase(&mut tally, None)?;
+        let phase = self.phase(&mut tally, None, meter)?;
         let watched = Some(Beside { before, meanwhile });
         let how = Restart::Upgrade;
         self.results.restarts.push(Restarted { how, gateway_back_seconds, watched, phase });
