@@ -82,8 +82,8 @@ pub struct CapacityArgs {
     /// Seconds before it that don't count.
     #[arg(short = 'O', long, default_value_t = 1.0, value_parser = super::seconds)]
     pub omit: f64,
-    /// How often each case is measured, in rounds. No case is measured twice in a round as a control: costs are compared across
-    /// rounds, and where the rounds of two cases overlap, the report shows no difference.
+    /// How often each case is measured, in rounds, every second one from the last to the first. The case that costs are compared with is
+    /// measured twice in each (A/A), and ratios that do not go beyond what it is of itself show no difference.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeat: u32,
     /// Seconds after which sessions that are not up are given up.

@@ -4,8 +4,9 @@
 //! their traffic as cheaply as it can (`vpnd_swarm::load`): sessions send to each other in pairs through the gateway, or to and
 //! from a socket on the gateway's own machine, which stands for the campus. Beside it
 //! real clients with TCP connections can be measured on the same gateway, to see that the load is a fair stand-in: the figure
-//! to compare is the gateway's CPU time for each Gbit. All cases take turns within each round, so that drift of the machine hits
-//! all alike.
+//! to compare is the gateway's CPU time for each Gbit. All cases take turns within each round, every second round from the last to
+//! the first, so that drift of the machine hits all alike and no case gains by its place. The case that costs are compared with is
+//! measured a second time in each round (A/A): a ratio of two cases means something only beyond that of this one to itself.
 
 pub mod results;
 pub mod words;
@@ -25,6 +26,7 @@ use super::held_sessions::{
 use super::outcome::CpuUse;
 use super::progress::Progress;
 use super::traffic::{TrafficPlan, run_up};
+use super::turns::order;
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::{self, CpuLimit};
@@ -32,8 +34,8 @@ use crate::lab::{Lab, LinkSettings};
 use crate::stats::{Spread, jain};
 use crate::system::vpnd::{Room, Vpnd};
 use crate::system::{ClientAddress, Programs, Subject, System, SystemInfo};
-use results::{CapacityResults, Case, Figures, Row, Traffic};
-use words::name;
+use results::{CapacityResults, Case, Figures, Row, Traffic, base_sessions};
+use words::{name, row_name};
 
 /// Bytes on their way at most: so few that no queue of a gateway without a limit overflows.
 const IN_FLIGHT: u64 = 2 << 20;
@@ -77,6 +79,23 @@ impl CapacityPlan {
         // Any will do: each case sets its own.
         let gateway_cpu = self.cases.iter().find_map(|case| case.gateway_cpu());
         LinkSettings { gateway_cpu, ..LinkSettings::default() }
+    }
+
+    /// The case that is measured twice in each round: the first of those that costs are compared with.
+    fn control(&self) -> Option<Case> {
+        let base = base_sessions(self.cases.iter().copied());
+        let is_base = |case: &&Case| case.traffic().is_some() && Some(case.sessions()) == base;
+        self.cases.iter().find(is_base).or_else(|| self.cases.first()).copied()
+    }
+
+    /// A row for each case, and a last one for the control, far from its case in the order of a round.
+    fn rows(&self) -> Vec<Row> {
+        let row = |case: Case, again: bool| {
+            let in_flight = case.traffic().map(|traffic| self.in_flight(traffic, case.gateway_cpu()));
+            Row { case, again, in_flight, runs: Vec::new() }
+        };
+        let cases = self.cases.iter().map(|&case| row(case, false));
+        cases.chain(self.control().map(|case| row(case, true))).collect()
     }
 
     fn most(&self, of: impl Fn(&Case) -> Option<u32>) -> u32 {
@@ -180,15 +199,10 @@ fn begin(plan: &CapacityPlan) -> CapacityResults {
         // Limits are the cases' own.
         environment: Environment::read(Some(LinkSettings { gateway_cpu: None, ..plan.links() })),
         facts: SystemInfo::default(),
-        rows: plan.cases.iter().map(|&case| row(plan, case)).collect(),
+        rows: plan.rows(),
         interrupted: false,
         problems: Vec::new(),
     }
-}
-
-fn row(plan: &CapacityPlan, case: Case) -> Row {
-    let in_flight = case.traffic().map(|traffic| plan.in_flight(traffic, case.gateway_cpu()));
-    Row { case, in_flight, runs: Vec::new() }
 }
 
 /// One measurement under way.
@@ -214,7 +228,7 @@ impl Measurement<'_> {
             self.log_in()?;
         }
         for round in 1..=self.plan.repeats {
-            for number in 0..self.plan.cases.len() {
+            for number in order(0..self.results.rows.len(), round) {
                 if self.over() {
                     break;
                 }
@@ -262,7 +276,7 @@ impl Measurement<'_> {
     }
 
     fn measure(&mut self, number: usize, round: u32) {
-        let case = self.plan.cases[number];
+        let (case, title) = (self.results.rows[number].case, row_name(&self.results.rows[number]));
         let measured = match case {
             Case::Made { sessions, traffic, gateway_cpu } => {
                 let load = self.plan.load(sessions, traffic, gateway_cpu);
@@ -276,8 +290,7 @@ impl Measurement<'_> {
         match measured {
             Ok(figures) => {
                 self.progress.note(&format!(
-                    "{:<44} round {round}: {:.2} Gbit/s, gateway {:.4} CPU s/Gbit",
-                    name(case),
+                    "{title:<44} round {round}: {:.2} Gbit/s, gateway {:.4} CPU s/Gbit",
                     figures.goodput / 1e9,
                     figures.gateway_seconds_per_gbit
                 ));
@@ -285,7 +298,7 @@ impl Measurement<'_> {
             }
             // Half a measurement is none.
             Err(_) if self.interrupt.is_set() => {}
-            Err(why) => self.results.problems.push(format!("{}: {why}", name(case))),
+            Err(why) => self.results.problems.push(format!("{title}: {why}")),
         }
     }
 
@@ -466,7 +479,39 @@ mod tests {
     use vpnd_swarm::load::AcknowledgementCounts;
     use vpnd_swarm::tally::Percentiles;
 
+    use super::results::samples;
     use super::*;
+    use crate::system::{Cipher, Kind};
+
+    fn plan(cases: Vec<Case>) -> CapacityPlan {
+        CapacityPlan {
+            subject: Subject::new(Kind::Vpnd, Cipher::Auto),
+            cases,
+            in_flight: None,
+            sample: 8,
+            seconds: 1.0,
+            warmup_seconds: 1.0,
+            repeats: 2,
+            login_timeout: Duration::from_secs(1),
+            programs: Programs::default(),
+        }
+    }
+
+    #[test]
+    fn the_case_that_costs_are_compared_with_is_measured_again_at_the_other_end_of_a_round() {
+        let made = |sessions| Case::Made { sessions, traffic: samples::traffic(), gateway_cpu: None };
+        let real = Case::Real { clients: 8, gateway_cpu: None };
+        let turns = |cases: Vec<Case>, round| {
+            let rows = order(plan(cases).rows(), round);
+            rows.into_iter().map(|row| (row.case.sessions(), row.again)).collect::<Vec<_>>()
+        };
+        let cases = vec![real, made(2), made(8)];
+        assert_eq!(turns(cases.clone(), 1), [(8, false), (2, false), (8, false), (8, true)]);
+        assert_eq!(turns(cases.clone(), 2), [(8, true), (8, false), (2, false), (8, false)]);
+        assert_eq!(plan(cases).control(), Some(made(8)), "real clients are no measure of the others");
+        assert_eq!(turns(vec![made(64), made(32)], 1), [(64, false), (32, false), (32, true)]);
+        assert_eq!(turns(vec![real], 1), [(8, false), (8, true)]);
+    }
 
     fn load() -> LoadPlan {
         LoadPlan {

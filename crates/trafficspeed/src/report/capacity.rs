@@ -8,8 +8,10 @@ use vpnd_swarm::load::{Direction, USUAL_ACKNOWLEDGE};
 use super::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
 use super::noise::{TAKEN, far, percent};
-use crate::experiment::capacity::results::{CapacityResults, Case, Figures, Row, SATURATED_PERCENT};
-use crate::experiment::capacity::words::{describe, direction_words, limited, name};
+use crate::experiment::capacity::results::{
+    CapacityResults, Case, Figures, RelativeCost, Row, SATURATED_PERCENT,
+};
+use crate::experiment::capacity::words::{again, describe, direction_words, limited, name, row_name};
 use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 
@@ -17,8 +19,9 @@ use crate::unit::{gbit, significant};
 const DEFINITIONS: [&str; 10] = [
     "Gbit/s: payload that arrived, all sessions together.",
     "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times as many sessions: the same over that of those, in \
-     the same setting; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in. ≈: the rounds of both \
-     overlap, or there is but one, so no difference is shown.",
+     the same setting and round; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in. ≈: within \
+     what the case that was measured twice was of itself, not in all rounds on the same side of 1, or of one round only, so no difference is \
+     shown.",
     "Acks: acknowledgements that arrived, each a packet of 56 B; how many side by side; and how many were lost. Other losses and delays are \
      without them.",
     "Gateway wakes: how often its threads had slept and were woken, for each Gbit. Where sender, gateway and receiver share cores, wake-ups \
@@ -45,10 +48,11 @@ fn text(results: &CapacityResults) -> String {
     };
     line(grid(results).text(Some(NARROW)));
     DEFINITIONS.into_iter().chain([TAKEN]).for_each(|words| line(words.into()));
-    remarks(results).into_iter().for_each(&mut line);
+    same(results).into_iter().chain(remarks(results)).for_each(&mut line);
     line(format!(
-        "{} rounds of {} s, cases in turns; {} sessions logged in all the time in one process, a socket each; {} on their way at \
-         most; of every {} merged runs of a session, and of those in 40 ms, one at least authenticated and opened{}; gateway: {}",
+        "{} rounds of {} s, cases in turns, every second round from the last to the first; {} sessions logged in all the time in one \
+         process, a socket each; {} on their way at most; of every {} merged runs of a session, and of those in 40 ms, one at least \
+         authenticated and opened{}; gateway: {}",
         results.repeats,
         significant(results.seconds),
         results.sessions,
@@ -68,15 +72,28 @@ fn text(results: &CapacityResults) -> String {
     text
 }
 
+/// What the case that was measured twice was of itself.
+fn same(results: &CapacityResults) -> Option<String> {
+    let (row, [cost, goodput]) = results.against_itself()?;
+    Some(format!(
+        "A/A: {}, measured twice in each round, the second by the first: cost {}, throughput {}. The cost differed by up to {:.0} %; of \
+         other cases it may differ by more.",
+        name(row.case),
+        cost.text(significant),
+        goodput.text(significant),
+        100.0 * (cost.widest_ratio() - 1.0)
+    ))
+}
+
 /// Rounds that are far from the others of their case.
 fn remarks(results: &CapacityResults) -> Vec<String> {
     let of = |row: &Row| {
         let each = |of: Value| row.runs.iter().filter_map(of).collect::<Vec<_>>();
-        let cost = far(&name(row.case), &each(|figures| Some(figures.gateway_seconds_per_gbit)), |cost| {
+        let cost = far(&row_name(row), &each(|figures| Some(figures.gateway_seconds_per_gbit)), |cost| {
             format!("{} gateway CPU s/Gbit", significant(cost))
         });
         let rate = |rate: f64| format!("{} Gbit/s", gbit(rate));
-        cost.into_iter().chain(far(&name(row.case), &each(|figures| Some(figures.goodput)), rate))
+        cost.into_iter().chain(far(&row_name(row), &each(|figures| Some(figures.goodput)), rate))
     };
     results.rows.iter().flat_map(of).collect()
 }
@@ -111,10 +128,10 @@ fn saturation(results: &CapacityResults) -> Vec<String> {
             significant(least)
         ));
     }
-    lines.extend(others.into_iter().map(|(case, percent)| {
+    lines.extend(others.into_iter().map(|(row, percent)| {
         format!(
             "Not the gateway was the bottleneck of {}: it used {} % of its quota.",
-            name(case),
+            row_name(row),
             significant(percent)
         )
     }));
@@ -222,10 +239,12 @@ fn cells(
     };
     let show = |value: Option<Spread>| value.map_or_else(dash, |value| value.text(significant));
     let number = |value: Option<f64>| value.map_or_else(dash, significant);
-    let ratio = |value: Option<(f64, bool)>| {
-        value.map_or_else(dash, |(ratio, apart)| significant(ratio) + if apart { "" } else { " ≈" })
+    let ratio = |value: Option<RelativeCost>| {
+        value.map_or_else(dash, |RelativeCost { ratio, differs }| {
+            ratio.text(significant) + if differs { "" } else { " ≈" }
+        })
     };
-    let mut cells = vec![load.into(), row.case.sessions().to_string(), packet, burst];
+    let mut cells = vec![format!("{load}{}", again(row)), row.case.sessions().to_string(), packet, burst];
     cells.extend(keys.iter().map(|(_, key)| key(row.case).unwrap_or_else(dash)));
     cells.extend([
         row.spread(|figures| Some(figures.goodput)).map_or_else(dash, |rate| rate.text(gbit)),
@@ -245,9 +264,9 @@ fn dash() -> String {
 
 /// The cost over the sessions, as a file of its own.
 pub fn picture(results: &CapacityResults) -> Option<String> {
-    let kinds: BTreeSet<_> = results.rows.iter().map(kind).collect();
+    let kinds: BTreeSet<_> = results.first_rows().map(kind).collect();
     let of_kind = |(style, label): (usize, String)| {
-        let rows = results.rows.iter().filter(|row| kind(row) == label);
+        let rows = results.first_rows().filter(|row| kind(row) == label);
         let points =
             rows.filter_map(|row| Some(Point::of(row.case.sessions().into(), row.cost()?))).collect();
         Series { label, style, points }
@@ -294,16 +313,33 @@ mod tests {
     }
 
     #[test]
-    fn what_others_took_rounds_far_off_and_what_is_no_difference_are_said() {
+    fn a_case_by_itself_is_shown_and_what_does_not_go_beyond_is_marked() {
+        let mut results = samples::results();
+        let before = text(&results);
+        for words in [
+            "in pairs (again)",
+            "cost 1.02 (1.00–1.04), throughput 1.00 (1.00–1.00)",
+            "by up to 4 %",
+            "1.20 (1.10–1.30)",
+        ] {
+            assert!(before.contains(words), "{words}:\n{before}");
+        }
+        assert!(before.contains("1.02 (1.00–1.04) ≈") && !before.contains("(1.10–1.30) ≈"), "{before}");
+        results.rows[3].runs[1].gateway_seconds_per_gbit = 0.14;
+        let after = text(&results);
+        assert!(after.contains("by up to 40 %") && after.contains("1.20 (1.10–1.30) ≈"), "{after}");
+    }
+
+    #[test]
+    fn what_others_took_and_rounds_far_off_are_said() {
         let mut results = samples::results();
         let row = &mut results.rows[1];
-        assert!(!table(&samples::results()).contains("1.20 ≈"));
         row.runs[0].steal_percent = Some(1.0);
         row.runs[1].steal_percent = Some(7.0);
         row.runs.push(Figures { gateway_seconds_per_gbit: 0.1, ..row.runs[0].clone() });
         row.runs.push(Figures { goodput: 1e9, ..row.runs[0].clone() });
         let table = table(&results);
-        for words in ["7.0 %", "1.10 ≈", "1.00 Gbit/s is far from the median of 5.00 Gbit/s"] {
+        for words in ["7.0 %", "1.00 Gbit/s is far from the median of 5.00 Gbit/s"] {
             assert!(table.contains(words), "{words}:\n{table}");
         }
     }
@@ -312,13 +348,18 @@ mod tests {
     fn the_picture_has_a_line_for_each_kind_of_load() {
         let picture = picture(&samples::results()).unwrap();
         assert!(picture.contains("in pairs, full packets, bursts of 44") && picture.contains("real clients"));
+        // The control is no second point of its line.
+        let mut results = samples::results();
+        results.rows.retain(|row| !row.again);
+        assert_eq!(super::picture(&results), Some(picture));
     }
 
     #[test]
     fn a_limited_gateway_is_shown_with_what_it_used_and_where_it_was_no_bottleneck() {
         let mut results = samples::results();
         let limit = "0.4".parse().ok();
-        for (row, percent) in results.rows.iter_mut().zip([99.0, 80.0]) {
+        results.rows.retain(|row| row.case.traffic().is_some());
+        for (row, percent) in results.rows.iter_mut().zip([99.0, 80.0, 99.0]) {
             let Case::Made { gateway_cpu, .. } = &mut row.case else { panic!("{:?}", row.case) };
             *gateway_cpu = limit;
             row.in_flight = Some(6 << 20);

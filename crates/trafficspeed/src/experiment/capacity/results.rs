@@ -70,6 +70,13 @@ impl Case {
     }
 }
 
+/// The sessions of the cases that others are compared with: 8 if some have as many, else the fewest.
+pub fn base_sessions(cases: impl IntoIterator<Item = Case>) -> Option<u32> {
+    let made = cases.into_iter().filter(|case| case.traffic().is_some());
+    // Every kind of case is measured with each count.
+    made.map(Case::sessions).min_by_key(|&sessions| (sessions != BASE_SESSIONS, sessions))
+}
+
 /// The count of sessions that costs are compared with, if it is among those measured. So few that all they touch is in the core's cache.
 const BASE_SESSIONS: u32 = 8;
 /// A gateway that used so much of its quota was the bottleneck: the rest is what the kernel does not give out evenly.
@@ -128,8 +135,11 @@ pub struct Figures {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub case: Case,
+    /// The second measurement of this case in each round, a control (A/A).
+    pub again: bool,
     /// Bytes that were on their way at most, of made traffic.
     pub in_flight: Option<u64>,
+    /// One for each round, in the order of the rounds.
     pub runs: Vec<Figures>,
 }
 
@@ -139,17 +149,30 @@ impl Row {
         Spread::of(&self.runs.iter().filter_map(of).collect::<Vec<_>>())
     }
 
-    /// The cost by that of another, and whether that is a difference: of several rounds none of the one within those of the other.
-    fn times(&self, other: &Self) -> Option<(f64, bool)> {
-        let (own, other) = (self.cost()?, other.cost()?);
-        let apart = own.n.min(other.n) > 1 && own.is_apart_from(other);
-        Some((own.median / other.median, apart))
+    /// One figure by that of another row, of each round that has both.
+    fn times(&self, other: &Self, of: fn(&Figures) -> f64) -> Option<Spread> {
+        let rounds = self.runs.iter().zip(&other.runs).map(|(own, other)| (of(own), of(other)));
+        let ratios = rounds.filter(|(own, other)| *own > 0.0 && *other > 0.0).map(|(own, other)| own / other);
+        Spread::of(&ratios.collect::<Vec<_>>())
     }
 
     /// CPU seconds of the gateway for each Gbit.
     pub fn cost(&self) -> Option<Spread> {
-        self.spread(|figures| Some(figures.gateway_seconds_per_gbit))
+        self.spread(|figures| Some(cost(figures)))
     }
+}
+
+fn cost(figures: &Figures) -> f64 {
+    figures.gateway_seconds_per_gbit
+}
+
+/// The cost of a case by that of another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RelativeCost {
+    /// Of each round.
+    pub ratio: Spread,
+    /// Whether that is a difference: beyond the ratios of a case to itself, in all rounds on the same side of 1.
+    pub differs: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -177,31 +200,55 @@ impl CapacityResults {
         self.problems.is_empty() && complete && !self.rows.is_empty()
     }
 
-    /// The sessions of the cases that others are compared with: 8 if some have as many, else the fewest.
+    /// See [`base_sessions`].
     pub fn base_sessions(&self) -> Option<u32> {
-        let made = self.rows.iter().filter(|row| row.case.traffic().is_some());
-        // Every kind of case was measured with each count.
-        made.map(|row| row.case.sessions()).min_by_key(|&sessions| (sessions != BASE_SESSIONS, sessions))
+        base_sessions(self.rows.iter().map(|row| row.case))
+    }
+
+    /// The first measurement of each case in a round.
+    pub fn first_rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| !row.again)
+    }
+
+    /// The case that was measured twice in each round, and what its second measurement was of the first: of the gateway's cost and of
+    /// throughput.
+    pub fn against_itself(&self) -> Option<(&Row, [Spread; 2])> {
+        let again = self.rows.iter().find(|row| row.again)?;
+        let first = self.first_rows().find(|row| row.case == again.case)?;
+        Some((first, [again.times(first, cost)?, again.times(first, |figures| figures.goodput)?]))
     }
 
     /// How many times the cost of the case with [`CapacityResults::base_sessions`], among those that are alike otherwise.
-    /// Whether that is a difference: the rounds of both do not overlap.
-    pub fn relative_cost(&self, row: &Row) -> Option<(f64, bool)> {
+    /// None of that case itself, but of its second measurement.
+    pub fn relative_cost(&self, row: &Row) -> Option<RelativeCost> {
         let kind = |case: Case| Some((case.traffic()?, case.gateway_cpu()));
         let (own, sessions) = (kind(row.case)?, self.base_sessions()?);
         let is_base = |other: &&Row| kind(other.case) == Some(own) && other.case.sessions() == sessions;
-        row.times(self.rows.iter().find(is_base)?)
+        let base = self.first_rows().find(is_base)?;
+        if row.case == base.case && !row.again {
+            return None;
+        }
+        self.compared(row, base)
     }
 
-    /// Cases in which the gateway was limited, but not the bottleneck, with the share of its quota that it used.
-    pub fn unsaturated(&self) -> Vec<(Case, f64)> {
-        let share = |row: &Row| Some((row.case, row.spread(|figures| figures.quota_percent)?.median));
-        self.rows.iter().filter_map(share).filter(|(_, percent)| *percent < SATURATED_PERCENT).collect()
+    /// The cost of a row by that of another, beside the ratios of a case to itself.
+    fn compared(&self, row: &Row, other: &Row) -> Option<RelativeCost> {
+        let ratio = row.times(other, cost)?;
+        let differs = self.against_itself().is_some_and(|(_, [same, _])| ratio.differs_beyond(same));
+        Some(RelativeCost { ratio, differs })
+    }
+
+    /// Rows in which the gateway was limited, but not the bottleneck, with the share of its quota that it used.
+    pub fn unsaturated(&self) -> Vec<(&Row, f64)> {
+        let shares = self.rows.iter().filter_map(|row| {
+            let share = row.spread(|figures| figures.quota_percent)?;
+            Some((row, share.median))
+        });
+        shares.filter(|(_, percent)| *percent < SATURATED_PERCENT).collect()
     }
 
     /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
-    /// Whether they differ at all, as in [`CapacityResults::relative_cost`].
-    pub fn against_real(&self, row: &Row) -> Option<(f64, bool)> {
+    pub fn against_real(&self, row: &Row) -> Option<RelativeCost> {
         let Case::Made { sessions, traffic, gateway_cpu } = row.case else { return None };
         let is_alike = matches!(
             traffic,
@@ -219,7 +266,7 @@ impl CapacityResults {
             return None;
         }
         let alike = Case::Real { clients: sessions, gateway_cpu };
-        row.times(self.rows.iter().find(|row| row.case == alike)?)
+        self.compared(row, self.first_rows().find(|row| row.case == alike)?)
     }
 }
 
@@ -242,7 +289,7 @@ pub(crate) mod samples {
         }
     }
 
-    /// Two counts of sessions, and real clients beside the smaller one.
+    /// Two counts of sessions, real clients beside the smaller one, and that one a second time.
     pub(crate) fn results() -> CapacityResults {
         let figures = |cost| Figures {
             goodput: 5e9,
@@ -259,7 +306,7 @@ pub(crate) mod samples {
         let made = |sessions| Case::Made { sessions, traffic: traffic(), gateway_cpu: None };
         let row = |case: Case, costs: [f64; 2]| {
             let in_flight = case.traffic().map(|_| 4 << 20);
-            Row { case, in_flight, runs: costs.map(figures).to_vec() }
+            Row { case, again: false, in_flight, runs: costs.map(figures).to_vec() }
         };
         CapacityResults {
             subject: Subject::new(Kind::Vpnd, Cipher::Auto),
@@ -274,6 +321,7 @@ pub(crate) mod samples {
                 row(made(8), [0.1, 0.1]),
                 row(made(1_024), [0.11, 0.13]),
                 row(Case::Real { clients: 8, gateway_cpu: None }, [0.08, 0.08]),
+                Row { again: true, ..row(made(8), [0.1, 0.104]) },
             ],
             interrupted: false,
             problems: Vec::new(),
@@ -288,13 +336,15 @@ mod tests {
     #[test]
     fn costs_are_compared_with_8_sessions_and_with_as_many_real_clients() {
         let mut results = samples::results();
-        let close =
-            |found: Option<(f64, bool)>, to: f64| found.is_some_and(|(value, _)| (value - to).abs() < 1e-9);
-        assert!(close(results.relative_cost(&results.rows[0]), 1.0));
+        let close = |found: Option<RelativeCost>, to: f64| {
+            found.is_some_and(|found| (found.ratio.median - to).abs() < 1e-9)
+        };
+        assert_eq!(results.relative_cost(&results.rows[0]), None, "it is what the others are compared with");
         assert!(close(results.relative_cost(&results.rows[1]), 1.2));
         assert!(close(results.against_real(&results.rows[0]), 1.25));
         assert_eq!(results.against_real(&results.rows[1]), None, "nobody ran 1,024 real clients");
         assert_eq!(results.relative_cost(&results.rows[2]), None);
+        assert!(close(results.relative_cost(&results.rows[3]), 1.02), "the control by its case");
         // Two sessions cost less, and a limited gateway is another matter.
         let limit = "0.5".parse().ok();
         for (sessions, gateway_cpu, cost) in [(2, None, 0.05), (8, limit, 0.2), (1_024, limit, 0.3)] {
@@ -304,22 +354,47 @@ mod tests {
             results.rows.push(row);
         }
         assert_eq!(results.base_sessions(), Some(8));
-        for (row, relative) in [(1, 1.2), (3, 0.5), (4, 1.0), (5, 1.5)] {
+        for (row, relative) in [(1, 1.2), (4, 0.5), (6, 1.5)] {
             assert!(close(results.relative_cost(&results.rows[row]), relative), "{row}");
         }
-        assert_eq!(results.against_real(&results.rows[4]), None, "real clients had the whole gateway");
+        assert_eq!(results.against_real(&results.rows[5]), None, "real clients had the whole gateway");
         results.rows.retain(|row| row.case.sessions() != 8);
         assert_eq!(results.base_sessions(), Some(2));
     }
 
     #[test]
+    fn a_ratio_is_a_difference_only_beyond_that_of_a_case_to_itself_and_within_each_round() {
+        let mut results = samples::results();
+        let differs =
+            |results: &CapacityResults| results.relative_cost(&results.rows[1]).map(|found| found.differs);
+        let (row, [cost, goodput]) = results.against_itself().unwrap();
+        assert_eq!((row.case, row.again, goodput.median), (results.rows[0].case, false, 1.0));
+        assert!((cost.low - 1.0).abs() < 1e-9 && (cost.high - 1.04).abs() < 1e-9, "{cost:?}");
+        assert_eq!(differs(&results), Some(true));
+        // A machine that is three times as slow in one round is so for both, and takes nothing away.
+        for row in &mut results.rows {
+            row.runs[1].gateway_seconds_per_gbit *= 3.0;
+        }
+        assert_eq!(differs(&results), Some(true));
+        results.rows[3].runs[1].gateway_seconds_per_gbit *= 1.2;
+        assert_eq!(differs(&results), Some(false), "the control went as far");
+        results.rows[3].runs.clear();
+        assert_eq!(differs(&results), Some(false), "nothing is known without a control");
+        let mut single = samples::results();
+        single.rows.iter_mut().for_each(|row| row.runs.truncate(1));
+        assert_eq!(differs(&single), Some(false), "one round shows nothing");
+    }
+
+    #[test]
     fn a_gateway_that_leaves_some_of_its_quota_was_not_the_bottleneck() {
         let mut results = samples::results();
-        assert_eq!(results.unsaturated(), []);
+        assert!(results.unsaturated().is_empty());
         for (row, percent) in [(0, 96.0), (1, 94.0)] {
             results.rows[row].runs.iter_mut().for_each(|figures| figures.quota_percent = Some(percent));
         }
-        assert_eq!(results.unsaturated(), [(results.rows[1].case, 94.0)]);
+        let found: Vec<_> =
+            results.unsaturated().into_iter().map(|(row, percent)| (row.case, percent)).collect();
+        assert_eq!(found, [(results.rows[1].case, 94.0)]);
     }
 
     #[test]

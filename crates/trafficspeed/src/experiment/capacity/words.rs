@@ -2,9 +2,10 @@
 
 use vpnd_swarm::load::{Direction, SMALL_PACKET, USUAL_ACKNOWLEDGE};
 
-use super::results::{Case, Traffic};
+use super::results::{Case, Row, Traffic};
 use crate::experiment::held_sessions::REAL_STREAMS;
 use crate::lab::cpu_limit::CpuLimit;
+use crate::system::AGAIN;
 use crate::unit::significant;
 
 /// A case in words.
@@ -16,6 +17,16 @@ pub fn name(case: Case) -> String {
             format!("{clients} real clients, {REAL_STREAMS} TCP streams a pair{limit}")
         }
     }
+}
+
+/// The case of a row in words, and whether it is its second measurement.
+pub fn row_name(row: &Row) -> String {
+    name(row.case) + again(row)
+}
+
+/// What names a second measurement.
+pub fn again(row: &Row) -> &'static str {
+    if row.again { AGAIN } else { "" }
 }
 
 /// The gateway's limit in words.
@@ -56,6 +67,14 @@ pub fn direction_words(direction: Direction) -> &'static str {
 mod tests {
     use super::super::results::samples;
     use super::*;
+
+    #[test]
+    fn the_second_measurement_of_a_case_is_named() {
+        let results = samples::results();
+        let name = |row: usize| row_name(&results.rows[row]);
+        assert_eq!(name(0), "8 sessions in pairs, full packets, bursts of 44");
+        assert_eq!(name(3), "8 sessions in pairs, full packets, bursts of 44 (again)");
+    }
 
     #[test]
     fn traffic_is_described_with_what_is_unusual_about_it() {
