@@ -155,8 +155,7 @@ fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
     let seconds: u64 = plans.iter().map(|plan| plan.estimate().as_secs()).sum();
     progress.note(&format!("This takes about {} minutes.", seconds.div_ceil(60)));
     let interrupt = Interrupt::install()?;
-    let mut found =
-        plans.iter().map(|plan| block::run(plan, &progress, &interrupt)).collect::<Result<Vec<_>, _>>()?;
+    let mut found = block::run_all(&plans, &progress, &interrupt)?;
     let only = if plans.len() == 1 { found.pop() } else { None };
     let results = only.map_or(Results::BlockSweep(found), |report| Results::Block(Box::new(report)));
     output::finish(&results, &output)
@@ -193,7 +192,7 @@ fn generate(plan: Result<LoadPlan, String>, path: &PathArgs) -> anyhow::Result<E
     let progress = output::progress(output);
     let campaign = match &plan.path {
         MeasuredPath::Lab(lab) => {
-            generate::check(&lab.subjects, &lab.programs, lab.links)?;
+            plan.check(lab)?;
             output::prepare(output)?;
             say_left_out(&path.systems, output);
             generate::run(&plan, lab, &progress, &Interrupt::install()?)

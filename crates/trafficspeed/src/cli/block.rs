@@ -54,7 +54,7 @@ pub struct BlockArgs {
     /// Congestion control of both ends, and in the lab of VPNs over TCP.
     #[arg(short = 'C', long, default_value_t)]
     pub congestion: CongestionControl,
-    /// How often each case is measured; the ways take turns.
+    /// How often each case is measured; the ways take turns, in each second round from the last to the first.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Do not measure the tunnel a second time in each round, with one block in progress and with the most, which shows how far
@@ -147,10 +147,7 @@ impl BlockArgs {
             let plan = plan.clone();
             each(&self.target_cpu).into_iter().map(move |cpu| BlockPlan { rate, cpu, ..plan.clone() })
         };
-        let mut plans: Vec<BlockPlan> = each(&self.rate).into_iter().flat_map(at).collect();
-        // From the second on the target holds the blocks of the first, which was refused if it held anything else.
-        plans.iter_mut().skip(1).for_each(|plan| plan.place.overwrite = true);
-        plans
+        each(&self.rate).into_iter().flat_map(at).collect()
     }
 
     /// The plan for the lab; between hosts, only what is written counts.
@@ -269,7 +266,7 @@ mod tests {
             [Some(0.1), Some(0.5), Some(0.1), Some(0.5)]
         );
         let overwrite: Vec<bool> = args.plans().iter().map(|plan| plan.place.overwrite).collect();
-        assert_eq!(overwrite, [false, true, true, true], "its own blocks alone");
+        assert_eq!(overwrite, [false; 4], "only what was measured before may be overwritten");
         assert!(limits[0].0 == limits[1].0 && limits[1].0 != limits[2].0);
         let Writes { sizes, ahead, sync, duration, span_bytes, .. } = plan.writes;
         assert_eq!(sizes, [65_536, 1 << 20, 1000]);

@@ -9,12 +9,16 @@
 //! And two controls, *plain-n* and *tunnel-n*: what n blocks in progress gain by themselves is not the gain of encrypting
 //! ahead. The tunnel is measured twice in each round, as its own control,
 //! with one block in progress and with the most. At each delay one lab with the tunnel up serves all of
-//! them in turn, so that drift hits all alike.
+//! them in turn, each second round from the last to the first, so that drift hits all alike.
+//!
+//! What fails takes nothing else along: a case, a delay and a plan of several each say why they have no figures, and the
+//! others are measured.
 
 pub mod model;
 pub mod original;
 pub mod outcome;
 pub mod pair;
+pub mod rounds;
 pub mod tally;
 
 use std::net::IpAddr;
@@ -26,6 +30,7 @@ use super::outcome::CpuUse;
 use super::progress::Progress;
 use super::testbed::{Testbed, TestbedError};
 use super::tunnel::{self, Payload};
+use super::turns::order;
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::emulator::Emulation;
@@ -36,8 +41,8 @@ use crate::load::block::seal::Sealing;
 use crate::load::block::{Blocks, Protection, Secret};
 use crate::load::congestion::CongestionControl;
 use crate::system::{Cipher, Programs, Subject};
-pub use outcome::{BlockReport, Case, Route, Way};
-use pair::BlockPair;
+pub use outcome::{BlockReport, Case, CpuPart, Route, Way};
+use pair::{BlockPair, milliseconds};
 use tally::Work;
 
 /// Round trips that a new connection gets to open its window, and what it gets beside.
@@ -48,6 +53,8 @@ pub const CALIBRATION_AHEAD: u32 = 10;
 /// The time that a lab with a system takes to come up and go, and a case beside its own; for the estimate only.
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
+/// Cases that may fail at one delay before it is given up: where the tunnel is down, each may take a timeout.
+const MOST_FAILED: usize = 5;
 
 #[derive(Clone, Debug)]
 pub struct Writes {
@@ -96,12 +103,12 @@ pub struct BlockPlan {
 
 impl Writes {
     /// All cases at one delay, in the order in which they are measured: block size, way, repetition. Repetitions come last,
-    /// so that drift of the machine hits all ways alike.
+    /// so that drift of the machine hits all ways alike, and each second one goes from the last case to the first.
     pub fn cases(&self) -> Vec<(u32, Way, u32)> {
         let ways = outcome::ways(&self.ahead, &self.controls());
         let of = |repeat: u32| {
             let each = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
-            self.sizes.iter().flat_map(each).collect::<Vec<_>>()
+            order(self.sizes.iter().flat_map(each), repeat)
         };
         (1..=self.repeats).flat_map(of).collect()
     }
@@ -169,6 +176,20 @@ impl BlockPlan {
         rate.into_iter().chain(cpu).collect()
     }
 
+    /// The report of this plan, in which nothing is measured yet.
+    fn begin(&self, target: String) -> BlockReport {
+        let delays_ms = self.delays.iter().map(|&delay| milliseconds(delay)).collect();
+        BlockReport {
+            environment: Environment::read(Some(self.common_links())),
+            tunnel_asked: Some(self.subject.cipher),
+            window_bytes: crate::lab::WINDOW_BYTES,
+            limits: self.limits(),
+            rate_bits: self.rate.map(|rate| rate.bits_per_second),
+            cores: self.cpu.map(CpuLimit::cores),
+            ..BlockReport::begin(&self.writes, self.subject.label(), target, delays_ms)
+        }
+    }
+
     /// About how long all of it takes.
     pub fn estimate(&self) -> Duration {
         let labs = self.delays.iter().map(|&delay| LAB + self.writes.estimate(delay));
@@ -184,21 +205,60 @@ pub fn check(plan: &BlockPlan) -> Result<(), TestbedError> {
     Ok(plan.subject.check(&plan.programs)?)
 }
 
-/// Runs all of it.
+/// Runs `plans`, which write to one place, one after the other. One that fails is a report that says why, and those after it are
+/// measured; nothing begins after an interrupt.
+///
+/// # Errors
+/// The [`PlaceError`] of the first plan, when none has a target.
+pub fn run_all(
+    plans: &[BlockPlan],
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<Vec<BlockReport>, PlaceError> {
+    one_by_one(plans, |plan| run(plan, progress, interrupt))
+}
+
+fn one_by_one(
+    plans: &[BlockPlan],
+    mut run: impl FnMut(&BlockPlan) -> Result<BlockReport, PlaceError>,
+) -> Result<Vec<BlockReport>, PlaceError> {
+    let (mut reports, mut refused, mut holds_ours) = (Vec::new(), None, false);
+    for plan in plans {
+        let mut plan = plan.clone();
+        // INVARIANT: only after a plan was given the place does it hold blocks of ours. A place that was refused is as precious
+        // to the next plan as to the one before.
+        plan.place.overwrite |= holds_ours;
+        match run(&plan) {
+            Ok(report) => {
+                holds_ours = true;
+                let ended = report.interrupted;
+                reports.push(report);
+                if ended {
+                    break;
+                }
+            }
+            Err(error) => {
+                let mut report = plan.begin("none".into());
+                report.problems.push(format!("nothing was measured: {error}"));
+                reports.push(report);
+                refused.get_or_insert(error);
+            }
+        }
+    }
+    match refused {
+        Some(error) if !holds_ours => Err(error),
+        _ => Ok(reports),
+    }
+}
+
+/// Runs all of one plan.
 ///
 /// # Errors
 /// [`PlaceError`] when the target cannot be had; what fails later is in the report.
-pub fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Result<BlockReport, PlaceError> {
+fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Result<BlockReport, PlaceError> {
     let writes = &plan.writes;
     let place = Place::prepare(&plan.place, writes.span_bytes.max(u64::from(writes.largest())))?;
-    let delays_ms = plan.delays.iter().map(|delay| delay.ns as f64 / 1e6).collect();
-    let mut report = BlockReport::begin(writes, plan.subject.label(), place.describe(), delays_ms);
-    report.environment = Environment::read(Some(plan.common_links()));
-    report.tunnel_asked = Some(plan.subject.cipher);
-    report.window_bytes = crate::lab::WINDOW_BYTES;
-    report.limits = plan.limits();
-    report.rate_bits = plan.rate.map(|rate| rate.bits_per_second);
-    report.cores = plan.cpu.map(CpuLimit::cores);
+    let mut report = plan.begin(place.describe());
     let mut work = Work::default();
     for &delay in &plan.delays {
         if interrupt.is_set() {
@@ -248,14 +308,24 @@ impl Bench<'_> {
             let Some((lower, _)) = self.ends().calibrate(outer(), times)? else { return Ok(()) };
             self.work.lower = lower;
         }
+        let mut failures = Failures::default();
         for (block_bytes, way, repeat) in plan.writes.cases() {
             if self.interrupt.is_set() {
                 return Ok(());
             }
             let name = way.name();
             progress.live(&format!("delay {delay}, run {repeat}, blocks of {block_bytes} bytes, {name}"));
-            let Some(case) = self.case(block_bytes, way, repeat)? else { return Ok(()) };
-            report.cases.push(case);
+            match self.case(block_bytes, way, repeat) {
+                Ok(Some(case)) => report.cases.push(case),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let is_last = self.interrupt.is_set() || self.ends().lost().is_some();
+                    let why = failures.add(error, is_last)?;
+                    self.ends().settle();
+                    let at = milliseconds(delay);
+                    report.cases.push(Case::failed(at, (block_bytes, way, repeat), why));
+                }
+            }
         }
         progress.note(&format!("one-way delay {delay} done"));
         Ok(())
@@ -285,7 +355,7 @@ impl Bench<'_> {
         let cpu = meter.used().map(|cpu| CpuUse { generators, ..cpu });
         let vpn_cpu = cpu.filter(|_| in_tunnel).map_or(0.0, |cpu| cpu.gateway);
         let mut case = connected.case((delay, way, repeat), &blocks, vpn_cpu, self.work);
-        case.cpu = cpu;
+        case.cpu = cpu.map(|cpu| CpuUse { generator_ends: case.ends_cpu_seconds.unwrap_or_default(), ..cpu });
         if in_tunnel {
             let payload = Payload { sent: written * u64::from(block_bytes), received: 0 };
             let carried = self.testbed.parts().0.carried_since(&before, payload)?;
@@ -295,6 +365,26 @@ impl Bench<'_> {
             self.ends().settle();
         }
         Ok(Some(case))
+    }
+}
+
+/// The cases of one delay that failed.
+#[derive(Debug, Default)]
+struct Failures {
+    count: usize,
+}
+
+impl Failures {
+    /// Returns the reason of a case that failed, after which others can be measured.
+    ///
+    /// # Errors
+    /// The error itself if it is the last one that this delay has: by what is known of it, or as one too many.
+    fn add(&mut self, error: TestbedError, is_last: bool) -> Result<String, TestbedError> {
+        if is_last || self.count == MOST_FAILED {
+            return Err(error);
+        }
+        self.count += 1;
+        Ok(error.to_string())
     }
 }
 

@@ -1,16 +1,17 @@
-//! The results of the block experiment as plain data, and the means that its tables show.
+//! The results of the block experiment as plain data, and the figures that its tables show, each with the spread of its rounds.
 
 use serde::{Deserialize, Serialize};
 
 use super::Writes;
 use super::model::Parameters;
+use super::rounds::Rounds;
 use crate::experiment::environment::Environment;
 use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::experiment::outcome::{CpuUse, Taken};
 use crate::load::block::Protection;
 use crate::load::block::seal::Sealing;
 use crate::load::congestion::CongestionControl;
-use crate::stats::{Spread, median, range};
+use crate::stats::Spread;
 use crate::system::{AGAIN, Cipher, SystemInfo};
 
 /// Which way blocks take, and how they are protected on it.
@@ -110,6 +111,9 @@ pub struct Case {
     pub verified: u64,
     /// Blocks answered by one sync, mean.
     pub blocks_per_sync: f64,
+    /// CPU seconds of the writer's process and of the target's, for the whole connection; older reports do not have them.
+    #[serde(default)]
+    pub ends_cpu_seconds: Option<[f64; 2]>,
     /// CPU time meanwhile; lab only.
     #[serde(default)]
     pub cpu: Option<CpuUse>,
@@ -117,10 +121,70 @@ pub struct Case {
     pub problem: Option<String>,
 }
 
+/// A part of the CPU time that writing blocks takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuPart {
+    /// The writer's process.
+    Writer,
+    /// The VPN's programs on its side.
+    WriterVpn,
+    /// The target's process.
+    Target,
+    /// The VPN's programs at the gateway, which is the target's side.
+    GatewayVpn,
+    /// The target's process and the VPN's programs on its side.
+    TargetSide,
+    /// Both ends and the VPN's programs on both sides.
+    All,
+}
+
 impl Case {
-    /// CPU seconds at the target for each GB of acknowledged blocks.
-    fn seconds_per_gb(&self) -> Option<f64> {
-        Some(self.target_cpu_percent? / 100.0 / (self.bytes_per_second? / 1e9))
+    /// A case that could not be measured, and why.
+    pub fn failed(delay_ms: f64, (block_bytes, way, repeat): (u32, Way, u32), why: String) -> Self {
+        Self {
+            delay_ms,
+            block_bytes,
+            way,
+            repeat,
+            bytes_per_second: None,
+            target_cpu_percent: None,
+            acknowledged: 0,
+            verified: 0,
+            blocks_per_sync: 0.0,
+            ends_cpu_seconds: None,
+            cpu: None,
+            problem: Some(why),
+        }
+    }
+
+    /// CPU seconds of the VPN's programs on the writer's side and at the gateway, as far as they carried the blocks; `None`
+    /// where they did and nobody counted.
+    pub fn vpn_cpu_seconds(&self) -> Option<[f64; 2]> {
+        match self.way.route {
+            Route::Tunnel => self.cpu.map(|cpu| [cpu.clients, cpu.gateway]),
+            // Whatever they do meanwhile, it is not for these blocks.
+            Route::Plain | Route::Sealed => Some([0.0; 2]),
+        }
+    }
+
+    /// CPU seconds of a part for each GB of acknowledged blocks; `None` where that is not known: older reports have the target's
+    /// side alone, and between real hosts nobody sees the VPN's programs.
+    fn seconds_per_gb(&self, part: CpuPart) -> Option<f64> {
+        let each = |seconds: f64| {
+            let gigabytes = self.acknowledged as f64 * f64::from(self.block_bytes) / 1e9;
+            (gigabytes > 0.0).then(|| seconds / gigabytes)
+        };
+        match part {
+            CpuPart::Writer => each(self.ends_cpu_seconds?[0]),
+            CpuPart::WriterVpn => each(self.vpn_cpu_seconds()?[0]),
+            CpuPart::Target => each(self.ends_cpu_seconds?[1]),
+            CpuPart::GatewayVpn => each(self.vpn_cpu_seconds()?[1]),
+            CpuPart::TargetSide => Some(self.target_cpu_percent? / 100.0 / (self.bytes_per_second? / 1e9)),
+            CpuPart::All => {
+                let ([writer, target], [near, far]) = (self.ends_cpu_seconds?, self.vpn_cpu_seconds()?);
+                each(writer + target + near + far)
+            }
+        }
     }
 }
 
@@ -213,9 +277,9 @@ impl BlockReport {
         }
     }
 
-    /// The median of all repetitions of a delay, block size and way, of those that are to be trusted.
-    pub fn rate(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<f64> {
-        median(&self.rates(delay_ms, block_bytes, way))
+    /// The throughput of all repetitions of a delay, block size and way that are to be trusted, bytes per second.
+    pub fn rate(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<Spread> {
+        Spread::of(&self.rates(delay_ms, block_bytes, way))
     }
 
     /// Every repetition's throughput, bytes per second.
@@ -243,18 +307,24 @@ impl BlockReport {
         })
     }
 
-    /// Throughput as a multiple of that through the tunnel, mean over block sizes.
-    pub fn ratio(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        let of =
-            |&size: &u32| Some(self.rate(delay_ms, size, way)? / self.rate(delay_ms, size, Way::TUNNEL)?);
-        mean(self.asked.1.iter().filter_map(of))
+    /// Throughput of one way by that of another: the mean over block sizes within each round.
+    pub fn ratio(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
+        let rates = |way| self.rounds(delay_ms, way, |case| case.bytes_per_second);
+        rates(way).by(&rates(by)).means()
     }
 
-    /// The tunnel against itself, as the control of a ratio by `by`: with the most blocks in progress if `by` has several, if
-    /// that was measured; `None` where no control was.
-    pub fn same(&self, delay_ms: f64, by: Way) -> Option<Spread> {
-        let control = if by.ahead > 1 { self.deepest_control() } else { Way::TUNNEL };
-        self.ratio_spread(delay_ms, control.again(), control)
+    /// A/A, as the control of [`Self::ratio`]: the tunnel against itself.
+    pub fn same(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
+        self.control_of([way, by], |control| self.ratio(delay_ms, control.again(), control))
+    }
+
+    /// The control of a ratio of two ways: what the tunnel differs from itself with one block in progress or with the most, as
+    /// each of the two ways has; the wider where they differ in that. `None` unless all that this takes was measured.
+    fn control_of(&self, ways: [Way; 2], itself: impl Fn(Way) -> Option<Spread>) -> Option<Spread> {
+        let deepest = self.deepest_control();
+        let [one, other] = ways.map(|way| itself(if way.ahead > 1 { deepest } else { Way::TUNNEL }));
+        let (one, other) = one.zip(other)?;
+        Some(if other.widest_ratio() > one.widest_ratio() { other } else { one })
     }
 
     /// The tunnel with the most blocks in progress of those with which it was measured again.
@@ -262,16 +332,16 @@ impl BlockReport {
         Way::of(Route::Tunnel, self.controls().iter().copied().max().unwrap_or(1))
     }
 
-    /// One way by another, mean over block sizes, round by round: what one run of all cases would have shown.
-    pub fn ratio_spread(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
-        let of = |repeat: u32| {
-            let rate = |size: u32, way: Way| {
-                let mut cases = self.sound(delay_ms, size, way).filter(|case| case.repeat == repeat);
-                cases.find_map(|case| case.bytes_per_second)
-            };
-            mean(self.asked.1.iter().filter_map(|&size| Some(rate(size, way)? / rate(size, by)?)))
-        };
-        Spread::of(&(1..=self.repeats).filter_map(of).collect::<Vec<_>>())
+    /// The ways that were measured a second time in each round.
+    pub fn measured_again(&self) -> Vec<Way> {
+        self.controls().iter().map(|&ahead| Way::of(Route::Tunnel, ahead)).collect()
+    }
+
+    /// A figure of the cases that are to be trusted.
+    fn rounds(&self, delay_ms: f64, way: Way, figure: impl Fn(&Case) -> Option<f64>) -> Rounds {
+        let same = |case: &&Case| case.delay_ms == delay_ms && case.way == way && case.problem.is_none();
+        let cases = self.cases.iter().filter(same);
+        cases.filter_map(|case| Some(((case.repeat, case.block_bytes), figure(case)?))).collect()
     }
 
     /// Of the machine, during the cases at a delay.
@@ -289,61 +359,31 @@ impl BlockReport {
         if self.control && self.controls.is_empty() { &[1] } else { &self.controls }
     }
 
-    /// Best throughput of any block size.
-    pub fn peak(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        self.best_size(delay_ms, way).map(|(_, rate)| rate)
+    /// Best throughput of any block size: of the one with the highest median.
+    pub fn peak(&self, delay_ms: f64, way: Way) -> Option<Spread> {
+        let rates = self.asked.1.iter().filter_map(|&size| self.rate(delay_ms, size, way));
+        rates.max_by(|a, b| a.median.total_cmp(&b.median))
     }
 
-    /// The lowest and the highest run of the block size with the best throughput.
-    pub fn peak_range(&self, delay_ms: f64, way: Way) -> Option<(f64, f64)> {
-        let (size, _) = self.best_size(delay_ms, way)?;
-        range(&self.rates(delay_ms, size, way))
+    /// CPU use at the target in percent of one core: the mean over block sizes within each round.
+    pub fn cpu(&self, delay_ms: f64, way: Way) -> Option<Spread> {
+        self.rounds(delay_ms, way, |case| case.target_cpu_percent).means()
     }
 
-    fn best_size(&self, delay_ms: f64, way: Way) -> Option<(u32, f64)> {
-        let rates = self.asked.1.iter().filter_map(|&size| Some((size, self.rate(delay_ms, size, way)?)));
-        rates.max_by(|a, b| a.1.total_cmp(&b.1))
+    /// CPU seconds of a part for each GB of acknowledged blocks: the median over block sizes within each round.
+    pub fn cost(&self, delay_ms: f64, way: Way, part: CpuPart) -> Option<Spread> {
+        self.rounds(delay_ms, way, |case| case.seconds_per_gb(part)).medians()
     }
 
-    /// CPU use at the target in percent of one core, mean over block sizes.
-    pub fn cpu(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        let of = |&size: &u32| {
-            let all = self.sound(delay_ms, size, way).filter_map(|case| case.target_cpu_percent);
-            median(&all.collect::<Vec<_>>())
-        };
-        mean(self.asked.1.iter().filter_map(of))
+    /// The same of one way by that of another, for each block size and round.
+    pub fn cost_ratio(&self, delay_ms: f64, (way, by): (Way, Way), part: CpuPart) -> Option<Spread> {
+        let costs = |way| self.rounds(delay_ms, way, |case| case.seconds_per_gb(part));
+        costs(way).by(&costs(by)).medians()
     }
 
-    /// The same in the lowest and in the highest round of all block sizes.
-    pub fn cpu_range(&self, delay_ms: f64, way: Way) -> Option<(f64, f64)> {
-        self.over_rounds(delay_ms, way, |case| case.target_cpu_percent, |all| mean(all.iter().copied()))
-    }
-
-    /// CPU seconds at the target for each GB of acknowledged blocks, median over block sizes.
-    pub fn cost(&self, delay_ms: f64, way: Way) -> Option<f64> {
-        let of = |&size: &u32| {
-            median(&self.sound(delay_ms, size, way).filter_map(Case::seconds_per_gb).collect::<Vec<_>>())
-        };
-        median(&self.asked.1.iter().filter_map(of).collect::<Vec<_>>())
-    }
-
-    /// The same in the lowest and in the highest round of all block sizes.
-    pub fn cost_range(&self, delay_ms: f64, way: Way) -> Option<(f64, f64)> {
-        self.over_rounds(delay_ms, way, Case::seconds_per_gb, median)
-    }
-
-    fn over_rounds(
-        &self,
-        delay_ms: f64,
-        way: Way,
-        value: impl Fn(&Case) -> Option<f64>,
-        whole: impl Fn(&[f64]) -> Option<f64>,
-    ) -> Option<(f64, f64)> {
-        let of = |repeat: u32| {
-            let sizes = self.asked.1.iter().flat_map(|&size| self.sound(delay_ms, size, way));
-            whole(&sizes.filter(|case| case.repeat == repeat).filter_map(&value).collect::<Vec<_>>())
-        };
-        range(&(1..=self.repeats).filter_map(of).collect::<Vec<_>>())
+    /// A/A, as the control of [`Self::cost_ratio`].
+    pub fn same_cost(&self, delay_ms: f64, (way, by): (Way, Way), part: CpuPart) -> Option<Spread> {
+        self.control_of([way, by], |control| self.cost_ratio(delay_ms, (control.again(), control), part))
     }
 
     /// Whether everything that was asked for was measured and is right.
@@ -356,9 +396,4 @@ impl BlockReport {
             && self.cases.len() == delays.len() * sizes.len() * ways * self.repeats as usize
             && self.cases.iter().all(sound)
     }
-}
-
-fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
-    (count > 0.0).then(|| sum / count)
 }

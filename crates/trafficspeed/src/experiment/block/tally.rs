@@ -50,6 +50,7 @@ impl Case {
             target_cpu_percent: wrote.blocks_per_second.map(|rate| 100.0 * rate * cpu_each),
             acknowledged: wrote.acknowledged,
             verified: verified.right,
+            ends_cpu_seconds: Some([wrote.cpu_ns, received.cpu_ns].map(|ns| ns as f64 / 1e9)),
             cpu: None,
             blocks_per_sync: received.acknowledged as f64 / received.syncs.max(1) as f64,
             problem: (verified.wrong > 0)

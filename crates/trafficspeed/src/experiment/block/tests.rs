@@ -3,6 +3,7 @@ use super::*;
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{CpuUse, Taken};
 use crate::observe::HostCpu;
+use crate::stats::Spread;
 use crate::system::SystemInfo;
 
 /// Made-up results: OP-n is n times as fast as the tunnel.
@@ -27,7 +28,10 @@ pub(crate) fn sample() -> BlockReport {
                     acknowledged: 100,
                     verified: 32,
                     blocks_per_sync: 1.0,
+                    ends_cpu_seconds: Some([0.01, 0.02]),
                     cpu: Some(CpuUse {
+                        clients: 0.03,
+                        gateway: 0.04,
                         foreign: 2.0,
                         host: HostCpu { steal: 1.0, idle: 3.0, ..HostCpu::default() },
                         ..CpuUse::default()
@@ -65,17 +69,67 @@ pub(crate) fn sample() -> BlockReport {
     }
 }
 
+/// `report` with `repeats` rounds that are all like its first.
+pub(crate) fn repeated(mut report: BlockReport, repeats: u32) -> BlockReport {
+    let first = report.cases.clone();
+    for repeat in 2..=repeats {
+        report.cases.extend(first.iter().cloned().map(|case| Case { repeat, ..case }));
+    }
+    report.repeats = repeats;
+    report
+}
+
+/// Changes the throughput of some cases.
+pub(crate) fn scale(report: &mut BlockReport, by: f64, which: impl Fn(&Case) -> bool) {
+    let cases = report.cases.iter_mut().filter(|case| which(case));
+    cases.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * by));
+}
+
+fn middle(spread: Option<Spread>) -> Option<f64> {
+    spread.map(|spread| spread.median)
+}
+
 #[test]
 fn ratios_peaks_and_cpu_are_formed_over_block_sizes() {
     let report = sample();
-    assert_eq!(report.ratio(16.0, Way::sealed(10)), Some(10.0));
-    assert_eq!(report.peak(16.0, Way::TUNNEL), Some(20_971_520.0));
-    assert_eq!(report.cpu(0.0, Way::sealed(2)), Some(10.0));
+    assert_eq!(middle(report.ratio(16.0, Way::sealed(10), Way::TUNNEL)), Some(10.0));
+    assert_eq!(middle(report.peak(16.0, Way::TUNNEL)), Some(20_971_520.0));
+    assert_eq!(middle(report.cpu(0.0, Way::sealed(2))), Some(10.0));
     // 0.05 cores for 81,920 bytes a second, and for 256 times as much.
-    let cost = report.cost(0.0, Way::TUNNEL).unwrap();
+    let cost = middle(report.cost(0.0, Way::TUNNEL, CpuPart::TargetSide)).unwrap();
     assert!((cost - f64::midpoint(0.05 / 81_920e-9, 0.05 / 20_971_520e-9)).abs() < 1e-6, "{cost}");
-    assert_eq!(report.ratio(3.0, Way::PLAIN), None);
+    assert_eq!(report.ratio(3.0, Way::PLAIN, Way::TUNNEL), None);
     assert!(report.is_whole());
+}
+
+#[test]
+fn a_gigabyte_costs_what_both_ends_and_the_vpn_used_for_it_and_only_the_tunnel_needs_the_vpn() {
+    let report = sample();
+    let cost = |way: Way, part: CpuPart| middle(report.cost(0.0, way, part)).unwrap();
+    // 100 blocks of 8 KiB and of 2 MiB in gigabytes; the middle of both.
+    let each = |seconds: f64| f64::midpoint(seconds / 819_200e-9, seconds / 209_715_200e-9);
+    for (way, part, seconds) in [
+        (Way::TUNNEL, CpuPart::Writer, 0.01),
+        (Way::TUNNEL, CpuPart::WriterVpn, 0.03),
+        (Way::TUNNEL, CpuPart::Target, 0.02),
+        (Way::TUNNEL, CpuPart::GatewayVpn, 0.04),
+        (Way::TUNNEL, CpuPart::All, 0.10),
+        (Way::PLAIN, CpuPart::GatewayVpn, 0.0),
+        (Way::sealed(10), CpuPart::All, 0.03),
+    ] {
+        let found = cost(way, part);
+        assert!((found - each(seconds)).abs() < 1e-6, "{} {part:?}: {found}", way.name());
+    }
+    let ratio = middle(report.cost_ratio(0.0, (Way::sealed(10), Way::TUNNEL), CpuPart::All)).unwrap();
+    assert!((ratio - 0.3).abs() < 1e-9, "{ratio}");
+    // Between real hosts and in older reports nobody counted all of it.
+    let mut unknown = sample();
+    unknown.cases.iter_mut().for_each(|case| case.cpu = None);
+    assert_eq!(unknown.cost(0.0, Way::TUNNEL, CpuPart::All), None);
+    assert!(unknown.cost(0.0, Way::TUNNEL, CpuPart::Target).is_some());
+    unknown.cases.iter_mut().for_each(|case| case.ends_cpu_seconds = None);
+    assert_eq!(unknown.cost(0.0, Way::TUNNEL, CpuPart::Target), None);
+    assert!(unknown.cost(0.0, Way::TUNNEL, CpuPart::TargetSide).is_some());
 }
 
 #[test]
@@ -84,64 +138,129 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     report.cases[2].problem = Some("broken".into());
     assert_eq!(report.rate(0.0, 8192, Way::sealed(2)), None);
     assert!(!report.is_whole());
-    assert_eq!(report.ratio(0.0, Way::sealed(2)), Some(2.0), "the other block size still counts");
-    let mut again = sample();
-    again.repeats = 2;
+    let ratio = middle(report.ratio(0.0, Way::sealed(2), Way::TUNNEL));
+    assert_eq!(ratio, Some(2.0), "the other block size still counts");
+    let again = BlockReport { repeats: 2, ..sample() };
     assert!(!again.is_whole(), "each case was to be measured twice");
-    let more: Vec<Case> = again
-        .cases
-        .iter()
-        .map(|case| Case {
-            bytes_per_second: case.bytes_per_second.map(|rate| 3.0 * rate),
-            repeat: 2,
-            ..case.clone()
-        })
-        .collect();
-    again.cases.extend(more);
-    assert!(again.is_whole());
-    assert_eq!(again.rate(0.0, 8192, Way::TUNNEL), Some(2.0 * 81_920.0), "the median of both");
-    let spread = again.ratio_spread(0.0, Way::sealed(2), Way::TUNNEL).unwrap();
-    assert_eq!(
-        (spread.low, spread.high, spread.n),
-        (2.0, 2.0, 2),
-        "within a round, however fast the machine was"
-    );
-    let faster = again.cases.iter_mut().filter(|case| case.repeat == 2 && case.way == Way::sealed(2));
-    faster.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.5));
-    let spread = again.ratio_spread(0.0, Way::sealed(2), Way::TUNNEL).unwrap();
-    assert_eq!((spread.low, spread.median, spread.high), (2.0, 2.5, 3.0));
-    // The larger block carries the most: 20,971,520 bytes a second, and three times as much in the other round.
-    assert_eq!(again.peak_range(0.0, Way::TUNNEL), Some((20_971_520.0, 3.0 * 20_971_520.0)));
-    assert_eq!(again.cpu_range(0.0, Way::TUNNEL), Some((5.0, 5.0)));
-    let (least, most) = again.cost_range(0.0, Way::TUNNEL).unwrap();
-    assert!((most - 3.0 * least).abs() < 1e-6, "three times the throughput for the same CPU time");
-    let same = again.same(0.0, Way::TUNNEL).unwrap();
-    assert_eq!((same.low, same.high, same.n), (1.0, 1.0, 2));
-    assert_eq!(again.taken(16.0), Taken { steal: Some(25.0), others: Some(50.0) });
-    assert_eq!(again.taken(3.0), Taken::default(), "nothing ran at that delay");
     let mut short = sample();
     short.cases.pop();
     assert!(!short.is_whole());
 }
 
 #[test]
-fn several_blocks_in_progress_are_judged_by_the_control_that_has_as_many() {
+fn figures_have_the_spread_of_their_rounds_and_ratios_are_formed_within_each() {
+    let mut again = repeated(sample(), 2);
+    assert!(again.is_whole());
+    scale(&mut again, 3.0, |case| case.repeat == 2);
+    let spread = |spread: Option<Spread>| spread.map(|s| (s.low, s.median, s.high, s.n)).unwrap();
+    assert_eq!(spread(again.rate(0.0, 8192, Way::TUNNEL)), (81_920.0, 163_840.0, 245_760.0, 2));
+    let ratio = |report: &BlockReport| spread(report.ratio(0.0, Way::sealed(2), Way::TUNNEL));
+    assert_eq!(ratio(&again), (2.0, 2.0, 2.0, 2), "within a round, however fast the machine was");
+    scale(&mut again, 1.5, |case| case.repeat == 2 && case.way == Way::sealed(2));
+    assert_eq!(ratio(&again), (2.0, 2.5, 3.0, 2));
+    // The larger block carries the most: 20,971,520 bytes a second, and three times as much in the other round.
+    let peak = spread(again.peak(0.0, Way::TUNNEL));
+    assert_eq!((peak.0, peak.2), (20_971_520.0, 3.0 * 20_971_520.0));
+    assert_eq!(spread(again.cpu(0.0, Way::TUNNEL)), (5.0, 5.0, 5.0, 2));
+    let cost = spread(again.cost(0.0, Way::TUNNEL, CpuPart::TargetSide));
+    assert!((cost.2 - 3.0 * cost.0).abs() < 1e-6, "three times the throughput for the same CPU time");
+    assert_eq!(spread(again.same(0.0, Way::PLAIN, Way::TUNNEL)), (1.0, 1.0, 1.0, 2));
+    assert_eq!(again.taken(16.0), Taken { steal: Some(25.0), others: Some(50.0) });
+    assert_eq!(again.taken(3.0), Taken::default(), "nothing ran at that delay");
+}
+
+#[test]
+fn a_ratio_is_judged_by_the_controls_with_as_many_blocks_in_progress_as_its_ways_have() {
     let mut report = sample();
     let deep = Way::of(Route::Tunnel, 10);
-    let unsteady = report.cases.iter_mut().filter(|case| case.way == deep.again());
-    unsteady.for_each(|case| case.bytes_per_second = case.bytes_per_second.map(|rate| rate * 1.5));
-    let middle = |report: &BlockReport, by: Way| report.same(0.0, by).map(|same| same.median);
-    assert_eq!((middle(&report, Way::TUNNEL), middle(&report, deep)), (Some(1.0), Some(1.5)));
-    assert_eq!(middle(&report, Way::of(Route::Plain, 2)), Some(1.5));
+    scale(&mut report, 1.5, |case| case.way == deep.again());
+    let same = |report: &BlockReport, way: Way, by: Way| middle(report.same(0.0, way, by));
+    assert_eq!(same(&report, Way::PLAIN, Way::TUNNEL), Some(1.0));
+    assert_eq!(same(&report, Way::sealed(10), deep), Some(1.5));
+    assert_eq!(same(&report, Way::sealed(2), Way::of(Route::Plain, 2)), Some(1.5));
+    assert_eq!(same(&report, Way::sealed(10), Way::TUNNEL), Some(1.5), "the wider of both");
+    scale(&mut report, 4.0, |case| case.way == Way::TUNNEL.again());
+    assert_eq!(same(&report, Way::sealed(10), Way::TUNNEL), Some(4.0), "the wider of both");
     assert_eq!(deep.again().name(), format!("tunnel-10{}", crate::system::AGAIN));
     // As in older reports, which do not say with how many: one.
     report.controls.clear();
-    assert_eq!(middle(&report, deep), Some(1.0));
+    assert_eq!(same(&report, Way::sealed(10), deep), Some(4.0));
     report.cases.retain(|case| case.way != deep.again());
     assert!(report.is_whole());
     report.control = false;
     report.cases.retain(|case| !case.way.again);
-    assert!(report.is_whole() && report.same(0.0, deep).is_none());
+    assert!(report.is_whole() && report.same(0.0, Way::sealed(10), deep).is_none());
+}
+
+#[test]
+fn a_control_that_was_not_measured_leaves_a_ratio_without_one() {
+    let mut report = sample();
+    report.cases.retain(|case| case.way != Way::of(Route::Tunnel, 10).again());
+    assert_eq!(report.same(0.0, Way::sealed(10), Way::TUNNEL), None);
+    assert!(report.same(0.0, Way::PLAIN, Way::TUNNEL).is_some());
+}
+
+#[test]
+fn each_second_round_goes_from_the_last_case_to_the_first() {
+    let cases = Writes { sizes: vec![8192, 16_384], repeats: 3, ..plan(&[0], &[1, 2]).writes }.cases();
+    let round = |repeat: u32| -> Vec<(u32, Way)> {
+        let of = cases.iter().filter(|case| case.2 == repeat);
+        of.map(|&(size, way, _)| (size, way)).collect()
+    };
+    let mut backwards = round(2);
+    backwards.reverse();
+    assert_eq!(round(1)[0], (8192, Way::TUNNEL));
+    assert_eq!(round(2)[0], (16_384, Way::of(Route::Tunnel, 2)));
+    assert!(backwards == round(1) && round(3) == round(1));
+}
+
+#[test]
+fn a_case_that_fails_has_its_reason_and_too_many_end_the_delay() {
+    let error = || TestbedError::NoAddress { end: "client 1".into(), ip: 4 };
+    let mut failures = Failures::default();
+    for _ in 0..MOST_FAILED {
+        let why = failures.add(error(), false).unwrap();
+        assert_eq!(why, error().to_string());
+        let mut report = sample();
+        let first = &report.cases[0];
+        report.cases[0] = Case::failed(first.delay_ms, (first.block_bytes, first.way, first.repeat), why);
+        assert!(!report.is_whole() && report.rate(0.0, 8192, Way::TUNNEL).is_none());
+    }
+    assert!(failures.add(error(), false).is_err(), "one too many");
+    assert!(Failures::default().add(error(), true).is_err(), "nothing else can be measured");
+}
+
+fn refused() -> PlaceError {
+    PlaceError::Precious("precious".into())
+}
+
+#[test]
+fn a_plan_that_fails_takes_no_other_along_and_an_interrupt_begins_none() {
+    let plans = vec![plan(&[0], &[1]); 4];
+    let mut outcomes =
+        vec![Ok(sample()), Err(refused()), Ok(BlockReport { interrupted: true, ..sample() })].into_iter();
+    let found = one_by_one(&plans, |_| outcomes.next().expect("nothing begins after an interrupt")).unwrap();
+    assert_eq!(found.len(), 3);
+    assert!(found[0].is_whole() && !found[1].is_whole() && found[2].interrupted);
+    assert!(found[1].cases.is_empty() && found[1].problems[0].contains(&refused().to_string()));
+}
+
+#[test]
+fn a_target_that_was_refused_is_overwritten_by_no_other_plan() {
+    let plans = vec![plan(&[0], &[1]); 3];
+    let mut asked = Vec::new();
+    let found = one_by_one(&plans, |plan| {
+        asked.push(plan.place.overwrite);
+        Err(refused())
+    });
+    assert!(matches!(found, Err(PlaceError::Precious(_))), "nothing was measured");
+    assert_eq!(asked, [false; 3]);
+    asked.clear();
+    let found = one_by_one(&plans, |plan| {
+        asked.push(plan.place.overwrite);
+        if asked.len() == 1 { Err(refused()) } else { Ok(sample()) }
+    });
+    assert_eq!((found.unwrap().len(), &asked[..]), (3, &[false, false, true][..]), "its own blocks alone");
 }
 
 #[test]
@@ -152,12 +271,13 @@ fn an_older_report_had_aes_256_gcm_above_tcp() {
     for name in ["sealing", "tunnel_asked", "controls"] {
         assert!(json.as_object_mut().unwrap().remove(name).is_some(), "{name}");
     }
+    json["cases"][0].as_object_mut().unwrap().remove("ends_cpu_seconds").unwrap();
     assert_eq!((read(&json).sealing, read(&json).tunnel_asked), (Sealing::Aes256Gcm, None));
+    assert_eq!(read(&json).cases[0].ends_cpu_seconds, None);
 }
 
-#[test]
-fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
-    let plan = |delays: &[u64], ahead: &[u32]| BlockPlan {
+fn plan(delays: &[u64], ahead: &[u32]) -> BlockPlan {
+    BlockPlan {
         delays: delays.iter().map(|ms| Span { ns: ms * 1_000_000 }).collect(),
         writes: Writes {
             sizes: vec![8192],
@@ -177,7 +297,11 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
         place: PlaceOptions::default(),
         subject: Subject::new(crate::system::Kind::Vpnd, Cipher::Aes256Gcm),
         programs: Programs::default(),
-    };
+    }
+}
+
+#[test]
+fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
     let short = plan(&[0], &[1]).estimate();
     assert!((short.as_secs_f64() - 8.5).abs() < 0.01, "{short:?}");
     assert!(plan(&[64], &[1]).estimate() > short + Duration::from_secs(4));

@@ -1,10 +1,10 @@
 //! The pictures of the block experiment.
 
 use crate::experiment::block::outcome::ways;
-use crate::experiment::block::{BlockReport, Route, Way};
+use crate::experiment::block::{BlockReport, CpuPart, Route, Way};
 use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::page::Picture;
-use crate::stats::range;
+use crate::stats::Spread;
 
 /// Over the delay: the gain of each number of blocks in progress, and what each way carries at best. For each delay: what each
 /// way carries over the size of a block.
@@ -19,20 +19,14 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
         "Throughput over delay, as a multiple of that through the tunnel",
         Measure::higher_is_better("times the tunnel with no overlap"),
         [Way::PLAIN].into_iter().chain(ahead()).collect(),
-        |delay, way| {
-            let rounds = report.ratio_spread(delay, way, Way::TUNNEL);
-            Some((report.ratio(delay, way)?, rounds.map(|rounds| (rounds.low, rounds.high))))
-        },
+        |delay, way| report.ratio(delay, way, Way::TUNNEL),
     );
     let best = over_delays(
         report,
         "Best throughput over delay",
         Measure::higher_is_better("acknowledged blocks, MB/s"),
         [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead()).collect(),
-        |delay, way| {
-            let megabytes = |(low, high): (f64, f64)| (low / 1e6, high / 1e6);
-            Some((report.peak(delay, way)? / 1e6, report.peak_range(delay, way).map(megabytes)))
-        },
+        |delay, way| megabytes(report.peak(delay, way)),
     );
     let tunnel_and_ahead = || [Way::TUNNEL].into_iter().chain(ahead()).collect::<Vec<_>>();
     let cpu = over_delays(
@@ -40,14 +34,14 @@ pub fn pictures(report: &BlockReport) -> Vec<Picture> {
         "CPU use at the target over delay",
         Measure::neither_is_better("CPU at the target, % of a core"),
         tunnel_and_ahead(),
-        |delay, way| Some((report.cpu(delay, way)?, report.cpu_range(delay, way))),
+        |delay, way| report.cpu(delay, way),
     );
     let cost = over_delays(
         report,
         "CPU at the target per throughput over delay",
         Measure::lower_is_better("CPU seconds per GB"),
         tunnel_and_ahead(),
-        |delay, way| Some((report.cost(delay, way)?, report.cost_range(delay, way))),
+        |delay, way| report.cost(delay, way, CpuPart::TargetSide),
     );
     let picture = |name: &str, title: &str, caption: &str, svg| {
         Some(Picture { name: name.into(), title: title.into(), caption: caption.into(), svg: svg? })
@@ -73,16 +67,13 @@ fn over_delays(
     title: &str,
     measure: Measure,
     ways: Vec<Way>,
-    value: impl Fn(f64, Way) -> Option<(f64, Option<(f64, f64)>)>,
+    value: impl Fn(f64, Way) -> Option<Spread>,
 ) -> Option<String> {
     let delays = &report.asked.0;
     let end = delays.iter().copied().reduce(f64::max).filter(|end| *end > 0.0)?;
     let series = ways.into_iter().map(|way| {
         let style = style(report, way);
-        let point = |&x: &f64| {
-            let (y, range) = value(x, way)?;
-            Some(Point { x, y, range: range.filter(|(low, high)| low < high) })
-        };
+        let point = |&x: &f64| Some(Point::of(x, value(x, way)?));
         Series { label: way.name(), style, points: delays.iter().filter_map(point).collect() }
     });
     LineChart {
@@ -93,6 +84,10 @@ fn over_delays(
         series: series.filter(|series| !series.points.is_empty()).collect(),
     }
     .svg()
+}
+
+pub(super) fn megabytes(bytes: Option<Spread>) -> Option<Spread> {
+    bytes.map(|bytes| bytes.scaled(1e6))
 }
 
 /// The style of a way: the same in all pictures.
@@ -110,12 +105,7 @@ fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
         [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead.iter().map(|&n| Way::sealed(n))).chain(controls);
     let series = ways.map(|way| {
         let style = style(report, way);
-        let rate = |size| Some(report.rate(delay, size, way)? / 1e6);
-        let spread = |size| {
-            let (low, high) = range(&report.rates(delay, size, way))?;
-            Some((low / 1e6, high / 1e6)).filter(|(low, high)| low < high)
-        };
-        let point = |&size: &u32| Some(Point { x: kilobytes(size), y: rate(size)?, range: spread(size) });
+        let point = |&size: &u32| Some(Point::of(kilobytes(size), megabytes(report.rate(delay, size, way))?));
         Series { label: way.name(), style, points: sizes.iter().filter_map(point).collect() }
     });
     let svg = LineChart {

@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 
-use super::pictures::style;
-use super::{best_sealed, fill_page, mb, no_difference, number, problems, taken};
-use crate::experiment::block::{BlockReport, Way};
+use super::cell::{figure, judged, mb, rounds, taken};
+use super::csv::csv_of;
+use super::gains::best_sealed;
+use super::pictures::{megabytes, style};
+use super::{fill_page, problems};
+use crate::experiment::block::{BlockReport, Route, Way};
 use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::grid::Grid;
 use crate::report::page::{Page, Picture};
@@ -12,9 +15,10 @@ use crate::unit::significant;
 
 /// Stands below the table.
 const DEFINITIONS: &str = "\
-Best throughput of any block size, MB/s of acknowledged blocks, medians of the runs.
-Gain: the best OP-n by the tunnel with no overlap, mean over block sizes.
-≈: several rounds show no difference beyond A/A, the tunnel against itself, with one block in progress or with the most.
+Best throughput of any block size, MB/s of acknowledged blocks: median of n rounds, the lowest and the highest in parentheses.
+Gain: the best OP-n by the tunnel with no overlap, mean over block sizes within each round.
+≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: a single round, or no \
+A/A, shows neither.
 Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 
@@ -31,6 +35,7 @@ fn grid(reports: &[BlockReport]) -> Grid {
         "link",
         "CPU of target",
         "one-way delay",
+        "n",
         "plain",
         "tunnel",
         "best OP-n",
@@ -39,30 +44,34 @@ fn grid(reports: &[BlockReport]) -> Grid {
         "steal",
         "others",
     ];
-    let mut grid = Grid::new(3, head);
+    let mut grid = Grid::new(4, head);
     for report in reports {
-        for &delay in &report.asked.0 {
-            let [rate, cpu] = limits(report);
-            let mut row = vec![rate, cpu, format!("{delay} ms")];
-            row.extend([Way::PLAIN, Way::TUNNEL].map(|way| mb(report.peak(delay, way))));
-            let Some(best) = best_sealed(report, delay) else {
-                row.extend(["–"; 3].map(str::to_owned));
-                row.extend(taken(report, delay));
-                grid.rows.push(row);
-                continue;
-            };
-            let gain = |by: Way| {
-                let rounds = report.ratio_spread(delay, best, by);
-                let text = number(rounds.map(|rounds| rounds.median));
-                format!("{text}{}", no_difference(rounds, report.same(delay, by)))
-            };
-            row.push(format!("{} ({})", mb(report.peak(delay, best)), best.name()));
-            row.extend([gain(Way::TUNNEL), gain(Way { ahead: best.ahead, ..Way::TUNNEL })]);
-            row.extend(taken(report, delay));
-            grid.rows.push(row);
-        }
+        grid.rows.extend(report.asked.0.iter().map(|&delay| row(report, delay)));
     }
     grid
+}
+
+/// A delay under the limits of a report.
+fn row(report: &BlockReport, delay: f64) -> Vec<String> {
+    let best = best_sealed(report, delay);
+    let peak = |way: Way| report.peak(delay, way);
+    let [plain, tunnel] = [Way::PLAIN, Way::TUNNEL].map(peak);
+    let most = best.and_then(peak);
+    let gain = |to: fn(Way) -> Way| {
+        let (way, by) = best.map(|best| (best, to(best)))?;
+        Some((report.ratio(delay, way, by)?, report.same(delay, way, by)))
+    };
+    let gains = [gain(|_| Way::TUNNEL), gain(|best| Way::of(Route::Tunnel, best.ahead))];
+    let all = [plain, tunnel, most].into_iter().chain(gains.map(|gain| gain.map(|(ratio, _)| ratio)));
+    let [rate, cpu] = limits(report);
+    let mut row = vec![rate, cpu, format!("{delay} ms"), rounds(all), mb(plain), mb(tunnel)];
+    row.push(best.map_or("–".into(), |best| format!("{} {}", best.name(), mb(most))));
+    row.extend(gains.map(|gain| {
+        let ratio = gain.map(|(ratio, _)| ratio);
+        figure(ratio) + judged(ratio, gain.and_then(|(_, same)| same))
+    }));
+    row.extend(taken(report, delay));
+    row
 }
 
 /// All of it as text, tables at most so wide.
@@ -79,7 +88,7 @@ pub fn table(reports: &[BlockReport], width: Option<usize>) -> String {
 }
 
 pub fn csv(reports: &[BlockReport]) -> String {
-    super::csv_of(reports)
+    csv_of(reports)
 }
 
 pub fn html(reports: &[BlockReport]) -> String {
@@ -152,7 +161,10 @@ fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str
     let series = [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead).map(|way| Series {
         label: way.name(),
         style: style(points[0].1, way),
-        points: points.iter().filter_map(|(x, report)| best(*x, report, delay, way)).collect(),
+        points: points
+            .iter()
+            .filter_map(|(x, report)| Some(Point::of(*x, megabytes(report.peak(delay, way))?)))
+            .collect(),
     });
     let title = format!("Best throughput at {delay} ms one way{at}");
     let svg = LineChart {
@@ -167,13 +179,6 @@ fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str
     let caption =
         "Of any block size; the bars reach from the least to the most of all runs. OP-n: n blocks in progress, sealed above TCP; plain: no VPN.".to_owned();
     Some(Picture { name, title, caption, svg })
-}
-
-/// The best throughput of a way with the range of its runs, in MB/s.
-fn best(x: f64, report: &BlockReport, delay: f64, way: Way) -> Option<Point> {
-    let range = report.peak_range(delay, way).filter(|(low, high)| low < high);
-    let range = range.map(|(low, high)| (low / 1e6, high / 1e6));
-    Some(Point { x, y: report.peak(delay, way)? / 1e6, range })
 }
 
 #[cfg(test)]
@@ -202,7 +207,7 @@ pub(crate) mod tests {
         let rows = grid(&reports).rows;
         assert_eq!(rows.len(), 4 * 2, "two delays");
         assert_eq!(rows[0][..3], ["100 Mbit/s", "10.0 %", "0 ms"]);
-        assert!(rows[0][5].ends_with("(OP-10)") && rows[0][6] == "10.0", "{:?}", rows[0]);
+        assert!(rows[0][6].starts_with("OP-10 ") && rows[0][7] == "10.0 ?", "{:?}", rows[0]);
         let drawn = curves(&reports);
         let names: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
         assert_eq!(names.len(), 2 * 2 * 2);
