@@ -74,16 +74,17 @@ pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
 /// that are alive.
 pub fn tree_sleeps(roots: &[u32]) -> u64 {
     let threads = |pid: u32| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let sleeps = |status: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        line.trim().parse::<u64>().ok()
-    };
     let of = |(pid, _)| {
         // A thread that has gone counts no more.
         let texts = threads(pid).filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
         texts.filter_map(|text| sleeps(&text)).sum::<u64>()
     };
     process_tree(roots).into_iter().map(of).sum()
+}
+
+/// How often a thread has gone to sleep, by its status.
+fn sleeps(status: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
 }
 
 /// The processes `roots` and all below them, each once.
@@ -319,6 +320,15 @@ mod tests {
             tree_cpu_seconds(&[u32::MAX]).abs() < f64::EPSILON,
             "a process that is not there counts nothing"
         );
+    }
+
+    #[test]
+    fn a_threads_sleeps_are_read_from_its_status() {
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!(sleeps(status), Some(150));
+        assert_eq!(sleeps("Name:\tx\n"), None);
+        assert!(tree_sleeps(&[std::process::id()]) > 0);
+        assert_eq!(tree_sleeps(&[u32::MAX]), 0, "a process that is not there counts nothing");
     }
 
     #[test]

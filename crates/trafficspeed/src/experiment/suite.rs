@@ -4,6 +4,7 @@
 //! other. Stages are interleaved within each repetition, so that drift of the machine hits all alike.
 
 pub mod aead;
+mod bottleneck;
 pub mod ipsec;
 mod quantity;
 
@@ -308,8 +309,8 @@ pub(super) fn report_interval(
 
 /// Runs a suite in the lab.
 pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> SuiteCampaign {
-    let links = plan.stages.first().map(|stage| stage.links);
-    let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::read(links), progress);
+    let links: Vec<LinkSettings> = plan.stages.iter().map(|stage| stage.links).collect();
+    let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::of_each(&links), progress);
     for repeat in 1..=plan.repeats {
         for (stage, number) in order(plan.stages.iter(), repeat).into_iter().zip(1..) {
             if interrupt.is_set() {

@@ -23,6 +23,22 @@ impl Grid {
         Self { keys, head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
+    /// The same without the columns of figures in which no row has one, but nothing or a dash.
+    #[must_use]
+    pub fn without_empty(&self) -> Self {
+        let has_figure = |row: &Vec<String>, at: usize| {
+            row.get(at).is_some_and(|cell| !["", "–"].contains(&cell.as_str()))
+        };
+        let stays = |at: usize| {
+            at < self.keys || self.rows.is_empty() || self.rows.iter().any(|row| has_figure(row, at))
+        };
+        let kept: Vec<usize> = (0..self.head.len()).filter(|&at| stays(at)).collect();
+        let pick = |row: &Vec<String>| -> Vec<String> {
+            kept.iter().map(|&at| row.get(at).cloned().unwrap_or_default()).collect()
+        };
+        Self { keys: self.keys, head: pick(&self.head), rows: self.rows.iter().map(pick).collect() }
+    }
+
     /// As text of at most `width` columns, one table below the other if it takes several; `None`: one table, however wide.
     pub fn text(&self, width: Option<usize>) -> String {
         let tables = self.parts(width).into_iter().map(|columns| self.table(&columns, width).to_string());
@@ -144,6 +160,17 @@ pub(crate) mod tests {
             let tables = text.lines().filter(|line| line.starts_with('┌')).count();
             assert_eq!(tables, columns.div_ceil(3), "{text}");
         }
+    }
+
+    #[test]
+    fn columns_without_a_figure_in_any_row_are_left_out() {
+        let mut grid = Grid::new(1, ["system", "some", "dashes", "blank", "all"]);
+        assert_eq!(grid.without_empty().head.len(), 5, "without rows nothing is known");
+        let row = |cells: [&str; 5]| cells.map(str::to_owned).to_vec();
+        grid.rows = vec![row(["–", "–", "–", "", "0"]), row(["", "12 (9–13)", "–", "–", "–1"])];
+        let found = grid.without_empty();
+        assert_eq!((found.keys, found.head), (1, ["system", "some", "all"].map(str::to_owned).to_vec()));
+        assert_eq!(found.rows, [["–", "–", "0"], ["", "12 (9–13)", "–1"]]);
     }
 
     #[test]

@@ -177,6 +177,22 @@ mod tests {
     }
 
     #[test]
+    fn an_error_within_what_a_cipher_was_of_itself_is_marked() {
+        let mut model = made_up::model(&[0.05, -0.1]);
+        let errors = |model: &Model| {
+            let rows = sections(model).swap_remove(0).rows;
+            [rows[0][4].clone(), rows[1][4].clone()]
+        };
+        // In CPU time both measurements were the same.
+        assert_eq!(errors(&model), ["+5 %", "-10 %"]);
+        let again = model.control[0].real.as_mut().unwrap();
+        again.cpu_each[2] *= 1.12;
+        assert_eq!(errors(&model), ["+5 %", "-10 % ≈"], "of what was measured but once nothing is said");
+        model.control[0].real.as_mut().unwrap().cpu_each[2] /= 1.12 * 1.05;
+        assert_eq!(errors(&model), ["+5 %", "-10 %"]);
+    }
+
+    #[test]
     fn every_prediction_stands_beside_its_error() {
         let model = made_up::model(&[0.05, -0.16]);
         let text = csv(&model);

@@ -9,8 +9,16 @@ used.";
 
 /// Points at the measurements of `of` that are far from the others; `None` without any.
 pub fn far(of: &str, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
-    let middle = show(median(values)?);
-    let far: Vec<String> = outliers(values).into_iter().map(show).collect();
+    far_beyond(of, 1.0, values, show)
+}
+
+/// The same, of those that are more than `same` times the median, or less than its `same`th part: as far apart as measurements of
+/// one system are, none stands out.
+pub fn far_beyond(of: &str, same: f64, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
+    let middle = median(values)?;
+    let is_beyond = |value: &f64| value.max(middle) > same * value.min(middle);
+    let far: Vec<String> = outliers(values).into_iter().filter(is_beyond).map(&show).collect();
+    let middle = show(middle);
     (!far.is_empty()).then(|| format!("Look at {of}: {} is far from the median of {middle}", far.join(", ")))
 }
 
@@ -29,5 +37,13 @@ mod tests {
         assert_eq!(said.as_deref(), Some("Look at it: 15 x is far from the median of 60 x"));
         assert_eq!(far("it", &[60.0, 61.0, 62.0], |value| value.to_string()), None);
         assert_eq!(far("it", &[], |value| value.to_string()), None);
+    }
+
+    #[test]
+    fn what_is_no_further_than_a_system_from_itself_is_not_named() {
+        let said =
+            |same, odd: f64| far_beyond("it", same, &[60.0, odd, 61.0, 62.0], |value| value.to_string());
+        assert!(said(3.9, 15.0).is_some() && said(3.9, 250.0).is_some());
+        assert!(said(4.5, 15.0).is_none() && said(4.5, 250.0).is_none());
     }
 }

@@ -22,9 +22,14 @@ pub struct Ratio<'a> {
 impl Ratio<'_> {
     /// Whether it differs from the first system; `None` if nothing says so: one round has no spread.
     pub fn differs(&self) -> Option<bool> {
-        let same = self.same.filter(|same| same.n > 1)?;
-        Some(self.to_first?.differs_beyond(same))
+        differs(self.to_first, self.same)
     }
+}
+
+/// Whether the ratios of two systems differ from those of a system to itself; `None` of a single round of either.
+pub fn differs(to_first: Option<Spread>, same: Option<Spread>) -> Option<bool> {
+    let several = |spread: Option<Spread>| spread.filter(|spread| spread.n > 1);
+    Some(several(to_first)?.differs_beyond(several(same)?))
 }
 
 /// The one by the other, of the rounds in which both have a value above zero.
@@ -66,4 +71,20 @@ pub fn json(ratios: &[Ratio<'_>], of: &str) -> Value {
         })
     };
     ratios.iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_round_of_either_shows_neither_a_difference_nor_that_there_is_none() {
+        let spread = |values: &[f64]| Spread::of(values);
+        let same = spread(&[0.9, 1.0, 1.1]);
+        assert_eq!(differs(spread(&[2.0, 2.1]), same), Some(true));
+        assert_eq!(differs(spread(&[1.0, 1.0]), same), Some(false));
+        assert_eq!(differs(spread(&[2.0]), same), None);
+        assert_eq!(differs(spread(&[2.0, 2.1]), spread(&[1.0])), None);
+        assert_eq!((differs(None, same), differs(same, None)), (None, None));
+    }
 }

@@ -1,5 +1,6 @@
 //! The report of a suite: one table for each of its parts, with a column for each system, beside what was published.
 
+mod conditions;
 pub mod findings;
 pub mod grouped;
 pub mod html;
@@ -29,6 +30,8 @@ pub const DEFINITIONS: &str = "\
 Medians of n runs, the lowest and the highest in parentheses.
 A/A: a system that is measured a second time in each round, divided by its first measurement: what a comparison shows \
 where there is no difference. ≈: no difference from the first system beyond A/A, or not in all rounds.
+≥: the sender could not send more in at least one of the runs, so the path carries at least that: UDP that left at less than \
+the rate asked for or as fast as possible without more loss than allowed, TCP whose sender had no CPU time left.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
 used.
 Throughput is payload that arrived.
@@ -100,6 +103,7 @@ fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
 /// The results as text, tables at most so wide.
 pub fn table(campaign: &SuiteCampaign, width: Option<usize>) -> String {
     let mut text = format!("{}\n", campaign.about);
+    conditions::all(campaign).iter().for_each(|line| put_line(&mut text, line));
     let sections = sections(campaign);
     for section in &sections {
         put(&mut text, &section.name, &section.grid().text(width));
@@ -190,7 +194,6 @@ fn row_json(section: &Section, row: &SectionRow) -> Value {
     let (name, unit) = row.quantity.name();
     let column = |(system, at): (&String, usize)| {
         let spread = row.spread(at);
-        let to_first = row.to_first.get(at).copied().flatten();
         json!({
             "system": system,
             "median": spread.map(|spread| spread.median),
@@ -198,8 +201,9 @@ fn row_json(section: &Section, row: &SectionRow) -> Value {
             "high": spread.map(|spread| spread.high),
             "n": spread.map_or(0, |spread| spread.n),
             "values": row.values.get(at),
-            "ratio_to_first": to_first,
-            "differs_from_first": to_first.zip(row.control).map(|(ratio, same): (Spread, Spread)| ratio.differs_beyond(same)),
+            "limited_by_sender": row.is_limited_by_sender(at),
+            "ratio_to_first": row.to_first.get(at).copied().flatten(),
+            "differs_from_first": row.differs_from_first(at),
         })
     };
     let systems: Vec<Value> = section.columns.iter().zip(0..).map(column).collect();
@@ -230,6 +234,7 @@ pub fn csv(campaign: &SuiteCampaign) -> String {
         "quantity",
         "unit",
         "value",
+        "limited_by_sender",
         "congestion",
         "steal_percent",
         "others_percent",
@@ -242,7 +247,7 @@ pub fn csv(campaign: &SuiteCampaign) -> String {
 }
 
 /// `None`: the measurement does not stand or has no such value.
-fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 16]> {
+fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 17]> {
     let value = row.value(quantity)?;
     let (name, unit) = quantity.name();
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
@@ -260,6 +265,7 @@ fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<
         name.to_owned(),
         unit.to_owned(),
         value.to_string(),
+        row.is_limited_by_sender(quantity).to_string(),
         row.case.task.congestion().to_string(),
         number(row.cpu.and_then(|cpu| cpu.steal_percent())),
         number(row.cpu.and_then(|cpu| cpu.foreign_percent())),
@@ -273,6 +279,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::experiment::environment::Environment;
     use crate::experiment::figures::{Figures, Point};
+    use crate::experiment::generate::SearchOutcome;
     use crate::experiment::pair_run::Times;
     use crate::experiment::suite::{Case, StageInfo};
     use crate::experiment::testbed::RemoteEnd;
@@ -400,6 +407,14 @@ pub(crate) mod tests {
             (&systems[1]["differs_from_first"], &systems[2]["differs_from_first"]),
             (&true.into(), &false.into())
         );
+        assert_eq!(systems[1]["limited_by_sender"], false);
+        campaign.rows.retain(|row| row.repeat == 1);
+        let once = super::json(&campaign);
+        let systems = once["summary"][0]["rows"][0]["systems"].as_array().unwrap();
+        assert!(
+            systems.iter().all(|system| system["differs_from_first"].is_null()),
+            "a single round: {systems:?}"
+        );
     }
 
     #[test]
@@ -417,8 +432,20 @@ pub(crate) mod tests {
                 "Look at a, IPv6: throughput, Mbit/s: 15.0 is far from the median of 60.0",
             ]
         );
+        // A system differs as much from itself.
+        let mut noisy = campaign.clone();
+        for (repeat, mbit) in [(1, 70.0), (2, 2.0), (3, 10.0)] {
+            for name in ["IPv4", "IPv6"] {
+                noisy.rows.push(row("a (again)", name, repeat, mbit));
+            }
+        }
+        assert_eq!(sections(&noisy)[0].remarks(), [""; 0]);
         campaign.rows.retain(|row| row.case.name == "IPv4");
-        assert_eq!(sections(&campaign)[0].remarks(), [""; 0]);
+        let lost = [0.1, 60.0, 0.2];
+        for (row, lost) in campaign.rows.iter_mut().zip(lost) {
+            row.figures.as_mut().unwrap().lost_percent = Some(lost);
+        }
+        assert_eq!(sections(&campaign)[0].remarks(), [""; 0], "losses are no rates");
     }
 
     #[test]
@@ -449,6 +476,12 @@ pub(crate) mod tests {
         let value = json(&campaign());
         assert_eq!(value["summary"][0]["rows"][0]["systems"][1]["median"], 45.0);
         assert_eq!(value["rows"].as_array().unwrap().len(), 5);
-        assert_eq!(csv(&campaign()).lines().count(), 1 + 4 * 2);
+        let mut campaign = campaign();
+        assert_eq!(csv(&campaign).lines().count(), 1 + 4 * 2);
+        assert!(csv(&campaign).contains(",value,limited_by_sender,congestion,"));
+        assert_eq!(csv(&campaign).matches(",false,cubic,").count(), 8);
+        campaign.rows[0].search = Some(SearchOutcome { limited_by_sender: true, ..SearchOutcome::default() });
+        assert!(csv(&campaign).contains(",Mbit/s,100,true,cubic,"), "{}", csv(&campaign));
+        assert!(table(&campaign, None).contains("≥ 100"));
     }
 }

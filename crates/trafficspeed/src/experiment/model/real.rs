@@ -23,7 +23,7 @@ use crate::lab::{CLIENT_LINK, Lab};
 use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape as Socket, Way};
-use crate::observe::process_tree;
+use crate::observe::tree_sleeps;
 use crate::stats::{median, range};
 use crate::system::{Subject, SystemInfo};
 
@@ -288,7 +288,7 @@ impl Reading {
     fn take(testbed: &mut Testbed) -> anyhow::Result<Self> {
         let (_, system) = testbed.parts();
         let (gateway, clients) = system.processes();
-        let wakes = [sleeps(&clients), sleeps(&gateway)];
+        let wakes = [tree_sleeps(&clients), tree_sleeps(&gateway)];
         let lab: &Lab = testbed.lab();
         let read = |namespace: &Namespace| Counters::read(namespace);
         Ok(Self { client: read(&lab.clients()[0])?, gateway: read(lab.gateway())?, wakes })
@@ -309,19 +309,6 @@ impl Reading {
             wakes: [0, 1].map(|end: usize| self.wakes[end].saturating_sub(earlier.wakes[end])),
         }
     }
-}
-
-/// How often all threads of these processes and of those below them have gone to sleep.
-fn sleeps(roots: &[u32]) -> u64 {
-    let threads = process_tree(roots).into_iter().flat_map(|(pid, _)| {
-        let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path().join("status"))
-    });
-    threads.filter_map(|path| slept(&std::fs::read_to_string(path).ok()?)).sum()
-}
-
-fn slept(status: &str) -> Option<u64> {
-    status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
 }
 
 impl Carried {
@@ -379,15 +366,5 @@ mod tests {
         assert_eq!(found, [12_500.0, 25_000.0, 50_000.0, 6250.0, 3125.0, 6250.0]);
         assert_eq!((counts.datagrams, counts.wakes), (125_000.0, [12_500.0, 37_500.0]));
         assert!(Carried::default().counts(Case { packet: 1052, streams: 1 }).is_none());
-    }
-
-    #[test]
-    fn a_threads_sleeps_are_read_from_its_status() {
-        assert_eq!(
-            slept("Name:\tx\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t7\n"),
-            Some(150)
-        );
-        assert_eq!(slept("Name:\tx\n"), None);
-        assert!(sleeps(&[std::process::id()]) > 0);
     }
 }

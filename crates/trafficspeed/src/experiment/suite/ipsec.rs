@@ -260,7 +260,7 @@ fn transactions(options: &Options, ip: u8) -> Vec<Case> {
             streams: 1,
             request,
             response,
-            pause_us: 0,
+            every_us: None,
             sockets,
         });
         let name = format!("IPv{ip}, {word} {request}/{response} bytes");

@@ -48,6 +48,11 @@ impl Quantity {
         }
     }
 
+    /// Whether it says how much is carried in a time, of which more is better. Delays and losses near zero differ by their nature.
+    pub fn is_rate(self) -> bool {
+        matches!(self, Self::Throughput | Self::Packets | Self::Transactions)
+    }
+
     /// Its value in that unit.
     pub fn of(self, figures: &Figures) -> Option<f64> {
         let variation = |share: f64| figures.variation.as_ref().map(|variation| variation.at(share) / 1e3);

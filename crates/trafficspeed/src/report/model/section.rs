@@ -49,8 +49,20 @@ pub fn percent(error: Option<f64>) -> String {
     error.map_or_else(none, |error| format!("{:+.0} %", 100.0 * error))
 }
 
+/// The same, marked if it is no larger than what the same cipher with the same load was off from itself.
+fn beside_control(error: Option<f64>, same: Option<Spread>) -> String {
+    let is_within = |(error, same): (f64, Spread)| {
+        let ratio = 1.0 + error;
+        ratio > 0.0 && ratio.max(1.0 / ratio) <= same.widest_ratio()
+    };
+    let mark = if error.zip(same).is_some_and(is_within) { " ≈" } else { "" };
+    percent(error) + mark
+}
+
 fn predictions(model: &Model) -> Section {
     let row = |one: &Compared| {
+        let again = model.control.iter().find(|again| again.suite == one.suite && again.case == one.case);
+        let [cpu, speed] = again.map_or([None; 2], |again| against_itself(model, again));
         let (predicted, real) = (one.predicted.as_ref(), one.real.as_ref());
         vec![
             one.suite.clone(),
@@ -61,13 +73,13 @@ fn predictions(model: &Model) -> Section {
                 let middle = significant(real.vpn_seconds_per_gbit());
                 format!("{middle} ({}-{})", significant(low), significant(high))
             }),
-            percent(one.cpu_error()),
-            percent(one.counted_error()),
+            beside_control(one.cpu_error(), cpu),
+            beside_control(one.counted_error(), cpu),
             one.bits_per_second().map_or_else(none, gbit),
             real.map_or_else(none, |real| {
                 Spread::of(&real.each).map_or_else(|| gbit(real.bits_per_second), |each| each.text(gbit))
             }),
-            percent(one.speed_error()),
+            beside_control(one.speed_error(), speed),
             real.map_or_else(none, |real| format!("{:.1}", real.cpus)),
             real.map_or(0, |real| real.each.len()).to_string(),
             noise::percent(real.and_then(|real| real.taken.steal)),

@@ -94,7 +94,7 @@ fn widest(model: &Model) -> Option<String> {
     let widest = all.map(|spread| spread.widest_ratio()).reduce(f64::max)?;
     Some(format!(
         "A/A: {} measured a second time differed from itself by up to {:.0} %; an error that is no larger is none that these \
-         measurements can show.",
+         measurements can show (≈: no larger than with that load).",
         model.control.first()?.suite,
         100.0 * (widest - 1.0)
     ))

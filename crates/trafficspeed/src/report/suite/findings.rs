@@ -21,6 +21,8 @@ type Place = (Cipher, &'static str);
 /// A ratio that the original found, and where it is found here.
 struct Finding {
     about: &'static str,
+    /// Whose figures they are.
+    system: Kind,
     section: &'static str,
     /// How the names of the cases begin.
     version: &'static str,
@@ -37,6 +39,7 @@ struct Finding {
 impl Finding {
     const STREAM: Self = Self {
         about: "",
+        system: Kind::Vpnd,
         section: "TCP stream",
         version: "IPv4",
         quantity: Quantity::Throughput,
@@ -74,8 +77,10 @@ const KERNEL_BUFFERS: &str = "the kernel's buffers";
 const LARGE: &str = "datagrams of 4096 bytes";
 const IDLE: &str = "idle machine";
 const HOGS: &str = "beside CPU hogs";
+/// What only OpenVPN can be asked for.
+const ALONE: &str = "Encryption alone by the same with authentication, one TCP stream, OpenVPN";
 
-const FINDINGS: [Finding; 14] = [
+const FINDINGS: [Finding; 15] = [
     Finding { about: "Authentication alone by encryption, one TCP stream", ..Finding::STREAM },
     Finding {
         about: "Authentication alone by encryption, one TCP stream over IPv6",
@@ -88,6 +93,15 @@ const FINDINGS: [Finding; 14] = [
         one: (NOTHING, KERNEL_BUFFERS),
         then: [60.86, 10.87],
         why: "then the cipher filled the processor; today the kernel's copies and wake-ups do",
+        ..Finding::STREAM
+    },
+    Finding {
+        about: ALONE,
+        system: Kind::Openvpn,
+        one: (Cipher::EncryptOnly, KERNEL_BUFFERS),
+        by: Some((Cipher::Aes256CbcHmacSha256, KERNEL_BUFFERS)),
+        then: [10.87, 7.74],
+        why: "then the cipher and the hash filled the processor; today a packet's system calls and copies cost OpenVPN more than either",
         ..Finding::STREAM
     },
     Finding {
@@ -160,24 +174,24 @@ const FINDINGS: [Finding; 14] = [
         by: None,
         then: [70.0, 100.0],
         why: "then the cipher filled the processor at 13 Mbit/s; today that rate is a small part of what it can",
+        ..Finding::STREAM
     },
 ];
 
+/// What is not among these measurements unless OpenVPN is.
+const ALONE_NOT_MEASURED: [&str; 3] = [
+    ALONE,
+    "1.40",
+    "not measured: of the systems here OpenVPN alone encrypts without authenticating (--vpn openvpn --cipher \
+     encrypt-only,aes-256-cbc-hmac-sha-256), since whoever can change packets unseen can also learn what is in them. Encryption \
+     above is AES-256-GCM, which authenticates in the same pass, beside the original's 3DES without a hash",
+];
+
 /// What cannot be measured here, and why.
-const NOT_HERE: [[&str; 3]; 2] = [
-    [
-        "Encryption alone, one TCP stream, Mbit/s (with authentication, too)",
-        "10.87 (7.74)",
-        "not reproducible: no system is measured with it, since whoever can change packets unseen can also learn what is in \
-         them. vpnd and WireGuard encrypt only with authentication, and strongSwan's ESP in user space takes no cipher without a hash; \
-         OpenVPN still could (`auth none`) and is not asked to. Encryption above is AES-256-GCM, which authenticates in the same \
-         pass, beside the original's 3DES without a hash",
-    ],
-    [
-        "Live video, HMAC-SHA1 and keyed SHA1, 3DES and Blowfish",
-        "20 % apart",
-        "not reproducible: no system is measured with these, which are no longer in use",
-    ],
+const NOT_HERE: [&str; 3] = [
+    "Live video, HMAC-SHA1 and keyed SHA1, 3DES and Blowfish",
+    "20 % apart",
+    "not reproducible: no system is measured with these, which are no longer in use",
 ];
 
 /// Two figures of the original that differ by less than this share were the same.
@@ -188,32 +202,36 @@ const SAME_SIZE: f64 = 1.5;
 /// Each finding: what it is about, then, and here. Those that these measurements say nothing about are left out.
 pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
     let row = |finding: &Finding| {
-        let (ratio, control) = finding.measured(sections)?;
+        let (ratio, control, is_limited) = finding.measured(sections)?;
         let then = finding.then[0] / finding.then[1];
         let judge = if finding.by.is_some() { of_difference } else { of_loss };
-        let verdict = verdict(then, ratio, control, finding.why, judge);
+        let verdict = bounded(is_limited)
+            .map_or_else(|| verdict(then, ratio, control, finding.why, judge), str::to_owned);
         let here = format!("{}: {verdict}", ratio.text(significant));
         Some([finding.about.to_owned(), significant(then), here])
     };
     let mut rows: Vec<[String; 3]> = FINDINGS.iter().filter_map(row).collect();
     if !rows.is_empty() {
-        rows.extend(NOT_HERE.map(|row| row.map(str::to_owned)));
+        let is_open = rows.iter().all(|[about, ..]| about != ALONE);
+        let others = is_open.then_some(ALONE_NOT_MEASURED).into_iter().chain([NOT_HERE]);
+        rows.extend(others.map(|row| row.map(str::to_owned)));
     }
     rows
 }
 
 impl Finding {
-    /// The ratio here, and how far a system differs from itself in either case.
-    fn measured(&self, sections: &[Section]) -> Option<(Spread, Option<Spread>)> {
+    /// The ratio here, how far a system differs from itself in either case, and whether the sender limited either figure.
+    fn measured(&self, sections: &[Section]) -> Option<(Spread, Option<Spread>, [bool; 2])> {
         let section = sections.iter().find(|section| section.name == self.section)?;
         let (row, one) = self.find(section, self.one)?;
         let Some(by) = self.by else {
-            return Some((row.spread(one)?.scaled(100.0), row.control));
+            return Some((row.spread(one)?.scaled(100.0), row.control, [false; 2]));
         };
         let (other_row, other) = self.find(section, by)?;
         let controls = row.control.into_iter().zip(other_row.control);
         let control = controls.map(|(a, b)| if a.widest_ratio() > b.widest_ratio() { a } else { b }).next();
-        Some((ratio(&by_round(row, one)?, &by_round(other_row, other)?)?, control))
+        let is_limited = [row.is_limited_by_sender(one), other_row.is_limited_by_sender(other)];
+        Some((ratio(&by_round(row, one)?, &by_round(other_row, other)?)?, control, is_limited))
     }
 
     /// The row of a place and the column of its cipher.
@@ -221,9 +239,11 @@ impl Finding {
         let row = section.rows.iter().find(|row| {
             row.quantity == self.quantity && row.case.starts_with(self.version) && row.case.contains(case)
         })?;
-        // Beside other VPNs vpnd is named, too.
-        let names = [cipher.name().to_owned(), Subject::new(Kind::Vpnd, cipher).label()];
-        Some((row, section.columns.iter().position(|label| names.contains(label))?))
+        let named = Subject::new(self.system, cipher).label();
+        // Where vpnd alone is measured, its ciphers stand for it.
+        let alone = (self.system == Kind::Vpnd).then(|| cipher.name().to_owned());
+        let is_it = |label: &String| *label == named || Some(label) == alone.as_ref();
+        Some((row, section.columns.iter().position(is_it)?))
     }
 }
 
@@ -239,6 +259,20 @@ fn ratio(these: &BTreeMap<u32, f64>, those: &BTreeMap<u32, f64>) -> Option<Sprea
         Some(value / by)
     };
     Spread::of(&these.iter().filter_map(ratio).collect::<Vec<_>>())
+}
+
+/// Why a ratio of figures that the sender limited says nothing of the paths.
+fn bounded(is_limited: [bool; 2]) -> Option<&'static str> {
+    match is_limited {
+        [false, false] => None,
+        [true, false] => {
+            Some("not judged: at least that, since the sender was the limit of the first figure")
+        }
+        [false, true] => {
+            Some("not judged: at most that, since the sender was the limit of the second figure")
+        }
+        [true, true] => Some("not judged: the sender was the limit of both figures"),
+    }
 }
 
 /// The finding in the light of what was measured; `judge` says of two differences whether they are the same.
@@ -316,6 +350,7 @@ mod tests {
             quantity: Quantity::Throughput,
             values: vec![authentication.to_vec(), encryption.to_vec()],
             rounds: vec![vec![1, 2, 3]; 2],
+            limited_by_sender: vec![false; 2],
             control: control.and_then(|ratios| Spread::of(&ratios)),
             to_first: Vec::new(),
             steal: None,
@@ -327,9 +362,8 @@ mod tests {
 
     fn here(authentication: [f64; 3], encryption: [f64; 3], control: Option<[f64; 3]>) -> String {
         let rows = beside(&[section(authentication, encryption, control)]);
-        let measured = rows.len() - NOT_HERE.len();
-        assert_eq!((measured, rows[0][1].as_str()), (1, "2.13"), "what needs another system is left out");
-        assert!(rows[1..].iter().all(|row| row[2].starts_with("not reproducible: ")));
+        assert_eq!((rows.len(), rows[0][1].as_str()), (3, "2.13"), "and two that were not measured");
+        assert!(rows[1][2].starts_with("not measured: ") && rows[2][2].starts_with("not reproducible: "));
         rows[0][2].clone()
     }
 
@@ -350,6 +384,29 @@ mod tests {
         assert!(beside(&[]).is_empty());
     }
 
+    #[test]
+    fn a_ratio_of_what_the_sender_limited_is_a_bound_and_not_judged() {
+        let said = |is_limited: [bool; 2]| {
+            let mut section = section([20.0, 21.0, 22.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
+            section.rows[0].limited_by_sender = is_limited.to_vec();
+            beside(&[section])[0][2].clone()
+        };
+        assert!(said([false, false]).contains("reproduced"));
+        assert!(said([true, false]).starts_with("2.10 (2.00–2.20): not judged: at least that, "));
+        assert!(said([false, true]).contains(": not judged: at most that, "));
+        assert!(said([true, true]).contains(": not judged: the sender was the limit of both"));
+    }
+
+    #[test]
+    fn encryption_alone_is_openvpns_to_show() {
+        let mut section = section([13.0, 14.0, 15.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
+        section.columns =
+            ["OpenVPN, encrypt-only", "OpenVPN, aes-256-cbc-hmac-sha-256"].map(String::from).into();
+        let rows = beside(&[section]);
+        assert_eq!((rows.len(), rows[0][0].as_str(), rows[0][1].as_str()), (2, ALONE, "1.40"));
+        assert!(rows[0][2].starts_with("1.40 (1.30–1.50): reproduced"), "{}", rows[0][2]);
+    }
+
     /// Two cases of encryption alone, each in three rounds.
     fn cases(name: &str, quantity: Quantity, cases: [(&str, [f64; 3]); 2]) -> Section {
         let control = Spread::of(&[0.9, 1.0, 1.1]);
@@ -358,6 +415,7 @@ mod tests {
             quantity,
             values: vec![values.to_vec()],
             rounds: vec![vec![1, 2, 3]],
+            limited_by_sender: vec![false],
             control,
             to_first: Vec::new(),
             steal: None,

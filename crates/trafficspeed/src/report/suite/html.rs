@@ -1,7 +1,8 @@
 //! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series where time matters.
 
 use super::{
-    Section, SuiteCampaign, findings, grouped, load_averages, published, sections, sentences, sweep, verdicts,
+    Section, SuiteCampaign, conditions, findings, grouped, load_averages, published, sections, sentences,
+    sweep, verdicts,
 };
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
@@ -16,7 +17,8 @@ pub fn html(campaign: &SuiteCampaign) -> String {
     let mut page = Page::new(&title, &title, &campaign.about);
     let problems: Vec<String> = campaign.problems();
     opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
-    for sentence in sentences(&verdicts(campaign)).into_iter().chain(load_averages(campaign)) {
+    let choices = sentences(&verdicts(campaign));
+    for sentence in choices.into_iter().chain(load_averages(campaign)).chain(conditions::of_parts(campaign)) {
         page.paragraph("", &sentence);
     }
     for (section, number) in sections(campaign).iter().zip(1..) {

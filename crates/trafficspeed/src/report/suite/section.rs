@@ -1,7 +1,8 @@
 //! One part of a suite's report: its cases side by side, a row for each system, and what says how far the figures go.
 
 use super::super::grid::Grid;
-use super::super::noise::far;
+use super::super::noise::far_beyond;
+use super::super::ratio;
 use crate::experiment::outcome::Taken;
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
 use crate::stats::{Spread, range};
@@ -12,6 +13,8 @@ use crate::unit::significant;
 const ALIKE: f64 = 1.5;
 /// Follows a figure that does not differ from that of the first system beyond the A/A spread.
 const NO_DIFFERENCE: &str = " ≈";
+/// Precedes a figure that the sender limited.
+const AT_LEAST: &str = "≥ ";
 
 /// One part of the report: cases with their quantities, for each system.
 pub struct Section {
@@ -31,6 +34,8 @@ pub struct SectionRow {
     pub values: Vec<Vec<f64>>,
     /// The round of each of these values: a measurement that broke leaves its round out.
     pub rounds: Vec<Vec<u32>>,
+    /// Whether a measurement of each system was limited by its sender: the median is a lower bound then.
+    pub limited_by_sender: Vec<bool>,
     /// A system's second measurement in each round divided by its first.
     pub control: Option<Spread>,
     /// The same for each system by the first one.
@@ -107,15 +112,23 @@ impl Section {
         grid
     }
 
-    /// Figures that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ without reason.
+    /// Rates that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ without reason, both by more than
+    /// a system from itself.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         for (at, label) in self.columns.iter().enumerate() {
-            for row in &self.rows {
+            for row in self.rows.iter().filter(|row| row.quantity.is_rate()) {
                 let name = row.head();
-                remarks.extend(far(&format!("{label}, {name}"), &row.values[at], significant));
-                let pair = self.over_ipv6(row).and_then(|other| row.spread(at).zip(other.spread(at)));
-                if let Some((v4, v6)) = pair.filter(|(v4, v6)| are_unlike(*v4, *v6)) {
+                remarks.extend(far_beyond(
+                    &format!("{label}, {name}"),
+                    row.same(),
+                    &row.values[at],
+                    significant,
+                ));
+                let Some(other) = self.over_ipv6(row) else { continue };
+                let same = row.same().max(other.same());
+                let pair = row.spread(at).zip(other.spread(at));
+                if let Some((v4, v6)) = pair.filter(|(v4, v6)| are_unlike(*v4, *v6, same)) {
                     let (v4, v6) = (v4.text(significant), v6.text(significant));
                     remarks.push(format!("Look at {label}, {name}: {v4} beside {v6} over IPv6"));
                 }
@@ -127,16 +140,14 @@ impl Section {
     /// The same quantity of the same case over IPv6, if `row` is one over IPv4.
     fn over_ipv6(&self, row: &SectionRow) -> Option<&SectionRow> {
         let case = format!("IPv6{}", row.case.strip_prefix("IPv4")?);
-        // Delays and losses near zero differ by their nature.
-        let is_rate =
-            matches!(row.quantity, Quantity::Throughput | Quantity::Transactions | Quantity::Packets);
-        self.rows.iter().find(|other| is_rate && other.case == case && other.quantity == row.quantity)
+        self.rows.iter().find(|other| other.case == case && other.quantity == row.quantity)
     }
 }
 
-fn are_unlike(one: Spread, other: Spread) -> bool {
+/// Whether two figures differ by more than those of one system, the highest of which is `same` times the lowest.
+fn are_unlike(one: Spread, other: Spread, same: f64) -> bool {
     let (high, low) = (one.median.max(other.median), one.median.min(other.median));
-    one.is_apart_from(other) && high > ALIKE * low
+    one.is_apart_from(other) && high > ALIKE.max(same) * low
 }
 
 impl SectionRow {
@@ -146,6 +157,7 @@ impl SectionRow {
             quantity,
             values: Vec::new(),
             rounds: Vec::new(),
+            limited_by_sender: Vec::new(),
             control: None,
             to_first: Vec::new(),
             steal: None,
@@ -171,6 +183,11 @@ impl SectionRow {
         self.to_first = all.iter().map(|these| ratios(these, all.first()?)).collect();
         self.rounds = all.iter().map(|values| values.iter().map(|(round, _)| *round).collect()).collect();
         self.values = all.iter().map(|values| values.iter().map(|(_, value)| *value).collect()).collect();
+        let is_limited = |label: &String| {
+            let mut mine = rows.iter().filter(|row| row.label == *label && row.error.is_none());
+            mine.any(|row| row.is_limited_by_sender(quantity))
+        };
+        self.limited_by_sender = columns.iter().map(is_limited).collect();
         let twice = rows.iter().find(|row| row.label.contains(AGAIN));
         self.control = twice.and_then(|row| ratios(&of(&row.label), &of(&row.label.replace(AGAIN, ""))));
         let taken = Taken::most(rows.iter().filter_map(|row| row.cpu.as_ref()));
@@ -187,13 +204,38 @@ impl SectionRow {
         Spread::of(self.values.get(column)?)
     }
 
-    /// A system's figure with its spread, and whether it differs from that of the first system.
+    /// Whether a system's figure is a lower bound: its sender could not send more.
+    pub fn is_limited_by_sender(&self, column: usize) -> bool {
+        self.limited_by_sender.get(column).copied().unwrap_or(false)
+    }
+
+    /// Whether a system differs from the first one; `None` if nothing says so: of a single round, and of figures that are lower bounds
+    /// if what they bound may be on the other side.
+    pub fn differs_from_first(&self, column: usize) -> Option<bool> {
+        let to_first = self.to_first.get(column).copied().flatten();
+        let differs = ratio::differs(to_first, self.control)?;
+        let is_higher = to_first.is_some_and(|ratio| ratio.median > 1.0);
+        let holds = match (self.is_limited_by_sender(column), self.is_limited_by_sender(0)) {
+            (false, false) => true,
+            (true, false) => differs && is_higher,
+            (false, true) => differs && !is_higher,
+            (true, true) => false,
+        };
+        holds.then_some(differs)
+    }
+
+    /// How many times as much one of two measurements of the same system gave at most, where one was measured twice.
+    fn same(&self) -> f64 {
+        self.control.map_or(1.0, Spread::widest_ratio)
+    }
+
+    /// A system's figure with its spread, whether it is a lower bound, and whether it differs from that of the first system.
     pub fn cell(&self, column: usize) -> String {
         let Some(spread) = self.spread(column) else { return "–".into() };
-        let to_first = self.to_first.get(column).copied().flatten().filter(|_| column > 0);
-        let is_within = to_first.zip(self.control).is_some_and(|(ratio, same)| ratio.is_within(same));
+        let bound = if self.is_limited_by_sender(column) { AT_LEAST } else { "" };
+        let is_within = column > 0 && self.differs_from_first(column) == Some(false);
         let mark = if is_within { NO_DIFFERENCE } else { "" };
-        format!("{}{mark}", spread.text(significant))
+        format!("{bound}{}{mark}", spread.text(significant))
     }
 
     /// The number of runs: from the fewest of a system to the most.
@@ -207,7 +249,47 @@ impl SectionRow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::generate::SearchOutcome;
     use crate::report::suite::tests::campaign;
+
+    /// Three rounds of two systems and of the second again, with `limited` of both found at what the sender could do.
+    fn bounded(mbit: [f64; 2], limited: [bool; 2]) -> SuiteCampaign {
+        let mut campaign = campaign();
+        let model = campaign.rows[0].clone();
+        let labels = ["plain routing", "aes-256-gcm", "aes-256-gcm (again)"];
+        let of = |(label, at): (&str, usize), repeat| {
+            let search = Some(SearchOutcome { limited_by_sender: limited[at], ..SearchOutcome::default() });
+            let mut row = Row { label: label.into(), repeat, search, ..model.clone() };
+            row.figures.as_mut().unwrap().received_bits_per_second = mbit[at] * 1e6;
+            row
+        };
+        let all = || labels.into_iter().zip([0, 1, 1]);
+        campaign.rows = (1..=3)
+            .flat_map(|round| all().map(move |named| (named, round)))
+            .map(|(named, round)| of(named, round))
+            .collect();
+        campaign
+    }
+
+    #[test]
+    fn what_the_sender_limited_is_a_lower_bound_and_a_difference_only_if_the_bound_makes_it_larger() {
+        for (mbit, limited, cells, differs) in [
+            ([100.0, 50.0], [false, false], ["100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
+            ([100.0, 50.0], [true, false], ["≥ 100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
+            ([100.0, 50.0], [false, true], ["100 (100–100)", "≥ 50.0 (50.0–50.0)"], None),
+            ([50.0, 100.0], [false, true], ["50.0 (50.0–50.0)", "≥ 100 (100–100)"], Some(true)),
+            ([50.0, 100.0], [true, false], ["≥ 50.0 (50.0–50.0)", "100 (100–100)"], None),
+            ([50.0, 50.0], [true, true], ["≥ 50.0 (50.0–50.0)", "≥ 50.0 (50.0–50.0)"], None),
+            ([50.0, 50.0], [false, true], ["50.0 (50.0–50.0)", "≥ 50.0 (50.0–50.0)"], None),
+            ([50.0, 50.0], [false, false], ["50.0 (50.0–50.0)", "50.0 (50.0–50.0) ≈"], Some(false)),
+        ] {
+            let section = sections(&bounded(mbit, limited)).remove(0);
+            let rates = &section.rows[0];
+            assert_eq!([rates.cell(0), rates.cell(1)], cells, "{limited:?}");
+            assert_eq!(rates.differs_from_first(1), differs, "{mbit:?} {limited:?}");
+            assert_eq!(section.rows[1].cell(0), "0.500 (0.500–0.500)", "a loss is no bound");
+        }
+    }
 
     #[test]
     fn a_single_round_neither_shows_a_difference_nor_that_there_is_none() {
