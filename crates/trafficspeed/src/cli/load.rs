@@ -9,14 +9,15 @@ use super::{IpVersion, OutputArgs, SystemArgs, seconds, seconds_or_none};
 use crate::experiment::generate::{LabPath, LoadPlan, MeasuredPath, NamedTask};
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
+use crate::lab::MAX_CLIENTS;
 use crate::load::congestion::CongestionControl;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
 use crate::load::tcp::{Job, MAX_STREAMS, Shape, Way};
 
-/// Rest between two round trips that are measured beside other load, in microseconds.
-const PING_PAUSE_US: u32 = 10_000;
+/// From one round trip to the next of those that are measured beside other load, in microseconds.
+const PING_EVERY_US: u32 = 10_000;
 /// Bytes of a datagram unless the user names another size: fits every path.
 const DATAGRAM_BYTES: u32 = 1200;
 /// Bytes of a paced TCP message unless the user names another size.
@@ -25,7 +26,7 @@ const MESSAGE_BYTES: u32 = 8192;
 const UDP_RATE: u64 = 1_000_000;
 
 /// Arguments that make no sense between real hosts: those about the lab and its systems.
-const LAB_ONLY: [&str; 17] = [
+const LAB_ONLY: [&str; 18] = [
     "priority",
     "no_control",
     "gateway_cpu",
@@ -41,6 +42,7 @@ const LAB_ONLY: [&str; 17] = [
     "mtu",
     "topology",
     "LinkArgs",
+    "clients",
     "to",
     "ip",
 ];
@@ -55,6 +57,10 @@ pub struct PathArgs {
     /// Or real hosts.
     #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
     pub hosts: HostsArgs,
+    /// Clients that measure at once, each with a partner of its own at the gateway (or behind it); figures are sums over all, and
+    /// each client does what the other options say.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
+    pub clients: u32,
     /// The other end: the gateway itself, or a second client behind it.
     #[arg(long, value_enum, default_value = "gateway")]
     pub to: RemoteEnd,
@@ -102,7 +108,7 @@ pub struct FlowArgs {
     /// Bytes of the socket buffers. K and M are understood.
     #[arg(short = 'w', long, value_parser = size)]
     pub window: Option<u32>,
-    /// Also measure round trips (UDP, 64 bytes, about 100 a second) beside the load.
+    /// Also measure round trips (UDP, 64 bytes, 100 a second, each when it is due) beside the load.
     #[arg(long)]
     pub ping: bool,
 }
@@ -166,6 +172,14 @@ impl PathArgs {
         if let Some(problem) = tasks.iter().find_map(|named| named.task.problem()) {
             return Err(problem);
         }
+        if self.clients > 1 && self.to == RemoteEnd::Client {
+            return Err(format!(
+                "--clients {} takes --to gateway: each client measures with a partner of its own there; for clients that measure with \
+                 each other: trafficspeed --clients {}",
+                self.clients,
+                self.clients.next_multiple_of(2),
+            ));
+        }
         let seconds = Duration::from_secs_f64;
         let path = self.hosts.host_pairs().map_or_else(
             || self.lab().map(|lab| MeasuredPath::Lab(Box::new(lab))),
@@ -174,6 +188,7 @@ impl PathArgs {
         Ok(LoadPlan {
             command,
             path,
+            clients: self.clients,
             tasks,
             ip: self.ip.number(),
             times: Times {
@@ -255,7 +270,7 @@ impl FlowArgs {
 
     fn with_ping(&self, mut tasks: Vec<NamedTask>) -> Vec<NamedTask> {
         if self.ping {
-            let task = exchange(Protocol::Udp, (64, 64), 1, PING_PAUSE_US);
+            let task = exchange(Protocol::Udp, (64, 64), 1, Some(PING_EVERY_US));
             tasks.push(NamedTask { name: "ping beside the load".into(), task });
         }
         tasks
@@ -266,9 +281,14 @@ fn named(protocol: &str, backward: bool) -> String {
     format!("{protocol} {}", if backward { "to the client" } else { "from the client" })
 }
 
-fn exchange(protocol: Protocol, (request, response): (u32, u32), streams: u32, pause_us: u32) -> Task {
+fn exchange(
+    protocol: Protocol,
+    (request, response): (u32, u32),
+    streams: u32,
+    every_us: Option<u32>,
+) -> Task {
     let sockets = Sockets::default();
-    Task::Exchange(Exchange { run_id: 0, seed: 1, protocol, streams, request, response, pause_us, sockets })
+    Task::Exchange(Exchange { run_id: 0, seed: 1, protocol, streams, request, response, every_us, sockets })
 }
 
 impl StreamArgs {
@@ -310,7 +330,7 @@ impl RrArgs {
     pub fn plan(&self) -> Result<LoadPlan, String> {
         let (protocol, word) = if self.udp { (Protocol::Udp, "UDP") } else { (Protocol::Tcp, "TCP") };
         let name = format!("{word} requests {}/{}", self.size.0, self.size.1);
-        let task = exchange(protocol, self.size, self.streams, 0);
+        let task = exchange(protocol, self.size, self.streams, None);
         self.path.plan("rr", vec![NamedTask { name, task }])
     }
 }
@@ -412,7 +432,18 @@ mod tests {
         let Task::Exchange(work) = &rr.tasks[0].task else { panic!("requests") };
         assert_eq!((work.request, work.response, work.streams), (516, 4, 3));
         let ping = plan("trafficspeed stream --ping").unwrap();
-        assert!(matches!(&ping.tasks[1].task, Task::Exchange(work) if work.pause_us == PING_PAUSE_US));
+        assert!(matches!(&ping.tasks[1].task, Task::Exchange(work) if work.every_us == Some(PING_EVERY_US)));
+    }
+
+    #[test]
+    fn each_client_of_several_does_what_one_would_do() {
+        let [one, many] =
+            ["", "--clients 5"].map(|more| plan(&format!("trafficspeed udp -b 4M -P 2 {more}")).unwrap());
+        assert_eq!((one.clients, many.clients), (1, 5));
+        assert_eq!(one.tasks[0].task, many.tasks[0].task);
+        for line in ["stream --ping", "rr -u", "udp --search", "stream --topology routers --gateway-cpu 1"] {
+            assert_eq!(plan(&format!("trafficspeed {line} --clients 254")).unwrap().clients, 254, "{line}");
+        }
     }
 
     #[test]
@@ -444,6 +475,10 @@ mod tests {
             ("trafficspeed udp --pair a=b --token-file t --delay 1ms", "cannot be used with"),
             ("trafficspeed udp --pair a=b --token-file t --to client", "cannot be used with '--to"),
             ("trafficspeed udp --pair a=b --pair c=d --token-file t --search", "single --pair"),
+            ("trafficspeed rr --pair a=b --token-file t --clients 2", "cannot be used with '--clients"),
+            ("trafficspeed rr --clients 3 --to client", "trafficspeed --clients 4"),
+            ("trafficspeed rr --clients 0", "1..=254"),
+            ("trafficspeed rr --clients 255", "1..=254"),
             ("trafficspeed udp -P 500", "1 to 128"),
             ("trafficspeed rr --size 5", "for example 516/4"),
             ("trafficspeed rr --size 0/4", "out of range"),

@@ -15,7 +15,7 @@ use crate::load::worker_pool::Reading;
 use crate::observe::HostInfo;
 
 /// The version of these messages. Both sides must have the same.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Longest measurement an agent accepts, in milliseconds: a day.
 pub const MAX_DURATION_MS: u64 = 86_400_000;
 /// Most samples of one measurement.

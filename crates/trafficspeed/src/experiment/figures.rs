@@ -6,8 +6,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::pair_run::{EndReports, IntervalSamples};
-use crate::coordinate::message::TaskEnd;
+use crate::coordinate::message::{Measurement, TaskEnd};
 use crate::load::delays::DelaySummary;
+use crate::load::message::Messages;
 use crate::load::task::Task;
 use crate::load::tcp::Way;
 
@@ -24,14 +25,14 @@ pub struct Figures {
     pub sent_per_second: Option<f64>,
     /// Requests answered per second.
     pub transactions_per_second: Option<f64>,
-    /// Messages that were sent, of those that count.
+    /// Messages that were sent, of those that count; of requests only where each leaves when it is due.
     pub messages: Option<u64>,
     /// Messages that never arrived.
     pub lost: Option<u64>,
     /// Their share, in percent.
     pub lost_percent: Option<f64>,
-    /// Of the messages that the rate asked for, those that arrived, in percent. A sender that gets no CPU skips what it
-    /// should have sent, and none of that is lost on the way; absent without a rate.
+    /// Of the messages that the rate asked for, those that arrived, in percent, at most 100. A sender that gets no CPU skips
+    /// what it should have sent, and none of that is lost on the way; absent without a rate.
     pub delivered_percent: Option<f64>,
     /// Messages that came twice.
     pub duplicates: Option<u64>,
@@ -118,10 +119,8 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
             if work.open_loop.is_some() {
                 both.iter().for_each(|(here, there)| figures.be_late(here, there));
             }
-            let asked = work.messages_per_second().map(|rate| rate * reports.ends[1 - to].seconds);
-            figures.delivered_percent = both
-                .zip(asked.filter(|asked| *asked > 0.0))
-                .map(|((_, there), asked)| 100.0 * there.found.messages_received as f64 / asked);
+            let of = |(here, there)| delivered_percent(work, &reports.ends[1 - to], here, there);
+            figures.delivered_percent = both.and_then(of);
         }
         Task::Exchange(_) | Task::Pages(_) => {
             figures.pages_ms.clone_from(&there.found.pages_ms);
@@ -129,6 +128,9 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
             figures.transactions_per_second = end(to).map(|end| per_second(end.window.received_messages, to));
             figures.timeouts = end(to).map(|end| end.found.timeouts);
             figures.round_trip.clone_from(&there.found.round_trip);
+            if matches!(task, Task::Exchange(work) if work.every_us.is_some()) {
+                end(to).into_iter().for_each(|end| figures.go_unanswered(end));
+            }
         }
     }
     figures
@@ -157,6 +159,27 @@ impl Figures {
             (sent > 0).then(|| 100.0 * (late + self.lost.unwrap_or(0)) as f64 / sent as f64);
         self.lateness.clone_from(&sender.found.lateness);
     }
+
+    /// Takes the requests that left when they were due: of these, and only these, some are lost without holding up the others.
+    fn go_unanswered(&mut self, asker: &TaskEnd) {
+        let (sent, lost) = (asker.found.messages_sent, asker.found.timeouts);
+        self.messages = Some(sent);
+        self.lost = Some(lost);
+        self.lost_percent = (sent > 0).then(|| 100.0 * lost as f64 / sent as f64);
+        self.lateness.clone_from(&asker.found.lateness);
+    }
+}
+
+/// Of the messages that the rate asked for while they counted, those that arrived, in percent.
+fn delivered_percent(work: &Messages, sender: &Measurement, here: &TaskEnd, there: &TaskEnd) -> Option<f64> {
+    let rate = work.messages_per_second().filter(|_| sender.seconds > 0.0)?;
+    // Messages count from the agreed instant on, however late the agent's first reading was.
+    let asked = rate * (sender.seconds + sender.late_ms / 1e3);
+    // A sender that was held up at the end of the warm-up makes up for it while messages count. Those were asked for, too: without
+    // them more than all would arrive.
+    let asked = asked.max(here.found.messages_sent as f64);
+    // A duplicate that comes very late is no longer known as one.
+    (asked > 0.0).then(|| (100.0 * there.found.messages_received as f64 / asked).min(100.0))
 }
 
 fn series(reports: &EndReports, at: usize, to: usize) -> Vec<Point> {
@@ -208,10 +231,9 @@ pub fn arrived(tasks: &[Task], reports: &EndReports) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::coordinate::message::{Measurement, Sample};
+    use crate::coordinate::message::Sample;
     use crate::experiment::pair_run::IntervalSamples;
     use crate::load::exchange::Exchange;
-    use crate::load::message::Messages;
     use crate::load::task::{Findings, Protocol, Sockets};
 
     fn messages(backward: bool) -> Task {
@@ -298,19 +320,63 @@ mod tests {
     }
 
     #[test]
-    fn transactions_are_those_of_the_end_that_asks() {
-        let task = Task::Exchange(Exchange {
+    fn no_more_than_was_asked_for_is_delivered_however_late_a_reading_or_a_sender_is() {
+        // 100 bytes at 784 kbit/s: 980 messages in the second, of which 990 were sent, ten of them late from the warm-up.
+        let mut task = messages(false);
+        let Task::Messages(work) = &mut task else { unreachable!() };
+        work.bits_per_second = Some(784_000);
+        let delivered = |task: &Task, reports: &EndReports| figures(task, 0, reports).delivered_percent;
+        let mut all = reports(sender(), receiver(), [1.0, 1.0]);
+        assert!((delivered(&task, &all).unwrap() - 100.0 * 970.0 / 990.0).abs() < 1e-9);
+        all.ends[1].tasks[0].found.messages_received = 995;
+        assert_eq!(delivered(&task, &all), Some(100.0));
+        let Task::Messages(work) = &mut task else { unreachable!() };
+        work.bits_per_second = Some(1_600_000);
+        all.ends[1].tasks[0].found.messages_received = 970;
+        (all.ends[0].seconds, all.ends[0].late_ms) = (0.75, 250.0);
+        assert!((delivered(&task, &all).unwrap() - 48.5).abs() < 1e-9, "a whole second counted");
+    }
+
+    #[test]
+    fn requests_that_leave_when_they_are_due_are_lost_without_an_answer() {
+        let mut end = sender();
+        end.found.timeouts = 99;
+        end.found.lateness = Some(DelaySummary { max_us: 3.0, ..DelaySummary::default() });
+        let of = |every_us| {
+            let Task::Exchange(work) = requests() else { unreachable!() };
+            let task = Task::Exchange(Exchange { every_us, ..work });
+            figures(&task, 0, &reports(end.clone(), receiver(), [1.0, 1.0]))
+        };
+        let due = of(Some(10_000));
+        assert_eq!(
+            (due.messages, due.lost, due.lost_percent, due.timeouts),
+            (Some(990), Some(99), Some(10.0), Some(99))
+        );
+        assert_eq!(due.lateness.map(|late| late.max_us), Some(3.0));
+        let waits = of(None);
+        assert_eq!(
+            (waits.messages, waits.lost, waits.lost_percent, waits.timeouts),
+            (None, None, None, Some(99))
+        );
+    }
+
+    fn requests() -> Task {
+        Task::Exchange(Exchange {
             run_id: 1,
             seed: 1,
             protocol: Protocol::Tcp,
             streams: 1,
             request: 1,
             response: 1,
-            pause_us: 0,
+            every_us: None,
             sockets: Sockets::default(),
-        });
+        })
+    }
+
+    #[test]
+    fn transactions_are_those_of_the_end_that_asks() {
         let reports = reports(receiver(), sender(), [2.0, 1.0]);
-        let figures = figures(&task, 0, &reports);
+        let figures = figures(&requests(), 0, &reports);
         assert_eq!(figures.transactions_per_second, Some(490.0));
         assert_eq!((figures.lost, figures.received_per_second), (None, None));
     }

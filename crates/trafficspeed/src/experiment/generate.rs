@@ -1,9 +1,11 @@
 //! The direct use of the generators: one kind of load through each system of the lab, repeated. (Between real hosts
 //! `hosts::load` does the same plan.)
 //!
+//! Several clients may measure at once (`clients`): then a task is that of all of them together, and each has its part of it.
 //! Systems take turns within each repetition, and each measurement gets a fresh lab. A search for the highest rate
 //! without loss makes its trials one after the other in the same lab.
 
+mod clients;
 pub mod search;
 
 use serde::{Deserialize, Serialize};
@@ -15,7 +17,7 @@ use super::hosts::host_pairs::{HostEnd, HostPairsPlan};
 use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
-use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
+use super::testbed::{ClientsTrial, RemoteEnd, Testbed, TestbedError, Trial};
 use super::turns::order;
 use crate::clock;
 use crate::coordinate::message::Measurement;
@@ -39,7 +41,9 @@ pub struct LoadPlan {
     /// `stream`, `rr` or `udp`.
     pub command: &'static str,
     pub path: MeasuredPath,
-    /// The tasks, all at once.
+    /// Clients that measure at once; of several, each has a partner at the gateway, and the figures are sums over all.
+    pub clients: u32,
+    /// The tasks of each client, all at once.
     pub tasks: Vec<NamedTask>,
     /// IP version inside the systems of the lab.
     pub ip: u8,
@@ -87,14 +91,26 @@ pub struct LoadCampaign {
 pub struct LoadSettings {
     /// Where the far end is; absent between real hosts.
     pub far: Option<RemoteEnd>,
+    /// Clients that measured at once.
+    #[serde(default = "one_client")]
+    pub clients: u32,
+    /// The congestion controls that were measured, one after the other.
+    #[serde(default)]
+    pub congestion: Vec<CongestionControl>,
     /// IP version of the measured connections.
     pub ip: u8,
     pub seconds: f64,
     pub warmup_seconds: f64,
     pub interval_seconds: f64,
+    /// The tasks of each client.
     pub tasks: Vec<NamedTask>,
     /// The loss that a search allows, in percent.
     pub search_loss_percent: Option<f64>,
+}
+
+/// As all measurements were before there was a choice.
+fn one_client() -> u32 {
+    1
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -112,7 +128,11 @@ pub struct LoadRun {
     pub facts: SystemInfo,
     /// The near and the far host, if they are real ones.
     pub hosts: Vec<HostEnd>,
+    /// Task by task; sums over all clients.
     pub figures: Vec<Figures>,
+    /// Of several clients, each one's own figures, client by client and task by task, without their course over time.
+    #[serde(default)]
+    pub by_client: Vec<Vec<Figures>>,
     pub cpu: Option<CpuUse>,
     /// Datagrams that the ends' kernels dropped at full sockets, the generator's and others.
     pub socket_drops: u64,
@@ -151,6 +171,13 @@ impl LoadRun {
         self.stopped_early = reports.stopped_early();
         self.faults = reports.faults();
     }
+
+    /// Takes what each client of several measured, where `tasks` are those of all clients together.
+    fn take_clients(&mut self, tasks: &[Task], reports: &[EndReports]) {
+        self.take(tasks, &clients::together(reports));
+        self.by_client = clients::figures(tasks, reports);
+        self.faults = clients::faults(reports, &self.by_client);
+    }
 }
 
 /// All tasks in one interval of a run.
@@ -166,6 +193,20 @@ pub struct Second<'a> {
 }
 
 impl LoadPlan {
+    /// The links of the lab under each congestion control.
+    fn links(&self, lab: &LabPath) -> Vec<LinkSettings> {
+        self.congestion.iter().map(|&congestion| LinkSettings { congestion, ..lab.links }).collect()
+    }
+
+    /// As [`check`], under each congestion control.
+    ///
+    /// # Errors
+    /// The first thing that is missing.
+    pub fn check(&self, lab: &LabPath) -> anyhow::Result<()> {
+        self.links(lab).into_iter().try_for_each(Lab::check)?;
+        check(&lab.subjects, &lab.programs, lab.links)
+    }
+
     /// The plan with TCP under one congestion control, and what tells it from the others in a label.
     pub(super) fn under(&self, congestion: CongestionControl) -> (Self, String) {
         let mut plan = Self { congestion: vec![congestion], ..self.clone() };
@@ -194,13 +235,19 @@ impl LoadPlan {
             MeasuredPath::Lab(lab) => Some(lab.far),
             MeasuredPath::Hosts(_) => None,
         };
+        let mut tasks = self.tasks.clone();
+        if let Some(first) = self.congestion.first() {
+            tasks.iter_mut().for_each(|named| named.task.set_congestion(*first));
+        }
         let settings = LoadSettings {
             far,
+            clients: self.clients,
+            congestion: self.congestion.clone(),
             ip,
             seconds: self.times.duration.as_secs_f64(),
             warmup_seconds: self.times.warmup.as_secs_f64(),
             interval_seconds: self.times.interval.as_secs_f64(),
-            tasks: self.tasks.clone(),
+            tasks,
             search_loss_percent: self.search,
         };
         let (command, runs) = (self.command.to_owned(), Vec::new());
@@ -241,7 +288,7 @@ pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> 
 
 /// Runs everything in the lab.
 pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Interrupt) -> LoadCampaign {
-    let mut campaign = plan.campaign(Environment::read(Some(lab.links)), plan.ip, progress);
+    let mut campaign = plan.campaign(Environment::of_each(&plan.links(lab)), plan.ip, progress);
     let all: Vec<_> =
         plan.congestion.iter().map(|&congestion| (congestion, plan.under(congestion))).collect();
     for repeat in 1..=plan.repeats {
@@ -279,17 +326,29 @@ fn measure(
 ) -> Result<(), TestbedError> {
     let system = subject.system(&lab.programs)?;
     let links = LinkSettings { congestion: run.congestion, ..lab.links };
-    let mut testbed = Testbed::build(system, lab.far, links, interrupt)?;
+    let mut testbed = match plan.clients {
+        1 => Testbed::build(system, lab.far, links, interrupt)?,
+        clients => Testbed::with_partners(system, clients, links, interrupt)?,
+    };
     run.facts = testbed.facts().clone();
     let ip = plan.ip;
     let mut attempt = |tasks: Vec<Task>, times: Times, run: &mut LoadRun| {
-        let trial = Trial { tasks, ip, times };
         let name = (run.label.clone(), run.repeat);
-        let on_interval =
-            |number, moment: &IntervalSamples| plan.report(progress, (&name.0, name.1), number, moment);
-        let measured = testbed.measure(&trial, on_interval, interrupt)?;
-        run.take(&trial.tasks, &measured.reports);
-        run.cpu = Some(measured.cpu);
+        let on_interval = |number: usize, moment: &IntervalSamples| {
+            plan.report(progress, (&name.0, name.1), number, moment);
+        };
+        if plan.clients == 1 {
+            let trial = Trial { tasks, ip, times };
+            let measured = testbed.measure(&trial, on_interval, interrupt)?;
+            run.take(&trial.tasks, &measured.reports);
+            run.cpu = Some(measured.cpu);
+        } else {
+            let trial = ClientsTrial { tasks: clients::parts(&tasks, plan.clients), ip, times };
+            let mut observer = clients::Gathered::new(plan.clients, on_interval);
+            let (reports, cpu) = testbed.measure_clients(&trial, &mut observer, interrupt)?;
+            run.take_clients(&tasks, &reports);
+            run.cpu = Some(cpu);
+        }
         Ok::<_, TestbedError>(())
     };
     search::or_once(plan, run, &mut attempt, interrupt)?;
@@ -308,4 +367,71 @@ pub fn fresh(task: &Task) -> Task {
         Task::Pages(work) => work.run_id = run_id,
     }
     task
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::tcp::{Job, Shape};
+
+    fn plan(congestion: &[&str]) -> LoadPlan {
+        let task = Task::Bulk(Job {
+            run_id: 0,
+            seed: 1,
+            streams: 1,
+            threads: 1,
+            write_bytes: 1_000,
+            verify: false,
+            congestion: CongestionControl::default(),
+            shape: Shape::default(),
+        });
+        LoadPlan {
+            command: "stream",
+            path: MeasuredPath::Lab(Box::new(lab())),
+            clients: 2,
+            tasks: vec![NamedTask { name: "TCP".into(), task }],
+            ip: 4,
+            times: Times::default(),
+            repeats: 1,
+            congestion: congestion.iter().map(|name| name.parse().unwrap()).collect(),
+            search: None,
+        }
+    }
+
+    fn lab() -> LabPath {
+        LabPath {
+            subjects: Vec::new(),
+            far: RemoteEnd::Gateway,
+            links: LinkSettings::default(),
+            programs: Programs::default(),
+        }
+    }
+
+    #[test]
+    fn every_congestion_control_is_checked_and_named() {
+        let plan = plan(&["reno", "nonsuch"]);
+        let names: Vec<String> =
+            plan.links(&lab()).iter().map(|links| links.congestion.to_string()).collect();
+        assert_eq!(names, ["reno", "nonsuch"]);
+        // Without root it is that which is missing first.
+        assert!(plan.check(&lab()).is_err());
+        let environment = Environment::of_each(&plan.links(&lab()));
+        let campaign = plan.campaign(environment, 4, &Progress::new(true));
+        let said = campaign.environment.links.unwrap();
+        assert!(said.contains("reno") && said.contains("nonsuch"), "{said}");
+        assert_eq!(campaign.settings.congestion, plan.congestion);
+        let first = campaign.settings.tasks[0].task.congestion();
+        assert_eq!(first.name(), "reno", "not the one that a task has before it is known");
+    }
+
+    #[test]
+    fn settings_of_before_there_was_a_choice_are_those_of_one_client() {
+        let settings = plan(&["cubic"]).campaign(Environment::default(), 4, &Progress::new(true)).settings;
+        assert_eq!(settings.clients, 2);
+        let mut value = serde_json::to_value(&settings).unwrap();
+        let fields = value.as_object_mut().unwrap();
+        assert!(fields.remove("clients").is_some() && fields.remove("congestion").is_some());
+        let read: LoadSettings = serde_json::from_value(value).unwrap();
+        assert_eq!((read.clients, read.congestion), (1, Vec::new()));
+    }
 }

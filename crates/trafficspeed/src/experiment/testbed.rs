@@ -5,21 +5,26 @@
 //!   near: client 1 ══ tunnel ══ gateway ══ tunnel ══ client 2 :far
 //! ```
 //!
-//! The near end connects, the far end listens. Many measurements can be made one after the other.
+//! The near end connects, the far end listens. Many measurements can be made one after the other. Where several clients measure
+//! at once, each has a far end of its own at the gateway, or on the host behind it.
 
 use std::path::Path;
+use std::time::Duration;
 
 pub use super::lab_agents::TestbedError;
 use super::lab_agents::{LabAgents, Schedule};
 use super::outcome::CpuUse;
 pub use super::outcome::RemoteEnd;
-use super::pair_run::{EndReports, IntervalSamples, LEAD, OnInterval, Times};
+use super::pair_run::{EndReports, IntervalSamples, LEAD, Observer, OnInterval, PairRun, Times};
 use super::tunnel;
 use crate::interrupt::Interrupt;
 use crate::lab::emulator::Emulator;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::task::Task;
 use crate::system::{System, SystemInfo};
+
+/// From the last connection to the start of several clients: enough for the command to reach every process of a busy machine.
+const CLIENTS_LEAD: Duration = Duration::from_millis(400);
 
 /// A system that is up, with its lab and agents.
 pub struct Testbed {
@@ -34,6 +39,16 @@ pub struct Testbed {
 #[derive(Clone, Debug)]
 pub struct Trial {
     pub tasks: Vec<Task>,
+    /// IP version inside.
+    pub ip: u8,
+    pub times: Times,
+}
+
+/// A measurement of several clients at once, each with its partner at the gateway.
+#[derive(Clone, Debug)]
+pub struct ClientsTrial {
+    /// The tasks of each client.
+    pub tasks: Vec<Vec<Task>>,
     /// IP version inside.
     pub ip: u8,
     pub times: Times,
@@ -161,16 +176,52 @@ impl Testbed {
         let pair = self.agents.pair((0, 1), trial.ip, &trial.tasks)?;
         let schedule = Schedule { lead: LEAD, times: trial.times };
         let mut observer = OnInterval(|_, number, moment: &IntervalSamples| on_interval(number, moment));
+        let (mut reports, cpu) = self.run(&[pair], schedule, &mut observer, interrupt)?;
+        Ok(TrialResult { reports: reports.pop().unwrap_or_default(), cpu })
+    }
+
+    /// Makes one measurement of all clients at once, in a testbed [with partners](Self::with_partners): the reports of each
+    /// client and its partner, in the order of the clients, and the CPU time of all.
+    ///
+    /// # Errors
+    /// As [`Testbed::measure`], also if a single one of the clients fails: the others would not be what was asked for.
+    pub fn measure_clients(
+        &mut self,
+        trial: &ClientsTrial,
+        observer: &mut dyn Observer,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<EndReports>, CpuUse), TestbedError> {
+        let clients = trial.tasks.len();
+        let pairs = trial
+            .tasks
+            .iter()
+            .zip(0..)
+            .map(|(tasks, client)| self.agents.pair((client, clients + client), trial.ip, tasks))
+            .collect::<Result<Vec<_>, _>>()?;
+        let schedule = Schedule { lead: CLIENTS_LEAD, times: trial.times };
+        self.run(&pairs, schedule, observer, interrupt)
+    }
+
+    fn run(
+        &mut self,
+        pairs: &[PairRun<'_>],
+        schedule: Schedule,
+        observer: &mut dyn Observer,
+        interrupt: &Interrupt,
+    ) -> Result<(Vec<EndReports>, CpuUse), TestbedError> {
         let system = self.system.as_ref();
-        let mut measured = self.agents.measure(system, &[pair], schedule, &mut observer, interrupt)?;
-        let result = measured.results.pop().unwrap_or_default();
-        if let Some(error) = result.error {
-            return Err(error.into());
+        let measured = self.agents.measure(system, pairs, schedule, observer, interrupt)?;
+        let mut reports = Vec::with_capacity(pairs.len());
+        for result in measured.results {
+            if let Some(error) = result.error {
+                return Err(error.into());
+            }
+            reports.push(result.reports);
         }
         if let Some(why) = tunnel::bypass(&measured.carried) {
             return Err(TestbedError::Bypassed(why));
         }
-        Ok(TrialResult { reports: result.reports, cpu: measured.cpu.unwrap_or_default() })
+        Ok((reports, measured.cpu.unwrap_or_default()))
     }
 }
 

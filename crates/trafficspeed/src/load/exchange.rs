@@ -1,9 +1,12 @@
 //! Requests and responses: one at a time on each stream, the round trip of every one recorded.
 //!
-//! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR). A UDP question
-//! that is not answered within [`ANSWER_TIMEOUT`] counts as a timeout, and so does one that is still not answered when the time ends
+//! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR); or each request leaves when
+//! it is due, whatever became of the ones before ([`when_due`]). A UDP question that waits for its turn and
+//! is not answered within [`ANSWER_TIMEOUT`] counts as a timeout, and so does one that is still not answered when the time ends
 //! and has waited longer than any other: a path that stalls and never recovers must not look better for it. The first bytes of a datagram, as many as
 //! both sizes allow up to 8, are the question's number: a late answer is not taken for the next one's.
+
+mod when_due;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -23,8 +26,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 pub const MAX_BYTES: u32 = 60_000;
 const NUMBER_BYTES: usize = 8;
 
+// Unknown fields are allowed: results of earlier versions hold a rest between an answer and the next question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Exchange {
     pub run_id: u64,
     /// Seed of the payload.
@@ -37,8 +40,10 @@ pub struct Exchange {
     pub request: u32,
     /// Bytes of a response.
     pub response: u32,
-    /// Rest between an answer and the next question, in microseconds.
-    pub pause_us: u32,
+    /// Microseconds from one request of a stream to the next, each of which leaves when it is due; absent: as soon as the one
+    /// before is answered. UDP only.
+    #[serde(default)]
+    pub every_us: Option<u32>,
     /// How the sockets are set up.
     pub sockets: Sockets,
 }
@@ -50,7 +55,15 @@ impl Exchange {
         if let Some(bytes) = wrong {
             return Some(format!("requests of {bytes} bytes asked for, 1 to {MAX_BYTES} are possible"));
         }
-        (self.pause_us > 10_000_000).then(|| "a pause of more than ten seconds asked for".to_owned())
+        let every_us = self.every_us?;
+        if self.protocol != Protocol::Udp || self.number_bytes() < NUMBER_BYTES {
+            return Some(format!(
+                "requests that leave when they are due asked for without UDP or with less than {NUMBER_BYTES} bytes"
+            ));
+        }
+        let (least, most) = when_due::EVERY_US.into_inner();
+        (!when_due::EVERY_US.contains(&every_us))
+            .then(|| format!("a request every {every_us} µs asked for, {least} to {most} are possible"))
     }
 
     fn number_bytes(&self) -> usize {
@@ -101,6 +114,9 @@ pub(super) fn ask_tcp(work: Exchange, mut socket: TcpStream) -> Work {
 
 /// As [`ask_tcp`], over UDP.
 pub(super) fn ask_udp(work: Exchange, socket: UdpSocket) -> Work {
+    if let Some(every_us) = work.every_us {
+        return when_due::ask_udp(work, every_us, socket);
+    }
     Box::new(move |stage| {
         let mut request = Payload::new(work.seed).chunk(0, 0, work.request as usize).to_vec();
         let mut buffer = vec![0; 65_536];
@@ -172,10 +188,6 @@ fn ask(
                 share.fault = silence.fault();
                 break;
             }
-        }
-        if work.pause_us > 0 {
-            let until = clock::now_ns() + u64::from(work.pause_us) * 1_000;
-            clock::sleep_until(until.min(stage.schedule.end_ns));
         }
     }
     share.round_trips = Some(round_trips);
@@ -324,7 +336,7 @@ mod tests {
             streams: 1,
             request: 1,
             response: 1,
-            pause_us: 0,
+            every_us: None,
             sockets: Sockets::default(),
         };
         let hand: Work = Box::new(move |stage| {

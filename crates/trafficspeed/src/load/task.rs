@@ -4,6 +4,8 @@
 //! have a [`Ready`] task, [`Ready::begin`] it at an agreed instant, read its sums while it is [`Running`], and
 //! finish it. Several tasks may run at once, for example round trips beside bulk data.
 
+mod clients;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! The report of the generators' own commands: a table for people, JSON with iperf3's names, CSV.
 
+pub mod clients;
+mod figures_csv;
 pub mod ratios;
 pub mod searched;
 
@@ -7,17 +9,16 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::csv;
 use super::grid::Grid;
 use super::noise::{far, percent};
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
 use crate::experiment::outcome::{CpuUse, Taken};
-use crate::load::delays::DelaySummary;
 use crate::load::task::{Protocol, Task};
 use crate::stats::{Spread, median};
 use crate::unit::Unit;
 use crate::unit::significant;
+pub use figures_csv::csv;
 
 /// The version of the JSON report's layout.
 const FORMAT: u32 = 1;
@@ -60,9 +61,12 @@ used.";
 pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) -> String {
     let mut text = String::new();
     let groups = groups(campaign);
+    let several = clients::title(campaign);
+    text.extend(several.iter().map(|title| format!("{title}\n")));
     if !groups.is_empty() {
         writeln!(text, "{}", grid(&groups, unit).text(width)).expect("writing to a string");
         writeln!(text, "{DEFINITIONS}").expect("writing to a string");
+        text.extend(several.map(|_| format!("{}\n", clients::DEFINITIONS)));
     }
     if let Some(grid) = ratios::grid(campaign) {
         writeln!(text, "{}\n{}", grid.text(width), ratios::DEFINITIONS).expect("writing to a string");
@@ -78,7 +82,7 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) 
         }
     }
     for run in &campaign.runs {
-        notes(&mut text, run);
+        notes(&mut text, campaign, run);
     }
     if campaign.interrupted {
         writeln!(text, "Interrupted: the figures are of what was measured until then.")
@@ -201,12 +205,13 @@ fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
             percent(taken.others),
         ]);
     }
-    grid
+    grid.without_empty()
 }
 
-fn notes(text: &mut String, run: &LoadRun) {
+fn notes(text: &mut String, campaign: &LoadCampaign, run: &LoadRun) {
     let name = format!("{}, run {}", run.label, run.repeat);
     let mut say = |line: String| writeln!(text, "{name}: {line}").expect("writing to a string");
+    clients::shares(campaign, run).into_iter().for_each(&mut say);
     if let Some(search) = &run.search {
         let limit = if search.limited_by_sender { "; the generator could not send more" } else { "" };
         let lowered = match search.steps_down {
@@ -316,6 +321,7 @@ pub fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
         "system": run.label,
         "subject": run.subject,
         "congestion": run.congestion,
+        "clients": campaign.settings.clients,
         "repeat": run.repeat,
         "timestamp": { "time": run.started },
         "facts": run.facts,
@@ -327,6 +333,7 @@ pub fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
         "generator_drops": run.generator_drops,
         "search": run.search,
         "tasks": tasks.map(|(named, figures)| task_json(campaign, named, figures)).collect::<Vec<_>>(),
+        "by_client": run.by_client,
     })
 }
 
@@ -342,7 +349,8 @@ fn task_json(campaign: &LoadCampaign, named: &NamedTask, figures: &Figures) -> V
         "name": named.name,
         "start": { "test_start": {
             "protocol": protocol,
-            "num_streams": streams,
+            // Those of all clients, whose figures these are.
+            "num_streams": streams * settings.clients,
             "blksize": length,
             "omit": settings.warmup_seconds,
             "duration": settings.seconds,
@@ -393,106 +401,12 @@ fn point_json(point: &Point) -> Value {
     })
 }
 
-const CSV_HEAD: [&str; 34] = [
-    "system",
-    "congestion",
-    "cipher",
-    "mtu",
-    "load",
-    "repeat",
-    "received_bits_per_second",
-    "sent_bits_per_second",
-    "received_per_second",
-    "sent_per_second",
-    "transactions_per_second",
-    "lost_percent",
-    "delivered_percent",
-    "duplicates",
-    "reordered",
-    "timeouts",
-    "jitter_us",
-    "variation_p50_us",
-    "variation_p95_us",
-    "variation_p99_us",
-    "delay_p50_us",
-    "delay_p99_us",
-    "delay_max_us",
-    "round_trip_p50_us",
-    "round_trip_p99_us",
-    "round_trip_max_us",
-    "searched_packets_per_second",
-    "searched_limited_by_sender",
-    "gateway_cpu_seconds",
-    "client_cpu_seconds",
-    "generator_cpu_seconds",
-    "steal_percent",
-    "others_percent",
-    "whole",
-];
-
-/// One line for each task of each run.
-pub fn csv(campaign: &LoadCampaign) -> String {
-    let tasks = &campaign.settings.tasks;
-    let of = |run: &'_ LoadRun| -> Vec<_> {
-        let cells = |(named, figures)| (csv_cells(run, named, figures), &campaign.environment);
-        tasks.iter().zip(&run.figures).map(cells).collect()
-    };
-    csv::with_place(CSV_HEAD, campaign.runs.iter().flat_map(of))
-}
-
-fn csv_cells(run: &LoadRun, named: &NamedTask, figures: &Figures) -> [String; 34] {
-    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
-    let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
-    let variation = |share: f64| number(figures.variation.as_ref().map(|all| all.at(share)));
-    let [delay, trip] = [&figures.delay, &figures.round_trip].map(|delays| {
-        let of = |figure: fn(&DelaySummary) -> f64| number(delays.as_ref().map(figure));
-        [of(|delay| delay.p50_us), of(|delay| delay.p99_us), of(|delay| delay.max_us)]
-    });
-    let [delay_p50, delay_p99, delay_max] = delay;
-    let [trip_p50, trip_p99, trip_max] = trip;
-    [
-        run.label.clone(),
-        run.congestion.to_string(),
-        run.facts.cipher.clone(),
-        run.facts.mtu.map_or_else(String::new, |mtu| mtu.to_string()),
-        named.name.clone(),
-        run.repeat.to_string(),
-        number(Some(figures.received_bits_per_second)),
-        number(Some(figures.sent_bits_per_second)),
-        number(figures.received_per_second),
-        number(figures.sent_per_second),
-        number(figures.transactions_per_second),
-        number(figures.lost_percent),
-        number(figures.delivered_percent),
-        count(figures.duplicates),
-        count(figures.reordered),
-        count(figures.timeouts),
-        number(figures.jitter_us),
-        variation(0.5),
-        variation(0.95),
-        variation(0.99),
-        delay_p50,
-        delay_p99,
-        delay_max,
-        trip_p50,
-        trip_p99,
-        trip_max,
-        number(run.search.as_ref().map(|search| search.packets_per_second)),
-        run.search.as_ref().map_or_else(String::new, |search| search.limited_by_sender.to_string()),
-        number(run.cpu.map(|cpu| cpu.gateway)),
-        number(run.cpu.map(|cpu| cpu.clients)),
-        number(run.cpu.map(|cpu| cpu.generators)),
-        number(run.cpu.and_then(|cpu| cpu.steal_percent())),
-        number(run.cpu.and_then(|cpu| cpu.foreign_percent())),
-        run.is_whole().to_string(),
-    ]
-}
-
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
     use crate::experiment::environment::Environment;
     use crate::experiment::generate::LoadSettings;
+    use crate::load::delays::DelaySummary;
     use crate::load::message::Messages;
     use crate::load::task::Sockets;
     use crate::observe::HostCpu;
@@ -544,6 +458,8 @@ pub(crate) mod samples {
             command: "udp".into(),
             settings: LoadSettings {
                 far: None,
+                clients: 1,
+                congestion: Vec::new(),
                 ip: 4,
                 seconds: 1.0,
                 warmup_seconds: 0.1,
@@ -568,6 +484,7 @@ mod tests {
     use super::super::grid::NARROW;
     use super::*;
     use crate::experiment::generate::search::SearchOutcome;
+    use crate::load::delays::DelaySummary;
 
     #[test]
     fn repeats_are_one_row_with_their_spread_and_what_shared_the_machine() {

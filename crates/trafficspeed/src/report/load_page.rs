@@ -2,7 +2,7 @@
 
 use super::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
 use super::html::{machine, opening};
-use super::load::{ratios, searched};
+use super::load::{clients, ratios, searched};
 use super::page::{Page, Picture};
 use crate::experiment::figures::{self, Figures};
 use crate::experiment::generate::{LoadCampaign, LoadRun};
@@ -11,14 +11,19 @@ use crate::experiment::generate::{LoadCampaign, LoadRun};
 pub fn html(campaign: &LoadCampaign) -> String {
     let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();
     let settings = &campaign.settings;
+    let several = clients::title(campaign).map_or_else(String::new, |title| format!(" {title}."));
     let lead = format!(
-        "{} through each system, {} s after {} s of warm-up, IPv{}.",
+        "{} through each system, {} s after {} s of warm-up, IPv{}.{several}",
         names.join(", "),
         settings.seconds,
         settings.warmup_seconds,
         settings.ip
     );
-    let mut page = Page::new(&format!("trafficspeed {}", campaign.command), "trafficspeed", &lead);
+    let title = match settings.clients {
+        1 => format!("trafficspeed {}", campaign.command),
+        clients => format!("trafficspeed {}, {clients} clients", campaign.command),
+    };
+    let mut page = Page::new(&title, "trafficspeed", &lead);
     let problems: Vec<String> = campaign.runs.iter().flat_map(problems).collect();
     opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
@@ -26,6 +31,15 @@ pub fn html(campaign: &LoadCampaign) -> String {
     let figures = super::load::figures(campaign, None);
     page.table(&figures.head.iter().map(String::as_str).collect::<Vec<_>>(), figures.rows);
     page.notes(super::load::DEFINITIONS.lines());
+    if settings.clients > 1 {
+        page.notes(clients::DEFINITIONS.lines());
+        let of = |run: &LoadRun| -> Vec<String> {
+            let shares = clients::shares(campaign, run).into_iter();
+            shares.map(|share| format!("{}, run {}: {share}", run.label, run.repeat)).collect()
+        };
+        let shares: Vec<String> = campaign.runs.iter().flat_map(of).collect();
+        page.notes(shares.iter().map(String::as_str));
+    }
     if let Some(ratios) = ratios::grid(campaign) {
         page.section("Differences");
         page.table(&ratios.head.iter().map(String::as_str).collect::<Vec<_>>(), ratios.rows);

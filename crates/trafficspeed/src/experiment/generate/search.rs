@@ -16,7 +16,7 @@ use crate::load::task::Task;
 /// How near the limits of a search come.
 pub const RESOLUTION: f64 = 0.02;
 /// A sender that reaches less of the rate it was told than this was itself the limit.
-const LEAST_SENT: f64 = 0.97;
+pub(in crate::experiment) const LEAST_SENT: f64 = 0.97;
 /// The longest that a single trial of a search warms up.
 const SEARCH_WARMUP: Duration = Duration::from_millis(200);
 
@@ -76,7 +76,7 @@ pub struct SearchTrial {
     pub carried: bool,
 }
 
-/// Measures tasks for a time and puts what came out into the run.
+/// Measures the tasks of all clients together for a time and puts what came out into the run.
 pub type Attempt<'a, E> = dyn FnMut(Vec<Task>, Times, &mut LoadRun) -> Result<(), E> + 'a;
 
 /// Measures the plan's tasks once, at the rate that a search finds if the plan says so.
@@ -89,7 +89,8 @@ pub fn or_once<E>(
     attempt: &mut Attempt<'_, E>,
     interrupt: &Interrupt,
 ) -> Result<(), E> {
-    let mut tasks: Vec<Task> = plan.tasks.iter().map(|named| fresh(&named.task)).collect();
+    let all = plan.tasks.iter().map(|named| fresh(&named.task.of_clients(plan.clients)));
+    let mut tasks: Vec<Task> = all.collect();
     let Some(allowed_percent) = plan.search else { return attempt(tasks, plan.times, run) };
     let search = Search { allowed_percent, resolution: RESOLUTION, trial_seconds: None };
     let mut trial = |task: &Task, times| {
@@ -150,7 +151,7 @@ impl Search {
     }
 }
 
-/// `task` at a payload rate of all its streams together.
+/// `task` at a payload rate of all its streams together, those of all clients.
 fn at_rate(task: &Task, rate: Option<f64>) -> Task {
     let mut task = fresh(task);
     if let Task::Messages(work) = &mut task {
@@ -322,6 +323,16 @@ mod tests {
             (offered - 125_000.0).abs() < 1e-6 && (delivered - 0.3).abs() < 1e-6,
             "{offered} {delivered}"
         );
+    }
+
+    #[test]
+    fn a_rate_is_that_of_all_clients_together_and_split_equally() {
+        let found = SearchOutcome { asked_bits_per_second: Some(12e6), ..SearchOutcome::default() };
+        let all = found.task(&task().of_clients(4));
+        for number in 0..4 {
+            let Task::Messages(work) = all.of_one(4, number) else { unreachable!() };
+            assert_eq!((work.streams, work.bits_per_second), (1, Some(3_000_000)));
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ fn exchange(protocol: Protocol, request: u32, response: u32) -> Exchange {
         streams: 2,
         request,
         response,
-        pause_us: 0,
+        every_us: None,
         sockets: Sockets::default(),
     }
 }
@@ -147,10 +147,16 @@ fn every_question_has_its_answer_and_its_round_trip() {
 }
 
 #[test]
-fn a_pause_bounds_the_questions() {
-    let work = Exchange { pause_us: 20_000, streams: 1, ..exchange(Protocol::Udp, 64, 64) };
-    let [_, asks] = run_until(&Task::Exchange(work), |ends| ends[1].1.messages_sent > 0);
-    assert!((1..=16).contains(&asks.1.messages_sent), "{}", asks.1.messages_sent);
+fn questions_that_are_due_all_leave_and_all_count() {
+    let work = Exchange { every_us: Some(20_000), ..exchange(Protocol::Udp, 64, 64) };
+    // One every 20 ms for 300 ms on each of two streams, however busy the machine is.
+    let [answers, asks] = run(&Task::Exchange(work));
+    let found = &asks.1;
+    assert_eq!(found.messages_sent, 30, "{found:?}");
+    let trips = found.round_trip.as_ref().map_or(0, |trips| trips.count);
+    assert_eq!(trips + found.timeouts, 30, "{found:?}");
+    assert_eq!(found.lateness.as_ref().map(|late| late.count), Some(30));
+    assert!(found.faults.is_empty() && answers.1.faults.is_empty(), "{found:?} {answers:?}");
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! What is said of a measurement of several clients at once: how many they are, and what each of them had.
+
+use super::rate;
+use crate::experiment::figures::Figures;
+use crate::experiment::generate::{LoadCampaign, LoadRun};
+use crate::lab::topology::Topology;
+use crate::stats::{Spread, jain};
+use crate::unit::significant;
+
+/// Stands below the table of several clients.
+pub const DEFINITIONS: &str = "\
+Of several clients: throughput, messages and transactions are sums over all of them, lost and delivered are of these sums, jitter \
+is the mean.
+Delays are each client's own, since percentiles do not add up; those of each client are in the JSON report (`by_client`).
+An offered rate is that of all clients together, split equally.";
+
+/// Names the clients, if there are several.
+pub fn title(campaign: &LoadCampaign) -> Option<String> {
+    let clients = campaign.settings.clients;
+    let place = match campaign.environment.topology {
+        Some(Topology::Routers) => "on the host behind the gateway",
+        Some(Topology::Direct) | None => "at the gateway",
+    };
+    (clients > 1).then(|| format!("{clients} clients at once, each with a partner of its own {place}"))
+}
+
+/// For each load what the clients of a run had, in words; nothing of one client.
+pub fn shares(campaign: &LoadCampaign, run: &LoadRun) -> Vec<String> {
+    let of = |at: usize| -> Option<String> {
+        let each: Vec<&Figures> = run.by_client.iter().filter_map(|own| own.get(at)).collect();
+        let name = &campaign.settings.tasks.get(at)?.name;
+        Some(format!("{name}: {}", share(&each)?))
+    };
+    (0..run.figures.len()).filter_map(of).collect()
+}
+
+fn share(each: &[&Figures]) -> Option<String> {
+    let answered: Option<Vec<f64>> = each.iter().map(|figures| figures.transactions_per_second).collect();
+    let (values, show): (Vec<f64>, fn(f64) -> String) = match answered {
+        Some(answered) => (answered, |each| format!("{each:.0} transactions/s")),
+        None => {
+            let received = each.iter().map(|figures| figures.received_bits_per_second);
+            (received.collect(), |bits| rate(None, bits))
+        }
+    };
+    let spread = Spread::of(&values)?;
+    let fairness = jain(&values).map_or_else(String::new, |index| format!(" (Jain's index {index:.3})"));
+    let late: Vec<f64> = each.iter().filter_map(|figures| Some(figures.delay_of()?.p99_us)).collect();
+    let delays = Spread::of(&late).map_or_else(String::new, |late| {
+        format!(
+            "; 99 % of its delays were at most {} to {} µs",
+            significant(late.low),
+            significant(late.high)
+        )
+    });
+    Some(format!("each client had {} to {}{fairness}{delays}", show(spread.low), show(spread.high)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{json, run_json, samples, table};
+    use super::*;
+    use crate::load::delays::DelaySummary;
+    use crate::report::load_page;
+
+    /// Three runs of two systems with two clients, of which the second has three times as much as the first.
+    fn campaign() -> LoadCampaign {
+        let mut campaign = samples::campaign(4e9);
+        campaign.settings.clients = 2;
+        for run in &mut campaign.runs {
+            let client = |bits: f64, p99_us: f64| Figures {
+                received_bits_per_second: bits,
+                delay: Some(DelaySummary { p99_us, ..DelaySummary::default() }),
+                ..Figures::default()
+            };
+            run.by_client = vec![vec![client(1e9, 250.0)], vec![client(3e9, 900.0)]];
+            (run.figures[0].delay, run.figures[0].variation) = (None, None);
+        }
+        campaign
+    }
+
+    #[test]
+    fn several_clients_are_named_and_what_each_had_is_said() {
+        let mut campaign = campaign();
+        let text = table(&campaign, None, None);
+        assert!(
+            text.starts_with("2 clients at once, each with a partner of its own at the gateway\n"),
+            "{text}"
+        );
+        let share = "UDP from the client: each client had 1.00 Gbit/s to 3.00 Gbit/s (Jain's index 0.800); 99 % of its delays were \
+                     at most 250 to 900 µs";
+        assert_eq!(text.matches(share).count(), campaign.runs.len(), "{text}");
+        assert!(text.contains(DEFINITIONS) && !text.contains("p99, µs"), "{text}");
+        let page = load_page::html(&campaign);
+        assert!(
+            page.contains("trafficspeed udp, 2 clients") && page.contains("percentiles do not add up"),
+            "{page}"
+        );
+        assert!(page.contains("each client had 1.00 Gbit/s"), "{page}");
+        campaign.environment.topology = Some(Topology::Routers);
+        assert!(title(&campaign).unwrap().ends_with("on the host behind the gateway"));
+        for run in &mut campaign.runs {
+            let clients = run.by_client.iter_mut().flatten();
+            clients.for_each(|figures| figures.transactions_per_second = Some(90.0));
+        }
+        assert!(
+            shares(&campaign, &campaign.runs[0])[0].contains("had 90 transactions/s to 90 transactions/s")
+        );
+    }
+
+    #[test]
+    fn json_has_the_number_of_clients_all_their_streams_and_the_figures_of_each() {
+        let campaign = campaign();
+        let report = json(&campaign);
+        assert_eq!(report["settings"]["clients"], 2);
+        let run = run_json(&campaign, &campaign.runs[0]);
+        assert_eq!(
+            (&run["clients"], &run["tasks"][0]["start"]["test_start"]["num_streams"]),
+            (&2.into(), &2.into())
+        );
+        assert_eq!(run["by_client"][1][0]["received_bits_per_second"], 3e9);
+    }
+
+    #[test]
+    fn one_client_is_told_as_before() {
+        let campaign = samples::campaign(4e9);
+        assert_eq!((title(&campaign), shares(&campaign, &campaign.runs[0])), (None, Vec::new()));
+        let text = table(&campaign, None, None);
+        assert!(!text.contains("clients at once") && !text.contains("Of several clients"), "{text}");
+        assert!(!load_page::html(&campaign).contains("Of several clients"));
+    }
+}
