@@ -5,6 +5,8 @@
 //! with its [`Profile`], a variant of [`Kind`] and its line in [`Kind::profile`]; the command line, the labels and
 //! `trafficspeed doctor` follow from the profile.
 
+pub mod buffers;
+pub mod cipher;
 pub mod command;
 pub mod daemon;
 pub mod folder;
@@ -30,6 +32,7 @@ use crate::lab::{Lab, LabError};
 use program::Program;
 use wireguard::implementation;
 
+pub use cipher::Cipher;
 pub use program::Programs;
 
 /// How the label of a system's second measurement ends.
@@ -129,6 +132,12 @@ impl Kind {
         }
     }
 
+    /// A cipher that it does not have: its name, and why that is so if there is a reason.
+    fn lacks(self, cipher: Cipher) -> String {
+        let why = cipher.reason_against(self).map(|why| format!(" ({why})"));
+        format!("{}{}", cipher.name(), why.unwrap_or_default())
+    }
+
     /// The ciphers that it can be told to use, in words.
     fn offered(self) -> String {
         let offered: Vec<&str> = self.profile().ciphers.iter().map(|cipher| cipher.name()).collect();
@@ -155,54 +164,6 @@ pub struct Profile {
     pub has_priority: bool,
     /// Makes the adapter, not yet up.
     pub adapter: fn(&Programs, Subject) -> Box<dyn System>,
-}
-
-/// How packets are protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Cipher {
-    /// The system's own choice.
-    Auto,
-    /// AES-128-GCM.
-    #[value(name = "aes-128-gcm")]
-    #[serde(rename = "aes-128-gcm")]
-    Aes128Gcm,
-    /// AES-256-GCM.
-    #[value(name = "aes-256-gcm")]
-    #[serde(rename = "aes-256-gcm")]
-    Aes256Gcm,
-    /// ChaCha20-Poly1305.
-    #[value(name = "chacha20-poly1305")]
-    #[serde(rename = "chacha20-poly1305")]
-    ChaCha20Poly1305,
-    /// No encryption; for the laboratory only.
-    None,
-    /// Authentication without encryption; for the laboratory only.
-    AuthOnly,
-    /// AES-256-CBC with HMAC-SHA-256; for the laboratory only.
-    #[value(name = "aes-256-cbc-hmac-sha-256")]
-    #[serde(rename = "aes-256-cbc-hmac-sha-256")]
-    Aes256CbcHmacSha256,
-}
-
-impl Cipher {
-    /// Its name on the command line and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Aes128Gcm => "aes-128-gcm",
-            Self::Aes256Gcm => "aes-256-gcm",
-            Self::ChaCha20Poly1305 => "chacha20-poly1305",
-            Self::None => "none",
-            Self::AuthOnly => "auth-only",
-            Self::Aes256CbcHmacSha256 => "aes-256-cbc-hmac-sha-256",
-        }
-    }
-
-    /// Whether vpnd refuses it outside a laboratory.
-    pub fn is_lab_only(self) -> bool {
-        matches!(self, Self::None | Self::AuthOnly | Self::Aes256CbcHmacSha256)
-    }
 }
 
 /// What a system may ask of the kernel's scheduler.
@@ -309,10 +270,11 @@ impl Subject {
             }
         }
         let sentence = |kind: Kind| {
-            let mut lacks: Vec<&str> = Vec::new();
+            let mut lacks: Vec<String> = Vec::new();
             for subject in left_out.iter().filter(|subject| subject.kind == kind) {
-                if !lacks.contains(&subject.cipher.name()) {
-                    lacks.push(subject.cipher.name());
+                let lacking = kind.lacks(subject.cipher);
+                if !lacks.contains(&lacking) {
+                    lacks.push(lacking);
                 }
             }
             let what = if kept.iter().any(|subject| subject.kind == kind) {
@@ -359,8 +321,8 @@ impl Subject {
         if self.has_cipher() {
             return Ok((profile.adapter)(programs, self));
         }
-        let (label, cipher) = (profile.label, self.cipher.name());
-        Err(SystemError::Missing(format!("{label} has no {cipher}; {}", self.kind.offered())))
+        let (label, lacking) = (profile.label, self.kind.lacks(self.cipher));
+        Err(SystemError::Missing(format!("{label} has no {lacking}; {}", self.kind.offered())))
     }
 
     /// Says what is missing for it, before anything is changed.
@@ -439,11 +401,26 @@ pub trait System {
     /// [`SystemError::Missing`].
     fn check(&self) -> Result<(), SystemError>;
 
-    /// Brings it up in `lab` and returns the clients' addresses in order; gives up once interrupted.
+    /// Brings it up in `lab` as its makers mean it, and returns the clients' addresses in order; gives up once interrupted.
     ///
     /// # Errors
     /// Any of [`SystemError`]; `down` is called in any case.
-    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError>;
+    fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError>;
+
+    /// Adds a remark to its account.
+    fn remark(&mut self, note: String);
+
+    /// Brings it up and gives it the buffers that all systems have; no adapter has another way to be measured.
+    ///
+    /// # Errors
+    /// Any of [`SystemError`]; `down` is called in any case.
+    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+        let addresses = self.bring_up(lab, interrupt)?;
+        if let Some(exception) = buffers::equalise(lab)? {
+            self.remark(exception);
+        }
+        Ok(addresses)
+    }
 
     /// Makes the gateway itself reachable through the system, which is up, and returns where. `None`: at the addresses of the
     /// device by which the gateway reaches the clients.
@@ -575,13 +552,5 @@ mod tests {
         let error = SystemError::Start { what: "vpnd did not come up".into(), log: "one\ntwo\n".into() };
         assert_eq!(error.to_string(), "vpnd did not come up; its log ends:\n    | one\n    | two");
         assert_eq!(SystemError::Start { what: "x".into(), log: " ".into() }.to_string(), "x");
-    }
-
-    #[test]
-    fn cipher_names_agree_with_the_command_line_and_json() {
-        for cipher in Cipher::value_variants() {
-            assert_eq!(cipher.to_possible_value().unwrap().get_name(), cipher.name());
-            assert_eq!(serde_json::to_value(cipher).unwrap(), cipher.name());
-        }
     }
 }

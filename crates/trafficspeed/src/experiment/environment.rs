@@ -6,9 +6,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock;
 use crate::lab::LinkSettings;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::topology::Topology;
+use crate::load::congestion::CongestionControl;
 use crate::observe;
 use crate::observe::HostInfo;
+use crate::system::buffers;
+
+/// The sysctls that bear on sockets and so on every figure, as their paths below /proc/sys.
+const SYSCTLS: [&str; 11] = [
+    "net/ipv4/tcp_rmem",
+    "net/ipv4/tcp_wmem",
+    "net/ipv4/tcp_available_congestion_control",
+    "net/ipv4/tcp_allowed_congestion_control",
+    "net/ipv4/tcp_congestion_control",
+    "net/core/rmem_max",
+    "net/core/wmem_max",
+    "net/core/rmem_default",
+    "net/core/wmem_default",
+    "net/core/netdev_max_backlog",
+    "net/core/default_qdisc",
+];
 
 /// Where and how a campaign ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -26,21 +44,31 @@ pub struct Environment {
     /// Where the lab's measuring hosts are; absent between real hosts.
     #[serde(default)]
     pub topology: Option<Topology>,
-    /// The host's sysctls that bear on TCP.
+    /// The CPU time that the VPN's programs at the gateway got at most.
+    #[serde(default)]
+    pub gateway_cpu: Option<CpuLimit>,
+    /// The host's sysctls that bear on sockets.
     pub sysctls: Vec<(String, String)>,
 }
 
 impl Environment {
     pub fn read(links: Option<LinkSettings>) -> Self {
+        Self::of_each(links.as_slice())
+    }
+
+    /// The same of labs one after the other, whose links may differ in MTU and congestion control: all of these are named.
+    pub fn of_each(all: &[LinkSettings]) -> Self {
+        let links = all.first();
         Self {
             host: HostInfo::read(),
             cpu_flags: observe::cipher_cpu_flags(),
             memory_mib: memory_mib(),
             command_line: command_line(),
             started: clock::wall_text(),
-            links: links.map(describe),
+            links: describe(all),
             topology: links.map(|links| links.topology),
-            sysctls: ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem", "net/ipv4/tcp_available_congestion_control"]
+            gateway_cpu: links.and_then(|links| links.gateway_cpu),
+            sysctls: SYSCTLS
                 .into_iter()
                 .filter_map(|name| Some((name.replace('/', "."), sysctl(name)?)))
                 .collect(),
@@ -62,31 +90,49 @@ pub fn sysctl(path: &str) -> Option<String> {
     Some(text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-fn describe(links: LinkSettings) -> String {
+/// The texts that differ, in their order.
+fn distinct(texts: impl Iterator<Item = String>) -> String {
+    let mut all: Vec<String> = Vec::new();
+    for text in texts {
+        if !all.contains(&text) {
+            all.push(text);
+        }
+    }
+    all.join(", then ")
+}
+
+/// The links of labs that differ in MTU and congestion control at most.
+fn describe(all: &[LinkSettings]) -> Option<String> {
+    let links = all.first()?;
     let offload = if !links.sends_single_packets() {
         "segmentation offload on (64 KiB super-packets cross whole)"
     } else {
         "segmentation offload off (frames cross one by one, gathered by the receiver)"
     };
-    let (congestion, inherited) = (links.congestion, links.congestion.in_namespaces());
-    let tunnels = if congestion == inherited {
-        " and of TCP of the VPNs themselves".to_owned()
-    } else {
-        format!(
-            "; VPNs over TCP have {inherited}, since this machine lets namespaces choose no other (to change that: sysctl -w \
-             net.ipv4.tcp_allowed_congestion_control='reno {inherited} {congestion}')"
-        )
-    };
+    let mtus = distinct(all.iter().map(|links| links.mtu.to_string()));
+    let congestion = distinct(all.iter().map(|links| describe_congestion(links.congestion)));
     let plain = format!(
-        "links between network namespaces, MTU {}, {offload}; congestion control of the measured connections: {congestion}{tunnels}",
-        links.mtu
+        "links between network namespaces, MTU {mtus}, {offload}; congestion control of the measured connections: {congestion}"
     );
     let plain = match links.gateway_cpu {
         Some(limit) => format!("{plain}; the VPN's programs at the gateway limited to {limit}"),
         None => plain,
     };
     let plain = links.emulation.map_or(plain.clone(), |emulation| format!("{plain}; emulated: {emulation}"));
-    links.topology.method().map_or(plain.clone(), |method| format!("{plain}; {method}"))
+    let plain = format!("{plain}; {}", buffers::METHOD);
+    Some(links.topology.method().map_or(plain.clone(), |method| format!("{plain}; {method}")))
+}
+
+/// A congestion control, and which one TCP of the VPNs has then.
+fn describe_congestion(congestion: CongestionControl) -> String {
+    let inherited = congestion.in_namespaces();
+    if congestion == inherited {
+        return format!("{congestion} and of TCP of the VPNs themselves");
+    }
+    format!(
+        "{congestion}; VPNs over TCP have {inherited}, since this machine lets namespaces choose no other (to change that: sysctl -w \
+         net.ipv4.tcp_allowed_congestion_control='reno {inherited} {congestion}')"
+    )
 }
 
 fn memory_mib() -> u64 {
@@ -138,9 +184,37 @@ mod tests {
                 .as_ref()
                 .is_some_and(|text| text.contains("MTU 1500") && text.contains("offload off"))
         );
+        assert!(environment.links.as_ref().is_some_and(|text| text.contains(buffers::METHOD)));
+        assert!(environment.sysctls.iter().any(|(name, _)| name == "net.core.rmem_max"), "{environment:?}");
         assert!(environment.host.system.starts_with("Linux "));
         let machine = environment.machine();
         assert!(machine.contains(&environment.host.cpu) && machine.contains("instructions: "), "{machine}");
+    }
+
+    #[test]
+    fn links_that_differ_in_mtu_and_congestion_control_are_all_named_once() {
+        let links = |mtu, congestion: &str| LinkSettings {
+            mtu,
+            congestion: congestion.parse().unwrap(),
+            ..LinkSettings::default()
+        };
+        let all = [links(1_400, "reno"), links(9_000, "reno"), links(1_400, "nonsuch")];
+        let said = Environment::of_each(&all).links.unwrap();
+        assert!(said.contains("MTU 1400, then 9000, segmentation"), "{said}");
+        assert!(said.contains("connections: reno") && said.contains(", then nonsuch;"), "{said}");
+        assert_eq!(Environment::of_each(&all[..1]).links, Environment::read(Some(all[0])).links);
+        assert_eq!(Environment::of_each(&[]).links, None);
+    }
+
+    #[test]
+    fn a_limit_of_the_gateway_is_kept_as_a_number_and_files_without_one_are_read() {
+        let limit: CpuLimit = "0.5".parse().unwrap();
+        let links = LinkSettings { gateway_cpu: Some(limit), ..LinkSettings::default() };
+        let environment = Environment::read(Some(links));
+        assert_eq!(environment.gateway_cpu, Some(limit));
+        let mut value = serde_json::to_value(&environment).unwrap();
+        value.as_object_mut().unwrap().remove("gateway_cpu");
+        assert_eq!(serde_json::from_value::<Environment>(value).unwrap().gateway_cpu, None);
     }
 
     #[test]

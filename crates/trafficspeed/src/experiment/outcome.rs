@@ -92,6 +92,9 @@ pub struct Run {
     pub carried: Vec<Carried>,
     /// Why there is no result at all.
     pub error: Option<String>,
+    /// The user ended it before it was complete, so it says nothing about the system.
+    #[serde(default)]
+    pub interrupted: bool,
     /// Which attempt at this measurement, from 1.
     pub attempt: u32,
     /// Seconds it took in all: building, bringing up, measuring, removing.
@@ -447,6 +450,7 @@ impl Run {
     /// Everything that is wrong with the measurement, in words: failures, and what shared the machine.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.failures();
+        problems.extend(self.unfinished());
         if let Some(disturbance) = &self.disturbance {
             let fate =
                 if self.superseded { "attempt rejected" } else { "stands for want of a quieter attempt" };
@@ -455,8 +459,18 @@ impl Run {
         problems
     }
 
-    /// Everything that failed, in words.
+    /// That it was not finished, in words; `None` if it was, or another attempt stands for it.
+    fn unfinished(&self) -> Option<String> {
+        let open = self.interrupted && !self.superseded;
+        let after = || format!("interrupted after {:.1} s", self.seconds());
+        open.then(|| format!("unfinished: {}", self.error.clone().unwrap_or_else(after)))
+    }
+
+    /// Everything that failed, in words. What the user broke off has not failed.
     pub fn failures(&self) -> Vec<String> {
+        if self.interrupted {
+            return Vec::new();
+        }
         let mut problems: Vec<String> = self.error.iter().cloned().chain(self.bypass()).collect();
         for (pair, number) in self.pairs.iter().zip(1..) {
             let name = format!("pair {number} ({} = {})", pair.ends[0].name, pair.ends[1].name);
@@ -606,6 +620,27 @@ mod tests {
         assert!(text.contains("pair 2 (c1 = c2): c4: gone"), "{text}");
         assert!(!run.is_whole());
         assert!(run.goodput() > 0.0, "what the others measured still counts");
+    }
+
+    #[test]
+    fn what_the_user_broke_off_is_unfinished_and_no_failure() {
+        let mut coming_up = samples::run(Kind::Vpnd, 4, 1, 1_000);
+        coming_up.pairs.clear();
+        coming_up.error = Some("interrupted before it was up".into());
+        assert_eq!(coming_up.failures().len(), 1, "as an error of the system's own");
+        coming_up.interrupted = true;
+        let mut measuring = samples::run(Kind::Vpnd, 4, 1, 1_000);
+        measuring.pairs[0].ends[0].outcome.as_mut().unwrap().stopped_early = true;
+        measuring.interrupted = true;
+        for (run, words) in [
+            (&mut coming_up, "unfinished: interrupted before it was up"),
+            (&mut measuring, "unfinished: interrupted after 2.0 s"),
+        ] {
+            assert!(!run.is_whole() && run.failures().is_empty());
+            assert_eq!(run.problems(), [words]);
+            run.superseded = true;
+            assert_eq!(run.problems(), [""; 0], "another attempt stands for it");
+        }
     }
 
     #[test]

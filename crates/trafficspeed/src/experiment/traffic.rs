@@ -111,6 +111,8 @@ pub fn run_one(
     progress.starting(&title, &run);
     let measured = measure(plan, subject, &mut run, progress, &title, interrupt);
     run.error = measured.err().map(|error| error.to_string());
+    // Whatever else is wrong with it then may have come of the interruption.
+    run.interrupted = interrupt.is_set() && !run.is_complete();
     run.took_seconds = began.elapsed().as_secs_f64();
     progress.finished(&title, &run);
     run

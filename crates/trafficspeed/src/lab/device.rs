@@ -10,6 +10,7 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use super::link::is_end;
 use super::namespace::Namespace;
 use super::{LabError, run_tool};
 
@@ -124,6 +125,60 @@ impl Shown {
     }
 }
 
+/// A TUN or TAP device and how many packets wait at most for the program behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    pub name: String,
+    /// Length of its transmit queue, in (super-)packets.
+    pub queue: u32,
+}
+
+/// A device as `ip -json -details link show` shows it.
+#[derive(Debug, Deserialize)]
+struct ShownLink {
+    ifname: String,
+    #[serde(default)]
+    txqlen: u32,
+    #[serde(default)]
+    linkinfo: ShownKind,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ShownKind {
+    #[serde(default)]
+    info_kind: String,
+}
+
+impl Tunnel {
+    /// All of `namespace`, without the ends of the lab's own links, which an emulator makes of TAP devices.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn all(namespace: &Namespace) -> Result<Vec<Self>, LabError> {
+        let mut command = Command::new("ip");
+        command.args(["-n", namespace.name(), "-json", "-details", "link", "show"]);
+        Self::parse(&run_tool(&mut command)?).map_err(|error| LabError::Tool {
+            command: "ip -json -details link show".into(),
+            why: error.to_string(),
+        })
+    }
+
+    fn parse(text: &str) -> serde_json::Result<Vec<Self>> {
+        let shown: Vec<ShownLink> = serde_json::from_str(text)?;
+        let is_tunnel = |link: &ShownLink| link.linkinfo.info_kind == "tun" && !is_end(&link.ifname);
+        let tunnels = shown.into_iter().filter(is_tunnel);
+        Ok(tunnels.map(|link| Self { name: link.ifname, queue: link.txqlen }).collect())
+    }
+
+    /// Gives it a transmit queue of so many packets; the kernel resizes the ring behind it too.
+    ///
+    /// # Errors
+    /// [`LabError::Tool`].
+    pub fn set_queue(&self, namespace: &Namespace, packets: u32) -> Result<(), LabError> {
+        namespace.ip(&["link", "set", &self.name, "txqueuelen", &packets.to_string()])
+    }
+}
+
 /// The device through which `namespace` would send to `address`.
 ///
 /// # Errors
@@ -168,6 +223,20 @@ mod tests {
         assert_eq!((devices[1].name.as_str(), devices[1].mtu), ("tun0", 1420));
         assert_eq!(devices[1].addresses, ["10.0.0.1".parse::<IpAddr>().unwrap(), "fd00::1".parse().unwrap()]);
         assert!(devices[0].addresses.is_empty());
+    }
+
+    #[test]
+    fn tunnels_are_tun_and_tap_devices_that_are_no_links_of_the_lab() {
+        let text = r#"[{"ifname":"lo","txqlen":1000},
+            {"ifname":"tun0","txqlen":500,"linkinfo":{"info_kind":"tun","info_data":{"type":"tun"}}},
+            {"ifname":"tap_lab","txqlen":1000,"linkinfo":{"info_kind":"tun","info_data":{"type":"tap"}}},
+            {"ifname":"c1","txqlen":2000,"linkinfo":{"info_kind":"tun"}},
+            {"ifname":"eth0","txqlen":2000,"linkinfo":{"info_kind":"tun"}},
+            {"ifname":"lan","txqlen":1000,"linkinfo":{"info_kind":"veth"}}]"#;
+        let found = Tunnel::parse(text).unwrap();
+        let found: Vec<_> = found.iter().map(|tunnel| (tunnel.name.as_str(), tunnel.queue)).collect();
+        assert_eq!(found, [("tun0", 500), ("tap_lab", 1000)]);
+        assert!(Tunnel::parse("no JSON").is_err());
     }
 
     #[test]

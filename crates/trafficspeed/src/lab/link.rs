@@ -48,6 +48,12 @@ fn gateway_device(number: u32) -> String {
     format!("c{number}")
 }
 
+/// Whether a device of this name is an end of one of the lab's own links.
+pub(super) fn is_end(device: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    device == CLIENT_LINK || device.strip_prefix('c').is_some_and(is_number)
+}
+
 /// Makes both ends of a link, without addresses.
 fn make_devices(
     gateway: &Namespace,
@@ -149,4 +155,17 @@ pub(super) fn batch(namespace: &Namespace, script: &str) -> Result<(), LabError>
         return Ok(());
     }
     Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_links_are_told_from_the_devices_of_tunnels() {
+        assert!(is_end(CLIENT_LINK) && is_end(&gateway_device(1)) && is_end(&gateway_device(254)));
+        for other in ["tun0", "wg0", "ipsec0", "vpn_lab", "tap_lab", "c", "campus0", "c1a"] {
+            assert!(!is_end(other), "{other}");
+        }
+    }
 }

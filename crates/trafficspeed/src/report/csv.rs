@@ -1,8 +1,10 @@
 //! One CSV line per run, for spreadsheets and statistics programs; and the columns that every CSV of figures ends with.
 
+use super::summary::limit_percent;
 use crate::csv_table;
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{Campaign, RemoteEnd, Run, Settings};
+use crate::lab::cpu_limit::CpuLimit;
 
 /// The last columns of every CSV: a line has to tell by itself where it was measured.
 const PLACE: [&str; 2] = ["links", "machine"];
@@ -17,7 +19,7 @@ pub fn with_place<'a, const N: usize>(
     csv_table::joined((head, PLACE), rows.into_iter().map(|(row, environment)| (row, place(environment))))
 }
 
-const COLUMNS: usize = 29;
+const COLUMNS: usize = 31;
 
 const HEADER: [&str; COLUMNS] = [
     "system",
@@ -49,15 +51,18 @@ const HEADER: [&str; COLUMNS] = [
     "ip",
     "to",
     "verify",
+    "gateway_cpu_limit_cores",
+    "gateway_cpu_limit_used_percent",
 ];
 
 /// The runs of a campaign as CSV with a header.
 pub fn csv(campaign: &Campaign) -> String {
-    let fields = |run| (fields(run, &campaign.settings), &campaign.environment);
+    let limit = campaign.environment.gateway_cpu;
+    let fields = |run| (fields(run, &campaign.settings, limit), &campaign.environment);
     with_place(HEADER, campaign.runs.iter().map(fields))
 }
 
-fn fields(run: &Run, settings: &Settings) -> [String; COLUMNS] {
+fn fields(run: &Run, settings: &Settings, limit: Option<CpuLimit>) -> [String; COLUMNS] {
     let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.6}"));
     let cpu = run.cpu;
     [
@@ -93,6 +98,8 @@ fn fields(run: &Run, settings: &Settings) -> [String; COLUMNS] {
             RemoteEnd::Client => "client".to_owned(),
         },
         settings.verify.to_string(),
+        optional(limit.map(CpuLimit::cores)),
+        optional(limit.and_then(|limit| limit_percent(run, limit))),
     ]
 }
 
@@ -111,6 +118,11 @@ mod tests {
         );
         assert!(lines[1].starts_with("\"vpnd, aes-256-gcm\",2,1,"));
         assert!(lines.iter().skip(1).all(|line| line.contains(",cubic,") && line.contains(",client,false,")));
+        assert!(lines[1].contains(",client,false,,,"), "no limit: {}", lines[1]);
+        let mut limited = samples::campaign();
+        limited.environment.gateway_cpu = Some("1".parse().unwrap());
+        let limited = csv(&limited);
+        assert!(limited.lines().nth(1).unwrap().contains(",client,false,1.000000,50.000000,"), "{limited}");
         assert!(lines[19].contains("\"vpnd <did> not come up & \"\"died\"\"\""), "{}", lines[19]);
     }
 }

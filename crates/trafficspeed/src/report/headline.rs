@@ -2,7 +2,7 @@
 //! from itself, and of a single round nothing at all.
 
 use super::summary::{labels, pair_ratio, summarise};
-use crate::experiment::outcome::Campaign;
+use crate::experiment::outcome::{Campaign, Run};
 use crate::stats::Spread;
 use crate::system::{Kind, Subject};
 use crate::unit::significant;
@@ -67,10 +67,8 @@ fn compared(own: &str, other: &str, clients: u32, ratio: Spread, same: Option<Sp
 /// The baseline if it is a VPN, otherwise the first vpnd, or the first VPN.
 fn of_interest(campaign: &Campaign) -> Option<String> {
     let labels = labels(campaign);
-    let vpns: Vec<&String> = labels
-        .iter()
-        .filter(|label| subject(campaign, label).is_some_and(|of| of.kind != Kind::None && !of.again))
-        .collect();
+    let vpns: Vec<&String> =
+        labels.iter().filter(|label| subject(campaign, label).is_some_and(is_vpn)).collect();
     let baseline = vpns.iter().find(|label| campaign.baseline.as_ref() == Some(label));
     let own = vpns.iter().find(|label| subject(campaign, label).is_some_and(|of| of.kind == Kind::Vpnd));
     baseline.or(own).or(vpns.first()).map(|label| (*label).clone())
@@ -88,11 +86,17 @@ fn subject(campaign: &Campaign, label: &str) -> Option<Subject> {
     campaign.runs.iter().find(|run| run.label == label)?.subject
 }
 
+/// Whether a system is a VPN and no control, which plain routing, a second measurement, and one that does not both encrypt and
+/// authenticate are.
+fn is_vpn(of: Subject) -> bool {
+    of.kind != Kind::None && !of.again && of.cipher.protects()
+}
+
 /// Another VPN; the same program with another cipher or priority is none.
 fn is_rival(campaign: &Campaign, own: &str, other: Subject) -> bool {
     let family = |kind: Kind| if kind == Kind::VpndVaes { Kind::Vpnd } else { kind };
     let own = subject(campaign, own).map(|own| family(own.kind));
-    other.kind != Kind::None && !other.again && own != Some(family(other.kind))
+    is_vpn(other) && own != Some(family(other.kind))
 }
 
 /// Systems without a result, each with the reason.
@@ -103,9 +107,13 @@ pub fn missing(campaign: &Campaign) -> Vec<String> {
         if summaries.iter().any(|s| s.label == label) {
             continue;
         }
-        let runs = campaign.runs.iter().filter(|run| run.label == label);
-        let why = runs.flat_map(|run| run.problems()).next().unwrap_or_else(|| "it was not measured".into());
-        lines.push(format!("{label} is missing: {why}"));
+        let runs: Vec<&Run> = campaign.runs.iter().filter(|run| run.label == label).collect();
+        if runs.iter().all(|run| run.interrupted) {
+            lines.push(format!("{label} is unfinished: it was interrupted"));
+            continue;
+        }
+        let why = runs.iter().flat_map(|run| run.problems()).next();
+        lines.push(format!("{label} is missing: {}", why.unwrap_or_else(|| "it was not measured".into())));
     }
     lines
 }
@@ -113,7 +121,7 @@ pub fn missing(campaign: &Campaign) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::outcome::{Run, samples};
+    use crate::experiment::outcome::samples;
     use crate::system::{Cipher, Priority};
 
     /// Three rounds with 8 clients: vpnd, itself again, and OpenVPN, in multiples of the same.
@@ -157,6 +165,28 @@ mod tests {
     }
 
     #[test]
+    fn no_control_is_ever_named_the_best_of_the_vpns_or_compared_as_one() {
+        let rounds = [[40, 42, 10], [42, 40, 10], [39, 39, 10]];
+        let expected = sentences(&campaign(&rounds));
+        let openvpn = |cipher| Subject::new(Kind::Openvpn, cipher);
+        for control in [
+            openvpn(Cipher::None),
+            openvpn(Cipher::AuthOnly),
+            openvpn(Cipher::EncryptOnly),
+            openvpn(Cipher::Auto).again(),
+        ] {
+            let mut with = campaign(&rounds);
+            for repeat in 1..=3 {
+                let run = samples::run(control.kind, 8, repeat, 90_000_000);
+                with.runs.push(Run { subject: Some(control), label: control.label(), ..run });
+            }
+            assert_eq!(sentences(&with), expected, "{}", control.label());
+            with.baseline = Some(control.label());
+            assert_eq!(sentences(&with), expected, "{} as the baseline", control.label());
+        }
+    }
+
+    #[test]
     fn a_system_with_two_priorities_has_a_sentence_for_each() {
         let mut campaign = campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]);
         for repeat in 1..=3 {
@@ -175,5 +205,7 @@ mod tests {
         let mut campaign = campaign(&[[40, 40, 10]]);
         campaign.runs[1].error = Some("openvpn is not installed".into());
         assert_eq!(missing(&campaign), ["OpenVPN is missing: openvpn is not installed"]);
+        (campaign.runs[1].error, campaign.runs[1].interrupted) = (Some("interrupted".into()), true);
+        assert_eq!(missing(&campaign), ["OpenVPN is unfinished: it was interrupted"]);
     }
 }

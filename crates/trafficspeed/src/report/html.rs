@@ -7,7 +7,7 @@ use super::page::Page;
 use super::pictures::pictures;
 use super::problems::problems;
 use super::summary::{Summary, labels, summarise};
-use super::systems::{System, systems};
+use super::systems::{System, common_buffers, systems};
 use super::{published, table};
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{Campaign, RemoteEnd, Run};
@@ -47,6 +47,7 @@ pub fn html(campaign: &Campaign) -> String {
         figures(&mut page, campaign, &summaries);
     }
     described(&mut page, &systems(campaign));
+    common_buffers(campaign).iter().for_each(|line| page.paragraph("note", line));
     pairs(&mut page, campaign);
     set_up(&mut page, campaign);
     before(&mut page, campaign, &summaries);
@@ -92,6 +93,9 @@ fn figures(page: &mut Page, campaign: &Campaign, summaries: &[Summary]) {
     };
     put(page, table::grid(summaries, Unit::Gbit));
     page.notes(table::DEFINITIONS.lines());
+    if table::has_limit(summaries) {
+        page.notes(table::LIMIT.lines());
+    }
     let outliers = table::outliers(campaign, summaries, Unit::Gbit);
     if !outliers.is_empty() {
         page.list("problems", &outliers);

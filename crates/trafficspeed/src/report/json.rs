@@ -28,6 +28,9 @@ pub fn json(campaign: &Campaign) -> Value {
                 "CPU seconds of all VPN processes, gateway's and clients', per Gbit of goodput through the tunnel",
             "ratio_to_plain": "goodput divided by that of plain routing in the same round at the same number of \
                 clients: median, lowest and highest of the rounds; ratio_to_baseline likewise",
+            "interrupted": "of a run: the user ended it before it was complete, so it is unfinished and has not failed",
+            "gateway_limit_percent":
+                "CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them: median of the runs",
             "host_foreign": "share of the machine's CPU time used by processes without a part in the measurement",
             "carried": "per client, what its tunnel device and the link below it counted beside the payload, \
                 from before the first connection until the last was drained",
@@ -77,6 +80,7 @@ pub(super) fn run_json(run: &Run) -> Value {
         "facts": run.facts,
         "programs": run.programs,
         "whole": run.is_whole(),
+        "interrupted": run.interrupted,
         "problems": run.problems(),
         "communication_bits_per_second": run.communication(),
         "goodput_bits_per_second": run.goodput(),
@@ -164,6 +168,10 @@ mod tests {
         assert!(value["definitions"]["goodput_bits_per_second"].is_string());
         assert_eq!(value["summary"].as_array().unwrap().len(), 6);
         assert_eq!(value["runs"][18]["whole"], false);
+        assert_eq!(value["runs"][18]["interrupted"], false, "it failed by itself");
+        let mut broken_off = samples::campaign();
+        broken_off.runs[18].interrupted = true;
+        assert_eq!(json(&broken_off)["runs"][18]["interrupted"], true);
     }
 
     #[test]

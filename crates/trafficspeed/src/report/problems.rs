@@ -47,10 +47,14 @@ mod tests {
             campaign.runs.push(run);
         }
         campaign.runs[0].attempt = 2;
+        let mut broken_off = samples::run(Kind::Vpnd, 4, 2, 1);
+        (broken_off.error, broken_off.interrupted) = (Some("interrupted before it was up".into()), true);
+        campaign.runs.push(broken_off);
         assert_eq!(
             problems(&campaign),
             [
                 "vpnd, aes-256-gcm, 16 clients, run 1, attempt 2: vpnd <did> not come up & \"died\"",
+                "vpnd, aes-256-gcm, 4 clients, run 2: unfinished: interrupted before it was up",
                 "plain routing (3 measurements): is not installed",
             ]
         );

@@ -3,8 +3,12 @@
 use serde::Serialize;
 
 use crate::experiment::outcome::{Campaign, Run};
+use crate::lab::cpu_limit::CpuLimit;
 use crate::stats::{Spread, median, range};
 use crate::system::{Kind, Subject};
+
+/// A gateway that used less of its CPU limit, in percent, was held back by something else.
+const LIMITED_FROM_PERCENT: f64 = 90.0;
 
 /// The whole runs of one system at one number of clients.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -24,6 +28,8 @@ pub struct Summary {
     pub gateway_cpus: Option<f64>,
     /// The same of all clients' VPN processes.
     pub client_cpus: Option<f64>,
+    /// Median share of the gateway's CPU limit that its VPN processes used, in percent; `None` without a limit or processes.
+    pub gateway_limit_percent: Option<f64>,
     /// Median Gbit of goodput per CPU second of the gateway.
     pub gbit_per_gateway_second: Option<f64>,
     /// Median share of the machine that was in use, in percent.
@@ -49,6 +55,11 @@ impl Summary {
     /// Whether `ratio` is a difference beyond the A/A spread; `None` if there is no ratio or nothing to judge it by.
     pub fn differs(&self, ratio: Option<Spread>) -> Option<bool> {
         Some(ratio?.differs_beyond(self.control?))
+    }
+
+    /// Whether the gateway had a CPU limit that was not what held it back.
+    pub fn is_below_limit(&self) -> bool {
+        self.gateway_limit_percent.is_some_and(|percent| percent < LIMITED_FROM_PERCENT)
     }
 
     /// The goodput of each measurement in bit/s.
@@ -115,6 +126,7 @@ fn control(campaign: &Campaign, clients: u32) -> Option<Spread> {
     };
     let runs: Vec<&Run> = campaign.runs.iter().filter(again).collect();
     let first = Subject { again: false, ..runs.first()?.subject? };
+    let runs: Vec<&Run> = runs.into_iter().filter(|run| run.subject == Some(first.again())).collect();
     ratios(&runs, campaign, |run| run.subject == Some(first))
 }
 
@@ -129,6 +141,7 @@ fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Sum
     };
     let costs: Vec<(f64, f64)> = runs.iter().filter_map(|run| run.seconds_per_gbit()).collect();
     let (gateway_costs, costs): (Vec<f64>, Vec<f64>) = costs.into_iter().unzip();
+    let limit = campaign.environment.gateway_cpu;
     let is_plain =
         |run: &Run| run.subject.is_some_and(|subject| subject.kind == Kind::None && !subject.again);
     Summary {
@@ -141,6 +154,7 @@ fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Sum
         pair_fairness: each(runs, Run::pair_fairness),
         gateway_cpus: per_second(|cpu| cpu.gateway),
         client_cpus: per_second(|cpu| cpu.clients),
+        gateway_limit_percent: limit.and_then(|limit| each(runs, |run| limit_percent(run, limit))),
         gbit_per_gateway_second: each(runs, Run::gbit_per_gateway_second),
         busy_percent: each(runs, Run::busy_percent),
         steal_percent: highest(Run::steal_percent),
@@ -154,6 +168,12 @@ fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Sum
             .and_then(|baseline| ratios(runs, campaign, |run| run.label == *baseline)),
         control: control(campaign, clients),
     }
+}
+
+/// The share of its CPU limit that the gateway's VPN processes used, in percent; `None` of a system without such processes.
+pub fn limit_percent(run: &Run, limit: CpuLimit) -> Option<f64> {
+    let cpu = run.cpu.filter(|cpu| cpu.seconds > 0.0 && cpu.gateway > 0.0)?;
+    Some(100.0 * cpu.gateway / cpu.seconds / limit.cores())
 }
 
 /// The median of what `of` finds in each run.
@@ -248,6 +268,25 @@ mod tests {
         assert_eq!(plain.differs(Some(close)), Some(false), "it was twice as much as itself once");
         let four = summaries.iter().find(|s| s.clients == 4).unwrap();
         assert_eq!(four.differs(four.ratio_to_plain), None, "there was no control");
+    }
+
+    #[test]
+    fn a_gateway_that_did_not_use_up_its_limit_is_told_from_one_that_did() {
+        // The gateway's processes used 1 s of 2 s.
+        let with = |limit: Option<&str>| {
+            let mut campaign = samples::campaign();
+            campaign.environment.gateway_cpu = limit.map(|limit| limit.parse().unwrap());
+            let summary = summarise(&campaign).swap_remove(0);
+            (summary.gateway_limit_percent, summary.is_below_limit())
+        };
+        assert_eq!(with(None), (None, false));
+        for (limit, percent, is_below) in [("0.5", 100.0, false), ("0.55", 90.9, false), ("1", 50.0, true)] {
+            let (found, below) = with(Some(limit));
+            assert!((found.unwrap() - percent).abs() < 0.1 && below == is_below, "{limit}: {found:?}");
+        }
+        let mut plain = samples::run(Kind::None, 2, 1, 1_000);
+        plain.cpu.as_mut().unwrap().gateway = 0.0;
+        assert_eq!(limit_percent(&plain, "1".parse().unwrap()), None, "it has no processes to limit");
     }
 
     #[test]

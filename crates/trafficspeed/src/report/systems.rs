@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::summary::labels;
 use crate::experiment::outcome::{Campaign, Program, Run};
+use crate::system::buffers::METHOD;
 
 /// One system as it ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -25,6 +26,12 @@ pub struct System {
 /// Every system that ran at least once, in the order they first appear.
 pub fn systems(campaign: &Campaign) -> Vec<System> {
     labels(campaign).into_iter().filter_map(|label| system(campaign, label)).collect()
+}
+
+/// One sentence about the buffers that all systems had alike; `None` of runs from before they did, and of real hosts.
+pub fn common_buffers(campaign: &Campaign) -> Option<String> {
+    let are_set = campaign.environment.links.as_ref().is_some_and(|links| links.contains(METHOD));
+    are_set.then(|| format!("Buffers: {METHOD}."))
 }
 
 fn system(campaign: &Campaign, label: String) -> Option<System> {

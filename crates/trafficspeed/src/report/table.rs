@@ -31,6 +31,11 @@ const PARTNERS: &str = "\
 Each client measured with a partner at the gateway, which stands between an untrusted segment and a trusted one: every byte \
 crossed its tunnel once.";
 
+/// Stands below the figures of gateways with a CPU limit.
+pub const LIMIT: &str = "\
+Of the limit: CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them. * Less than 90 %: \
+something else held this system back, so its figure is not what it makes of so much CPU time.";
+
 /// Stands below a table of ratios.
 pub const RATIOS: &str = "\
 Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds in \
@@ -48,6 +53,9 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
     if !summaries.is_empty() {
         say(&grid(&summaries, unit).text(width));
         say(DEFINITIONS);
+        if has_limit(&summaries) {
+            say(LIMIT);
+        }
         if campaign.settings.far == RemoteEnd::Gateway {
             say(PARTNERS);
         }
@@ -63,6 +71,7 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
             say(&facts);
         }
     }
+    super::systems::common_buffers(campaign).iter().for_each(|line| say(line));
     // A run that went past the VPN gives no figure of it, not even an incomplete one.
     let incomplete = |run: &&_| !is_shown(run) && run.goodput() > 0.0 && run.bypass().is_none();
     for run in campaign.runs.iter().filter(incomplete) {
@@ -98,8 +107,19 @@ fn facts_line(campaign: &Campaign, label: &str) -> Option<String> {
     Some(format!("{label}: {}, cipher {}{mtu}", system.version, system.cipher))
 }
 
+/// Whether a gateway had a CPU limit.
+pub(super) fn has_limit(summaries: &[Summary]) -> bool {
+    summaries.iter().any(|s| s.gateway_limit_percent.is_some())
+}
+
+/// The share of its CPU limit that a gateway used, with a mark if that was not what held it back.
+fn of_limit(s: &Summary) -> String {
+    format!("{}{}", percent(s.gateway_limit_percent), if s.is_below_limit() { " *" } else { "" })
+}
+
 /// The figures of each system at each number of clients.
 pub fn grid(summaries: &[Summary], unit: Unit) -> Grid {
+    let has_limit = has_limit(summaries);
     let mut table = Grid::new(
         2,
         [
@@ -118,11 +138,12 @@ pub fn grid(summaries: &[Summary], unit: Unit) -> Grid {
             "busy",
         ],
     );
+    table.head.extend(has_limit.then(|| "of the limit".to_owned()));
     for s in summaries {
         // A system that has no processes used no time of theirs.
         let cpu = |value: Option<f64>| optional(value.filter(|_| s.gateway_seconds_per_gbit.is_some()));
         let rate = |spread: Spread| spread.text(|rate| unit.figure(rate));
-        table.rows.push(vec![
+        let mut row = vec![
             s.label.clone(),
             s.clients.to_string(),
             s.repeats.to_string(),
@@ -136,7 +157,9 @@ pub fn grid(summaries: &[Summary], unit: Unit) -> Grid {
             cpu(s.gateway_cpus),
             cpu(s.client_cpus),
             percent(s.busy_percent),
-        ]);
+        ];
+        row.extend(has_limit.then(|| of_limit(s)));
+        table.rows.push(row);
     }
     table
 }
@@ -208,6 +231,31 @@ mod tests {
         for expected in ["Mbit/s", "16320", "of vpnd", "2.94", "vpnd 9", "MTU 1420"] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_gateway_that_did_not_use_up_its_limit_is_marked_with_a_note() {
+        let mut campaign = samples::campaign();
+        let of = |campaign: &Campaign| table(campaign, Unit::Gbit, None);
+        assert!(!of(&campaign).contains("Of the limit:"), "there is none");
+        // All gateways used half a core.
+        campaign.environment.gateway_cpu = Some("0.5".parse().unwrap());
+        let full = of(&campaign);
+        assert!(
+            full.contains("Of the limit:") && full.contains("100.0 %") && !full.contains(" % *"),
+            "{full}"
+        );
+        campaign.environment.gateway_cpu = Some("2".parse().unwrap());
+        let idle = of(&campaign);
+        assert!(idle.contains("25.0 % *") && idle.contains("something else held this system back"), "{idle}");
+    }
+
+    #[test]
+    fn the_buffers_of_all_systems_are_said_once_if_they_were_set() {
+        let mut campaign = samples::campaign();
+        assert!(!table(&campaign, Unit::Gbit, None).contains("Buffers:"), "not of a file from before");
+        campaign.environment.links = Some(format!("links; {}", crate::system::buffers::METHOD));
+        assert_eq!(table(&campaign, Unit::Gbit, None).matches("Buffers: every VPN's UDP sockets").count(), 1);
     }
 
     #[test]

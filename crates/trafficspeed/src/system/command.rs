@@ -62,6 +62,7 @@ pub const PROFILE: Profile = Profile {
         Cipher::ChaCha20Poly1305,
         Cipher::None,
         Cipher::AuthOnly,
+        Cipher::EncryptOnly,
         Cipher::Aes256CbcHmacSha256,
     ],
     programs: &[],
@@ -174,7 +175,7 @@ impl System for Scripted {
         Ok(())
     }
 
-    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+    fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let scripts = self.scripts()?.clone();
         let directory = lab.directory().join("command");
         let files = directory.join("files");
@@ -205,6 +206,10 @@ impl System for Scripted {
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         (self.answer.gateway.clone(), self.answer.clients.clone())
+    }
+
+    fn remark(&mut self, note: String) {
+        self.answer.notes.push(note);
     }
 
     fn facts(&self) -> SystemInfo {

@@ -37,6 +37,7 @@ const CIPHERS: &[Cipher] = &[
     Cipher::ChaCha20Poly1305,
     Cipher::None,
     Cipher::AuthOnly,
+    Cipher::EncryptOnly,
     Cipher::Aes256CbcHmacSha256,
 ];
 
@@ -120,17 +121,11 @@ impl OpenVpn {
         Ok(ClientAddress { v4: Some(device.v4), v6: Some(device.v6), device: config::DEVICE.to_owned() })
     }
 
-    fn note(&mut self, server_log: &str) {
+    fn note(&mut self) {
         let mut notes =
             vec!["without kernel offload (DCO); the server process forwards between clients".to_owned()];
         if let Some(mtu) = self.tunnel.mtu {
             notes.push(format!("tun-mtu {mtu}: datagrams larger than the link's MTU go in IP fragments"));
-        }
-        if let Some(given) = log::socket_buffers(server_log).filter(|given| *given < config::SOCKET_BUFFER) {
-            notes.push(format!(
-                "socket buffers of {given} bytes instead of {}: raise net.core.rmem_max and wmem_max",
-                config::SOCKET_BUFFER
-            ));
         }
         self.facts.notes = notes;
     }
@@ -155,7 +150,7 @@ impl System for OpenVpn {
         check_tun()
     }
 
-    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+    fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.programs.find(&OPENVPN)?;
         self.facts.version = OPENVPN.version_of(&program);
         let folder = Folder::make(lab, "openvpn")?;
@@ -173,13 +168,16 @@ impl System for OpenVpn {
             .enumerate()
             .map(|(number, namespace)| self.finish_client(number, namespace, interrupt))
             .collect::<Result<Vec<_>, _>>()?;
-        let said = self.gateway.as_ref().map(Daemon::output).unwrap_or_default();
-        self.note(&said);
+        self.note();
         Ok(addresses)
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+    }
+
+    fn remark(&mut self, note: String) {
+        self.facts.notes.push(note);
     }
 
     fn facts(&self) -> SystemInfo {

@@ -25,7 +25,7 @@ impl System for Plain {
         Ok(())
     }
 
-    fn up(&mut self, lab: &Lab, _interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+    fn bring_up(&mut self, lab: &Lab, _interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         self.version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
         let numbers = 1..=lab.clients().len() as u32;
         Ok(numbers
@@ -39,6 +39,10 @@ impl System for Plain {
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         (Vec::new(), Vec::new())
+    }
+
+    fn remark(&mut self, _note: String) {
+        // It has neither sockets nor devices of its own that there could be a remark about.
     }
 
     fn facts(&self) -> SystemInfo {

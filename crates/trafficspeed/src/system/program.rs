@@ -116,6 +116,11 @@ impl Programs {
         self.scripts.get(own)
     }
 
+    /// The scripts of all of the user's own systems, in order.
+    pub fn all_scripts(&self) -> &[Scripts] {
+        &self.scripts
+    }
+
     /// Where `program` is.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::buffers::set_queues;
 use super::daemon::Daemon;
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
@@ -256,7 +257,7 @@ impl System for SoftEther {
         check_tun()
     }
 
-    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+    fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let folder = Folder::make(lab, "softether")?;
         let gateway = self.start(&SERVER, &folder, "server", lab.gateway(), script::SERVER_TARGET)?;
         let gateway = self.gateway.insert(gateway);
@@ -289,6 +290,8 @@ impl System for SoftEther {
             let mut devices = Device::all(lab.gateway())?.into_iter();
             Ok(devices.any(|device| device.name == BRIDGE_DEVICE).then_some(()))
         })?;
+        // The device was made after the others had got their queues.
+        set_queues(lab)?;
         self.facts.notes.push("a local bridge joins the gateway's own TAP device to the hub".to_owned());
         give_addresses(lab.gateway(), BRIDGE_DEVICE, GATEWAY).map(Some)
     }
@@ -297,6 +300,10 @@ impl System for SoftEther {
         // The process started here is not SoftEther; its one child is, and the rest below that.
         let own = |host: &Host| children_of(host.daemon.pid());
         (self.gateway.iter().flat_map(own).collect(), self.clients.iter().flat_map(own).collect())
+    }
+
+    fn remark(&mut self, note: String) {
+        self.facts.notes.push(note);
     }
 
     fn facts(&self) -> SystemInfo {

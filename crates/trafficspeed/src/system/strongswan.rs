@@ -177,7 +177,7 @@ impl System for StrongSwan {
         check_tun()
     }
 
-    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+    fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         self.facts.version = SWANCTL.version_of(&self.programs.find(&SWANCTL)?);
         self.facts.notes = vec![
             "ESP in user space (kernel-libipsec), in UDP".to_owned(),
@@ -210,6 +210,10 @@ impl System for StrongSwan {
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         let pid = |host: &Host| host.charon.pid();
         (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
+    }
+
+    fn remark(&mut self, note: String) {
+        self.facts.notes.push(note);
     }
 
     fn facts(&self) -> SystemInfo {

@@ -409,7 +409,7 @@ impl System for Vpnd {
         check_tun()
     }
 
-    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+    fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.programs.find(&VPND)?;
         self.facts.version = VPND.version_of(&program);
         if let Some(microseconds) = self.programs.busy_poll_us() {
@@ -434,6 +434,10 @@ impl System for Vpnd {
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         (self.gateway.iter().map(Daemon::pid).collect(), self.clients.iter().map(Daemon::pid).collect())
+    }
+
+    fn remark(&mut self, note: String) {
+        self.facts.notes.push(note);
     }
 
     fn facts(&self) -> SystemInfo {

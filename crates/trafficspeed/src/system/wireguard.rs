@@ -94,7 +94,7 @@ impl System for WireGuard {
         check_tun()
     }
 
-    fn up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
+    fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.programs.find(&self.implementation.program)?;
         self.gateway = Some(self.start(&program, lab, lab.gateway())?);
         for namespace in lab.clients() {
@@ -126,6 +126,10 @@ impl System for WireGuard {
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
         let pid = |host: &Host| host.daemon.pid();
         (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
+    }
+
+    fn remark(&mut self, note: String) {
+        self.facts.notes.push(note);
     }
 
     fn facts(&self) -> SystemInfo {

@@ -159,8 +159,10 @@ impl Contents {
     pub fn is_unfinished(&self) -> bool {
         let tried: HashSet<_> = self.runs.iter().map(|run| (run.subject, run.clients, run.repeat)).collect();
         let per_round = self.header.identity.measurements_per_round().unwrap_or(1);
-        let stopped =
-            |run: &Run| run.pairs.iter().flat_map(Pair::outcomes).any(|outcome| outcome.stopped_early);
+        let stopped = |run: &Run| {
+            let mut outcomes = run.pairs.iter().flat_map(Pair::outcomes);
+            run.interrupted || outcomes.any(|outcome| outcome.stopped_early)
+        };
         tried.len() < per_round * self.header.settings.repeats as usize
             || self.runs.last().is_some_and(stopped)
     }
@@ -293,6 +295,7 @@ mod tests {
             outcome.unwrap().stopped_early = true;
         };
         assert!(with(stopped), "the last attempt was broken off");
+        assert!(with(|runs| runs[7].interrupted = true), "while it came up");
     }
 
     #[test]

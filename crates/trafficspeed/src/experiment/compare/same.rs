@@ -1,13 +1,17 @@
 //! The conditions for two measurements to belong to one comparison: the same machine, programs and settings.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::ComparePlan;
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::Run;
 use crate::observe::own_digest;
+use crate::system::Programs;
 
 /// The names of the parts that say what a round measures.
 const SYSTEMS: &str = "systems (--vpn, --cipher)";
@@ -49,7 +53,10 @@ impl Identity {
             (CLIENTS, counts.join(BETWEEN_COUNTS)),
             // Whatever is added to these one day belongs to the identity without being named here.
             ("links", format!("{:?}", traffic.links)),
+            // What they are on this machine: namespaces may not have the congestion control that was asked for.
+            ("links in words, with the VPNs' own TCP", environment.links.clone().unwrap_or_default()),
             ("programs", format!("{:?}", traffic.programs)),
+            ("scripts (SHA-256)", scripts(&traffic.programs)),
             ("limits (--max-steal, --max-foreign, --attempts)", format!("{:?}", plan.limits)),
         ]
         .into_iter()
@@ -89,6 +96,19 @@ impl Identity {
     }
 }
 
+/// What the scripts of the user's own systems hold, which their paths do not say.
+fn scripts(programs: &Programs) -> String {
+    let digest = |path: &Path| -> String {
+        match fs::read(path) {
+            Ok(text) => Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect(),
+            Err(error) => error.to_string(),
+        }
+    };
+    let scripts = programs.all_scripts().iter().flat_map(|of| std::iter::once(&of.up).chain(&of.down));
+    let lines: Vec<String> = scripts.map(|path| format!("{} {}", path.display(), digest(path))).collect();
+    lines.join(", ")
+}
+
 /// Makes sure that the system of `run` is the one that `earlier` runs measured: its version and its executables. The
 /// cipher may differ where the system chooses it.
 pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
@@ -116,7 +136,8 @@ pub(super) mod tests {
     use crate::experiment::traffic::TrafficPlan;
     use crate::lab::LinkSettings;
     use crate::lab::topology::Topology;
-    use crate::system::{Cipher, Kind, Programs, Subject};
+    use crate::system::command::Scripts;
+    use crate::system::{Cipher, Kind, Subject};
 
     fn plan() -> ComparePlan {
         ComparePlan {
@@ -172,6 +193,10 @@ pub(super) mod tests {
             (on(|environment| environment.host.program = "trafficspeed 9".into()), "trafficspeed"),
             (on(|environment| environment.cpu_flags = vec!["aes".into()]), "CPU flags"),
             (on(|environment| environment.sysctls = vec![("net.x".into(), "1".into())]), "net.x"),
+            (
+                on(|environment| environment.links = Some("VPNs over TCP have reno".into())),
+                "links in words, with the VPNs' own TCP",
+            ),
         ] {
             let changed = identity().check(&now).unwrap_err();
             assert_eq!(changed.what, what);
@@ -179,6 +204,26 @@ pub(super) mod tests {
         }
         let changed = identity().check(&with(|plan| plan.traffic.clients = vec![2, 8])).unwrap_err();
         assert!(changed.to_string().contains("2, 4 then, 2, 8 now"), "{changed}");
+    }
+
+    #[test]
+    fn a_script_that_was_edited_on_the_way_is_noticed_by_what_it_holds() {
+        let up = tempfile::NamedTempFile::new().unwrap();
+        let down = tempfile::NamedTempFile::new().unwrap();
+        let now = || {
+            let (up, down) = (up.path().to_owned(), Some(down.path().to_owned()));
+            let mut plan = plan();
+            plan.traffic.programs =
+                Programs::default().with_scripts(vec![Scripts { name: "mine".into(), up, down }]);
+            Identity::of(&plan, &Environment::default())
+        };
+        let before = now();
+        assert_eq!(before.check(&now()), Ok(()));
+        for script in [&up, &down] {
+            let before = now();
+            fs::write(script.path(), "exit 0\n").unwrap();
+            assert_eq!(before.check(&now()).unwrap_err().what, "scripts (SHA-256)");
+        }
     }
 
     #[test]

@@ -9,12 +9,10 @@ use sha2::{Digest, Sha256};
 use crate::lab::Lab;
 use crate::lab::device::Device;
 use crate::system::Cipher;
+use crate::system::buffers::UDP_BYTES;
 
 /// The TUN device of every host.
 pub const DEVICE: &str = "tun0";
-/// With the kernel's default, datagrams of many clients are lost before the one process reads them. The kernel counts
-/// double what is asked for, and the log shows what it counts.
-pub const SOCKET_BUFFER: u64 = 4 << 20;
 const PORT: u16 = 1194;
 
 /// The parameters of one measured tunnel.
@@ -43,6 +41,7 @@ pub fn words(cipher: Cipher) -> Option<CipherNames> {
         Cipher::ChaCha20Poly1305 => ("CHACHA20-POLY1305", "SHA256"),
         Cipher::None => ("none", "none"),
         Cipher::AuthOnly => ("none", "SHA256"),
+        Cipher::EncryptOnly => ("AES-256-CBC", "none"),
         Cipher::Aes256CbcHmacSha256 => ("AES-256-CBC", "SHA256"),
     };
     Some(CipherNames { cipher, auth })
@@ -119,8 +118,8 @@ fn common(tunnel: Tunnel, own: &TlsIdentity) -> String {
          dev-type tun\n\
          proto udp\n\
          disable-dco\n\
-         sndbuf {SOCKET_BUFFER}\n\
-         rcvbuf {SOCKET_BUFFER}\n\
+         sndbuf {UDP_BYTES}\n\
+         rcvbuf {UDP_BYTES}\n\
          verb 3\n"
     );
     if let Some(CipherNames { cipher, auth }) = words(tunnel.cipher) {
@@ -195,6 +194,7 @@ mod tests {
             (Cipher::Aes128Gcm, "data-ciphers AES-128-GCM\n"),
             (Cipher::None, "data-ciphers none\nauth none\ncipher none\nreneg-bytes 0\n"),
             (Cipher::AuthOnly, "data-ciphers none\nauth SHA256\ncipher none\nreneg-bytes 0\n"),
+            (Cipher::EncryptOnly, "data-ciphers AES-256-CBC\nauth none\n"),
             (Cipher::Aes256CbcHmacSha256, "data-ciphers AES-256-CBC\nauth SHA256\n"),
         ] {
             let tunnel = tunnel(cipher, Some(9000));

@@ -46,7 +46,7 @@ pub struct Proposal {
 /// The proposal for a cipher; `None` if the choice is strongSwan's own.
 ///
 /// # Panics
-/// For no protection at all, which ESP does not have and the profile does not offer.
+/// For no integrity, without which there is no ESP (RFC 8221, section 4) and which the profile does not offer.
 pub fn proposal(cipher: Cipher) -> Option<Proposal> {
     let (asked, shown) = match cipher {
         Cipher::Auto => return None,
@@ -55,7 +55,7 @@ pub fn proposal(cipher: Cipher) -> Option<Proposal> {
         Cipher::ChaCha20Poly1305 => ("chacha20poly1305", "CHACHA20_POLY1305"),
         Cipher::AuthOnly => ("null-sha256", "NULL/HMAC_SHA2_256_128"),
         Cipher::Aes256CbcHmacSha256 => ("aes256-sha256", "AES_CBC-256/HMAC_SHA2_256_128"),
-        Cipher::None => unreachable!("the profile offers no ESP without protection"),
+        Cipher::None | Cipher::EncryptOnly => unreachable!("the profile offers no ESP without integrity"),
     };
     Some(Proposal { asked, shown })
 }
