@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use self::blocks::BlockPermission;
 use self::tasks::Times;
-use super::message::{Command, Report, VERSION};
+use super::message::{Command, MAX_CONNECT_MS, Report, VERSION};
 use crate::clock;
 use crate::load::task::Ready;
 use crate::observe::HostInfo;
@@ -65,7 +65,10 @@ impl Agent {
                 "coordinator speaks version {version}, this agent {VERSION}; use the same release"
             )),
             Command::Clock => Report::Clock { now_ns: clock::now_ns() },
-            Command::Prepare { tasks, bind } => return self.prepare(tasks, bind),
+            Command::Prepare { tasks, bind, timeout_ms } => {
+                let timeout = Duration::from_millis(timeout_ms.min(MAX_CONNECT_MS));
+                return self.prepare(tasks, bind, timeout);
+            }
             Command::Reach { tasks, peer, ports } => self.reach(tasks, peer, &ports),
             Command::Begin { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns } => {
                 self.work(&Times { at_ns, warmup_ms, duration_ms, interval_ms, peer_ahead_ns })?
@@ -166,7 +169,7 @@ mod tests {
     fn pair() -> (Host, Host) {
         let (a, b) = (host(), host());
         let (tasks, address) = (vec![Task::Bulk(job())], Ipv4Addr::LOCALHOST.into());
-        a.send(Command::Prepare { tasks: tasks.clone(), bind: address });
+        a.send(Command::Prepare { tasks: tasks.clone(), bind: address, timeout_ms: 10_000 });
         let Report::Prepared { ports } = a.receive() else { panic!("not prepared") };
         b.send(Command::Reach { tasks, peer: address, ports });
         assert_eq!(a.receive(), Report::Connected);
@@ -220,7 +223,7 @@ mod tests {
         agent.begin(0, 0, 1);
         agent.send(Command::Hello { version: 999 });
         let tasks = vec![Task::Bulk(Job { streams: 0, ..job() })];
-        agent.send(Command::Prepare { tasks, bind: Ipv4Addr::LOCALHOST.into() });
+        agent.send(Command::Prepare { tasks, bind: Ipv4Addr::LOCALHOST.into(), timeout_ms: 10_000 });
         for expected in ["before the tasks were connected", "use the same release", "streams asked for"] {
             let Report::Failed { why } = agent.receive() else { panic!("not refused") };
             assert!(why.contains(expected), "{why}");

@@ -16,6 +16,8 @@ use crate::observe::HostInfo;
 
 /// The version of these messages. Both sides must have the same.
 pub const VERSION: u32 = 9;
+/// The longest that an agent waits for connections, in milliseconds.
+pub const MAX_CONNECT_MS: u64 = 600_000;
 /// Longest measurement an agent accepts, in milliseconds: a day.
 pub const MAX_DURATION_MS: u64 = 86_400_000;
 /// Most samples of one measurement.
@@ -37,6 +39,8 @@ pub enum Command {
         tasks: Vec<Task>,
         /// The address to listen on; the ports are the system's choice.
         bind: IpAddr,
+        /// How long to wait for the other host's connections, in milliseconds: others may connect before it.
+        timeout_ms: u64,
     },
     /// Come to the doors of the other host.
     Reach {
@@ -179,6 +183,8 @@ pub struct Measurement {
     pub seconds: f64,
     /// How late the first reading was after the agreed instant, in milliseconds.
     pub late_ms: f64,
+    /// Seconds in which a sender was to send what counts: from the agreed instant to the agreed end, or until it was stopped.
+    pub sending_seconds: f64,
     /// Stopped before its time.
     pub stopped_early: bool,
     /// CPU seconds of the agent itself within the measurement.

@@ -53,8 +53,8 @@ pub const CALIBRATION_AHEAD: u32 = 10;
 /// The time that a lab with a system takes to come up and go, and a case beside its own; for the estimate only.
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
-/// Cases that may fail at one delay before it is given up: where the tunnel is down, each may take a timeout.
-const MOST_FAILED: usize = 5;
+/// So many cases without a figure end a delay: where the tunnel is down, each takes a timeout.
+const MOST_FAILED: usize = 10;
 
 #[derive(Clone, Debug)]
 pub struct Writes {
@@ -315,16 +315,20 @@ impl Bench<'_> {
             }
             let name = way.name();
             progress.live(&format!("delay {delay}, run {repeat}, blocks of {block_bytes} bytes, {name}"));
-            match self.case(block_bytes, way, repeat) {
-                Ok(Some(case)) => report.cases.push(case),
+            let case = match self.case(block_bytes, way, repeat) {
+                Ok(Some(case)) => case,
                 Ok(None) => return Ok(()),
+                Err(error) if self.interrupt.is_set() => return Err(error),
                 Err(error) => {
-                    let is_last = self.interrupt.is_set() || self.ends().lost().is_some();
-                    let why = failures.add(error, is_last)?;
                     self.ends().settle();
-                    let at = milliseconds(delay);
-                    report.cases.push(Case::failed(at, (block_bytes, way, repeat), why));
+                    Case::failed(milliseconds(delay), (block_bytes, way, repeat), error.to_string())
                 }
+            };
+            let end = failures.look_at(&case, self.ends().lost());
+            report.cases.push(case);
+            if let Some(why) = end {
+                report.problems.push(format!("delay {delay}: {why}"));
+                return Ok(());
             }
         }
         progress.note(&format!("one-way delay {delay} done"));
@@ -368,23 +372,25 @@ impl Bench<'_> {
     }
 }
 
-/// The cases of one delay that failed.
+/// The cases of one delay without a figure.
 #[derive(Debug, Default)]
 struct Failures {
     count: usize,
 }
 
 impl Failures {
-    /// Returns the reason of a case that failed, after which others can be measured.
-    ///
-    /// # Errors
-    /// The error itself if it is the last one that this delay has: by what is known of it, or as one too many.
-    fn add(&mut self, error: TestbedError, is_last: bool) -> Result<String, TestbedError> {
-        if is_last || self.count == MOST_FAILED {
-            return Err(error);
+    /// Takes a case, after which an agent may be `lost`. Returns why nothing more is to be measured at this delay, if so.
+    fn look_at(&mut self, case: &Case, lost: Option<&str>) -> Option<String> {
+        if let Some(name) = lost {
+            return Some(format!("{name} dropped out; nothing more was measured"));
+        }
+        if case.bytes_per_second.is_some() {
+            return None;
         }
         self.count += 1;
-        Ok(error.to_string())
+        let why = case.problem.as_deref().unwrap_or("no block was acknowledged");
+        (self.count >= MOST_FAILED)
+            .then(|| format!("given up after {} cases without a figure, the last one: {why}", self.count))
     }
 }
 

@@ -172,9 +172,8 @@ impl Figures {
 
 /// Of the messages that the rate asked for while they counted, those that arrived, in percent.
 fn delivered_percent(work: &Messages, sender: &Measurement, here: &TaskEnd, there: &TaskEnd) -> Option<f64> {
-    let rate = work.messages_per_second().filter(|_| sender.seconds > 0.0)?;
-    // Messages count from the agreed instant on, however late the agent's first reading was.
-    let asked = rate * (sender.seconds + sender.late_ms / 1e3);
+    // Messages count from the agreed instant to the agreed end, however late the agent's readings were.
+    let asked = work.messages_per_second()? * sender.sending_seconds;
     // A sender that was held up at the end of the warm-up makes up for it while messages count. Those were asked for, too: without
     // them more than all would arrive.
     let asked = asked.max(here.found.messages_sent as f64);
@@ -276,6 +275,7 @@ mod tests {
     fn reports(near: TaskEnd, far: TaskEnd, seconds: [f64; 2]) -> EndReports {
         let end = |end: &TaskEnd, seconds| Measurement {
             seconds,
+            sending_seconds: seconds,
             tasks: vec![end.clone()],
             ..Measurement::default()
         };

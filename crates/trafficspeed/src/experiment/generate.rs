@@ -176,7 +176,7 @@ impl LoadRun {
     fn take_clients(&mut self, tasks: &[Task], reports: &[EndReports]) {
         self.take(tasks, &clients::together(reports));
         self.by_client = clients::figures(tasks, reports);
-        self.faults = clients::faults(reports, &self.by_client);
+        self.faults = clients::faults(reports);
     }
 }
 

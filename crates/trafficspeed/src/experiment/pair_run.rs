@@ -12,12 +12,16 @@ use serde::Serialize;
 use crate::clock;
 use crate::coordinate::agent::DRAIN_TIMEOUT;
 use crate::coordinate::fleet::{Event, Fleet};
-use crate::coordinate::message::{Command, Measurement, Report, Sample};
+use crate::coordinate::message::{Command, MAX_CONNECT_MS, Measurement, Report, Sample};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 
-/// How long connecting may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(45);
+/// How long connecting may take, and what each stream of each pair adds: pairs connect one after the other, and a stream
+/// takes a round trip.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT_EACH: Duration = Duration::from_millis(200);
+/// What a coordinator waits longer than the hosts, whose own words say more.
+const CONNECT_GRACE: Duration = Duration::from_secs(15);
 /// Grace for the reports after the last drain.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the last connection to the start, where commands arrive at once.
@@ -218,11 +222,14 @@ impl Drive<'_, '_> {
     }
 
     fn connect(&mut self, interrupt: &Interrupt) {
+        let streams: u32 = self.states.iter().flat_map(|state| state.pair.tasks).map(Task::streams).sum();
+        let timeout = CONNECT_TIMEOUT + CONNECT_TIMEOUT_EACH * streams;
+        let timeout_ms = (timeout.as_millis() as u64).min(MAX_CONNECT_MS);
         for state in self.states.iter().filter(|state| state.is_sound()) {
             let PairRun { far, bind, tasks, .. } = state.pair;
-            self.fleet.send(far, &Command::Prepare { tasks: tasks.to_vec(), bind });
+            self.fleet.send(far, &Command::Prepare { tasks: tasks.to_vec(), bind, timeout_ms });
         }
-        let deadline = Instant::now() + CONNECT_TIMEOUT;
+        let deadline = Instant::now() + Duration::from_millis(timeout_ms) + CONNECT_GRACE;
         while self.states.iter().any(|state| state.is_sound() && !state.is_connected()) {
             if interrupt.is_set() {
                 return self.fail_all(|_| true, || PairError::Stopped);

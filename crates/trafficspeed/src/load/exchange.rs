@@ -233,6 +233,8 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
         let number_bytes = work.number_bytes();
         let mut share = WorkerResult::default();
         let mut heard = Instant::now();
+        // Requests that left when they were due may be on their way for as long as an answer is awaited.
+        let silence = work.every_us.map(|every_us| ANSWER_TIMEOUT + Duration::from_micros(every_us.into()));
         while !stage.aborted() {
             match socket.recv(&mut buffer) {
                 Ok(bytes) if bytes == work.request as usize => {
@@ -246,7 +248,11 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
                 }
                 Ok(_) => {}
                 // Only an empty socket is quiet.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && stage.is_quiet(heard) => break,
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && is_quiet(stage, heard, silence) =>
+                {
+                    break;
+                }
                 Err(error) if is_patient(&error) => {}
                 Err(error) => {
                     share.fault = Some(error.to_string());
@@ -256,6 +262,10 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
         }
         share
     })
+}
+
+fn is_quiet(stage: &SharedState, heard: Instant, silence: Option<Duration>) -> bool {
+    silence.map_or_else(|| stage.is_quiet(heard), |silence| stage.is_quiet_for(heard, silence))
 }
 
 fn is_over(stage: &SharedState) -> bool {

@@ -134,7 +134,12 @@ impl SharedState {
 
     /// Whether a receiver that last heard something at `heard` may leave.
     pub(super) fn is_quiet(&self, heard: Instant) -> bool {
-        self.aborted() || (!self.runs() && heard.elapsed() > QUIET)
+        self.is_quiet_for(heard, QUIET)
+    }
+
+    /// The same of one whose sender may be silent for so long.
+    pub(super) fn is_quiet_for(&self, heard: Instant, silence: Duration) -> bool {
+        self.aborted() || (!self.runs() && heard.elapsed() > silence)
     }
 }
 

@@ -31,7 +31,7 @@ Medians of n runs, the lowest and the highest in parentheses.
 A/A: a system that is measured a second time in each round, divided by its first measurement: what a comparison shows \
 where there is no difference. ≈: no difference from the first system beyond A/A, or not in all rounds.
 ≥: the sender could not send more in at least one of the runs, so the path carries at least that: UDP that left at less than \
-the rate asked for or as fast as possible without more loss than allowed, TCP whose sender had no CPU time left.
+the rate asked for or as fast as possible without more loss than allowed, TCP whose sender used 95 % of its threads' CPU time (in the lab only).
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
 used.
 Throughput is payload that arrived.

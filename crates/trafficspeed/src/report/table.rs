@@ -255,7 +255,10 @@ mod tests {
         let mut campaign = samples::campaign();
         assert!(!table(&campaign, Unit::Gbit, None).contains("Buffers:"), "not of a file from before");
         campaign.environment.links = Some(format!("links; {}", crate::system::buffers::METHOD));
-        assert_eq!(table(&campaign, Unit::Gbit, None).matches("Buffers: every VPN's UDP sockets").count(), 1);
+        assert_eq!(
+            table(&campaign, Unit::Gbit, None).matches("Buffers: each UDP socket of a VPN").count(),
+            1
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The same buffers for every system: what its UDP sockets and the queues of its tunnel devices hold.
 //!
 //! Left alone, each program takes what its makers chose, from some 200 KiB of the kernel's own to several MiB, and a
-//! comparison would partly be one of these numbers. So once a system is up, all of its sockets and devices get the same. The
-//! sizes are those that vpnd takes by itself: none has less than it asked for, and vpnd is measured as it is delivered.
+//! comparison would partly be one of these numbers. So once a system is up, each of its sockets and devices gets the same. The
+//! sizes are those that vpnd takes by itself, and vpnd is measured as it is delivered. They are of each socket and of each queue:
+//! a program with a socket and a queue for each core has as many times that, which is part of its design.
 //!
 //! The kernel's own defaults (net.core.rmem_default and its kin) belong to the whole machine and not to a namespace. So
 //! sockets are changed from outside, through duplicates of their descriptors (pidfd_getfd(2)), and devices inside their
@@ -32,9 +33,10 @@ pub const GATEWAY_QUEUE: u32 = 2_000;
 pub const CLIENT_QUEUE: u32 = 500;
 
 /// What a reader of the figures must know of it; the same for all systems.
-pub const METHOD: &str = "every VPN's UDP sockets have receive and send buffers of 8 MiB, and its TUN and TAP devices queues of \
-                          2,000 packets at the gateway and 500 at a client, whatever its programs chose; TCP sockets keep \
-                          the kernel's own sizing";
+pub const METHOD: &str = "each UDP socket of a VPN has receive and send buffers of 8 MiB, and each queue of its TUN and TAP devices \
+                          2,000 packets at the gateway and 500 at a client (a super-packet is one), whatever its programs chose; \
+                          those with a socket and a queue for each core, such as vpnd, have as many; TCP sockets keep the kernel's \
+                          own sizing";
 
 /// Gives a system that is up its buffers. Returns in words what has others all the same.
 ///
@@ -214,7 +216,7 @@ mod tests {
     fn the_sizes_are_those_of_the_words_and_those_that_vpnd_takes_by_itself() {
         let mib = UDP_BYTES >> 20;
         assert!(METHOD.contains(&format!("buffers of {mib} MiB")), "{METHOD}");
-        assert!(METHOD.contains("queues of 2,000 packets at the gateway and 500 at a client"), "{METHOD}");
+        assert!(METHOD.contains("2,000 packets at the gateway and 500 at a client"), "{METHOD}");
         assert_eq!((GATEWAY_QUEUE, CLIENT_QUEUE), (2_000, 500));
         let vpnd = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("vpnd").join("src/sys");
         for (file, line) in [

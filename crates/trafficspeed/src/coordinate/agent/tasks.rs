@@ -52,7 +52,7 @@ fn problem(tasks: &[Task]) -> Option<String> {
 
 impl Agent {
     /// Opens a door for each task, tells the ports and waits for the other host.
-    pub(super) fn prepare(&mut self, tasks: Vec<Task>, bind: IpAddr) -> Result<(), Gone> {
+    pub(super) fn prepare(&mut self, tasks: Vec<Task>, bind: IpAddr, timeout: Duration) -> Result<(), Gone> {
         let opened = match problem(&tasks) {
             Some(why) => Err(why),
             None => open(&tasks, bind),
@@ -63,7 +63,7 @@ impl Agent {
         };
         self.send(Report::Prepared { ports })?;
         let mut stopped = || self.stopped();
-        let meet = |(door, task): (ListeningTask, Task)| door.meet(task, CONNECT_TIMEOUT, &mut stopped);
+        let meet = |(door, task): (ListeningTask, Task)| door.meet(task, timeout, &mut stopped);
         let made: Result<Vec<Ready>, _> = doors.into_iter().zip(tasks).map(meet).collect();
         let report = self.keep_tasks(made.map_err(|error| error.to_string()));
         self.send(report)
@@ -147,6 +147,8 @@ impl Agent {
         Ok(Report::Measured(Measurement {
             seconds: (previous.at_ns - first.at_ns) as f64 / 1e9,
             late_ms: first.at_ns.saturating_sub(schedule.begin_ns) as f64 / 1e6,
+            sending_seconds: previous.at_ns.min(schedule.end_ns).saturating_sub(schedule.begin_ns) as f64
+                / 1e9,
             stopped_early: stopped,
             cpu_seconds: previous.cpu_seconds - first.cpu_seconds,
             socket_drops: socket_drops() - drops,

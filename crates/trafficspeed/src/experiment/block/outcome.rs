@@ -310,7 +310,7 @@ impl BlockReport {
     /// Throughput of one way by that of another: the mean over block sizes within each round.
     pub fn ratio(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
         let rates = |way| self.rounds(delay_ms, way, |case| case.bytes_per_second);
-        rates(way).by(&rates(by)).means()
+        rates(way).by(&rates(by)).means(&self.asked.1)
     }
 
     /// A/A, as the control of [`Self::ratio`]: the tunnel against itself.
@@ -367,18 +367,18 @@ impl BlockReport {
 
     /// CPU use at the target in percent of one core: the mean over block sizes within each round.
     pub fn cpu(&self, delay_ms: f64, way: Way) -> Option<Spread> {
-        self.rounds(delay_ms, way, |case| case.target_cpu_percent).means()
+        self.rounds(delay_ms, way, |case| case.target_cpu_percent).means(&self.asked.1)
     }
 
     /// CPU seconds of a part for each GB of acknowledged blocks: the median over block sizes within each round.
     pub fn cost(&self, delay_ms: f64, way: Way, part: CpuPart) -> Option<Spread> {
-        self.rounds(delay_ms, way, |case| case.seconds_per_gb(part)).medians()
+        self.rounds(delay_ms, way, |case| case.seconds_per_gb(part)).medians(&self.asked.1)
     }
 
     /// The same of one way by that of another, for each block size and round.
     pub fn cost_ratio(&self, delay_ms: f64, (way, by): (Way, Way), part: CpuPart) -> Option<Spread> {
         let costs = |way| self.rounds(delay_ms, way, |case| case.seconds_per_gb(part));
-        costs(way).by(&costs(by)).medians()
+        costs(way).by(&costs(by)).medians(&self.asked.1)
     }
 
     /// A/A, as the control of [`Self::cost_ratio`].

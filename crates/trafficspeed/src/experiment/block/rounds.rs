@@ -1,8 +1,8 @@
 //! The figures of one way of writing at one delay, round by round, and what the rounds say together.
 //!
 //! INVARIANT: a ratio is formed of two figures of the same round and block size, never of two medians.
-//! INVARIANT: a round counts with all block sizes or not at all, so that its mean is of the same sizes as that of the others:
-//! a round that was interrupted has only the first sizes of its turn.
+//! INVARIANT: a round counts with all block sizes that were asked for or not at all, so that its mean is of the same sizes as that of
+//! the other rounds and ways: one that was interrupted has only the first sizes of its turn, and one in which a size failed lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,19 +29,18 @@ impl Rounds {
         self.0.iter().filter_map(ratio).collect()
     }
 
-    /// The mean over block sizes of each round.
-    pub fn means(&self) -> Option<Spread> {
-        self.spread(|values| values.iter().sum::<f64>() / values.len() as f64)
+    /// The mean over these block sizes of each round.
+    pub fn means(&self, sizes: &[u32]) -> Option<Spread> {
+        self.spread(sizes, |values| values.iter().sum::<f64>() / values.len() as f64)
     }
 
-    /// The median over block sizes of each round.
-    pub fn medians(&self) -> Option<Spread> {
-        self.spread(|values| median(values).unwrap_or_default())
+    /// The median over these block sizes of each round.
+    pub fn medians(&self, sizes: &[u32]) -> Option<Spread> {
+        self.spread(sizes, |values| median(values).unwrap_or_default())
     }
 
-    fn spread(&self, of_round: impl Fn(&[f64]) -> f64) -> Option<Spread> {
+    fn spread(&self, sizes: &[u32], of_round: impl Fn(&[f64]) -> f64) -> Option<Spread> {
         let rounds: BTreeSet<u32> = self.0.keys().map(|(round, _)| *round).collect();
-        let sizes: BTreeSet<u32> = self.0.keys().map(|(_, size)| *size).collect();
         let whole = |round: &u32| {
             let values: Option<Vec<f64>> =
                 sizes.iter().map(|size| self.0.get(&(*round, *size)).copied()).collect();
@@ -63,26 +62,30 @@ mod tests {
     fn ratios_are_formed_within_rounds_and_never_of_medians() {
         let fast = rounds(&[(1, 8, 10.0), (2, 8, 40.0), (3, 8, 90.0)]);
         let slow = rounds(&[(1, 8, 10.0), (2, 8, 10.0), (3, 8, 100.0)]);
-        let ratio = fast.by(&slow).means().unwrap();
+        let ratio = fast.by(&slow).means(&[8]).unwrap();
         // The ratio of the medians, 40 and 10, would be 4.
         assert_eq!((ratio.low, ratio.median, ratio.high, ratio.n), (0.9, 1.0, 4.0, 3));
-        assert_eq!(fast.by(&rounds(&[(4, 8, 1.0), (1, 16, 1.0), (2, 8, 0.0)])).means(), None);
+        assert_eq!(fast.by(&rounds(&[(4, 8, 1.0), (1, 16, 1.0), (2, 8, 0.0)])).means(&[8, 16]), None);
     }
 
     #[test]
     fn a_round_without_one_of_the_sizes_does_not_count() {
         let all = rounds(&[(1, 8, 1.0), (1, 16, 3.0), (2, 8, 3.0), (2, 16, 5.0)]);
         let cut = rounds(&[(1, 8, 1.0), (1, 16, 3.0), (2, 8, 3.0), (2, 16, 5.0), (3, 16, 99.0)]);
-        let means = all.means().unwrap();
+        let means = all.means(&[8, 16]).unwrap();
         assert_eq!((means.low, means.high, means.n), (2.0, 4.0, 2));
-        assert_eq!(cut.means(), Some(means));
-        assert_eq!(rounds(&[]).means(), None);
+        assert_eq!(cut.means(&[8, 16]), Some(means));
+        assert_eq!(cut.means(&[8, 16, 32]), None, "a size that failed in every round");
+        assert_eq!(rounds(&[]).means(&[8]), None);
     }
 
     #[test]
     fn a_mean_follows_each_size_and_a_median_the_middle_one() {
         let figures = rounds(&[(1, 8, 1.0), (1, 16, 2.0), (1, 32, 9.0)]);
         let middle = |spread: Option<Spread>| spread.map(|spread| spread.median);
-        assert_eq!((middle(figures.means()), middle(figures.medians())), (Some(4.0), Some(2.0)));
+        assert_eq!(
+            (middle(figures.means(&[8, 16, 32])), middle(figures.medians(&[8, 16, 32]))),
+            (Some(4.0), Some(2.0))
+        );
     }
 }

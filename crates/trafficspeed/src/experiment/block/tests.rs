@@ -138,8 +138,7 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     report.cases[2].problem = Some("broken".into());
     assert_eq!(report.rate(0.0, 8192, Way::sealed(2)), None);
     assert!(!report.is_whole());
-    let ratio = middle(report.ratio(0.0, Way::sealed(2), Way::TUNNEL));
-    assert_eq!(ratio, Some(2.0), "the other block size still counts");
+    assert_eq!(report.ratio(0.0, Way::sealed(2), Way::TUNNEL), None, "a mean over fewer sizes is another figure");
     let again = BlockReport { repeats: 2, ..sample() };
     assert!(!again.is_whole(), "each case was to be measured twice");
     let mut short = sample();
@@ -216,18 +215,21 @@ fn each_second_round_goes_from_the_last_case_to_the_first() {
 
 #[test]
 fn a_case_that_fails_has_its_reason_and_too_many_end_the_delay() {
-    let error = || TestbedError::NoAddress { end: "client 1".into(), ip: 4 };
+    let report = sample();
+    let sound = report.cases[0].clone();
+    let failed = Case::failed(sound.delay_ms, (sound.block_bytes, sound.way, 1), "no answer in 20 s".into());
     let mut failures = Failures::default();
-    for _ in 0..MOST_FAILED {
-        let why = failures.add(error(), false).unwrap();
-        assert_eq!(why, error().to_string());
-        let mut report = sample();
-        let first = &report.cases[0];
-        report.cases[0] = Case::failed(first.delay_ms, (first.block_bytes, first.way, first.repeat), why);
-        assert!(!report.is_whole() && report.rate(0.0, 8192, Way::TUNNEL).is_none());
+    for _ in 1..MOST_FAILED {
+        assert_eq!(failures.look_at(&failed, None), None);
+        assert_eq!(failures.look_at(&sound, None), None);
     }
-    assert!(failures.add(error(), false).is_err(), "one too many");
-    assert!(Failures::default().add(error(), true).is_err(), "nothing else can be measured");
+    let why = failures.look_at(&failed, None).expect("too many");
+    assert!(why.contains("10 cases") && why.ends_with("no answer in 20 s"), "{why}");
+    let why = Failures::default().look_at(&sound, Some("the target")).expect("nobody answers any more");
+    assert!(why.starts_with("the target dropped out"), "{why}");
+    let mut broken = report;
+    broken.cases[0] = failed;
+    assert!(!broken.is_whole() && broken.rate(0.0, 8192, Way::TUNNEL).is_none());
 }
 
 fn refused() -> PlaceError {

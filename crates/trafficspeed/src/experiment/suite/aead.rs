@@ -182,8 +182,9 @@ fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) 
             Some(ratio(&fastest.1, &own.1)?.is_within(same))
         };
         let is_right = own.0 == fastest.0 || !own.2.is_apart_from(fastest.2) || is_within() == Some(true);
-        // A single run has no spread, so a difference proves nothing.
-        (is_right || own.2.n.min(fastest.2.n) > 1).then_some(is_right)
+        // A single run has no spread, so a difference proves nothing; nor does one of what the sender limited.
+        let is_bound = [own.0, fastest.0].iter().any(|cipher| is_limited(campaign, code, choice, cipher));
+        (own.0 == fastest.0 || !is_bound && (is_right || own.2.n.min(fastest.2.n) > 1)).then_some(is_right)
     });
     Verdict {
         code,
@@ -193,6 +194,15 @@ fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) 
         fastest_mbit: fastest.map(|fastest| fastest.2),
         right,
     }
+}
+
+/// Whether the sender was the limit of a cipher's throughput in one of its runs.
+fn is_limited(campaign: &SuiteCampaign, code: Code, choice: Subject, cipher: &str) -> bool {
+    let is_it = |subject: Subject| {
+        subject.cipher.name() == cipher && Subject { cipher: choice.cipher, ..subject } == choice
+    };
+    let mut rows = campaign.rows.iter().filter(|row| row.code == code && row.error.is_none());
+    rows.any(|row| row.subject.is_some_and(is_it) && row.is_limited_by_sender(Quantity::Throughput))
 }
 
 /// The cipher that was measured twice in each round, against itself.

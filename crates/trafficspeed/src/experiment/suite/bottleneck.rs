@@ -2,7 +2,6 @@
 
 use super::{Quantity, Row};
 use crate::experiment::generate::search::LEAST_SENT;
-use crate::load::message::Messages;
 use crate::load::task::{Protocol, Task};
 
 /// A path that lost more than this was full itself, in percent.
@@ -17,10 +16,13 @@ impl Row {
             return false;
         }
         if let Some(search) = &self.search {
-            return search.limited_by_sender;
+            let asked = search.asked_bits_per_second;
+            return search.limited_by_sender || asked.is_some_and(|asked| self.falls_short(Some(asked)));
         }
         match &self.case.task {
-            Task::Messages(work) if work.protocol == Protocol::Udp => self.falls_short(work),
+            Task::Messages(work) if work.protocol == Protocol::Udp => {
+                self.falls_short(work.bits_per_second.map(|rate| rate as f64 * f64::from(work.streams)))
+            }
             Task::Messages(work) => self.is_saturated(work.backward, work.streams),
             Task::Bulk(job) => self.is_saturated(!job.connector_sends(0), job.threads.min(job.streams)),
             // Whoever waits for an answer is slowed down by the path alone.
@@ -28,10 +30,9 @@ impl Row {
         }
     }
 
-    /// Whether fewer datagrams left than the rate asked for, though the path took them all.
-    fn falls_short(&self, work: &Messages) -> bool {
+    /// Whether less left than was asked for, in bits a second of all streams, though the path took it all.
+    fn falls_short(&self, asked: Option<f64>) -> bool {
         let Some(figures) = &self.figures else { return false };
-        let asked = work.bits_per_second.map(|rate| rate as f64 * f64::from(work.streams));
         figures.lost_percent.is_some_and(|lost| lost <= MOST_LOST)
             && asked.is_none_or(|asked| figures.sent_bits_per_second < LEAST_SENT * asked)
     }
@@ -54,6 +55,7 @@ mod tests {
     use crate::experiment::pair_run::Times;
     use crate::experiment::suite::Case;
     use crate::load::congestion::CongestionControl;
+    use crate::load::message::Messages;
     use crate::load::task::Sockets;
     use crate::load::tcp::{Job, Shape, Way};
     use crate::system::vpnd::Code;

@@ -26,6 +26,16 @@ impl Task {
         task
     }
 
+    /// Its streams.
+    pub fn streams(&self) -> u32 {
+        match self {
+            Self::Bulk(job) => job.streams,
+            Self::Messages(work) => work.streams,
+            Self::Exchange(work) => work.streams,
+            Self::Pages(work) => work.streams,
+        }
+    }
+
     fn streams_and_seed(&mut self) -> (&mut u32, &mut u64) {
         match self {
             Self::Bulk(job) => (&mut job.streams, &mut job.seed),

@@ -44,6 +44,9 @@ fn share(each: &[&Figures]) -> Option<String> {
         }
     };
     let spread = Spread::of(&values)?;
+    let idle = values.iter().filter(|value| **value == 0.0).count();
+    let idle =
+        if idle > 0 && spread.high > 0.0 { format!("; {idle} of them nothing") } else { String::new() };
     let fairness = jain(&values).map_or_else(String::new, |index| format!(" (Jain's index {index:.3})"));
     let late: Vec<f64> = each.iter().filter_map(|figures| Some(figures.delay_of()?.p99_us)).collect();
     let delays = Spread::of(&late).map_or_else(String::new, |late| {
@@ -53,7 +56,7 @@ fn share(each: &[&Figures]) -> Option<String> {
             significant(late.high)
         )
     });
-    Some(format!("each client had {} to {}{fairness}{delays}", show(spread.low), show(spread.high)))
+    Some(format!("each client had {} to {}{idle}{fairness}{delays}", show(spread.low), show(spread.high)))
 }
 
 #[cfg(test)]
@@ -97,6 +100,9 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("each client had 1.00 Gbit/s"), "{page}");
+        campaign.runs[0].by_client[0][0].received_bits_per_second = 0.0;
+        let said = shares(&campaign, &campaign.runs[0]).remove(0);
+        assert!(said.contains("; 1 of them nothing (Jain's index 0.500)"), "{said}");
         campaign.environment.topology = Some(Topology::Routers);
         assert!(title(&campaign).unwrap().ends_with("on the host behind the gateway"));
         for run in &mut campaign.runs {

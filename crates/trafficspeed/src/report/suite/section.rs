@@ -189,7 +189,12 @@ impl SectionRow {
         };
         self.limited_by_sender = columns.iter().map(is_limited).collect();
         let twice = rows.iter().find(|row| row.label.contains(AGAIN));
-        self.control = twice.and_then(|row| ratios(&of(&row.label), &of(&row.label.replace(AGAIN, ""))));
+        self.control = twice.and_then(|row| {
+            let first = row.label.replace(AGAIN, "");
+            // What the sender limited hardly differs from itself, and says nothing of what others may.
+            let is_bound = is_limited(&row.label) || is_limited(&first);
+            ratios(&of(&row.label), &of(&first)).filter(|_| !is_bound)
+        });
         let taken = Taken::most(rows.iter().filter_map(|row| row.cpu.as_ref()));
         (self.steal, self.others) = (taken.steal, taken.others);
     }
@@ -277,7 +282,8 @@ mod tests {
             ([100.0, 50.0], [false, false], ["100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
             ([100.0, 50.0], [true, false], ["≥ 100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
             ([100.0, 50.0], [false, true], ["100 (100–100)", "≥ 50.0 (50.0–50.0)"], None),
-            ([50.0, 100.0], [false, true], ["50.0 (50.0–50.0)", "≥ 100 (100–100)"], Some(true)),
+            // What is measured twice here differs from itself by what the sender does, which says nothing of the first system.
+            ([50.0, 100.0], [false, true], ["50.0 (50.0–50.0)", "≥ 100 (100–100)"], None),
             ([50.0, 100.0], [true, false], ["≥ 50.0 (50.0–50.0)", "100 (100–100)"], None),
             ([50.0, 50.0], [true, true], ["≥ 50.0 (50.0–50.0)", "≥ 50.0 (50.0–50.0)"], None),
             ([50.0, 50.0], [false, true], ["50.0 (50.0–50.0)", "≥ 50.0 (50.0–50.0)"], None),
