@@ -138,7 +138,11 @@ fn a_case_with_a_problem_is_no_figure_and_the_report_is_not_whole() {
     report.cases[2].problem = Some("broken".into());
     assert_eq!(report.rate(0.0, 8192, Way::sealed(2)), None);
     assert!(!report.is_whole());
-    assert_eq!(report.ratio(0.0, Way::sealed(2), Way::TUNNEL), None, "a mean over fewer sizes is another figure");
+    assert_eq!(
+        report.ratio(0.0, Way::sealed(2), Way::TUNNEL),
+        None,
+        "a mean over fewer sizes is another figure"
+    );
     let again = BlockReport { repeats: 2, ..sample() };
     assert!(!again.is_whole(), "each case was to be measured twice");
     let mut short = sample();
