@@ -238,8 +238,11 @@ fn notes(text: &mut String, campaign: &LoadCampaign, run: &LoadRun) {
             "{unanswered} requests were not answered in time, or not at all when the measurement ended"
         ));
     }
-    let paced = run.figures.iter().filter(|figures| figures.lateness.is_none());
-    for delivered in paced.filter_map(|figures| figures.delivered_percent) {
+    // One whose messages leave when they are due skips none; of several clients only the task says so.
+    let skips = |named: &&NamedTask| matches!(&named.task, Task::Messages(work) if work.open_loop.is_none());
+    let tasks = campaign.settings.tasks.iter().zip(&run.figures);
+    let paced = tasks.filter(|(named, _)| skips(named));
+    for delivered in paced.filter_map(|(_, figures)| figures.delivered_percent) {
         if delivered < LEAST_DELIVERED {
             say(format!(
                 "only {delivered:.1} % of the messages that the rate asked for arrived; `lost` counts those that were sent, and \
@@ -485,6 +488,7 @@ mod tests {
     use super::*;
     use crate::experiment::generate::search::SearchOutcome;
     use crate::load::delays::DelaySummary;
+    use crate::load::message::open_loop::OpenLoop;
 
     #[test]
     fn repeats_are_one_row_with_their_spread_and_what_shared_the_machine() {
@@ -533,6 +537,17 @@ mod tests {
         ] {
             assert_eq!(text.matches(expected).count(), 1, "{expected}: {text}");
         }
+    }
+
+    #[test]
+    fn only_a_sender_that_skips_is_said_to_skip_also_where_several_clients_have_no_lateness() {
+        let mut campaign = samples::campaign(3e9);
+        campaign.runs.iter_mut().for_each(|run| run.figures[0].delivered_percent = Some(50.0));
+        let says = |campaign: &LoadCampaign| table(campaign, None, None).contains("gets no CPU skips some");
+        assert!(says(&campaign));
+        let Task::Messages(work) = &mut campaign.settings.tasks[0].task else { panic!("messages") };
+        work.open_loop = Some(OpenLoop::EVEN);
+        assert!(!says(&campaign), "each left when it was due");
     }
 
     #[test]
