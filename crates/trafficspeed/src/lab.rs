@@ -36,7 +36,9 @@ use namespace::Namespace;
 use record::Record;
 use topology::{Lan, Topology};
 
+use crate::interrupt::Interrupt;
 use crate::load::congestion::CongestionControl;
+use crate::load::fragments;
 
 /// Most clients a lab can hold: one /24 of 198.18.0.0/16 each.
 pub const MAX_CLIENTS: u32 = 254;
@@ -46,6 +48,10 @@ pub const CLIENT_LINK: &str = "eth0";
 
 /// The largest TCP window of a lab whose windows were widened: 64 ms each way at 4 Gbit/s.
 pub const WINDOW_BYTES: u32 = 64 << 20;
+
+/// How long fragments wait for the others of their datagram, in seconds, which a lab sets to one: the kernel's 30 s would pass
+/// before each measurement that follows a flood of fragments ([`Lab::await_few_fragments`]).
+const FRAGMENT_TIMES: [&str; 2] = ["net/ipv4/ipfrag_time", "net/ipv6/ip6frag_time"];
 
 /// Why a lab could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -175,6 +181,9 @@ impl Lab {
         let inherited = settings.congestion.in_namespaces();
         for namespace in lab.namespaces() {
             namespace.sysctl("net/ipv4/tcp_congestion_control", inherited.name())?;
+            for path in FRAGMENT_TIMES {
+                namespace.sysctl(path, "1")?;
+            }
         }
         if settings.wide_windows {
             lab.widen_windows()?;
@@ -182,6 +191,19 @@ impl Lab {
         lab.emulator = link::connect(&lab.gateway, &lab.clients, settings)?;
         lab.lans.iter().try_for_each(|lan| lan.connect(settings))?;
         Ok(lab)
+    }
+
+    /// Waits until no namespace holds fragments of what was sent before, so that no measurement meets a queue that is full of them.
+    ///
+    /// # Errors
+    /// [`LabError::System`].
+    pub fn await_few_fragments(&self, interrupt: &Interrupt) -> Result<(), LabError> {
+        self.namespaces().try_for_each(|namespace| {
+            namespace.within(|| {
+                fragments::await_few(&mut || interrupt.is_set());
+                Ok(())
+            })
+        })
     }
 
     fn namespaces(&self) -> impl Iterator<Item = &Namespace> {

@@ -10,6 +10,7 @@ pub mod block;
 pub mod congestion;
 pub mod delays;
 pub mod exchange;
+pub mod fragments;
 pub mod message;
 pub mod pace;
 pub mod page;

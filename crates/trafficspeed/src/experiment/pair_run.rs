@@ -17,8 +17,8 @@ use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 
 /// How long connecting may take, and what each stream of each pair adds: pairs connect one after the other, and a stream
-/// takes a round trip.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// takes a round trip. An end may first have to wait for 31 s ([`crate::load::fragments`]).
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(45);
 const CONNECT_TIMEOUT_EACH: Duration = Duration::from_millis(200);
 /// What a coordinator waits longer than the hosts, whose own words say more.
 const CONNECT_GRACE: Duration = Duration::from_secs(15);

@@ -82,6 +82,22 @@ fn a_search_ends_with_a_rate_that_was_carried() {
     assert!(trials.iter().all(|trial| trial["carried"] == false || number(&trial["lost_percent"]) <= 5.0));
 }
 
+/// Of datagrams that are longer than a packet each trial that is too fast leaves fragments behind.
+#[test]
+fn a_search_with_fragments_finds_what_a_narrow_link_carries() {
+    if !can_run() {
+        return;
+    }
+    let report = measured(
+        "udp --vpn none --no-control --search --search-loss 5 -l 4096 --rate 200mbit --repeat 1 -t 0.3 -O 0 -J",
+    );
+    let search = &report["runs"][0]["search"];
+    let found = number(&search["bits_per_second"]);
+    assert!((100e6..250e6).contains(&found), "{search:#}");
+    let tried = search["trials"].as_array().expect("trials");
+    assert!(tried.iter().any(|trial| number(&trial["lost_percent"]) > 50.0), "{search:#}");
+}
+
 #[test]
 fn the_real_vpnd_carries_streams_requests_and_datagrams_to_the_gateway() {
     if !can_run() {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Agent, CONNECT_TIMEOUT, DRAIN_TIMEOUT, Gone, MAX_LEAD, failed};
 use crate::clock;
 use crate::coordinate::message::{MAX_DURATION_MS, MAX_SAMPLES, Measurement, Report, Sample, TaskEnd};
+use crate::load::fragments;
 use crate::load::task::{ListeningTask, MAX_TASKS, Ready, Running, Task};
 use crate::load::udp::socket_drops;
 use crate::load::worker_pool::{Reading, Schedule};
@@ -61,6 +62,7 @@ impl Agent {
             Ok(opened) => opened,
             Err(why) => return self.send(failed(why)),
         };
+        fragments::await_few(&mut || self.stopped());
         self.send(Report::Prepared { ports })?;
         let mut stopped = || self.stopped();
         let meet = |(door, task): (ListeningTask, Task)| door.meet(task, timeout, &mut stopped);
@@ -78,6 +80,7 @@ impl Agent {
             return failed(format!("told the ports of {} tasks for {}", ports.len(), tasks.len()));
         }
         let mut stopped = || self.stopped();
+        fragments::await_few(&mut stopped);
         let reach = |(task, ports): (Task, &Vec<u16>)| task.reach(peer, ports, CONNECT_TIMEOUT, &mut stopped);
         let made: Result<Vec<Ready>, _> = tasks.into_iter().zip(ports).map(reach).collect();
         self.keep_tasks(made.map_err(|error| error.to_string()))

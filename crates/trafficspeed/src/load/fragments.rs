@@ -1,0 +1,51 @@
+//! What earlier traffic left in the kernel's queue of fragments.
+//!
+//! A datagram that is longer than a packet arrives as fragments, and if one of them is lost, the others wait for it until
+//! `ipfrag_time` is over (30 s by default). The queue has a limit (4 MiB by default), and a full one refuses the fragments of
+//! every datagram: after a flood the next measurement finds a path that carries nothing, at any rate.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Memory of waiting fragments that leaves room for a measurement: a sixteenth of the default limit.
+const HARMLESS_BYTES: u64 = 256 << 10;
+/// The default of `ipfrag_time`, and a little.
+const PATIENCE: Duration = Duration::from_secs(31);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Waits until next to no fragments wait in the namespace of this thread, at most for the kernel's default of their time.
+pub fn await_few(stopped: &mut dyn FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while waiting_bytes() > HARMLESS_BYTES && Instant::now() < deadline && !stopped() {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The memory of the fragments that wait for others of their datagram; the kernel's account lags by the work of its timers.
+fn waiting_bytes() -> u64 {
+    let tables =
+        ["sockstat", "sockstat6"].map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")));
+    tables.into_iter().flatten().map(|table| waiting_in(&table)).max().unwrap_or(0)
+}
+
+/// The memory in one of the kernel's tables; the two IP versions have a queue each.
+fn waiting_in(table: &str) -> u64 {
+    let line = table.lines().find(|line| line.starts_with("FRAG"));
+    let memory = line.and_then(|line| line.split_whitespace().skip_while(|word| *word != "memory").nth(1));
+    memory.and_then(|memory| memory.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_fragments_is_found_in_the_tables_of_both_ip_versions() {
+        assert_eq!(
+            waiting_in("UDP: inuse 3 mem 7\nRAW: inuse 0\nFRAG: inuse 1212 memory 4196064\n"),
+            4_196_064
+        );
+        assert_eq!(waiting_in("RAW6: inuse 1\nFRAG6: inuse 2 memory 96\n"), 96);
+        assert_eq!(waiting_in("sockets: used 1\n"), 0);
+    }
+}
