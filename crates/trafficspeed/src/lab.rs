@@ -39,6 +39,7 @@ use topology::{Lan, Topology};
 use crate::interrupt::Interrupt;
 use crate::load::congestion::CongestionControl;
 use crate::load::fragments;
+use crate::load::tcp::ConnectError;
 
 /// Most clients a lab can hold: one /24 of 198.18.0.0/16 each.
 pub const MAX_CLIENTS: u32 = 254;
@@ -194,13 +195,15 @@ impl Lab {
     }
 
     /// Waits until no namespace holds fragments of what was sent before, so that no measurement meets a queue that is full of them.
+    /// Agents wait at the ends; a router that translates addresses holds fragments, too. An interrupt ends the waiting.
     ///
     /// # Errors
     /// [`LabError::System`].
     pub fn await_few_fragments(&self, interrupt: &Interrupt) -> Result<(), LabError> {
         self.namespaces().try_for_each(|namespace| {
             namespace.within(|| {
-                fragments::await_few(&mut || interrupt.is_set());
+                // Whoever measures next sees the interrupt.
+                let _: Result<(), ConnectError> = fragments::await_few(&mut || interrupt.is_set());
                 Ok(())
             })
         })

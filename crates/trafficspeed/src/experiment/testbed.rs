@@ -209,7 +209,7 @@ impl Testbed {
         observer: &mut dyn Observer,
         interrupt: &Interrupt,
     ) -> Result<(Vec<EndReports>, CpuUse), TestbedError> {
-        self.lab.await_few_fragments(interrupt).map_err(TestbedError::from)?;
+        self.lab.await_few_fragments(interrupt)?;
         let system = self.system.as_ref();
         let measured = self.agents.measure(system, pairs, schedule, observer, interrupt)?;
         let mut reports = Vec::with_capacity(pairs.len());

@@ -7,6 +7,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use super::tcp::ConnectError;
+
 /// Memory of waiting fragments that leaves room for a measurement: a sixteenth of the default limit.
 const HARMLESS_BYTES: u64 = 256 << 10;
 /// The default of `ipfrag_time`, and a little.
@@ -14,14 +16,28 @@ const PATIENCE: Duration = Duration::from_secs(31);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Waits until next to no fragments wait in the namespace of this thread, at most for the kernel's default of their time.
-pub fn await_few(stopped: &mut dyn FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while waiting_bytes() > HARMLESS_BYTES && Instant::now() < deadline && !stopped() {
-        std::thread::sleep(PAUSE);
-    }
+///
+/// # Errors
+/// [`ConnectError::Stopped`] when `stopped` says so first.
+pub fn await_few(stopped: &mut dyn FnMut() -> bool) -> Result<(), ConnectError> {
+    wait_while(|| waiting_bytes() > HARMLESS_BYTES, stopped)
 }
 
-/// The memory of the fragments that wait for others of their datagram; the kernel's account lags by the work of its timers.
+fn wait_while(
+    mut is_full: impl FnMut() -> bool,
+    stopped: &mut dyn FnMut() -> bool,
+) -> Result<(), ConnectError> {
+    let deadline = Instant::now() + PATIENCE;
+    while is_full() && Instant::now() < deadline {
+        if stopped() {
+            return Err(ConnectError::Stopped);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// The memory of the fragments that wait for others of their datagram.
 fn waiting_bytes() -> u64 {
     let tables =
         ["sockstat", "sockstat6"].map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")));
@@ -47,5 +63,19 @@ mod tests {
         );
         assert_eq!(waiting_in("RAW6: inuse 1\nFRAG6: inuse 2 memory 96\n"), 96);
         assert_eq!(waiting_in("sockets: used 1\n"), 0);
+    }
+
+    #[test]
+    fn waiting_ends_when_the_queue_is_empty_and_a_word_to_stop_is_not_lost() {
+        let mut looks = 0;
+        let emptied = wait_while(
+            || {
+                looks += 1;
+                looks < 3
+            },
+            &mut || false,
+        );
+        assert!(emptied.is_ok() && looks == 3);
+        assert!(matches!(wait_while(|| true, &mut || true), Err(ConnectError::Stopped)));
     }
 }

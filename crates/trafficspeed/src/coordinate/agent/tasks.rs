@@ -62,9 +62,11 @@ impl Agent {
             Ok(opened) => opened,
             Err(why) => return self.send(failed(why)),
         };
-        fragments::await_few(&mut || self.stopped());
-        self.send(Report::Prepared { ports })?;
         let mut stopped = || self.stopped();
+        if let Err(error) = fragments::await_few(&mut stopped) {
+            return self.send(failed(error.to_string()));
+        }
+        self.send(Report::Prepared { ports })?;
         let meet = |(door, task): (ListeningTask, Task)| door.meet(task, timeout, &mut stopped);
         let made: Result<Vec<Ready>, _> = doors.into_iter().zip(tasks).map(meet).collect();
         let report = self.keep_tasks(made.map_err(|error| error.to_string()));
@@ -80,7 +82,9 @@ impl Agent {
             return failed(format!("told the ports of {} tasks for {}", ports.len(), tasks.len()));
         }
         let mut stopped = || self.stopped();
-        fragments::await_few(&mut stopped);
+        if let Err(error) = fragments::await_few(&mut stopped) {
+            return failed(error.to_string());
+        }
         let reach = |(task, ports): (Task, &Vec<u16>)| task.reach(peer, ports, CONNECT_TIMEOUT, &mut stopped);
         let made: Result<Vec<Ready>, _> = tasks.into_iter().zip(ports).map(reach).collect();
         self.keep_tasks(made.map_err(|error| error.to_string()))
