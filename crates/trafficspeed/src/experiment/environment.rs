@@ -13,8 +13,10 @@ use crate::observe;
 use crate::observe::HostInfo;
 use crate::system::buffers;
 
-/// The sysctls that bear on sockets and so on every figure, as their paths below /proc/sys.
-const SYSCTLS: [&str; 11] = [
+/// The sysctls that bear on every figure, as their paths below /proc/sys: those of sockets, and whether the CPU goes to sessions
+/// first and to the threads of each only then, as in sched(7), which makes threads wait long beside busy sessions.
+const SYSCTLS: [&str; 12] = [
+    "kernel/sched_autogroup_enabled",
     "net/ipv4/tcp_rmem",
     "net/ipv4/tcp_wmem",
     "net/ipv4/tcp_available_congestion_control",
@@ -47,7 +49,7 @@ pub struct Environment {
     /// The CPU time that the VPN's programs at the gateway got at most.
     #[serde(default)]
     pub gateway_cpu: Option<CpuLimit>,
-    /// The host's sysctls that bear on sockets.
+    /// The host's sysctls that bear on sockets and on whose turn it is.
     pub sysctls: Vec<(String, String)>,
 }
 
