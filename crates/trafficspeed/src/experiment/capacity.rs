@@ -30,6 +30,7 @@ use super::turns::order;
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::{self, CpuLimit};
+use crate::lab::device::Counters;
 use crate::lab::{Lab, LinkSettings};
 use crate::stats::{Spread, jain};
 use crate::system::vpnd::{Room, Vpnd};
@@ -277,6 +278,7 @@ impl Measurement<'_> {
 
     fn measure(&mut self, number: usize, round: u32) {
         let (case, title) = (self.results.rows[number].case, row_name(&self.results.rows[number]));
+        let before = Counters::received_over_links(self.lab.gateway());
         let measured = match case {
             Case::Made { sessions, traffic, gateway_cpu } => {
                 let load = self.plan.load(sessions, traffic, gateway_cpu);
@@ -288,7 +290,10 @@ impl Measurement<'_> {
             }
         };
         match measured {
-            Ok(figures) => {
+            Ok(mut figures) => {
+                let after = Counters::received_over_links(self.lab.gateway());
+                figures.received_at_once =
+                    before.and_then(|before| Ok(after?.since(before).bytes_each())).ok().flatten();
                 self.progress.note(&format!(
                     "{title:<44} round {round}: {:.2} Gbit/s, gateway {:.4} CPU s/Gbit",
                     figures.goodput / 1e9,
@@ -438,6 +443,8 @@ fn figures(
         packet: Some(counts.packet),
         packets_per_second: Some(arrived as f64 * 1e9 / counts.took_ns as f64),
         gateway_seconds_per_gbit: per_gbit(used.gateway),
+        // Known to whoever measures, as of real clients.
+        received_at_once: None,
         gateway_wakes_per_gbit: per_gbit(used.gateway_wakes as f64),
         gateway_cores: cores,
         quota_percent: quota_percent(cores, limit),

@@ -37,7 +37,22 @@ pub struct Counters {
 }
 
 impl Traffic {
-    fn since(self, earlier: Self) -> Self {
+    /// Bytes of a packet on average, a super-packet being one; `None` of no packets.
+    pub fn bytes_each(self) -> Option<f64> {
+        (self.packets > 0).then(|| self.bytes as f64 / self.packets as f64)
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes + other.bytes,
+            packets: self.packets + other.packets,
+            errors: self.errors + other.errors,
+            dropped: self.dropped + other.dropped,
+        }
+    }
+
+    /// The difference from an earlier reading.
+    pub fn since(self, earlier: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_sub(earlier.bytes),
             packets: self.packets.saturating_sub(earlier.packets),
@@ -65,6 +80,16 @@ impl Counters {
                 .map_err(|source| LabError::System { what, source })
         })?;
         Ok(text.lines().filter_map(Self::parse).collect())
+    }
+
+    /// What all of the lab's own links have brought to `namespace`.
+    ///
+    /// # Errors
+    /// [`LabError::System`].
+    pub fn received_over_links(namespace: &Namespace) -> Result<Traffic, LabError> {
+        let devices = Self::read(namespace)?;
+        let links = devices.iter().filter(|(name, _)| is_end(name)).map(|(_, counters)| counters.received);
+        Ok(links.fold(Traffic::default(), Traffic::and))
     }
 
     /// Reads one line of /proc/net/dev; `None` for the two lines of its head.
@@ -209,6 +234,8 @@ mod tests {
         assert_eq!(name, "tun0");
         assert_eq!(counters.received, Traffic { bytes: 1000, packets: 10, errors: 1, dropped: 2 });
         assert_eq!(counters.sent, Traffic { bytes: 2000, packets: 20, errors: 3, dropped: 4 });
+        assert_eq!((counters.sent.bytes_each(), Traffic::default().bytes_each()), (Some(100.0), None));
+        assert_eq!(counters.received.and(counters.sent).packets, 30);
         assert_eq!(Counters::parse("Inter-|   Receive  |  Transmit"), None);
         assert_eq!(Counters::parse(" face |bytes    packets"), None);
         assert_eq!(Counters::parse("tun0: 1 2 3"), None);

@@ -16,7 +16,7 @@ use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 
 /// Stands below the table.
-const DEFINITIONS: [&str; 10] = [
+const DEFINITIONS: [&str; 11] = [
     "Gbit/s: payload that arrived, all sessions together.",
     "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times as many sessions: the same over that of those, in \
      the same setting and round; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in. ≈: within \
@@ -24,6 +24,8 @@ const DEFINITIONS: [&str; 10] = [
      shown.",
     "Acks: acknowledgements that arrived, each a packet of 56 B; how many side by side; and how many were lost. Other losses and delays are \
      without them.",
+    "KiB at once: what came to the gateway's links in a super-packet on average, acknowledgements included. The longer, the less a Gbit \
+     costs, so cases differ in cost where they differ in this.",
     "Gateway wakes: how often its threads had slept and were woken, for each Gbit. Where sender, gateway and receiver share cores, wake-ups \
      are a large part of the cost.",
     "Load: CPU seconds of whoever makes the traffic, for each Gbit; of real clients those of the VPN's processes alone. Its wakes: how often \
@@ -182,8 +184,9 @@ const KEYS: [(&str, Key); 6] = [
 ];
 
 /// Columns that are there only if some case has the figure.
-const VALUES: [(&str, Value); 19] = [
+const VALUES: [(&str, Value); 20] = [
     ("packets/s", |figures| figures.packets_per_second),
+    ("KiB at once", |figures| figures.received_at_once.map(|bytes| bytes / 1_024.0)),
     ("gateway wakes/Gbit", |figures| Some(figures.gateway_wakes_per_gbit)),
     ("gateway's cores", |figures| Some(figures.gateway_cores)),
     ("quota %", |figures| figures.quota_percent),

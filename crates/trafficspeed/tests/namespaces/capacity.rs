@@ -44,6 +44,9 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
         let figures = &row["runs"][0];
         let number = |name: &str| figures[name].as_f64();
         assert!(number("goodput") > Some(0.0) && number("gateway_seconds_per_gbit") > Some(0.0), "{row:#}");
+        // More than the headers of an empty packet, and no more than a super-packet has.
+        let at_once = number("received_at_once");
+        assert!(at_once > Some(60.0) && at_once < Some(65_550.0), "{row:#}");
         if row["case"]["made"] != Value::Null {
             let (opened, arrived) = (figures["opened"][0].as_u64(), figures["opened"][1].as_u64());
             assert!(opened > Some(0) && opened < arrived, "{row:#}");

@@ -93,6 +93,9 @@ pub struct Figures {
     pub packets_per_second: Option<f64>,
     /// CPU seconds of the gateway for each Gbit of payload.
     pub gateway_seconds_per_gbit: f64,
+    /// Bytes that came to the gateway's links at once, in super-packets, on average; acknowledgements and the time before and after the
+    /// measurement count.
+    pub received_at_once: Option<f64>,
     /// How often the gateway's threads were woken, for each Gbit.
     pub gateway_wakes_per_gbit: f64,
     /// CPU seconds that the gateway used in a second.
