@@ -47,9 +47,6 @@ pub const MAX_CLIENTS: u32 = 254;
 /// The device of every client's link to the gateway.
 pub const CLIENT_LINK: &str = "eth0";
 
-/// The largest TCP window of a lab whose windows were widened: 64 ms each way at 4 Gbit/s.
-pub const WINDOW_BYTES: u32 = 64 << 20;
-
 /// How long fragments wait for the others of their datagram, in seconds, which a lab sets to one: the kernel's 30 s would pass
 /// before each measurement that follows a flood of fragments ([`Lab::await_few_fragments`]).
 const FRAGMENT_TIMES: [&str; 2] = ["net/ipv4/ipfrag_time", "net/ipv6/ip6frag_time"];
@@ -80,9 +77,9 @@ pub struct LinkSettings {
     pub congestion: CongestionControl,
     /// Of the VPN's programs at the gateway, all together.
     pub gateway_cpu: Option<CpuLimit>,
-    /// TCP in all namespaces may use windows of up to [`WINDOW_BYTES`] from the first round trip on, and keeps its window after a
-    /// pause, so that neither buffers nor restarts limit a long fast link.
-    pub wide_windows: bool,
+    /// TCP in all namespaces may have buffers of so many bytes, a quarter of that from the first round trip on, and keeps its window
+    /// after a pause; as the kernel sizes them if absent.
+    pub window_bytes: Option<u32>,
     pub topology: Topology,
 }
 
@@ -97,8 +94,8 @@ impl Default for LinkSettings {
     /// The links of an ordinary machine's lab: whole super-packets, an MTU of 1,500 bytes, nothing emulated or limited.
     fn default() -> Self {
         let (emulation, congestion, gateway_cpu) = (None, CongestionControl::default(), None);
-        let (wide_windows, topology) = (false, Topology::Direct);
-        Self { offload: true, mtu: 1500, emulation, congestion, gateway_cpu, wide_windows, topology }
+        let (window_bytes, topology) = (None, Topology::Direct);
+        Self { offload: true, mtu: 1500, emulation, congestion, gateway_cpu, window_bytes, topology }
     }
 }
 
@@ -186,8 +183,8 @@ impl Lab {
                 namespace.sysctl(path, "1")?;
             }
         }
-        if settings.wide_windows {
-            lab.widen_windows()?;
+        if let Some(bytes) = settings.window_bytes {
+            lab.set_windows(bytes)?;
         }
         lab.emulator = link::connect(&lab.gateway, &lab.clients, settings)?;
         lab.lans.iter().try_for_each(|lan| lan.connect(settings))?;
@@ -232,8 +229,8 @@ impl Lab {
         self.emulator.as_ref()
     }
 
-    fn widen_windows(&self) -> Result<(), LabError> {
-        let sizes = format!("4096 {} {WINDOW_BYTES}", WINDOW_BYTES / 4);
+    fn set_windows(&self, bytes: u32) -> Result<(), LabError> {
+        let sizes = format!("4096 {} {bytes}", bytes / 4);
         for namespace in self.namespaces() {
             namespace.sysctl("net/ipv4/tcp_rmem", &sizes)?;
             namespace.sysctl("net/ipv4/tcp_wmem", &sizes)?;

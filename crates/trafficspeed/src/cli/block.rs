@@ -15,13 +15,15 @@ use crate::lab::emulator::impairment::{Rate, Span};
 use crate::load::block::place::PlaceOptions;
 use crate::load::block::{BLOCK_BYTES, MAX_AHEAD};
 use crate::load::congestion::CongestionControl;
+use crate::load::task::MAX_WINDOW;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// Arguments that make no sense between real hosts: those about the lab, its system and its target.
-const LAB_ONLY: [&str; 10] = [
+const LAB_ONLY: [&str; 11] = [
     "delays",
     "rate",
     "target_cpu",
+    "window",
     "target",
     "overwrite",
     "vpn",
@@ -75,6 +77,10 @@ pub struct BlockArgs {
     /// bottleneck. Of several each is measured, at every rate.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub target_cpu: Vec<CpuLimit>,
+    /// TCP's buffers at both ends and of a VPN over TCP at most. The original's windows were 8M; the default limits no link that is
+    /// measured here.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = window_size)]
+    pub window: u32,
     /// The file or block device to write to, or a directory for a file that is removed at the end; by default the directory
     /// for temporary files.
     #[arg(long, value_name = "PATH")]
@@ -181,6 +187,7 @@ impl BlockArgs {
             },
             rate: self.rate.first().copied(),
             cpu: self.target_cpu.first().copied(),
+            window_bytes: self.window,
             place: PlaceOptions { path: self.target.clone(), overwrite: self.overwrite },
             subject: Subject { priority: self.priority, ..Subject::new(self.vpn, cipher) },
             programs: self
@@ -199,14 +206,28 @@ fn cipher_of(kind: Kind) -> Cipher {
     if has { Cipher::Aes256Gcm } else { Cipher::Auto }
 }
 
-fn block_size(text: &str) -> Result<u32, String> {
+/// The smallest TCP buffer that holds a few full packets.
+const LEAST_WINDOW: u32 = 32 << 10;
+
+fn window_size(text: &str) -> Result<u32, String> {
+    size(text)
+        .filter(|bytes| (LEAST_WINDOW..=MAX_WINDOW).contains(bytes))
+        .ok_or_else(|| format!("`{text}` is no size between 32K and 64M; for example 8M"))
+}
+
+/// A number of bytes, such as 8K, 1MiB or 1000.
+fn size(text: &str) -> Option<u32> {
     let (digits, scale) = match text.trim_end_matches(['b', 'B']).trim_end_matches('i') {
         rest if rest.ends_with(['k', 'K']) => (&rest[..rest.len() - 1], 1 << 10),
         rest if rest.ends_with(['m', 'M']) => (&rest[..rest.len() - 1], 1 << 20),
         rest => (rest, 1),
     };
-    let size = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(scale));
-    size.filter(|size| BLOCK_BYTES.contains(size))
+    digits.parse::<u32>().ok()?.checked_mul(scale)
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    size(text)
+        .filter(|size| BLOCK_BYTES.contains(size))
         .ok_or_else(|| format!("`{text}` is no block size between 512 and 16M; for example 8K or 2M"))
 }
 
@@ -245,6 +266,9 @@ mod tests {
         assert_eq!(plan.delays.iter().map(|delay| delay.ns).collect::<Vec<_>>(), [3_000_000, 1_000_000_000]);
         let slow = read("--quick --r2t --rate 100mbit --target-cpu 0.25").unwrap();
         assert!(slow.writes.ready_first && slow.rate.is_some() && slow.cpu.is_some());
+        let window = |line: &str| read(line).map(|plan| plan.window_bytes);
+        assert_eq!((window(""), window("--window 8M")), (Ok(64 << 20), Ok(8 << 20)));
+        assert!(window("--window 1K").unwrap_err().contains("between 32K and 64M"));
         let cipher = |line: &str| read(line).unwrap().subject.cipher;
         assert_eq!((cipher(""), cipher("--vpn strongswan")), (Cipher::Aes256Gcm, Cipher::Aes256Gcm));
         assert_eq!((cipher("--vpn wireguard-go"), cipher("--vpn none")), (Cipher::Auto, Cipher::Auto));

@@ -94,6 +94,8 @@ pub struct BlockPlan {
     pub rate: Option<Rate>,
     /// Of the VPN's programs at the target's side and of the target.
     pub cpu: Option<CpuLimit>,
+    /// The most that TCP's buffers in the lab take.
+    pub window_bytes: u32,
     pub writes: Writes,
     pub place: PlaceOptions,
     /// The system with the tunnel.
@@ -156,7 +158,7 @@ impl BlockPlan {
             emulation: Some(emulation),
             gateway_cpu: self.cpu,
             congestion: self.writes.congestion,
-            wide_windows: true,
+            window_bytes: Some(self.window_bytes),
             ..LinkSettings::default()
         }
     }
@@ -182,7 +184,7 @@ impl BlockPlan {
         BlockReport {
             environment: Environment::read(Some(self.common_links())),
             tunnel_asked: Some(self.subject.cipher),
-            window_bytes: crate::lab::WINDOW_BYTES,
+            window_bytes: self.window_bytes,
             limits: self.limits(),
             rate_bits: self.rate.map(|rate| rate.bits_per_second),
             cores: self.cpu.map(CpuLimit::cores),

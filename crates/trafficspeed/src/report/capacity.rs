@@ -50,7 +50,7 @@ fn text(results: &CapacityResults) -> String {
     };
     line(grid(results).text(Some(NARROW)));
     DEFINITIONS.into_iter().chain([TAKEN]).for_each(|words| line(words.into()));
-    same(results).into_iter().chain(remarks(results)).for_each(&mut line);
+    same(results).into_iter().chain(remarks(results)).chain(unlike(results)).for_each(&mut line);
     line(format!(
         "{} rounds of {} s, cases in turns, every second round from the last to the first; {} sessions logged in all the time in one \
          process, a socket each; {} on their way at most; of every {} merged runs of a session, and of those in 40 ms, one at least \
@@ -98,6 +98,25 @@ fn remarks(results: &CapacityResults) -> Vec<String> {
         cost.into_iter().chain(far(&row_name(row), &each(|figures| Some(figures.goodput)), rate))
     };
     results.rows.iter().flat_map(of).collect()
+}
+
+/// Made traffic that comes in other lengths than that of as many real clients, and which burst would be as long.
+fn unlike(results: &CapacityResults) -> Vec<String> {
+    let at_once = |row: &Row| Some(row.spread(|figures| figures.received_at_once)?.median);
+    let of = |row: &Row| {
+        let traffic = row.case.traffic()?;
+        let (made, real) = (at_once(row)?, at_once(results.real_row(row)?)?);
+        let burst = (f64::from(traffic.burst) * real / made).round().max(1.0);
+        (burst != f64::from(traffic.burst)).then(|| {
+            format!(
+                "{}: {} KiB came to the gateway at once, of as many real clients {}; --burst {burst} is about as long.",
+                row_name(row),
+                significant(made / 1_024.0),
+                significant(real / 1_024.0)
+            )
+        })
+    };
+    results.first_rows().filter_map(of).collect()
 }
 
 /// The bytes on their way at most, by whether the gateway was limited.
@@ -331,6 +350,23 @@ mod tests {
         results.rows[3].runs[1].gateway_seconds_per_gbit = 0.14;
         let after = text(&results);
         assert!(after.contains("by up to 40 %") && after.contains("1.20 (1.10–1.30) ≈"), "{after}");
+    }
+
+    #[test]
+    fn a_burst_is_named_that_is_as_long_as_what_real_clients_send_at_once() {
+        let mut results = samples::results();
+        assert!(!text(&results).contains("--burst"), "nothing was counted");
+        for (number, bytes) in [(0, 55_000.0), (1, 55_000.0), (2, 48_750.0), (3, 55_000.0)] {
+            results.rows[number].runs.iter_mut().for_each(|figures| figures.received_at_once = Some(bytes));
+        }
+        let said = text(&results);
+        assert!(
+            said.contains("53.7 KiB came to the gateway at once, of as many real clients 47.6; --burst 39"),
+            "{said}"
+        );
+        assert_eq!(said.matches("--burst").count(), 1, "1,024 have no real clients beside them: {said}");
+        results.rows[2].runs.iter_mut().for_each(|figures| figures.received_at_once = Some(54_900.0));
+        assert!(!text(&results).contains("--burst"), "it is as long already");
     }
 
     #[test]

@@ -31,8 +31,7 @@ pub fn table(checked: &LinkChecked) -> String {
     };
     writeln!(text, "Offload: {carried}.").expect("writing to a string");
     text.push_str(
-        "Delays are from sendto() to recv() in the other namespace, so they include both kernels and the wake-ups.\n\
-         TCP may use windows of up to 64 MiB.\n",
+        "Delays are from sendto() to recv() in the other namespace, so they include both kernels and the wake-ups.\n",
     );
     text.push_str(&wrapped(&(checked.environment.machine() + "\n"), NARROW));
     text

@@ -300,6 +300,7 @@ fn plan(delays: &[u64], ahead: &[u32]) -> BlockPlan {
         },
         rate: None,
         cpu: None,
+        window_bytes: 64 << 20,
         place: PlaceOptions::default(),
         subject: Subject::new(crate::system::Kind::Vpnd, Cipher::Aes256Gcm),
         programs: Programs::default(),

@@ -252,6 +252,11 @@ impl CapacityResults {
 
     /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
     pub fn against_real(&self, row: &Row) -> Option<RelativeCost> {
+        self.compared(row, self.real_row(row)?)
+    }
+
+    /// As many real clients in the same setting, if made traffic is in the form of theirs.
+    pub fn real_row(&self, row: &Row) -> Option<&Row> {
         let Case::Made { sessions, traffic, gateway_cpu } = row.case else { return None };
         let is_alike = matches!(
             traffic,
@@ -265,11 +270,8 @@ impl CapacityResults {
                 ..
             }
         );
-        if !is_alike {
-            return None;
-        }
         let alike = Case::Real { clients: sessions, gateway_cpu };
-        self.compared(row, self.first_rows().find(|row| row.case == alike)?)
+        self.first_rows().find(|row| is_alike && row.case == alike)
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::experiment::block::{BlockReport, sealing_as};
 use crate::experiment::hosts::host_pairs::HostEnd;
 use crate::system::{Cipher, SystemInfo};
+use crate::unit::significant;
 
 /// One sentence or two for each circumstance.
 pub(super) fn notes(report: &BlockReport) -> Vec<String> {
@@ -13,11 +14,12 @@ pub(super) fn notes(report: &BlockReport) -> Vec<String> {
     };
     let (tunnel, windows) = if report.hosts.is_empty() {
         let SystemInfo { version, cipher, .. } = &report.facts;
-        let windows = report.window_bytes >> 20;
+        let windows = significant(f64::from(report.window_bytes) / f64::from(1 << 20));
         (
             format!("{} {version}, cipher {cipher}", report.system),
             format!(
-                "TCP windows up to {windows} MiB from the first round trip on, no slow start after a pause"
+                "TCP buffers of up to {windows} MiB, a quarter of that from the first round trip on, no slow start after a pause \
+                 (the original: windows of 8 MB)"
             ),
         )
     } else {
