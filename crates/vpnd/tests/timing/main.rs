@@ -81,10 +81,13 @@ enum Pair {
     Names,
     /// A wrong password, and the right one without its code.
     Passwords,
+    /// The same, with a wrong code along.
+    PasswordsWithCode,
 }
 
 /// As long as those that are tried.
 const RIGHT: &str = "0123456789abcdef";
+const WRONG_CODE: &str = "000000";
 
 /// A gateway's users and how it checks logins, in memory as far as the system allows.
 struct Gateway {
@@ -113,7 +116,7 @@ impl Gateway {
         let (unknown, known): (Vec<_>, Vec<_>) = names.into_iter().partition(|_| random.random());
         for name in &known {
             let (name, password) = (name.clone(), password.clone());
-            let totp = (pair == Pair::Passwords).then(|| TotpSecret::new(vec![7; 20]));
+            let totp = (pair != Pair::Names).then(|| TotpSecret::new(vec![7; 20]));
             let user = NewUser { totp, ..NewUser::new(&name, password) };
             store.add_user(&user, 1).unwrap();
         }
@@ -129,12 +132,14 @@ impl Gateway {
         let wrong = format!("{:016x}", random.random::<u64>());
         let (names, password) = match self.pair {
             Pair::Names => (&self.names[kind], wrong),
-            Pair::Passwords => (&self.names[1], if kind == 1 { RIGHT.to_owned() } else { wrong }),
+            Pair::Passwords | Pair::PasswordsWithCode => {
+                (&self.names[1], if kind == 1 { RIGHT.to_owned() } else { wrong })
+            }
         };
         let login = Login {
             user: names[random.random_range(0..names.len())].clone(),
             password: Password::new(password),
-            code: None,
+            code: (self.pair == Pair::PasswordsWithCode).then(|| Password::new(WRONG_CODE.to_owned())),
             certificate: None,
             source: std::net::Ipv4Addr::from_bits(random.random::<u32>()).into(),
             device: DeviceId(random.random()),
@@ -153,6 +158,11 @@ fn a_right_password_without_its_code_takes_as_long_as_a_wrong_one() {
     compare(Pair::Passwords, "a right password");
 }
 
+#[test]
+fn a_right_password_with_a_wrong_code_takes_as_long_as_a_wrong_one() {
+    compare(Pair::PasswordsWithCode, "a right password");
+}
+
 fn compare(pair: Pair, second: &str) {
     let samples = number("VPND_TIMING_SAMPLES", 3_000) as usize;
     let (memory_kib, passes) = (number("VPND_TIMING_KIB", 64), number("VPND_TIMING_PASSES", 1));
@@ -167,9 +177,10 @@ fn compare(pair: Pair, second: &str) {
             let gateway = gateway.borrow();
             let outcome = match gateway.auth.check(&login, now_s) {
                 LoginOutcome::CodeRequired(number) => {
-                    gateway.auth.complete(number, &Password::new("000000".to_owned()), now_s)
+                    gateway.auth.complete(number, &Password::new(WRONG_CODE.to_owned()), now_s)
                 }
-                other => panic!("{other:?}"),
+                // The code came along.
+                other => other,
             };
             assert!(
                 matches!(outcome, LoginOutcome::Refused(no) if no.retry_after_s.is_none()),

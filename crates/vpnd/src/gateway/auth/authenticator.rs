@@ -306,14 +306,27 @@ impl Authenticator {
             Ok(right) => right,
             Err(none) => return Ok(CheckResult::NotChecked(none)),
         };
-        let Some(user) = user else { return Ok(CheckResult::Refused(Cause::UnknownUser)) };
-        if !right {
-            return Ok(CheckResult::Refused(Cause::WrongPassword));
-        }
-        self.check_user(login, Authenticated { user, factors: Factors::PASSWORD }, now_s)
+        let (user, cause) = match user {
+            Some(user) => (user, (!right).then_some(Cause::WrongPassword)),
+            None => (nobody(), Some(Cause::UnknownUser)),
+        };
+        // The same is done whatever was wrong, but that a right code is used up only beside a right password.
+        let checked = match cause {
+            Some(cause) if login.code.is_some() => self.refuse(login, cause, now_s)?,
+            _ => self.check_user(login, Authenticated { user, factors: Factors::PASSWORD }, now_s)?,
+        };
+        Ok(cause.map_or(checked, CheckResult::Refused))
     }
 
-    /// Checks everything but the password, which was right.
+    /// Refuses after a look at the code that came along, if any: the time of the answer discloses nothing of the cause.
+    fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
+        if let Some(code) = &login.code {
+            self.check_code(Err(cause), code, now_s)?;
+        }
+        Ok(CheckResult::Refused(cause))
+    }
+
+    /// Checks everything but the password. Without a code that came along it changes nothing.
     fn check_user(
         &self,
         login: &Login,
@@ -321,14 +334,14 @@ impl Authenticator {
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
         if !user.enabled {
-            return Ok(CheckResult::Refused(Cause::Disabled));
+            return self.refuse(login, Cause::Disabled, now_s);
         }
         if user.has_expired(now_s) {
-            return Ok(CheckResult::Refused(Cause::Expired));
+            return self.refuse(login, Cause::Expired, now_s);
         }
         // That this user alone needs one does not show: it is answered like a wrong password.
         if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
-            return Ok(CheckResult::Refused(certificate_cause(login)));
+            return self.refuse(login, certificate_cause(login), now_s);
         }
         if is_certified(login, Some(&user)) {
             user.factors = user.factors.and(Factors::KEY);
@@ -494,6 +507,27 @@ fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
         source: login.source.to_string(),
         detail: detail.to_owned(),
         by: String::new(),
+    }
+}
+
+/// Stands in for a user who does not exist in checks whose result counts for nothing.
+fn nobody() -> User {
+    User {
+        id: UserId([0; 16]),
+        name: String::new(),
+        source: String::new(),
+        subject: String::new(),
+        password: None,
+        enabled: true,
+        generation: 0,
+        totp: None,
+        groups: Vec::new(),
+        certificates: Vec::new(),
+        revoked_certificates: Vec::new(),
+        created_s: 0,
+        expires_s: None,
+        note: String::new(),
+        sponsor: None,
     }
 }
 
