@@ -191,6 +191,27 @@ pub struct User {
 }
 
 impl User {
+    /// Nobody's record, with an id that no user has: for checks that do the same work when there is no such user.
+    pub(crate) fn nobody() -> Self {
+        Self {
+            id: UserId([0; 16]),
+            name: String::new(),
+            source: String::new(),
+            subject: String::new(),
+            password: None,
+            enabled: true,
+            generation: 0,
+            totp: None,
+            groups: Vec::new(),
+            certificates: Vec::new(),
+            revoked_certificates: Vec::new(),
+            created_s: 0,
+            expires_s: None,
+            sponsor: None,
+            note: String::new(),
+        }
+    }
+
     pub fn has_expired(&self, now_s: u64) -> bool {
         self.expires_s.is_some_and(|expires_s| expires_s <= now_s)
     }

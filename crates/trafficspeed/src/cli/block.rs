@@ -18,6 +18,9 @@ use crate::load::congestion::CongestionControl;
 use crate::load::task::MAX_WINDOW;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
+/// The smallest TCP buffer that holds a few full packets.
+const LEAST_WINDOW: u32 = 32 << 10;
+
 /// Arguments that make no sense between real hosts: those about the lab, its system and its target.
 const LAB_ONLY: [&str; 11] = [
     "delays",
@@ -205,9 +208,6 @@ fn cipher_of(kind: Kind) -> Cipher {
     let has = kind.profile().ciphers.contains(&Cipher::Aes256Gcm);
     if has { Cipher::Aes256Gcm } else { Cipher::Auto }
 }
-
-/// The smallest TCP buffer that holds a few full packets.
-const LEAST_WINDOW: u32 = 32 << 10;
 
 fn window_size(text: &str) -> Result<u32, String> {
     size(text)

@@ -30,7 +30,7 @@ use super::turns::order;
 use crate::clock;
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::{self, CpuLimit};
-use crate::lab::device::Counters;
+use crate::lab::device::{Counters, Traffic as Received};
 use crate::lab::{Lab, LinkSettings};
 use crate::stats::{Spread, jain};
 use crate::system::vpnd::{Room, Vpnd};
@@ -278,7 +278,7 @@ impl Measurement<'_> {
 
     fn measure(&mut self, number: usize, round: u32) {
         let (case, title) = (self.results.rows[number].case, row_name(&self.results.rows[number]));
-        let before = Counters::received_over_links(self.lab.gateway());
+        let before = self.received();
         let measured = match case {
             Case::Made { sessions, traffic, gateway_cpu } => {
                 let load = self.plan.load(sessions, traffic, gateway_cpu);
@@ -291,9 +291,8 @@ impl Measurement<'_> {
         };
         match measured {
             Ok(mut figures) => {
-                let after = Counters::received_over_links(self.lab.gateway());
-                figures.received_at_once =
-                    before.and_then(|before| Ok(after?.since(before).bytes_each())).ok().flatten();
+                let received = before.zip(self.received()).map(|(before, after)| after.since(before));
+                figures.received_at_once = received.and_then(Received::bytes_each);
                 self.progress.note(&format!(
                     "{title:<44} round {round}: {:.2} Gbit/s, gateway {:.4} CPU s/Gbit",
                     figures.goodput / 1e9,
@@ -305,6 +304,11 @@ impl Measurement<'_> {
             Err(_) if self.interrupt.is_set() => {}
             Err(why) => self.results.problems.push(format!("{title}: {why}")),
         }
+    }
+
+    /// What the links have brought to the gateway until now.
+    fn received(&self) -> Option<Received> {
+        Counters::received_over_links(self.lab.gateway()).ok()
     }
 
     /// Gives the gateway's programs what this case leaves them of the CPU.

@@ -308,7 +308,7 @@ impl Authenticator {
         };
         let (user, cause) = match user {
             Some(user) => (user, (!right).then_some(Cause::WrongPassword)),
-            None => (nobody(), Some(Cause::UnknownUser)),
+            None => (User::nobody(), Some(Cause::UnknownUser)),
         };
         // The same is done whatever was wrong, but that a right code is used up only beside a right password.
         let checked = match cause {
@@ -507,27 +507,6 @@ fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
         source: login.source.to_string(),
         detail: detail.to_owned(),
         by: String::new(),
-    }
-}
-
-/// Stands in for a user who does not exist in checks whose result counts for nothing.
-fn nobody() -> User {
-    User {
-        id: UserId([0; 16]),
-        name: String::new(),
-        source: String::new(),
-        subject: String::new(),
-        password: None,
-        enabled: true,
-        generation: 0,
-        totp: None,
-        groups: Vec::new(),
-        certificates: Vec::new(),
-        revoked_certificates: Vec::new(),
-        created_s: 0,
-        expires_s: None,
-        note: String::new(),
-        sponsor: None,
     }
 }
 

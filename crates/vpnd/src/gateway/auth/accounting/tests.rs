@@ -31,17 +31,7 @@ fn user(source: &str) -> User {
         name: format!("ann@{source}.example"),
         source: source.to_owned(),
         subject: "ann".to_owned(),
-        password: None,
-        enabled: true,
-        generation: 0,
-        totp: None,
-        groups: Vec::new(),
-        certificates: Vec::new(),
-        revoked_certificates: Vec::new(),
-        created_s: 0,
-        expires_s: None,
-        sponsor: None,
-        note: String::new(),
+        ..User::nobody()
     }
 }
 
