@@ -28,6 +28,11 @@ pub use session_record::SessionRecord;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub [u8; 16]);
 
+impl UserId {
+    /// An id that no user has: for queries that take the same time when there is no such user.
+    pub(crate) const NOBODY: Self = Self([0; 16]);
+}
+
 impl fmt::Debug for UserId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -191,10 +196,10 @@ pub struct User {
 }
 
 impl User {
-    /// Nobody's record, with an id that no user has: for checks that do the same work when there is no such user.
+    /// Nobody's record: for checks that do the same work when there is no such user.
     pub(crate) fn nobody() -> Self {
         Self {
-            id: UserId([0; 16]),
+            id: UserId::NOBODY,
             name: String::new(),
             source: String::new(),
             subject: String::new(),

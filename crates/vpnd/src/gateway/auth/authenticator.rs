@@ -9,6 +9,7 @@
 //! devices, never on whether a user exists. This module must not know of connections or sessions.
 
 mod cause;
+mod credentials;
 mod dynamic;
 pub(super) mod external;
 mod grant;
@@ -39,9 +40,9 @@ use crate::password::{Hasher, NoMemory, Password};
 use crate::store::{
     CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User, UserId,
 };
-use crate::sys::process;
 use crate::totp;
 pub use cause::Cause;
+use credentials::CheckResult;
 use external::External;
 pub use grant::Authenticated;
 use grant::{certificate_cause, is_certified};
@@ -148,15 +149,6 @@ pub struct Authenticator {
     audit: Option<Recorder>,
 }
 
-/// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
-enum CheckResult {
-    Granted(Box<Authenticated>),
-    /// The password is right, and the user must show a code, which did not come along.
-    CodeRequired(Box<Authenticated>),
-    Refused(Cause),
-    NotChecked(NoMemory),
-}
-
 impl Authenticator {
     /// Makes an authenticator over `store`. Takes as long as one login, to hash a password that nobody has.
     ///
@@ -225,7 +217,7 @@ impl Authenticator {
 
     /// Whether this device of this user's has had a session. Makes as many queries for unknown users.
     fn has_been_here(&self, name: &str, device: DeviceId) -> Result<bool, StoreError> {
-        let user = self.store.user(name)?.map_or(UserId([0; 16]), |user| user.id);
+        let user = self.store.user(name)?.map_or(UserId::NOBODY, |user| user.id);
         self.has_lease(user, device)
     }
 
@@ -278,103 +270,10 @@ impl Authenticator {
     fn look_up(&self, login: &Login, prefix: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
         let user = self.store.user(&login.user)?;
         // An id that no user has: the queries below take the same time then.
-        let id = user.as_ref().map_or(UserId([0; 16]), |user| user.id);
+        let id = user.as_ref().map_or(UserId::NOBODY, |user| user.id);
         let prefix = self.store.knows_source(id, prefix, now_s.saturating_sub(KNOWN_SOURCE_S))?;
         let device = self.has_lease(id, login.device)?;
         Ok((user, prefix | device))
-    }
-
-    fn check_credentials(
-        &self,
-        login: &Login,
-        user: Option<User>,
-        now_s: u64,
-    ) -> Result<CheckResult, StoreError> {
-        let own = user.as_ref().and_then(|user| user.password.as_ref());
-        // Users of other sources have none: theirs is the hash that nobody's password has, at the same cost.
-        let hash = own.unwrap_or(&self.nobody);
-        // Requests that wait for the store, such as attaches, go first. A hash that another program has made may take less time than
-        // one of ours: then one of ours is computed, too.
-        let verify = || {
-            let right = self.hasher.verify(&login.password, hash)?;
-            if !self.hasher.costs_the_same(hash) {
-                self.hasher.verify(&login.password, &self.nobody)?;
-            }
-            Ok(right)
-        };
-        let right = match process::behind_others(verify) {
-            Ok(right) => right,
-            Err(none) => return Ok(CheckResult::NotChecked(none)),
-        };
-        let (user, cause) = match user {
-            Some(user) => (user, (!right).then_some(Cause::WrongPassword)),
-            None => (User::nobody(), Some(Cause::UnknownUser)),
-        };
-        // The same is done whatever was wrong, but that a right code is used up only beside a right password.
-        let checked = match cause {
-            Some(cause) if login.code.is_some() => self.refuse(login, cause, now_s)?,
-            _ => self.check_user(login, Authenticated { user, factors: Factors::PASSWORD }, now_s)?,
-        };
-        Ok(cause.map_or(checked, CheckResult::Refused))
-    }
-
-    /// Refuses after a look at the code that came along, if any: the time of the answer discloses nothing of the cause.
-    fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
-        if let Some(code) = &login.code {
-            self.check_code(Err(cause), code, now_s)?;
-        }
-        Ok(CheckResult::Refused(cause))
-    }
-
-    /// Checks everything but the password. Without a code that came along it changes nothing.
-    fn check_user(
-        &self,
-        login: &Login,
-        mut user: Authenticated,
-        now_s: u64,
-    ) -> Result<CheckResult, StoreError> {
-        if !user.enabled {
-            return self.refuse(login, Cause::Disabled, now_s);
-        }
-        if user.has_expired(now_s) {
-            return self.refuse(login, Cause::Expired, now_s);
-        }
-        // That this user alone needs one does not show: it is answered like a wrong password.
-        if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
-            return self.refuse(login, certificate_cause(login), now_s);
-        }
-        if is_certified(login, Some(&user)) {
-            user.factors = user.factors.and(Factors::KEY);
-        }
-        if user.totp.is_none() {
-            return Ok(CheckResult::Granted(Box::new(user)));
-        }
-        let Some(code) = &login.code else { return Ok(CheckResult::CodeRequired(Box::new(user))) };
-        let wrong = self.check_code(Ok(&user), code, now_s)?;
-        user.factors = user.factors.and(Factors::ONE_TIME_CODE);
-        Ok(wrong.map_or_else(|| CheckResult::Granted(Box::new(user)), CheckResult::Refused))
-    }
-
-    /// Returns the cause of a refusal, or `None` if the code is right. The work is the same whether or not all else was
-    /// right, so that its time discloses nothing.
-    fn check_code(
-        &self,
-        awaited: Result<&User, Cause>,
-        code: &Password,
-        now_s: u64,
-    ) -> Result<Option<Cause>, StoreError> {
-        let secret = awaited.ok().and_then(|user| user.totp.as_ref()).unwrap_or(&self.no_secret);
-        let step = totp::matching_step(secret, code, now_s);
-        let (id, used) = match (awaited, step) {
-            (Ok(user), Some(step)) => (user.id, step),
-            _ => (UserId([0; 16]), 0),
-        };
-        let fresh = self.store.use_totp_step(id, used)?;
-        Ok(match (awaited, step) {
-            (Err(cause), _) => Some(cause),
-            (Ok(_), None) => Some(Cause::WrongCode),
-            (Ok(_), Some(_)) => (!fresh).then_some(Cause::ReplayedCode),
-        })
     }
 
     /// Asks for a one-time code, whatever was wrong. The login counts as a wrong guess from now on, so that leaving discloses nothing.
