@@ -138,7 +138,9 @@ impl Sealer {
             // Measuring takes more packets than a key may seal.
             self.counter = (self.counter + 1) % self.key.suite().limits().refuse_after;
             let (head, body) = datagram.split_at_mut(HEADER_LEN);
-            head.copy_from_slice(&Header { lane: 0, index: Index(7), counter: self.counter }.to_bytes());
+            head.copy_from_slice(
+                &Header { lane: 0, confirm: false, index: Index(7), counter: self.counter }.to_bytes(),
+            );
             self.key.seal_in_place(self.counter, head, body, plain).expect("the batch has room");
         }
     }

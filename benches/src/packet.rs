@@ -44,12 +44,14 @@ fn write_header(len: usize) -> Stage {
     let mut counter = 0;
     Stage::plain(Name::new("write header", Side::Sender, Unit::Packet), one(len), move || {
         counter += 1;
-        black_box(Header { lane: 1, index: Index(7), counter: black_box(counter) }.to_bytes());
+        black_box(
+            Header { lane: 1, confirm: false, index: Index(7), counter: black_box(counter) }.to_bytes(),
+        );
     })
 }
 
 fn read_header(len: usize) -> Stage {
-    let bytes = Header { lane: 1, index: Index(7), counter: 9 }.to_bytes();
+    let bytes = Header { lane: 1, confirm: false, index: Index(7), counter: 9 }.to_bytes();
     Stage::plain(Name::new("read header", Side::Receiver, Unit::Packet), one(len), move || {
         black_box(Header::parse(black_box(&bytes)).expect("a data header"));
     })

@@ -45,14 +45,14 @@ fn check_header(data: &[u8]) {
         }
         Err(HeaderError::Truncated) => assert!(data.len() < HEADER_LEN),
         Err(HeaderError::Kind) => assert_ne!(data[0], DATA),
-        Err(HeaderError::Reserved) => assert_ne!(data[2..4], [0, 0]),
+        Err(HeaderError::Reserved) => assert_ne!([data[2] & !1, data[3]], [0, 0]),
     }
 }
 
 /// The same bytes with a header of the session, so that they reach its keys.
 fn aimed(data: &[u8]) -> Vec<u8> {
     let counter = data.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    let header = Header { lane: 0, index: Index(AT_GATEWAY), counter };
+    let header = Header { lane: 0, confirm: false, index: Index(AT_GATEWAY), counter };
     [&header.to_bytes(), data].concat()
 }
 

@@ -34,8 +34,11 @@ pub const FEATURE_HALVES: u32 = 4;
 pub const FEATURE_ECN: u32 = 8;
 /// Feature bit 4: this client shows challenges to a person (PROTOCOL §4.2). Only a client with a person behind it sets it.
 pub const FEATURE_CHALLENGES: u32 = 16;
+/// Feature bit 5: this end confirms that large datagrams arrive in the headers of its own (PROTOCOL §13.2).
+pub const FEATURE_PATH_CONFIRM: u32 = 32;
 /// All features of the data path that this implementation has.
-pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE | FEATURE_HALVES | FEATURE_ECN;
+pub const FEATURES: u32 =
+    FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE | FEATURE_HALVES | FEATURE_ECN | FEATURE_PATH_CONFIRM;
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;

@@ -57,8 +57,8 @@ impl SendLane {
         HEADER_LEN + self.suite.sealed_len(plaintext_len)
     }
 
-    /// Seals the `plaintext_len` bytes that stand at [`HEADER_LEN`] in `datagram` and writes the header before them.
-    /// Returns the datagram's length.
+    /// Seals the `plaintext_len` bytes that stand at [`HEADER_LEN`] in `datagram` and writes the header before them, with
+    /// `confirm` in it ([`Header::confirm`]). Returns the datagram's length.
     ///
     /// # Errors
     /// If the key may not be used any more, or the buffer has no room behind the plaintext for the suite's overhead.
@@ -68,12 +68,13 @@ impl SendLane {
         now: Time,
         datagram: &mut [u8],
         plaintext_len: usize,
+        confirm: bool,
     ) -> Result<usize, SealRefused> {
         if !self.usable(now) {
             return Err(SealRefused::Exhausted);
         }
         let (head, body) = datagram.split_at_mut_checked(HEADER_LEN).ok_or(SealRefused::NoRoom)?;
-        let header = Header { lane: self.lane, index: self.peer_index, counter: self.counter };
+        let header = Header { lane: self.lane, confirm, index: self.peer_index, counter: self.counter };
         head.copy_from_slice(&header.to_bytes());
         let sealed = self
             .key
@@ -203,7 +204,7 @@ mod tests {
 
     fn seal(lane: &mut SendLane, now: Time) -> Result<Vec<u8>, SealRefused> {
         let mut datagram = vec![0; HEADER_LEN + 8 + 16];
-        lane.seal(now, &mut datagram, 8)?;
+        lane.seal(now, &mut datagram, 8, false)?;
         Ok(datagram)
     }
 

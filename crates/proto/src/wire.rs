@@ -3,13 +3,15 @@
 //! Raw bytes stop here: what `parse` returns has been checked. Nothing in this module knows of keys or sessions.
 
 use minicbor::{Decode, Encode};
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes in front of the ciphertext; all of them are authenticated.
 pub const HEADER_LEN: usize = 16;
 /// The first byte of a data datagram.
 pub const DATA: u8 = 0x80;
+/// The flag of [`Header::confirm`].
+const CONFIRM: u8 = 1;
 /// The largest payload of a UDP datagram over IPv4.
 pub const MAX_DATAGRAM: usize = 65_507;
 /// Lanes from a gateway at most, and so shards of a gateway.
@@ -59,7 +61,8 @@ impl Index {
 struct Layout {
     kind: u8,
     lane: u8,
-    reserved: U16,
+    flags: u8,
+    reserved: u8,
     index: U32,
     counter: U64,
 }
@@ -71,6 +74,8 @@ const _: () = assert!(size_of::<Layout>() == HEADER_LEN);
 pub struct Header {
     /// The sender's lane.
     pub lane: u8,
+    /// Whether a datagram of almost the size in use has come the other way a moment ago (PROTOCOL §13.2).
+    pub confirm: bool,
     /// The receiver's index.
     pub index: Index,
     /// The datagram's number in its lane.
@@ -86,8 +91,8 @@ pub enum HeaderError {
     /// Not of type 0x80.
     #[error("not a data datagram")]
     Kind,
-    /// The reserved bytes are not zero.
-    #[error("reserved bytes are not zero")]
+    /// The reserved bits are not zero.
+    #[error("reserved bits are not zero")]
     Reserved,
 }
 
@@ -102,10 +107,15 @@ impl Header {
         if layout.kind != DATA {
             return Err(HeaderError::Kind);
         }
-        if layout.reserved.get() != 0 {
+        if layout.flags & !CONFIRM != 0 || layout.reserved != 0 {
             return Err(HeaderError::Reserved);
         }
-        Ok(Self { lane: layout.lane, index: Index(layout.index.get()), counter: layout.counter.get() })
+        Ok(Self {
+            lane: layout.lane,
+            confirm: layout.flags & CONFIRM != 0,
+            index: Index(layout.index.get()),
+            counter: layout.counter.get(),
+        })
     }
 
     /// The header's bytes.
@@ -115,7 +125,8 @@ impl Header {
         let layout = Layout {
             kind: DATA,
             lane: self.lane,
-            reserved: U16::ZERO,
+            flags: if self.confirm { CONFIRM } else { 0 },
+            reserved: 0,
             index: U32::new(self.index.0),
             counter: U64::new(self.counter),
         };
@@ -130,25 +141,29 @@ mod tests {
 
     #[test]
     fn layout_is_the_published_one() {
-        let header = Header { lane: 3, index: Index(0x0403_0201), counter: 0x0807_0605_0403_0201 };
-        let bytes = [0x80, 3, 0, 0, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8];
-        assert_eq!(header.to_bytes(), bytes);
-        assert_eq!(Header::parse(&bytes), Ok(header));
+        let header =
+            Header { lane: 3, confirm: false, index: Index(0x0403_0201), counter: 0x0807_0605_0403_0201 };
+        for (confirm, flags) in [(false, 0), (true, 1)] {
+            let header = Header { confirm, ..header };
+            let bytes = [0x80, 3, flags, 0, 1, 2, 3, 4, 1, 2, 3, 4, 5, 6, 7, 8];
+            assert_eq!(header.to_bytes(), bytes);
+            assert_eq!(Header::parse(&bytes), Ok(header));
+        }
         assert_eq!(header.index.shard(4), 1);
     }
 
     #[test]
     fn refuses_what_is_not_a_data_datagram() {
-        let good = Header { lane: 0, index: Index(7), counter: 0 }.to_bytes();
+        let good = Header { lane: 0, confirm: false, index: Index(7), counter: 0 }.to_bytes();
         assert_eq!(Header::parse(&good[..15]), Err(HeaderError::Truncated));
         for kind in [0x00, 0x04, 0x40, 0x81, 0xBF, 0xC0] {
             let mut bad = good;
             bad[0] = kind;
             assert_eq!(Header::parse(&bad), Err(HeaderError::Kind));
         }
-        for at in [2, 3] {
+        for (at, bit) in (1..8).map(|bit| (2, bit)).chain((0..8).map(|bit| (3, bit))) {
             let mut bad = good;
-            bad[at] = 1;
+            bad[at] = 1 << bit;
             assert_eq!(Header::parse(&bad), Err(HeaderError::Reserved));
         }
     }
@@ -168,8 +183,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_undoes_to_bytes(lane: u8, index: u32, counter: u64) {
-            let header = Header { lane, index: Index(index), counter };
+        fn parse_undoes_to_bytes(lane: u8, confirm: bool, index: u32, counter: u64) {
+            let header = Header { lane, confirm, index: Index(index), counter };
             prop_assert_eq!(Header::parse(&header.to_bytes()), Ok(header));
         }
 

@@ -125,7 +125,7 @@ fn one_datagram_of_each_suite_is_the_pages() {
             lane.resume_at(COUNTER);
             let mut datagram = vec![0; HEADER_LEN + plaintext.len() + 48];
             datagram[HEADER_LEN..][..plaintext.len()].copy_from_slice(plaintext);
-            let len = lane.seal(NOW, &mut datagram, plaintext.len()).unwrap();
+            let len = lane.seal(NOW, &mut datagram, plaintext.len(), false).unwrap();
             assert_eq!(hex(&datagram[..len]), hex(published), "{suite} by {backend:?}");
 
             let open = OpenKey::new(suite, backend, &key(), permit).unwrap();

@@ -185,7 +185,7 @@ mod tests {
     }
 
     fn header(counter: u64) -> Header {
-        Header { lane: 2, index: Index(77), counter }
+        Header { lane: 2, confirm: false, index: Index(77), counter }
     }
 
     fn written(packet: &[u8], second: bool) -> Vec<u8> {

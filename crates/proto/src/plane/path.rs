@@ -18,11 +18,17 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// With fewer large datagrams than these since it was asked about, half as often: a question and its answer are a datagram each
 /// way, however little a session carries.
 const MANY: u16 = 500;
-/// If nothing has come from the peer for so long, the large datagrams may have vanished: then the path is asked about at
-/// once, and so often.
+/// If nothing has come from the peer for so long after large datagrams went, they may have vanished: then the path is asked about
+/// at once, and so often.
 const SILENCE: Duration = Duration::from_millis(100);
+/// After so long it is no news any more. A shard that sends to a peer which sends to another shard hears nothing ever.
+const SILENCE_ENDS: Duration = Duration::from_secs(2);
 /// A datagram of almost the size in use that came so shortly before a request to probe the path shows that the path carries it.
 const JUST_NOW: Duration = Duration::from_millis(50);
+/// Once one has come, the next packet the other way confirms it, if that goes within this time: so old is a confirmation at most.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
+/// If large datagrams were confirmed and then are not for so long, the path is asked about.
+const UNCONFIRMED: Duration = Duration::from_millis(200);
 /// How much "almost" is, in bytes.
 const ALMOST: usize = 32;
 /// Shortest time between two sizes that a client states. One that changes its mind on purpose must not flood the control plane.
@@ -36,12 +42,23 @@ const ANSWER_EVERY: Duration = Duration::from_millis(10);
 pub(super) struct Path {
     /// The largest datagram; all of them until somebody knows better.
     limit: u16,
-    /// Large datagrams that were sent since the path was asked about.
+    /// Large datagrams that were sent since `asked`.
     large_sent: u16,
     stated_at: Time,
     /// When a datagram of almost the size in use came last.
     large_received: Time,
+    /// Whether nothing was sent since then.
+    unconfirmed: bool,
+    /// When the path was asked about, or the first large datagram was sent after a confirmation.
     asked: Time,
+    /// Whether the peer has confirmed a large datagram since one was sent.
+    confirmed: bool,
+    /// Whether it had, when `asked` was set.
+    confirms: bool,
+    /// Whether anything has come since a large datagram was sent.
+    heard: bool,
+    /// When the first large datagram was sent since anything came.
+    unheard_since: Time,
     answers: u32,
     answered: Time,
 }
@@ -53,7 +70,12 @@ impl Default for Path {
             large_sent: 0,
             stated_at: Time::ZERO,
             large_received: Time::ZERO,
+            unconfirmed: false,
             asked: Time::ZERO,
+            confirmed: false,
+            confirms: false,
+            heard: false,
+            unheard_since: Time::ZERO,
             answers: ANSWERS,
             answered: Time::ZERO,
         }
@@ -73,23 +95,48 @@ impl Path {
     /// A datagram of `len` bytes came.
     #[inline]
     pub(super) fn received(&mut self, now: Time, len: usize) {
+        self.heard = true;
         if len + ALMOST > self.limit() {
             self.large_received = now;
+            self.unconfirmed = true;
         }
     }
 
-    /// A datagram of `len` bytes goes; the peer was heard at `last_rx`. Returns whether the path is to be asked about.
+    /// Whether the packet that is sent now is to confirm that a large one came. Each is confirmed once.
     #[inline]
-    pub(super) fn sent(&mut self, now: Time, len: usize, last_rx: Time) -> bool {
+    pub(super) fn takes_confirmation(&mut self, now: Time) -> bool {
+        core::mem::take(&mut self.unconfirmed) && now.since(self.large_received) <= CONFIRM_WITHIN
+    }
+
+    /// The peer has received a datagram of almost the size in use: as good as an answer.
+    #[inline]
+    pub(super) fn confirmed(&mut self) {
+        self.confirmed = true;
+    }
+
+    /// A datagram of `len` bytes goes. Returns whether the path is to be asked about.
+    #[inline]
+    pub(super) fn sent(&mut self, now: Time, len: usize) -> bool {
         if len <= BASE_SIZE.into() {
             return false;
         }
+        if core::mem::take(&mut self.confirmed) {
+            (self.asked, self.large_sent, self.confirms) = (self.asked.max(now), 0, true);
+        }
         self.large_sent = self.large_sent.saturating_add(1);
         let waited = now.since(self.asked);
-        let every = if self.large_sent < MANY { 2 * ASK_EVERY } else { ASK_EVERY };
-        let due = waited >= every || (waited >= SILENCE && now.since(last_rx) >= SILENCE);
+        let every = match (self.confirms, self.large_sent) {
+            (true, _) => UNCONFIRMED,
+            (false, ..MANY) => 2 * ASK_EVERY,
+            (false, _) => ASK_EVERY,
+        };
+        if core::mem::take(&mut self.heard) {
+            self.unheard_since = now;
+        }
+        let silent = (SILENCE..SILENCE_ENDS).contains(&now.since(self.unheard_since));
+        let due = waited >= every || (waited >= SILENCE && silent);
         if due {
-            (self.asked, self.large_sent) = (now, 0);
+            (self.asked, self.large_sent, self.confirms) = (now, 0, false);
         }
         due
     }
@@ -199,21 +246,30 @@ mod tests {
 
     #[test]
     fn large_datagrams_have_the_path_asked_about_more_often_in_silence() {
-        let asked = |heard_every: u64| {
+        let asked = |every: usize, heard_every: u64| {
             let mut path = Path::default();
-            (0..10_000)
-                .filter(|millis| path.sent(at(*millis), LARGE, at(millis / heard_every * heard_every)))
-                .count()
+            let due = (0..10_000).step_by(every).filter(|millis| {
+                if millis % heard_every == 0 {
+                    path.received(at(*millis), 100);
+                }
+                path.sent(at(*millis), LARGE)
+            });
+            due.count()
         };
-        assert_eq!(asked(50), 20, "something comes back");
-        assert_eq!(asked(100_000), 100, "nothing does");
+        assert_eq!(asked(1, 50), 20, "something comes back");
+        assert_eq!(asked(1, 100_000), 1 + 19 + 16, "nothing does, which is news for two seconds");
+        assert_eq!(asked(200, 200), 10, "between datagrams that are answered there may be silence");
     }
 
     #[test]
     fn a_few_large_datagrams_have_the_path_asked_about_half_as_often() {
         let asked = |every: usize| {
             let mut path = Path::default();
-            (0..10_000).step_by(every).filter(|millis| path.sent(at(*millis), LARGE, at(*millis))).count()
+            let due = (0..10_000).step_by(every).filter(|millis| {
+                path.received(at(*millis), 100);
+                path.sent(at(*millis), LARGE)
+            });
+            due.count()
         };
         assert_eq!((asked(1), asked(2)), (20, 10), "500 in half a second, and fewer");
     }
@@ -228,7 +284,8 @@ mod tests {
                     if millis % 600 == 0 {
                         path.probed(at(*millis), size);
                     }
-                    path.sent(at(*millis), LARGE, at(*millis))
+                    path.received(at(*millis), 100);
+                    path.sent(at(*millis), LARGE)
                 })
                 .count()
         };
@@ -237,9 +294,46 @@ mod tests {
     }
 
     #[test]
+    fn a_path_whose_large_datagrams_are_confirmed_is_asked_about_once_they_are_not() {
+        let asked = |every: u64, confirmed_until: u64| {
+            let mut path = Path::default();
+            let due = (0..10_000).step_by(every as usize).filter(|millis| {
+                path.received(at(*millis), 100);
+                let due = path.sent(at(*millis), LARGE);
+                if *millis < confirmed_until {
+                    path.confirmed();
+                }
+                due
+            });
+            due.collect::<Vec<_>>()
+        };
+        for every in [1, 100, 700] {
+            assert_eq!(asked(every, 10_000), [0], "one each {every} ms");
+        }
+        let at_first = |every: u64| asked(every, 5_000)[1];
+        assert_eq!((at_first(1), at_first(100)), (5_200, 5_200), "few or many");
+        assert_eq!(asked(100, 5_000)[2..], [6_200, 7_200, 8_200, 9_200], "then as without confirmations");
+    }
+
+    #[test]
+    fn a_large_datagram_is_confirmed_once_and_soon() {
+        let mut path = Path::default();
+        path.set_limit(1_452);
+        assert!(!path.takes_confirmation(at(0)), "none came");
+        path.received(at(0), 1_452 - ALMOST);
+        assert!(!path.takes_confirmation(at(0)), "it is a little too short");
+        path.received(at(0), 1_453 - ALMOST);
+        path.received(at(900), 100);
+        assert!(path.takes_confirmation(at(1_000)));
+        assert!(!path.takes_confirmation(at(1_000)), "it is confirmed already");
+        path.received(at(2_000), 1_452);
+        assert!(!path.takes_confirmation(at(3_001)), "it came too long ago");
+    }
+
+    #[test]
     fn small_datagrams_ask_nothing() {
         let mut path = Path::default();
-        assert!(!path.sent(at(0), BASE_SIZE.into(), Time::ZERO));
+        assert!(!path.sent(at(0), BASE_SIZE.into()));
     }
 
     #[test]

@@ -360,6 +360,9 @@ impl Receiver {
         session.activity.rx_datagrams += 1;
         session.activity.last_rx = now;
         session.path.received(now, datagram.len());
+        if header.confirm {
+            session.path.confirmed();
+        }
         if receiving.receive.rekey_due() && !receiving.rekey_reported {
             receiving.rekey_reported = reports.push(Event::RekeyDue { slot, epoch });
         }

@@ -14,6 +14,7 @@ use crate::wire::{HEADER_LEN, Header};
 mod accounting;
 mod halves;
 mod limits;
+mod path;
 
 const GATEWAY: &str = "192.0.2.1:4433";
 const ALICE: u32 = 0;

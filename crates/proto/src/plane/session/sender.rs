@@ -12,7 +12,7 @@ use super::super::reports::Reports;
 use super::super::{Endpoint, Outgoing, halves};
 use super::{Epoch, MAX_WAITING, MAX_WAITING_LEN};
 use crate::checksum;
-use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
+use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE};
 use crate::lane::SealRefused;
 use crate::packet::{PARTIAL_CHECKSUM, traffic_class};
 use crate::rate::{Segments, Way};
@@ -212,11 +212,11 @@ impl Sender<'_> {
     #[inline]
     pub fn seal(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, Dropped> {
         let outer = self.outer_of(datagram.get(HEADER_LEN..).unwrap_or_default());
-        let sealed = Sealed { outer, ..self.seal_inband(datagram, len)? };
+        let confirm =
+            self.path.takes_confirmation(self.now) && self.epoch.features & FEATURE_PATH_CONFIRM != 0;
+        let sealed = Sealed { outer, ..self.seal_plaintext(datagram, len, confirm)? };
         self.count_packet(len);
-        if self.path.sent(self.now, sealed.len, self.activity.last_rx)
-            && self.epoch.features & FEATURE_PATH_SIZE != 0
-        {
+        if self.path.sent(self.now, sealed.len) && self.epoch.features & FEATURE_PATH_SIZE != 0 {
             self.ask_about_path();
         }
         Ok(sealed)
@@ -293,7 +293,12 @@ impl Sender<'_> {
     /// mark.
     #[inline]
     fn seal_inband(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, Dropped> {
-        let len = match self.epoch.send.seal(self.now, datagram, len) {
+        self.seal_plaintext(datagram, len, false)
+    }
+
+    #[inline]
+    fn seal_plaintext(&mut self, datagram: &mut [u8], len: usize, confirm: bool) -> Result<Sealed, Dropped> {
+        let len = match self.epoch.send.seal(self.now, datagram, len, confirm) {
             Ok(len) => len,
             Err(SealRefused::Exhausted) => return Err(self.reports.drop(DropReason::KeySpent)),
             Err(SealRefused::NoRoom) => return Err(self.reports.drop(DropReason::TooLong)),
