@@ -28,7 +28,7 @@ use vpnd_proto::time::Time;
 use crate::tally::Percentiles;
 use crate::{now_ns, wall_ns};
 use acknowledge::Acknowledger;
-pub use acknowledge::USUAL_ACKNOWLEDGE;
+pub use acknowledge::{USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 pub(crate) use flow::Flow;
 use pace::Pacer;
 pub use packet::{ACKNOWLEDGEMENT, LEAST_PACKET};
@@ -255,7 +255,10 @@ impl Load {
             turns: VecDeque::new(),
             paced: plan.rate.map(|rate| Pacer::new(0..bulk, every(rate), now)),
             calls: (plan.calls > 0).then(|| Pacer::new(bulk..plan.flows(), CALL_PACE, now)),
-            acknowledger: plan.has_acknowledgements().then(|| Acknowledger::new(plan.acknowledge, bulk)),
+            acknowledger: plan.has_acknowledgements().then(|| {
+                let delay = Duration::from_millis(plan.ack_delay_ms.into());
+                Acknowledger::new(plan.acknowledge, delay, bulk)
+            }),
             limit,
             in_flight: 0,
             burst,
@@ -305,7 +308,7 @@ impl Load {
         if let Some(flow) = self.calls.as_mut().and_then(|calls| calls.next(now)) {
             return Some(Turn { flow, packets: 1, is_small: false });
         }
-        let due = self.acknowledger.as_mut().and_then(Acknowledger::next);
+        let due = self.acknowledger.as_mut().and_then(|acknowledger| acknowledger.next(now));
         if let Some((flow, packets)) = due {
             let flow = self.plan.acknowledgements_of(flow)?;
             return Some(Turn { flow, packets, is_small: false });
@@ -380,7 +383,7 @@ impl Load {
         self.change(flow, |account| account.arrived(run, first, now));
         let is_bulk = self.is_bulk(flow);
         if let Some(acknowledger) = self.acknowledger.as_mut().filter(|_| is_bulk) {
-            acknowledger.run_arrived(flow);
+            acknowledger.run_arrived(flow, now);
         }
     }
 
@@ -569,7 +572,7 @@ mod tests {
 
     #[test]
     fn runs_are_acknowledged_before_more_is_sent_and_acknowledgements_are_counted_apart() {
-        let mut load = load_of(Plan { acknowledge: 100, ..plan(4) });
+        let mut load = load_of(Plan { acknowledge: 100, ack_delay_ms: 5, ..plan(4) });
         send_all(&mut load, at(0));
         for number in 0..7 {
             arrived(&mut load, 1, 1, number, at(1));

@@ -83,6 +83,8 @@ pub struct Plan {
     /// Of a hundred merged runs that arrive at a session from its partner, so many are answered by an acknowledgement. Traffic with the
     /// campus is UDP and has none.
     pub acknowledge: u32,
+    /// Milliseconds for which an acknowledgement waits at most until others go with it.
+    pub ack_delay_ms: u32,
 }
 
 impl Plan {
@@ -155,6 +157,7 @@ pub(super) mod tests {
             greedy: 1,
             calls: 0,
             acknowledge: 0,
+            ack_delay_ms: 0,
         }
     }
 

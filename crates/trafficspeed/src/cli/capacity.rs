@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use vpnd_swarm::load::{Direction, LEAST_PACKET, MOST_BURST, USUAL_ACKNOWLEDGE};
+use vpnd_swarm::load::{Direction, LEAST_PACKET, MOST_BURST, USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 
 use crate::experiment::capacity::CapacityPlan;
 use crate::experiment::capacity::results::{Case, Traffic};
@@ -53,6 +53,10 @@ pub struct CapacityArgs {
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [USUAL_ACKNOWLEDGE],
         value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub acknowledge: Vec<u32>,
+    /// Milliseconds for which an acknowledgement waits at most until others go with it; seven never wait.
+    #[arg(long, value_name = "MILLISECONDS", value_delimiter = ',', default_values_t = [USUAL_ACK_DELAY_MS],
+        value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub ack_delay: Vec<u32>,
     /// What the gateway's programs may use of the CPU: `all`, or so many cores, such as 0.5, so that the gateway is the bottleneck. With
     /// several, each case is measured with each, in turns.
     #[arg(long, value_name = "CORES", value_delimiter = ',', default_value = "all", value_parser = gateway_cpu)]
@@ -193,6 +197,7 @@ impl CapacityArgs {
             greedy: self.greedy,
             calls: self.calls,
             acknowledge: 0,
+            ack_delay_ms: 0,
         };
         let mut all: Vec<Traffic> = self.direction.iter().map(usual).collect();
         all = each(&all, &self.packet, |traffic, Packet(packet)| Traffic { packet, ..traffic });
@@ -202,7 +207,11 @@ impl CapacityArgs {
             Direction::Pairs => Traffic { acknowledge, ..traffic },
             _ => traffic,
         });
-        // Without acknowledgements their number makes no difference.
+        all = each(&all, &self.ack_delay, |traffic, ack_delay_ms| match traffic.acknowledge {
+            0 => traffic,
+            _ => Traffic { ack_delay_ms, ..traffic },
+        });
+        // Without acknowledgements their number and delay make no difference.
         all.dedup();
         all
     }
@@ -255,7 +264,7 @@ mod tests {
             "trafficspeed capacity --sessions 8 --real 2 --gateway-cpu all,0.5 --acknowledge 0 --busy-poll 70",
         )
         .unwrap();
-        let traffic = Traffic { acknowledge: 0, ..samples::traffic() };
+        let traffic = Traffic { acknowledge: 0, ack_delay_ms: 0, ..samples::traffic() };
         let made = |gateway_cpu| Case::Made { sessions: 8, traffic, gateway_cpu };
         let real = |gateway_cpu| Case::Real { clients: 2, gateway_cpu };
         let half = "0.5".parse().ok();
@@ -279,11 +288,18 @@ mod tests {
 
     #[test]
     fn acknowledgements_make_cases_of_traffic_that_has_some() {
-        let plan =
+        let some =
             plan("trafficspeed capacity --sessions 4 --direction pairs,up --acknowledge 0,50").unwrap();
-        let traffic: Vec<_> = plan.cases.iter().filter_map(|case| case.traffic()).collect();
+        let traffic: Vec<_> = some.cases.iter().filter_map(|case| case.traffic()).collect();
         let kinds: Vec<_> = traffic.iter().map(|traffic| (traffic.direction, traffic.acknowledge)).collect();
         assert_eq!(kinds, [(Direction::Pairs, 0), (Direction::Pairs, 50), (Direction::Up, 0)]);
+
+        let delayed =
+            plan("trafficspeed capacity --sessions 4 --acknowledge 0,100 --ack-delay 5,10000").unwrap();
+        let traffic: Vec<_> = delayed.cases.iter().filter_map(|case| case.traffic()).collect();
+        let kinds: Vec<_> =
+            traffic.iter().map(|traffic| (traffic.acknowledge, traffic.ack_delay_ms)).collect();
+        assert_eq!(kinds, [(0, 0), (100, 5), (100, 10_000)]);
     }
 
     #[test]

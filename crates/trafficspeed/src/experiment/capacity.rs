@@ -127,7 +127,8 @@ impl CapacityPlan {
     }
 
     fn load(&self, sessions: u32, traffic: Traffic, limit: Option<CpuLimit>) -> LoadPlan {
-        let Traffic { direction, packet, burst, rate, small, greedy, calls, acknowledge } = traffic;
+        let Traffic { direction, packet, burst, rate, small, greedy, calls, acknowledge, ack_delay_ms } =
+            traffic;
         let (in_flight, sample) = (self.in_flight(traffic, limit), self.sample);
         LoadPlan {
             sessions,
@@ -141,6 +142,7 @@ impl CapacityPlan {
             greedy,
             calls,
             acknowledge,
+            ack_delay_ms,
         }
     }
 
@@ -537,6 +539,7 @@ mod tests {
             greedy: 3,
             calls: 0,
             acknowledge: 100,
+            ack_delay_ms: 5,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use vpnd_swarm::load::{Direction, USUAL_ACKNOWLEDGE};
+use vpnd_swarm::load::{Direction, USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 
 use super::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
@@ -183,12 +183,16 @@ type Key = fn(Case) -> Option<String>;
 type Value = fn(&Figures) -> Option<f64>;
 
 /// Columns that are there only if some case differs from the usual in it.
-const KEYS: [(&str, Key); 6] = [
+const KEYS: [(&str, Key); 7] = [
     ("gateway cores", |case| case.gateway_cpu().map(|limit| significant(limit.cores()))),
     ("acks %", |case| {
         let traffic = case.traffic()?;
         (traffic.direction == Direction::Pairs && traffic.acknowledge != USUAL_ACKNOWLEDGE)
             .then(|| traffic.acknowledge.to_string())
+    }),
+    ("ack delay ms", |case| {
+        let traffic = case.traffic().filter(|traffic| traffic.acknowledge > 0)?;
+        (traffic.ack_delay_ms != USUAL_ACK_DELAY_MS).then(|| traffic.ack_delay_ms.to_string())
     }),
     ("small %", |case| {
         case.traffic().filter(|traffic| traffic.small > 0).map(|traffic| traffic.small.to_string())

@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use vpnd_swarm::load::USUAL_ACKNOWLEDGE;
+use vpnd_swarm::load::{USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 
 use super::vpn::real_vpnd;
 use super::{can_run, measured, run, trafficspeed};
@@ -32,7 +32,7 @@ fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_the
     let cases: Vec<String> = rows.iter().map(|row| row["case"].to_string()).collect();
     let made = |sessions: u32, packet: &str| {
         format!(
-            r#"{{"made":{{"gateway_cpu":null,"sessions":{sessions},"traffic":{{"acknowledge":{USUAL_ACKNOWLEDGE},"burst":8,"calls":0,"direction":"pairs","greedy":1,"packet":{packet},"rate":null,"small":0}}}}}}"#
+            r#"{{"made":{{"gateway_cpu":null,"sessions":{sessions},"traffic":{{"ack_delay_ms":{USUAL_ACK_DELAY_MS},"acknowledge":{USUAL_ACKNOWLEDGE},"burst":8,"calls":0,"direction":"pairs","greedy":1,"packet":{packet},"rate":null,"small":0}}}}}}"#
         )
     };
     let real = r#"{"real":{"clients":2,"gateway_cpu":null}}"#.to_owned();

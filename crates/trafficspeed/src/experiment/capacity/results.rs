@@ -43,6 +43,8 @@ pub struct Traffic {
     pub calls: u32,
     /// Of a hundred merged runs in pairs, so many are acknowledged.
     pub acknowledge: u32,
+    /// Milliseconds for which an acknowledgement waits at most until others go with it.
+    pub ack_delay_ms: u32,
 }
 
 impl Case {
@@ -291,6 +293,7 @@ pub(crate) mod samples {
             greedy: 1,
             calls: 0,
             acknowledge: 100,
+            ack_delay_ms: 5,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The cases of a measurement of capacity in words.
 
-use vpnd_swarm::load::{Direction, SMALL_PACKET, USUAL_ACKNOWLEDGE};
+use vpnd_swarm::load::{Direction, SMALL_PACKET, USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 
 use super::results::{Case, Row, Traffic};
 use crate::experiment::held_sessions::REAL_STREAMS;
@@ -36,7 +36,7 @@ pub fn limited(limit: Option<CpuLimit>) -> String {
 
 /// Traffic in words.
 pub fn describe(traffic: Traffic) -> String {
-    let Traffic { direction, packet, burst, rate, small, greedy, calls, acknowledge } = traffic;
+    let Traffic { direction, packet, burst, rate, small, greedy, calls, acknowledge, ack_delay_ms } = traffic;
     let size = packet.map_or_else(|| "full".into(), |bytes| format!("{bytes} B"));
     let mut text = format!("{}, {size} packets, bursts of {burst}", direction_words(direction));
     let mut add = |is_so: bool, words: String| {
@@ -48,8 +48,10 @@ pub fn describe(traffic: Traffic) -> String {
     add(rate.is_some(), format!(", {} Mbit/s each", significant(rate.unwrap_or(0) as f64 / 1e6)));
     add(greedy > 1, format!(", the first as {greedy}"));
     add(calls > 0, format!(", {calls} with calls"));
-    let is_unusual = direction == Direction::Pairs && acknowledge != USUAL_ACKNOWLEDGE;
-    add(is_unusual, format!(", {acknowledge} % of runs acknowledged"));
+    let is_in_pairs = direction == Direction::Pairs;
+    add(is_in_pairs && acknowledge != USUAL_ACKNOWLEDGE, format!(", {acknowledge} % of runs acknowledged"));
+    let is_delayed = is_in_pairs && acknowledge > 0 && ack_delay_ms != USUAL_ACK_DELAY_MS;
+    add(is_delayed, format!(", acknowledgements after {ack_delay_ms} ms at most"));
     text
 }
 
@@ -96,6 +98,11 @@ mod tests {
         );
         let down = Traffic { direction: Direction::Down, acknowledge: 0, ..usual };
         assert_eq!(describe(down), "from the campus, full packets, bursts of 44");
+        let late = Traffic { ack_delay_ms: 10_000, ..usual };
+        assert_eq!(
+            describe(late),
+            "in pairs, full packets, bursts of 44, acknowledgements after 10000 ms at most"
+        );
         assert_eq!(limited("0.5".parse().ok()), ", gateway limited to 0.5 of a core");
     }
 }
