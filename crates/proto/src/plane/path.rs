@@ -47,13 +47,13 @@ pub(super) struct Path {
     stated_at: Time,
     /// When a datagram of almost the size in use came last.
     large_received: Time,
-    /// Whether nothing was sent since then.
+    /// Whether no packet has confirmed it.
     unconfirmed: bool,
     /// When the path was asked about, or the first large datagram was sent after a confirmation.
     asked: Time,
     /// Whether the peer has confirmed a large datagram since one was sent.
     confirmed: bool,
-    /// Whether it had, when `asked` was set.
+    /// Whether `asked` is the time of a datagram after a confirmation, so that the next one is to come soon.
     confirms: bool,
     /// Whether anything has come since a large datagram was sent.
     heard: bool,

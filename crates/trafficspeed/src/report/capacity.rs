@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use vpnd_swarm::load::{Direction, USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
-
 use super::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
 use super::grid::{Grid, NARROW, wrapped};
 use super::noise::{TAKEN, far, percent};
@@ -185,15 +183,8 @@ type Value = fn(&Figures) -> Option<f64>;
 /// Columns that are there only if some case differs from the usual in it.
 const KEYS: [(&str, Key); 7] = [
     ("gateway cores", |case| case.gateway_cpu().map(|limit| significant(limit.cores()))),
-    ("acks %", |case| {
-        let traffic = case.traffic()?;
-        (traffic.direction == Direction::Pairs && traffic.acknowledge != USUAL_ACKNOWLEDGE)
-            .then(|| traffic.acknowledge.to_string())
-    }),
-    ("ack delay ms", |case| {
-        let traffic = case.traffic().filter(|traffic| traffic.acknowledge > 0)?;
-        (traffic.ack_delay_ms != USUAL_ACK_DELAY_MS).then(|| traffic.ack_delay_ms.to_string())
-    }),
+    ("acks %", |case| case.traffic()?.unusual_acknowledge().map(|percent| percent.to_string())),
+    ("ack delay ms", |case| case.traffic()?.unusual_ack_delay_ms().map(|delay_ms| delay_ms.to_string())),
     ("small %", |case| {
         case.traffic().filter(|traffic| traffic.small > 0).map(|traffic| traffic.small.to_string())
     }),

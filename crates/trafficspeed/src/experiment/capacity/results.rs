@@ -1,7 +1,7 @@
 //! The results of a measurement of capacity, as plain data.
 
 use serde::Serialize;
-use vpnd_swarm::load::{AcknowledgementCounts, CallCounts, Direction};
+use vpnd_swarm::load::{AcknowledgementCounts, CallCounts, Direction, USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 use vpnd_swarm::tally::Percentiles;
 
 use crate::experiment::environment::Environment;
@@ -45,6 +45,19 @@ pub struct Traffic {
     pub acknowledge: u32,
     /// Milliseconds for which an acknowledgement waits at most until others go with it.
     pub ack_delay_ms: u32,
+}
+
+impl Traffic {
+    /// The share of runs that are acknowledged, in percent, if it is not the usual one of traffic that has acknowledgements.
+    pub fn unusual_acknowledge(self) -> Option<u32> {
+        let is_unusual = self.direction == Direction::Pairs && self.acknowledge != USUAL_ACKNOWLEDGE;
+        is_unusual.then_some(self.acknowledge)
+    }
+
+    /// The delay of acknowledgements in milliseconds, if there are any and it is not the usual one.
+    pub fn unusual_ack_delay_ms(self) -> Option<u32> {
+        (self.acknowledge > 0 && self.ack_delay_ms != USUAL_ACK_DELAY_MS).then_some(self.ack_delay_ms)
+    }
 }
 
 impl Case {

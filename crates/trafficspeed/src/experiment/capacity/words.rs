@@ -1,6 +1,8 @@
 //! The cases of a measurement of capacity in words.
 
-use vpnd_swarm::load::{Direction, SMALL_PACKET, USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
+use std::fmt::Write as _;
+
+use vpnd_swarm::load::{Direction, SMALL_PACKET};
 
 use super::results::{Case, Row, Traffic};
 use crate::experiment::held_sessions::REAL_STREAMS;
@@ -36,7 +38,7 @@ pub fn limited(limit: Option<CpuLimit>) -> String {
 
 /// Traffic in words.
 pub fn describe(traffic: Traffic) -> String {
-    let Traffic { direction, packet, burst, rate, small, greedy, calls, acknowledge, ack_delay_ms } = traffic;
+    let Traffic { direction, packet, burst, rate, small, greedy, calls, .. } = traffic;
     let size = packet.map_or_else(|| "full".into(), |bytes| format!("{bytes} B"));
     let mut text = format!("{}, {size} packets, bursts of {burst}", direction_words(direction));
     let mut add = |is_so: bool, words: String| {
@@ -48,10 +50,12 @@ pub fn describe(traffic: Traffic) -> String {
     add(rate.is_some(), format!(", {} Mbit/s each", significant(rate.unwrap_or(0) as f64 / 1e6)));
     add(greedy > 1, format!(", the first as {greedy}"));
     add(calls > 0, format!(", {calls} with calls"));
-    let is_in_pairs = direction == Direction::Pairs;
-    add(is_in_pairs && acknowledge != USUAL_ACKNOWLEDGE, format!(", {acknowledge} % of runs acknowledged"));
-    let is_delayed = is_in_pairs && acknowledge > 0 && ack_delay_ms != USUAL_ACK_DELAY_MS;
-    add(is_delayed, format!(", acknowledgements after {ack_delay_ms} ms at most"));
+    if let Some(percent) = traffic.unusual_acknowledge() {
+        let _ = write!(text, ", {percent} % of runs acknowledged");
+    }
+    if let Some(delay_ms) = traffic.unusual_ack_delay_ms() {
+        let _ = write!(text, ", acknowledgements after {delay_ms} ms at most");
+    }
     text
 }
 

@@ -11,7 +11,7 @@ use crate::store::{StoreError, User, UserId};
 use crate::sys::process;
 use crate::totp;
 
-/// Internal result of one check; [`LoginOutcome`] is the part that may be disclosed.
+/// Internal result of one check; [`LoginOutcome`](super::LoginOutcome) is the part that may be disclosed.
 pub(super) enum CheckResult {
     Granted(Box<Authenticated>),
     /// The password is right, and the user must show a code, which did not come along.
