@@ -27,9 +27,12 @@ pub(super) const MESSAGE_LEN: usize = 65_536;
 pub(super) const BUFFER_LEN: usize = if MAX_READ_LEN > MESSAGE_LEN { MAX_READ_LEN } else { MESSAGE_LEN };
 /// What handling a packet costs beside its bytes, as so many bytes: a short one takes a good half of the time of a long one.
 const PACKET_COST: usize = 1_000;
-/// What a session may cost in its turn: so much that its packets go out by the dozen, and so little that others wait
+/// What a session may cost in its turn at least: so much that its packets go out by the dozen, and so little that others wait
 /// a fraction of a millisecond.
 const QUANTUM: u32 = 32 << 10;
+/// What a round of all sessions may cost while turns can be longer than that: some 15 ms of a core. Eight sessions then have a megabyte
+/// each at once, and a gateway without priority is interrupted by their clients a few times a turn and not by each message of it.
+const ROUND: u32 = 8 << 20;
 /// Queues for datagrams with a session's index that come from where that session is not known to be.
 const UNPROVEN_QUEUES: u32 = 8;
 /// Queues for datagrams that this shard only passes on.
@@ -128,7 +131,7 @@ struct Waiting<M> {
 impl<M: Message> Backlog<M> {
     pub(super) fn new() -> Self {
         Self {
-            queue: FairQueue::new(QUANTUM, MAX_MESSAGES),
+            queue: FairQueue::new(QUANTUM, ROUND, MAX_MESSAGES),
             store: Store::new(),
             codels: Vec::new(),
             hasher: RandomState::new(),

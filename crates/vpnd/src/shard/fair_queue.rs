@@ -1,15 +1,25 @@
-//! A queue for each flow, served by deficit round robin; a flow that comes anew goes before those that have a backlog (RFC 8290), as
-//! far as its entries fit into a quantum: otherwise a call would wait behind the long bursts of all that come anew, too.
+//! A queue for each flow, served by deficit round robin; a flow that comes anew goes before those that have a backlog (RFC 8290), and
+//! what it has beyond a small part of a turn behind those that come anew with less: otherwise a call would wait behind their bursts.
+//!
+//! The fewer flows have a backlog, the longer are their turns, so that a round takes about as long. Long turns are worth much: what is
+//! sent to one receiver in a row finds it awake, while each message that wakes up another, on a core that others want, costs two
+//! changes of threads. So that long turns keep no small flow waiting, one that is empty does not wait for its turn to come anew (in
+//! RFC 8290 it does), until it has had its part of the round.
 //!
 //! Pure: it knows neither sockets nor packets nor memory, only what each entry costs to serve and how much room it takes. Its owner
 //! bounds it: [`FairQueue::drop_longest`] makes room at the expense of the flow that has most.
 //!
 //! INVARIANTS: the entries of a flow leave in the order in which they came. A flow that always has entries is served, between any
-//! two instants, within one quantum and two entries of any other such flow. What is dropped is of a flow that takes at least half
-//! the room of the one that takes most.
+//! two instants, within two turns and two entries of any other flow. What is dropped is of a flow that takes at least half the room of
+//! the one that takes most.
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
+
+/// With fewer flows than these a round is shorter: nothing is gained by turns that are longer still.
+const FEW: usize = 8;
+/// One part in so many of a turn is served before all others, to a flow that comes anew.
+const EARLY: i64 = 8;
 
 /// What an entry costs to serve, and how much room it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +33,10 @@ pub(super) struct Size {
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     quantum: i64,
+    /// What a round costs, as far as no turn is shorter than a quantum.
+    round: i64,
+    /// What was served so far.
+    total: u64,
     flows: Vec<Flow>,
     /// By flow, apart from the rest: the search for the longest reads all of them.
     rooms: Vec<u32>,
@@ -30,10 +44,14 @@ pub(super) struct FairQueue<T> {
     /// The first entry that is not in use.
     free: u32,
     len: usize,
-    /// Flows that had nothing to serve for a round at least.
+    /// Flows that had nothing to serve a moment ago.
     new: List,
+    /// Those that had nothing for a round, and now have more than is served so early.
+    first: List,
     /// The others, in the order of their turns.
     old: List,
+    /// Flows in these lists.
+    listed: usize,
     /// The flow that was served last.
     served: u32,
     /// A flow that takes at least half of `peak`.
@@ -50,6 +68,10 @@ struct Flow {
     next: u32,
     /// How much it may still be served in this round; below zero, its debt.
     deficit: i64,
+    /// When it may be served before its turn again, by [`FairQueue::total`].
+    anew_at: u64,
+    /// Whether it has not had a turn in this round.
+    fresh: bool,
     listed: bool,
 }
 
@@ -69,17 +91,22 @@ struct List {
 }
 
 impl<T> FairQueue<T> {
-    /// An empty one with room for so many entries before it allocates. A flow is served for `quantum` in each round.
-    pub(super) fn new(quantum: u32, entries: usize) -> Self {
+    /// An empty one with room for so many entries before it allocates. A flow is served for its part of `round` in each, and at least
+    /// for `quantum`.
+    pub(super) fn new(quantum: u32, round: u32, entries: usize) -> Self {
         Self {
             quantum: quantum.into(),
+            round: round.into(),
+            total: 0,
             flows: Vec::new(),
             rooms: Vec::new(),
             entries: Vec::with_capacity(entries),
             free: NONE,
             len: 0,
             new: List::EMPTY,
+            first: List::EMPTY,
             old: List::EMPTY,
+            listed: 0,
             served: NONE,
             longest: 0,
             peak: 0,
@@ -105,8 +132,9 @@ impl<T> FairQueue<T> {
         }
         queue.last = entry;
         if !queue.listed {
-            (queue.listed, queue.deficit) = (true, self.quantum);
-            self.new.push(&mut self.flows, flow);
+            queue.listed = true;
+            self.listed += 1;
+            self.list_anew(flow);
         }
         self.rooms[number] += size.room;
         if self.rooms[number] >= self.rooms[self.longest as usize] {
@@ -115,33 +143,56 @@ impl<T> FairQueue<T> {
         }
     }
 
+    /// Lists a flow that had nothing to serve: for what it has left in this round, or for a new one.
+    fn list_anew(&mut self, number: u32) {
+        let (turn, early) = self.turn();
+        let flow = &mut self.flows[number as usize];
+        if self.total >= flow.anew_at {
+            flow.fresh = true;
+            (flow.deficit, flow.anew_at) = (early, self.total + self.listed as u64 * turn as u64);
+        } else {
+            flow.deficit = flow.deficit.min(early);
+        }
+        self.new.push(&mut self.flows, number);
+    }
+
     /// Takes the entry whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
+        let (turn, early) = self.turn();
         loop {
-            let is_new = self.new.first != NONE;
-            let list = if is_new { &mut self.new } else { &mut self.old };
+            let Self { new, first, old, flows, .. } = self;
+            let is_new = new.first != NONE;
+            let list = match (is_new, first.first) {
+                (true, _) => &mut *new,
+                (false, NONE) => &mut *old,
+                (false, _) => &mut *first,
+            };
             let number = list.first;
-            let flow = self.flows.get_mut(number as usize)?;
-            if flow.deficit <= 0 {
-                flow.deficit += self.quantum;
-                list.pop(&mut self.flows);
-                self.old.push(&mut self.flows, number);
-            } else if flow.first == NONE {
-                list.pop(&mut self.flows);
-                // One that comes and goes quickly would otherwise always be new, and the others never had their turn.
-                if is_new && self.old.first != NONE {
-                    self.old.push(&mut self.flows, number);
-                } else {
-                    self.flows[number as usize].listed = false;
+            let flow = flows.get_mut(number as usize)?;
+            let cost = self.entries.get(flow.first as usize).map(|entry| i64::from(entry.size.cost));
+            if flow.deficit <= 0 || is_new && cost.is_some_and(|cost| cost > flow.deficit) {
+                let is_first = is_new && std::mem::take(&mut flow.fresh);
+                flow.deficit += if is_first { turn - early } else { turn };
+                if !is_new {
+                    flow.anew_at = self.total + self.listed as u64 * turn as u64;
                 }
-            } else if is_new && i64::from(self.entries[flow.first as usize].size.cost) > flow.deficit {
-                list.pop(&mut self.flows);
-                self.old.push(&mut self.flows, number);
+                list.pop(flows);
+                if is_first { &mut *first } else { &mut *old }.push(flows, number);
+            } else if cost.is_none() {
+                flow.listed = false;
+                self.listed -= 1;
+                list.pop(flows);
             } else {
                 self.served = number;
-                return self.take(number);
+                return self.serve(number);
             }
         }
+    }
+
+    /// What a flow is served for in a round, and how much of that before its turn if it comes anew.
+    fn turn(&self) -> (i64, i64) {
+        let turn = self.quantum.max(self.round / self.listed.max(FEW) as i64);
+        (turn, self.quantum.max(turn / EARLY))
     }
 
     /// The flow that was served last, and whether it has nothing left.
@@ -153,7 +204,7 @@ impl<T> FairQueue<T> {
     pub(super) fn pop_same(&mut self, joins: impl FnOnce(&T) -> bool) -> Option<T> {
         let flow = self.flows.get(self.served as usize).filter(|flow| flow.deficit > 0)?;
         let next = self.entries.get(flow.first as usize)?.item.as_ref()?;
-        if joins(next) { self.take(self.served) } else { None }
+        if joins(next) { self.serve(self.served) } else { None }
     }
 
     /// Takes the oldest entry of the flow that takes most room, or at least half as much as that one.
@@ -163,15 +214,19 @@ impl<T> FairQueue<T> {
             let (longest, peak) = self.rooms.iter().enumerate().max_by_key(|(_, room)| **room)?;
             (self.longest, self.peak) = (longest as u32, *peak);
         }
-        let deficit = self.flows[self.longest as usize].deficit;
-        let dropped = self.take(self.longest);
-        // It was not served.
-        self.flows[self.longest as usize].deficit = deficit;
-        dropped
+        self.take(self.longest).map(|(item, _)| item)
     }
 
-    /// Takes the first entry of a flow.
-    fn take(&mut self, number: u32) -> Option<T> {
+    /// Takes the first entry of a flow, which is charged for it.
+    fn serve(&mut self, number: u32) -> Option<T> {
+        let (item, cost) = self.take(number)?;
+        self.flows[number as usize].deficit -= i64::from(cost);
+        self.total += u64::from(cost);
+        Some(item)
+    }
+
+    /// Takes the first entry of a flow. Returns it and what it costs to serve.
+    fn take(&mut self, number: u32) -> Option<(T, u32)> {
         let flow = &mut self.flows[number as usize];
         let at = flow.first;
         let entry = self.entries.get_mut(at as usize)?;
@@ -179,12 +234,11 @@ impl<T> FairQueue<T> {
         if flow.first == NONE {
             flow.last = NONE;
         }
-        flow.deficit -= i64::from(entry.size.cost);
         self.rooms[number as usize] -= entry.size.room;
         entry.next = self.free;
         self.free = at;
         self.len -= 1;
-        entry.item.take()
+        entry.item.take().map(|item| (item, entry.size.cost))
     }
 
     fn store(&mut self, entry: Entry<T>) -> u32 {
@@ -202,7 +256,8 @@ impl<T> FairQueue<T> {
 }
 
 impl Flow {
-    const IDLE: Self = Self { first: NONE, last: NONE, next: NONE, deficit: 0, listed: false };
+    const IDLE: Self =
+        Self { first: NONE, last: NONE, next: NONE, deficit: 0, anew_at: 0, fresh: true, listed: false };
 }
 
 impl List {

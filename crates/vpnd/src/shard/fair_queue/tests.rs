@@ -9,7 +9,7 @@ use super::*;
 const QUANTUM: u32 = 1_000;
 
 fn queue() -> FairQueue<(u32, u32)> {
-    FairQueue::new(QUANTUM, 16)
+    FairQueue::new(QUANTUM, FEW as u32 * QUANTUM, 16)
 }
 
 fn of_cost(cost: u32) -> Size {
@@ -108,6 +108,62 @@ fn a_flow_that_always_comes_anew_does_not_keep_the_others_waiting() {
 }
 
 #[test]
+fn turns_are_longer_the_fewer_flows_share_a_round() {
+    // How many entries in a row are of the same flow, two in a quantum, after the first round.
+    let turn_of = |flows: u32| {
+        let mut queue = FairQueue::new(QUANTUM, 32 * QUANTUM, 16);
+        for flow in 0..flows {
+            for _ in 0..80 {
+                queue.push(flow, (flow, 500), of_cost(500));
+            }
+        }
+        serve(&mut queue, flows * 8 * QUANTUM);
+        let first = queue.pop().unwrap().0;
+        1 + std::iter::from_fn(|| queue.pop()).take_while(|(flow, _)| *flow == first).count()
+    };
+    assert_eq!([2, 8, 16, 32, 64].map(turn_of), [8, 8, 4, 2, 2]);
+}
+
+#[test]
+fn a_flow_that_comes_and_goes_waits_for_nobody_until_it_has_had_its_part() {
+    let mut queue = FairQueue::new(QUANTUM, 128 * QUANTUM, 16);
+    for flow in 0..7 {
+        for _ in 0..300 {
+            queue.push(flow, (flow, 500), of_cost(500));
+        }
+    }
+    serve(&mut queue, 160 * QUANTUM);
+    let comes = |queue: &mut FairQueue<_>| {
+        queue.push(9, (9, 250), of_cost(250));
+        queue.pop().unwrap().0 == 9 && queue.pop().unwrap().0 != 9
+    };
+    // Its turn is 16 quanta: an eighth of that before it is due, and as much when it is.
+    assert_eq!((0..100).take_while(|_| comes(&mut queue)).count() as u32, 4 * QUANTUM / 250);
+    // When the others have had a round it may come anew.
+    serve(&mut queue, 144 * QUANTUM);
+    assert!(comes(&mut queue));
+}
+
+#[test]
+fn one_that_comes_anew_with_much_is_served_for_a_turn_behind_small_ones_and_before_the_old() {
+    let mut queue = FairQueue::new(QUANTUM, 128 * QUANTUM, 16);
+    for flow in 0..6 {
+        for _ in 0..100 {
+            queue.push(flow, (flow, 500), of_cost(500));
+        }
+    }
+    serve(&mut queue, 130 * QUANTUM);
+    for _ in 0..100 {
+        queue.push(8, (8, 500), of_cost(500));
+    }
+    serve(&mut queue, 3 * QUANTUM);
+    queue.push(9, (9, 100), of_cost(100));
+    assert_eq!(queue.pop(), Some((9, 100)));
+    let rest = std::iter::from_fn(|| queue.pop()).take_while(|(flow, _)| *flow == 8).count() as u32;
+    assert_eq!(rest, 13 * QUANTUM / 500);
+}
+
+#[test]
 fn entries_dearer_than_a_quantum_are_paid_for_in_later_rounds() {
     let mut queue = queue();
     for _ in 0..100 {
@@ -146,7 +202,7 @@ fn room_is_made_at_the_expense_of_the_longest() {
     // The oldest first, as far as it has most.
     let dropped: Vec<_> = (0..6).map(|_| queue.drop_longest().unwrap()).collect();
     assert_eq!(dropped[..5], [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4)]);
-    assert_eq!(FairQueue::<()>::new(1, 0).drop_longest(), None);
+    assert_eq!(FairQueue::<()>::new(1, 1, 0).drop_longest(), None);
 }
 
 #[derive(Clone, Debug)]
@@ -170,7 +226,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn each_flow_is_a_fifo_and_what_is_dropped_is_of_a_long_one(steps in prop::collection::vec(step(), 0..400)) {
-        let mut queue = FairQueue::new(QUANTUM, 4);
+        let mut queue = FairQueue::new(QUANTUM, 20 * QUANTUM, 4);
         let mut model = BTreeMap::<u32, VecDeque<(usize, Size)>>::new();
         for (number, step) in steps.into_iter().enumerate() {
             let room = |flow: &VecDeque<(usize, Size)>| flow.iter().map(|(_, size)| size.room).sum::<u32>();
