@@ -114,6 +114,15 @@ impl Sent {
     }
 }
 
+/// Whether all threads of a process are stopped (proc_pid_stat(5): the state follows the name in parentheses).
+fn is_stopped(process: Pid) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat"))).all(|stat| {
+        // A thread may end meanwhile.
+        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+    })
+}
+
 /// A number that no worker's question has.
 const OWN_QUESTION: u64 = 1 << 40;
 
@@ -132,6 +141,8 @@ impl TakenOver {
     fn new(parent: &Seen, part: &str) -> Self {
         let worker = parent.child(part).pid();
         kill_process(worker, Signal::STOP).unwrap();
+        // Until all its threads stand still it may read what is for the test.
+        eventually("the worker stands still", LIMIT, || is_stopped(worker).then_some(()));
         let process = pidfd_open(worker, PidfdFlags::empty()).unwrap();
         let channel = pidfd_getfd(process, CHANNEL, PidfdGetfdFlags::empty()).unwrap();
         Self { worker, channel: channel.into() }
