@@ -47,7 +47,7 @@ pub(super) struct FairQueue<T> {
     /// Flows that had nothing to serve a moment ago.
     new: List,
     /// Those that had nothing for a round, and now have more than is served so early.
-    first: List,
+    due: List,
     /// The others, in the order of their turns.
     old: List,
     /// Flows in these lists.
@@ -73,6 +73,16 @@ struct Flow {
     /// Whether it has not had a turn in this round.
     fresh: bool,
     listed: bool,
+}
+
+/// A flow's part of a round.
+struct Share {
+    /// How much it is served.
+    turn: i64,
+    /// How much of that before its turn, if it comes anew.
+    early: i64,
+    /// The round's end, by [`FairQueue::total`].
+    until: u64,
 }
 
 #[derive(Debug)]
@@ -104,7 +114,7 @@ impl<T> FairQueue<T> {
             free: NONE,
             len: 0,
             new: List::EMPTY,
-            first: List::EMPTY,
+            due: List::EMPTY,
             old: List::EMPTY,
             listed: 0,
             served: NONE,
@@ -145,11 +155,10 @@ impl<T> FairQueue<T> {
 
     /// Lists a flow that had nothing to serve: for what it has left in this round, or for a new one.
     fn list_anew(&mut self, number: u32) {
-        let (turn, early) = self.turn();
+        let Share { turn: _, early, until } = self.share();
         let flow = &mut self.flows[number as usize];
         if self.total >= flow.anew_at {
-            flow.fresh = true;
-            (flow.deficit, flow.anew_at) = (early, self.total + self.listed as u64 * turn as u64);
+            (flow.fresh, flow.deficit, flow.anew_at) = (true, early, until);
         } else {
             flow.deficit = flow.deficit.min(early);
         }
@@ -158,26 +167,26 @@ impl<T> FairQueue<T> {
 
     /// Takes the entry whose turn it is.
     pub(super) fn pop(&mut self) -> Option<T> {
-        let (turn, early) = self.turn();
+        let Share { turn, early, until } = self.share();
         loop {
-            let Self { new, first, old, flows, .. } = self;
+            let Self { new, due, old, flows, .. } = self;
             let is_new = new.first != NONE;
-            let list = match (is_new, first.first) {
+            let list = match (is_new, due.first) {
                 (true, _) => &mut *new,
                 (false, NONE) => &mut *old,
-                (false, _) => &mut *first,
+                (false, _) => &mut *due,
             };
             let number = list.first;
             let flow = flows.get_mut(number as usize)?;
             let cost = self.entries.get(flow.first as usize).map(|entry| i64::from(entry.size.cost));
             if flow.deficit <= 0 || is_new && cost.is_some_and(|cost| cost > flow.deficit) {
-                let is_first = is_new && std::mem::take(&mut flow.fresh);
-                flow.deficit += if is_first { turn - early } else { turn };
+                let is_due = is_new && std::mem::take(&mut flow.fresh);
+                flow.deficit += if is_due { turn - early } else { turn };
                 if !is_new {
-                    flow.anew_at = self.total + self.listed as u64 * turn as u64;
+                    flow.anew_at = until;
                 }
                 list.pop(flows);
-                if is_first { &mut *first } else { &mut *old }.push(flows, number);
+                if is_due { due } else { old }.push(flows, number);
             } else if cost.is_none() {
                 flow.listed = false;
                 self.listed -= 1;
@@ -189,10 +198,11 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// What a flow is served for in a round, and how much of that before its turn if it comes anew.
-    fn turn(&self) -> (i64, i64) {
+    /// A flow's part of the round that begins now.
+    fn share(&self) -> Share {
         let turn = self.quantum.max(self.round / self.listed.max(FEW) as i64);
-        (turn, self.quantum.max(turn / EARLY))
+        let early = self.quantum.max(turn / EARLY);
+        Share { turn, early, until: self.total + self.listed as u64 * turn as u64 }
     }
 
     /// The flow that was served last, and whether it has nothing left.

@@ -114,6 +114,12 @@ impl Sent {
     }
 }
 
+/// Stops a process, and waits until all its threads stand still: until then one may read what is for the test.
+pub(crate) fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).unwrap();
+    eventually("the process stands still", LIMIT, || is_stopped(process).then_some(()));
+}
+
 /// Whether all threads of a process are stopped (proc_pid_stat(5): the state follows the name in parentheses).
 fn is_stopped(process: Pid) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
@@ -140,9 +146,7 @@ impl TakenOver {
 
     fn new(parent: &Seen, part: &str) -> Self {
         let worker = parent.child(part).pid();
-        kill_process(worker, Signal::STOP).unwrap();
-        // Until all its threads stand still it may read what is for the test.
-        eventually("the worker stands still", LIMIT, || is_stopped(worker).then_some(()));
+        stop(worker);
         let process = pidfd_open(worker, PidfdFlags::empty()).unwrap();
         let channel = pidfd_getfd(process, CHANNEL, PidfdGetfdFlags::empty()).unwrap();
         Self { worker, channel: channel.into() }

@@ -12,6 +12,21 @@ fn queue() -> FairQueue<(u32, u32)> {
     FairQueue::new(QUANTUM, FEW as u32 * QUANTUM, 16)
 }
 
+/// The same with another round, and so many flows that have so many entries each, two in a quantum.
+fn filled(round: u32, flows: u32, entries: u32) -> FairQueue<(u32, u32)> {
+    let mut queue = FairQueue::new(QUANTUM, round, 16);
+    for flow in 0..flows {
+        fill(&mut queue, flow, entries);
+    }
+    queue
+}
+
+fn fill(queue: &mut FairQueue<(u32, u32)>, flow: u32, entries: u32) {
+    for _ in 0..entries {
+        queue.push(flow, (flow, QUANTUM / 2), of_cost(QUANTUM / 2));
+    }
+}
+
 fn of_cost(cost: u32) -> Size {
     Size { cost, room: cost }
 }
@@ -109,14 +124,9 @@ fn a_flow_that_always_comes_anew_does_not_keep_the_others_waiting() {
 
 #[test]
 fn turns_are_longer_the_fewer_flows_share_a_round() {
-    // How many entries in a row are of the same flow, two in a quantum, after the first round.
+    // How many entries in a row are of the same flow, after the first round.
     let turn_of = |flows: u32| {
-        let mut queue = FairQueue::new(QUANTUM, 32 * QUANTUM, 16);
-        for flow in 0..flows {
-            for _ in 0..80 {
-                queue.push(flow, (flow, 500), of_cost(500));
-            }
-        }
+        let mut queue = filled(32 * QUANTUM, flows, 80);
         serve(&mut queue, flows * 8 * QUANTUM);
         let first = queue.pop().unwrap().0;
         1 + std::iter::from_fn(|| queue.pop()).take_while(|(flow, _)| *flow == first).count()
@@ -126,12 +136,7 @@ fn turns_are_longer_the_fewer_flows_share_a_round() {
 
 #[test]
 fn a_flow_that_comes_and_goes_waits_for_nobody_until_it_has_had_its_part() {
-    let mut queue = FairQueue::new(QUANTUM, 128 * QUANTUM, 16);
-    for flow in 0..7 {
-        for _ in 0..300 {
-            queue.push(flow, (flow, 500), of_cost(500));
-        }
-    }
+    let mut queue = filled(128 * QUANTUM, 7, 300);
     serve(&mut queue, 160 * QUANTUM);
     let comes = |queue: &mut FairQueue<_>| {
         queue.push(9, (9, 250), of_cost(250));
@@ -146,21 +151,14 @@ fn a_flow_that_comes_and_goes_waits_for_nobody_until_it_has_had_its_part() {
 
 #[test]
 fn one_that_comes_anew_with_much_is_served_for_a_turn_behind_small_ones_and_before_the_old() {
-    let mut queue = FairQueue::new(QUANTUM, 128 * QUANTUM, 16);
-    for flow in 0..6 {
-        for _ in 0..100 {
-            queue.push(flow, (flow, 500), of_cost(500));
-        }
-    }
+    let mut queue = filled(128 * QUANTUM, 6, 100);
     serve(&mut queue, 130 * QUANTUM);
-    for _ in 0..100 {
-        queue.push(8, (8, 500), of_cost(500));
-    }
+    fill(&mut queue, 8, 100);
     serve(&mut queue, 3 * QUANTUM);
     queue.push(9, (9, 100), of_cost(100));
     assert_eq!(queue.pop(), Some((9, 100)));
     let rest = std::iter::from_fn(|| queue.pop()).take_while(|(flow, _)| *flow == 8).count() as u32;
-    assert_eq!(rest, 13 * QUANTUM / 500);
+    assert_eq!(rest, 13 * QUANTUM / (QUANTUM / 2));
 }
 
 #[test]

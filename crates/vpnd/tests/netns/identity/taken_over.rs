@@ -20,7 +20,7 @@ use crate::client::Client;
 use crate::freeradius::FreeRadius;
 use crate::gateway::Gateway;
 use crate::lab::{CAMPUS_V4, Lab, eventually};
-use crate::taken_over::TakenOver;
+use crate::taken_over::{TakenOver, stop};
 use crate::traffic::ping_until;
 
 // Numbers of messages and of a field in `crates/vpnd/src/gateway/messages/idp.rs` and below.
@@ -36,7 +36,7 @@ const SESSION_NOT_FOUND: u32 = 503;
 fn take_over(gateway: u32) -> TakenOver {
     let pid = eventually("there is an idp process", SOON, || idp(gateway));
     let process = Pid::from_raw(pid as i32).unwrap();
-    kill_process(process, Signal::STOP).unwrap();
+    stop(process);
     let descriptors = pidfd_open(process, PidfdFlags::empty()).unwrap();
     let link = |fd: i32| fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default();
     // The first that it makes leads to the parent.
