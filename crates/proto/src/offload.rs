@@ -12,12 +12,14 @@
 //! This module must not know sessions, keys or devices.
 
 mod group;
+mod held;
 mod rebuilder;
 mod slicer;
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use held::Held;
 pub use rebuilder::{Needs, Rebuilder, Rebuilt, TunFeatures};
 pub use slicer::{PeerFeatures, Slicer};
 

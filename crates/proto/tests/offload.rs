@@ -6,7 +6,9 @@ mod segment;
 
 use proptest::prelude::*;
 use vpnd_proto::checksum;
-use vpnd_proto::offload::{Needs, OffloadError, PeerFeatures, Rebuilder, Slicer, TunFeatures, VirtioHeader};
+use vpnd_proto::offload::{
+    Held, Needs, OffloadError, PeerFeatures, Rebuilder, Rebuilt, Slicer, TunFeatures, VirtioHeader,
+};
 use vpnd_proto::packet::Packet;
 use zerocopy::IntoBytes;
 
@@ -145,7 +147,7 @@ fn rebuild_with(rebuilder: &mut Rebuilder, packets: &[Vec<u8>]) -> Vec<Vec<u8>> 
     written
 }
 
-fn collect(rebuilt: &vpnd_proto::offload::Rebuilt<'_>) -> Vec<u8> {
+fn collect(rebuilt: &Rebuilt<'_>) -> Vec<u8> {
     rebuilt.io_slices().flat_map(|slice| slice.to_vec()).collect()
 }
 
@@ -413,7 +415,7 @@ fn each_packet_can_be_had_alone() {
     ] {
         let buffer = packet.slices(PARTIAL).concat();
         let mut alone = Vec::new();
-        let mut sink = |rebuilt: &vpnd_proto::offload::Rebuilt<'_>| {
+        let mut sink = |rebuilt: &Rebuilt<'_>| {
             assert_eq!(rebuilt.needs(), needs);
             rebuilt.each_alone(|single| {
                 assert_eq!((single.needs(), single.packets()), (Needs::Nothing, 1));
@@ -431,6 +433,49 @@ fn each_packet_can_be_had_alone() {
         let wanted: Vec<Vec<u8>> =
             packet.expected().iter().map(|bytes| [&[0; 10], bytes.as_slice()].concat()).collect();
         assert_eq!(alone, wanted);
+    }
+}
+
+/// What is held and written later, out of several buffers, is what would have been written at once.
+#[test]
+fn held_packets_are_those_that_were_made() {
+    let messages = [
+        vec![tcp(false, 5_001, 1_000), udp(true, 2_500, 800)],
+        vec![udp(false, 40, 800)],
+        vec![tcp(true, 900, 1_000), tcp(true, 9_000, 1_000)],
+    ];
+    let buffers: Vec<Vec<u8>> = messages
+        .iter()
+        .map(|all| all.iter().flat_map(|packet| packet.slices(PARTIAL).concat()).collect())
+        .collect();
+    let (mut held, mut wanted) = (Held::with_capacity(2, 2), Vec::new());
+    let describe = |rebuilt: &Rebuilt<'_>| {
+        let mut alone = Vec::new();
+        rebuilt.each_alone(|single| alone.push(collect(single)));
+        (collect(rebuilt), rebuilt.needs(), rebuilt.packets(), alone)
+    };
+    for _ in 0..2 {
+        for (number, buffer) in buffers.iter().enumerate() {
+            let mut sink = |rebuilt: &Rebuilt<'_>| {
+                wanted.push(describe(rebuilt));
+                held.push(number, rebuilt);
+            };
+            let mut rebuilder = Rebuilder::new(ALL);
+            let mut at = 0;
+            while at < buffer.len() {
+                let parsed = Packet::parse(&buffer[at..]).expect("a good packet");
+                rebuilder.push(buffer, &parsed, &mut sink);
+                at += parsed.total_len();
+            }
+            rebuilder.flush(buffer, &mut sink);
+        }
+        let got: Vec<_> = held.iter(&buffers).map(|rebuilt| describe(&rebuilt)).collect();
+        assert_eq!(got, wanted);
+        assert_eq!(held.len(), wanted.len());
+        assert_eq!(held.packets(), wanted.iter().map(|(_, _, packets, _)| packets).sum::<usize>());
+        held.clear();
+        wanted.clear();
+        assert!(held.is_empty() && held.packets() == 0 && held.iter(&buffers).next().is_none());
     }
 }
 

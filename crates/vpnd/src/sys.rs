@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod account;
+pub mod aio;
 pub mod bpf;
 pub mod change;
 pub mod clock;

@@ -14,6 +14,8 @@ use crate::packet::{IPV6_HEADER, MAX_HEADERS, PARTIAL_CHECKSUM, Packet, TCP, Ver
 
 /// Flows that are collected at the same time.
 const MAX_GROUPS: usize = 8;
+/// The most bytes of a head.
+pub(super) const MAX_HEAD: usize = VIRTIO_HEADER + MAX_HEADERS;
 
 /// The features of a TUN device. `checksum`, `tcp` and `udp` need `vnet_header`, and the latter two `checksum`; without
 /// those they have no effect.
@@ -205,14 +207,14 @@ fn identity(buffer: &[u8]) -> (usize, usize) {
 /// One write to the TUN device: a head, and ranges of the batch's buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Rebuilt<'a> {
-    head: &'a [u8],
-    buffer: &'a [u8],
+    pub(super) head: &'a [u8],
+    pub(super) buffer: &'a [u8],
     /// One for each packet.
-    pieces: &'a [Piece],
+    pub(super) pieces: &'a [Piece],
     /// How many bytes in front of each piece belong to its packet and are left out for the head's.
-    replaced: usize,
-    needs: Needs,
-    vnet_header: bool,
+    pub(super) replaced: usize,
+    pub(super) needs: Needs,
+    pub(super) vnet_header: bool,
 }
 
 impl<'a> Rebuilt<'a> {
@@ -222,6 +224,11 @@ impl<'a> Rebuilt<'a> {
     /// Number of inner packets in it.
     pub const fn packets(&self) -> usize {
         self.pieces.len()
+    }
+
+    /// The most slices that [`io_slices`](Self::io_slices) gives of this one, at most [`MAX_SLICES`](Self::MAX_SLICES).
+    pub const fn max_slices(&self) -> usize {
+        1 + self.pieces.len()
     }
 
     /// The feature that the device needs for it.
@@ -259,13 +266,13 @@ impl<'a> Rebuilt<'a> {
 /// Bytes that are made here rather than taken from the buffer: virtio header and rewritten packet headers.
 #[derive(Debug)]
 struct Head {
-    bytes: [u8; VIRTIO_HEADER + MAX_HEADERS],
+    bytes: [u8; MAX_HEAD],
     len: usize,
 }
 
 impl Default for Head {
     fn default() -> Self {
-        Self { bytes: [0; VIRTIO_HEADER + MAX_HEADERS], len: 0 }
+        Self { bytes: [0; MAX_HEAD], len: 0 }
     }
 }
 

@@ -25,6 +25,15 @@ pub trait PacketDevice {
     /// # Errors
     /// The kernel's answer; the packet was not taken.
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Writes several; `refused` gets place and error of each that was not taken. See [`TunQueue::try_write_many`].
+    fn try_write_many(&self, packets: &[&[IoSlice<'_>]], mut refused: impl FnMut(usize, io::Error)) {
+        for (place, parts) in packets.iter().enumerate() {
+            if let Err(error) = self.try_write_vectored(parts) {
+                refused(place, error);
+            }
+        }
+    }
 }
 
 /// The side of outer datagrams, as [`ShardSocket`] has them.
@@ -62,6 +71,11 @@ impl<T: PacketDevice> PacketDevice for &T {
     #[inline]
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         (**self).try_write_vectored(parts)
+    }
+
+    #[inline]
+    fn try_write_many(&self, packets: &[&[IoSlice<'_>]], refused: impl FnMut(usize, io::Error)) {
+        (**self).try_write_many(packets, refused);
     }
 }
 
@@ -103,6 +117,11 @@ impl PacketDevice for TunQueue {
     #[inline]
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         self.try_write_vectored(parts)
+    }
+
+    #[inline]
+    fn try_write_many(&self, packets: &[&[IoSlice<'_>]], refused: impl FnMut(usize, io::Error)) {
+        self.try_write_many(packets, refused);
     }
 }
 

@@ -51,8 +51,8 @@ pub(super) struct Inbound {
     runs: Vec<(usize, Run)>,
     rebuilder: Rebuilder,
     writer: Writer,
-    /// A packet that came in two halves.
-    joined: Vec<u8>,
+    /// Room for a packet that came in two halves.
+    joined: Box<[u8]>,
 }
 
 impl Inbound {
@@ -66,7 +66,7 @@ impl Inbound {
             runs: Vec::with_capacity(MESSAGE_LEN / SHORTEST_FORWARD + MAX_SENDS),
             rebuilder: Rebuilder::new(writer.features()),
             writer,
-            joined: Vec::new(),
+            joined: vec![0; BUFFER_LEN].into_boxed_slice(),
         }
     }
 
@@ -78,9 +78,18 @@ impl Inbound {
 
 /// A message of the socket: a datagram, or a run of them side by side.
 struct Message<'a> {
-    bytes: &'a mut [u8],
-    /// The number of the buffer in which it stands. A datagram that is sealed again is sent out of it.
-    buffer: usize,
+    /// All buffers: packets of earlier messages are sent and written out of theirs.
+    buffers: &'a mut [Box<[u8]>],
+    /// The number of the buffer in which this one stands.
+    number: usize,
+    len: usize,
+}
+
+impl Message<'_> {
+    #[inline]
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.buffers[self.number][..self.len]
+    }
 }
 
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
@@ -157,13 +166,13 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let now = now();
         let Misdirected { header, mut datagram, origin } = misdirected;
         let opened = self.plane.open(now, header, &mut datagram, origin);
-        let place = 0..datagram.len();
-        let mut message = Message { bytes: &mut datagram, buffer: 0 };
+        let len = datagram.len();
+        let mut message = Message { buffers: std::slice::from_mut(&mut datagram), number: 0, len };
         if let Ok(opened) = opened {
-            self.dispatch(now, &mut message, place, opened);
+            self.dispatch(now, &mut message, 0..len, opened);
         }
-        self.finish_message(&message);
-        self.send_runs(&[datagram]);
+        self.finish_message(&mut message);
+        self.finish_batch(&[datagram]);
         self.send_path_checks(now);
     }
 
@@ -175,14 +184,14 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         meta: &[RecvMeta],
         congested: u32,
     ) -> usize {
-        for (buffer, meta) in meta.iter().enumerate() {
+        for (number, meta) in meta.iter().enumerate() {
             let mark = meta.ecn.map_or(Ecn::NotEct, |ecn| Ecn::of(ecn as u8));
-            let origin = Origin { from: sender_of(meta), mark, congested: congested >> buffer & 1 != 0 };
-            let message = Message { bytes: &mut buffers[buffer][..meta.len], buffer };
+            let origin = Origin { from: sender_of(meta), mark, congested: congested >> number & 1 != 0 };
+            let message = Message { buffers: &mut *buffers, number, len: meta.len };
             self.handle_message(now, message, meta.stride.max(1), origin);
             self.send_if_enough(buffers);
         }
-        self.send_runs(buffers);
+        self.finish_batch(buffers);
         self.send_path_checks(now);
         meta.iter().map(|meta| meta.len.max(1)).sum()
     }
@@ -193,15 +202,15 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Its first datagram alone shows congestion: one lost packet tells a sender as much as a lost run.
     fn handle_message(&mut self, now: Time, mut message: Message<'_>, stride: usize, mut origin: Origin) {
         let mut start = 0;
-        while start < message.bytes.len() {
-            let place = start..(start + stride).min(message.bytes.len());
+        while start < message.len {
+            let place = start..(start + stride).min(message.len);
             start = place.end;
-            if let Ok(opened) = self.open(now, &mut message.bytes[place.clone()], origin) {
+            if let Ok(opened) = self.open(now, &mut message.bytes()[place.clone()], origin) {
                 self.dispatch(now, &mut message, place, opened);
             }
             origin.congested = false;
         }
-        self.finish_message(&message);
+        self.finish_message(&mut message);
     }
 
     /// Opens one datagram, or passes it to the shard or the QUIC endpoint that can.
@@ -239,15 +248,16 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     #[inline]
     fn dispatch(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, opened: Opened) {
         match opened {
-            Opened::Tun(packet) => self.collect(message.bytes, place.start, packet),
+            Opened::Tun(packet) => self.collect(message, place.start, packet),
             Opened::Forward { to, len } => self.forward(now, message, place, to, len),
             Opened::Joined { to, packet } => {
                 // Packets that came before it are passed on before it.
-                self.flush_to_tun(message.bytes);
+                self.flush_to_tun(message);
+                self.write_held(message.buffers);
                 self.pass_joined(now, to, packet);
             }
             Opened::Expired { slot, len } => {
-                self.answer_expired(now, slot, &message.bytes[place][HEADER_LEN..HEADER_LEN + len]);
+                self.answer_expired(now, slot, &message.bytes()[place][HEADER_LEN..HEADER_LEN + len]);
             }
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded });
@@ -260,7 +270,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     #[inline]
     fn forward(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, to: Slot, len: usize) {
         let Self { plane, inbound, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
-        let datagram = &mut message.bytes[place.clone()];
+        let number = message.number;
+        let datagram = &mut message.bytes()[place.clone()];
         let mut sender = match plane.sender(now, to) {
             Ok(sender) => sender,
             Err(no_sender) => return no_sender.queue(&datagram[HEADER_LEN..HEADER_LEN + len]),
@@ -282,12 +293,10 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
         let Ok(sealed) = sender.seal_packet(datagram, len) else { return };
         match inbound.runs.last_mut() {
-            Some((buffer, run))
-                if *buffer == message.buffer && run.takes(sealed.outer, place.start, sealed.len) =>
-            {
+            Some((buffer, run)) if *buffer == number && run.takes(sealed.outer, place.start, sealed.len) => {
                 run.push(sealed.len);
             }
-            _ => inbound.runs.push((message.buffer, Run::new(sealed.outer, place.start, sealed.len))),
+            _ => inbound.runs.push((number, Run::new(sealed.outer, place.start, sealed.len))),
         }
     }
 
@@ -307,9 +316,10 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.inbound.runs.clear();
     }
 
-    /// Takes a packet for the TUN device, whose datagram begins at `start`; a super-packet that it completes is written.
+    /// Takes a packet for the TUN device, whose datagram begins at `start`; a super-packet that it completes will be written.
     #[inline]
-    fn collect(&mut self, buffer: &mut [u8], start: usize, checked: Checked) {
+    fn collect(&mut self, message: &mut Message<'_>, start: usize, checked: Checked) {
+        let (number, buffer) = (message.number, message.bytes());
         let mut packet = checked.packet(&buffer[start..]);
         // Only the client knows the path, so it also holds down what its own machine sends: on the narrowest paths the
         // device's MTU, which IPv6 keeps at 1280, does not.
@@ -318,23 +328,29 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             let _ = clamp_mss(&mut buffer[start..][checked.range()], self.outbound.mtu);
             packet = checked.packet(&buffer[start..]);
         }
-        let Self { inbound: Inbound { rebuilder, writer, .. }, plane, tun, .. } = self;
-        rebuilder.push(buffer, &packet, |rebuilt| writer.write(tun, rebuilt, plane.counters_mut()));
+        let Inbound { rebuilder, writer, .. } = &mut self.inbound;
+        rebuilder.push(buffer, &packet, |rebuilt| writer.hold(number, rebuilt));
+        if writer.is_full() {
+            self.write_held(message.buffers);
+        }
     }
 
     /// Passes on a packet that came in two halves, for another client or the TUN device.
     #[cold]
     fn pass_joined(&mut self, now: Time, to: Option<Slot>, checked: Checked) {
-        let mut packet = std::mem::take(&mut self.inbound.joined);
-        packet.clear();
-        packet.extend_from_slice(&self.plane.joined()[checked.range()]);
+        let mut joined = std::mem::take(&mut self.inbound.joined);
+        let packet = &self.plane.joined()[checked.range()];
+        let len = packet.len();
+        joined[..len].copy_from_slice(packet);
         if let Some(to) = to {
-            self.forward_joined(now, to, &packet);
+            self.forward_joined(now, to, &joined[..len]);
         } else {
-            self.collect(&mut packet, 0, checked);
-            self.flush_to_tun(&packet);
+            let mut message = Message { buffers: std::slice::from_mut(&mut joined), number: 0, len };
+            self.collect(&mut message, 0, checked);
+            self.flush_to_tun(&mut message);
+            self.write_held(message.buffers);
         }
-        self.inbound.joined = packet;
+        self.inbound.joined = joined;
     }
 
     fn forward_joined(&mut self, now: Time, to: Slot, packet: &[u8]) {
@@ -352,17 +368,31 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    /// Ends a message: sends and writes what is still collected of it.
-    fn finish_message(&mut self, message: &Message<'_>) {
+    /// Ends a message: sends what is still collected of it, and completes what will be written.
+    fn finish_message(&mut self, message: &mut Message<'_>) {
         self.flush();
-        self.flush_to_tun(message.bytes);
+        self.flush_to_tun(message);
     }
 
-    /// Writes what is still collected of a buffer.
-    fn flush_to_tun(&mut self, buffer: &[u8]) {
-        let Self { inbound: Inbound { rebuilder, writer, .. }, plane, tun, .. } = self;
-        rebuilder.flush(buffer, |rebuilt| writer.write(tun, rebuilt, plane.counters_mut()));
+    /// Completes the packets for the TUN device that are still collected of a message.
+    fn flush_to_tun(&mut self, message: &mut Message<'_>) {
+        let (number, buffer) = (message.number, message.bytes());
+        let Inbound { rebuilder, writer, .. } = &mut self.inbound;
+        rebuilder.flush(buffer, |rebuilt| writer.hold(number, rebuilt));
+    }
+
+    /// Sends and writes what is left of messages, which stand in `buffers`.
+    fn finish_batch(&mut self, buffers: &[Box<[u8]>]) {
+        self.send_runs(buffers);
+        self.write_held(buffers);
+        let Inbound { rebuilder, writer, .. } = &mut self.inbound;
         rebuilder.set_features(writer.features());
+    }
+
+    /// Writes the packets that wait for it, which stand in `buffers`.
+    fn write_held(&mut self, buffers: &[Box<[u8]>]) {
+        let Self { inbound: Inbound { writer, .. }, plane, tun, .. } = self;
+        writer.write(tun, buffers, plane.counters_mut());
     }
 }
 

@@ -1,19 +1,29 @@
-//! Writing to the TUN device, and what to do when the kernel refuses.
+//! Writing to the TUN device, several packets at once, and what to do when the kernel refuses.
 //!
 //! A refused packet that leaves work to the kernel is written again as ordinary packets with full checksums, so that a
 //! kernel without the offload costs speed and no data. If that helps and happens [`MAX_REFUSALS`] times in a row, the shard
 //! does not leave it that work any more. If it does not help, the packet is to blame and not the offload.
 //!
 //! This concerns what is written only: what is read comes with the offloads that were agreed on when the device was made.
+//!
+//! INVARIANT: packets are written in the order in which they came, but for one that is written again: others that came with it are
+//! before it then.
 
 use std::io::{self, IoSlice};
+use std::iter::Peekable;
 
+use arrayvec::ArrayVec;
 use rustix::io::Errno;
-use vpnd_proto::offload::{Needs, Rebuilt, TunFeatures};
+use vpnd_proto::offload::{Held, Needs, Rebuilt, TunFeatures};
 use vpnd_proto::plane::{Counters, DropReason};
 
 use super::devices::PacketDevice;
+use crate::sys::aio::MAX_WRITES;
 use crate::sys::tun::TunOffloads;
+
+/// The most slices by one system call.
+const MAX_SLICES: usize = 512;
+const _: () = assert!(MAX_SLICES >= Rebuilt::MAX_SLICES);
 
 /// After so many refusals in a row an offload is given up.
 const MAX_REFUSALS: u32 = 3;
@@ -33,6 +43,8 @@ pub struct TunWrites {
 
 /// Writes a shard's packets.
 pub(super) struct Writer {
+    /// Packets to be written, whose bytes stand in the shard's buffers.
+    held: Held,
     features: TunFeatures,
     /// Refusals in a row, by what was asked for.
     streaks: [u32; 4],
@@ -41,7 +53,9 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(offloads: TunOffloads) -> Self {
-        Self { features: features(offloads), streaks: [0; 4], state: TunWrites::default() }
+        // A packet that does not fit any more comes with those that were collected before it.
+        let held = Held::with_capacity(2 * MAX_WRITES, 2 * MAX_SLICES);
+        Self { held, features: features(offloads), streaks: [0; 4], state: TunWrites::default() }
     }
 
     /// The features that the device is known to have.
@@ -53,12 +67,63 @@ impl Writer {
         self.state
     }
 
-    /// Writes what the rebuilder made. Packets that the device does not take are counted in `drops`.
+    /// Takes what the rebuilder made out of the buffer of this number. The buffer must stay as it is until this is written.
     #[inline]
-    pub(super) fn write(&mut self, tun: &impl PacketDevice, rebuilt: &Rebuilt<'_>, drops: &mut Counters) {
-        match write(tun, rebuilt) {
-            Ok(()) => self.streaks[rebuilt.needs() as usize] = 0,
-            Err(error) => self.retry(tun, rebuilt, &error, drops),
+    pub(super) fn hold(&mut self, buffer: usize, rebuilt: &Rebuilt<'_>) {
+        self.held.push(buffer, rebuilt);
+    }
+
+    /// Whether one system call could hardly take more than is held.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.held.len() >= MAX_WRITES || self.held.len() + self.held.packets() >= MAX_SLICES
+    }
+
+    /// Writes what is held, which stands in `buffers`. Packets that the device does not take are counted in `drops`.
+    pub(super) fn write(
+        &mut self,
+        tun: &impl PacketDevice,
+        buffers: &[impl AsRef<[u8]>],
+        drops: &mut Counters,
+    ) {
+        // It leaves its place for as long as refusals change the rest.
+        let mut held = std::mem::take(&mut self.held);
+        let mut rest = held.iter(buffers).peekable();
+        while rest.peek().is_some() {
+            self.write_some(tun, &mut rest, drops);
+        }
+        drop(rest);
+        held.clear();
+        self.held = held;
+    }
+
+    /// Writes as many as go with one system call.
+    fn write_some<'a>(
+        &mut self,
+        tun: &impl PacketDevice,
+        rest: &mut Peekable<impl Iterator<Item = Rebuilt<'a>>>,
+        drops: &mut Counters,
+    ) {
+        let mut group = ArrayVec::<_, MAX_WRITES>::new();
+        let mut slices = ArrayVec::<_, MAX_SLICES>::new();
+        let mut ends = ArrayVec::<_, MAX_WRITES>::new();
+        while !group.is_full()
+            && let Some(rebuilt) = rest.next_if(|next| next.max_slices() <= slices.remaining_capacity())
+        {
+            slices.extend(rebuilt.io_slices());
+            ends.push(slices.len());
+            group.push(rebuilt);
+        }
+        let mut start = 0;
+        let packets: ArrayVec<&[IoSlice<'_>], MAX_WRITES> =
+            ends.iter().map(|end| &slices[std::mem::replace(&mut start, *end)..*end]).collect();
+        let mut refused = ArrayVec::<_, MAX_WRITES>::new();
+        tun.try_write_many(&packets, |place, error| refused.push((place, error)));
+        for (place, rebuilt) in group.iter().enumerate() {
+            match refused.iter().find(|(refused, _)| *refused == place) {
+                None => self.streaks[rebuilt.needs() as usize] = 0,
+                Some((_, error)) => self.retry(tun, rebuilt, error, drops),
+            }
         }
     }
 

@@ -72,7 +72,7 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALWAYS.iter().map(|number| (*number, Vec::new())).collect();
     let more: &[c_long] = match allowed {
-        SystemCalls::Descriptors => &[],
+        SystemCalls::Descriptors => DESCRIPTORS,
         SystemCalls::Files => FILES,
         SystemCalls::Resolver | SystemCalls::Connections => RESOLVER,
     };
@@ -278,6 +278,9 @@ const ALWAYS: &[c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
 ];
+
+/// Several writes to a TUN device by one call. On a descriptor these calls can do nothing that those above can't, but flush it to a disk.
+const DESCRIPTORS: &[c_long] = &[libc::SYS_io_getevents, libc::SYS_io_setup, libc::SYS_io_submit];
 
 /// `renameat`, which the `libc` crate does not name on every machine that has it.
 #[cfg(target_arch = "x86_64")]

@@ -17,7 +17,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use crate::sys::bpf;
+use crate::sys::{aio, bpf};
 
 /// Length of the virtio-net header before each packet read from or written to a queue (virtio 1.2, 5.1.6.1,
 /// without the `num_buffers` field).
@@ -215,18 +215,20 @@ impl Tun {
 /// One queue of a TUN device: non-blocking, for one shard.
 pub struct TunQueue {
     device: OwnedFd,
+    /// Only once a shard uses it, and not on every machine.
+    writes: Option<aio::Writes>,
 }
 
 impl TunQueue {
     /// Takes over a queue that another process has opened with [`Tun::open`] and passed on.
     #[must_use]
     pub fn adopt(device: OwnedFd) -> Self {
-        Self { device }
+        Self { device, writes: None }
     }
 
     fn of(device: SyncDevice) -> Self {
         // SAFETY: the device has just given up its open descriptor, which nothing else owns.
-        Self { device: unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) } }
+        Self::adopt(unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) })
     }
 
     /// Reads one virtio-net header and packet into `buf`, which should have [`MAX_READ_LEN`] bytes: the kernel
@@ -247,14 +249,40 @@ impl TunQueue {
         Ok(rustix::io::retry_on_intr(|| rustix::io::writev(&self.device, parts))?)
     }
 
-    /// Registers the queue with the current tokio runtime, which then reports when it is readable.
+    /// Writes several packets as [`Self::try_write_vectored`] does, in order and with as few system calls as the machine allows. `refused`
+    /// gets place and error of each that was not taken; the others were.
+    pub fn try_write_many(&self, packets: &[&[IoSlice<'_>]], mut refused: impl FnMut(usize, io::Error)) {
+        let mut at = 0;
+        while at < packets.len() {
+            let rest = &packets[at..];
+            // Two calls for one packet would be one too many.
+            if let Some(writes) = self.writes.as_ref().filter(|_| rest.len() > 1) {
+                at += writes.write(self.device.as_fd(), rest, |place, error| refused(at + place, error));
+            }
+            // One alone, or the one at which the others stopped.
+            if at < packets.len() {
+                if let Err(error) = self.try_write_vectored(packets[at]) {
+                    refused(at, error);
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// Registers the queue with the current tokio runtime, which then reports when it is readable, and prepares it for many packets.
     ///
     /// # Errors
     /// If the system call fails.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
+    pub fn into_async(mut self) -> io::Result<AsyncFd<Self>> {
+        match aio::Writes::new() {
+            Ok(writes) => self.writes = Some(writes),
+            Err(error) => {
+                tracing::debug!(%error, "packets for the TUN device are written one by one: no Linux AIO")
+            }
+        }
         // SAFETY: the queue owns its open descriptor, always names the same one, and nothing here closes or
         // replaces it before the queue is dropped.
         Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)

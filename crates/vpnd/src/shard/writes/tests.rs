@@ -14,6 +14,8 @@ struct Picky {
     refuses: RefCell<Vec<(Kind, Errno)>>,
     taken: RefCell<Vec<(VirtioHeader, Vec<u8>)>>,
     asked: Cell<usize>,
+    /// Packets of each call that writes many.
+    calls: RefCell<Vec<usize>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,15 @@ impl PacketDevice for Picky {
         }
         self.taken.borrow_mut().push((header, packet.to_vec()));
         Ok(bytes.len())
+    }
+
+    fn try_write_many(&self, packets: &[&[IoSlice<'_>]], mut refused: impl FnMut(usize, io::Error)) {
+        self.calls.borrow_mut().push(packets.len());
+        for (place, parts) in packets.iter().enumerate() {
+            if let Err(error) = self.try_write_vectored(parts) {
+                refused(place, error);
+            }
+        }
     }
 }
 
@@ -94,16 +105,25 @@ fn complete(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 /// Puts a batch through rebuilder and writer as a shard does. Returns how many packets were lost.
 fn write_batch(writer: &mut Writer, device: &Picky, packets: &[Vec<u8>]) -> u64 {
+    write_batches(writer, device, &[packets])
+}
+
+/// The same for a batch of several messages, each in a buffer of its own.
+fn write_batches(writer: &mut Writer, device: &Picky, messages: &[&[Vec<u8>]]) -> u64 {
     let mut drops = Counters::default();
-    let buffer = packets.concat();
+    let buffers: Vec<Vec<u8>> = messages.iter().map(|packets| packets.concat()).collect();
     let mut rebuilder = Rebuilder::new(writer.features());
-    let mut at = 0;
-    for packet in packets {
-        let parsed = Packet::parse(&buffer[at..at + packet.len()]).unwrap();
-        rebuilder.push(&buffer, &parsed, |rebuilt| writer.write(device, rebuilt, &mut drops));
-        at += packet.len();
+    for (number, (packets, buffer)) in messages.iter().zip(&buffers).enumerate() {
+        let mut at = 0;
+        for packet in *packets {
+            let parsed = Packet::parse(&buffer[at..at + packet.len()]).unwrap();
+            rebuilder.push(buffer, &parsed, |rebuilt| writer.hold(number, rebuilt));
+            at += packet.len();
+        }
+        rebuilder.flush(buffer, |rebuilt| writer.hold(number, rebuilt));
     }
-    rebuilder.flush(&buffer, |rebuilt| writer.write(device, rebuilt, &mut drops));
+    writer.write(device, &buffers, &mut drops);
+    writer.write(device, &buffers, &mut drops);
     assert_eq!(drops.total(), drops.dropped(DropReason::TunWrite));
     drops.total()
 }
@@ -188,4 +208,90 @@ fn a_device_that_is_down_is_not_asked_twice_and_no_memory_blames_nothing() {
     }
     assert_eq!(device.taken.borrow().len() as u32, 4 * 2 * MAX_REFUSALS);
     assert!(!writer.state().gave_up_tso);
+}
+
+/// Packets that are not merged: each of a flow of its own.
+fn flows(count: u16) -> Vec<Vec<u8>> {
+    let packets = (0..count).map(|i| {
+        let mut packet = run(17, 1).remove(0);
+        packet[20..22].copy_from_slice(&i.to_be_bytes());
+        packet
+    });
+    packets.collect()
+}
+
+#[test]
+fn packets_of_several_messages_are_written_together_and_in_order() {
+    let device = Picky::default();
+    let mut writer = Writer::new(TunOffloads::ALL);
+    let messages = [flows(3), run(6, 5), flows(2)];
+    let lost = write_batches(&mut writer, &device, &messages.each_ref().map(|message| &message[..]));
+    assert_eq!((lost, device.calls.take()), (0, vec![6]));
+    let taken = device.taken.take();
+    let lengths: Vec<_> = taken.iter().map(|(_, packet)| packet.len()).collect();
+    assert_eq!(lengths, [128, 128, 128, 540, 128, 128]);
+    assert_eq!(
+        taken[3].1[40..],
+        complete(&messages[1]).iter().flat_map(|p| p[40..].to_vec()).collect::<Vec<_>>()
+    );
+    for (place, (message, number)) in [(0, (0, 0)), (2, (0, 2)), (4, (2, 0)), (5, (2, 1))] {
+        assert_eq!(taken[place].1[28..], messages[message][number][28..], "{place}");
+    }
+}
+
+#[test]
+fn a_refused_packet_among_others_is_written_again_and_counted_alone() {
+    let device = Picky::refusing(Kind::SuperPackets, Errno::INVAL);
+    let mut writer = Writer::new(TunOffloads::ALL);
+    let messages = [flows(3), run(6, 5), flows(2)];
+    let lost = write_batches(&mut writer, &device, &messages.each_ref().map(|message| &message[..]));
+    assert_eq!((lost, device.asked.get(), device.taken.take().len()), (0, 6 + 5, 10));
+    assert_eq!(writer.state(), TunWrites { refused: 1, ..TunWrites::default() });
+
+    // What does not help the one is no loss of the others.
+    let device = Picky::refusing(Kind::PartialChecksums, Errno::IO);
+    let mut complete_flows = flows(2);
+    complete_flows.iter_mut().for_each(|packet| checksum::complete(packet).unwrap());
+    let messages = [run(6, 5), complete_flows, run(17, 3)];
+    let lost = write_batches(&mut writer, &device, &messages.each_ref().map(|message| &message[..]));
+    assert_eq!((lost, device.asked.get(), device.taken.take().len()), (5 + 3, 4, 2));
+}
+
+#[test]
+fn one_call_takes_no_more_than_the_kernel_does() {
+    let device = Picky::default();
+    let mut writer = Writer::new(TunOffloads::ALL);
+    let packets = flows(MAX_WRITES as u16 + 1);
+    assert_eq!(write_batch(&mut writer, &device, &packets), 0);
+    assert_eq!(device.calls.take(), [MAX_WRITES, 1]);
+    // Few packets of many slices are as much.
+    let long = [(); 4].map(|()| run(6, 128));
+    let lost = write_batches(&mut writer, &device, &long.each_ref().map(|message| &message[..]));
+    assert_eq!((lost, device.calls.take()), (0, vec![3, 1]));
+}
+
+#[test]
+fn a_writer_is_full_when_one_call_takes_no_more() {
+    let mut rebuilder = Rebuilder::new(TunFeatures { vnet_header: true, ..TunFeatures::default() });
+    for (packets, full_at) in [(flows(80), MAX_WRITES), (run(6, 80), MAX_WRITES)] {
+        let mut writer = Writer::new(TunOffloads::ALL);
+        for (number, packet) in packets.iter().enumerate() {
+            assert_eq!(writer.is_full(), number >= full_at);
+            rebuilder.push(packet, &Packet::parse(packet).unwrap(), |rebuilt| writer.hold(0, rebuilt));
+            rebuilder.flush(packet, |rebuilt| writer.hold(0, rebuilt));
+        }
+    }
+    let mut rebuilder =
+        Rebuilder::new(TunFeatures { vnet_header: true, checksum: true, tcp: true, udp: true });
+    let mut writer = Writer::new(TunOffloads::ALL);
+    for number in 0..6 {
+        assert_eq!(writer.is_full(), number >= 4, "{number}");
+        let packets = run(6, 128);
+        let buffer = packets.concat();
+        for at in (0..buffer.len()).step_by(packets[0].len()) {
+            let packet = Packet::parse(&buffer[at..at + packets[0].len()]).unwrap();
+            rebuilder.push(&buffer, &packet, |rebuilt| writer.hold(0, rebuilt));
+        }
+        rebuilder.flush(&buffer, |rebuilt| writer.hold(0, rebuilt));
+    }
 }

@@ -3,9 +3,9 @@
 
 use std::ffi::CStr;
 use std::fs::File;
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, IoSlice, Write as _};
 use std::net::{TcpListener, UdpSocket};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener, UnixStream};
@@ -16,6 +16,7 @@ use libc::{c_int, c_long};
 use rustix::net::{AddressFamily, SocketType};
 
 use super::*;
+use crate::sys::aio::Writes;
 
 /// Names the kind of process that a test's own process is.
 const INSIDE: &str = "VPND_TEST_CONFINED";
@@ -311,6 +312,39 @@ fn nobody_connects_to_a_port_that_was_not_given() {
         if protections.landlock != Landlock::Missing && has_newest_landlock() {
             assert_eq!(connect(&other).unwrap_err().kind(), ErrorKind::PermissionDenied);
         }
+    });
+}
+
+/// Only those who write to a TUN device have several writes by one call, and what it does for them is what a write does.
+#[test]
+fn only_a_worker_writes_many_at_once() {
+    in_processes("only_a_worker_writes_many_at_once", |kind| {
+        let (to, from) = UnixDatagram::pair().unwrap();
+        let parts = [IoSlice::new(b"one"), IoSlice::new(b"two")];
+        let write = |writes: &Writes, to: BorrowedFd<'_>| {
+            let mut failed = Vec::new();
+            let taken = writes.write(to, &[&parts, &parts], |place, _| failed.push(place));
+            (taken, failed)
+        };
+        let before = Writes::new().unwrap();
+        assert_eq!(write(&before, to.as_fd()), (2, vec![]));
+        // Open for reading only.
+        let file = File::open("/etc/passwd").unwrap();
+        shut_in(kind, UnixUser::choose(None).unwrap());
+        if kind == SystemCalls::Descriptors {
+            assert_eq!(write(&Writes::new().unwrap(), to.as_fd()), (2, vec![]));
+            assert_eq!(write(&before, file.as_fd()), (0, vec![]));
+        } else {
+            assert_eq!(Writes::new().map(drop).unwrap_err().raw_os_error(), Some(libc::ENOSYS));
+            assert_eq!(write(&before, to.as_fd()), (0, vec![]));
+        }
+        let mut buffer = [0; 16];
+        let written = if kind == SystemCalls::Descriptors { 4 } else { 2 };
+        from.set_nonblocking(true).unwrap();
+        for _ in 0..written {
+            assert_eq!(from.recv(&mut buffer).unwrap(), 6);
+        }
+        assert!(from.recv(&mut buffer).is_err());
     });
 }
 
