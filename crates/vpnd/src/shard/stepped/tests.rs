@@ -17,6 +17,7 @@ use crate::sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 mod accounting;
 mod downloads;
 mod overload;
+mod written;
 
 /// Hands out what it is loaded with.
 #[derive(Default)]
