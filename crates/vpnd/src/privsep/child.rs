@@ -50,7 +50,9 @@ impl ChildRole {
     fn system_calls(self) -> SystemCalls {
         match self {
             Self::Auth | Self::Store => SystemCalls::Files,
-            Self::Worker | Self::Client => SystemCalls::Descriptors,
+            Self::Worker => SystemCalls::Descriptors,
+            // Only there programs wait for what is written to the device.
+            Self::Client => SystemCalls::ManyWrites,
             Self::Lookup => SystemCalls::Resolver,
             Self::Idp | Self::Acme => SystemCalls::Connections,
         }

@@ -64,7 +64,12 @@ fn log_usual_slice(spec: &ShardSpec, error: &io::Error) {
 }
 
 /// Makes the shard, and runs its loop.
-async fn run(spec: ShardSpec, mut links: Links) -> io::Result<()> {
+async fn run(mut spec: ShardSpec, mut links: Links) -> io::Result<()> {
+    if spec.role == Role::Client
+        && let Err(error) = spec.tun.write_together()
+    {
+        tracing::debug!(shard = spec.number, %error, "packets for the TUN device are written one by one: there is no Linux AIO");
+    }
     let tun = spec.tun.into_async()?;
     let socket = spec.socket.into_async()?;
     let mut plane = Plane::new(spec.role, spec.policy, spec.hash_seed);

@@ -16,7 +16,9 @@ use seccompiler::{
 pub enum SystemCalls {
     /// It works on descriptors that it was given.
     Descriptors,
-    /// The same, and it keeps files.
+    /// The same, and it has several writes carried out by one call.
+    ManyWrites,
+    /// The same as the first, and it keeps files.
     Files,
     /// The same as the first, and it looks up names and reads what that needs.
     Resolver,
@@ -72,7 +74,8 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALWAYS.iter().map(|number| (*number, Vec::new())).collect();
     let more: &[c_long] = match allowed {
-        SystemCalls::Descriptors => DESCRIPTORS,
+        SystemCalls::Descriptors => &[],
+        SystemCalls::ManyWrites => MANY_WRITES,
         SystemCalls::Files => FILES,
         SystemCalls::Resolver | SystemCalls::Connections => RESOLVER,
     };
@@ -97,7 +100,9 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor connected, and can do
         // nothing that the sockets can't which were given.
         match allowed {
-            SystemCalls::Descriptors => drop(rules.insert(libc::SYS_socket, sockets(&[UDP])?)),
+            SystemCalls::Descriptors | SystemCalls::ManyWrites => {
+                drop(rules.insert(libc::SYS_socket, sockets(&[UDP])?));
+            }
             SystemCalls::Connections => drop(rules.insert(libc::SYS_socket, sockets(&[UDP, TCP])?)),
             SystemCalls::Files | SystemCalls::Resolver => {}
         }
@@ -279,8 +284,8 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_poll,
 ];
 
-/// Several writes to a TUN device by one call. On a descriptor these calls can do nothing that those above can't, but flush it to a disk.
-const DESCRIPTORS: &[c_long] = &[libc::SYS_io_getevents, libc::SYS_io_setup, libc::SYS_io_submit];
+/// Several writes to a TUN device by one call. With a descriptor these can do nothing that the calls above can't, but flush it to a disk.
+const MANY_WRITES: &[c_long] = &[libc::SYS_io_getevents, libc::SYS_io_setup, libc::SYS_io_submit];
 
 /// `renameat`, which the `libc` crate does not name on every machine that has it.
 #[cfg(target_arch = "x86_64")]

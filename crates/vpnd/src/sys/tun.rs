@@ -215,7 +215,7 @@ impl Tun {
 /// One queue of a TUN device: non-blocking, for one shard.
 pub struct TunQueue {
     device: OwnedFd,
-    /// Only once a shard uses it, and not on every machine.
+    /// Where several packets are written with one system call.
     writes: Option<aio::Writes>,
 }
 
@@ -249,8 +249,18 @@ impl TunQueue {
         Ok(rustix::io::retry_on_intr(|| rustix::io::writev(&self.device, parts))?)
     }
 
-    /// Writes several packets as [`Self::try_write_vectored`] does, in order and with as few system calls as the machine allows. `refused`
-    /// gets place and error of each that was not taken; the others were.
+    /// Has [`Self::try_write_many`] write several packets with one system call. That pays where programs of this machine wait for them;
+    /// where they only pass, a call for each costs less, if they are small.
+    ///
+    /// # Errors
+    /// If the machine can't; it is one call for each then.
+    pub fn write_together(&mut self) -> io::Result<()> {
+        self.writes = Some(aio::Writes::new()?);
+        Ok(())
+    }
+
+    /// Writes several packets as [`Self::try_write_vectored`] does, in order. `refused` gets place and error of each that was not taken;
+    /// the others were.
     pub fn try_write_many(&self, packets: &[&[IoSlice<'_>]], mut refused: impl FnMut(usize, io::Error)) {
         let mut at = 0;
         while at < packets.len() {
@@ -269,7 +279,7 @@ impl TunQueue {
         }
     }
 
-    /// Registers the queue with the current tokio runtime, which then reports when it is readable, and prepares it for many packets.
+    /// Registers the queue with the current tokio runtime, which then reports when it is readable.
     ///
     /// # Errors
     /// If the system call fails.
