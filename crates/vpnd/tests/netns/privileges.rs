@@ -58,6 +58,13 @@ impl Seen {
         line.map(|value| value.trim().to_owned())
     }
 
+    /// Whether it has memory for the results of Linux AIO.
+    fn writes_many_at_once(&self) -> bool {
+        let maps = self.bytes("maps");
+        assert!(!maps.is_empty());
+        String::from_utf8_lossy(&maps).contains("/[aio]")
+    }
+
     /// It and each of its threads.
     fn threads(&self) -> Vec<Self> {
         let tasks = fs::read_dir(self.0.join("task")).unwrap();
@@ -312,6 +319,9 @@ fn a_clients_worker_is_shut_in_and_looks_up_names() {
     let worker = parent.child("client");
     assert_shut_in(&worker);
     assert!(worker.status("Uid").unwrap().split_whitespace().all(|uid| uid != "0"));
+    // Its filter lets it write many packets at once, and that of a gateway's worker does not.
+    assert!(worker.writes_many_at_once());
+    assert!(!Seen::parent(&gateway).child("worker").writes_many_at_once());
     for process in [&parent, &worker] {
         for file in ["cmdline", "environ"] {
             assert!(!String::from_utf8_lossy(&process.bytes(file)).contains("ann's password"));
