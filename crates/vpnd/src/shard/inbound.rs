@@ -251,7 +251,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Opened::Tun(packet) => self.collect(message, place.start, packet),
             Opened::Forward { to, len } => self.forward(now, message, place, to, len),
             Opened::Joined { to, packet } => {
-                // Packets that came before it are passed on before it.
+                // Packets that came before it are passed on before it, and out of their own buffers.
                 self.flush_to_tun(message);
                 self.write_held(message.buffers);
                 self.pass_joined(now, to, packet);

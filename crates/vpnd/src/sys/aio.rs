@@ -95,20 +95,21 @@ impl Writes {
     /// Writes up to [`MAX_WRITES`] of `all`, each gathered from its parts, in order. Returns how many the kernel took, from the first on.
     /// `failed` gets place and error of each of these that was not written; it did not keep those behind it from being written.
     ///
-    /// `descriptor` must be one on which a write is done when the call returns, like that of a device or socket.
+    /// `descriptor` must be one on which a write is done when the call returns, like that of a device or socket, and that does not wait.
     pub fn write(
         &self,
         descriptor: BorrowedFd<'_>,
         all: &[&[IoSlice<'_>]],
         mut failed: impl FnMut(usize, io::Error),
     ) -> usize {
-        let requests: ArrayVec<_, MAX_WRITES> = all
+        let mut requests: ArrayVec<_, MAX_WRITES> = all
             .iter()
             .enumerate()
             .take(MAX_WRITES)
             .map(|(place, parts)| Request::write(place, descriptor, parts))
             .collect();
-        let pointers: ArrayVec<_, MAX_WRITES> = requests.iter().map(|request| &raw const *request).collect();
+        let pointers: ArrayVec<_, MAX_WRITES> =
+            requests.iter_mut().map(|request| &raw mut *request).collect();
         // Whatever is against the first one shows when it is written by itself.
         let taken = self.submit(&pointers).unwrap_or(0);
         let mut events = [Event::EMPTY; MAX_WRITES];
@@ -123,9 +124,9 @@ impl Writes {
     }
 
     /// Has the kernel carry out requests. Returns how many it took, from the first on.
-    fn submit(&self, requests: &[*const Request]) -> io::Result<usize> {
-        // SAFETY: the kernel reads the requests, which the caller keeps where they are, and what they point to, which
-        // `write` borrows until it has their results.
+    fn submit(&self, requests: &[*mut Request]) -> io::Result<usize> {
+        // SAFETY: the kernel reads the requests and writes their keys; the only caller that has any keeps them where they are, and
+        // borrows what they point to, until it has their results.
         check(unsafe {
             libc::syscall(libc::SYS_io_submit, self.context, requests.len() as c_long, requests.as_ptr())
         })

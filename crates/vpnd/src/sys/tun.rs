@@ -286,13 +286,7 @@ impl TunQueue {
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn into_async(mut self) -> io::Result<AsyncFd<Self>> {
-        match aio::Writes::new() {
-            Ok(writes) => self.writes = Some(writes),
-            Err(error) => {
-                tracing::debug!(%error, "packets for the TUN device are written one by one: no Linux AIO")
-            }
-        }
+    pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
         // SAFETY: the queue owns its open descriptor, always names the same one, and nothing here closes or
         // replaces it before the queue is dropped.
         Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)

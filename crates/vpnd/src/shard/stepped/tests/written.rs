@@ -117,7 +117,9 @@ proptest! {
         packets in prop::collection::vec((0..4_u8, 0..1_200_usize, prop::bool::weighted(0.1), any::<bool>()), 1..200),
     ) {
         let mut client = Plane::new(Role::Client, Arc::new(Policy::default()), 0);
-        open(Role::Client, |command| drop(client.apply(command)));
+        open(Role::Client, |command| {
+            client.apply(command);
+        });
         let offloads = TunOffloads { tso4: false, tso6: false, uso: false, ..TunOffloads::ALL };
         let policy = Arc::new(Policy::without_rules(true));
         let spec = SteppedSpec { role: Role::Gateway, policy, tun_offloads: offloads, mtu: 1_400 };
