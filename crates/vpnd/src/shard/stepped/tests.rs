@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use vpnd_proto::offload::VirtioHeader;
@@ -33,6 +34,29 @@ impl PacketDevice for Script {
     fn try_write_vectored(&self, _: &[IoSlice<'_>]) -> io::Result<usize> {
         panic!("nothing is for the TUN device");
     }
+}
+
+/// What a made-up socket receives: as many of the messages that `next` gives, each with its sender and the length of its datagrams,
+/// as there are buffers.
+fn receive(
+    mut next: impl FnMut() -> Option<(SocketAddr, Vec<u8>, usize)>,
+    bufs: &mut [IoSliceMut<'_>],
+    meta: &mut [RecvMeta],
+) -> io::Result<usize> {
+    let mut count = 0;
+    while count < bufs.len()
+        && let Some((from, message, stride)) = next()
+    {
+        bufs[count][..message.len()].copy_from_slice(&message);
+        (meta[count].addr, meta[count].len, meta[count].stride) = (from, message.len(), stride);
+        count += 1;
+    }
+    if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+}
+
+/// The bytes of a vectored write.
+fn gathered(parts: &[IoSlice<'_>]) -> Vec<u8> {
+    parts.iter().flat_map(|part| part.iter().copied()).collect()
 }
 
 /// Never to be sent to.

@@ -43,7 +43,7 @@ impl PacketDevice for Tun {
     }
 
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let bytes = gathered(parts);
         let (header, packet) = VirtioHeader::split(&bytes).expect("a virtio header");
         let errno = match self.luck.next() {
             0 => rustix::io::Errno::INVAL,
@@ -82,16 +82,13 @@ impl Wire {
 
 impl DatagramSocket for Wire {
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
-        let mut inbox = self.inbox.borrow_mut();
-        let mut count = 0;
-        while count < bufs.len()
-            && let Some(datagram) = inbox.pop_front()
-        {
-            bufs[count][..datagram.len()].copy_from_slice(&datagram);
-            (meta[count].len, meta[count].stride) = (datagram.len(), datagram.len());
-            count += 1;
-        }
-        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+        let from = RecvMeta::default().addr;
+        let next = || {
+            let datagram = self.inbox.borrow_mut().pop_front()?;
+            let stride = datagram.len();
+            Some((from, datagram, stride))
+        };
+        receive(next, bufs, meta)
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {

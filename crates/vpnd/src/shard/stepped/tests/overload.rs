@@ -222,7 +222,7 @@ impl PacketDevice for World {
     }
 
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let bytes = gathered(parts);
         let (_, packet) = VirtioHeader::split(&bytes).expect("a virtio header");
         let number = u32::from_be_bytes(packet[UDP..UDP + 4].try_into().unwrap());
         self.written.borrow_mut().entry(packet[15]).or_default().push(number);
@@ -241,16 +241,12 @@ impl PacketDevice for World {
 
 impl DatagramSocket for World {
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
-        let mut kernel = self.kernel.borrow_mut();
-        let mut count = 0;
-        while count < bufs.len()
-            && let Some((from, datagram)) = kernel.pop_front()
-        {
-            bufs[count][..datagram.len()].copy_from_slice(&datagram);
-            (meta[count].addr, meta[count].len, meta[count].stride) = (from, datagram.len(), datagram.len());
-            count += 1;
-        }
-        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+        let next = || {
+            let (from, datagram) = self.kernel.borrow_mut().pop_front()?;
+            let stride = datagram.len();
+            Some((from, datagram, stride))
+        };
+        receive(next, bufs, meta)
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {

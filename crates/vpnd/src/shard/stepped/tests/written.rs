@@ -26,7 +26,7 @@ impl PacketDevice for Devices {
     }
 
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let bytes = gathered(parts);
         let (_, packet) = VirtioHeader::split(&bytes).expect("a virtio header");
         self.written.borrow_mut().push(packet.to_vec());
         Ok(bytes.len())
@@ -42,16 +42,11 @@ impl PacketDevice for Devices {
 
 impl DatagramSocket for Devices {
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
-        let mut inbox = self.inbox.borrow_mut();
-        let mut count = 0;
-        while count < bufs.len()
-            && let Some((message, stride)) = inbox.pop_front()
-        {
-            bufs[count][..message.len()].copy_from_slice(&message);
-            (meta[count].addr, meta[count].len, meta[count].stride) = (OUTER, message.len(), stride);
-            count += 1;
-        }
-        if count == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(count) }
+        let next = || {
+            let (message, stride) = self.inbox.borrow_mut().pop_front()?;
+            Some((OUTER, message, stride))
+        };
+        receive(next, bufs, meta)
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
