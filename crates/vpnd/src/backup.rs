@@ -1,9 +1,12 @@
-//! A gateway's backup: one tar archive with its configuration, certificates, keys and a consistent copy of its store.
+//! A gateway's backup: one tar archive with its configuration, certificates, keys and a consistent copy of its store,
+//! sealed under a passphrase.
 //!
-//! The first entry, [`MANIFEST`], names the others with their digests. INVARIANT: an archive is read as a whole and compared with its
-//! manifest before anything of it is used; where its files go is decided by the configuration inside and never by the
-//! archive, so that a forged one can't name a place.
+//! The first entry, [`MANIFEST`], names the others with their digests. INVARIANT: an archive is
+//! authenticated ([`sealed`]), read as a whole and compared with its manifest before any of it is used.
+//! The configuration inside names the places of its files, so `commands/backup/places.rs` limits them.
 //! This module knows bytes; `commands/backup.rs` knows files and gateways.
+
+pub(crate) mod sealed;
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Read as _};
@@ -13,8 +16,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
+use crate::certificate;
 use crate::config::ServerConfig;
 use crate::config::source::{Bind, RadiusTls, SecretPlace, Source, SourceKind, Transport};
+use crate::revocation_list::RevocationList;
+use crate::secret_file::{PUBLIC_MODE, SECRET_MODE};
+use crate::tls;
 
 /// The format that this version writes, and the newest that it reads.
 pub(crate) const FORMAT: u32 = 1;
@@ -38,6 +45,8 @@ pub enum ArchiveError {
     Newer { found: u32, version: String },
     #[error("it is damaged: {0}; take another backup")]
     Damaged(String),
+    #[error("the passphrase is wrong, or the file has been changed since it was made")]
+    Unauthentic,
 }
 
 /// The manifest of an archive.
@@ -55,12 +64,50 @@ pub(crate) struct Manifest {
 /// An archive's contents by the names of their entries.
 pub(crate) type Contents = BTreeMap<String, Zeroizing<Vec<u8>>>;
 
+/// The content that a file must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileKind {
+    /// Certificates in PEM.
+    Certificates,
+    /// A private key in PEM.
+    PrivateKey,
+    /// Certificate revocation lists, PEM or DER.
+    RevocationLists,
+    /// The account at an ACME directory, JSON.
+    AcmeAccount,
+    /// A secret as text; for some sources that is a private key.
+    Secret,
+}
+
+/// The longest secret of a source, in bytes: a private key in PEM fits.
+const MAX_SECRET_BYTES: usize = 16 << 10;
+
+impl FileKind {
+    /// The mode of such a file.
+    pub(crate) fn mode(self) -> u32 {
+        match self {
+            Self::Certificates | Self::RevocationLists => PUBLIC_MODE,
+            Self::PrivateKey | Self::AcmeAccount | Self::Secret => SECRET_MODE,
+        }
+    }
+
+    /// Whether the gateway could read `bytes` as such a file.
+    pub(crate) fn accepts(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Certificates => !certificate::chain(bytes).is_empty(),
+            Self::PrivateKey => tls::signing_key(bytes).is_ok(),
+            Self::RevocationLists => RevocationList::trusted(bytes).is_ok(),
+            Self::AcmeAccount => serde_json::from_slice::<serde_json::Map<_, _>>(bytes).is_ok(),
+            Self::Secret => bytes.len() <= MAX_SECRET_BYTES && std::str::from_utf8(bytes).is_ok(),
+        }
+    }
+}
+
 /// A file that a configuration names, and its entry's name.
 pub(crate) struct NamedFile {
     pub(crate) entry: String,
     pub(crate) path: PathBuf,
-    /// It holds a secret.
-    pub(crate) secret: bool,
+    pub(crate) kind: FileKind,
     /// A gateway does not start without it.
     pub(crate) required: bool,
 }
@@ -69,26 +116,26 @@ pub(crate) struct NamedFile {
 pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
     let tls = &config.tls;
     let all = [
-        ("certificate.pem", Some(&tls.certificate), false, true),
-        ("key.pem", Some(&tls.key), true, true),
-        ("ca.pem", tls.ca.as_ref(), false, false),
-        ("ca-key.pem", tls.ca_key.as_ref(), true, false),
-        ("client-ca.pem", tls.client_ca.as_ref(), false, true),
-        ("client-ca-key.pem", tls.client_ca_key.as_ref(), true, false),
-        ("client-crl", tls.client_crl.as_ref(), false, true),
+        ("certificate.pem", Some(&tls.certificate), FileKind::Certificates, true),
+        ("key.pem", Some(&tls.key), FileKind::PrivateKey, true),
+        ("ca.pem", tls.ca.as_ref(), FileKind::Certificates, false),
+        ("ca-key.pem", tls.ca_key.as_ref(), FileKind::PrivateKey, false),
+        ("client-ca.pem", tls.client_ca.as_ref(), FileKind::Certificates, true),
+        ("client-ca-key.pem", tls.client_ca_key.as_ref(), FileKind::PrivateKey, false),
+        ("client-crl", tls.client_crl.as_ref(), FileKind::RevocationLists, true),
     ];
-    let of_tls = all.into_iter().filter_map(|(entry, path, secret, required)| {
-        Some(NamedFile { entry: entry.to_owned(), path: path?.clone(), secret, required })
+    let of_tls = all.into_iter().filter_map(|(entry, path, kind, required)| {
+        Some(NamedFile { entry: entry.to_owned(), path: path?.clone(), kind, required })
     });
     let of_acme = config.acme.iter().flat_map(|acme| {
         let eab = acme.external_account.as_ref().and_then(|external| external.key.file());
         let files = [
-            ("acme-account.json", Some(config.acme_account()), true),
-            ("acme-directory-ca.pem", acme.directory_ca.clone(), false),
-            ("acme-eab", eab.map(Path::to_owned), true),
+            ("acme-account.json", Some(config.acme_account()), FileKind::AcmeAccount),
+            ("acme-directory-ca.pem", acme.directory_ca.clone(), FileKind::Certificates),
+            ("acme-eab", eab.map(Path::to_owned), FileKind::Secret),
         ];
-        files.into_iter().filter_map(|(entry, path, secret)| {
-            Some(NamedFile { entry: entry.to_owned(), path: path?, secret, required: false })
+        files.into_iter().filter_map(|(entry, path, kind)| {
+            Some(NamedFile { entry: entry.to_owned(), path: path?, kind, required: false })
         })
     });
     of_tls
@@ -117,14 +164,14 @@ fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> 
     let (secret, dynamic) = (secret.and_then(SecretPlace::file), dynamic.and_then(SecretPlace::file));
     let (ca, certificate) = (ca.map(PathBuf::as_path), certificate.map(PathBuf::as_path));
     let files = [
-        ("ca.pem", ca, false),
-        ("certificate.pem", certificate, false),
-        ("secret", secret, true),
-        ("coa-secret", dynamic, true),
+        ("ca.pem", ca, FileKind::Certificates),
+        ("certificate.pem", certificate, FileKind::Certificates),
+        ("secret", secret, FileKind::Secret),
+        ("coa-secret", dynamic, FileKind::Secret),
     ];
-    files.into_iter().filter_map(move |(entry, path, secret)| {
+    files.into_iter().filter_map(move |(entry, path, kind)| {
         let entry = format!("source-{number}-{entry}");
-        Some(NamedFile { entry, path: path?.to_owned(), secret, required: true })
+        Some(NamedFile { entry, path: path?.to_owned(), kind, required: true })
     })
 }
 

@@ -4,6 +4,7 @@
 //! prompt, a file or a file descriptor. This module only describes; the commands live in modules of their own.
 
 mod audit;
+mod backup;
 mod drain;
 mod policy;
 mod user;
@@ -22,6 +23,7 @@ use crate::date::Expiry;
 use crate::journal::DEFAULT_DIRECTORY;
 use crate::sys::sandbox::SandboxMode;
 pub use audit::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
+pub use backup::{BackupArgs, RestoreArgs};
 pub use drain::DrainArgs;
 pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
@@ -149,29 +151,6 @@ pub struct CheckArgs {
     /// The gateway will be started with this switch: suites for the laboratory are no mistake
     #[arg(long)]
     pub insecure_lab: bool,
-}
-
-/// Arguments of `vpnd backup`.
-#[derive(Args, Debug)]
-pub struct BackupArgs {
-    /// The file to write; only its owner will be able to read it
-    pub file: PathBuf,
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "documented at the type")]
-    pub store: StoreArgs,
-}
-
-/// Arguments of `vpnd restore`.
-#[derive(Args, Debug)]
-pub struct RestoreArgs {
-    /// The file that `vpnd backup` has written
-    pub file: PathBuf,
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "documented at the type")]
-    pub store: StoreArgs,
-    /// Replace what is there. The store is kept beside the new one
-    #[arg(long)]
-    pub force: bool,
 }
 
 /// Arguments of `vpnd doctor`.

@@ -1,8 +1,11 @@
 //! `vpnd backup` and `vpnd restore`: everything of a gateway in one file, and back.
 //!
 //! Invariants: a backup may be made while the gateway runs, and its store is that of one moment; a restore looks at everything
-//! before it writes anything, never touches a gateway that runs, and leaves an older store beside the new one. Sessions
-//! are not restored: their tokens are older than what clients have.
+//! before it writes anything, writes only where the administrator permits ([`places`]), never touches a gateway that runs, and
+//! leaves an older store beside the new one. Sessions are not restored: their tokens are older than what clients have.
+
+mod passphrase;
+mod places;
 
 use std::fs;
 use std::io::Write;
@@ -13,12 +16,14 @@ use zeroize::Zeroizing;
 
 use crate::admin_store::{AdminStore, Opening, Stores};
 use crate::audit::AuditEntry;
-use crate::backup::{self, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files};
+use crate::backup::{self, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files, sealed};
 use crate::cli::{BackupArgs, RestoreArgs};
 use crate::commands::admin::client::Client;
 use crate::config::{ConfigError, Invalid, ServerConfig};
 use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
 use crate::store::StoreError;
+use passphrase::PassphraseError;
+use places::{PlaceError, Places};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
@@ -38,6 +43,14 @@ pub enum BackupError {
     Exists(Vec<PathBuf>),
     #[error("can't make the directory {}: {source}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
+    #[error("can't make the archive: {0}")]
+    Archiving(#[source] std::io::Error),
+    #[error(transparent)]
+    Passphrase(#[from] PassphraseError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error("{entry} in the backup can't be what {} is to be; nothing was changed", path.display())]
+    Content { entry: String, path: PathBuf },
     #[error(transparent)]
     Write(#[from] WriteError),
     #[error(transparent)]
@@ -61,6 +74,7 @@ pub fn backup(
     out: &mut dyn Write,
 ) -> Result<(), BackupError> {
     let config = ServerConfig::load(&args.store.config)?;
+    let passphrase = passphrase::new(args.passphrase_file.as_deref())?;
     let mut contents = Contents::new();
     contents.insert(CONFIGURATION.to_owned(), read(&args.store.config)?);
     let mut left_out = Vec::new();
@@ -77,7 +91,8 @@ pub fn backup(
     }
     let mut store = stores.open(&config, Opening::Existing)?;
     contents.insert(STORE.to_owned(), store.copy(MAX_BYTES)?);
-    let archive = backup::write(&contents, now_s)?;
+    let archive = backup::write(&contents, now_s).and_then(|archive| sealed::seal(&archive, &passphrase));
+    let archive = archive.map_err(BackupError::Archiving)?;
     secret_file::write(&args.file, &archive, SECRET_MODE, Existing::Refuse)?;
     audit(&mut store, "backup-made", &args.file, now_s)?;
     let users = store.users()?.len();
@@ -85,7 +100,10 @@ pub fn backup(
     for path in left_out {
         writeln!(out, "without {}, which is not on this machine", path.display())?;
     }
-    writeln!(out, "it holds private keys and password hashes: encrypt it before it leaves this machine")?;
+    writeln!(
+        out,
+        "it holds private keys and password hashes, encrypted under the passphrase: keep that elsewhere"
+    )?;
     Ok(())
 }
 
@@ -99,35 +117,39 @@ pub fn restore(
     now_s: u64,
     out: &mut dyn Write,
 ) -> Result<(), BackupError> {
-    let archive = read(&args.file)?;
+    let file = read(&args.file)?;
     let damaged = |source| BackupError::Archive { path: args.file.clone(), source };
+    let passphrase = passphrase::known(args.passphrase_file.as_deref())?;
+    let archive = sealed::open(&file, &passphrase).map_err(damaged)?;
     let (manifest, contents) = backup::read(&archive).map_err(damaged)?;
     let missing = |name: &str| damaged(ArchiveError::Damaged(format!("{name} is missing")));
     let text = contents.get(CONFIGURATION).ok_or_else(|| missing(CONFIGURATION))?;
     let copy = contents.get(STORE).ok_or_else(|| missing(STORE))?;
-    let config_path = &args.store.config;
+    let config_path = &places::absolute(&args.store.config)?;
     let base = secret_file::parent(config_path);
     let name = config_path.display().to_string();
     let config = ServerConfig::parse(&String::from_utf8_lossy(text), &name, base)?;
+    let targets = targets(&config, &contents, config_path)?;
+    let store_path = config.server.store_path();
+    let places = Places::new(base, &args.outside)?;
+    let paths = || targets.iter().map(|target| &target.path).chain([&store_path]);
+    paths().try_for_each(|path| places.check(path))?;
     if Client::connect(&config.admin.socket).and_then(|mut client| client.status()).is_ok() {
         return Err(BackupError::Running(config_path.clone()));
     }
-    let files = targets(&config, &contents, config_path);
     if !args.force {
-        let mut there: Vec<PathBuf> = files.iter().map(|(path, ..)| path.clone()).collect();
-        there.push(config.server.store_path());
-        there.retain(|path| path.exists());
+        let there: Vec<PathBuf> = paths().filter(|path| path.exists()).cloned().collect();
         if !there.is_empty() {
             return Err(BackupError::Exists(there));
         }
     }
-    for (path, ..) in &files {
-        let directory = secret_file::parent(path);
+    for target in &targets {
+        let directory = secret_file::parent(&target.path);
         let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
         made.map_err(|source| BackupError::Directory { path: directory.to_owned(), source })?;
     }
     // What takes room comes first; the configuration, without which nothing starts, last.
-    let staged = files.iter().map(|(path, bytes, mode)| Staged::new(path, bytes, *mode));
+    let staged = targets.iter().map(|target| Staged::new(&target.path, target.bytes, target.mode));
     let staged = staged.collect::<Result<Vec<_>, _>>()?;
     let mut store = stores.open(&config, Opening::Replace)?;
     let kept = store.replace(copy).map_err(|error| match error {
@@ -140,6 +162,9 @@ pub fn restore(
         file.publish(Existing::Replace)?;
     }
     audit(&mut store, "backup-restored", &args.file, now_s)?;
+    for path in paths() {
+        writeln!(out, "wrote {}", path.display())?;
+    }
     let users = store.users()?.len();
     let age_h = now_s.saturating_sub(manifest.made_s) / 3_600;
     writeln!(out, "{name} is in place, with {users} users as they were {age_h} hours ago")?;
@@ -154,24 +179,36 @@ pub fn restore(
     Ok(())
 }
 
-/// Path, contents and mode of each file, the configuration last. Two keys of it may name one file.
+/// A file that a restore writes.
+struct Target<'c> {
+    path: PathBuf,
+    bytes: &'c [u8],
+    mode: u32,
+}
+
+/// The files to write, the configuration last. Two keys of it may name one file.
+///
+/// # Errors
+/// [`BackupError::Content`]: an entry is not what the gateway reads at its path.
 fn targets<'c>(
     config: &ServerConfig,
     contents: &'c Contents,
     config_path: &Path,
-) -> Vec<(PathBuf, &'c [u8], u32)> {
-    let mut files: Vec<(PathBuf, &[u8], u32)> = Vec::new();
+) -> Result<Vec<Target<'c>>, BackupError> {
+    let mut targets: Vec<Target<'_>> = Vec::new();
     for file in named_files(config) {
-        if let Some(bytes) = contents.get(&file.entry)
-            && files.iter().all(|(path, ..)| *path != file.path)
-        {
-            files.push((file.path, bytes, if file.secret { SECRET_MODE } else { PUBLIC_MODE }));
+        let Some(bytes) = contents.get(&file.entry) else { continue };
+        if !file.kind.accepts(bytes) {
+            return Err(BackupError::Content { entry: file.entry, path: file.path });
+        }
+        if targets.iter().all(|target| target.path != file.path) {
+            targets.push(Target { path: file.path, bytes, mode: file.kind.mode() });
         }
     }
-    if let Some(text) = contents.get(CONFIGURATION) {
-        files.push((config_path.to_owned(), text, PUBLIC_MODE));
+    if let Some(bytes) = contents.get(CONFIGURATION) {
+        targets.push(Target { path: config_path.to_owned(), bytes, mode: PUBLIC_MODE });
     }
-    files
+    Ok(targets)
 }
 
 fn audit(store: &mut AdminStore, event: &str, file: &Path, now_s: u64) -> Result<(), StoreError> {

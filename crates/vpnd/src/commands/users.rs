@@ -7,7 +7,7 @@
 mod import;
 mod modify;
 pub mod revoke;
-mod secret_input;
+pub(super) mod secret_input;
 mod table;
 
 use std::io::Write;

@@ -13,7 +13,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn transfer(gateway: &Gateway<'_>, lab: &Lab, words: &[&str]) -> Command {
     let mut command = gateway.vpnd(&words[..1]);
-    command.arg(lab.path("backup")).arg("--config").arg(gateway.config()).args(&words[1..]);
+    std::fs::write(lab.path("passphrase"), "four random words\n").expect("a file is written");
+    command
+        .arg(lab.path("backup"))
+        .arg("--passphrase-file")
+        .arg(lab.path("passphrase"))
+        .arg("--config")
+        .arg(gateway.config())
+        .args(&words[1..]);
     command
 }
 

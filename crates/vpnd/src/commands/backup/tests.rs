@@ -6,6 +6,7 @@ use super::*;
 use crate::admin_store::InThisProcess;
 use crate::cli::{Cli, Command};
 use crate::commands::{init, users};
+use crate::password::Password;
 
 const NOW_S: u64 = 1_900_000_000;
 
@@ -51,10 +52,40 @@ impl Place {
         let place = Self::new();
         place.run(&["init", "--dir", &place.text("one"), "--name", "vpn.example"]).unwrap();
         place.add("ann", "one");
-        let said =
-            place.run(&["backup", &place.text("file"), "--config", &place.text("one/server.toml")]).unwrap();
+        let said = place.backup("file").unwrap();
         assert!(said.contains("1 users"), "{said}");
         place
+    }
+
+    fn passphrase(&self) -> String {
+        fs::write(self.path("passphrase"), "four random words\n").unwrap();
+        self.text("passphrase")
+    }
+
+    /// A backup of gateway `one` in the file `name`.
+    fn backup(&self, name: &str) -> Result<String, String> {
+        let (file, config) = (self.text(name), self.text("one/server.toml"));
+        self.run(&["backup", &file, "--passphrase-file", &self.passphrase(), "--config", &config])
+    }
+
+    /// Changes what is in the backup as a person who knows its passphrase can.
+    fn forge(&self, change: impl FnOnce(&mut Contents)) {
+        let passphrase = Password::new("four random words".to_owned());
+        let archive = sealed::open(&fs::read(self.path("file")).unwrap(), &passphrase).unwrap();
+        let (_, mut contents) = backup::read(&archive).unwrap();
+        change(&mut contents);
+        let archive = backup::write(&contents, NOW_S).unwrap();
+        fs::write(self.path("file"), sealed::seal(&archive, &passphrase).unwrap()).unwrap();
+    }
+
+    /// Replaces `old` by `new` in the configuration in the backup.
+    fn reconfigure(&self, old: &str, new: &str) {
+        self.forge(|contents| {
+            let text = String::from_utf8(contents[CONFIGURATION].to_vec()).unwrap();
+            assert!(text.contains(old), "{text}");
+            contents
+                .insert(CONFIGURATION.to_owned(), Zeroizing::new(text.replacen(old, new, 1).into_bytes()));
+        });
     }
 
     fn add(&self, name: &str, gateway: &str) {
@@ -66,8 +97,9 @@ impl Place {
 
     fn restore(&self, gateway: &str, force: bool) -> Result<String, String> {
         let (file, config) = (self.text("file"), self.text(&format!("{gateway}/server.toml")));
-        let words = ["restore", &file, "--config", &config, "--force"];
-        self.run(&words[..if force { 5 } else { 4 }])
+        let passphrase = self.passphrase();
+        let words = ["restore", &file, "--passphrase-file", &passphrase, "--config", &config, "--force"];
+        self.run(&words[..if force { 7 } else { 6 }])
     }
 
     fn users(&self, gateway: &str) -> String {
@@ -130,7 +162,9 @@ fn a_damaged_or_foreign_file_changes_nothing() {
     let place = Place::with_backup();
     let whole = fs::read(place.path("file")).unwrap();
     let before = (place.files("one"), place.users("one"));
-    for (bytes, hint) in [(&whole[..whole.len() / 2], "damaged"), (&b"hello"[..], "no backup of vpnd")] {
+    for (bytes, hint) in
+        [(&whole[..whole.len() / 2], "passphrase is wrong"), (&b"hello"[..], "no backup of vpnd")]
+    {
         fs::write(place.path("file"), bytes).unwrap();
         let error = place.restore("one", true).unwrap_err();
         assert!(error.contains(hint), "{error}");
@@ -141,15 +175,15 @@ fn a_damaged_or_foreign_file_changes_nothing() {
 #[test]
 fn a_store_that_is_newer_or_none_is_refused_and_the_old_state_goes_on() {
     let place = Place::with_backup();
-    let (_, mut contents) = backup::read(&fs::read(place.path("file")).unwrap()).unwrap();
+    let mut contents = Contents::new();
+    place.forge(|read| contents = read.clone());
     let before = (place.files("one"), place.users("one"));
     let newer = place.path("newer.db");
     fs::write(&newer, &*contents[STORE]).unwrap();
     rusqlite::Connection::open(&newer).unwrap().pragma_update(None, "user_version", 1_000).unwrap();
     for (store, hint) in [(fs::read(&newer).unwrap(), "install the newer vpnd"), (vec![3; 9_000], "damaged")]
     {
-        contents.insert(STORE.to_owned(), Zeroizing::new(store));
-        fs::write(place.path("file"), &*backup::write(&contents, NOW_S).unwrap()).unwrap();
+        place.forge(|contents| drop(contents.insert(STORE.to_owned(), Zeroizing::new(store))));
         let error = place.restore("one", true).unwrap_err();
         assert!(error.contains(hint), "{error}");
         assert_eq!((place.files("one"), place.users("one")), before);
@@ -168,7 +202,7 @@ fn the_secrets_of_sources_of_users_come_along() {
     let source = "[[source]]\nname = \"campus\"\nkind = \"radius\"\nrealm = \"uni.example\"\nservers = [\"radius://192.0.2.1\"]\n\
                   secret_file = \"radius.secret\"\n";
     fs::write(place.path("one/server.toml"), config + source).unwrap();
-    place.run(&["backup", &place.text("file"), "--config", &place.text("one/server.toml")]).unwrap();
+    place.backup("file").unwrap();
     place.restore("two", false).unwrap();
     assert_eq!(fs::read_to_string(place.path("two/radius.secret")).unwrap(), "a shared secret\n");
 }
@@ -176,8 +210,7 @@ fn the_secrets_of_sources_of_users_come_along() {
 #[test]
 fn a_backup_never_replaces_a_file() {
     let place = Place::with_backup();
-    let error =
-        place.run(&["backup", &place.text("file"), "--config", &place.text("one/server.toml")]).unwrap_err();
+    let error = place.backup("file").unwrap_err();
     assert!(error.contains("exists already"), "{error}");
 }
 
@@ -186,12 +219,73 @@ fn an_authoritys_key_that_is_elsewhere_is_left_out_and_said() {
     let place = Place::new();
     place.run(&["init", "--dir", &place.text("one"), "--name", "vpn.example"]).unwrap();
     fs::remove_file(place.path("one/ca-key.pem")).unwrap();
-    let said =
-        place.run(&["backup", &place.text("file"), "--config", &place.text("one/server.toml")]).unwrap();
+    let said = place.backup("file").unwrap();
     assert!(said.contains("without") && said.contains("ca-key.pem"), "{said}");
     place.restore("two", false).unwrap();
     fs::remove_file(place.path("one/server-key.pem")).unwrap();
-    let error =
-        place.run(&["backup", &place.text("other"), "--config", &place.text("one/server.toml")]).unwrap_err();
+    let error = place.backup("other").unwrap_err();
     assert!(error.contains("server-key.pem"), "{error}");
+}
+
+#[test]
+fn a_backup_is_restored_with_its_passphrase_alone() {
+    let place = Place::with_backup();
+    fs::write(place.path("wrong"), "four other words\n").unwrap();
+    let (file, config, wrong) = (place.text("file"), place.text("two/server.toml"), place.text("wrong"));
+    let error = place.run(&["restore", &file, "--passphrase-file", &wrong, "--config", &config]).unwrap_err();
+    assert!(error.contains("passphrase is wrong"), "{error}");
+    assert!(!place.path("two").exists());
+    fs::write(place.path("wrong"), "short\n").unwrap();
+    let error = place
+        .run(&["backup", &place.text("other"), "--passphrase-file", &wrong, "--config", &config])
+        .unwrap_err();
+    assert!(!place.path("other").exists(), "{error}");
+}
+
+#[test]
+fn a_backup_writes_nothing_outside_the_configurations_directory_unless_it_is_named() {
+    let place = Place::with_backup();
+    let outside = place.path("etc/cron.d");
+    for (old, new) in [
+        ("key = \"server-key.pem\"", format!("key = \"{}/job\"", outside.display())),
+        ("key = \"server-key.pem\"", "key = \"../etc/cron.d/job\"".to_owned()),
+        ("# state_dir = \"state\"", format!("state_dir = \"{}\"", outside.display())),
+    ] {
+        fs::remove_file(place.path("file")).unwrap();
+        place.backup("file").unwrap();
+        place.reconfigure(old, &new);
+        let error = place.restore("two", true).unwrap_err();
+        assert!(error.contains("outside") && error.contains("--outside"), "{new}: {error}");
+        assert!(!outside.exists() && !place.path("two").exists(), "{new}");
+    }
+    let (file, config, named) = (place.text("file"), place.text("two/server.toml"), place.text("etc/cron.d"));
+    let passphrase = place.passphrase();
+    let words =
+        ["restore", &file, "--passphrase-file", &passphrase, "--config", &config, "--outside", &named];
+    let said = place.run(&words).unwrap();
+    assert!(said.contains(&format!("wrote {named}/vpnd.db")), "each path is printed: {said}");
+    assert!(said.contains(&format!("wrote {config}")), "{said}");
+}
+
+#[test]
+fn a_backup_writes_no_file_through_a_link() {
+    let place = Place::with_backup();
+    fs::create_dir_all(place.path("victim")).unwrap();
+    fs::create_dir_all(place.path("two")).unwrap();
+    std::os::unix::fs::symlink(place.path("victim"), place.path("two/state")).unwrap();
+    let error = place.restore("two", true).unwrap_err();
+    assert!(error.contains("symbolic link"), "{error}");
+    assert_eq!(fs::read_dir(place.path("victim")).unwrap().count(), 0);
+}
+
+#[test]
+fn each_file_of_a_backup_must_be_of_its_kind() {
+    for entry in ["certificate.pem", "key.pem", "ca.pem", "ca-key.pem"] {
+        let place = Place::with_backup();
+        let job = b"* * * * * root true\n";
+        place.forge(|contents| drop(contents.insert(entry.to_owned(), Zeroizing::new(job.to_vec()))));
+        let error = place.restore("two", true).unwrap_err();
+        assert!(error.contains(entry), "{error}");
+        assert!(!place.path("two").exists(), "{entry}");
+    }
 }

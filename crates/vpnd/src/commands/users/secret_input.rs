@@ -69,7 +69,7 @@ pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
     Ok(Chosen { password, is_generated: false })
 }
 
-fn first_line(path: &Path, place: &str) -> Result<Password, InputError> {
+pub(in crate::commands) fn first_line(path: &Path, place: &str) -> Result<Password, InputError> {
     let read = || {
         // One byte more than allowed shows that there is too much; the two others are a line break.
         let file = File::open(path)?.take(MAX_PASSWORD_BYTES as u64 + 3);
