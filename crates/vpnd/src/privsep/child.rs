@@ -12,6 +12,7 @@ use rustix::net::sockopt;
 
 use super::channel::{Channel, Received};
 use super::messages::{Common, MAX_FRAME};
+use crate::clock;
 use crate::sys::process;
 use crate::sys::sandbox::{self, Confinement, Protections};
 use crate::sys::seccomp::SystemCalls;
@@ -137,9 +138,10 @@ pub(crate) fn start<T: for<'b> Decode<'b, ()>, P>(
     });
     let launch = first?;
     let common = common(&launch.message);
+    clock::adopt(common.clock)?;
     common.log()?;
     // Otherwise the log would allocate its first memory behind the filter.
-    tracing::debug!(%role, "started");
+    tracing::debug!(%role, clock = ?clock::origin(), "started");
     let Preparation { writable, tcp_ports, made } = prepare(&launch.message)?;
     let protections = sandbox::enter(&Confinement {
         mode: common.sandbox,

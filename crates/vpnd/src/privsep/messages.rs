@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use minicbor::{Decode, Encode};
 use zeroize::Zeroizing;
 
+use crate::clock::{self, Origin};
 use crate::config::LogFormat;
 use crate::logging::{self, LogError};
 use crate::sys::account::UnixUser;
@@ -30,6 +31,9 @@ pub(crate) struct Common {
     /// The user that the child becomes.
     #[n(3)]
     pub(crate) identity: Option<UnixUser>,
+    /// The clock of all processes of this daemon.
+    #[n(4)]
+    pub(crate) clock: Origin,
 }
 
 impl Common {
@@ -40,7 +44,7 @@ impl Common {
         identity: Option<UnixUser>,
     ) -> Self {
         let log_json = log_format == LogFormat::Json;
-        Self { log_filter: log_filter.to_owned(), log_json, sandbox, identity }
+        Self { log_filter: log_filter.to_owned(), log_json, sandbox, identity, clock: clock::origin() }
     }
 
     /// Begins to log as the parent does.

@@ -257,6 +257,13 @@ fn secrets_stay_where_they_belong() {
     }
     let log = gateway.process().output();
     assert!(log.contains("TRACE"), "everything was logged");
+    // Worker and auth compare times that the other has written, so they count from one moment.
+    let clocks: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains(" started role="))
+        .filter_map(|line| line.split_once("clock=").map(|(_, clock)| clock))
+        .collect();
+    assert!(clocks.len() >= 2 && clocks.iter().all(|clock| *clock == clocks[0]), "{clocks:?}");
     for secret in ["ann's password", key_line, &hash] {
         assert!(!log.contains(secret), "the log has a secret");
     }
