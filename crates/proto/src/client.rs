@@ -168,6 +168,8 @@ pub struct Client {
     refused_until: Option<Time>,
     /// When the last attempt to log in was over.
     last_login: Option<Time>,
+    /// Sessions in a row that the gateway ended soon after their login.
+    ended_early: u32,
     /// Nothing came back in the last attempt, so it was the network's or the gateway's fault that it failed.
     out_of_reach: bool,
     /// Somebody else took the session over; if the token is void too, that is final.
@@ -220,6 +222,7 @@ impl Client {
             failures: 0,
             refused_until: None,
             last_login: None,
+            ended_early: 0,
             out_of_reach: false,
             superseded: false,
             session: None,

@@ -15,6 +15,9 @@ const DOUBLINGS_WHILE_FULL: u32 = 3;
 /// Whatever happens, a login is no sooner than this after the last one; only the first that fails is tried again earlier.
 const LOGIN_SPACING: Duration = Duration::from_secs(1);
 
+/// A session that ends sooner than this after its login did not work: logins after such sessions back off.
+const SETTLED: Duration = Duration::from_secs(30);
+
 /// A connection on its way.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -47,8 +50,7 @@ impl Client {
                 if self.superseded {
                     self.give_up(Code::Superseded, Code::Superseded.explanation());
                 } else {
-                    self.drop_session();
-                    self.connect();
+                    self.log_in_again(now);
                 }
             }
             Code::Credentials
@@ -183,10 +185,7 @@ impl Client {
                 | Code::NoProfile
                 | Code::Factor),
             ) => self.give_up(code, if text.is_empty() { code.explanation() } else { text }),
-            Some(Code::Lifetime | Code::Token) => {
-                self.drop_session();
-                self.connect();
-            }
+            Some(Code::Lifetime | Code::Token) => self.log_in_again(now),
             // With an attach under way, it was that one that took over.
             Some(Code::Superseded) if self.attempt.is_none() => {
                 self.superseded = true;
@@ -197,6 +196,21 @@ impl Client {
             }
             _ if self.failures == 0 => self.connect(),
             _ => self.retry(now, Duration::ZERO),
+        }
+    }
+
+    /// Logs in for a session that the gateway has ended: at once after one that worked for a while, and
+    /// after the first that did not. Further logins back off, because each may reach a directory that
+    /// locks accounts.
+    fn log_in_again(&mut self, now: Time) {
+        self.drop_session();
+        let worked = self.last_login.is_none_or(|login| now.since(login) >= SETTLED);
+        self.ended_early = if worked { 0 } else { self.ended_early.saturating_add(1) };
+        if self.ended_early <= 1 {
+            self.connect();
+        } else {
+            self.failures = self.failures.max(self.ended_early);
+            self.retry_refused(now, Duration::ZERO);
         }
     }
 

@@ -308,6 +308,56 @@ fn a_void_token_leads_to_a_login() {
     assert!(matches!(done.last(), Some(Action::Connect { purpose: Purpose::Login, .. })));
 }
 
+/// Logins in the first minute of a client whose every session is closed with `code` after 100 ms.
+fn logins_in_a_minute(code: Code) -> usize {
+    let (mut client, mut connection) = up();
+    let (mut now, mut logins) = (START, 1);
+    let minute = START + Duration::from_secs(60);
+    loop {
+        now = now + Duration::from_millis(100);
+        client.handle_message(now, connection, Message::Close(Close { code, text: Text::default() }));
+        let begun = loop {
+            if let Some((next, purpose)) = connect(&mut client) {
+                assert_eq!(purpose, Purpose::Login);
+                break next;
+            }
+            now = client.poll_timeout().expect("it tries again").0;
+            client.handle_timeout(now);
+            // As laptops that change their network do, again and again.
+            client.network_changed(now);
+        };
+        if now > minute {
+            return logins;
+        }
+        connection = begun;
+        logins += 1;
+        grant(&mut client, now, connection, &answer(logins as u32));
+    }
+}
+
+#[test]
+fn sessions_that_are_closed_again_and_again_lead_to_few_logins() {
+    for code in [Code::Lifetime, Code::Token] {
+        let logins = logins_in_a_minute(code);
+        assert!((3..=10).contains(&logins), "{logins} logins a minute after {code:?}");
+    }
+}
+
+#[test]
+fn a_session_that_worked_for_a_while_is_followed_by_a_login_at_once() {
+    let (mut client, connection) = up();
+    let close = |code| Message::Close(Close { code, text: Text::default() });
+    let mut now = START + Duration::from_secs(3_600);
+    client.handle_message(now, connection, close(Code::Lifetime));
+    for number in 2..6 {
+        let (connection, purpose) = connect(&mut client).expect("at once");
+        assert_eq!(purpose, Purpose::Login);
+        grant(&mut client, now, connection, &answer(number));
+        now = now + Duration::from_secs(3_600);
+        client.handle_message(now, connection, close(Code::Lifetime));
+    }
+}
+
 #[test]
 fn being_superseded_is_tried_once() {
     let (mut client, connection) = up();
