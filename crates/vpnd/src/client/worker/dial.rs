@@ -57,6 +57,9 @@ pub(super) enum DialError {
     NoHandshake(SocketAddr),
     #[error(transparent)]
     Distrust(Distrust),
+    /// The same before the handshake was authenticated, when any host on the path can send it.
+    #[error("{address} refuses the handshake, or another host on the way does: {cause}")]
+    Unproven { address: SocketAddr, cause: Distrust },
     #[error(transparent)]
     Login(#[from] LoginError),
     #[error("this device can't prove itself: {0}")]
@@ -73,13 +76,24 @@ impl DialError {
     /// Whether trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate, or asks and
     /// nobody is there to answer. Once the gateway has proved itself (`was_up`), somebody else on the way is no reason to give up.
     pub(super) fn is_final(&self, was_up: bool) -> bool {
-        matches!(self, Self::Distrust(_)) && !was_up || matches!(self, Self::NoPerson(_))
+        match self {
+            Self::Distrust(distrust) => !was_up && !distrust.may_pass(),
+            Self::NoPerson(_) => true,
+            _ => false,
+        }
     }
 
     /// Replaces the error by its cause if one end does not trust the other. That may show at any step: a handshake that has
     /// succeeded here may fail there.
     fn with_cause(self) -> Self {
         let distrust = match &self {
+            Self::Handshake { address, source: source @ ConnectionError::ConnectionClosed(_) } => {
+                let address = *address;
+                return match Distrust::behind(source) {
+                    Some(cause) => Self::Unproven { address, cause },
+                    None => self,
+                };
+            }
             Self::Handshake { source, .. } | Self::Login(LoginError::Connection(source)) => {
                 Distrust::behind(source)
             }
@@ -402,5 +416,31 @@ impl Dialer {
         let user = UserName::new(&self.credentials.user)?;
         let credentials = (user, self.credentials.password.clone());
         Ok(request(purpose, offer, credentials, device, concat!("vpnd/", env!("CARGO_PKG_VERSION"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrives_before_the_handshake_is_authenticated_is_not_final() {
+        let close = quinn::ConnectionClose {
+            error_code: quinn::TransportErrorCode::crypto(42),
+            frame_type: None.into(),
+            reason: Vec::new().into(),
+        };
+        let closed = || ConnectionError::ConnectionClosed(close.clone());
+        let forged = DialError::Handshake { address: "192.0.2.1:4433".parse().unwrap(), source: closed() };
+        let forged = forged.with_cause();
+        assert!(!forged.is_final(false), "{forged}");
+        let authenticated = DialError::Login(LoginError::Connection(closed())).with_cause();
+        assert!(authenticated.is_final(false), "{authenticated}");
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_is_waited_for() {
+        assert!(!DialError::Distrust(Distrust::NotYetValid).is_final(false));
+        assert!(DialError::Distrust(Distrust::UnknownAuthority).is_final(false));
     }
 }

@@ -17,7 +17,7 @@ const DECRYPT_ERROR: u64 = 51;
 const CERTIFICATE_REQUIRED: u64 = 116;
 const NO_APPLICATION_PROTOCOL: u64 = 120;
 
-/// Reason why one end does not trust the other. Trying again does not help.
+/// Reason why one end does not trust the other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Distrust {
     #[error(
@@ -50,6 +50,11 @@ pub(super) enum Distrust {
 }
 
 impl Distrust {
+    /// Whether waiting can help: at boot the clock of a machine may be years behind until it is set.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::NotYetValid)
+    }
+
     /// The cause behind the end of a connection, if it is one of these.
     pub(super) fn behind(error: &ConnectionError) -> Option<Self> {
         let alert = |code: u64| ALERTS.contains(&code).then(|| code - ALERTS.start);
