@@ -202,7 +202,7 @@ impl Directory {
             let scope = (search.base.as_str(), Scope::Subtree, source.max_groups as u32 + 1);
             let found = run(connection, source, scope, &search.filter, values, &[&search.name]).await?;
             match found.code {
-                SUCCESS | NO_SUCH_OBJECT => {}
+                SUCCESS => {}
                 SIZE_LIMIT_EXCEEDED => return Ok(Err(Refusal::TooManyGroups)),
                 code => return Err(ServerError::Answer(format!("the search for groups failed ({code})"))),
             }
@@ -241,7 +241,15 @@ async fn run(
 ) -> Result<Found, ServerError> {
     let filter = filter.encode(values);
     let time_limit_s = source.timeout.as_secs().max(1) as u32;
-    connection.search(&Search { base, scope, size_limit, time_limit_s, filter: &filter, attributes }).await
+    let search = Search { base, scope, size_limit, time_limit_s, filter: &filter, attributes };
+    let found = connection.search(&search).await?;
+    if scope == Scope::Subtree && found.code == NO_SUCH_OBJECT {
+        // The directory is being restored, or rights have changed: this says nothing about a user.
+        return Err(ServerError::Answer(format!(
+            "the base '{base}' of the search is not there, or the gateway may not see it: check the directory"
+        )));
+    }
+    Ok(found)
 }
 
 /// The entry that was found, if there is one and no other.

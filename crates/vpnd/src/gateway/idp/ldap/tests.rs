@@ -154,6 +154,18 @@ async fn exactly_one_entry_is_the_users() {
 }
 
 #[tokio::test]
+async fn a_base_that_is_missing_is_a_failure_of_the_directory_and_no_answer_about_the_user() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
+    let users = searching(&slapd, "").replace("ou=people,", "ou=missing,");
+    let groups = searching(&slapd, "group_base = \"ou=missing,dc=uni,dc=example\"\n");
+    for keys in [users, groups] {
+        let sources = source(&slapd, &tls(&slapd), &keys);
+        let reply = check(&sources, "ann", "right").await;
+        assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("ou=missing")), "{reply:?}");
+    }
+}
+
+#[tokio::test]
 async fn groups_are_searched_for_and_too_many_are_refused() {
     let entries: String = (0..12).map(|n| group(&format!("g{n:02}"), &["ann"])).collect();
     let Some(slapd) = Slapd::start(ADDRESS, command, &[person("ann", "right"), entries].concat()) else {
