@@ -73,25 +73,31 @@ pub(crate) struct Outcome {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) dn: String,
-    attributes: Vec<(String, Vec<Vec<u8>>)>,
+    /// The list of attributes as the server has sent it, checked. As values in vectors it could take twelve times the memory.
+    attributes: Vec<u8>,
 }
 
 impl Entry {
     /// The values of an attribute, whose name has no case. Options such as `;binary` or a range are no part of it.
     pub(crate) fn values<'e>(&'e self, name: &'e str) -> impl Iterator<Item = &'e [u8]> {
         let named = move |found: &str| found.split(';').next().is_some_and(|f| f.eq_ignore_ascii_case(name));
-        let of_name = self.attributes.iter().filter(move |(found, _)| named(found));
-        of_name.flat_map(|(_, values)| values.iter().map(Vec::as_slice))
+        let of_name = self.attributes().filter(move |(found, _)| named(found));
+        of_name.flat_map(|(_, mut values)| std::iter::from_fn(move || value(&mut values).ok().flatten()))
     }
 
     /// Whether the server has kept back values of this attribute (`name;range=0-1499`, Active Directory's way).
     pub(crate) fn is_cut(&self, name: &str) -> bool {
-        self.attributes.iter().any(|(found, _)| {
+        self.attributes().any(|(found, _)| {
             let mut parts = found.split(';');
             parts.next().is_some_and(|found| found.eq_ignore_ascii_case(name))
                 && parts
                     .any(|option| option.to_ascii_lowercase().starts_with("range=") && !option.ends_with('*'))
         })
+    }
+
+    fn attributes(&self) -> impl Iterator<Item = (&str, Reader<'_>)> {
+        let mut list = Reader::new(&self.attributes);
+        std::iter::from_fn(move || attribute(&mut list).ok().flatten())
     }
 }
 
@@ -172,30 +178,36 @@ fn outcome(content: &[u8]) -> Result<Outcome, Malformed> {
 
 fn entry(content: &[u8]) -> Result<Entry, Malformed> {
     let mut reader = Reader::new(content);
-    let dn = text(reader.expect(OCTET_STRING)?)?;
-    let mut list = Reader::new(reader.expect(SEQUENCE)?);
-    let mut attributes = Vec::new();
-    while let Some((tag, content)) = list.next()? {
-        if tag != SEQUENCE {
-            return Err(Malformed("an attribute that is none"));
-        }
-        let mut attribute = Reader::new(content);
-        let name = text(attribute.expect(OCTET_STRING)?)?;
-        let mut set = Reader::new(attribute.expect(SET)?);
-        let mut values = Vec::new();
-        while let Some((tag, value)) = set.next()? {
-            if tag != OCTET_STRING {
-                return Err(Malformed("a value that is none"));
-            }
-            values.push(value.to_vec());
-        }
-        attributes.push((name, values));
+    let dn = text(reader.expect(OCTET_STRING)?)?.to_owned();
+    let attributes = reader.expect(SEQUENCE)?;
+    let mut list = Reader::new(attributes);
+    while let Some((_, mut values)) = attribute(&mut list)? {
+        while value(&mut values)?.is_some() {}
     }
-    Ok(Entry { dn, attributes })
+    Ok(Entry { dn, attributes: attributes.to_vec() })
 }
 
-fn text(bytes: &[u8]) -> Result<String, Malformed> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| Malformed("a name that is no UTF-8"))
+/// The next attribute: its name and its values.
+fn attribute<'b>(list: &mut Reader<'b>) -> Result<Option<(&'b str, Reader<'b>)>, Malformed> {
+    let Some((tag, content)) = list.next()? else { return Ok(None) };
+    if tag != SEQUENCE {
+        return Err(Malformed("an attribute that is none"));
+    }
+    let mut attribute = Reader::new(content);
+    let name = text(attribute.expect(OCTET_STRING)?)?;
+    Ok(Some((name, Reader::new(attribute.expect(SET)?))))
+}
+
+fn value<'b>(values: &mut Reader<'b>) -> Result<Option<&'b [u8]>, Malformed> {
+    match values.next()? {
+        Some((OCTET_STRING, value)) => Ok(Some(value)),
+        Some(_) => Err(Malformed("a value that is none")),
+        None => Ok(None),
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<&str, Malformed> {
+    str::from_utf8(bytes).map_err(|_| Malformed("a name that is no UTF-8"))
 }
 
 #[cfg(test)]
@@ -242,6 +254,29 @@ mod tests {
         for cut in 0..out.len() {
             assert!(decode(&out[..cut]).is_err(), "{cut}");
         }
+    }
+
+    #[test]
+    fn an_entry_takes_no_more_memory_than_its_message() {
+        let mut out = Bytes::default();
+        ber::element(&mut out, SEQUENCE, |out| {
+            ber::number(out, INTEGER, 1);
+            ber::element(out, SEARCH_ENTRY, |out| {
+                ber::bytes(out, OCTET_STRING, b"uid=ann");
+                ber::element(out, SEQUENCE, |out| {
+                    ber::element(out, SEQUENCE, |out| {
+                        ber::bytes(out, OCTET_STRING, b"memberOf");
+                        ber::element(out, SET, |out| {
+                            (0..500_000).for_each(|_| ber::bytes(out, OCTET_STRING, b""));
+                        });
+                    });
+                });
+            });
+        });
+        let Ok((1, Reply::Entry(entry))) = decode(&out) else { panic!("an entry") };
+        assert_eq!(entry.values("memberOf").count(), 500_000);
+        let kept = std::mem::size_of_val(&entry) + entry.dn.capacity() + entry.attributes.capacity();
+        assert!(kept <= out.len() + 64, "{kept} of {}", out.len());
     }
 
     #[test]
