@@ -427,7 +427,7 @@ mod tests {
     fn what_arrives_before_the_handshake_is_authenticated_is_not_final() {
         let close = quinn::ConnectionClose {
             error_code: quinn::TransportErrorCode::crypto(42),
-            frame_type: None.into(),
+            frame_type: None,
             reason: Vec::new().into(),
         };
         let closed = || ConnectionError::ConnectionClosed(close.clone());
