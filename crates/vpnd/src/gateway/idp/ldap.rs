@@ -196,7 +196,10 @@ impl Directory {
         if entry.is_cut(attribute) {
             return Ok(Err(Refusal::TooManyGroups));
         }
-        let mut groups: BTreeSet<String> = entry.values(attribute).filter_map(group_name).collect();
+        let mut groups = BTreeSet::new();
+        if !gather(&mut groups, entry.values(attribute), source.max_groups) {
+            return Ok(Err(Refusal::TooManyGroups));
+        }
         if let Some(search) = &self.settings.group_search {
             let values = Values { user, dn: &entry.dn };
             let scope = (search.base.as_str(), Scope::Subtree, source.max_groups as u32 + 1);
@@ -206,11 +209,12 @@ impl Directory {
                 SIZE_LIMIT_EXCEEDED => return Ok(Err(Refusal::TooManyGroups)),
                 code => return Err(ServerError::Answer(format!("the search for groups failed ({code})"))),
             }
-            groups.extend(
-                found.entries.iter().flat_map(|entry| entry.values(&search.name)).filter_map(group_name),
-            );
+            let names = found.entries.iter().flat_map(|entry| entry.values(&search.name));
+            if !gather(&mut groups, names, source.max_groups) {
+                return Ok(Err(Refusal::TooManyGroups));
+            }
         }
-        Ok(if groups.len() > source.max_groups { Err(Refusal::TooManyGroups) } else { Ok(groups) })
+        Ok(Ok(groups))
     }
 
     fn identity(
@@ -228,6 +232,15 @@ impl Directory {
         let groups = List::new(groups).map_err(|_| Refusal::TooManyGroups)?;
         Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
     }
+}
+
+/// Adds the groups that `values` name. False as soon as there are more than `limit`: a directory can
+/// send a million names, and no more than the first few are worth memory.
+fn gather<'v>(groups: &mut BTreeSet<String>, values: impl Iterator<Item = &'v [u8]>, limit: usize) -> bool {
+    values.filter_map(group_name).all(|name| {
+        groups.insert(name);
+        groups.len() <= limit
+    })
 }
 
 /// Searches below a base, for so many entries.

@@ -274,3 +274,12 @@ fn names_of_groups_and_subjects() {
     assert_eq!(subject_text(&[0, 0xAB]), "hex:00ab");
     assert_ne!(subject_text(b"hex:00ab"), "hex:00ab", "somebody else");
 }
+
+#[test]
+fn no_more_groups_are_kept_than_a_user_may_have() {
+    let names: Vec<Vec<u8>> = (0..100_000).map(|number| format!("group{number}").into_bytes()).collect();
+    let mut groups = BTreeSet::new();
+    assert!(gather(&mut groups, names[..100].iter().chain(&names[..100]).map(Vec::as_slice), 100));
+    assert!(!gather(&mut groups, names.iter().map(Vec::as_slice), 100));
+    assert_eq!(groups.len(), 101);
+}
