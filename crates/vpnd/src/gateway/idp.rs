@@ -8,13 +8,14 @@
 mod dynamic;
 pub(crate) mod ldap;
 pub(crate) mod radius;
+mod resolver_files;
 mod servers;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tokio::sync::Semaphore;
 
 use crate::config::ServerConfig;
@@ -131,6 +132,7 @@ async fn serve(started: Started<IdpLaunch, Made>, parent: Channel) -> anyhow::Re
         // Nothing is sent on it after the first message: it ends.
         ended = parent.receive::<()>() => ended.map(drop).context("the daemon's parent is lost"),
         ended = answer(&auth, sources, inbox) => ended.context("the auth process is lost"),
+        path = resolver_files::replaced() => bail!("{path} was replaced, and a new process can read it"),
     }
 }
 

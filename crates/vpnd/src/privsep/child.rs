@@ -1,6 +1,7 @@
 //! A child's side: how a process that the privileged parent has started begins and ends.
 
 use std::fmt;
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -16,6 +17,10 @@ use crate::clock;
 use crate::sys::process;
 use crate::sys::sandbox::{self, Confinement, Protections};
 use crate::sys::seccomp::SystemCalls;
+
+/// What the C library reads to look up names. Network managers keep some of them elsewhere, behind links.
+pub(crate) const RESOLVER_FILES: [&str; 5] =
+    ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf"];
 
 /// The processes that a parent starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -60,16 +65,16 @@ impl ChildRole {
     }
 
     /// Files that it reads besides those it was given: names are looked up as by any other program, or, by a process that lives
-    /// on, as far as the C library does that without further modules.
+    /// on, as far as the C library does that without further modules. A file behind a link is permitted where it is.
     fn readable(self) -> Vec<PathBuf> {
-        let paths: &[&str] = match self {
-            Self::Auth | Self::Worker | Self::Client | Self::Store => &[],
+        let directories: &[&str] = match self {
+            Self::Auth | Self::Worker | Self::Client | Self::Store => return Vec::new(),
             Self::Lookup => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
-            Self::Idp | Self::Acme => {
-                &["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf"]
-            }
+            Self::Idp | Self::Acme => &[],
         };
-        paths.iter().map(PathBuf::from).filter(|path| path.exists()).collect()
+        let directories = directories.iter().map(PathBuf::from).filter(|path| path.exists());
+        let files = RESOLVER_FILES.iter().filter_map(|path| fs::canonicalize(path).ok());
+        directories.chain(files.filter(|path| path.is_file())).collect()
     }
 }
 
@@ -100,7 +105,7 @@ fn parent() -> anyhow::Result<UnixStream> {
         bail!("this command is for vpnd itself: 'vpnd server' and 'vpnd connect' start it");
     }
     let channel: OwnedFd = rustix::io::fcntl_dupfd_cloexec(stdin, 3)?;
-    let nothing = std::fs::File::open("/dev/null").context("/dev/null can't be opened")?;
+    let nothing = fs::File::open("/dev/null").context("/dev/null can't be opened")?;
     rustix::stdio::dup2_stdin(nothing)?;
     Ok(channel.into())
 }

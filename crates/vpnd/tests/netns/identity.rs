@@ -7,7 +7,7 @@ mod recheck;
 mod taken_over;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::freeradius::FreeRadius;
 use crate::gateway::{Gateway, Login, edit_toml, must, write_secret};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process::{self, Process};
-use crate::slapd::{ADMIN, Slapd, group, person};
+use crate::slapd::{self, ADMIN, Slapd, group, person};
 use crate::traffic::ping_until;
 
 const ADDRESS: &str = "127.0.0.1";
@@ -49,10 +49,15 @@ pub(crate) fn login_of(lab: &Lab, local: &Login, user: &str, password: &str) -> 
     login
 }
 
-/// A source with these servers.
+/// A source with this server.
 fn configure(gateway: &Gateway<'_>, slapd: &Slapd, password: PathBuf) {
+    configure_at(gateway, slapd, password, ADDRESS);
+}
+
+/// The same, known to the gateway by this name or address.
+fn configure_at(gateway: &Gateway<'_>, slapd: &Slapd, password: PathBuf, host: &str) {
     let text = format!(
-        "name = \"staff\"\nkind = \"ldap\"\nrealm = \"uni.example\"\nservers = [\"ldaps://{ADDRESS}:{}\"]\nca = {:?}\n\
+        "name = \"staff\"\nkind = \"ldap\"\nrealm = \"uni.example\"\nservers = [\"ldaps://{host}:{}\"]\nca = {:?}\n\
          bind_dn = \"{ADMIN}\"\nbind_password_file = {password:?}\nbase = \"ou=people,dc=uni,dc=example\"\n\
          timeout_ms = 2000\n",
         slapd.tls,
@@ -116,6 +121,39 @@ fn a_user_of_a_directory_gets_in_and_is_one_here() {
     drop(again);
     let (status, output) = Client::refused(&lab, 1, &ann, &[]);
     assert!(status == 3 && output.contains("login was refused"), "{output}");
+}
+
+/// As administrators' tools and DHCP clients write files: whole, beside the old one, and then renamed over it.
+fn put_in_place(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    fs::write(&new, text).expect("it is writable");
+    fs::rename(new, path).expect("it is in the same directory");
+}
+
+#[test]
+fn a_directory_is_found_by_its_name_also_where_the_files_of_names_are_replaced() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let slapd = Slapd::start(ADDRESS, |program| beside(&lab, program), &person("ann", "right"));
+    let Some(slapd) = slapd else { return };
+    configure_at(&gateway, &slapd, slapd.password_file(), slapd::NAME);
+    let hosts = process::etc(&lab, &lab.gateway).join("hosts");
+    let text = format!("{ADDRESS} {}\n", slapd::NAME);
+    fs::write(&hosts, &text).expect("it is writable");
+    gateway.start();
+    let ann = login_of(&lab, &local, "ann@uni.example", "right");
+    Client::connect(&lab, 1, &ann).interrupt();
+    let gateway_pid = gateway.process().id();
+    for file in ["hosts", "resolv.conf", "nsswitch.conf"] {
+        let path = hosts.with_file_name(file);
+        let first = eventually("there is an idp process", SOON, || idp(gateway_pid));
+        put_in_place(&path, &fs::read_to_string(&path).expect("it is there"));
+        eventually(&format!("there is one that reads the new {file}"), SOON, || {
+            idp(gateway_pid).filter(|pid| *pid != first)
+        });
+        Client::connect(&lab, 1, &ann).interrupt();
+    }
 }
 
 #[test]

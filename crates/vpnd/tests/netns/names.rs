@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -124,6 +126,32 @@ fn a_restart_heals_and_leaves_the_machine_its_dns_meanwhile() {
         work_until_it_asks(&lab, &client, PUSHED, 5 * SECOND);
     }
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in");
+}
+
+/// Network managers keep the file below `/run`, behind a link, or a link to a link.
+#[test]
+fn a_gateways_name_is_looked_up_where_resolv_conf_is_a_link() {
+    let Some(lab) = Lab::new(1) else { return };
+    let _providers = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    let (_gateway, ann) = gateway_with(&lab, "pushed", |_| ());
+    let machine = &lab.clients[0];
+    let (etc, run) = (process::etc(&lab, machine), process::share_run(&lab, machine, Path::new("/")));
+    fs::create_dir(etc.join("resolvconf")).unwrap();
+    symlink("/run/resolvconf", etc.join("resolvconf/run")).unwrap();
+    let links = [
+        ("NetworkManager/resolv.conf", "/run/NetworkManager/resolv.conf"),
+        ("resolvconf/resolv.conf", "/etc/resolvconf/run/resolv.conf"),
+        ("netconfig/resolv.conf", "../run/netconfig/resolv.conf"),
+        ("connman/resolv.conf", "/var/run/connman/resolv.conf"),
+    ];
+    for (file, link) in links {
+        let file = run.join(file);
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        fs::write(&file, format!("nameserver {PROVIDERS}\n")).unwrap();
+        fs::remove_file(etc.join("resolv.conf")).unwrap();
+        symlink(link, etc.join("resolv.conf")).unwrap();
+        Client::connect(&lab, 1, &ann).interrupt();
+    }
 }
 
 #[test]

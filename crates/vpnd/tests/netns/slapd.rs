@@ -184,7 +184,10 @@ fn configuration(directory: &Path) -> String {
     )
 }
 
-/// A CA, and a certificate of it for this address.
+/// A name that its certificate is for besides its address.
+pub const NAME: &str = "directory.example";
+
+/// A CA, and a certificate of it for this address and [`NAME`].
 fn make_certificates(directory: &Path, address: &str) {
     let ca_key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -192,8 +195,10 @@ fn make_certificates(directory: &Path, address: &str) {
     let ca = params.self_signed(&ca_key).unwrap();
     let key = KeyPair::generate().unwrap();
     let issuer = Issuer::from_params(&params, &ca_key);
-    let certificate =
-        CertificateParams::new(vec![address.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    let certificate = CertificateParams::new(vec![address.to_owned(), NAME.to_owned()])
+        .unwrap()
+        .signed_by(&key, &issuer)
+        .unwrap();
     for (name, text) in
         [("ca.pem", ca.pem()), ("server.pem", certificate.pem()), ("server-key.pem", key.serialize_pem())]
     {
