@@ -178,7 +178,7 @@ pub struct Tun {
 pub struct Udp {
     /// Datagrams that one send may hold; 1 without segmentation offload.
     pub gso_segments: usize,
-    /// Segmentation offload was given up because a send was refused.
+    /// Segmentation offload was refused for a peer within the last minute; that one is sent single datagrams.
     pub gso_gave_up: bool,
     pub gro: bool,
     pub recv_buffer: usize,

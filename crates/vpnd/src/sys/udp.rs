@@ -1,8 +1,8 @@
 //! UDP sockets of the shards: batched, offloaded, non-blocking. `quinn-udp` sets them up and receives.
 //!
 //! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`] classifies it and
-//! never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses is given up at run time, and
-//! the batch that found out is sent one datagram at a time; [`ShardSocket::offloads`] shows that.
+//! never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses for a destination is given up for that
+//! one for a while, and the batch that found out is sent one datagram at a time; [`ShardSocket::offloads`] shows that.
 //!
 //! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
 
@@ -10,11 +10,13 @@ mod fragmented;
 mod group;
 pub mod icmp;
 mod many;
+mod refusals;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use quinn_udp::UdpSocketState;
 use rustix::io::Errno;
@@ -28,6 +30,8 @@ pub use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta};
 pub use many::MAX_SENDS;
 
 pub use group::{QuicMember, ReuseportGroup, Steering, bind_reuseport_group};
+
+use refusals::Refusals;
 
 /// The most shards: a receiver index names its shard by one byte (`docs/PROTOCOL.md`, section 7.1).
 pub const MAX_SHARDS: usize = 256;
@@ -71,7 +75,7 @@ impl Default for SocketOptions {
 pub struct UdpOffloads {
     /// Datagrams that one send may hold; 1 when segmentation offload is off.
     pub gso_segments: usize,
-    /// Segmentation offload worked at the start and was given up because a send was refused.
+    /// Segmentation offload was refused for a destination within the last minute, and that one does without it meanwhile.
     pub gso_gave_up: bool,
     /// Merged receiving is on.
     pub gro: bool,
@@ -161,7 +165,8 @@ pub struct ShardSocket {
     /// Receives; holds the offloads that the kernel granted at the start.
     state: UdpSocketState,
     gso: bool,
-    gso_gave_up: AtomicBool,
+    /// Destinations that do without segmentation offload, once one was refused. Nobody else waits for the lock: a socket has one thread.
+    refusals: OnceLock<Mutex<Refusals>>,
     gro: bool,
 }
 
@@ -226,7 +231,7 @@ impl ShardSocket {
         if state.gro_segments() > 1 && !options.gro {
             set_flag(&socket, libc::SOL_UDP, libc::UDP_GRO, false).map_err(failed)?;
         }
-        Ok(Self { socket, state, gso: options.gso, gso_gave_up: AtomicBool::new(false), gro })
+        Ok(Self { socket, state, gso: options.gso, refusals: OnceLock::new(), gro })
     }
 
     /// The address that the socket is bound to.
@@ -238,15 +243,14 @@ impl ShardSocket {
     /// Most datagrams that one [`Transmit`] may hold; 1 when segmentation offload is off. More are sent
     /// all the same, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
     pub fn max_gso_segments(&self) -> usize {
-        let in_use = self.gso && !self.gso_gave_up.load(Ordering::Relaxed);
-        if in_use { self.state.max_gso_segments() } else { 1 }
+        if self.gso { self.state.max_gso_segments() } else { 1 }
     }
 
     /// Offloads and buffers as they are now.
     pub fn offloads(&self) -> UdpOffloads {
         UdpOffloads {
             gso_segments: self.max_gso_segments(),
-            gso_gave_up: self.gso_gave_up.load(Ordering::Relaxed),
+            gso_gave_up: self.refused(|refusals, now| refusals.any(now)),
             gro: self.gro,
             recv_buffer: self.socket.recv_buffer_size().unwrap_or(0),
             send_buffer: self.socket.send_buffer_size().unwrap_or(0),
@@ -259,7 +263,7 @@ impl ShardSocket {
         let Some(segment) = transmit.segment_size.filter(|size| *size < transmit.contents.len()) else {
             return self.send_one(transmit);
         };
-        if self.max_gso_segments() == 1 {
+        if !self.segments_to(transmit.destination) {
             return self.send_one_by_one(transmit, segment).outcome;
         }
         match self.send_message(transmit) {
@@ -279,6 +283,20 @@ impl ShardSocket {
         self.state.recv((&self.socket).into(), &mut bufs[..count], meta)
     }
 
+    /// Whether the kernel cuts what goes to `destination`.
+    #[inline]
+    fn segments_to(&self, destination: SocketAddr) -> bool {
+        self.max_gso_segments() > 1 && !self.refused(|refusals, now| refusals.holds(destination.ip(), now))
+    }
+
+    /// Whether this is so of the refusals of the offload; not if there were none, as on most machines.
+    #[inline]
+    fn refused(&self, condition: impl FnOnce(&Refusals, Instant) -> bool) -> bool {
+        self.refusals.get().is_some_and(|refusals| {
+            condition(&refusals.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())
+        })
+    }
+
     fn send_one(&self, transmit: &Transmit<'_>) -> SendOutcome {
         match self.send_message(transmit) {
             Ok(()) => SendOutcome::Sent,
@@ -288,12 +306,12 @@ impl ShardSocket {
 
     /// Sends each segment by itself.
     fn send_one_by_one(&self, batch: &Transmit<'_>, segment: usize) -> OneByOne {
-        let mut result = OneByOne { outcome: SendOutcome::Sent, delivered: 0 };
+        let mut result = OneByOne { outcome: SendOutcome::Sent, full_size: false };
         let mut done = 0;
         for contents in batch.contents.chunks(segment.max(1)) {
             let single = Transmit { contents, segment_size: None, ..batch.clone() };
             match self.send_one(&single) {
-                SendOutcome::Sent => result.delivered += 1,
+                SendOutcome::Sent => result.full_size |= contents.len() == segment,
                 SendOutcome::WouldBlock { .. } => {
                     result.outcome = SendOutcome::WouldBlock { sent: done };
                     break;
@@ -306,15 +324,23 @@ impl ShardSocket {
     }
 
     /// After a refused batch: sends its segments singly and learns from that whether the offload is to blame.
-    /// A segment above the interface's MTU or a source address that is gone are refused in the same way as a
-    /// driver without offload, but then no single datagram passes either.
+    /// A segment above the interface's MTU or a source address that is gone are refused in the same way as by a
+    /// driver without offload, but then no datagram of full size passes either. Routes decide about the driver, so
+    /// this is about one destination, and routes change.
     fn without_offload(&self, batch: &Transmit<'_>, segment: usize) -> SendOutcome {
         let singles = self.send_one_by_one(batch, segment);
-        if singles.delivered > 0 && !self.gso_gave_up.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                "the kernel refuses UDP segmentation offload, so this shard sends without it from now on: slower, but nothing \
-                 is lost. `udp_gso = false` in [offload] keeps it from being tried"
-            );
+        if singles.full_size {
+            let refusals = self.refusals.get_or_init(|| {
+                tracing::warn!(
+                    to = %batch.destination.ip().to_canonical(),
+                    "the kernel refuses UDP segmentation offload on the way to this peer, and perhaps to others: they are sent \
+                     single datagrams, slower, but nothing is lost, and the offload is tried again each minute. \
+                     `udp_gso = false` in [offload] keeps it from being tried"
+                );
+                Mutex::default()
+            });
+            let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
+            refusals.insert(batch.destination.ip(), Instant::now());
         }
         singles.outcome
     }
@@ -323,7 +349,8 @@ impl ShardSocket {
 /// Result of sending a batch one datagram at a time.
 struct OneByOne {
     outcome: SendOutcome,
-    delivered: usize,
+    /// Whether a datagram of full size passed.
+    full_size: bool,
 }
 
 impl AsFd for ShardSocket {

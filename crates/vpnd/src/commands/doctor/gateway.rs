@@ -64,7 +64,7 @@ fn offloads(status: &Status) -> Finding {
     const CHECK: &str = "gateway.offloads";
     let (tun, udp) = (status.offloads.tun, status.offloads.udp);
     let given_up: Vec<&str> = [
-        (udp.gso_gave_up, "UDP GSO"),
+        (udp.gso_gave_up, "UDP GSO on the way to some peers (tried again each minute)"),
         (tun.checksum_gave_up, "checksums on the TUN device"),
         (tun.tso_gave_up, "TCP super-packets on the TUN device"),
         (tun.uso_gave_up, "UDP super-packets on the TUN device"),
@@ -76,7 +76,11 @@ fn offloads(status: &Status) -> Finding {
         return Finding::good(CHECK, "all that the kernel has are in use");
     }
     let found = format!("given up because the kernel refused them in use: {}", given_up.join(", "));
-    Finding::warning(CHECK, found, "update kernel and driver; the gateway tries again at its next start")
+    Finding::warning(
+        CHECK,
+        found,
+        "update kernel and driver; the log names the first peer. The TUN device's are tried again at the next start",
+    )
 }
 
 fn protections(status: &Status) -> Finding {

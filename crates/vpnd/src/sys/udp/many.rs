@@ -62,9 +62,8 @@ impl ShardSocket {
     /// has against the next one, [`Self::try_send`] says.
     pub fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
         // A batch that has to be cut here can't be part of it.
-        let whole = self.max_gso_segments() > 1;
-        let count =
-            transmits.iter().take(MAX_SENDS).take_while(|t| whole || t.segment_size.is_none()).count();
+        let goes = |t: &&Transmit<'_>| t.segment_size.is_none() || self.segments_to(t.destination);
+        let count = transmits.iter().take(MAX_SENDS).take_while(goes).count();
         let mut sends = [const { MaybeUninit::<Send>::uninit() }; MAX_SENDS];
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_SENDS];
         for ((transmit, send), header) in transmits[..count].iter().zip(&mut sends).zip(&mut headers) {

@@ -190,8 +190,9 @@ fn a_source_that_is_gone_does_not_cost_the_offload() {
 }
 
 #[test]
-fn a_refused_offload_is_given_up_and_nothing_is_lost() {
+fn a_refused_offload_is_given_up_for_one_destination_and_nothing_is_lost() {
     let (sender, receiver, address) = pair();
+    let other = ShardSocket::bind("127.0.0.2:0".parse().unwrap(), &options()).unwrap();
     // More segments than the kernel takes at once (UDP_MAX_SEGMENTS) are refused with EINVAL, as by a driver
     // without the offload, while each datagram by itself passes.
     let contents = numbered(200, 100);
@@ -199,10 +200,36 @@ fn a_refused_offload_is_given_up_and_nothing_is_lost() {
     assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
     assert_eq!(receive(&receiver, 200).0, contents.chunks(100).map(<[u8]>::to_vec).collect::<Vec<_>>());
     assert!(sender.offloads().gso_gave_up);
-    assert_eq!(sender.max_gso_segments(), 1);
+    assert!(!sender.segments_to(address) && sender.segments_to(other.local_addr().unwrap()));
+
     let batch = Transmit { segment_size: Some(100), ..transmit(address, &contents[..300]) };
+    let to_other = Transmit { destination: other.local_addr().unwrap(), ..batch.clone() };
+    assert_eq!(sender.try_send_many(&[to_other.clone(), batch.clone()]), 1, "one is to be cut here");
     assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
-    assert_eq!(receive(&receiver, 3).0.len(), 3);
+    assert_eq!(receive(&receiver, 3).1.len(), 3, "each by itself");
+    assert_eq!(receive(&other, 3).1.len(), 1, "the kernel cuts for the other");
+    assert!(sender.max_gso_segments() > 1);
+
+    let refusals = sender.refusals.get().unwrap();
+    refusals.lock().unwrap().insert(address.ip(), Instant::now() - refusals::RETRY_AFTER);
+    assert!(sender.segments_to(address) && !sender.offloads().gso_gave_up, "it is tried again");
+    assert_eq!(sender.try_send_many(&[to_other, batch]), 2);
+}
+
+#[test]
+fn a_short_last_datagram_that_passes_blames_no_offload() {
+    crate::sys::testing::in_namespace(|| {
+        crate::sys::testing::run("ip", &["link", "set", "lo", "mtu", "1300"]);
+        let sender = ShardSocket::bind("[::1]:0".parse().unwrap(), &options()).unwrap();
+        let receiver = ShardSocket::bind("[::1]:0".parse().unwrap(), &options()).unwrap();
+        let contents = &numbered(4, 1400)[..4_300];
+        let batch =
+            Transmit { segment_size: Some(1400), ..transmit(receiver.local_addr().unwrap(), contents) };
+        // As after EINVAL, with which kernels before 6.14 refuse a batch above the MTU.
+        sender.without_offload(&batch, 1400);
+        assert_eq!(receive(&receiver, 1).0, [contents[4_200..].to_vec()], "the last one passes");
+        assert!(sender.segments_to(batch.destination) && !sender.offloads().gso_gave_up);
+    });
 }
 
 #[test]

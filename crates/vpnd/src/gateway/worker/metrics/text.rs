@@ -118,7 +118,12 @@ fn data_path(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     ];
     let series =
         gave_up.map(|(layer, feature, on)| ([("layer", layer), ("feature", feature)], u64::from(on)));
-    out.gauges("offload_gave_up", "Whether a refused kernel offload was given up", None, series)?;
+    out.gauges(
+        "offload_gave_up",
+        "Whether a refused kernel offload was given up; UDP GSO is for some peers only, and for a minute",
+        None,
+        series,
+    )?;
     let refused = [([("layer", "tun")], tun.refused)].into_iter();
     out.counters(
         "offload_refusals",
