@@ -3,7 +3,9 @@
 //!
 //! Input: one byte that chooses the pieces' size, and the stream.
 
-use vpnd_proto::control::{Decoder, MAX_MESSAGE, Message, MessageError, encode};
+use vpnd_proto::control::{
+    Decoder, MAX_MESSAGE, MAX_ROUTES, Message, MessageError, ROUTES_IN_MESSAGE, encode,
+};
 
 /// Bytes of the length in front of a message.
 const LENGTH_LEN: usize = 4;
@@ -42,7 +44,11 @@ fn read(stream: &[u8], size: usize) -> (Vec<Message>, Option<MessageError>) {
 
 fn check_written(message: &Message) {
     let written = encode(message);
-    assert!(written.len() <= LENGTH_LEN + MAX_MESSAGE);
-    assert_eq!(Message::parse(&written[LENGTH_LEN..]).as_ref(), Ok(message));
+    assert!(written.len() <= MAX_ROUTES.div_ceil(ROUTES_IN_MESSAGE) * (LENGTH_LEN + MAX_MESSAGE));
+    if let Message::Routes(_) = message {
+        assert_eq!(Message::parse(&written[LENGTH_LEN..]).as_ref(), Ok(message));
+    } else {
+        assert_eq!(read(&written, written.len()), (vec![message.clone()], None));
+    }
     let _ = format!("{message:?}");
 }

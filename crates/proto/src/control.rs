@@ -36,14 +36,22 @@ pub const FEATURE_ECN: u32 = 8;
 pub const FEATURE_CHALLENGES: u32 = 16;
 /// Feature bit 5: this end confirms that large datagrams arrive in the headers of its own (PROTOCOL §13.2).
 pub const FEATURE_PATH_CONFIRM: u32 = 32;
-/// All features of the data path that this implementation has.
-pub const FEATURES: u32 =
-    FEATURE_PARTIAL_CHECKSUM | FEATURE_PATH_SIZE | FEATURE_HALVES | FEATURE_ECN | FEATURE_PATH_CONFIRM;
+/// Feature bit 6: this end joins the routes of a network that come in several messages (PROTOCOL §3.5).
+pub const FEATURE_MORE_ROUTES: u32 = 64;
+/// All features that this implementation has, but those that need a person.
+pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM
+    | FEATURE_PATH_SIZE
+    | FEATURE_HALVES
+    | FEATURE_ECN
+    | FEATURE_PATH_CONFIRM
+    | FEATURE_MORE_ROUTES;
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;
-/// Routes that a network may carry.
-pub const MAX_ROUTES: usize = 192;
+/// Routes that a network may carry, in all messages together. The configuration permits as many, and refuses more.
+pub const MAX_ROUTES: usize = 2_048;
+/// Routes that one message may carry, and so all that an end without [`FEATURE_MORE_ROUTES`] takes.
+pub const ROUTES_IN_MESSAGE: usize = 192;
 /// DNS servers that a network may carry.
 pub const MAX_DNS: usize = 8;
 /// Search domains that a network may carry.
@@ -87,6 +95,8 @@ pub enum Message {
     Challenge(Challenge),
     /// 23, from the gateway: it is being drained, and the client should move to another gateway.
     Drain,
+    /// 24, from the gateway: routes of the network that follows. [`Decoder`] joins them, and returns none of these.
+    Routes(MoreRoutes),
     /// A message of a later version, by its number.
     Unknown(u32),
 }
@@ -214,6 +224,15 @@ pub struct Update {
     pub network: Network,
 }
 
+/// Routes of the network in the message that follows (message 24).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct MoreRoutes {
+    /// The networks to reach through the tunnel.
+    #[n(0)]
+    pub routes: List<AsText<IpNet>, ROUTES_IN_MESSAGE>,
+}
+
 /// A client's offer for an epoch (PROTOCOL §3.3).
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
@@ -264,7 +283,7 @@ pub struct Network {
     /// Largest inner packet, in bytes.
     #[n(4)]
     pub mtu: Option<u16>,
-    /// The networks to reach through the tunnel.
+    /// The networks to reach through the tunnel; those beyond [`ROUTES_IN_MESSAGE`] travel in messages of their own.
     #[n(5)]
     #[cbor(default)]
     pub routes: List<AsText<IpNet>, MAX_ROUTES>,
@@ -276,6 +295,17 @@ pub struct Network {
     #[n(7)]
     #[cbor(default)]
     pub search: List<Text<253>, MAX_SEARCH>,
+}
+
+impl Network {
+    /// As much of it as an end with these features takes.
+    #[must_use]
+    pub fn within(mut self, features: u32) -> Self {
+        if features & FEATURE_MORE_ROUTES == 0 {
+            self.routes = self.routes.first(ROUTES_IN_MESSAGE);
+        }
+        self
+    }
 }
 
 /// Timers that the gateway prescribes (PROTOCOL §3.6), in milliseconds.

@@ -200,6 +200,20 @@ impl Push {
         self.routes.iter().copied().chain(self.dns.iter().copied().map(IpNet::from))
     }
 
+    /// The networks that clients are given. The tunnel's own always leads into the tunnel: without these routes, packets for other
+    /// clients would leave in clear by the client's default route. That goes for a protocol version of which these clients have
+    /// no address, too: they refuse its packets by the same routes.
+    pub fn networks(&self, tunnel: &Tunnel) -> impl Iterator<Item = IpNet> {
+        let pools = tunnel.pools().filter(|pool| !self.routes.contains(pool));
+        pools.chain(self.routes.iter().copied())
+    }
+
+    /// How many routes that makes in a client's table, with the addresses of the gateway and name servers that stand alone.
+    pub fn count_routes(&self, tunnel: &Tunnel) -> usize {
+        let own = tunnel.pools().count();
+        self.networks(tunnel).count() + own + self.dns_outside().count()
+    }
+
     /// The name servers that no pushed route leads to.
     pub fn dns_outside(&self) -> impl Iterator<Item = IpAddr> {
         let routed = |server: &IpAddr| self.routes.iter().any(|route| route.contains(server));

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::ops::Deref;
 use core::str::FromStr;
+use std::sync::Arc;
 
 use minicbor::decode::{self, Decode, Decoder};
 use minicbor::encode::{self, Encode, Encoder, Write};
@@ -123,9 +124,9 @@ impl<'b, C, const MAX: usize> Decode<'b, C> for SecretText<MAX> {
     }
 }
 
-/// A list of at most `MAX` items.
+/// A list of at most `MAX` items. Copies share them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List<T, const MAX: usize>(Vec<T>);
+pub struct List<T, const MAX: usize>(Arc<[T]>);
 
 impl<T, const MAX: usize> List<T, MAX> {
     /// Takes `items` if they are few enough.
@@ -133,13 +134,22 @@ impl<T, const MAX: usize> List<T, MAX> {
     /// # Errors
     /// If there are more than `MAX`.
     pub fn new(items: Vec<T>) -> Result<Self, TooLong> {
-        if items.len() > MAX { Err(TooLong { max: MAX, unit: "items" }) } else { Ok(Self(items)) }
+        if items.len() > MAX { Err(TooLong { max: MAX, unit: "items" }) } else { Ok(Self(items.into())) }
+    }
+
+    /// Its first `count` items, or all if there are fewer.
+    #[must_use]
+    pub fn first(&self, count: usize) -> Self
+    where
+        T: Clone,
+    {
+        if self.len() <= count { self.clone() } else { Self(self[..count].into()) }
     }
 }
 
 impl<T, const MAX: usize> Default for List<T, MAX> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(Arc::new([]))
     }
 }
 
@@ -152,7 +162,8 @@ impl<T, const MAX: usize> Deref for List<T, MAX> {
 
 impl<C, T: Encode<C>, const MAX: usize> Encode<C> for List<T, MAX> {
     fn encode<W: Write>(&self, e: &mut Encoder<W>, ctx: &mut C) -> Result<(), encode::Error<W::Error>> {
-        self.0.encode(e, ctx)
+        e.array(self.0.len() as u64)?;
+        self.0.iter().try_for_each(|item| item.encode(e, ctx))
     }
 }
 
@@ -166,7 +177,7 @@ impl<'b, C, T: Decode<'b, C>, const MAX: usize> Decode<'b, C> for List<T, MAX> {
             }
             items.push(item?);
         }
-        Ok(Self(items))
+        Ok(Self(items.into()))
     }
 }
 

@@ -1,12 +1,14 @@
 //! Framing of control messages on the stream (PROTOCOL §3.1).
 
+use ipnet::IpNet;
 use minicbor::data::Type;
 use minicbor::decode::{self, Decode};
 use minicbor::encode::Encode;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{
-    Attach, Challenge, ChallengeResponse, Close, Established, Login, Message, OneTimeCode, Refused, Update,
+    AsText, Attach, Challenge, ChallengeResponse, Close, Established, List, Login, MAX_ROUTES, Message,
+    MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused, Update,
 };
 
 /// Longest message, in bytes, without its length.
@@ -26,6 +28,9 @@ pub enum MessageError {
     /// Bytes follow the item inside its frame.
     #[error("a control message has bytes behind its item")]
     Trailing,
+    /// Routes come without the network that they are for, or more than it may have.
+    #[error("routes of a network do not come with it, or are more than {MAX_ROUTES}")]
+    Routes,
 }
 
 impl From<decode::Error> for MessageError {
@@ -34,13 +39,36 @@ impl From<decode::Error> for MessageError {
     }
 }
 
-/// The bytes of `message` with its length in front; erased when dropped, since it may hold secrets.
+/// The bytes of `message` with its length in front, behind those of the routes for which it has no room; erased when dropped,
+/// since it may hold secrets.
 #[must_use]
 pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
-    // Room for the longest message at once: growing would leave copies of secrets behind.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(LENGTH_LEN + MAX_MESSAGE));
+    let more = message.network().and_then(|network| network.routes.get(ROUTES_IN_MESSAGE..));
+    let more = more.unwrap_or_default().chunks(ROUTES_IN_MESSAGE);
+    // Room for the longest messages at once: growing would leave copies of secrets behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity((1 + more.len()) * (LENGTH_LEN + MAX_MESSAGE)));
+    for routes in more {
+        let routes = List::new(routes.to_vec()).expect("a chunk is as long as a message has room for");
+        frame(&mut bytes, |body| item(24, &MoreRoutes { routes }, body));
+    }
+    frame(&mut bytes, |body| write(message, body));
+    bytes
+}
+
+/// Appends one message, which `write` writes, with its length in front.
+fn frame(bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = bytes.len();
     bytes.extend_from_slice(&[0; LENGTH_LEN]);
-    let body: &mut Vec<u8> = &mut bytes;
+    write(bytes);
+    let length = bytes.len() - start - LENGTH_LEN;
+    debug_assert!(length <= MAX_MESSAGE, "the limits of the fields keep every message below the limit");
+    bytes[start..start + LENGTH_LEN].copy_from_slice(&(length as u32).to_le_bytes());
+}
+
+/// Writes `message`, with as many routes as one message has room for.
+fn write(message: &Message, body: &mut Vec<u8>) {
+    let fitting =
+        |network: &Network| Network { routes: network.routes.first(ROUTES_IN_MESSAGE), ..network.clone() };
     match message {
         Message::Login(fields) => item(0, fields, body),
         Message::Attach(fields) => item(1, fields, body),
@@ -48,19 +76,18 @@ pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
         Message::Bye => item(3, &Nothing, body),
         Message::ChallengeResponse(fields) => item(4, fields, body),
         Message::OneTimeCodeWanted => item(16, &Nothing, body),
-        Message::Established(fields) => item(17, fields, body),
+        Message::Established(fields) => {
+            item(17, &Established { network: fitting(&fields.network), ..(**fields).clone() }, body);
+        }
         Message::Refused(fields) => item(18, fields, body),
         Message::Close(fields) => item(19, fields, body),
-        Message::Update(fields) => item(20, fields, body),
+        Message::Update(fields) => item(20, &Update { network: fitting(&fields.network) }, body),
         Message::Wake => item(21, &Nothing, body),
         Message::Challenge(fields) => item(22, fields, body),
         Message::Drain => item(23, &Nothing, body),
+        Message::Routes(fields) => item(24, fields, body),
         Message::Unknown(number) => item(*number, &Nothing, body),
     }
-    let length = bytes.len() - LENGTH_LEN;
-    debug_assert!(length <= MAX_MESSAGE, "the limits of the fields keep every message below the limit");
-    bytes[..LENGTH_LEN].copy_from_slice(&(length as u32).to_le_bytes());
-    bytes
 }
 
 fn item(number: u32, fields: &impl Encode<()>, body: &mut Vec<u8>) {
@@ -118,9 +145,33 @@ impl Message {
             21 => fields::<Nothing>(&mut d).map(|_| Self::Wake)?,
             22 => Self::Challenge(fields::<Challenge>(&mut d)?),
             23 => fields::<Nothing>(&mut d).map(|_| Self::Drain)?,
+            24 => Self::Routes(fields::<MoreRoutes>(&mut d)?),
             number => fields::<Nothing>(&mut d).map(|_| Self::Unknown(number))?,
         };
-        if d.position() == body.len() { Ok(message) } else { Err(MessageError::Trailing) }
+        if d.position() < body.len() {
+            return Err(MessageError::Trailing);
+        }
+        match message.network() {
+            Some(network) if network.routes.len() > ROUTES_IN_MESSAGE => Err(MessageError::Routes),
+            _ => Ok(message),
+        }
+    }
+
+    /// The network that it carries.
+    fn network(&self) -> Option<&Network> {
+        match self {
+            Self::Established(established) => Some(&established.network),
+            Self::Update(update) => Some(&update.network),
+            _ => None,
+        }
+    }
+
+    fn network_mut(&mut self) -> Option<&mut Network> {
+        match self {
+            Self::Established(established) => Some(&mut established.network),
+            Self::Update(update) => Some(&mut update.network),
+            _ => None,
+        }
     }
 }
 
@@ -130,12 +181,14 @@ fn fields<'b, T: Decode<'b, ()>>(d: &mut minicbor::Decoder<'b>) -> Result<T, Mes
 
 /// Cuts the stream into messages, from pieces of any size.
 ///
-/// It holds at most one message beyond the piece that was pushed last: pull with [`Decoder::next_message`] until it
-/// has no more before pushing again.
+/// It holds at most one message beyond the piece that was pushed last, and [`MAX_ROUTES`]: pull with [`Decoder::next_message`]
+/// until it has no more before pushing again.
 #[derive(Default)]
 pub struct Decoder {
     /// Bytes not consumed yet. May hold secrets.
     bytes: Zeroizing<Vec<u8>>,
+    /// Routes of the network that is to come.
+    routes: Vec<AsText<IpNet>>,
 }
 
 impl core::fmt::Debug for Decoder {
@@ -163,11 +216,32 @@ impl Decoder {
         self.bytes.extend_from_slice(piece);
     }
 
-    /// The next message, if all of it has arrived.
+    /// The next message, if all of it has arrived, with the routes that came before it.
     ///
     /// # Errors
     /// If the stream is not one of control messages; it cannot be resumed then.
     pub fn next_message(&mut self) -> Result<Option<Message>, MessageError> {
+        while let Some(mut message) = self.next_single()? {
+            if let Message::Routes(MoreRoutes { routes }) = &message {
+                // An empty one would let a peer keep this end busy for nothing.
+                if routes.is_empty() || self.routes.len() + routes.len() > MAX_ROUTES {
+                    return Err(MessageError::Routes);
+                }
+                self.routes.extend_from_slice(routes);
+                continue;
+            }
+            if !self.routes.is_empty() {
+                let network = message.network_mut().ok_or(MessageError::Routes)?;
+                let all = [&network.routes[..], &core::mem::take(&mut self.routes)].concat();
+                network.routes = List::new(all).map_err(|_| MessageError::Routes)?;
+            }
+            return Ok(Some(message));
+        }
+        Ok(None)
+    }
+
+    /// The next message as it stands in the stream.
+    fn next_single(&mut self) -> Result<Option<Message>, MessageError> {
         let Some((length, _)) = self.bytes.split_first_chunk::<LENGTH_LEN>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length);
         if length == 0 || length as usize > MAX_MESSAGE {

@@ -126,6 +126,8 @@ fn gateway_messages_have_the_published_bytes() {
     let Ok(Message::Challenge(Challenge { kind, .. })) = later else { panic!("{later:?}") };
     assert_eq!(kind, ChallengeKind::Code, "a kind of a later version");
     golden(&Message::Drain, "82 17 a0");
+    let routes = List::new(vec![AsText("10.0.0.0/8".parse().unwrap())]).unwrap();
+    golden(&Message::Routes(MoreRoutes { routes }), "82 18 18 a1 00 81 6a 31302e302e302e302f38");
 }
 
 #[test]
@@ -196,6 +198,14 @@ fn limits_hold_while_decoding() {
 
 #[test]
 fn the_longest_message_fits() {
+    let message = longest(ROUTES_IN_MESSAGE);
+    let bytes = encode(&message);
+    assert!(bytes.len() <= 4 + MAX_MESSAGE, "{} bytes", bytes.len());
+    assert_eq!(Message::parse(&bytes[4..]), Ok(message));
+}
+
+/// A message with this many routes, in which everything else is as long as it can be.
+fn longest(routes: usize) -> Message {
     let net: IpNet = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128".parse().unwrap();
     let address: IpAddr = net.addr();
     let long = Text::new("x".repeat(253)).unwrap();
@@ -205,11 +215,11 @@ fn the_longest_message_fits() {
         gateway_ipv4: Some([255; 4].into()),
         gateway_ipv6: Some([255; 16].into()),
         mtu: Some(u16::MAX),
-        routes: List::new(vec![AsText(net); MAX_ROUTES]).unwrap(),
+        routes: List::new(vec![AsText(net); routes]).unwrap(),
         dns: List::new(vec![AsText(address); MAX_DNS]).unwrap(),
         search: List::new(vec![long; MAX_SEARCH]).unwrap(),
     };
-    let message = Message::Established(Box::new(Established {
+    Message::Established(Box::new(Established {
         session: SessionId([0xFF; 16]),
         epoch: u32::MAX,
         suite: u16::MAX,
@@ -223,10 +233,75 @@ fn the_longest_message_fits() {
             rekey_after: Some(u32::MAX),
             reject_after: Some(u32::MAX),
         },
-    }));
-    let bytes = encode(&message);
-    assert!(bytes.len() <= 4 + MAX_MESSAGE, "{} bytes", bytes.len());
-    assert_eq!(Message::parse(&bytes[4..]), Ok(message));
+    }))
+}
+
+/// The lengths of the messages in a stream.
+fn lengths(mut stream: &[u8]) -> Vec<usize> {
+    let mut lengths = Vec::new();
+    while let Some((length, rest)) = stream.split_first_chunk::<4>() {
+        lengths.push(u32::from_le_bytes(*length) as usize);
+        stream = &rest[*lengths.last().unwrap()..];
+    }
+    lengths
+}
+
+/// All that a decoder reads from these bytes.
+fn decoded(stream: &[u8]) -> Result<Vec<Message>, MessageError> {
+    let (mut decoder, mut messages) = (Decoder::new(), Vec::new());
+    for piece in stream.chunks(1_000) {
+        decoder.push(piece);
+        while let Some(message) = decoder.next_message()? {
+            messages.push(message);
+        }
+    }
+    Ok(messages)
+}
+
+#[test]
+fn all_routes_of_a_network_arrive_in_several_messages() {
+    for routes in [0, ROUTES_IN_MESSAGE, ROUTES_IN_MESSAGE + 1, 1_024, MAX_ROUTES] {
+        let message = longest(routes);
+        let bytes = encode(&message);
+        let lengths = lengths(&bytes);
+        assert_eq!(lengths.len(), routes.div_ceil(ROUTES_IN_MESSAGE).max(1));
+        assert!(lengths.iter().all(|length| *length <= MAX_MESSAGE), "{lengths:?}");
+        assert_eq!(decoded(&bytes), Ok(vec![message]), "{routes} routes");
+    }
+    // What comes afterwards has none of them.
+    let nets =
+        (0..300).map(|n: u16| AsText(IpNet::new([10, (n >> 8) as u8, n as u8, 0].into(), 24).unwrap()));
+    let network = Network { routes: List::new(nets.collect()).unwrap(), ..network() };
+    let update = Message::Update(Update { network });
+    let after = Message::Update(Update { network: Network::default() });
+    let stream =
+        [encode(&update).to_vec(), encode(&Message::Wake).to_vec(), encode(&after).to_vec()].concat();
+    assert_eq!(decoded(&stream), Ok(vec![update, Message::Wake, after]));
+}
+
+#[test]
+fn routes_without_a_network_or_beyond_the_limit_end_the_stream() {
+    let net = AsText("10.0.0.0/8".parse().unwrap());
+    let routes = |count| {
+        encode(&Message::Routes(MoreRoutes { routes: List::new(vec![net; count]).unwrap() })).to_vec()
+    };
+    let update = encode(&Message::Update(Update { network: network() })).to_vec();
+    let others =
+        [Message::Wake, Message::Drain, Message::Unknown(99)].map(|message| encode(&message).to_vec());
+    for other in others.into_iter().chain([routes(0)]) {
+        assert_eq!(decoded(&[routes(1), other].concat()), Err(MessageError::Routes));
+    }
+    assert_eq!(decoded(&routes(0)), Err(MessageError::Routes));
+    let full = routes(ROUTES_IN_MESSAGE).repeat(MAX_ROUTES / ROUTES_IN_MESSAGE);
+    let rest = MAX_ROUTES % ROUTES_IN_MESSAGE;
+    // The network has a route of its own.
+    assert!(decoded(&[full.clone(), routes(rest - 1), update.clone()].concat()).is_ok());
+    assert_eq!(decoded(&[full.clone(), routes(rest), update].concat()), Err(MessageError::Routes));
+    assert_eq!(decoded(&[full, routes(rest + 1)].concat()), Err(MessageError::Routes));
+    // More than one message has room for, in one.
+    let text = "6a 31302e302e302e302f38".repeat(ROUTES_IN_MESSAGE + 1);
+    assert_eq!(Message::parse(&hex(&format!("82 14 a1 00 a1 05 98c1 {text}"))), Err(MessageError::Routes));
+    assert!(Message::parse(&hex(&format!("82 18 18 a1 00 98c1 {text}"))).is_err());
 }
 
 #[test]
@@ -352,7 +427,7 @@ fn any_message() -> impl Strategy<Value = Message> {
             Message::Challenge(Challenge { kind: kind.into(), text, time_s })
         }),
         Just(Message::Drain),
-        (24u32..).prop_map(Message::Unknown),
+        (25u32..).prop_map(Message::Unknown),
     ]
 }
 

@@ -46,10 +46,12 @@ impl Gateway {
             confirmed: None,
         };
         session.pending = Some(epoch.clone());
+        session.features = epoch.features;
         session.heard = now;
         let record = session.record.clone();
         let network = self.settings_of(&record.principal).map(|settings| &settings.network);
         let network = network.map(|template| record.addresses.network(template)).unwrap_or_default();
+        let network = network.within(epoch.features);
         let Some(session) = self.table.get_mut(slot) else { return };
         let opening = (!core::mem::replace(&mut session.open, true)).then(|| session.spec());
         if let Some(spec) = opening {

@@ -71,6 +71,17 @@ impl Gateway {
         }
     }
 
+    /// Number of the routes that a session's client is not given because it lacks the feature to take them all.
+    #[must_use]
+    pub fn routes_left_out(&self, id: SessionId) -> usize {
+        let session = self.table.by_id(id).and_then(|slot| self.table.get(slot));
+        let of_session = |session: &super::session::Session| {
+            let network = &self.settings_of(&session.record.principal)?.network;
+            Some(network.routes.len() - network.clone().within(session.features).routes.len())
+        };
+        session.and_then(of_session).unwrap_or(0)
+    }
+
     /// The settings of a session's profile; `None` if there is no such profile.
     pub(super) fn settings_of(&self, principal: &Principal) -> Option<&ProfileSettings> {
         self.config.profiles.get(&principal.profile())
@@ -91,7 +102,7 @@ impl Gateway {
             if let (Some(connection), Some(template)) = (session.connection, network)
                 && network != network_in(before.unwrap_or(&self.config.profiles), &old)
             {
-                let network = session.record.addresses.network(template);
+                let network = session.record.addresses.network(template).within(session.features);
                 updates.push(Effect::Send { connection, message: Message::Update(Update { network }) });
             }
             // Shards get the principal of the others with their keys.

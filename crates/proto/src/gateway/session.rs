@@ -98,6 +98,8 @@ pub(super) struct Session {
     /// Whether the shards know it.
     pub(super) open: bool,
     pub(super) connection: Option<ConnectionId>,
+    /// The features of both ends of that connection.
+    pub(super) features: u32,
     pub(super) current: Option<Epoch>,
     pub(super) pending: Option<Epoch>,
     pub(super) retiring: Option<Epoch>,
@@ -119,6 +121,7 @@ impl Session {
             buckets: Arc::new(Buckets::new(now, shards)),
             open: false,
             connection: None,
+            features: 0,
             current: None,
             pending: None,
             retiring: None,

@@ -1,5 +1,6 @@
 //! What the simulation does not see: the order of effects, indexes, limits, and who is refused.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use vpnd_crypto::{Backend, EpochSecret};
 
 use super::*;
 use crate::attach::{Token, Tokens};
-use crate::control::{Established, List, Network, Offer, SuiteSpeed};
+use crate::control::{
+    AsText, Established, FEATURE_MORE_ROUTES, List, Network, Offer, ROUTES_IN_MESSAGE, SuiteSpeed,
+};
 use crate::plane::{Access, Endpoint, EpochSpec};
 use crate::policy::{Policy, Principal};
 use crate::session::DeviceId;
@@ -570,6 +573,35 @@ fn a_new_network_is_told_to_those_it_concerns() {
         panic!("{told:?}")
     };
     assert_eq!((update.network.mtu, update.network.ipv4), (Some(1300), Some([10, 0, 0, 1].into())));
+}
+
+#[test]
+fn a_client_gets_as_many_routes_as_it_can_take() {
+    let routes: Vec<_> = (0..1_024_u32)
+        .map(|n| AsText(ipnet::IpNet::new(Ipv4Addr::from(n << 8).into(), 24).unwrap()))
+        .collect();
+    let network = Network { routes: List::new(routes.clone()).unwrap(), ..Network::default() };
+    let settings = |mtu| ProfileSettings {
+        network: Network { mtu: Some(mtu), ..network.clone() },
+        max_sessions_per_user: 2,
+    };
+    for (features, given) in [(0b01, ROUTES_IN_MESSAGE), (0b01 | FEATURE_MORE_ROUTES, routes.len())] {
+        let features_of_gateway = 0b11 | FEATURE_MORE_ROUTES;
+        let config = Config { features: features_of_gateway, profiles: settings(1400).alone(), ..config(1) };
+        let mut gateway = gateway(config);
+        let offer = Offer { features, ..offer(2) };
+        let id = gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer, secret()).unwrap();
+        let answer = established(&effects(&mut gateway));
+        assert_eq!(answer.network.routes[..], routes[..given]);
+        assert_eq!(gateway.routes_left_out(id), routes.len() - given);
+        let policy = Arc::new(Policy::default());
+        gateway.set_profiles(&policy, settings(1300).alone(), |_| Principal::default());
+        let updates = effects(&mut gateway).into_iter().filter_map(|effect| match effect {
+            Effect::Send { message: Message::Update(update), .. } => Some(update.network.routes.len()),
+            _ => None,
+        });
+        assert_eq!(updates.collect::<Vec<_>>(), [given]);
+    }
 }
 
 #[test]

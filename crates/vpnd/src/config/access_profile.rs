@@ -268,7 +268,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         );
         s.problem(p, "sources", message);
     }
-    let push = read::push_or(s, p, &config.push);
+    let push = read::push_or(s, p, &config.push, &config.tunnel);
     let client_to_client = s.flag(p, "client_to_client", config.policy.client_to_client);
     let mut rules = s.tables(p, "rules", read::rule);
     let own_rules = rules.len();

@@ -13,6 +13,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::suite::UnknownSuite;
 use vpnd_crypto::{Preference, Suite};
+use vpnd_proto::control::{MAX_DNS, MAX_ROUTES, MAX_SEARCH};
 
 use crate::authority::SERVER_DAYS;
 use crate::journal::DEFAULT_DIRECTORY;
@@ -35,11 +36,12 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
     let mut document = Document::parse(text)?;
     let server = document.section("server", |s, p| server(s, p, base));
     let socket = server.state_dir.join("admin.sock");
+    let tunnel = document.section("tunnel", tunnel);
     let mut config = ServerConfig {
         server,
         tls: document.section("tls", |s, p| tls(s, p, base)),
-        tunnel: document.section("tunnel", tunnel),
-        push: document.section("push", push),
+        push: document.section("push", |s, p| push_or(s, p, &Push::default(), &tunnel)),
+        tunnel,
         nat: Nat { mode: NatMode::None, outgoing_interface: None, blocks: None },
         policy: document.section("policy", policy),
         crypto: document.section("crypto", crypto),
@@ -144,12 +146,8 @@ fn pool_problems(s: &Section<'_>, p: &mut Problems, key: &str, pool: IpNet, long
     }
 }
 
-fn push(s: &mut Section<'_>, p: &mut Problems) -> Push {
-    push_or(s, p, &Push::default())
-}
-
 /// The settings for clients that a section has; those that it has not are as in `otherwise`.
-pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push) -> Push {
+pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push, tunnel: &Tunnel) -> Push {
     let dns = s.list(p, "dns", "an IP address such as \"10.20.0.53\"");
     let search = s.list(p, "search", "a DNS name such as \"campus.example\"");
     let push = Push {
@@ -162,9 +160,17 @@ pub(super) fn push_or(s: &mut Section<'_>, p: &mut Problems, otherwise: &Push) -
         let message = format!("'routes' has a network with host bits set: {route}; write {}", route.trunc());
         s.problem(p, "routes", message);
     }
-    at_most(s, p, "routes", push.routes.len(), 256);
-    at_most(s, p, "dns", push.dns.len(), 8);
-    at_most(s, p, "search", push.search.len(), 16);
+    at_most(s, p, "dns", push.dns.len(), MAX_DNS);
+    at_most(s, p, "search", push.search.len(), MAX_SEARCH);
+    let routes = push.count_routes(tunnel);
+    if routes > MAX_ROUTES {
+        let message = format!(
+            "'routes' has {} networks, which makes {routes} routes of a client with the pools, the gateway's addresses and name \
+             servers outside of them; at most {MAX_ROUTES} are taken: put neighbouring networks together",
+            push.routes.len()
+        );
+        s.problem(p, "routes", message);
+    }
     push
 }
 

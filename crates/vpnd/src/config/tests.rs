@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use vpnd_proto::control::MAX_ROUTES;
+
 use super::*;
 
 pub(super) const LEAST: &str =
@@ -115,6 +117,40 @@ fn a_wrong_type_or_value_says_what_would_be_right() {
         let problem = only_problem(extra);
         assert!(problem.contains(expected), "{extra:?} gives {problem:?}");
     }
+}
+
+/// A list of this many networks.
+fn networks(count: usize) -> String {
+    let networks: Vec<_> = (0..count).map(|n| format!("'10.{}.{}.0/24'", 100 + n / 256, n % 256)).collect();
+    format!("[{}]", networks.join(", "))
+}
+
+#[test]
+fn no_profile_has_more_routes_than_its_clients_can_be_given() {
+    // The pool, the gateway's address in it and a name server that stands alone come on top.
+    let most = MAX_ROUTES - 3;
+    let servers = "dns = ['10.90.0.53', '10.100.0.53']";
+    let push = |count| format!("[push]\nroutes = {}\n{servers}\n", networks(count));
+    let profile = |count| format!("[[profile]]\nname = 'staff'\nroutes = {}\n{servers}\n", networks(count));
+    for fitting in [push(most), profile(most)] {
+        assert!(parse(&format!("{LEAST}{fitting}")).is_ok());
+    }
+    for (extra, line) in [(push(most + 1), 7), (profile(most + 1), 8)] {
+        let problem = only_problem(&extra);
+        let expected = format!(
+            "server.toml:{line}: 'routes' has {} networks, which makes {} routes of a client",
+            most + 1,
+            MAX_ROUTES + 1
+        );
+        assert!(
+            problem.contains(&expected) && problem.contains(&format!("at most {MAX_ROUTES}")),
+            "{problem}"
+        );
+    }
+    // A profile without networks of its own has those of [push], and name servers of its own.
+    let more = "[[profile]]\nname = 'staff'\ndns = ['10.90.0.53', '10.90.0.54']\n";
+    let problem = only_problem(&format!("{}{more}", push(most)));
+    assert!(problem.contains("routes of a client"), "{problem}");
 }
 
 #[test]

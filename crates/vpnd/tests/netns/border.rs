@@ -118,9 +118,7 @@ fn clients_leave_by_the_outgoing_interface_alone() {
     let mut gateway = installed(&lab, "nftables");
     let ann = gateway.add_user("ann");
     gateway.configure("nat.outgoing_interface", UPLINK);
-    let mut check = gateway.vpnd(&["check"]);
-    check.arg(gateway.config());
-    let said = process::text(&must(process::run(check)));
+    let said = process::text(&must(gateway.check()));
     assert!(said.contains("reaches 10.200.0.0/24 by campus0"), "{said}");
     gateway.start();
     let one = Client::connect(&lab, 1, &ann);

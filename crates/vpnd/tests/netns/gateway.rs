@@ -205,6 +205,13 @@ impl<'l> Gateway<'l> {
         must(process::run(command));
     }
 
+    /// `vpnd check` on its configuration.
+    pub(crate) fn check(&self) -> Output {
+        let mut command = self.vpnd(&["check"]);
+        command.arg(self.config());
+        process::run(command)
+    }
+
     /// Runs an admin command on the running daemon.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Output {
         let mut command = self.vpnd(arguments);

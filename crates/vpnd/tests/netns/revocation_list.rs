@@ -92,11 +92,7 @@ fn refuse_bad_lists(lab: &Lab, gateway: &Gateway<'_>, campus: &Campus, ann: &Log
         let output = gateway.ask(&["reload"]);
         let text = process::text(&output);
         assert!(!output.status.success() && text.contains(hint), "wanted {hint:?}: {text}");
-        let output = process::run({
-            let mut check = gateway.vpnd(&["check"]);
-            check.arg(gateway.config());
-            check
-        });
+        let output = gateway.check();
         assert!(
             !output.status.success() && process::text(&output).contains(hint),
             "{}",

@@ -1,17 +1,21 @@
 //! Behaviour: the gateway is one hop, on the way to the campus, where its kernel routes, and on the way to another client, where
-//! its data path does. Who traces a route gets its answer from the gateway's inner address.
+//! its data path does. Who traces a route gets its answer from the gateway's inner address. All networks that a gateway may push lead
+//! into its clients' tunnels.
 
+use std::collections::HashSet;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use vpnd_proto::control::MAX_ROUTES;
 
-use crate::client::Client;
-use crate::gateway::{Gateway, INNER_V4, INNER_V6};
+use crate::client::{Client, TUN};
+use crate::gateway::{Gateway, INNER_V4, INNER_V6, must, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
 use crate::namespace::Namespace;
-use crate::traffic::ping_until;
+use crate::process::text;
+use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ICMP_TIME_EXCEEDED: u8 = 11;
@@ -81,6 +85,57 @@ fn is_one_hop_away(from: (&Namespace, IpAddr), to: (&Namespace, IpAddr), gateway
             assert_eq!(u32::from_be_bytes(hops), 2, "what had one hop arrived");
         }
     }
+}
+
+/// Networks beside the campus, as many as asked for.
+fn networks(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("10.{}.{}.0/24", 100 + n / 256, n % 256)).collect()
+}
+
+#[test]
+fn all_pushed_networks_lead_into_the_tunnel_and_more_than_fit_are_refused() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    let push = |gateway: &Gateway<'_>, count: usize| {
+        let networks = networks(count);
+        let all: Vec<&str> =
+            ["10.200.0.0/24", "fd20::/64"].into_iter().chain(networks.iter().map(String::as_str)).collect();
+        gateway.configure("push.routes", strings(&all));
+    };
+    // Those of the tunnel's own table, which nobody else writes.
+    let missing = |client: &Client<'_>, count: usize| {
+        let shown = client.namespace().ip(&["-4", "route", "show", "table", "all", "dev", TUN]);
+        let shown: HashSet<&str> = shown.lines().filter_map(|line| line.split(' ').next()).collect();
+        networks(count).into_iter().filter(|net| !shown.contains(net.as_str())).count()
+    };
+    push(&gateway, 200);
+    must(gateway.check());
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    assert_eq!(missing(&client, 200), 0);
+
+    push(&gateway, 1_024);
+    must(gateway.ask(&["reload"]));
+    eventually("all networks lead into the tunnel", 60 * SECOND, || {
+        (missing(&client, 1_024) == 0).then_some(())
+    });
+    assert!(ping(client.namespace(), CAMPUS_V4.into(), 56, SECOND));
+
+    push(&gateway, MAX_ROUTES);
+    let message = format!("at most {MAX_ROUTES} are taken");
+    for output in [gateway.check(), gateway.ask(&["reload"])] {
+        assert!(!output.status.success() && text(&output).contains(&message), "{}", text(&output));
+    }
+    assert_eq!(missing(&client, 1_024), 0, "nothing has changed");
+
+    // At the login, too.
+    push(&gateway, 1_024);
+    drop(client);
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    assert_eq!(missing(&client, 1_024), 0);
 }
 
 #[test]

@@ -23,9 +23,7 @@ fn a_gateway_goes_on() {
     switch_off(&lab.gateway);
     let mut gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");
-    let mut check = gateway.vpnd(&["check"]);
-    check.arg(gateway.config());
-    let checked = process::run(check);
+    let checked = gateway.check();
     let text = process::text(&checked);
     assert!(checked.status.success() && text.contains("warning: IPv6 is switched off"), "{text}");
 

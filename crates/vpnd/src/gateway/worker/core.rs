@@ -425,8 +425,9 @@ impl CoreTask {
             deadline,
         };
         // The effects include the refusal.
-        if self.gateway.login(now(), connection, who, offer, secret).is_err() {
-            self.registry.abandon(admission.session);
+        match self.gateway.login(now(), connection, who, offer, secret) {
+            Ok(_) => self.log_routes_left_out(admission.session),
+            Err(_) => self.registry.abandon(admission.session),
         }
     }
 }

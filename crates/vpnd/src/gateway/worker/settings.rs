@@ -46,25 +46,20 @@ pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile, pools: &Po
 
 /// Network settings that are pushed to clients.
 fn network(config: &ServerConfig, push: &Push, own: &Pools) -> Network {
-    // The tunnel's own network always leads into the tunnel: without these routes, packets for other clients would leave in
-    // clear by the client's default route.
-    // That goes for a protocol version of which these clients have no address, too: they refuse its packets by the same routes.
-    let pools = config.tunnel.pools().filter(|pool| !push.routes.contains(pool));
     Network {
         ipv4: None,
         ipv6: None,
         gateway_ipv4: config.tunnel.gateway_v4().filter(|_| own.v4.is_some()),
         gateway_ipv6: config.tunnel.gateway_v6().filter(|_| own.v6.is_some()),
         mtu: Some(config.tunnel.mtu),
-        routes: list(pools.chain(push.routes.iter().copied()).map(AsText)),
+        routes: list(push.networks(&config.tunnel).map(AsText)),
         dns: list(push.dns.iter().map(|server| AsText(*server))),
         search: list(push.search.iter().map(|name| Text::cut(name.as_str()))),
     }
 }
 
-/// The items that fit into a message; the configuration's check warns of more.
 fn list<T, const MAX: usize>(items: impl Iterator<Item = T>) -> List<T, MAX> {
-    List::new(items.take(MAX).collect()).unwrap_or_default()
+    List::new(items.collect()).expect("a configuration with more is refused when it is read")
 }
 
 /// The protocol's timers with what is configured.

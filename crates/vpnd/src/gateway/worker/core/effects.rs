@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use tokio::sync::mpsc::error::TrySendError;
-use vpnd_proto::control::{Code, Explanation, Message, Refused};
+use vpnd_proto::control::{Code, Explanation, Message, ROUTES_IN_MESSAGE, Refused};
 use vpnd_proto::gateway::{Addresses, Effect};
 use vpnd_proto::session::{ConnectionId, SessionId};
 
@@ -60,6 +60,20 @@ impl CoreTask {
         }
     }
 
+    /// Logs that a client gets fewer routes than its profile has, because it can't take more.
+    pub(super) fn log_routes_left_out(&self, session: SessionId) {
+        let left_out = self.gateway.routes_left_out(session);
+        if left_out > 0
+            && let Some(status) = self.gateway.session(session)
+        {
+            tracing::warn!(
+                user = %status.user, left_out, given = ROUTES_IN_MESSAGE,
+                "an old client can't take all routes of its profile: the rest of them does not lead into its tunnel; have it \
+                 updated, or put neighbouring networks together"
+            );
+        }
+    }
+
     /// Delivers a message to its connection, unless the session that it announces could not be made durable.
     fn deliver(&mut self, connection: ConnectionId, message: Outgoing, failed: &HashSet<SessionId>) {
         let message = match message {
@@ -67,7 +81,14 @@ impl CoreTask {
                 Message::Established(established) if failed.contains(&established.session) => {
                     Outgoing::Message(Box::new(not_stored()))
                 }
-                message => Outgoing::Message(Box::new(message)),
+                message => {
+                    if let (Message::Update(_), Some(session)) =
+                        (&message, self.gateway.session_of(connection))
+                    {
+                        self.log_routes_left_out(session);
+                    }
+                    Outgoing::Message(Box::new(message))
+                }
             },
             Outgoing::Close(code) => {
                 // Its task may have ended by itself, or ends without an outbox.
