@@ -40,6 +40,10 @@ pub enum Request {
     },
     /// Let clients in again.
     CancelDrain,
+    /// End the sessions of the users whom this source shows no more.
+    ConfirmAbsences {
+        source: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,6 +59,8 @@ pub enum Response {
     Upgraded(String),
     /// To [`Request::Drain`] and [`Request::CancelDrain`].
     Done,
+    /// To [`Request::ConfirmAbsences`]: how many users these are.
+    Confirmed(u64),
     /// The request was refused or failed, and why.
     Error(String),
 }
@@ -71,6 +77,9 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Lets nobody in any more, asks clients to use another gateway, and closes those that are left after `within`.
     fn drain(&self, within: Option<Duration>) -> impl Future<Output = Result<(), String>> + Send;
+
+    /// Takes the users whom this source shows no more for gone; how many there are.
+    fn confirm_absences(&self, source: String) -> impl Future<Output = Result<u64, String>> + Send;
 
     /// Lets clients in again.
     fn cancel_drain(&self) -> impl Future<Output = Result<(), String>> + Send;

@@ -7,6 +7,7 @@ mod audit;
 mod backup;
 mod drain;
 mod policy;
+mod source;
 mod user;
 
 use std::os::fd::RawFd;
@@ -26,6 +27,7 @@ pub use audit::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 pub use backup::{BackupArgs, RestoreArgs};
 pub use drain::DrainArgs;
 pub use policy::{PolicyCommand, PolicyTestArgs};
+pub use source::{SourceCommand, SourceConfirmArgs};
 pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
 
 /// Default path of the gateway's configuration.
@@ -64,6 +66,9 @@ pub enum Command {
     /// Ask who may reach what by a gateway's configuration
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// Look after the directories and RADIUS servers that know users
+    #[command(subcommand)]
+    Source(SourceCommand),
     /// Ask who had an address, and export what the gateway has recorded. Each question is recorded, too
     #[command(subcommand)]
     Audit(AuditCommand),

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin_store::Confined;
-use vpnd::cli::{Cli, Command, PolicyCommand};
+use vpnd::cli::{Cli, Command, PolicyCommand, SourceCommand};
 use vpnd::client::parent as client;
 use vpnd::clock::wall_s;
 use vpnd::commands::admin::{self, CommandError};
@@ -79,6 +79,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             let passes = policy::test(&args, &Confined, &mut std::io::stdout())?;
             return Ok(ExitCode::from(u8::from(!passes)));
         }
+        Command::Source(SourceCommand::Confirm(args)) => admin::confirm_absences(&args, &Confined)?,
         Command::Audit(command) => {
             let answered = audit::run(&command, &Confined, wall_s(), &mut std::io::stdout())?;
             return Ok(ExitCode::from(u8::from(!answered)));

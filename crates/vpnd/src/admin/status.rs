@@ -119,6 +119,9 @@ pub struct Source {
     /// Present if its sessions are accounted for.
     #[serde(default)]
     pub accounting: Option<Accounting>,
+    /// Users with sessions whom it shows no more: so many at once that their sessions go on until `vpnd source confirm`.
+    #[serde(default)]
+    pub missing: u64,
 }
 
 /// Records of accounting, since the start or the last upgrade.

@@ -52,6 +52,13 @@ impl Handler for Fake {
         Ok(())
     }
 
+    async fn confirm_absences(&self, source: String) -> Result<u64, String> {
+        let status = self.status.lock().unwrap();
+        let status = status.as_ref().map_err(|error| error.clone())?;
+        let source = status.sources.iter().find(|listed| listed.name == source);
+        source.map(|source| source.missing).ok_or_else(|| "there is no such source".to_owned())
+    }
+
     async fn upgrade(&self) -> Result<String, String> {
         Ok("vpnd 9 goes on".to_owned())
     }
@@ -114,17 +121,28 @@ pub(crate) fn status() -> Status {
             Pool { pool: "10.86.0.0/16".to_owned(), taken: 2, total: 65_533 },
             Pool { pool: "fd00::/64".to_owned(), taken: 1, total: 1 << 20 },
         ],
-        sources: vec![
-            Source { name: "campus".to_owned(), up: Some(false), last_answer_s: Some(75), accounting: None },
-            Source {
-                name: "guests".to_owned(),
-                up: None,
-                last_answer_s: None,
-                accounting: Some(Accounting { sent: 41, lost: 2, waiting: 1 }),
-            },
-        ],
+        sources: sources(),
         sessions: vec![ann(), bob()],
     }
+}
+
+fn sources() -> Vec<Source> {
+    vec![
+        Source {
+            name: "campus".to_owned(),
+            up: Some(false),
+            last_answer_s: Some(75),
+            accounting: None,
+            missing: 12,
+        },
+        Source {
+            name: "guests".to_owned(),
+            up: None,
+            last_answer_s: None,
+            accounting: Some(Accounting { sent: 41, lost: 2, waiting: 1 }),
+            missing: 0,
+        },
+    ]
 }
 
 fn ann() -> Session {

@@ -1,4 +1,4 @@
-//! `vpnd status`, `vpnd kick`, `vpnd drain`, `vpnd reload` and `vpnd server --upgrade`.
+//! `vpnd status`, `vpnd kick`, `vpnd drain`, `vpnd reload`, `vpnd source confirm` and `vpnd server --upgrade`.
 
 pub mod client;
 pub mod drain;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::admin::Status;
 use crate::admin_store::{Opening, Stores};
 use crate::audit::AuditEntry;
-use crate::cli::{AdminArgs, DEFAULT_CONFIG, KickArgs, ServerArgs, StatusArgs};
+use crate::cli::{AdminArgs, DEFAULT_CONFIG, KickArgs, ServerArgs, SourceConfirmArgs, StatusArgs};
 use crate::clock::wall_s;
 use crate::config::{ConfigError, ServerConfig};
 use client::{Client, ClientError};
@@ -36,6 +36,8 @@ pub enum CommandError {
     NoSuchSession(String),
     #[error("several sessions have ids that begin with {0:?}: give more digits")]
     Ambiguous(String),
+    #[error("the source {0:?} shows all users who have sessions: there is nothing to confirm")]
+    NobodyMissing(String),
     #[error("can't write the result: {0}")]
     Output(#[from] io::Error),
     #[error("that time has passed already")]
@@ -80,6 +82,20 @@ pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
         1 => Ok(write_all(&mut io::stdout(), "1 session ended\n")?),
         n => Ok(write_all(&mut io::stdout(), &format!("{n} sessions ended\n"))?),
     }
+}
+
+/// Has a running gateway end the sessions of users whom a source no longer shows, and prints how many users these are.
+///
+/// # Errors
+/// [`CommandError`], also if the source shows all of them.
+pub fn confirm_absences(args: &SourceConfirmArgs, stores: &dyn Stores) -> Result<(), CommandError> {
+    let users = Client::connect(&socket(&args.admin)?)?.confirm_absences(&args.name)?;
+    if users == 0 {
+        return Err(CommandError::NobodyMissing(args.name.clone()));
+    }
+    record(stores, &args.admin.config, &args.admin.socket, "absences-confirmed", &args.name);
+    let text = format!("the sessions of {users} users end now, unless the source shows them after all\n");
+    Ok(write_all(&mut io::stdout(), &text)?)
 }
 
 /// Has a running gateway read its configuration again and prints what has changed.

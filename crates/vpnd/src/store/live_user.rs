@@ -1,6 +1,6 @@
 //! A user of another source who has sessions.
 
-use super::UserId;
+use super::{User, UserId};
 
 /// What it takes to ask the source about such a user again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,4 +8,19 @@ pub struct LiveUser {
     pub id: UserId,
     pub name: String,
     pub subject: String,
+    /// Whether the user was in any group when the source showed the user last.
+    pub has_groups: bool,
+}
+
+impl LiveUser {
+    /// The same user as the store has it.
+    #[must_use]
+    pub fn of(user: &User) -> Self {
+        Self {
+            id: user.id,
+            name: user.name.clone(),
+            subject: user.subject.clone(),
+            has_groups: !user.groups.is_empty(),
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Users of a directory or a RADIUS server: real clients, a real slapd or FreeRADIUS in the gateway's box, and what happens when parts of that go away.
 
+mod absences;
 mod accounting;
 mod dynamic_authorization;
 mod rate;

@@ -120,6 +120,17 @@ impl Client {
         self.done(&Request::CancelDrain)
     }
 
+    /// Takes the users whom this source shows no more for gone; returns how many there are.
+    ///
+    /// # Errors
+    /// [`ClientError`]
+    pub fn confirm_absences(&mut self, source: &str) -> Result<u64, ClientError> {
+        match self.request(&Request::ConfirmAbsences { source: source.to_owned() })? {
+            Response::Confirmed(users) => Ok(users),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     fn done(&mut self, request: &Request) -> Result<(), ClientError> {
         match self.request(request)? {
             Response::Done => Ok(()),
@@ -165,6 +176,7 @@ impl Client {
             Response::Reloaded(_) => "a report of changes",
             Response::Upgraded(_) => "a report of an upgrade",
             Response::Done => "that it is done",
+            Response::Confirmed(_) => "a number of users",
             Response::Error(_) => "an error",
         };
         self.invalid_response(format!("it answered with {kind}"))

@@ -153,7 +153,11 @@ fn source(source: &Source, counters: &Counters) -> String {
     let accounting = source.accounting.map_or_else(String::new, |Accounting { sent, lost, waiting }| {
         format!("; accounting: sent {sent}, waiting {waiting}, lost {lost}")
     });
-    format!("source {}: {state}, answered {answers}, failed {failures}{accounting}", source.name)
+    let missing = match source.missing {
+        0 => String::new(),
+        users => format!("; NO LONGER SHOWS {users} USERS with sessions, which go on: see 'vpnd doctor'"),
+    };
+    format!("source {}: {state}, answered {answers}, failed {failures}{accounting}{missing}", source.name)
 }
 
 fn steering(steering: Steering) -> &'static str {
@@ -410,7 +414,7 @@ certificate: good for 21d 23h
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
 pool 10.86.0.0/16: 2 of 65533 addresses taken
 pool fd00::/64: 1 of 1048576 addresses taken
-source campus: NO ANSWER for 1m 15s, answered 12, failed 3
+source campus: NO ANSWER for 1m 15s, answered 12, failed 3; NO LONGER SHOWS 12 USERS with sessions, which go on: see 'vpnd doctor'
 source guests: not asked yet, answered 0, failed 0; accounting: sent 41, waiting 1, lost 2
 logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8

@@ -2,7 +2,7 @@
 
 use super::{Finding, plural};
 use crate::admin::Status;
-use crate::admin::status::Counters;
+use crate::admin::status::{Counters, Source};
 use crate::certificate::order::{Outcome, wanted};
 use crate::certificate::{self, Leaf};
 use crate::clock::wall_s;
@@ -44,7 +44,24 @@ pub(super) fn running(config: &ServerConfig) -> Running {
     findings.push(protections(&status));
     findings.extend(certificate_in_use(&status));
     findings.extend(audit(&status));
+    findings.extend(missing_users(&status));
     Running { status: Some(Box::new(status)), findings }
+}
+
+/// Sources that no longer show many of their users.
+fn missing_users(status: &Status) -> Vec<Finding> {
+    let alarms = status.sources.iter().filter(|source| source.missing > 0);
+    let finding = |source: &Source| {
+        let Source { name, missing, .. } = source;
+        let found = format!(
+            "the source {name} no longer shows {missing} users who have sessions: too many at once to be believed, so these go on"
+        );
+        let advice = format!(
+            "look at the directory: its base, the rights of the gateway's account, its replicas. If the users have left: vpnd source confirm {name}"
+        );
+        Finding::problem("identity.missing", found, advice)
+    };
+    alarms.map(finding).collect()
 }
 
 fn version(status: &Status) -> Finding {

@@ -8,6 +8,7 @@
 //! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
 //! devices, never on whether a user exists. This module must not know of connections or sessions.
 
+mod absences;
 mod cause;
 mod credentials;
 mod dynamic;
@@ -35,7 +36,7 @@ use crate::clock::now;
 use crate::config::{AccessProfiles, Tunnel};
 use crate::factor::{Factors, Requirement};
 use crate::gateway::auth::access::Access;
-use crate::gateway::messages::auth::SourceHealth;
+use crate::gateway::messages::auth::{AuthReply, SourceHealth};
 use crate::password::{Hasher, NoMemory, Password};
 use crate::store::{
     CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User, UserId,
@@ -378,6 +379,12 @@ impl Authenticator {
     /// How the sources besides the store answer.
     pub(crate) fn source_health(&self) -> Vec<SourceHealth> {
         self.external.health(now())
+    }
+
+    /// Takes all whom this source shows no more for gone: how many users with sessions these are, if there is such a source.
+    pub(crate) fn confirm_absences(&self, source: &str) -> AuthReply {
+        let source = self.external.sources.iter().find(|listed| listed.source.name == source);
+        AuthReply::AbsencesConfirmed(source.map(|source| source.absences().confirm() as u64))
     }
 
     /// Logs how many lines about refusals were left out since the last call.

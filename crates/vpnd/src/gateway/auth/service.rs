@@ -211,6 +211,7 @@ impl Service {
             AuthRequest::Revocations(seen) => self.revocations(seen),
             AuthRequest::Status => self.status().map(AuthReply::Status),
             AuthRequest::Traffic(used) => return self.account(used),
+            AuthRequest::ConfirmAbsences(source) => Ok(self.authenticator.confirm_absences(&source)),
         };
         answered.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
     }

@@ -78,6 +78,9 @@ pub(crate) enum AuthRequest {
     /// The traffic of the sessions that the last [`AuthReply::TrafficWanted`] has named.
     #[n(7)]
     Traffic(#[n(0)] Vec<SessionTraffic>),
+    /// An administrator says that the users whom this source shows no more have gone.
+    #[n(8)]
+    ConfirmAbsences(#[n(0)] SourceName),
 }
 
 /// Credentials that a client has presented.
@@ -272,6 +275,9 @@ pub(crate) enum AuthReply {
     /// To [`AuthRequest::Traffic`]: the traffic of these is to be accounted for now, [`MAX_WRITES`] at most.
     #[n(21)]
     TrafficWanted(#[n(0)] Vec<ByteArray<16>>),
+    /// To [`AuthRequest::ConfirmAbsences`]: how many users these are; `None` if there is no such source.
+    #[n(31)]
+    AbsencesConfirmed(#[n(0)] Option<u64>),
 }
 
 /// A demand of a server, for a person.
@@ -346,6 +352,9 @@ pub(crate) struct SourceHealth {
     /// `None` if its sessions are not accounted for.
     #[n(5)]
     pub(crate) accounting: Option<AccountingHealth>,
+    /// Users with sessions whom it shows no more: so many that they are taken for a fault of the source.
+    #[n(6)]
+    pub(crate) missing: u64,
 }
 
 /// What became of the records of a source's sessions.

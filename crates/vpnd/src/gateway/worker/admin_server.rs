@@ -153,6 +153,11 @@ async fn handle<H: Handler>(handler: &H, request: Request, timeouts: Timeouts) -
                 let drained = handler.drain(within_s.map(Duration::from_secs)).await;
                 drained.map(|()| Response::Done)
             }
+            Request::ConfirmAbsences { source } => {
+                let confirmed = handler.confirm_absences(source.clone()).await;
+                info!(source, ?confirmed, "an administrator confirms that users are gone");
+                confirmed.map(Response::Confirmed)
+            }
             Request::CancelDrain => handler.cancel_drain().await.map(|()| Response::Done),
         }
     };

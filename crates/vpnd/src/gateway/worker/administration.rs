@@ -20,7 +20,7 @@ use crate::clock::{now, wall_s};
 use crate::config;
 use crate::gateway::messages::Configuration;
 use crate::gateway::messages::auth::{
-    AccountingHealth, AuditHealth, AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth,
+    AccountingHealth, AuditHealth, AuthReply, AuthRequest, AuthStatus, PoolUsage, SourceHealth, SourceName,
 };
 use crate::gateway::worker::auth_client::AuthClient;
 use crate::gateway::worker::connection::Logins;
@@ -160,6 +160,7 @@ impl From<SourceHealth> for Source {
                 lost,
                 waiting,
             }),
+            missing: health.missing,
         }
     }
 }
@@ -231,6 +232,15 @@ impl Handler for Administration {
 
     async fn drain(&self, within: Option<Duration>) -> Result<(), String> {
         self.core.drain(DrainRequest::Begin { within }).await.map_err(|error| error.to_string())
+    }
+
+    async fn confirm_absences(&self, source: String) -> Result<u64, String> {
+        let unknown = || format!("there is no source {source:?}: 'vpnd status' lists them");
+        let name = SourceName::new(source.clone()).map_err(|_| unknown())?;
+        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::ConfirmAbsences(name))).await {
+            Ok(Ok(AuthReply::AbsencesConfirmed(users))) => users.ok_or_else(unknown),
+            _ => Err("the auth process gave no answer; try again".to_owned()),
+        }
     }
 
     async fn cancel_drain(&self) -> Result<(), String> {

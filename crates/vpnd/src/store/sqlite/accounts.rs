@@ -57,10 +57,17 @@ pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
 
 /// The users of this source who have sessions.
 pub(super) fn with_sessions(c: &Connection, source: &str) -> rusqlite::Result<Vec<LiveUser>> {
-    let sql = "SELECT id, name, subject FROM users u
+    let sql =
+        "SELECT id, name, subject, EXISTS (SELECT 1 FROM memberships m WHERE m.user_id = u.id) AS has_groups
+               FROM users u
                WHERE source = ? AND EXISTS (SELECT 1 FROM sessions s WHERE s.user_id = u.id)";
     let live = |row: &Row<'_>| {
-        Ok(LiveUser { id: UserId(bytes(row, "id")?), name: row.get("name")?, subject: row.get("subject")? })
+        Ok(LiveUser {
+            id: UserId(bytes(row, "id")?),
+            name: row.get("name")?,
+            subject: row.get("subject")?,
+            has_groups: row.get("has_groups")?,
+        })
     };
     c.prepare_cached(sql)?.query_map([source], live)?.collect()
 }

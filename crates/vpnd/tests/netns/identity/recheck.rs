@@ -85,7 +85,7 @@ fn rounds_of_rechecks_find_each_change_and_leave_all_others_alone() {
     await_profiles(&mut gateway, people, &format!("{} more moved", rest.len()), expected);
 }
 
-fn name(number: usize) -> String {
+pub(super) fn name(number: usize) -> String {
     format!("p{number}")
 }
 
@@ -121,7 +121,7 @@ fn set_up(gateway: &Gateway<'_>, slapd: &Slapd) {
     );
 }
 
-fn set_source(gateway: &Gateway<'_>, key: &str, value: impl Into<Value>) {
+pub(super) fn set_source(gateway: &Gateway<'_>, key: &str, value: impl Into<Value>) {
     edit_toml(&gateway.config(), |table| {
         let source = table["source"][0].as_table_mut().expect("it was configured");
         source.insert(key.to_owned(), value.into());
@@ -129,7 +129,7 @@ fn set_source(gateway: &Gateway<'_>, key: &str, value: impl Into<Value>) {
 }
 
 /// Logs everybody in, some at a time.
-fn log_in_all(lab: &Lab, profile: &Path, people: usize) {
+pub(super) fn log_in_all(lab: &Lab, profile: &Path, people: usize) {
     let client = &lab.clients[0];
     client.ip_batch("route add local 203.0.113.0/24 dev lo\n");
     lab.net.ip_batch("route add 203.0.113.0/24 via 198.18.1.2\n");

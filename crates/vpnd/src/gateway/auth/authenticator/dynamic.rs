@@ -131,7 +131,7 @@ impl Authenticator {
     }
 
     fn disconnect(&self, user: &User, device: Option<DeviceId>) -> Result<(), StoreError> {
-        let live = LiveUser { id: user.id, name: user.name.clone(), subject: user.subject.clone() };
+        let live = LiveUser::of(user);
         let cause = RevocationCause::Disconnected;
         let number = match device {
             Some(device) => self.store.end_device(&live, device, wall_s())?,

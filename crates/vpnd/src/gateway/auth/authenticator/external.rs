@@ -6,13 +6,14 @@
 //! whether the password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so that its time
 //! discloses nothing of a source that is faster. Further rounds are the affair of [`super::rounds`].
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use vpnd_proto::admission::Source as Network;
 use vpnd_proto::control::{SecretText, UserName};
 use vpnd_proto::time::Time;
 
+use super::absences::Absences;
 use super::recheck::Ended;
 use super::rounds::AtSource;
 use super::turns::{Turn, Turns};
@@ -49,6 +50,7 @@ pub(super) struct ExternalSource {
     pub(super) source: Source,
     turns: Arc<Turns>,
     health: Mutex<Health>,
+    absences: Mutex<Absences>,
 }
 
 /// How a source has answered since this process began.
@@ -75,13 +77,18 @@ impl Health {
 impl ExternalSource {
     fn new(source: &Source) -> Self {
         let turns = Turns::new(source.max_logins, source.max_logins * QUEUE_FACTOR);
-        Self { source: source.clone(), turns, health: Mutex::default() }
+        Self { source: source.clone(), turns, health: Mutex::default(), absences: Mutex::default() }
     }
 
     /// Counts the reply to one request, or that there was none.
     pub(super) fn replied(&self, reply: Option<&IdpReply>, now: Time) {
         let answered = !matches!(reply, None | Some(IdpReply::Unavailable(_)));
         self.health.lock().unwrap_or_else(PoisonError::into_inner).count(answered, now);
+    }
+
+    /// The users with sessions whom it shows no more.
+    pub(super) fn absences(&self) -> MutexGuard<'_, Absences> {
+        self.absences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn health(&self, accounting: &Accounting, now: Time) -> SourceHealth {
@@ -93,6 +100,7 @@ impl ExternalSource {
             answers: health.answers,
             failures: health.failures,
             accounting: accounting.health(&self.source.name),
+            missing: self.absences().held() as u64,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Asking about users who have sessions again: are they still there, not disabled, and in which groups?
 //!
 //! Invariants: a session ends when its source refuses the user, or has given no answer for longer than it may; never because a server was
-//! slow once. A source decides about its own users alone, and the record here only about what it may: who was disabled here stays
-//! so. At most [`AT_ONCE`] requests of a source are under way, and users have their turns spread over the time between two.
+//! slow once, nor because it no longer shows many users at once, which [`super::absences`] judges. A source decides about its own users
+//! alone, and the record here only about what it may: who was disabled here stays so. At most [`AT_ONCE`] requests of a source are under way, and users have their turns spread over the time between two.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::Authenticator;
 use super::external::ExternalSource;
 use crate::clock::{now, wall_s};
 use crate::config::source::Recheck;
-use crate::gateway::messages::idp::{Identity, IdpReply, IdpRequest, SourceName, UserRecheck};
+use crate::gateway::messages::idp::{Identity, IdpReply, IdpRequest, Refusal, SourceName, UserRecheck};
 use crate::store::{ExternalUser, LiveUser, RevocationCause, StoreError, UserId};
 
 /// Requests of one source at the same time.
@@ -40,7 +40,7 @@ pub(super) struct Ended(Mutex<BTreeMap<u64, RevocationCause>>);
 
 /// When a user was confirmed last, and is to be asked about again.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+pub(super) struct Turn {
     confirmed: Time,
     due: Time,
 }
@@ -49,7 +49,12 @@ struct Turn {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Confirmed,
+    /// The source says that the user is disabled, or the record here is gone.
     Over,
+    /// The source does not show the user, or shows another entry.
+    Absent,
+    /// The source shows the user, and none of the groups that there were.
+    Groupless(Box<Identity>),
     NoAnswer,
 }
 
@@ -89,6 +94,7 @@ impl Authenticator {
                 Ok(users) => {
                     schedule(&mut turns, &users, now(), recheck.every, is_first);
                     is_first = false;
+                    source.absences().retain(|user| turns.contains_key(user));
                     self.recheck_due(&source, recheck, &mut turns, users).await;
                 }
                 Err(error) => tracing::error!(%error, "users with sessions can't be asked about again"),
@@ -103,19 +109,50 @@ impl Authenticator {
         found.unwrap_or_else(|_| Ok(Vec::new()))
     }
 
-    /// Asks about those whose turn has come.
-    async fn recheck_due(
+    /// Asks about those whose turn has come, and about all others as soon as one of them is not there: they show whether the user has
+    /// left or the source is wrong.
+    pub(super) async fn recheck_due(
         self: &Arc<Self>,
         source: &Arc<ExternalSource>,
         recheck: Recheck,
         turns: &mut HashMap<UserId, Turn>,
         users: Vec<LiveUser>,
     ) {
-        let at = now();
+        let (at, all) = (now(), users.len());
+        let is_due = |user: &LiveUser| {
+            let is_confirmed = source.absences().is_confirmed(user.id);
+            is_confirmed || turns.get(&user.id).is_some_and(|turn| turn.due <= at)
+        };
+        let (due, others): (Vec<_>, Vec<_>) = users.into_iter().partition(is_due);
+        let mut found = self.recheck_users(source, due).await;
+        if source.absences().is_news(absent(&found)) {
+            found.extend(self.recheck_users(source, others).await);
+        }
+        let gone = judge(source, &found, all, recheck.every);
+        for (user, outcome) in found {
+            let outcome = match outcome {
+                Outcome::Absent if gone.contains(&user.id) => Outcome::Over,
+                Outcome::Groupless(identity) if gone.contains(&user.id) => {
+                    self.refresh(source, &user, &identity).await
+                }
+                other => other,
+            };
+            let Some(turn) = turns.get_mut(&user.id) else { continue };
+            if let Some(cause) = turn.follows(&outcome, recheck, now()) {
+                self.end_sessions(user, cause).await;
+            }
+        }
+    }
+
+    /// Asks about these users.
+    async fn recheck_users(
+        self: &Arc<Self>,
+        source: &Arc<ExternalSource>,
+        users: Vec<LiveUser>,
+    ) -> Vec<(LiveUser, Outcome)> {
         let (permits, mut asked) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
         let round = Arc::new(Round::default());
-        let due = users.into_iter().filter(|user| turns.get(&user.id).is_some_and(|turn| turn.due <= at));
-        for user in due {
+        for user in users {
             let (this, source, permits) = (Arc::clone(self), Arc::clone(source), Arc::clone(&permits));
             let round = Arc::clone(&round);
             asked.spawn(async move {
@@ -128,27 +165,29 @@ impl Authenticator {
                 (user, outcome)
             });
         }
+        let mut found = Vec::new();
         while let Some(done) = asked.join_next().await {
-            let Ok((user, outcome)) = done else { continue };
-            let Some(turn) = turns.get_mut(&user.id) else { continue };
-            if let Some(cause) = turn.follows(&outcome, recheck, now()) {
-                self.end_sessions(user, cause).await;
-            }
+            found.extend(done.ok());
         }
+        found
     }
 
     pub(super) async fn recheck_user(self: &Arc<Self>, source: &ExternalSource, user: &LiveUser) -> Outcome {
-        let Ok(name) = UserName::new(source.source.name_of(&user.name)) else { return Outcome::Over };
+        let Ok(name) = UserName::new(source.source.name_of(&user.name)) else { return Outcome::Absent };
         let question = UserRecheck { source: SourceName::cut(&source.source.name), user: name };
         let longest = source.source.reply_timeout() + REPLY_MARGIN;
         let reply = self.external.idp.request(IdpRequest::Recheck(question), longest).await;
         source.replied(reply.as_ref(), now());
         match reply {
             Some(IdpReply::Accepted(identity)) if *identity.subject == *user.subject => {
+                if user.has_groups && identity.groups.is_empty() {
+                    return Outcome::Groupless(Box::new(identity));
+                }
                 self.refresh(source, user, &identity).await
             }
-            // Somebody else has the name now.
-            Some(IdpReply::Accepted(_) | IdpReply::Refused(_)) => Outcome::Over,
+            Some(IdpReply::Refused(Refusal::Disabled)) => Outcome::Over,
+            // With another subject, somebody else has the name now.
+            Some(IdpReply::Accepted(_) | IdpReply::Refused(_)) => Outcome::Absent,
             Some(
                 IdpReply::Unavailable(_)
                 | IdpReply::Challenge(_)
@@ -214,7 +253,9 @@ impl Round {
                 self.failures.fetch_add(1, Ordering::Relaxed);
             }
             // One entry that servers can't deliver says nothing about the others.
-            Outcome::Confirmed | Outcome::Over => self.failures.store(0, Ordering::Relaxed),
+            Outcome::Confirmed | Outcome::Over | Outcome::Absent | Outcome::Groupless(_) => {
+                self.failures.store(0, Ordering::Relaxed);
+            }
         }
     }
 
@@ -229,21 +270,63 @@ impl Turn {
     fn follows(&mut self, outcome: &Outcome, recheck: Recheck, at: Time) -> Option<RevocationCause> {
         match outcome {
             Outcome::Confirmed => {
-                *self = Self { confirmed: at, due: at + recheck.every };
+                // One that was asked about early keeps its turn: they stay spread.
+                let due = if self.due > at { self.due } else { at + recheck.every };
+                *self = Self { confirmed: at, due };
                 None
             }
             Outcome::Over => Some(RevocationCause::Source),
-            Outcome::NoAnswer if at.since(self.confirmed) < recheck.every + recheck.grace => {
+            // Whoever is absent and not gone counts as one about whom there is no answer.
+            Outcome::NoAnswer | Outcome::Absent | Outcome::Groupless(_)
+                if at.since(self.confirmed) < recheck.every + recheck.grace =>
+            {
                 self.due = at + recheck.every.min(RETRY);
                 None
             }
-            Outcome::NoAnswer => Some(RevocationCause::Unconfirmed),
+            Outcome::NoAnswer | Outcome::Absent | Outcome::Groupless(_) => Some(RevocationCause::Unconfirmed),
         }
     }
 }
 
+/// The users among those that were asked about whom, or whose groups, the source does not show.
+fn absent(found: &[(LiveUser, Outcome)]) -> impl Iterator<Item = UserId> {
+    let is_absent = |outcome: &Outcome| matches!(outcome, Outcome::Absent | Outcome::Groupless(_));
+    found.iter().filter(move |(_, outcome)| is_absent(outcome)).map(|(user, _)| user.id)
+}
+
+/// Which of the users who are missing are gone; `all` users of the source have sessions. Logs when that becomes, and is no longer, too many.
+fn judge(
+    source: &ExternalSource,
+    found: &[(LiveUser, Outcome)],
+    all: usize,
+    every: Duration,
+) -> HashSet<UserId> {
+    let name = &source.source.name;
+    let mut absences = source.absences();
+    let before = absences.held();
+    for (user, outcome) in found {
+        if matches!(outcome, Outcome::Confirmed | Outcome::Over) {
+            absences.shown(user.id);
+        }
+    }
+    let missing: HashSet<UserId> = absent(found).collect();
+    let gone = absences.judge(&missing, all, now(), every);
+    match (before, absences.held()) {
+        (0, 1..) => tracing::error!(
+            source = name,
+            missing = absences.held(),
+            users = all,
+            "the source no longer shows many users who have sessions, so these go on: look at its base, rights and \
+             replicas; if the users have left, run: vpnd source confirm {name}"
+        ),
+        (1.., 0) => tracing::info!(source = name, "the source shows its users again"),
+        _ => {}
+    }
+    gone
+}
+
 /// Gives new users their first turn and forgets those who have gone. After a start all are new, so these are spread.
-fn schedule(
+pub(super) fn schedule(
     turns: &mut HashMap<UserId, Turn>,
     users: &[LiveUser],
     at: Time,
@@ -268,7 +351,7 @@ mod tests {
         let user = |number: usize| {
             let mut id = [0; 16];
             id[..8].copy_from_slice(&number.to_le_bytes());
-            LiveUser { id: UserId(id), name: number.to_string(), subject: String::new() }
+            LiveUser { id: UserId(id), name: number.to_string(), subject: String::new(), has_groups: false }
         };
         (0..count).map(user).collect()
     }
@@ -309,9 +392,12 @@ mod tests {
         let mut turn = Turn { confirmed: at(0), due: at(100) };
         assert_eq!(turn.follows(&Outcome::NoAnswer, recheck, at(1_099)), None);
         assert_eq!(turn.due, at(1_159), "and is tried again soon");
-        assert_eq!(turn.follows(&Outcome::Confirmed, recheck, at(1_099)), None);
-        assert_eq!((turn.confirmed, turn.due), (at(1_099), at(1_199)));
-        assert_eq!(turn.follows(&Outcome::NoAnswer, recheck, at(2_199)), Some(RevocationCause::Unconfirmed));
+        assert_eq!(turn.follows(&Outcome::Confirmed, recheck, at(1_159)), None);
+        assert_eq!((turn.confirmed, turn.due), (at(1_159), at(1_259)));
+        assert_eq!(turn.follows(&Outcome::Confirmed, recheck, at(1_200)), None);
+        assert_eq!((turn.confirmed, turn.due), (at(1_200), at(1_259)), "early, and keeps its turn");
+        assert_eq!(turn.follows(&Outcome::NoAnswer, recheck, at(2_300)), Some(RevocationCause::Unconfirmed));
+        assert_eq!(turn.follows(&Outcome::Absent, recheck, at(2_300)), Some(RevocationCause::Unconfirmed));
         assert_eq!(turn.follows(&Outcome::Over, recheck, at(1_100)), Some(RevocationCause::Source));
     }
 }

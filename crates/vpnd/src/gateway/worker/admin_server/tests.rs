@@ -230,6 +230,9 @@ fn a_gateway_that_hangs_is_an_error() {
         async fn cancel_drain(&self) -> Result<(), String> {
             std::future::pending().await
         }
+        async fn confirm_absences(&self, _: String) -> Result<u64, String> {
+            std::future::pending().await
+        }
     }
     let gateway = Gateway::start_with(Hanging, |socket| {
         socket.timeouts = Timeouts { handler: Duration::from_millis(50), ..Timeouts::default() };

@@ -196,6 +196,10 @@ fn sources(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let series = answered.map(|(source, ago_s)| ([("source", source.name.as_str())], ago_s));
     let help = "Time since a source of identities answered last";
     out.gauges("source_last_answer", help, Some(Unit::Seconds), series)?;
+    let missing = status.sources.iter();
+    let series = missing.map(|source| ([("source", source.name.as_str())], source.missing));
+    let help = "Users with sessions whom a source no longer shows, so many that it is taken for its fault";
+    out.gauges("source_missing_users", help, None, series)?;
     accounting(out, status)?;
     let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {
         counts.iter().map(|(source, n)| ([("source", source.clone())], *n)).collect()
@@ -301,6 +305,7 @@ mod tests {
                 "vpnd_pool_addresses_taken gauge",
                 "vpnd_source_up gauge",
                 "vpnd_source_last_answer_seconds gauge",
+                "vpnd_source_missing_users gauge",
                 "vpnd_accounting_records_sent counter",
                 "vpnd_accounting_records_lost counter",
                 "vpnd_accounting_records_waiting gauge",
@@ -349,6 +354,8 @@ mod tests {
             "vpnd_pool_addresses_taken{pool=\"10.86.0.0/16\"} 2".to_owned(),
             "vpnd_source_up{source=\"campus\"} 0".to_owned(),
             "vpnd_source_last_answer_seconds{source=\"campus\"} 75".to_owned(),
+            "vpnd_source_missing_users{source=\"campus\"} 12".to_owned(),
+            "vpnd_source_missing_users{source=\"guests\"} 0".to_owned(),
             "vpnd_accounting_records_sent_total{source=\"guests\"} 41".to_owned(),
             "vpnd_accounting_records_lost_total{source=\"guests\"} 2".to_owned(),
             "vpnd_accounting_records_waiting{source=\"guests\"} 1".to_owned(),

@@ -1,6 +1,6 @@
 //! Logins of users of other sources than the store, with a test in the place of the idp process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -12,8 +12,11 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::*;
 use crate::audit::testing::Recorded;
 use crate::config::ServerConfig;
+use crate::config::source::Recheck;
 use crate::factor::Factors;
 use crate::gateway::auth::authenticator::Settings;
+use crate::gateway::auth::authenticator::recheck::{Turn, schedule};
+use crate::gateway::messages::auth::AuthReply;
 use crate::gateway::messages::idp::{
     AcceptAttributes, Continuation, IdpChallenge, MAX_FRAME, Numbered, Subject,
 };
@@ -22,6 +25,7 @@ use crate::privsep::channel::{self, Channel};
 use crate::store::sqlite::Sqlite;
 use crate::store::{
     LiveUser, NewUser, RevocationCause, SessionChange, SessionRecord, Store, TotpSecret, User, UserChange,
+    UserId,
 };
 
 const NOW: u64 = 1_700_000_000;
@@ -377,6 +381,8 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
         ("bob?", accepted("id-1", &[])),
         ("cat?", IdpReply::Refused(Refusal::Disabled)),
         ("dan?", IdpReply::Unavailable(Text::cut("down"))),
+        ("eve?", IdpReply::Refused(Refusal::UnknownUser)),
+        ("fay?", accepted("id-1", &[])),
     ];
     let bench = Bench::new(&replies);
     let outcome = bench.log_in("ann@uni.example", "right").await;
@@ -385,14 +391,19 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
         id: ann.id,
         name: format!("{name}@uni.example"),
         subject: subject.to_owned(),
+        has_groups: true,
     };
     let staff = Arc::clone(&bench.auth.external.sources[0]);
     let recheck = async |user: LiveUser| bench.auth.recheck_user(&staff, &user).await;
     assert_eq!(recheck(live("ann", "id-1")).await, Outcome::Confirmed);
     assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"]);
-    assert_eq!(recheck(live("bob", "id-2")).await, Outcome::Over, "the name is another's");
+    assert_eq!(recheck(live("bob", "id-2")).await, Outcome::Absent, "the name is another's");
     assert_eq!(recheck(live("cat", "id-3")).await, Outcome::Over);
     assert_eq!(recheck(live("dan", "id-4")).await, Outcome::NoAnswer);
+    assert_eq!(recheck(live("eve", "id-5")).await, Outcome::Absent);
+    let groupless = recheck(live("fay", "id-1")).await;
+    assert!(matches!(groupless, Outcome::Groupless(_)), "{groupless:?}");
+    assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"], "not taken over yet");
     let number = bench.store.end_sessions(&live("ann", "id-1"), RevocationCause::Source, NOW).unwrap();
     let stored = bench.store.revocations_since(number - 1).unwrap().remove(0);
     assert_eq!(
@@ -402,11 +413,88 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
     );
 }
 
+/// Users `p0` to `p11` with a session each, of whom alone `p0` is due, and these replies about them.
+async fn crowd(about: impl Fn(usize) -> IdpReply) -> (Bench, HashMap<UserId, Turn>) {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let names: Vec<String> =
+        (0..12).flat_map(|number| [format!("p{number}"), format!("p{number}?")]).collect();
+    let reply = |at: usize| {
+        if at.is_multiple_of(2) { accepted(&format!("id-{}", at / 2), &["staff"]) } else { about(at / 2) }
+    };
+    let replies: Vec<(&str, IdpReply)> =
+        names.iter().enumerate().map(|(at, name)| (name.as_str(), reply(at))).collect();
+    let bench = Bench::new(&replies);
+    let mut turns = HashMap::new();
+    for number in 0..12 {
+        let outcome = bench.log_in(&format!("p{number}@uni.example"), "right").await;
+        let LoginOutcome::Granted(user) = outcome else { panic!("{outcome:?}") };
+        assert!(bench.begins_as(SessionId([number; 16]), &user));
+        let live: Vec<_> = bench.live();
+        schedule(&mut turns, &live, now(), if number == 0 { Duration::ZERO } else { HOUR }, false);
+    }
+    bench.asked.lock().unwrap().clear();
+    (bench, turns)
+}
+
+#[tokio::test]
+async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_confirmed() {
+    let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
+    // One of them is disabled: that the directory says, so nothing keeps it.
+    let about = |number| match number {
+        7 => IdpReply::Refused(Refusal::Disabled),
+        8 => accepted("id-8", &["staff"]),
+        9 => accepted("id-9", &[]),
+        _ => IdpReply::Refused(Refusal::UnknownUser),
+    };
+    let (bench, mut turns) = crowd(about).await;
+    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    let missing = || bench.auth.source_health()[0].missing;
+    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    assert_eq!(bench.asked.lock().unwrap().len(), 12, "one who is not there has all asked about");
+    assert_eq!((bench.live().len(), missing()), (11, 10));
+    assert!(!bench.live().iter().any(|user| user.name == "p7@uni.example"), "disabled is disabled");
+    assert_eq!(bench.store.user("p9@uni.example").unwrap().unwrap().groups, ["staff"]);
+
+    let confirm = |source| match bench.auth.confirm_absences(source) {
+        AuthReply::AbsencesConfirmed(users) => users,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((confirm("nowhere"), confirm("staff")), (None, Some(10)));
+    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    let left: Vec<String> = bench.live().into_iter().map(|user| user.name).collect();
+    assert_eq!((left, missing()), (vec!["p8@uni.example".to_owned(), "p9@uni.example".to_owned()], 0));
+    assert!(bench.store.user("p9@uni.example").unwrap().unwrap().groups.is_empty());
+}
+
+#[tokio::test]
+async fn one_user_who_is_not_there_has_left() {
+    let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
+    let about = |number: usize| match number {
+        0 => IdpReply::Refused(Refusal::UnknownUser),
+        other => accepted(&format!("id-{other}"), &["staff"]),
+    };
+    let (bench, mut turns) = crowd(about).await;
+    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    assert_eq!((bench.live().len(), bench.auth.source_health()[0].missing), (11, 0));
+}
+
 impl Bench {
+    /// The users of `staff` who have sessions.
+    fn live(&self) -> Vec<LiveUser> {
+        let mut live = self.store.users_with_sessions("staff").unwrap();
+        live.sort_by(|a, b| a.name.cmp(&b.name));
+        live
+    }
+
     /// A session of this user, as of a login that was granted to them as they are here; whether the store takes it.
     fn begins(&self, user: &User) -> bool {
+        self.begins_as(SessionId([7; 16]), user)
+    }
+
+    fn begins_as(&self, id: SessionId, user: &User) -> bool {
         let record = SessionRecord {
-            id: SessionId([7; 16]),
+            id,
             user: user.id,
             device: DEVICE,
             epoch: 1,
@@ -442,7 +530,7 @@ async fn whoever_is_disabled_while_the_source_is_asked_stays_out() {
     assert!(has_session());
 
     // The source confirms the user, after the record here was disabled.
-    let live = LiveUser { id: user.id, name: user.name.clone(), subject: user.subject.clone() };
+    let live = LiveUser::of(&user);
     let (this, asked) = (Arc::clone(&bench), live.clone());
     let recheck = tokio::spawn(async move {
         let staff = Arc::clone(&this.auth.external.sources[0]);
