@@ -13,6 +13,7 @@ pub mod clock;
 pub mod conntrack;
 pub mod dns;
 pub mod lock;
+mod netfilter;
 pub mod netlink;
 pub mod nft;
 pub mod process;

@@ -7,6 +7,7 @@
 
 mod acme;
 mod certificate;
+mod firewall;
 mod idp;
 pub(crate) mod listeners;
 mod machine;
@@ -221,6 +222,7 @@ impl Gateway {
                         break Err(error);
                     }
                 }
+                () = self.machine.disturbed() => self.machine.put_back().await,
                 event = self.orders.event() => {
                     if let Err(error) = self.handle_order(event).await {
                         break Err(error);

@@ -12,12 +12,10 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, netlink, send, socket_with};
+use rustix::net::{SendFlags, SocketFlags, send};
 
-/// Headers of netlink and of netfilter's messages.
-const HEADER: usize = 16;
-const NETFILTER_HEADER: usize = 4;
-const ATTRIBUTE_HEADER: usize = 4;
+use super::netfilter::{self, HEADER, NETFILTER_HEADER, attributes, messages};
+
 /// Netlink's own messages.
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -35,8 +33,6 @@ const ADDRESSES: u16 = 1;
 const SOURCE_V4: u16 = 1;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
-/// Flags in the type of an attribute.
-const FLAGS: u16 = 0xc000;
 /// Limit for the kernel to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than any part of a list has.
@@ -66,8 +62,7 @@ pub fn forget_addresses(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
 
 /// Forgets each flow whose attributes are meant.
 fn forget_all(is_meant: impl Fn(&[u8]) -> bool) -> io::Result<usize> {
-    let socket =
-        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::NETFILTER))?;
+    let socket = netfilter::socket(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     let mut forgotten = 0;
     for _ in 0..ROUNDS {
@@ -170,36 +165,6 @@ fn acknowledged(body: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The messages of a datagram: type and body.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
-        let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-        let body = bytes.get(HEADER..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, body))
-    })
-}
-
-struct Attribute<'a> {
-    kind: u16,
-    value: &'a [u8],
-    /// With its header, padded.
-    whole: &'a [u8],
-}
-
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = Attribute<'_>> {
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?));
-        let kind = u16::from_ne_bytes(bytes.get(2..4)?.try_into().ok()?) & !FLAGS;
-        let value = bytes.get(ATTRIBUTE_HEADER..length)?;
-        let padded = length.next_multiple_of(4).min(bytes.len());
-        let whole = bytes.get(..padded)?;
-        bytes = bytes.get(padded..)?;
-        Some(Attribute { kind, value, whole })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
@@ -213,14 +178,9 @@ mod tests {
     }
 
     fn flows_of(network: &str) -> usize {
-        let socket = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            Some(netlink::NETFILTER),
-        );
+        let socket = netfilter::socket(SocketFlags::empty()).unwrap();
         let network = network.parse().unwrap();
-        flows(&socket.unwrap(), &|flow: &[u8]| began_in(flow, network) == Some(true)).unwrap().len()
+        flows(&socket, &|flow: &[u8]| began_in(flow, network) == Some(true)).unwrap().len()
     }
 
     #[test]

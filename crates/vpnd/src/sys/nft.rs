@@ -17,8 +17,12 @@ use crate::port_blocks::PortBlocks;
 use crate::sys::tool::{NFT, ToolError};
 
 mod guard;
+mod listing;
+mod watch;
 
 pub use guard::{GuardRules, MarkMatch, Returning};
+pub use listing::Listing;
+pub use watch::TableWatch;
 
 /// Which way packets of clients leave the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +99,9 @@ pub enum NftError {
     BadName(String),
     #[error("the firewall rules of vpnd can't be set: {0}")]
     Tool(#[from] ToolError),
+    /// The program's output is no list of rules.
+    #[error("'nft -j list table' has no list of rules; is nftables without support for JSON?")]
+    Listing,
 }
 
 impl GatewayRules {
@@ -106,9 +113,26 @@ impl GatewayRules {
         self.script()?.run().await
     }
 
+    /// Puts the rules in force in a table that is made again, without what others have added to the one that was there.
+    ///
+    /// # Errors
+    /// [`NftError`]; nothing has changed then.
+    pub async fn apply_to_new_table(&self) -> Result<(), NftError> {
+        let Script { table, text } = self.script()?;
+        run(&(remove_script(&table) + &text)).await
+    }
+
     /// Removes the table; does nothing if there is none.
     pub async fn remove(&self) -> Result<(), NftError> {
         run(&remove_script(&table_name(&self.tunnel)?)).await
+    }
+
+    /// Name of the table.
+    ///
+    /// # Errors
+    /// [`NftError::BadName`].
+    pub fn table(&self) -> Result<String, NftError> {
+        table_name(&self.tunnel)
     }
 
     /// Whether the table in force records that vpnd has switched on forwarding of IPv4 and of IPv6.

@@ -6,6 +6,8 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::client::{Client, TUN, cleanup};
 use crate::gateway::{Gateway, INNER_V4, INNER_V6, Login, edit_toml, must, strings};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
@@ -106,6 +108,12 @@ fn without_rules(namespace: &Namespace, table: &str) {
     namespace.nft(&format!("delete table inet {table}\n"));
 }
 
+/// Removes the gateway's rules and keeps it from putting them back: its parent stands still.
+fn without_gateways_rules(lab: &Lab, gateway: &mut Gateway<'_>) {
+    gateway.process().signal(Signal::STOP);
+    without_rules(&lab.gateway, "vpnd_vpnd0");
+}
+
 fn installed<'l>(lab: &'l Lab, mode: &str) -> Gateway<'l> {
     let gateway = Gateway::init(lab);
     gateway.configure("nat.mode", mode);
@@ -156,7 +164,7 @@ fn a_gateway_makes_its_machine_no_router_for_others() {
         assert_eq!(through_the_gateway(&lab, [false; 4]), [false; 4], "{how}");
         assert_eq!(under_inner_addresses(&lab, false), [false; 3], "{how}");
     }
-    without_rules(&lab.gateway, "vpnd_vpnd0");
+    without_gateways_rules(&lab, &mut gateway);
     assert_eq!(through_the_gateway(&lab, [true; 4]), [true; 4], "without its rules it is a router");
     assert_eq!(under_inner_addresses(&lab, true), [true; 3], "and believes everybody");
 }
@@ -244,7 +252,7 @@ fn nobody_outside_reaches_addresses_of_the_tunnel() {
         let reached: Vec<_> =
             into_the_tunnel(&lab, &one, false).into_iter().filter(|(_, arrived)| *arrived).collect();
         assert!(reached.is_empty(), "in mode {mode}: {reached:?}");
-        without_rules(&lab.gateway, "vpnd_vpnd0");
+        without_gateways_rules(&lab, &mut gateway);
         let stopped: Vec<_> =
             into_the_tunnel(&lab, &one, true).into_iter().filter(|(_, arrived)| !*arrived).collect();
         assert!(stopped.is_empty(), "without rules, in mode {mode}: {stopped:?}");

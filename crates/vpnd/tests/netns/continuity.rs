@@ -11,11 +11,11 @@ use rustix::process::Signal;
 use crate::border::arrives;
 use crate::cleanup::look_at;
 use crate::client::Client;
-use crate::gateway::{Gateway, must};
+use crate::gateway::Gateway;
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab};
 use crate::namespace::Namespace;
 use crate::process;
-use crate::traffic::{ping, ping_until};
+use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// A conversation may stand still while its client finds the gateway again.
@@ -165,15 +165,4 @@ fn ctrl_c_gives_the_machine_back_and_a_running_gateway_is_left_alone() {
     let status = gateway.process().wait(10 * SECOND);
     assert!(status.success(), "{status}");
     assert_eq!(look_at(&lab, &lab.gateway), before);
-}
-
-/// A reload changes the firewall as configured, and restores it after a flush of all tables.
-#[test]
-fn a_reload_puts_the_firewall_as_configured() {
-    let Some(lab) = Lab::new(1) else { return };
-    let (gateway, one) = connected_behind_nat(&lab);
-    lab.gateway.nft("flush ruleset\n");
-    assert!(!ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND / 2), "nothing translates any more");
-    must(gateway.ask(&["reload"]));
-    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
 }

@@ -32,6 +32,7 @@ mod doctor;
 mod drain;
 mod factors;
 mod families;
+mod firewall;
 mod flood;
 mod foreign;
 mod forged_journal;

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
+use tokio::time::Instant;
 
+use super::firewall::Firewall;
 use crate::config::{NatMode, ServerConfig};
 use crate::journal::{self, ChangeId, Journal, JournalDirectory, JournalError, RecoveryOutcome};
 use crate::sys::change::{Change, LAST_RESORT_METRIC};
@@ -23,15 +25,18 @@ use crate::sys::tun::Tun;
 /// Time for the worker of a killed gateway to end.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval of looks at what no report is needed for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The machine, and how to take back what was changed.
 pub(super) struct Machine {
     netlink: Netlink,
     journal: Journal,
-    /// The firewall table in force.
-    rules: Option<(ChangeId, GatewayRules)>,
+    firewall: Option<Firewall>,
     /// Whether an earlier gateway has left something in force.
     is_successor: bool,
+    /// When it is looked at although no change was reported.
+    next_look: Instant,
 }
 
 impl Machine {
@@ -52,7 +57,7 @@ impl Machine {
         }
         let journal = Journal::create_kept(&directory, &keeper(config))?;
         let is_successor = !journal.in_force().is_empty();
-        Ok(Self { netlink, journal, rules: None, is_successor })
+        Ok(Self { netlink, journal, firewall: None, is_successor, next_look: Instant::now() + LOOK_INTERVAL })
     }
 
     /// Gives the device its addresses and lets packets through to the campus, as configured.
@@ -90,17 +95,15 @@ impl Machine {
         }
         let rules = rules(config, &interface, &forwarding);
         // Before anything is forwarded, it is clear what may be.
-        let (id, before) = match left.firewall {
-            Some((id, before)) => {
-                self.journal.replace(&self.netlink, id, Change::Firewall(rules.clone())).await?;
-                (id, before.blocks)
-            }
-            None => (self.journal.apply(&self.netlink, Change::Firewall(rules.clone())).await?, None),
+        let (earlier, blocks) = match left.firewall {
+            Some((id, before)) => (Some(id), before.blocks),
+            None => (None, None),
         };
-        if before != rules.blocks {
-            end_flows(&rules);
+        let firewall = Firewall::apply(&mut self.journal, &self.netlink, earlier, rules).await?;
+        if blocks != firewall.rules().blocks {
+            end_flows(firewall.rules());
         }
-        self.rules = Some((id, rules));
+        self.firewall = Some(firewall);
         for change in planned {
             self.apply(Change::Sysctl(change)).await?;
         }
@@ -121,17 +124,37 @@ impl Machine {
     /// Applies the firewall rules of a configuration that was read again. Device, pools and NAT stay as they are
     /// until a restart.
     pub(super) async fn reconfigure(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
-        let Some((id, now)) = &mut self.rules else { return Ok(()) };
+        let Some(firewall) = &mut self.firewall else { return Ok(()) };
+        let now = firewall.rules();
         let rules = GatewayRules {
             inbound: !now.masquerade && config.policy.campus_to_client,
             campus: config.profiles.routes(),
             services: services(config),
             ..now.clone()
         };
-        // Also if it is the same: somebody may have flushed all tables.
-        self.journal.replace(&self.netlink, *id, Change::Firewall(rules.clone())).await?;
-        *now = rules;
-        Ok(())
+        Ok(firewall.replace(&mut self.journal, &self.netlink, rules).await?)
+    }
+
+    /// Waits until another program may have changed what this gateway has set up. Safe to cancel.
+    pub(super) async fn disturbed(&mut self) {
+        let firewall = async {
+            match &mut self.firewall {
+                Some(firewall) => firewall.disturbed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = firewall => {}
+            () = tokio::time::sleep_until(self.next_look) => {}
+        }
+    }
+
+    /// Puts back what another program has changed.
+    pub(super) async fn put_back(&mut self) {
+        self.next_look = Instant::now() + LOOK_INTERVAL;
+        if let Some(firewall) = &mut self.firewall {
+            firewall.check(&self.journal, &self.netlink).await;
+        }
     }
 
     /// Sorts out what an earlier gateway has left: what goes on, and what is taken back.
@@ -223,9 +246,9 @@ fn end_flows(rules: &GatewayRules) {
 /// # Errors
 /// If the gateway runs, or not all could be taken back.
 pub(super) async fn tear_down(config: &ServerConfig) -> anyhow::Result<()> {
-    let deadline = tokio::time::Instant::now() + WORKER_END_TIMEOUT;
+    let deadline = Instant::now() + WORKER_END_TIMEOUT;
     while UnixStream::connect(&config.admin.socket).is_ok() {
-        if tokio::time::Instant::now() < deadline {
+        if Instant::now() < deadline {
             tokio::time::sleep(POLL_INTERVAL).await;
             continue;
         }
