@@ -66,6 +66,21 @@ pub(crate) fn steady_s() -> u64 {
     origin().steady_s(now())
 }
 
+/// Both, as arguments: seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clocks {
+    /// Wall clock: one-time codes, the audit file.
+    pub(crate) wall: fn() -> u64,
+    /// Clock that nobody can set: sessions, leases, grants.
+    pub(crate) steady: fn() -> u64,
+}
+
+impl Default for Clocks {
+    fn default() -> Self {
+        Self { wall: wall_s, steady: steady_s }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -12,6 +12,7 @@ mod revocation_cause;
 mod session_record;
 pub mod sqlite;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -384,7 +385,7 @@ pub trait Store: Send + Sync {
     /// Ends all sessions of a user, which is a revocation; its number. The user may log in again.
     fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<u64, StoreError>;
     /// Ends the session of a device of this user, which is a revocation; its number. The user may log in again, and others may have the device's
-    /// addresses a minute later.
+    /// addresses once it has ended.
     fn end_device(&self, user: &LiveUser, device: DeviceId, now_s: u64) -> Result<u64, StoreError>;
     /// Changes what a user is besides the password. A change of groups is a revocation that ends no session.
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError>;
@@ -392,7 +393,7 @@ pub trait Store: Send + Sync {
     fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError>;
     /// The devices of a user.
     fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError>;
-    /// Removes a device of the user: its sessions end, which is a revocation, and others may have its addresses a minute later.
+    /// Removes a device of the user: its sessions end, which is a revocation, and others may have its addresses once they have.
     /// `false` if the user has no such device.
     fn remove_device(&self, name: &str, device: DeviceId, now_s: u64) -> Result<bool, StoreError>;
     /// Makes a revocation for each user whose time is over and who has none yet; returns their number. Cheap if there are none.
@@ -427,6 +428,8 @@ pub trait Store: Send + Sync {
     fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
     /// A session has a new epoch and new token hashes: `false` if it is gone.
     fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError>;
+    /// The sessions with live leases that the store does not have.
+    fn orphaned(&self, now_s: u64) -> Result<HashSet<SessionId>, StoreError>;
     /// Forgets a session and lets its leases go.
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError>;
 

@@ -17,14 +17,14 @@ use anyhow::{Context as _, anyhow, bail};
 
 use crate::audit::recorder::{LiveSessions, Policy, Recorder};
 use crate::audit::{self, AuditEntry, AuditFile, Event, SessionStart};
-use crate::clock::steady_s;
+use crate::clock::{Clocks, steady_s};
 use crate::config::ServerConfig;
 use crate::gateway::auth::access::Access;
 use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::authenticator::external::{self, External};
 use crate::gateway::auth::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::gateway::auth::idp_client::IdpClient;
-use crate::gateway::auth::service::{Clocks, Service};
+use crate::gateway::auth::service::Service;
 use crate::gateway::messages;
 use crate::gateway::messages::{AuthLaunch, FromAuth, ToAuth};
 use crate::gateway::signing::{self, SigningError};
@@ -102,16 +102,21 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let service = Arc::new(service.with_audit(audit.clone()));
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
+    if started.launch.message.is_start == Some(true) {
+        let service = Arc::clone(&service);
+        tokio::task::spawn_blocking(move || service.begin()).await??;
+    }
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::spawn(back_up(sqlite));
     tokio::spawn(Arc::clone(&service).follow_sources());
+    tokio::spawn(Arc::clone(&service).end_leftover(config.timeouts.idle_timeout));
     tokio::spawn(report_log(Arc::clone(&service)));
     tokio::spawn(Arc::clone(&accounting).deliver());
     let is_stopped = AtomicBool::new(false);
     let ended = tokio::select! {
         // That its channel ends is what this process waits for.
-        ended = follow_parent(&parent, &keys, &idp, &access, &audit, &is_stopped) => ended,
-        ended = service.run(worker) => match ended {
+        ended = follow_parent(&parent, &keys, &idp, &access, &service, &audit, &is_stopped) => ended,
+        ended = Arc::clone(&service).run(worker) => match ended {
             Ok(()) => without_worker(&parent, &is_stopped).await,
             Err(error) => Err(error).context("the worker has sent what no worker sends"),
         },
@@ -182,6 +187,7 @@ async fn follow_parent(
     keys: &signing::Keys,
     idp: &IdpClient,
     access: &Access,
+    service: &Arc<Service>,
     audit: &Recorder,
     is_stopped: &AtomicBool,
 ) -> anyhow::Result<()> {
@@ -197,6 +203,8 @@ async fn follow_parent(
                 let config = configuration.parse()?;
                 audit.set_policy(config.audit);
                 access.replace(config.profiles);
+                let service = Arc::clone(service);
+                tokio::task::spawn_blocking(move || service.end_misfits()).await?;
                 parent.send(&FromAuth::ConfigurationTaken, &[]).await?;
             }
             _ => bail!("the parent has sent another number of descriptors than belong to a message"),

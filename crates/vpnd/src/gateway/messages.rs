@@ -206,7 +206,7 @@ pub(crate) enum FromWorker {
     #[n(7)]
     HandoverFailed(#[n(0)] String),
     /// Inner addresses, [`MAX_RELEASED`] at most, whose sessions are over: have the kernel forget their connections. Answered by
-    /// [`ToWorker::Forgotten`], also if that failed.
+    /// [`ToWorker::Forgotten`] once it has, or if it can't at all.
     #[n(8)]
     Released(#[n(0)] Vec<IpAddr>),
 }

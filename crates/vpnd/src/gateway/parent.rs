@@ -254,7 +254,7 @@ impl Gateway {
         match message? {
             FromWorker::ReadConfiguration => self.reconfigure_for_worker().await,
             FromWorker::Upgrade => self.upgrade_for_worker().await,
-            FromWorker::Released(addresses) => self.releases.begin(addresses).await,
+            FromWorker::Released(addresses) => self.releases.begin(addresses),
             FromWorker::Failed(why) => Err(ChildError::Failed(why)),
             // Only within an upgrade.
             FromWorker::HandedOver | FromWorker::HandoverFailed(_) => {

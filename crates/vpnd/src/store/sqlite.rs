@@ -12,6 +12,7 @@ mod sessions;
 mod transfer;
 mod users;
 
+use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -435,6 +436,10 @@ impl Store for Sqlite {
 
     fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError> {
         self.change(|t| sessions::set_tokens(t, id, tokens, epoch).map(Ok))
+    }
+
+    fn orphaned(&self, now_s: u64) -> Result<HashSet<SessionId>, StoreError> {
+        self.read(|c| sessions::orphaned(c, now_s))
     }
 
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError> {

@@ -44,7 +44,7 @@ const ROUNDS: usize = 5;
 /// are treated as those of a new one.
 ///
 /// # Errors
-/// If the kernel has no ctnetlink, or refuses.
+/// If the kernel refuses; of kind [`io::ErrorKind::Unsupported`] if it has no ctnetlink.
 pub fn forget(network: Ipv4Net) -> io::Result<usize> {
     forget_all(|flow| began_in(flow, network) == Some(true))
 }
@@ -62,11 +62,13 @@ pub fn forget_addresses(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
 
 /// Forgets each flow whose attributes are meant.
 fn forget_all(is_meant: impl Fn(&[u8]) -> bool) -> io::Result<usize> {
-    let socket = netfilter::socket(SocketFlags::empty())?;
+    let socket = netfilter::socket(SocketFlags::empty())
+        .map_err(|error| without_ctnetlink(error, Errno::PROTONOSUPPORT))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_TIMEOUT))?;
     let mut forgotten = 0;
     for _ in 0..ROUNDS {
-        let flows = flows(&socket, &is_meant)?;
+        // A subsystem that the kernel does not have is an invalid argument.
+        let flows = flows(&socket, &is_meant).map_err(|error| without_ctnetlink(error, Errno::INVAL))?;
         if flows.is_empty() {
             return Ok(forgotten);
         }
@@ -80,6 +82,14 @@ fn forget_all(is_meant: impl Fn(&[u8]) -> bool) -> io::Result<usize> {
         }
     }
     Ok(forgotten)
+}
+
+/// This error, marked as such if it has the code of a kernel without ctnetlink.
+fn without_ctnetlink(error: io::Error, code: Errno) -> io::Error {
+    match Errno::from_io_error(&error) {
+        Some(errno) if errno == code => io::Error::new(io::ErrorKind::Unsupported, error),
+        _ => error,
+    }
 }
 
 /// For each flow that is meant, what the kernel finds it again by.

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use vpnd_proto::control::{Code, Message};
+use vpnd_proto::control::{Code, Message, encode};
 
 use crate::access_profiles;
 use crate::client::Client;
@@ -121,6 +121,22 @@ fn fill_the_pool(lab: &Lab, user: &Login) {
 
 #[test]
 fn the_next_one_with_an_address_gets_nothing_that_was_for_the_one_before() {
+    nothing_reaches_the_next_one(|gateway| {
+        must(process::run(gateway.user(&["disable", "ann"])));
+        eventually("ann is out", SOON, || session_of(gateway, "ann").is_none().then_some(()));
+    });
+}
+
+#[test]
+fn nor_if_that_one_left_while_no_gateway_ran() {
+    nothing_reaches_the_next_one(|gateway| {
+        gateway.terminate();
+        must(process::run(gateway.user(&["disable", "ann"])));
+        gateway.start();
+    });
+}
+
+fn nothing_reaches_the_next_one(ann_leaves: impl FnOnce(&mut Gateway<'_>)) {
     let Some(lab) = laboratory(2) else { return };
     let mut gateway = Gateway::init(&lab);
     let [ann, bob, eve] = ["ann", "bob", "eve"].map(|name| gateway.add_user(name));
@@ -134,8 +150,7 @@ fn the_next_one_with_an_address_gets_nothing_that_was_for_the_one_before() {
     let campus = lab.campus.within(|| UdpSocket::bind((CAMPUS_V4, PORT))).unwrap();
     await_known(&lab, one.namespace(), inner, CAMPUS_V4.into());
     fill_the_pool(&lab, &eve);
-    must(process::run(gateway.user(&["disable", "ann"])));
-    eventually("ann is out", SOON, || session_of(&gateway, "ann").is_none().then_some(()));
+    ann_leaves(&mut gateway);
     drop(one);
     let two = Client::connect(&lab, 2, &bob);
     assert_eq!(two.v4(), inner, "there is no other");
@@ -153,4 +168,38 @@ fn the_next_one_with_an_address_gets_nothing_that_was_for_the_one_before() {
         received.send_to(b"one", (CAMPUS_V4, PORT)).unwrap();
         arrives().then_some(())
     });
+}
+
+/// Sessions that come and go as fast as they can take nothing from one that ends meanwhile.
+#[test]
+fn a_loop_of_logins_keeps_no_connection_of_others_alive() {
+    const USERS: [&str; 5] = ["eve", "eva", "evi", "evo", "ewa"];
+    const LOGINS_OF_EACH: u8 = 7;
+    let Some(lab) = laboratory(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("nat.mode", "nftables");
+    let ann = gateway.add_user("ann");
+    let others = USERS.map(|name| gateway.add_user(name));
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    await_known(&lab, client.namespace(), client.v4(), CAMPUS_V4.into());
+    in_her_box(&lab, async || {
+        for seed in 1..=LOGINS_OF_EACH {
+            for (user, login) in USERS.into_iter().zip(&others) {
+                let speaker = Speaker::new(&login.profile, seed);
+                let from = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
+                for (from, key) in from.into_iter().zip([[seed; 32], [seed + 100; 32]]) {
+                    let speaker = speaker.at(from, key);
+                    let mut line = speaker.dial().await;
+                    let login = speaker.login(&line, user);
+                    let answer = line.ask(&login).await;
+                    assert!(matches!(answer, Ok(Message::Established(_))), "{user}, {seed}: {answer:?}");
+                    line.send.write_all(&encode(&Message::Bye)).await.unwrap();
+                    line.gone().await;
+                }
+            }
+        }
+    });
+    must(process::run(gateway.user(&["disable", "ann"])));
+    eventually("ann's connections are forgotten", SOON, || (!is_known(&lab, client.v4())).then_some(()));
 }

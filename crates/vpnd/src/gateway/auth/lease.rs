@@ -32,6 +32,14 @@ pub(super) enum LeaseError {
     Store(#[from] StoreError),
 }
 
+/// The addresses that a session got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Acquired {
+    pub(super) addresses: Addresses,
+    /// Whether the device had them before, and no other device since.
+    pub(super) are_own: bool,
+}
+
 /// The addresses of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
@@ -50,7 +58,7 @@ impl Pools {
         session: SessionId,
         now_s: u64,
         until_s: u64,
-    ) -> Result<Addresses, LeaseError> {
+    ) -> Result<Acquired, LeaseError> {
         if self.iter().next().is_none() {
             return Err(LeaseError::NoPool);
         }
@@ -63,7 +71,9 @@ impl Pools {
                 return Err(error);
             }
         };
-        Ok(Addresses { v4: v4.and_then(as_v4), v6: v6.and_then(as_v6) })
+        let are_own = [v4, v6].into_iter().flatten().all(|(_, is_own)| is_own);
+        let [v4, v6] = [v4, v6].map(|acquired| acquired.map(|(address, _)| address));
+        Ok(Acquired { addresses: Addresses { v4: v4.and_then(as_v4), v6: v6.and_then(as_v6) }, are_own })
     }
 }
 
@@ -85,6 +95,7 @@ pub(super) fn usage(pools: &[Pools], store: &dyn Store, now_s: u64) -> Result<Ve
 }
 
 impl Pool {
+    /// An address, and whether it is the owner's from before.
     fn acquire(
         &self,
         store: &dyn Store,
@@ -92,7 +103,7 @@ impl Pool {
         session: SessionId,
         now_s: u64,
         until_s: u64,
-    ) -> Result<IpAddr, LeaseError> {
+    ) -> Result<(IpAddr, bool), LeaseError> {
         let (family, size) = (self.family(), self.size());
         let exhausted = || LeaseError::Exhausted { pool: self.to_string(), size };
         if size == 0 {
@@ -103,21 +114,21 @@ impl Pool {
             && self.contains(before.address)
             && claim(before.address)?
         {
-            return Ok(before.address);
+            return Ok((before.address, true));
         }
         // Nearly all new owners find a place here, whatever the number of leases.
         let start = preferred(owner) % size;
         for i in 0..PROBES.min(size) {
             let address = self.address((start + i) % size);
             if store.lease_on(address)?.is_none() && claim(address)? {
-                return Ok(address);
+                return Ok((address, false));
             }
         }
         for _ in 0..RACES {
             let leases = store.leases(family)?;
             let Some(address) = self.choose(&leases, now_s) else { break };
             if claim(address)? {
-                return Ok(address);
+                return Ok((address, false));
             }
         }
         Err(exhausted())

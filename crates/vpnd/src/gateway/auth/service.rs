@@ -4,6 +4,7 @@
 //! user's id; a session is kept only for the user who was let in for it, once.
 
 mod commit;
+mod leftover;
 mod recording;
 
 use std::collections::{HashMap, HashSet};
@@ -21,11 +22,11 @@ use commit::write;
 use super::authenticator::{self, Authenticated, Authenticator, LoginOutcome};
 use crate::audit::SessionStart;
 use crate::audit::recorder::Recorder;
-use crate::clock::{steady_s, wall_s};
+use crate::clock::Clocks;
 use crate::factor::Factors;
 use crate::gateway::auth::access::Access;
 use crate::gateway::auth::accounting::Accounting;
-use crate::gateway::auth::lease::{self, Addresses, LeaseError};
+use crate::gateway::auth::lease::{self, Acquired, Addresses, LeaseError};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, AuthStatus, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
     MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
@@ -45,21 +46,6 @@ const GRANT_LIFETIME_S: u64 = 120;
 /// Requests under way besides those that wait for a password check.
 const OTHER_REQUESTS: usize = 64;
 
-/// The clocks, in seconds since 1970.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clocks {
-    /// Wall clock: one-time codes, the audit file.
-    pub(crate) wall: fn() -> u64,
-    /// Clock that nobody can set: sessions, leases, grants.
-    pub(crate) steady: fn() -> u64,
-}
-
-impl Default for Clocks {
-    fn default() -> Self {
-        Self { wall: wall_s, steady: steady_s }
-    }
-}
-
 /// Answers the worker.
 pub(crate) struct Service {
     store: Arc<dyn Store>,
@@ -71,6 +57,8 @@ pub(crate) struct Service {
     audit: Option<Recorder>,
     /// Why sessions end, until they are over in the store.
     reasons: Mutex<HashMap<SessionId, &'static str>>,
+    /// Sessions of the process before whose clients have not attached yet.
+    absent: Mutex<HashSet<SessionId>>,
 }
 
 /// A session that may be kept.
@@ -106,6 +94,7 @@ impl Service {
             clocks,
             audit: None,
             reasons: Mutex::default(),
+            absent: Mutex::default(),
         }
     }
 
@@ -240,11 +229,11 @@ impl Service {
             Ok(account) => account,
             Err(reason) => return AuthReply::Failed(reason),
         };
-        if let (Ok(leased), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
-            (grant.start.ipv4, grant.start.ipv6) = (leased.v4, leased.v6);
+        if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
+            (grant.start.ipv4, grant.start.ipv6) = (addresses.v4, addresses.v6);
         }
         match leased {
-            Ok(leased) => {
+            Ok(Acquired { addresses: leased, are_own }) => {
                 self.accounting().granted(session, user, device, leased);
                 AuthReply::Granted(Granted {
                     account,
@@ -254,6 +243,7 @@ impl Service {
                     expires_s,
                     factors,
                     profile: profile.name.as_deref().map(ProfileName::cut),
+                    own_addresses: are_own,
                 })
             }
             Err(error @ (LeaseError::Exhausted { .. } | LeaseError::NoPool)) => {
@@ -277,7 +267,17 @@ impl Service {
         room
     }
 
+    /// The session, to which a client attaches that was not there since the gateway started.
     fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
+        let Some((session, user)) = self.usable(id)? else { return Ok(None) };
+        let Leased { ipv4: v4, ipv6: v6 } = session.addresses;
+        self.accounting().restored(id, &user, Addresses { v4, v6 });
+        self.absent().remove(&id);
+        Ok(Some(session))
+    }
+
+    /// The session and its user, if a client may attach to it.
+    fn usable(&self, id: SessionId) -> Result<Option<(StoredSession, User)>, StoreError> {
         let now_s = (self.clocks.steady)();
         let store = self.store.as_ref();
         let Some(record) = store.session(id, now_s)? else { return Ok(None) };
@@ -314,10 +314,7 @@ impl Service {
         let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
             && profile.pools().fit(addresses.ipv4, addresses.ipv6);
         let Ok(account) = account(&user) else { return Ok(None) };
-        if usable {
-            self.accounting().restored(id, &user, Addresses { v4: addresses.ipv4, v6: addresses.ipv6 });
-        }
-        Ok(usable.then(|| StoredSession {
+        let session = StoredSession {
             account,
             device: ByteArray::from(record.device.0),
             addresses,
@@ -326,7 +323,8 @@ impl Service {
             started_s,
             factors: record.factors,
             expires_s: record.expires_s.min(latest_end_s(now_s, profile.session_lifetime)),
-        }))
+        };
+        Ok(usable.then_some((session, user)))
     }
 
     /// Does all writes, in one step if that is possible.

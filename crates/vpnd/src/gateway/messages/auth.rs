@@ -409,6 +409,9 @@ pub(crate) struct Granted {
     pub(crate) profile: Option<ProfileName>,
     #[n(6)]
     pub(crate) factors: Factors,
+    /// Whether the device had the addresses before, and no other device since.
+    #[n(7)]
+    pub(crate) own_addresses: bool,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]

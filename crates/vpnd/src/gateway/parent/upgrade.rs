@@ -134,11 +134,8 @@ impl Gateway {
                     return Ok(Err(anyhow!(failure.map_or(why, |error| error.to_string()))));
                 }
                 FromWorker::ReadConfiguration => self.reconfigure_for_worker().await?,
-                FromWorker::Released(addresses) => {
-                    self.releases.begin(addresses).await?;
-                    self.releases.done().await;
-                    self.worker.send(&ToWorker::Forgotten, &[]).await?;
-                }
+                // Confirmed after the hand-over, to the successor if that is the worker by then: it asks for all of them again.
+                FromWorker::Released(addresses) => self.releases.begin(addresses)?,
                 FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
                 FromWorker::Upgrade => return Err(ChildError::Unexpected(ChildRole::Worker)),
             }

@@ -8,12 +8,13 @@
 
 mod access;
 mod accounting;
+mod announce;
 pub(crate) mod drain;
 mod effects;
 mod ended;
 mod snapshot;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -32,6 +33,7 @@ use crate::gateway::worker::handover::{HandoverError, Successor};
 use crate::gateway::worker::registry::{AdmittedSession, Registry};
 use crate::revocation_list::{CertificateNumber, RevocationList};
 use crate::shard::Shards;
+use announce::Held;
 use drain::{DrainRequest, Draining};
 pub(crate) use ended::Ended;
 pub(crate) use snapshot::CoreSnapshot;
@@ -162,6 +164,9 @@ impl Core {
             registry,
             revoked,
             connections: HashMap::new(),
+            begun: HashSet::new(),
+            held: HashMap::new(),
+            unready: Vec::new(),
             ended: Ended::default(),
             addresses_due: now(),
             draining: None,
@@ -234,6 +239,11 @@ struct CoreTask {
     /// Certificates revoked by the clients' authority. TLS refuses them, too, but a connection may have begun before.
     revoked: RevocationList,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
+    /// Sessions of logins whose clients have not been told.
+    begun: HashSet<SessionId>,
+    held: HashMap<ConnectionId, Held>,
+    /// Sessions that could not begin, and are to end.
+    unready: Vec<SessionId>,
     ended: Ended,
     addresses_due: Time,
     draining: Option<Draining>,
@@ -250,14 +260,17 @@ impl CoreTask {
         // Those of an earlier process, which had other settings.
         self.registry.set_deadlines(&mut self.gateway);
         self.end_unfit();
+        let releases = self.registry.releases().clone();
         while open {
-            let due = self.gateway.poll_timeout().map(|(at, _)| at.since(now()));
+            let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
+            let due = timeout.into_iter().chain(self.held_until()).min().map(|at| at.since(now()));
             tokio::select! {
                 request = requests.recv() => open = self.handle(request).await,
                 Some(event) = events.recv() => self.gateway.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.gateway.handle_timeout(now());
                 }
+                () = releases.progress() => {}
                 _ = activity.tick() => {
                     self.collect_activity().await;
                     self.go_on_draining();
@@ -281,6 +294,7 @@ impl CoreTask {
             if self.handed_over {
                 return;
             }
+            self.deliver_held();
             self.carry_out().await;
         }
         self.gateway.shutdown();
@@ -307,6 +321,7 @@ impl CoreTask {
             CoreRequest::Message { connection, message } => self.handle_message(connection, &message).await,
             CoreRequest::Lost(connection) => {
                 self.connections.remove(&connection);
+                self.held.remove(&connection);
                 self.gateway.connection_lost(connection);
             }
             CoreRequest::End { which, code, text, reply } => {
@@ -424,9 +439,12 @@ impl CoreTask {
             addresses: admission.addresses,
             deadline,
         };
-        // The effects include the refusal.
         match self.gateway.login(now(), connection, who, offer, secret) {
-            Ok(_) => self.log_routes_left_out(admission.session),
+            Ok(session) => {
+                self.begun.insert(session);
+                self.log_routes_left_out(session);
+            }
+            // The effects include the refusal.
             Err(_) => self.registry.abandon(admission.session),
         }
     }

@@ -9,6 +9,7 @@
 //! opens nothing before it receives that; afterwards the old one never does again. So no counter is used by both. Keys go from
 //! one worker to the other and to nobody else; the frames that hold them are erased.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
 use crate::admin::status::Counters;
 use crate::clock::now;
 use crate::factor::Factors;
+use crate::gateway::messages::MAX_RELEASED;
 use crate::gateway::messages::auth::SourceName;
 use crate::gateway::worker::registry::{Member, Registry, Span};
 use crate::privsep::channel::{Channel, ChannelError};
@@ -51,7 +53,12 @@ pub(crate) enum FromPredecessor {
         counters: Option<Box<Counters>>,
     },
     #[n(1)]
-    Sessions(#[n(0)] Vec<TransferredSession>),
+    Sessions(
+        #[n(0)] Vec<TransferredSession>,
+        /// Addresses of ended sessions, which the kernel has to forget yet; absent from earlier versions.
+        #[n(1)]
+        Option<Vec<IpAddr>>,
+    ),
     #[n(2)]
     End,
     /// The sessions are the successor's now.
@@ -166,12 +173,14 @@ impl Successor {
                 factors,
             }
         });
+        let mut released = registry.releases().pending().into_iter();
         loop {
             let batch: Vec<_> = sessions.by_ref().take(BATCH).collect();
-            if batch.is_empty() {
+            let addresses: Vec<_> = released.by_ref().take(MAX_RELEASED).collect();
+            if batch.is_empty() && addresses.is_empty() {
                 break;
             }
-            self.0.send(&FromPredecessor::Sessions(batch), &[]).await?;
+            self.0.send(&FromPredecessor::Sessions(batch, Some(addresses)), &[]).await?;
         }
         self.0.send(&FromPredecessor::End, &[]).await?;
         match self.0.receive::<FromSuccessor>().await?.ok_or(HandoverError::Gone)?.alone()? {
@@ -232,7 +241,8 @@ impl Predecessor {
         let mut count = 0;
         loop {
             match self.receive().await? {
-                FromPredecessor::Sessions(sessions) => {
+                FromPredecessor::Sessions(sessions, released) => {
+                    registry.releases().add(released.into_iter().flatten().collect());
                     count += sessions.len();
                     for TransferredSession { session, groups, certificate, source, span, factors } in sessions
                     {
@@ -332,7 +342,7 @@ mod tests {
             let (predecessor, _, _) = Predecessor::receive_devices(new).await.unwrap();
             assert_eq!(predecessor.revocations, 7);
             let other_side = async {
-                old.send(&FromPredecessor::Sessions(Vec::new()), &[]).await.unwrap();
+                old.send(&FromPredecessor::Sessions(Vec::new(), None), &[]).await.unwrap();
                 old.send(&FromPredecessor::End, &[]).await.unwrap();
                 let ready = old.receive::<FromSuccessor>().await.unwrap().unwrap().message;
                 assert!(matches!(ready, FromSuccessor::Ready { .. }));

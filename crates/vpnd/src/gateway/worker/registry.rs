@@ -57,6 +57,8 @@ pub(crate) struct AdmittedSession {
     pub(crate) addresses: Addresses,
     pub(crate) span: Span,
     pub(crate) factors: Factors,
+    /// Whether the device had the addresses before, and no other device since.
+    pub(crate) own_addresses: bool,
 }
 
 impl From<Granted> for AdmittedSession {
@@ -67,6 +69,7 @@ impl From<Granted> for AdmittedSession {
             addresses: granted.addresses.into(),
             span: Span { started_s: granted.started_s, expires_s: granted.expires_s },
             factors: granted.factors,
+            own_addresses: granted.own_addresses,
         }
     }
 }
@@ -122,6 +125,11 @@ impl Span {
 }
 
 impl Member {
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let Addresses { ipv4, ipv6 } = self.addresses;
+        ipv4.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6))
+    }
+
     fn new(account: Account, addresses: Addresses, factors: Factors, span: Span) -> Self {
         let Account { name: user, groups, source } = account;
         Self { user, source, groups: groups.into(), addresses, factors, span: Some(span) }
@@ -187,6 +195,10 @@ impl Registry {
     ) -> (Principal, SessionLimits, Time) {
         let AdmittedSession { account, addresses, factors, span, .. } = admission;
         let member = Member::new(account.clone(), *addresses, *factors, *span);
+        if !admission.own_addresses {
+            // Whatever the kernel knows of them is of a holder before, who may have left while no gateway ran.
+            self.releases.add(member.addresses().collect());
+        }
         let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
         let (principal, limits) = self.add(admission.session, member);
         (principal, limits, deadline(end_s))
@@ -386,16 +398,20 @@ impl Registry {
         if over.is_empty() {
             return;
         }
-        for Member { addresses, .. } in self.known.values() {
-            addresses.ipv4.map(|address| over.remove(&address.into()));
-            addresses.ipv6.map(|address| over.remove(&address.into()));
+        for address in self.known.values().flat_map(Member::addresses) {
+            over.remove(&address);
         }
         self.releases.add(over);
     }
 
-    /// Waits until these addresses have nothing left of sessions before.
-    pub(crate) async fn released(&self, addresses: &[IpAddr]) {
-        self.releases.released(addresses).await;
+    /// Whether the addresses of the session, if it is there, have nothing left of sessions before.
+    pub(crate) fn is_released(&self, session: SessionId) -> bool {
+        self.known.get(&session).is_none_or(|member| self.releases.are_released(member.addresses()))
+    }
+
+    /// The addresses of sessions that are over.
+    pub(crate) fn releases(&self) -> &Releases {
+        &self.releases
     }
 
     /// The sessions are in the store alone: whoever attaches to one is looked up there.

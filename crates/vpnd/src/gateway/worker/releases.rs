@@ -1,20 +1,16 @@
 //! Inner addresses whose sessions are over, until the parent has had the kernel forget their connections.
 //!
-//! INVARIANT: a session whose address is among them is announced to its client only when it is not any more, or the parent takes
-//! too long: its client sends nothing before, so what it gets is its own.
+//! INVARIANT: a session whose address is among them is announced to its client only when it is not any more: its client sends nothing
+//! before, so what it gets is its own. Nothing takes an address out but the parent's confirmation.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::administration::Administration;
 use crate::gateway::messages::MAX_RELEASED;
-
-/// Limit for a new session to wait; all others wait with it.
-const PARENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The addresses, for the control plane and for the task that has the parent release them.
 #[derive(Clone, Default)]
@@ -34,12 +30,6 @@ struct State {
     under_way: BTreeSet<IpAddr>,
 }
 
-impl State {
-    fn is_released(&self, addresses: &[IpAddr]) -> bool {
-        !addresses.iter().any(|address| self.waiting.contains(address) || self.under_way.contains(address))
-    }
-}
-
 impl Releases {
     /// By a parent that takes such requests or, being of an earlier version, does not: then nothing is released or waited for.
     pub(super) fn by_parent(takes: Option<bool>) -> Self {
@@ -54,21 +44,26 @@ impl Releases {
         }
     }
 
-    /// Waits until these addresses are released.
-    pub(crate) async fn released(&self, addresses: &[IpAddr]) {
-        let Some(shared) = &self.0 else { return };
-        let wait = async {
-            loop {
-                let next = shared.released.notified();
-                if shared.state().is_released(addresses) {
-                    return;
-                }
-                next.await;
-            }
-        };
-        if tokio::time::timeout(PARENT_TIMEOUT, wait).await.is_err() {
-            tracing::warn!("a session begins before the kernel has forgotten connections of its address");
+    /// Whether none of these addresses waits for its release.
+    pub(crate) fn are_released(&self, mut addresses: impl Iterator<Item = IpAddr>) -> bool {
+        let Some(shared) = &self.0 else { return true };
+        let state = shared.state();
+        !addresses.any(|address| state.waiting.contains(&address) || state.under_way.contains(&address))
+    }
+
+    /// Returns when addresses were released since it last did. For one task.
+    pub(crate) async fn progress(&self) {
+        match &self.0 {
+            Some(shared) => shared.released.notified().await,
+            None => std::future::pending().await,
         }
+    }
+
+    /// The addresses that wait for their release, for the process that takes the sessions over.
+    pub(crate) fn pending(&self) -> Vec<IpAddr> {
+        let Some(shared) = &self.0 else { return Vec::new() };
+        let state = shared.state();
+        state.waiting.union(&state.under_way).copied().collect()
     }
 
     /// Has the parent release what is added, for ever.
@@ -85,7 +80,7 @@ impl Releases {
                 return;
             }
             shared.state().under_way.clear();
-            shared.released.notify_waiters();
+            shared.released.notify_one();
         }
     }
 }
@@ -112,26 +107,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_session_waits_for_its_address_and_no_other() {
+    async fn an_address_waits_until_the_parent_has_confirmed_its_release() {
         let releases = Releases::by_parent(Some(true));
-        let addresses: Vec<IpAddr> = ["10.86.0.7", "10.86.0.8"].map(|text| text.parse().unwrap()).into();
-        releases.add(addresses[..1].iter().copied().collect());
-        let limit = PARENT_TIMEOUT / 20;
-        assert!(tokio::time::timeout(limit, releases.released(&addresses)).await.is_err());
-        assert!(tokio::time::timeout(limit, releases.released(&addresses[1..])).await.is_ok());
+        let [ended, other]: [IpAddr; 2] = ["10.86.0.7", "10.86.0.8"].map(|text| text.parse().unwrap());
+        releases.add(BTreeSet::from([ended]));
+        assert!(!releases.are_released([ended, other].into_iter()));
+        assert!(releases.are_released([other].into_iter()));
         let shared = releases.0.as_ref().unwrap();
-        assert_eq!(shared.state().take_some(), addresses[..1]);
-        assert!(tokio::time::timeout(limit, releases.released(&addresses)).await.is_err(), "not done yet");
+        assert_eq!(shared.state().take_some(), [ended]);
+        assert!(!releases.are_released([ended].into_iter()), "not done yet");
+        assert_eq!(releases.pending(), [ended]);
         shared.state().under_way.clear();
-        assert!(tokio::time::timeout(limit, releases.released(&addresses)).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_parent_that_does_not_answer_keeps_nobody_out() {
-        let releases = Releases::by_parent(Some(true));
-        let address = "10.86.0.7".parse().unwrap();
-        releases.add(BTreeSet::from([address]));
-        releases.released(&[address]).await;
-        Releases::default().released(&[address]).await;
+        assert!(releases.are_released([ended].into_iter()));
+        assert!(Releases::default().are_released([ended].into_iter()), "a parent that releases nothing");
     }
 }

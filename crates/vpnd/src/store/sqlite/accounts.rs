@@ -174,7 +174,7 @@ pub(super) fn end_device(
     now_s: u64,
 ) -> rusqlite::Result<()> {
     t.execute("UPDATE users SET generation = generation + 1 WHERE id = ?", [id.0])?;
-    sessions::remove_device(t, id, device, now_s)?;
+    sessions::remove_device(t, id, device)?;
     events::add_revocation(t, id, name, RevocationCause::Device, Some(device), now_s)?;
     digest::renew(t, id)
 }

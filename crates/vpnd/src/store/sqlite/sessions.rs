@@ -1,6 +1,6 @@
 //! Sessions with their token hashes, and leases of inner addresses, in SQL.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
@@ -58,6 +58,12 @@ pub(super) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> rusqlite::R
     t.execute(sql, params![now_s, id.0]).map(drop)
 }
 
+pub(super) fn orphaned(c: &Connection, now_s: u64) -> rusqlite::Result<HashSet<SessionId>> {
+    let sql =
+        "SELECT DISTINCT session FROM leases WHERE until_s > ? AND session NOT IN (SELECT id FROM sessions)";
+    c.prepare_cached(sql)?.query_map([now_s], |row| Ok(SessionId(bytes(row, "session")?)))?.collect()
+}
+
 pub(super) fn live(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<LiveSession>> {
     let sql = "SELECT s.id, u.name, u.source, s.device, s.started_s, s.expires_s
                FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.expires_s > ?";
@@ -109,18 +115,12 @@ pub(super) fn devices(c: &Connection, user: UserId) -> rusqlite::Result<Vec<Devi
     Ok(devices.into_values().collect())
 }
 
-/// Forgets a device and its sessions. Its addresses stay nobody's for as long as a gateway may take to end these.
-pub(super) fn remove_device(
-    t: &Transaction<'_>,
-    user: UserId,
-    device: DeviceId,
-    now_s: u64,
-) -> rusqlite::Result<()> {
+/// Forgets a device and its sessions. Its addresses stay nobody's until the gateway has ended these.
+pub(super) fn remove_device(t: &Transaction<'_>, user: UserId, device: DeviceId) -> rusqlite::Result<()> {
     t.execute("DELETE FROM sessions WHERE user_id = ? AND device = ?", params![user.0, device.0])?;
-    let sql =
-        "UPDATE leases SET user_id = randomblob(16), device = randomblob(16), until_s = min(until_s, ?3)
+    let sql = "UPDATE leases SET user_id = randomblob(16), device = randomblob(16)
                WHERE user_id = ?1 AND device = ?2";
-    t.execute(sql, params![user.0, device.0, now_s.saturating_add(REMOVAL_S)]).map(drop)
+    t.execute(sql, params![user.0, device.0]).map(drop)
 }
 
 pub(super) fn lease_of(c: &Connection, owner: LeaseOwner, family: Family) -> rusqlite::Result<Option<Lease>> {

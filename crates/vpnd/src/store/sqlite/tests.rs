@@ -654,7 +654,9 @@ fn a_removed_device_loses_its_session_and_addresses_and_the_others_keep_theirs()
     assert!(store.session(SessionId([2; 16]), 1500).unwrap().is_some());
     assert_eq!(store.devices(id).unwrap().len(), 1);
     let other = |until_s| lease("10.0.0.1", 9, 9, until_s);
-    assert!(!store.claim(&other(9000), 1559).unwrap(), "its session may not have ended yet");
+    assert!(!store.claim(&other(9000), 8999).unwrap(), "its session may not have ended yet");
+    assert_eq!(store.orphaned(8999).unwrap(), HashSet::from([SessionId([1; 16])]));
+    store.end_session(SessionId([1; 16]), 1560).unwrap();
     assert!(store.claim(&other(9000), 1560).unwrap());
     assert!(!store.claim(&lease("10.0.0.2", 9, 9, 9000), 1560).unwrap());
 }

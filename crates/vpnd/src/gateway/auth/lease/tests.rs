@@ -27,6 +27,10 @@ impl Bench {
     }
 
     fn acquire(&self, owner: LeaseOwner, session: u8, now_s: u64) -> Result<Addresses, LeaseError> {
+        self.acquired(owner, session, now_s).map(|acquired| acquired.addresses)
+    }
+
+    fn acquired(&self, owner: LeaseOwner, session: u8, now_s: u64) -> Result<Acquired, LeaseError> {
         self.pools.acquire(&self.store, owner, SessionId([session; 16]), now_s, now_s + 100)
     }
 }
@@ -76,6 +80,19 @@ fn a_returning_device_gets_its_addresses_again() {
         bench.acquire(owner(session, 1), session, 2000).unwrap();
     }
     assert_eq!(bench.acquire(owner(1, 1), 2, 5_000_000).unwrap(), first);
+}
+
+#[test]
+fn addresses_are_own_only_if_the_device_was_their_last_holder() {
+    let bench = Bench::new("10.86.0.0/29", None);
+    let are_own = |device, session, now_s| bench.acquired(owner(1, device), session, now_s).unwrap().are_own;
+    assert!(!are_own(1, 1, 1_000), "nobody knows who had it");
+    assert!(are_own(1, 2, 1_010));
+    // Five devices are all that this pool has room for.
+    for device in 2..=6 {
+        assert!(!are_own(device, device, 2_000), "device {device}");
+    }
+    assert!(!are_own(1, 7, 3_000), "another one has had it since");
 }
 
 #[test]

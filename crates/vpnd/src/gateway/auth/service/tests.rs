@@ -489,3 +489,73 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     let record = service.store.session(SessionId(granted.session.into()), 1_000).unwrap().unwrap();
     assert_eq!(record.auth_time_s, 59);
 }
+
+/// Whoever takes a session out of the store may have another clock, and the gateway may carry it for a moment.
+#[tokio::test]
+async fn a_lease_ends_some_time_after_its_session_was_taken_out() {
+    static NOW_S: AtomicU64 = AtomicU64::new(1_000_000);
+    let directory = tempfile::tempdir().unwrap();
+    let clocks = Clocks { steady: || NOW_S.load(Ordering::Relaxed), ..Clocks::default() };
+    let service = service_with(directory.path(), None, clocks);
+    let [ann, other] = [granted(&service, 1).await, granted(&service, 2).await];
+    assert!(matches!(service.answer(keep(ann)).await, AuthReply::Committed { failed } if failed.is_empty()));
+    let taken = || service.status().unwrap().pools[0].taken;
+    let mut since = HashMap::new();
+    let mut after = |seconds| {
+        NOW_S.fetch_add(seconds, Ordering::Relaxed);
+        service.end_orphans(&mut since, 60).unwrap();
+        taken()
+    };
+    assert_eq!(after(60), 2, "one is kept, the other may be soon");
+    for wall_s in [1, 2_000_000] {
+        service.store.remove_device("ann", DeviceId([1; 16]), wall_s).unwrap();
+        assert_eq!(after(1), 2);
+    }
+    assert_eq!(after(57), 2);
+    assert_eq!(after(2), 1, "the session is over for a minute");
+    assert_eq!(after(60), 0, "and nobody has used the grant of {other:?}");
+    service.answer(keep(granted(&service, 3).await)).await;
+    service.store.set_enabled("ann", false, 1).unwrap();
+    service.begin().unwrap();
+    assert_eq!(taken(), 0, "before the gateway carries any session");
+}
+
+#[tokio::test]
+async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let before = service(directory.path());
+    let mut sessions = Vec::new();
+    for device in 1..=3 {
+        let session = granted(&before, device).await;
+        before.answer(keep(session)).await;
+        sessions.push(SessionId(session.into()));
+    }
+    let other_pool = |pool: &str| {
+        let tunnel = Tunnel { pool_v4: Some(pool.parse().unwrap()), ..Tunnel::default() };
+        Arc::new(Access::new(crate::config::AccessProfiles::of_everybody(), &tunnel))
+    };
+    let stored =
+        |service: &Arc<Service>| service.store.live_sessions((service.clocks.steady)()).unwrap().len();
+
+    let (after, audit) =
+        with_recorder(directory.path(), access(crate::config::AccessProfiles::of_everybody()));
+    after.begin().unwrap();
+    assert!(after.session(sessions[0]).unwrap().is_some());
+    assert_eq!(stored(&after), 3);
+    after.end_absent();
+    assert_eq!((stored(&after), after.status().unwrap().pools[0].taken), (1, 1));
+    assert!(after.session(sessions[0]).unwrap().is_some(), "its client has come back");
+    let reasons = |audit: &Recorded| -> Vec<String> {
+        let ends = audit.events().into_iter().filter_map(|event| match event {
+            Event::Ended { reason, .. } => Some(reason),
+            _ => None,
+        });
+        ends.collect()
+    };
+    assert_eq!(reasons(&audit), ["idle", "idle"]);
+
+    let (later, audit) = with_recorder(directory.path(), other_pool("10.1.0.0/29"));
+    later.begin().unwrap();
+    later.end_misfits();
+    assert_eq!((stored(&later), reasons(&audit)), (0, vec!["token".to_owned()]));
+}
