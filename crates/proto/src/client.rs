@@ -176,7 +176,9 @@ pub struct Client {
     superseded: bool,
     session: Option<Session>,
     sessions_begun: u32,
-    /// Other gateways that may still be tried after the last notice to leave.
+    /// When a notice to leave was followed last.
+    left: Option<Time>,
+    /// Other gateways that may still be tried after it.
     moves_left: u8,
     /// Another gateway has refused this client for good.
     unwelcome: bool,
@@ -227,6 +229,7 @@ impl Client {
             superseded: false,
             session: None,
             sessions_begun: 0,
+            left: None,
             moves_left: 0,
             unwelcome: false,
             configured: None,
@@ -248,7 +251,7 @@ impl Client {
         match message {
             Message::Wake => {
                 if self.epochs.pending.is_none() {
-                    self.connect();
+                    self.attach(now);
                 }
             }
             Message::Update(update) => {
@@ -264,7 +267,7 @@ impl Client {
                 self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
                 self.closed(now, Some(close.code), &close.text);
             }
-            Message::Drain => self.leave(),
+            Message::Drain => self.leave(now),
             Message::Unknown(_) => {}
             _ => {
                 self.connection = None;

@@ -272,7 +272,7 @@ impl Client {
             self.erase_pending();
             self.retry(now, Duration::ZERO);
         } else {
-            self.connect();
+            self.attach(now);
         }
     }
 

@@ -2,18 +2,25 @@
 //!
 //! INVARIANT: the session that there is goes on until another one is granted; a move that fails changes nothing.
 
+use core::time::Duration;
+
 use super::reconnect::Attempt;
 use super::{Action, Client, Purpose};
 use crate::control::Code;
 use crate::session::ConnectionId;
+use crate::time::Time;
 
 /// Gateways that are tried after one notice. The next notice comes soon.
 const TRIES: u8 = 8;
+/// Notices that come sooner after the last that was followed are not: two gateways that send their clients to each other would have
+/// them log in all the time. A gateway sends one each 30 s.
+const SPACING: Duration = Duration::from_secs(20);
 
 impl Client {
     /// The gateway asks its clients to leave.
-    pub(super) fn leave(&mut self) {
-        if !self.unwelcome {
+    pub(super) fn leave(&mut self, now: Time) {
+        if !self.unwelcome && self.left.is_none_or(|left| now.since(left) >= SPACING) {
+            self.left = Some(now);
             self.moves_left = TRIES;
             self.log_in_elsewhere();
         }

@@ -137,7 +137,15 @@ impl Client {
         }
     }
 
-    /// Starts a connection, unless one is on its way.
+    /// Starts a connection for the session that there is, unless one is on its way or the gateway has refused one until later.
+    pub(super) fn attach(&mut self, now: Time) {
+        if self.session.is_some() && self.refused_until.is_none_or(|until| until <= now) {
+            self.connect();
+        }
+    }
+
+    /// Starts a connection, unless one is on its way. Without a session that is a login, so who calls this has seen to its distance
+    /// from the one before.
     pub(super) fn connect(&mut self) {
         if self.over || self.attempt.is_some() {
             return;
@@ -189,12 +197,12 @@ impl Client {
             // With an attach under way, it was that one that took over.
             Some(Code::Superseded) if self.attempt.is_none() => {
                 self.superseded = true;
-                self.connect();
+                self.attach(now);
             }
             Some(Code::Shutdown | Code::Busy | Code::Internal | Code::BadRequest) => {
                 self.retry(now, Duration::ZERO)
             }
-            _ if self.failures == 0 => self.connect(),
+            _ if self.failures == 0 => self.attach(now),
             _ => self.retry(now, Duration::ZERO),
         }
     }
@@ -204,6 +212,10 @@ impl Client {
     /// locks accounts.
     fn log_in_again(&mut self, now: Time) {
         self.drop_session();
+        // Of the session that is over: nothing that still comes on it may lead to a login of its own.
+        if let Some(connection) = self.connection.take() {
+            self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
+        }
         let worked = self.last_login.is_none_or(|login| now.since(login) >= SETTLED);
         self.ended_early = if worked { 0 } else { self.ended_early.saturating_add(1) };
         if self.ended_early <= 1 {

@@ -7,6 +7,7 @@ use crate::control::{Close, Established, List, Text, TimersMs, Update};
 use crate::plane::Endpoint;
 use crate::wire::Index;
 
+mod logins;
 mod moving;
 
 const START: Time = Time::from_nanos(1_000_000_000);

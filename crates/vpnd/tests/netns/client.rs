@@ -57,6 +57,17 @@ impl<'l> Client<'l> {
         client
     }
 
+    /// Starts it and waits until it logs this, and goes on trying.
+    pub(crate) fn trying(lab: &'l Lab, number: usize, login: &Login, line: &str) -> Self {
+        let process = Process::start(lab, &format!("client{number}"), command(lab, number, login, &[]));
+        let mut client = Self { lab, number, process };
+        eventually(&format!("client {number} logs {line:?}"), CONNECTS, || {
+            client.process.assert_running();
+            client.process.output().contains(line).then_some(())
+        });
+        client
+    }
+
     /// Runs it until it ends by itself, as it must when it is refused; both its streams and its exit code.
     pub(crate) fn refused(lab: &Lab, number: usize, login: &Login, arguments: &[&str]) -> (i32, String) {
         ended(lab, command(lab, number, login, arguments))

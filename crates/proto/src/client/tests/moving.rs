@@ -48,15 +48,15 @@ fn a_move_that_fails_changes_nothing() {
         |client, connection| client.refused(START, connection, Code::NoAddress, "", Duration::ZERO),
         |client, connection| client.refused(START, connection, Code::Credentials, "", Duration::ZERO),
     ];
-    for fail in failures {
-        client.handle_message(START, old, Message::Drain);
+    for (number, fail) in failures.into_iter().enumerate() {
+        client.handle_message(millis(number as u64 * 20_000), old, Message::Drain);
         let connection = moves(&mut client);
         fail(&mut client, connection);
         assert!(client.is_up() && client.is_within_reach() && !client.is_over());
         assert_eq!(connect(&mut client), None, "until the next notice");
         assert!(client.poll_timeout().is_none_or(|(_, reason)| reason != Reason::Reconnect));
     }
-    client.handle_message(START, old, Message::Drain);
+    client.handle_message(millis(80_000), old, Message::Drain);
     assert_eq!(connect(&mut client), None, "wrong credentials are not tried twice");
 }
 

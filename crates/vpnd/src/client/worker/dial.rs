@@ -57,9 +57,9 @@ pub(super) enum DialError {
     NoHandshake(SocketAddr),
     #[error(transparent)]
     Distrust(Distrust),
-    /// The same before the handshake was authenticated, when any host on the path can send it.
-    #[error("{address} refuses the handshake, or another host on the way does: {cause}")]
-    Unproven { address: SocketAddr, cause: Distrust },
+    /// The same before the gateway had proved itself, when any host on the path can be the cause.
+    #[error("{address}: {cause}")]
+    Unproven { address: SocketAddr, cause: Unproven },
     #[error(transparent)]
     Login(#[from] LoginError),
     #[error("this device can't prove itself: {0}")]
@@ -72,12 +72,22 @@ pub(super) enum DialError {
     Tls(#[from] TlsError),
 }
 
+/// A fault that shows before the gateway has proved itself. It may pass: another host may have answered, the clock may be wrong until
+/// it is set, and the gateway may get another certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unproven {
+    #[error(transparent)]
+    Untrusted(Distrust),
+    #[error("it refuses the handshake, or another host on the way does: {0}")]
+    Refused(Distrust),
+}
+
 impl DialError {
-    /// Whether trying again can't help: the gateway is not the one that the profile names, or it refuses our certificate, or asks and
-    /// nobody is there to answer. Once the gateway has proved itself (`was_up`), somebody else on the way is no reason to give up.
+    /// Whether trying again can't help: a gateway that has proved itself refuses our certificate, or asks and nobody is there to answer.
+    /// One that was up before (`was_up`) may take it again.
     pub(super) fn is_final(&self, was_up: bool) -> bool {
         match self {
-            Self::Distrust(distrust) => !was_up && !distrust.may_pass(),
+            Self::Distrust(_) => !was_up,
             Self::NoPerson(_) => true,
             _ => false,
         }
@@ -86,21 +96,18 @@ impl DialError {
     /// Replaces the error by its cause if one end does not trust the other. That may show at any step: a handshake that has
     /// succeeded here may fail there.
     fn with_cause(self) -> Self {
-        let distrust = match &self {
-            Self::Handshake { address, source: source @ ConnectionError::ConnectionClosed(_) } => {
-                let address = *address;
-                return match Distrust::behind(source) {
-                    Some(cause) => Self::Unproven { address, cause },
-                    None => self,
-                };
-            }
-            Self::Handshake { source, .. } | Self::Login(LoginError::Connection(source)) => {
-                Distrust::behind(source)
-            }
-            Self::Login(LoginError::Stream(error)) => Distrust::behind_stream(error),
+        let cause = match &self {
+            Self::Handshake { address, source } => Distrust::behind(source).map(|distrust| {
+                let is_closed = matches!(source, ConnectionError::ConnectionClosed(_));
+                let cause =
+                    if is_closed { Unproven::Refused(distrust) } else { Unproven::Untrusted(distrust) };
+                Self::Unproven { address: *address, cause }
+            }),
+            Self::Login(LoginError::Connection(source)) => Distrust::behind(source).map(Self::Distrust),
+            Self::Login(LoginError::Stream(error)) => Distrust::behind_stream(error).map(Self::Distrust),
             _ => None,
         };
-        distrust.map_or(self, Self::Distrust)
+        cause.unwrap_or(self)
     }
 
     /// Whether the gateway is there and has no room for another connection now.
@@ -258,7 +265,7 @@ impl Dialer {
             let look_up = (!is_move && (may_look_up || known.is_empty())).then(|| self.look_up());
             let attempt = |address| self.shake_hands_with(address, rtt, is_move);
             let head_start = self.head_start();
-            let race = race::race(known, look_up, head_start, attempt, |error| error.is_final(false));
+            let race = race::race(known, look_up, head_start, attempt);
             tokio::pin!(race);
             let outcome = loop {
                 tokio::select! {
@@ -319,6 +326,7 @@ impl Dialer {
                 match error {
                     DialError::NoHandshake(_) => {}
                     DialError::Handshake { source, .. } => self.trials().failed(address, source.to_string()),
+                    DialError::Unproven { cause, .. } => self.trials().unproven(address, cause.to_string()),
                     error => self.trials().no_way(address, error.to_string()),
                 }
             }
@@ -423,24 +431,42 @@ impl Dialer {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_arrives_before_the_handshake_is_authenticated_is_not_final() {
-        let close = quinn::ConnectionClose {
+    /// What becomes of a handshake that ends so.
+    fn handshake(source: ConnectionError) -> DialError {
+        DialError::of_handshake("192.0.2.1:4433".parse().unwrap(), HandshakeError::Failed(source))
+    }
+
+    fn closed() -> ConnectionError {
+        ConnectionError::ConnectionClosed(quinn::ConnectionClose {
             error_code: quinn::TransportErrorCode::crypto(42),
             frame_type: None,
             reason: Vec::new().into(),
-        };
-        let closed = || ConnectionError::ConnectionClosed(close.clone());
-        let forged = DialError::Handshake { address: "192.0.2.1:4433".parse().unwrap(), source: closed() };
-        let forged = forged.with_cause();
-        assert!(!forged.is_final(false), "{forged}");
-        let authenticated = DialError::Login(LoginError::Connection(closed())).with_cause();
-        assert!(authenticated.is_final(false), "{authenticated}");
+        })
     }
 
     #[test]
-    fn a_clock_that_is_behind_is_waited_for() {
-        assert!(!DialError::Distrust(Distrust::NotYetValid).is_final(false));
-        assert!(DialError::Distrust(Distrust::UnknownAuthority).is_final(false));
+    fn what_arrives_before_the_handshake_is_authenticated_is_not_final() {
+        let forged = handshake(closed());
+        assert!(!forged.is_final(false), "{forged}");
+        assert!(forged.to_string().contains("another host on the way"), "{forged}");
+        let authenticated = DialError::Login(LoginError::Connection(closed())).with_cause();
+        assert!(authenticated.is_final(false) && !authenticated.is_final(true), "{authenticated}");
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_waited_for() {
+        for (alert, reason, expected) in [
+            (45, "certificate not valid yet: 1 < 2", "is the clock of this machine right?"),
+            (45, "certificate expired", "unless the clock of this machine is wrong"),
+            (48, "unknown issuer", "was not signed by the authority"),
+            (42, "certificate not valid for name \"x\"", "for another name"),
+            (43, "unsupported", "can't be used"),
+        ] {
+            let code = quinn::TransportErrorCode::crypto(alert);
+            let error = quinn_proto::TransportError { code, frame: None, reason: reason.to_owned() };
+            let untrusted = handshake(error.into());
+            assert!(untrusted.to_string().contains(expected), "{untrusted}");
+            assert!(!untrusted.is_final(false), "{untrusted}");
+        }
     }
 }

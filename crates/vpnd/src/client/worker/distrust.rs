@@ -50,11 +50,6 @@ pub(super) enum Distrust {
 }
 
 impl Distrust {
-    /// Whether waiting can help: at boot the clock of a machine may be years behind until it is set.
-    pub(super) fn may_pass(&self) -> bool {
-        matches!(self, Self::NotYetValid)
-    }
-
     /// The cause behind the end of a connection, if it is one of these.
     pub(super) fn behind(error: &ConnectionError) -> Option<Self> {
         let alert = |code: u64| ALERTS.contains(&code).then(|| code - ALERTS.start);

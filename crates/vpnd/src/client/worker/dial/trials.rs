@@ -19,6 +19,8 @@ enum TrialOutcome {
     NoWay(String),
     /// Somebody answered, and no connection came of it.
     Failed(String),
+    /// Somebody answered who has not proved to be the gateway.
+    Unproven(String),
 }
 
 #[derive(Clone, Debug)]
@@ -60,6 +62,10 @@ impl Trials {
 
     pub(super) fn failed(&mut self, address: SocketAddr, why: String) {
         self.trial(address).fate = TrialOutcome::Failed(why);
+    }
+
+    pub(super) fn unproven(&mut self, address: SocketAddr, why: String) {
+        self.trial(address).fate = TrialOutcome::Unproven(why);
     }
 
     pub(super) fn lookup_failed(&mut self, why: String) {
@@ -106,6 +112,9 @@ impl Trials {
         if self.list.iter().all(is_no_way) {
             return "is this machine connected to a network?".to_owned();
         }
+        if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Unproven(_))) {
+            return "the password is sent to nobody who can't prove to be the gateway".to_owned();
+        }
         if icmp(from_itself) {
             return "the gateway's machine is there: does the gateway run, and at this port?".to_owned();
         }
@@ -133,7 +142,9 @@ impl fmt::Display for Trials {
         for (number, trial) in self.list.iter().take(MAX_NAMED).enumerate() {
             write!(f, "{} {}: ", if number == 0 { ":" } else { ";" }, trial.address)?;
             match (&trial.fate, trial.icmp) {
-                (TrialOutcome::NoWay(why) | TrialOutcome::Failed(why), _) => f.write_str(why)?,
+                (TrialOutcome::NoWay(why) | TrialOutcome::Failed(why) | TrialOutcome::Unproven(why), _) => {
+                    f.write_str(why)?
+                }
                 (TrialOutcome::Silent, Some(error)) => Reported(error).fmt(f)?,
                 (TrialOutcome::Silent, None) => f.write_str("no answer")?,
             }
