@@ -204,7 +204,9 @@ impl DatagramSocket for Wire {
         transmits.len()
     }
 
-    fn wait_writable(&self, _patience: Duration) {}
+    fn wait_writable(&self, _: Duration) -> Duration {
+        Duration::ZERO
+    }
 
     fn offloads(&self) -> UdpOffloads {
         UdpOffloads {

@@ -171,13 +171,18 @@ impl DatagramSocket for TimedSocket {
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
         let whole = transmit.contents.len().max(1);
         let segment = transmit.segment_size.unwrap_or(whole);
-        let mut done = 0;
+        let mut gone = 0;
         for contents in transmit.contents.chunks(segment * self.pieces) {
             let segment_size = transmit.segment_size.filter(|size| *size < contents.len());
             match self.send_piece(&Transmit { contents, segment_size, ..transmit.clone() }) {
-                SendOutcome::Sent => done += contents.len(),
-                SendOutcome::WouldBlock { sent } => return SendOutcome::WouldBlock { sent: done + sent },
-                dropped @ SendOutcome::Dropped(_) => return dropped,
+                SendOutcome::Sent => gone += contents.len(),
+                SendOutcome::WouldBlock { done, lost } => {
+                    return SendOutcome::WouldBlock { done: gone + done, lost };
+                }
+                SendOutcome::Dropped { reason, lost } => {
+                    let left = (transmit.contents.len() - gone - contents.len()).div_ceil(segment);
+                    return SendOutcome::Dropped { reason, lost: lost + left };
+                }
             }
         }
         SendOutcome::Sent
@@ -188,8 +193,8 @@ impl DatagramSocket for TimedSocket {
         transmits.iter().take_while(|transmit| self.try_send(transmit) == SendOutcome::Sent).count()
     }
 
-    fn wait_writable(&self, patience: Duration) {
-        self.device.get_ref().wait_writable(patience);
+    fn wait_writable(&self, timeout: Duration) -> Duration {
+        self.device.get_ref().wait_writable(timeout)
     }
 
     fn offloads(&self) -> UdpOffloads {

@@ -402,7 +402,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     fn release(&mut self, slot: Slot) {
         let now = now();
         while let Some(packet) = self.plane.poll_waiting(now, slot) {
-            self.send_packet(now, slot, &packet);
+            self.send_waiting(now, slot, &packet);
         }
         self.flush();
     }

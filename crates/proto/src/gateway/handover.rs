@@ -65,6 +65,9 @@ pub struct HandedSession {
     pub(super) pending: Option<HandedEpoch>,
     #[n(14)]
     pub(super) retiring: Option<HandedEpoch>,
+    /// The largest datagram that the client's path carries, if it has stated that.
+    #[n(15)]
+    pub(super) path_size: Option<u16>,
 }
 
 impl HandedSession {
@@ -176,13 +179,18 @@ impl Gateway {
             return Err(NotTaken::Twice);
         }
         let (open, since, activity) = (handed.open, handed.since, handed.activity);
+        let path_size = handed.path_size;
         let slot = self.insert(now, record(handed, principal, limits));
         let spec = self.table.get_mut(slot).map(|session| {
             (session.open, session.since, session.activity) = (open, since, activity);
+            session.path_size = path_size;
             session.spec()
         });
         if let Some(spec) = spec.filter(|_| open) {
             self.command_all(|_| Command::Open(spec.clone()));
+        }
+        if let Some(size) = path_size.filter(|_| open) {
+            self.command_all(|_| Command::PathSize { slot, size });
         }
         let [retiring, current, pending] = epochs.map(|epoch| self.take_epoch_over(slot, epoch));
         let (retiring, current, pending) = (retiring?, current?, pending?);
@@ -284,6 +292,7 @@ fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progres
         current: epoch(&session.current),
         pending: epoch(&session.pending),
         retiring: epoch(&session.retiring),
+        path_size: session.path_size,
     }
 }
 

@@ -213,13 +213,16 @@ impl Session {
         }
     }
 
-    /// Erases an epoch's keys. Returns the indexes that received in it.
+    /// Erases an epoch's keys. Returns the indexes that received in it. If it sealed, the newest one that can takes its place: the
+    /// one before an epoch that was never confirmed is good.
     pub(super) fn retire(&mut self, epoch: u32) -> Vec<Index> {
         let Some(at) = self.epochs.iter().position(|e| e.number == epoch) else { return Vec::new() };
+        let erased = self.epochs.remove(at);
         if self.sealing == Some(epoch) {
-            self.sealing = None;
+            let reachable = self.epochs.iter().filter(|epoch| epoch.endpoint.is_some());
+            self.sealing = reachable.map(|epoch| epoch.number).max();
         }
-        self.epochs.remove(at).indexes
+        erased.indexes
     }
 
     /// All receive indexes of the session in this shard.

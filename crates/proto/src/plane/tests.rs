@@ -642,6 +642,23 @@ fn a_retired_epoch_neither_opens_nor_seals() {
 }
 
 #[test]
+fn the_epoch_before_one_that_ends_unconfirmed_seals_again() {
+    let mut net = Net::new(false);
+    net.meet();
+    // Nothing was heard in the second, so its peer may not have it.
+    net.install(ALICE, 2, 1);
+    net.install(ALICE, 3, 1);
+    let hello = net.client_sends(ALICE, &[]);
+    net.gateway_gets(&hello, "198.51.100.1:1000").unwrap();
+    net.events();
+    // The control plane did not learn in time that the third was heard.
+    net.gateway.apply(Command::Retire { slot: slot(ALICE), epoch: 3 });
+    let sealed = seal(&mut net.gateway, net.now, slot(ALICE), &packet(200, 10)).unwrap();
+    assert_eq!(Header::parse(&sealed).unwrap().index, Index(0x100 * 16 + 0x8000));
+    assert_eq!(net.events(), [], "none is wanted");
+}
+
+#[test]
 fn an_expired_epoch_asks_for_a_new_one_and_packets_wait() {
     let mut net = Net::new(false);
     net.meet();

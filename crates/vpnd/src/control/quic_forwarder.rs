@@ -85,7 +85,7 @@ impl AsyncUdpSocket for ForwardedSocket {
         self.sender.try_io(Interest::WRITABLE, |socket| match socket.try_send(&transmit) {
             SendOutcome::WouldBlock { .. } => Err(io::ErrorKind::WouldBlock.into()),
             // QUIC sends again what was lost.
-            SendOutcome::Sent | SendOutcome::Dropped(_) => Ok(()),
+            SendOutcome::Sent | SendOutcome::Dropped { .. } => Ok(()),
         })
     }
 

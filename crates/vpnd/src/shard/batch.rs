@@ -21,8 +21,8 @@ const MAX_SINGLE: usize = HEADER_LEN + 65_535 + MAX_OVERHEAD;
 /// offload the socket sends the run one by one.
 const MAX_SEGMENTS: usize = 64;
 
-/// How long a shard waits for room in a full send buffer before it drops a batch. Nothing else could be sent meanwhile, and
-/// waiting pushes back on the TUN device and the peers instead of losing packets.
+/// How long a shard waits in all for room in a full send buffer before it drops what a batch still has. Nothing else could be sent
+/// meanwhile, and waiting pushes back on the TUN device and the peers instead of losing packets.
 const SEND_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Datagrams side by side in a buffer.
@@ -84,6 +84,7 @@ pub(super) fn send_runs<'a>(
     drops: &mut Counters,
 ) {
     let mut runs = runs.peekable();
+    let mut patience = SEND_TIMEOUT;
     while runs.peek().is_some() {
         let group: ArrayVec<_, MAX_SENDS> = runs.by_ref().take(MAX_SENDS).collect();
         let transmits: ArrayVec<_, MAX_SENDS> =
@@ -94,29 +95,35 @@ pub(super) fn send_runs<'a>(
             at += if many { socket.try_send_many(&transmits[at..]) } else { 0 };
             // One alone, or the one at which the others stopped.
             if at < group.len() {
-                drops.count(DropReason::Send, send(socket, transmits[at].clone()));
+                drops.count(DropReason::Send, send(socket, transmits[at].clone(), &mut patience));
                 at += 1;
             }
         }
     }
 }
 
-/// Sends one run, waiting a moment for room. Returns how many of its datagrams were lost.
-fn send(socket: &impl DatagramSocket, mut transmit: Transmit<'_>) -> usize {
-    for _ in 0..2 {
+/// Sends one run, waiting for room as long as `patience` lasts. Returns how many of its datagrams were lost.
+fn send(socket: &impl DatagramSocket, mut transmit: Transmit<'_>, patience: &mut Duration) -> usize {
+    let mut lost_before = 0;
+    loop {
         match socket.try_send(&transmit) {
-            SendOutcome::Sent => return 0,
-            SendOutcome::Dropped(reason) => {
-                tracing::trace!(?reason, to = %transmit.destination, "datagrams dropped");
-                break;
+            SendOutcome::Sent => return lost_before,
+            SendOutcome::Dropped { reason, lost } => {
+                tracing::trace!(?reason, lost, to = %transmit.destination, "datagrams dropped");
+                return lost_before + lost;
             }
-            SendOutcome::WouldBlock { sent } => {
-                transmit.contents = &transmit.contents[sent..];
-                socket.wait_writable(SEND_TIMEOUT);
+            SendOutcome::WouldBlock { done, lost } => {
+                transmit.contents = &transmit.contents[done..];
+                lost_before += lost;
+                if patience.is_zero() {
+                    let left =
+                        transmit.segment_size.map_or(1, |segment| transmit.contents.len().div_ceil(segment));
+                    return lost_before + left;
+                }
+                *patience = socket.wait_writable(*patience);
             }
         }
     }
-    transmit.segment_size.map_or(1, |segment| transmit.contents.len().div_ceil(segment))
 }
 
 /// A send buffer in which datagrams are built and sealed in place, one behind the other.
@@ -194,9 +201,11 @@ mod tests {
     type Sent = (u16, Vec<u8>, Option<usize>);
 
     /// Takes `together` sends with one call at most, and refuses what goes to port 9. What goes to port 8 finds room for
-    /// its first datagram each time it is sent alone.
+    /// its first datagram each time it is sent alone, and of what goes to port 7 each first datagram is lost before there is
+    /// no more room. Each wait takes 8 ms.
     struct Recorder {
         together: usize,
+        waits: RefCell<Vec<Duration>>,
         calls: RefCell<Vec<usize>>,
         sent: RefCell<Vec<Sent>>,
         classes: RefCell<Vec<u8>>,
@@ -206,6 +215,7 @@ mod tests {
         fn new(together: usize) -> Self {
             Self {
                 together,
+                waits: RefCell::default(),
                 calls: RefCell::default(),
                 sent: RefCell::default(),
                 classes: RefCell::default(),
@@ -214,7 +224,7 @@ mod tests {
 
         fn take(&self, transmit: &Transmit<'_>) -> bool {
             let port = transmit.destination.port();
-            let taken = !matches!(port, 8 | 9);
+            let taken = !matches!(port, 7..=10);
             if taken {
                 self.classes.borrow_mut().push(transmit.traffic_class);
                 self.sent.borrow_mut().push((port, transmit.contents.to_vec(), transmit.segment_size));
@@ -232,8 +242,16 @@ mod tests {
             self.calls.borrow_mut().push(1);
             match transmit.segment_size {
                 _ if self.take(transmit) => SendOutcome::Sent,
-                Some(sent) if transmit.destination.port() == 8 => SendOutcome::WouldBlock { sent },
-                _ => SendOutcome::Dropped(udp::DropReason::Refused),
+                Some(done) if transmit.destination.port() == 8 => SendOutcome::WouldBlock { done, lost: 0 },
+                Some(done) if transmit.destination.port() == 7 => SendOutcome::WouldBlock { done, lost: 1 },
+                // As from a socket that sends them one by one.
+                Some(_) if transmit.destination.port() == 10 => {
+                    SendOutcome::Dropped { reason: udp::DropReason::Refused, lost: 1 }
+                }
+                segment => {
+                    let lost = segment.map_or(1, |segment| transmit.contents.len().div_ceil(segment));
+                    SendOutcome::Dropped { reason: udp::DropReason::Refused, lost }
+                }
             }
         }
 
@@ -244,7 +262,10 @@ mod tests {
             taken
         }
 
-        fn wait_writable(&self, _: Duration) {}
+        fn wait_writable(&self, timeout: Duration) -> Duration {
+            self.waits.borrow_mut().push(timeout);
+            timeout.saturating_sub(Duration::from_millis(8))
+        }
 
         fn offloads(&self) -> UdpOffloads {
             unreachable!("sending does not ask")
@@ -332,13 +353,43 @@ mod tests {
     }
 
     #[test]
-    fn what_found_room_before_the_buffer_was_full_is_not_lost() {
+    fn a_full_buffer_is_waited_for_in_all_and_never_after_the_last_attempt() {
         let (mut batch, socket) = (Batch::new(), Recorder::new(64));
-        for len in [50, 50, 50, 50, 20] {
+        for len in [50, 50, 50, 50, 50, 20] {
             push(&mut batch, 8, 0, len);
         }
-        assert_eq!(send(&mut batch, &socket), 3, "two went: one before and one after the wait");
-        assert_eq!(socket.calls.take(), [1, 1]);
+        for _ in 0..3 {
+            push(&mut batch, 8, 1, 51);
+        }
+        assert_eq!(
+            send(&mut batch, &socket),
+            2 + 2,
+            "four of the first run went, with three waits between; then one"
+        );
+        let waits = [20, 12, 4].map(Duration::from_millis);
+        assert_eq!((socket.calls.take(), socket.waits.take()), (vec![0, 1, 1, 1, 1, 1], waits.to_vec()));
+        for _ in 0..6 {
+            push(&mut batch, 8, 0, 50);
+        }
+        assert_eq!(
+            (send(&mut batch, &socket), socket.waits.take()),
+            (2, waits.to_vec()),
+            "the next batch has its own time"
+        );
+    }
+
+    #[test]
+    fn only_what_was_lost_is_counted() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(64));
+        for _ in 0..3 {
+            push(&mut batch, 10, 0, 50);
+        }
+        assert_eq!(send(&mut batch, &socket), 1, "two went");
+        for _ in 0..6 {
+            push(&mut batch, 7, 0, 50);
+        }
+        assert_eq!(send(&mut batch, &socket), 6, "one before each of the waits, and the rest");
+        assert_eq!(socket.waits.take().len(), 3);
     }
 
     #[test]

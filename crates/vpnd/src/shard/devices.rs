@@ -5,7 +5,7 @@
 //! through a pointer. Waiting for readiness is no part of this: that is the shard's thread.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -55,8 +55,8 @@ pub trait DatagramSocket {
     /// Sends as many of these as go with one system call; see [`ShardSocket::try_send_many`].
     fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize;
 
-    /// Waits for room in the send buffer, at most this long.
-    fn wait_writable(&self, timeout: Duration);
+    /// Waits for room in the send buffer, at most this long. Returns how much of the time is left.
+    fn wait_writable(&self, timeout: Duration) -> Duration;
 
     /// Offloads and buffers as they are now.
     fn offloads(&self) -> UdpOffloads;
@@ -99,8 +99,8 @@ impl<S: DatagramSocket> DatagramSocket for &S {
         (**self).try_send_many(transmits)
     }
 
-    fn wait_writable(&self, timeout: Duration) {
-        (**self).wait_writable(timeout);
+    fn wait_writable(&self, timeout: Duration) -> Duration {
+        (**self).wait_writable(timeout)
     }
 
     fn offloads(&self) -> UdpOffloads {
@@ -145,14 +145,16 @@ impl DatagramSocket for ShardSocket {
         self.try_send_many(transmits)
     }
 
-    fn wait_writable(&self, timeout: Duration) {
+    fn wait_writable(&self, timeout: Duration) -> Duration {
+        let start = Instant::now();
         let mut fds = [PollFd::new(self, PollFlags::OUT)];
-        let timeout = Timespec {
+        let most = Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         };
         // Whatever the result, the next attempt to send shows it.
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        let _ = rustix::event::poll(&mut fds, Some(&most));
+        timeout.saturating_sub(start.elapsed())
     }
 
     fn offloads(&self) -> UdpOffloads {

@@ -281,7 +281,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
         if sender.exceeds_path(len) {
             let len = spare.put(&datagram[HEADER_LEN..HEADER_LEN + len]);
-            if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len) {
+            if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len, true) {
                 self.return_message(now, answer);
             }
             return;
@@ -363,7 +363,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             return;
         }
         let len = spare.put(packet);
-        if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len) {
+        if let Some(answer) = (Sealer { sender, batch, socket }).fit(spare, len, true) {
             self.return_message(now, answer);
         }
     }

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use vpnd_proto::control::FEATURE_PARTIAL_CHECKSUM;
 use vpnd_proto::offload::{PeerFeatures, Slicer, VIRTIO_HEADER, VirtioHeader};
 use vpnd_proto::packet::{Packet, set_ecn, tcp_flag};
-use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Role, Slot};
+use vpnd_proto::plane::{DropReason, NoSender, Outgoing, PacketQueue, Role};
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 
@@ -15,7 +15,7 @@ use super::batch::{Batch, MAX_OVERHEAD};
 use super::devices::{DatagramSocket, PacketDevice};
 use super::inbound::BEHIND_AFTER;
 use super::oversize::Spare;
-use super::sealer::{Form, Sealer};
+use super::sealer::Sealer;
 use super::{Progress, Shard, now};
 
 /// Packets read before the other direction has its turn.
@@ -165,22 +165,6 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             sealer.fit_slices(&slicer, slices, spare, tun);
         } else {
             sealer.slices(&slicer, slices, clamp);
-        }
-    }
-
-    /// Seals one plaintext packet into the batch.
-    pub(super) fn send_packet(&mut self, now: Time, slot: Slot, packet: &[u8]) {
-        match self.plane.sender(now, slot) {
-            Ok(mut sender) => {
-                if sender.admit(Segments::one(packet.len())) == 0 {
-                    return;
-                }
-                let (batch, socket) = (&mut self.outbound.batch, &self.socket);
-                Sealer { sender, batch, socket }.packet(packet, Form::Whole);
-            }
-            Err(no_sender) => {
-                no_sender.give_up();
-            }
         }
     }
 

@@ -12,7 +12,9 @@ use vpnd_proto::icmp;
 use vpnd_proto::offload::{Slicer, VIRTIO_HEADER};
 use vpnd_proto::packet::{Packet, Version};
 use vpnd_proto::plane::{DropReason, Sender, Slot};
+use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::pmtu::oversize::{self, Remedy};
+use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 
 use super::Shard;
@@ -64,8 +66,8 @@ impl Spare {
 }
 
 impl<S: DatagramSocket> Sealer<'_, S> {
-    /// Sends the first `count` slices of a packet from the TUN device that do not fit the path. One message is enough: all slices
-    /// have one sender.
+    /// Sends these slices of a packet from the TUN device, which do not fit the path. One message is enough, and one is charged: all
+    /// slices have one sender.
     #[cold]
     pub(super) fn fit_slices(
         &mut self,
@@ -74,23 +76,20 @@ impl<S: DatagramSocket> Sealer<'_, S> {
         spare: &mut Spare,
         tun: &impl PacketDevice,
     ) {
-        let mut answered = false;
+        let first = slices.start;
         for slice in slices {
             let len = slicer.write(slice, &mut spare.packet);
-            if let Some(message) = self.fit(spare, len)
-                && !std::mem::replace(&mut answered, true)
-                && write_message(tun, spare.made(message)).is_err()
-            {
-                self.sender.counters().drop(DropReason::TunWrite);
+            if let Some(message) = self.fit(spare, len, slice == first) {
+                self.write_message(tun, spare.made(message));
             }
         }
     }
 
     /// Sends the packet of `len` bytes in the spare room as far as the path allows. Returns the length of a message to its
-    /// sender, which stands there then.
+    /// sender, which stands there then, if that is to have one.
     #[cold]
-    pub(super) fn fit(&mut self, spare: &mut Spare, len: usize) -> Option<usize> {
-        match self.try_fit(spare, len) {
+    pub(super) fn fit(&mut self, spare: &mut Spare, len: usize, answers: bool) -> Option<usize> {
+        match self.try_fit(spare, len, answers) {
             Ok(message) => message,
             Err(reason) => {
                 self.sender.counters().drop(reason);
@@ -99,7 +98,15 @@ impl<S: DatagramSocket> Sealer<'_, S> {
         }
     }
 
-    fn try_fit(&mut self, spare: &mut Spare, len: usize) -> Result<Option<usize>, DropReason> {
+    /// Writes a message to the sender of a packet from the TUN device. It needs no offload.
+    pub(super) fn write_message(&mut self, tun: &impl PacketDevice, message: &[u8]) {
+        let header = [0; VIRTIO_HEADER];
+        if tun.try_write_vectored(&[IoSlice::new(&header), IoSlice::new(message)]).is_err() {
+            self.sender.counters().drop(DropReason::TunWrite);
+        }
+    }
+
+    fn try_fit(&mut self, spare: &mut Spare, len: usize, answers: bool) -> Result<Option<usize>, DropReason> {
         let bytes = &mut spare.packet[..len];
         if !self.sender.exceeds_path(len) {
             self.packet(bytes, Form::Whole);
@@ -117,7 +124,7 @@ impl<S: DatagramSocket> Sealer<'_, S> {
             }
             Remedy::TooBig(mtu) => {
                 self.sender.counters().drop(DropReason::TooBig);
-                let may = self.sender.may_send_error();
+                let may = answers && self.sender.may_send_error();
                 return Ok(may.then(|| oversize::too_big(&packet, mtu, &mut spare.made)));
             }
             Remedy::Drop => return Err(DropReason::TooBig),
@@ -127,6 +134,33 @@ impl<S: DatagramSocket> Sealer<'_, S> {
 }
 
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
+    /// Seals a packet that waited for an epoch, as if it came now: the path and the limits may have changed meanwhile.
+    #[cold]
+    pub(super) fn send_waiting(&mut self, now: Time, slot: Slot, packet: &[u8]) {
+        let Self { plane, outbound: Outbound { batch, spare, mtu, .. }, socket, tun, .. } = self;
+        // A packet of another client came by the tunnel, so its message goes there.
+        let from = Packet::parse(packet).ok().and_then(|packet| plane.session_of(packet.src()));
+        let mut sender = match plane.sender(now, slot) {
+            Ok(sender) => sender,
+            Err(no_sender) => {
+                no_sender.give_up();
+                return;
+            }
+        };
+        if sender.admit(Segments::one(packet.len())) == 0 {
+            return;
+        }
+        let len = spare.put(packet);
+        // What can't be parsed carries no MSS either.
+        let _ = clamp_mss(&mut spare.packet[..len], sender.path_mtu().min(*mtu));
+        let mut sealer = Sealer { sender, batch, socket };
+        let Some(message) = sealer.fit(spare, len, true) else { return };
+        match from {
+            None => sealer.write_message(tun, spare.made(message)),
+            Some(_) => self.return_message(now, message),
+        }
+    }
+
     /// Sends a message that [`Sealer::fit`] made about a packet of a client back to it, through the tunnel.
     #[cold]
     pub(super) fn return_message(&mut self, now: Time, len: usize) {
@@ -149,10 +183,4 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let Some(message) = spare.time_exceeded(len, &mut sender, own) else { return };
         Sealer { sender, batch, socket }.packet(spare.made(message), Form::Whole);
     }
-}
-
-/// Writes a packet that needs no offload.
-fn write_message(tun: &impl PacketDevice, message: &[u8]) -> std::io::Result<()> {
-    let header = [0; VIRTIO_HEADER];
-    tun.try_write_vectored(&[IoSlice::new(&header), IoSlice::new(message)]).map(drop)
 }

@@ -125,12 +125,19 @@ pub enum SendOutcome {
     Sent,
     /// The socket's buffer is full: wait until it is writable and send the rest.
     WouldBlock {
-        /// Bytes from the start of the contents that have gone, a whole number of segments; 0 unless the batch
-        /// was sent one datagram at a time.
-        sent: usize,
+        /// Bytes from the start of the contents that need not be sent again, a whole number of segments; 0 unless the
+        /// batch was sent one datagram at a time.
+        done: usize,
+        /// Datagrams among these that were dropped.
+        lost: usize,
     },
-    /// All of it, or some of its datagrams, were dropped.
-    Dropped(DropReason),
+    /// Some of its datagrams were dropped, or all.
+    Dropped {
+        /// What was wrong with the last of them.
+        reason: DropReason,
+        /// How many.
+        lost: usize,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -307,16 +314,19 @@ impl ShardSocket {
     /// Sends each segment by itself.
     fn send_one_by_one(&self, batch: &Transmit<'_>, segment: usize) -> OneByOne {
         let mut result = OneByOne { outcome: SendOutcome::Sent, full_size: false };
-        let mut done = 0;
+        let (mut done, mut lost) = (0, 0);
         for contents in batch.contents.chunks(segment.max(1)) {
             let single = Transmit { contents, segment_size: None, ..batch.clone() };
             match self.send_one(&single) {
                 SendOutcome::Sent => result.full_size |= contents.len() == segment,
                 SendOutcome::WouldBlock { .. } => {
-                    result.outcome = SendOutcome::WouldBlock { sent: done };
+                    result.outcome = SendOutcome::WouldBlock { done, lost };
                     break;
                 }
-                dropped @ SendOutcome::Dropped(_) => result.outcome = dropped,
+                SendOutcome::Dropped { reason, .. } => {
+                    lost += 1;
+                    result.outcome = SendOutcome::Dropped { reason, lost };
+                }
             }
             done += contents.len();
         }
@@ -378,7 +388,7 @@ fn is_offload_refusal(error: &io::Error) -> bool {
 
 fn classify_send(error: &io::Error, transmit: &Transmit<'_>) -> SendOutcome {
     let reason = match Errno::from_io_error(error) {
-        Some(Errno::AGAIN) => return SendOutcome::WouldBlock { sent: 0 },
+        Some(Errno::AGAIN) => return SendOutcome::WouldBlock { done: 0, lost: 0 },
         Some(Errno::MSGSIZE) => DropReason::TooBig,
         Some(Errno::NOBUFS | Errno::NOMEM) => DropReason::NoBuffers,
         Some(Errno::CONNREFUSED) => DropReason::Refused,
@@ -389,7 +399,9 @@ fn classify_send(error: &io::Error, transmit: &Transmit<'_>) -> SendOutcome {
         Some(Errno::INVAL | Errno::ADDRNOTAVAIL) if transmit.src_ip.is_some() => DropReason::SourceGone,
         _ => DropReason::Other,
     };
-    SendOutcome::Dropped(reason)
+    let segments =
+        transmit.segment_size.map_or(1, |segment| transmit.contents.len().div_ceil(segment.max(1)));
+    SendOutcome::Dropped { reason, lost: segments.max(1) }
 }
 
 /// Opens a socket for `address`; `::` becomes `0.0.0.0` on a machine without IPv6.

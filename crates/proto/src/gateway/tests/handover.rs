@@ -66,6 +66,20 @@ fn a_session_goes_on_in_another_process() {
 }
 
 #[test]
+fn the_size_that_a_path_carries_is_still_known() {
+    let (mut old, _, progress) = running();
+    let slot = old.sessions().next().unwrap().slot;
+    old.handle_event(NOW, Event::PathStated { slot, size: 1_311 });
+    let mut next = take(handed(&old, progress)).unwrap();
+    assert_eq!(next.sessions().next().unwrap().path_size, Some(1_311));
+    let stated = effects(&mut next).into_iter().filter_map(|effect| match effect {
+        Effect::Command { shard, command: Command::PathSize { size, .. } } => Some((shard, size)),
+        _ => None,
+    });
+    assert_eq!(stated.collect::<Vec<_>>(), [(0, 1_311), (1, 1_311)], "all shards");
+}
+
+#[test]
 fn deadlines_stay_where_they_were() {
     let (old, _, progress) = running();
     let mut next = take(handed(&old, progress)).unwrap();

@@ -17,6 +17,7 @@ use crate::sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 
 mod accounting;
 mod downloads;
+mod narrow;
 mod overload;
 mod written;
 
@@ -75,7 +76,9 @@ impl DatagramSocket for Mute {
         panic!("nothing may be sent, and these are {} batches", transmits.len());
     }
 
-    fn wait_writable(&self, _: Duration) {}
+    fn wait_writable(&self, _: Duration) -> Duration {
+        Duration::ZERO
+    }
 
     fn offloads(&self) -> UdpOffloads {
         UdpOffloads {

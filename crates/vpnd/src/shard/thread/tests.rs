@@ -95,7 +95,9 @@ impl DatagramSocket for Socket {
         panic!("nothing is to be sent");
     }
 
-    fn wait_writable(&self, _: Duration) {}
+    fn wait_writable(&self, _: Duration) -> Duration {
+        Duration::ZERO
+    }
 
     fn offloads(&self) -> UdpOffloads {
         panic!("nobody asks");

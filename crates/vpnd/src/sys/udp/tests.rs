@@ -117,7 +117,7 @@ fn a_call_for_several_ends_before_what_is_refused() {
         transmit(address, b"three"),
     ];
     assert_eq!(sender.try_send_many(&transmits), 1);
-    assert!(matches!(sender.try_send(&transmits[1]), SendOutcome::Dropped(_)));
+    assert!(matches!(sender.try_send(&transmits[1]), SendOutcome::Dropped { .. }));
     assert_eq!(sender.try_send_many(&transmits[2..]), 1);
     assert_eq!(sender.try_send_many(&transmits[1..]), 0);
     assert_eq!(receive(&receiver, 2).0, [b"one".to_vec(), b"three".to_vec()]);
@@ -182,9 +182,9 @@ fn a_source_that_is_gone_does_not_cost_the_offload() {
     let batch = Transmit { segment_size: Some(1200), src_ip: Some(foreign), ..transmit(address, &contents) };
     let before = sender.max_gso_segments();
     assert!(before > 1);
-    assert_eq!(sender.try_send(&batch), SendOutcome::Dropped(DropReason::SourceGone));
+    assert_eq!(sender.try_send(&batch), SendOutcome::Dropped { reason: DropReason::SourceGone, lost: 4 });
     let single = Transmit { src_ip: Some(foreign), ..transmit(address, b"x") };
-    assert_eq!(sender.try_send(&single), SendOutcome::Dropped(DropReason::SourceGone));
+    assert_eq!(sender.try_send(&single), SendOutcome::Dropped { reason: DropReason::SourceGone, lost: 1 });
     assert_eq!(sender.max_gso_segments(), before);
     assert!(!sender.offloads().gso_gave_up);
 }
@@ -226,7 +226,8 @@ fn a_short_last_datagram_that_passes_blames_no_offload() {
         let batch =
             Transmit { segment_size: Some(1400), ..transmit(receiver.local_addr().unwrap(), contents) };
         // As after EINVAL, with which kernels before 6.14 refuse a batch above the MTU.
-        sender.without_offload(&batch, 1400);
+        let outcome = sender.without_offload(&batch, 1400);
+        assert_eq!(outcome, SendOutcome::Dropped { reason: DropReason::TooBig, lost: 3 });
         assert_eq!(receive(&receiver, 1).0, [contents[4_200..].to_vec()], "the last one passes");
         assert!(sender.segments_to(batch.destination) && !sender.offloads().gso_gave_up);
     });
@@ -236,17 +237,23 @@ fn a_short_last_datagram_that_passes_blames_no_offload() {
 fn failures_are_classified() {
     let (sender, _receiver, address) = pair();
     let big = vec![0; 65_508];
-    assert_eq!(sender.try_send(&transmit(address, &big)), SendOutcome::Dropped(DropReason::TooBig));
+    assert_eq!(
+        sender.try_send(&transmit(address, &big)),
+        SendOutcome::Dropped { reason: DropReason::TooBig, lost: 1 }
+    );
     let broadcast = "255.255.255.255:9".parse().unwrap();
-    assert_eq!(sender.try_send(&transmit(broadcast, b"x")), SendOutcome::Dropped(DropReason::Filtered));
+    assert_eq!(
+        sender.try_send(&transmit(broadcast, b"x")),
+        SendOutcome::Dropped { reason: DropReason::Filtered, lost: 1 }
+    );
     let errors = [
-        (Errno::AGAIN, SendOutcome::WouldBlock { sent: 0 }),
-        (Errno::MSGSIZE, SendOutcome::Dropped(DropReason::TooBig)),
-        (Errno::NOBUFS, SendOutcome::Dropped(DropReason::NoBuffers)),
-        (Errno::CONNREFUSED, SendOutcome::Dropped(DropReason::Refused)),
-        (Errno::PERM, SendOutcome::Dropped(DropReason::Filtered)),
-        (Errno::NETUNREACH, SendOutcome::Dropped(DropReason::Unreachable)),
-        (Errno::INVAL, SendOutcome::Dropped(DropReason::Other)),
+        (Errno::AGAIN, SendOutcome::WouldBlock { done: 0, lost: 0 }),
+        (Errno::MSGSIZE, SendOutcome::Dropped { reason: DropReason::TooBig, lost: 1 }),
+        (Errno::NOBUFS, SendOutcome::Dropped { reason: DropReason::NoBuffers, lost: 1 }),
+        (Errno::CONNREFUSED, SendOutcome::Dropped { reason: DropReason::Refused, lost: 1 }),
+        (Errno::PERM, SendOutcome::Dropped { reason: DropReason::Filtered, lost: 1 }),
+        (Errno::NETUNREACH, SendOutcome::Dropped { reason: DropReason::Unreachable, lost: 1 }),
+        (Errno::INVAL, SendOutcome::Dropped { reason: DropReason::Other, lost: 1 }),
     ];
     for (errno, outcome) in errors {
         assert_eq!(classify_send(&errno.into(), &transmit(address, b"x")), outcome, "{errno:?}");
@@ -266,7 +273,7 @@ fn a_full_buffer_reports_how_much_has_gone() {
         let contents = numbered(50, 1200);
         let batch =
             Transmit { segment_size: Some(1200), ..transmit("192.0.2.2:9".parse().unwrap(), &contents) };
-        let SendOutcome::WouldBlock { sent } = sender.try_send(&batch) else {
+        let SendOutcome::WouldBlock { done: sent, lost: 0 } = sender.try_send(&batch) else {
             panic!("60 kB can't fit the smallest buffer");
         };
         assert!(sent > 0 && sent < contents.len() && sent % 1200 == 0, "{sent}");
@@ -395,11 +402,14 @@ fn a_segment_above_the_mtu_does_not_cost_the_offload() {
         let address = receiver.local_addr().unwrap();
         let contents = numbered(4, 1400);
         let batch = Transmit { segment_size: Some(1400), ..transmit(address, &contents) };
-        assert_eq!(sender.try_send(&batch), SendOutcome::Dropped(DropReason::TooBig));
+        assert_eq!(sender.try_send(&batch), SendOutcome::Dropped { reason: DropReason::TooBig, lost: 4 });
         assert!(sender.max_gso_segments() > 1 && !sender.offloads().gso_gave_up);
 
         // Older kernels refuse such a batch just like a driver that can't segment: with EINVAL.
-        assert_eq!(sender.without_offload(&batch, 1400), SendOutcome::Dropped(DropReason::TooBig));
+        assert_eq!(
+            sender.without_offload(&batch, 1400),
+            SendOutcome::Dropped { reason: DropReason::TooBig, lost: 4 }
+        );
         assert!(sender.max_gso_segments() > 1 && !sender.offloads().gso_gave_up);
 
         let smaller = Transmit { segment_size: Some(1200), ..batch };

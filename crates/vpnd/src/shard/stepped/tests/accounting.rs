@@ -11,8 +11,8 @@ use vpnd_proto::wire::Index;
 
 use super::*;
 
-const CLIENT: [u8; 4] = [10, 86, 0, 2];
-const CAMPUS: [u8; 4] = [10, 200, 0, 9];
+pub(super) const CLIENT: [u8; 4] = [10, 86, 0, 2];
+pub(super) const CAMPUS: [u8; 4] = [10, 200, 0, 9];
 const MSS: usize = 1_000;
 
 /// What a device does with the next writes or sends: numbers that are used in turn.
@@ -28,11 +28,13 @@ impl Luck {
 
 /// A TUN device that refuses some packets.
 #[derive(Default)]
-struct Tun {
-    reads: RefCell<VecDeque<Vec<u8>>>,
+pub(super) struct Tun {
+    pub(super) reads: RefCell<VecDeque<Vec<u8>>>,
     luck: Luck,
     /// Packets that it took; a super-packet as its slices.
     written: Cell<usize>,
+    /// The same as they came.
+    pub(super) packets: RefCell<Vec<Vec<u8>>>,
 }
 
 impl PacketDevice for Tun {
@@ -50,6 +52,7 @@ impl PacketDevice for Tun {
             1 => rustix::io::Errno::IO,
             _ => {
                 self.written.set(self.written.get() + slices(&header, packet));
+                self.packets.borrow_mut().push(packet.to_vec());
                 return Ok(bytes.len());
             }
         };
@@ -67,10 +70,10 @@ fn slices(header: &VirtioHeader, packet: &[u8]) -> usize {
 
 /// A socket that refuses some datagrams.
 #[derive(Default)]
-struct Wire {
-    inbox: RefCell<VecDeque<Vec<u8>>>,
+pub(super) struct Wire {
+    pub(super) inbox: RefCell<VecDeque<Vec<u8>>>,
     luck: Luck,
-    sent: RefCell<Vec<Vec<u8>>>,
+    pub(super) sent: RefCell<Vec<Vec<u8>>>,
 }
 
 impl Wire {
@@ -94,14 +97,26 @@ impl DatagramSocket for Wire {
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
         let (contents, segment) = (transmit.contents, transmit.segment_size);
         match self.luck.next() {
-            0 => SendOutcome::Dropped(crate::sys::udp::DropReason::Refused),
-            // Room for the first datagrams of a run.
+            0 => SendOutcome::Dropped {
+                reason: crate::sys::udp::DropReason::Refused,
+                lost: segment.map_or(1, |segment| contents.len().div_ceil(segment)),
+            },
+            // Room for the first datagrams of a run, but the very first is refused.
             1 => {
-                let sent = segment.map_or(0, |segment| contents.len() / segment / 2 * segment);
+                let done = segment.map_or(0, |segment| contents.len() / segment / 2 * segment);
+                let lost = if done > 0 { segment.unwrap_or(0) } else { 0 };
+                if done > lost {
+                    self.record(&contents[lost..done], segment);
+                }
+                SendOutcome::WouldBlock { done, lost: usize::from(lost > 0) }
+            }
+            // All but the last.
+            2 => {
+                let sent = segment.map_or(0, |segment| (contents.len() - 1) / segment * segment);
                 if sent > 0 {
                     self.record(&contents[..sent], segment);
                 }
-                SendOutcome::WouldBlock { sent }
+                SendOutcome::Dropped { reason: crate::sys::udp::DropReason::Refused, lost: 1 }
             }
             _ => {
                 self.record(contents, segment);
@@ -118,16 +133,18 @@ impl DatagramSocket for Wire {
         taken
     }
 
-    fn wait_writable(&self, _: Duration) {}
+    fn wait_writable(&self, _: Duration) -> Duration {
+        Duration::ZERO
+    }
 
     fn offloads(&self) -> UdpOffloads {
         Mute.offloads()
     }
 }
 
-type Host = Stepped<Tun, Wire>;
+pub(super) type Host = Stepped<Tun, Wire>;
 
-fn host(role: Role, luck: &[u8]) -> Host {
+pub(super) fn host(role: Role, luck: &[u8]) -> Host {
     let policy = Arc::new(Policy::without_rules(true));
     let spec = SteppedSpec { role, policy, tun_offloads: TunOffloads::ALL, mtu: 1_400 };
     let luck = || Luck(luck.to_vec(), Cell::default());
@@ -142,6 +159,13 @@ fn host(role: Role, luck: &[u8]) -> Host {
         principal: Principal::default(),
         limits: None,
     }));
+    install(&mut host, gateway);
+    host
+}
+
+/// Gives it the keys of its epoch.
+pub(super) fn install(host: &mut Host, gateway: bool) {
+    let slot = Slot { index: 0, generation: 0 };
     let (own, peer) = if gateway { (0x100, 0x200) } else { (0x200, 0x100) };
     host.command(Command::Install(Box::new(EpochSpec {
         slot,
@@ -158,7 +182,6 @@ fn host(role: Role, luck: &[u8]) -> Host {
         receive: vec![ReceiveSpec { index: Index(own), lanes: vec![0] }],
         reject_at: Time::from_nanos(u64::MAX),
     })));
-    host
 }
 
 /// Something that a TUN device delivers.
@@ -206,7 +229,7 @@ impl Read {
     }
 }
 
-fn ip(header: VirtioHeader, protocol: u8, from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
+pub(super) fn ip(header: VirtioHeader, protocol: u8, from: [u8; 4], to: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, protocol, 0, 0];
     bytes[2..4].copy_from_slice(&(20 + payload.len() as u16).to_be_bytes());
     bytes.extend(from);

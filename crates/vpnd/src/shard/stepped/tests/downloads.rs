@@ -290,7 +290,9 @@ impl DatagramSocket for World {
         transmits.len()
     }
 
-    fn wait_writable(&self, _: Duration) {}
+    fn wait_writable(&self, _: Duration) -> Duration {
+        Duration::ZERO
+    }
 
     fn offloads(&self) -> UdpOffloads {
         Mute.offloads()

@@ -57,7 +57,9 @@ impl DatagramSocket for Devices {
         Mute.try_send_many(transmits)
     }
 
-    fn wait_writable(&self, _: Duration) {}
+    fn wait_writable(&self, _: Duration) -> Duration {
+        Duration::ZERO
+    }
 
     fn offloads(&self) -> UdpOffloads {
         Mute.offloads()
