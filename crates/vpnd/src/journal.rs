@@ -252,13 +252,13 @@ impl Journal {
         Ok(ChangeId(id))
     }
 
-    /// Makes a change again that should be in force, for somebody else may have taken it back.
+    /// Makes a change again that should be in force, for another program may have taken it back; a route that it altered is replaced.
     ///
     /// # Errors
     /// [`JournalError::Change`].
     pub async fn renew(&self, netlink: &Netlink, id: ChangeId) -> Result<(), JournalError> {
         let Some(active) = self.active.iter().find(|active| active.id == id.0) else { return Ok(()) };
-        match active.change.apply(netlink).await {
+        match active.change.replace(netlink).await {
             Err(source) if !source.is_already_there() => {
                 Err(JournalError::Change { change: active.change.to_string(), source })
             }

@@ -23,6 +23,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use minicbor::bytes::ByteArray;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, sleep_until};
 use vpnd_crypto::{Binding, Preference};
 use vpnd_proto::control::{AsText, SecretText};
 
@@ -33,6 +34,7 @@ use crate::client::messages::{
 };
 use crate::clock::now;
 use crate::journal::{self, JournalDirectory};
+use crate::log_limit::LogLimit;
 use crate::privsep::child::ChildRole;
 use crate::privsep::messages::{Common, Devices, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
@@ -56,8 +58,15 @@ use prompt::Prompt;
 
 /// Changes of the machine's network come in bursts; the core is notified this long after the first.
 const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
+/// Delay until routes and addresses that another program has removed are put back: it lists them again and again until none is left,
+/// and is done by then.
+const RENEWAL_DELAY: Duration = Duration::from_millis(5);
+/// Interval of comparisons with the kernel, for what it does not report: it has no room for a report, or there is none.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for the worker to close its connection to the gateway.
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
+/// Shortest interval between lines about a network that can't be kept up to date.
+const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 /// Time for the worker of a killed client to release its device.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -165,6 +174,8 @@ struct RunningClient {
     interface_index: u32,
     device: Device,
     limits: Limits,
+    /// Lines about a network that is not up to date.
+    failures: LogLimit,
     /// Given up last: by then nothing of this tunnel is left.
     layer: OwnLayer,
 }
@@ -219,9 +230,9 @@ impl RunningClient {
         };
         let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options)?;
         let paths = OuterPaths::new(layer.layer().mark(), interface_index);
-        let limits = Limits::new();
+        let (limits, failures) = (Limits::new(), LogLimit::new(1, FAILURE_INTERVAL));
         let worker = begin(worker, tun, profile, lanes, layer.layer()).await?;
-        Ok(Self { worker, setup, lookups, paths, interface_index, device, limits, layer })
+        Ok(Self { worker, setup, lookups, paths, interface_index, device, limits, failures, layer })
     }
 
     /// Carries out the worker's requests until one of the two ends; then everything is undone.
@@ -241,7 +252,8 @@ impl RunningClient {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut watch = NetworkWatch::open()?;
-        let mut recheck_at: Option<tokio::time::Instant> = None;
+        let mut recheck_at: Option<Instant> = None;
+        let mut check_at = Instant::now() + CHECK_INTERVAL;
         let mut prompt: Option<Prompt> = None;
         service_manager::ready(CONNECTING);
         loop {
@@ -272,17 +284,22 @@ impl RunningClient {
                     let reply = ParentReply::Typed(typed);
                     self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
-                change = watch.next() => {
-                    if change.is_some_and(|change| self.is_foreign(change)) && recheck_at.is_none() {
-                        recheck_at = Some(tokio::time::Instant::now() + NETWORK_CHANGE_DELAY);
+                Some(change) = watch.next() => {
+                    if self.is_foreign(change) {
+                        recheck_at.get_or_insert(Instant::now() + NETWORK_CHANGE_DELAY);
+                    } else {
+                        let is_rule = change == NetworkChange::RuleRemoved;
+                        let delay = if is_rule { Duration::ZERO } else { RENEWAL_DELAY };
+                        check_at = check_at.min(Instant::now() + delay);
                     }
                 }
-                () = sleep_until(recheck_at), if recheck_at.is_some() => {
+                () = sleep_until(check_at) => {
+                    check_at = Instant::now() + CHECK_INTERVAL;
+                    self.follow().await;
+                }
+                () = sleep_until(recheck_at.unwrap_or(check_at)), if recheck_at.is_some() => {
                     recheck_at = None;
-                    if let Err(error) = self.setup.follow().await {
-                        let error = crate::format_chain(&error.into());
-                        tracing::error!(%error, "the tunnel's exceptions for local networks are not up to date");
-                    }
+                    self.follow().await;
                     if self.paths.have_changed(self.setup.netlink()).await {
                         tracing::info!("the machine's network changed");
                         self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
@@ -356,14 +373,25 @@ impl RunningClient {
         started
     }
 
-    /// Our own tunnel's changes are no news.
+    /// Brings the tunnel's network up to date.
+    async fn follow(&mut self) {
+        if let Err(error) = self.setup.follow().await
+            && self.failures.admits()
+        {
+            let error = crate::format_chain(&error.into());
+            tracing::error!(%error, "the tunnel's addresses, routes and rules are not up to date");
+        }
+    }
+
+    /// Whether something other than the tunnel changed. If not, something of the tunnel may have been removed.
     fn is_foreign(&self, change: NetworkChange) -> bool {
         match change {
             NetworkChange::Link { interface } | NetworkChange::Address { interface } => {
                 interface != self.interface_index
             }
+            NetworkChange::RouteRemoved | NetworkChange::RuleRemoved => false,
             // Those that vpnd makes are left out; others into the tunnel may be in the way of its own datagrams.
-            NetworkChange::Route { .. } | NetworkChange::Unknown => true,
+            NetworkChange::Route { .. } | NetworkChange::Rule | NetworkChange::Unknown => true,
         }
     }
 }
@@ -431,10 +459,4 @@ async fn open_tun(args: &ConnectArgs, profile: &Profile, queues: usize) -> anyho
         );
     }
     Ok(tun)
-}
-
-async fn sleep_until(when: Option<tokio::time::Instant>) {
-    if let Some(when) = when {
-        tokio::time::sleep_until(when).await;
-    }
 }

@@ -24,7 +24,7 @@ pub use table::{TABLE_BASE, interface_of, tables_of};
 /// First priority of our rules, before the system's own at 32766.
 pub const PRIORITY_BASE: u32 = 5_200;
 /// Rules of a tunnel at most, for each protocol version.
-pub const RULES: u32 = 3;
+pub const RULES: u32 = 4;
 
 /// Metric of the routes that lead into no tunnel: any other route to the same destination comes first.
 pub const LAST_RESORT_METRIC: u32 = 1_000_000;

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags};
-use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::{Handle, LinkUnspec};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ mod route;
 mod rule;
 mod watch;
 
-pub use route::{LocalRoute, RouteSpec, RouteTarget, TableRoute};
+pub use route::{LocalRoute, NOWHERE, RoutePlace, RouteSpec, RouteTarget, TableRoute};
 pub use rule::{NO_TABLE, RuleMatch, RuleSpec, TableRule};
 pub use watch::{NetworkChange, NetworkWatch};
 
@@ -119,6 +119,7 @@ pub struct LocalAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalLink {
     pub index: u32,
+    pub is_up: bool,
     /// Whether it is a TUN or TAP device.
     pub is_tun: bool,
 }
@@ -149,7 +150,11 @@ impl Netlink {
     pub async fn link(&self, name: &str) -> Result<Option<LocalLink>, NetlinkError> {
         let mut links = self.handle.link().get().match_name(name.to_owned()).execute();
         match links.try_next().await {
-            Ok(link) => Ok(link.map(|link| LocalLink { index: link.header.index, is_tun: is_tun(&link) })),
+            Ok(link) => Ok(link.map(|link| LocalLink {
+                index: link.header.index,
+                is_up: link.header.flags.contains(LinkFlags::Up),
+                is_tun: is_tun(&link),
+            })),
             Err(error) => {
                 let error = NetlinkError::new(format!("looking up the interface {name}"), &error);
                 if error.is_not_there() { Ok(None) } else { Err(error) }

@@ -35,7 +35,7 @@ fn address(text: &str) -> IpAddr {
 
 /// Counts in `net` what client 1 sends in clear: neither to the gateway's port, nor what a link needs for itself, nor questions
 /// for the gateway's name, which leave beside the tunnel on purpose.
-fn watch(lab: &Lab) {
+pub(crate) fn watch(lab: &Lab) {
     let port = Lab::port(1);
     lab.net.nft(&format!(
         "table inet watch {{\n\
@@ -55,7 +55,7 @@ fn watch(lab: &Lab) {
     ));
 }
 
-fn in_clear(lab: &Lab) -> u64 {
+pub(crate) fn in_clear(lab: &Lab) -> u64 {
     let mut command = process::command(lab, &lab.net, "nft");
     command.args(["list", "table", "inet", "watch"]);
     let listed = process::text(&must(process::run(command)));
@@ -64,7 +64,7 @@ fn in_clear(lab: &Lab) -> u64 {
 }
 
 /// Sends something to each of these, and to the campus.
-fn speak(from: &Namespace) {
+pub(crate) fn speak(from: &Namespace) {
     let campus = [CAMPUS_V4.into(), CAMPUS_V6.into()];
     for to in ELSEWHERE.into_iter().map(address).chain(campus) {
         ping(from, to, 56, SECOND / 20);

@@ -68,6 +68,7 @@ mod readme;
 mod refusal;
 mod relay;
 mod reload;
+mod renewal;
 mod resolved;
 mod revocation_list;
 mod routing;

@@ -96,7 +96,7 @@ fn installation<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
 }
 
 /// Counts what leaves the client's machine in clear and belongs into the tunnel: packets for the campus or from inner addresses.
-fn watch_for_leaks(lab: &Lab, routes: &str) {
+pub(crate) fn watch_for_leaks(lab: &Lab, routes: &str) {
     lab.net.nft(&format!(
         "add table inet leaks\n\
          add counter inet leaks clear\n\
@@ -125,7 +125,7 @@ fn speak_to_a_stranger(machine: &Namespace, over: &AtomicBool) {
     });
 }
 
-fn leaks(lab: &Lab) -> u64 {
+pub(crate) fn leaks(lab: &Lab) -> u64 {
     let mut command = process::command(lab, &lab.net, "nft");
     command.args(["-j", "list", "counter", "inet", "leaks", "clear"]);
     let output = process::run(command);

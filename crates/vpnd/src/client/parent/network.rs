@@ -13,6 +13,7 @@ use vpnd_proto::control::Network;
 
 use super::permission::{self, Forbidden, HostNetworks};
 use super::plan::{self, Plan, Step};
+use crate::clock::now;
 use crate::config::{MAX_MTU, MIN_MTU};
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
@@ -22,9 +23,14 @@ use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch,
     RuleSpec,
 };
-use crate::sys::nft::{GuardRules, MarkMatch, Returning};
+use crate::sys::nft::{GuardRules, Returning};
+use presence::Present;
+use renewals::Renewals;
 use routing::{Overlap, Routing, everything, has_address_for, own_address};
 
+mod guard;
+mod presence;
+mod renewals;
 mod routing;
 mod sources;
 mod table;
@@ -77,8 +83,8 @@ pub(super) struct NetworkSetup {
     active: Vec<(ChangeId, Change)>,
     /// The gateway's last settings, as far as the profile permits them, and the routing made of them.
     in_force: Option<(Network, Routing)>,
-    /// The routing table of the tunnel.
-    table: Option<u32>,
+    /// The routing tables of the tunnel: the one that leads into it, and the one that holds back what passes that.
+    tables: Option<[u32; 2]>,
     /// Local networks as last logged, so that a change alone is logged again.
     overlaps: Vec<Overlap>,
     /// The DNS servers of the tunnel.
@@ -90,10 +96,11 @@ pub(super) struct NetworkSetup {
     guard: Option<(ChangeId, GuardRules)>,
     /// Datagrams that the guard marks on arrival.
     returning: Option<Returning>,
-    /// In force while the kernel looks for the way back with a packet's mark because of this tunnel.
-    valid_marks: Option<ChangeId>,
+    /// Set once the kernel looks for the way back with a packet's mark; with the change, unless another program has made it.
+    valid_marks: Option<Option<ChangeId>>,
     /// In force while names are looked up.
-    lookup_rules: Vec<ChangeId>,
+    lookup_rules: Vec<(ChangeId, Change)>,
+    renewals: Renewals,
 }
 
 impl NetworkSetup {
@@ -120,7 +127,7 @@ impl NetworkSetup {
             mtu: DEFAULT_MTU,
             active: Vec::new(),
             in_force: None,
-            table: None,
+            tables: None,
             overlaps: Vec::new(),
             dns: None,
             dns_change: None,
@@ -129,6 +136,7 @@ impl NetworkSetup {
             returning: None,
             valid_marks: None,
             lookup_rules: Vec::new(),
+            renewals: Renewals::new(),
         })
     }
 
@@ -167,11 +175,13 @@ impl NetworkSetup {
     }
 
     /// Follows the machine to another local network: what it is directly connected to decides about exceptions from the tunnel.
+    /// Puts back what other programs have removed, by comparison with the kernel.
     ///
     /// # Errors
     /// If the machine can't be read or a change was refused.
     pub(super) async fn follow(&mut self) -> Result<(), NetworkError> {
         let Some((network, before)) = self.in_force.clone() else { return Ok(()) };
+        let is_alone = self.renew().await?;
         let machine =
             HostNetworks::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
         let routing = Routing::new(&self.options, &network, machine.local());
@@ -179,7 +189,7 @@ impl NetworkSetup {
         self.pass_source_checks(&routing).await;
         let addresses = self.guard.as_ref().map(|(_, rules)| rules.addresses.clone());
         self.guard(addresses.unwrap_or_default()).await?;
-        if routing == before {
+        if routing == before && is_alone {
             return Ok(());
         }
         let obsolete = self.make(&network, &routing).await?;
@@ -188,17 +198,34 @@ impl NetworkSetup {
         Ok(())
     }
 
+    /// Puts back what other programs have removed. Returns whether the tunnel's tables are used by vpnd alone; in others' tables
+    /// nothing is put back.
+    async fn renew(&mut self) -> Result<bool, NetworkError> {
+        let present = Present::read(&self.netlink, &self.interface, self.interface_index).await?;
+        if !self.tables.iter().flatten().all(|table| present.leaves_free(*table)) {
+            return Ok(false);
+        }
+        let mut removed = Vec::new();
+        // In the order in which they were made: rules come last.
+        for (id, change) in self.active.iter().chain(&self.lookup_rules).filter(|(_, it)| !present.has(it)) {
+            self.journal.renew(&self.netlink, *id).await?;
+            removed.push(change.to_string());
+        }
+        self.renewals.note(&removed, now());
+        Ok(true)
+    }
+
     /// Makes the changes that are missing, and returns those to take back. Logs new overlaps with local networks.
     async fn make(&mut self, network: &Network, routing: &Routing) -> Result<Vec<ChangeId>, NetworkError> {
         for overlap in routing.overlaps.iter().filter(|overlap| !self.overlaps.contains(overlap)) {
             overlap.log();
         }
         self.overlaps.clone_from(&routing.overlaps);
-        let table = table::choose(&self.netlink, self.interface_index, self.table).await?;
-        self.table = Some(table);
+        let tables = table::choose(&self.netlink, self.interface_index, self.tables).await?;
+        self.tables = Some(tables);
         let mut wanted = self.addresses(network);
         wanted.push(Change::LinkUp { interface: self.interface.clone() });
-        wanted.extend(self.routes(network, routing, table));
+        wanted.extend(self.routes(network, routing, tables));
         let Plan { first, obsolete } = plan::plan(&self.active, wanted);
         for step in first {
             self.take(step).await?;
@@ -246,7 +273,8 @@ impl NetworkSetup {
                 for (rule, table) in [(Layer::LOOKUP_RULE, MAIN_TABLE)].into_iter().chain(refusal) {
                     let (priority, matches) = (self.layer.priority(rule), RuleMatch::User(user));
                     let rule = Change::Rule(RuleSpec { family, priority, matches, table });
-                    self.lookup_rules.push(self.journal.apply(&self.netlink, rule).await?);
+                    let id = self.journal.apply(&self.netlink, rule.clone()).await?;
+                    self.lookup_rules.push((id, rule));
                 }
             }
         }
@@ -258,7 +286,7 @@ impl NetworkSetup {
     /// # Errors
     /// If a change could not be taken back.
     pub(super) async fn end_lookups(&mut self) -> Result<(), NetworkError> {
-        while let Some(rule) = self.lookup_rules.last() {
+        while let Some((rule, _)) = self.lookup_rules.last() {
             self.journal.undo(&self.netlink, *rule).await?;
             self.lookup_rules.pop();
         }
@@ -326,29 +354,6 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// Guards these addresses in place of those before. There is no moment without.
-    async fn guard(&mut self, addresses: Vec<IpAddr>) -> Result<(), NetworkError> {
-        let (mark, mask) = self.layer.passed_over();
-        let rules = GuardRules {
-            tunnel: self.interface.clone(),
-            addresses,
-            returning: self.returning,
-            excluded: Some(MarkMatch { mark, mask }),
-        };
-        let change = Change::Guard(rules.clone());
-        let id = match &self.guard {
-            Some((_, in_force)) if *in_force == rules => return Ok(()),
-            Some((id, _)) => {
-                let id = *id;
-                self.journal.replace(&self.netlink, id, change).await?;
-                id
-            }
-            None => self.journal.apply(&self.netlink, change).await?,
-        };
-        self.guard = Some((id, rules));
-        Ok(())
-    }
-
     /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it, nor more
     /// than a gateway may be configured with. This needs no undoing: the device goes with the client.
     ///
@@ -381,18 +386,26 @@ impl NetworkSetup {
     }
 
     /// Routes and rules. Each comes after those without which it would take more than it is meant for.
-    fn routes(&self, network: &Network, routing: &Routing, table: u32) -> Vec<Change> {
+    fn routes(&self, network: &Network, routing: &Routing, [table, closing]: [u32; 2]) -> Vec<Change> {
         let (mut changes, mut last) = (Vec::new(), Vec::new());
         let (mark, mask) = self.layer.passed_over();
-        for family in routing.families() {
-            let (priority, matches) =
-                (self.layer.priority(Layer::TUNNEL_RULE), RuleMatch::NotMarked { mark, mask });
-            last.push(Change::Rule(RuleSpec { family, priority, matches, table }));
-        }
-        let aside = |destination, target| {
+        let rule = |family, place, table| {
+            let (priority, matches) = (self.layer.priority(place), RuleMatch::NotMarked { mark, mask });
+            Change::Rule(RuleSpec { family, priority, matches, table })
+        };
+        let special = |destination, target, table| {
             let metric = Some(LAST_RESORT_METRIC);
             Change::Route(RouteSpec { destination, target, source: None, table, metric })
         };
+        last.extend(routing.families().map(|family| rule(family, Layer::TUNNEL_RULE, table)));
+        if routing.is_full {
+            changes.extend(routing.outside().map(|local| special(local, RouteTarget::Throw, closing)));
+            let families = || routing.families();
+            changes
+                .extend(families().map(|family| special(everything(family), RouteTarget::Closed, closing)));
+            last.extend(families().map(|family| rule(family, Layer::CLOSING_RULE, closing)));
+        }
+        let aside = |destination, target| special(destination, target, table);
         changes.extend(routing.outside().map(|local| aside(local, RouteTarget::Throw)));
         changes.extend(routing.destinations.iter().map(|&destination| {
             let target = RouteTarget::Interface(self.interface.clone());

@@ -48,9 +48,7 @@ pub(super) fn plan<Id: Copy + PartialEq>(in_force: &[(Id, Change)], wanted: Vec<
 /// Whether the kernel takes only one of the two.
 fn is_same_place(one: &Change, other: &Change) -> bool {
     match (one, other) {
-        (Change::Route(one), Change::Route(other)) => {
-            (one.destination, one.table, one.metric) == (other.destination, other.table, other.metric)
-        }
+        (Change::Route(one), Change::Route(other)) => one.place() == other.place(),
         _ => false,
     }
 }

@@ -87,12 +87,17 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
                 Err("too much would be unreachable".to_owned())
             };
         }
+        // Holds back what a full tunnel has lost.
+        RouteTarget::Closed if spec.metric == Some(LAST_RESORT_METRIC) => {
+            let is_for_all = is_table_of_a_tunnel(spec.table) && spec.destination.prefix_len() == 0;
+            return if is_for_all { Ok(()) } else { Err("too much would be unreachable".to_owned()) };
+        }
         // A local network that stays outside a tunnel.
         RouteTarget::Throw if spec.metric == Some(LAST_RESORT_METRIC) && is_table_of_a_tunnel(spec.table) => {
             let plausible = is_plausible_local(spec.destination);
             return if plausible { Ok(()) } else { Err(format!("{} is no local network", spec.destination)) };
         }
-        RouteTarget::Unreachable | RouteTarget::Throw | RouteTarget::Gateway { .. } => {
+        RouteTarget::Unreachable | RouteTarget::Throw | RouteTarget::Closed | RouteTarget::Gateway { .. } => {
             return Err(
                 "routes of vpnd lead into a tunnel, or nowhere, or around a tunnel into a local network"
                     .to_owned(),
@@ -119,7 +124,7 @@ fn of_rule(spec: &RuleSpec) -> Result<(), String> {
         RuleMatch::NotMarked { mark, mask } => {
             is_table_of_a_tunnel(spec.table)
                 && (mark, mask) == layer.passed_over()
-                && place == Layer::TUNNEL_RULE
+                && matches!(place, Layer::TUNNEL_RULE | Layer::CLOSING_RULE)
         }
     };
     if good { Ok(()) } else { Err("its parts are none of vpnd's, or don't belong together".to_owned()) }

@@ -27,6 +27,8 @@ impl Layer {
     pub const REFUSAL_RULE: u32 = 1;
     /// The rule that leads packets into the tunnel.
     pub const TUNNEL_RULE: u32 = 2;
+    /// The rule that keeps packets which the one before has not led into a full tunnel from leaving.
+    pub const CLOSING_RULE: u32 = 3;
 
     /// All of them, the lowest first.
     pub fn all() -> impl DoubleEndedIterator<Item = Self> {

@@ -6,11 +6,16 @@ use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{Family, MAIN_TABLE, Netlink, NetlinkError, PROTOCOL};
+
+/// The router of [`RouteTarget::Closed`], which is no host (RFC 7600), behind the loopback interface.
+pub const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+/// The number of the loopback interface in each network namespace.
+const LOOPBACK: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -23,6 +28,9 @@ pub enum RouteTarget {
     Unreachable,
     /// Back to the rules: the next one decides.
     Throw,
+    /// Nowhere, but for what is bound to an interface, which goes back to the rules. IPv6 is refused; IPv4, of which an unreachable
+    /// route would take what is bound, too, leads to [`NOWHERE`], and a firewall has to drop that.
+    Closed,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +44,33 @@ pub struct RouteSpec {
     pub table: u32,
     /// Preference among equal destinations, lower first; `None` leaves it to the kernel.
     pub metric: Option<u32>,
+}
+
+/// A place for a route: the kernel keeps one at each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RoutePlace {
+    pub destination: IpNet,
+    /// Number of the routing table.
+    pub table: u32,
+    /// Preference among equal destinations, lower first.
+    pub metric: u32,
+}
+
+impl RouteSpec {
+    /// The place that the route takes.
+    pub fn place(&self) -> RoutePlace {
+        let destination = self.destination.trunc();
+        RoutePlace {
+            destination,
+            table: self.table,
+            metric: self.metric.unwrap_or(default_metric(destination)),
+        }
+    }
+}
+
+/// The metric that the kernel gives a route that names none.
+fn default_metric(destination: IpNet) -> u32 {
+    if destination.addr().is_ipv4() { 0 } else { 1024 }
 }
 
 /// A route that the machine has.
@@ -58,11 +93,12 @@ pub struct LocalRoute {
 /// A route of any kind, in whatever table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRoute {
-    /// Number of the routing table.
-    pub table: u32,
+    pub place: RoutePlace,
+    /// The source address that packets get.
+    pub source: Option<IpAddr>,
     /// Whether its origin is [`PROTOCOL`].
     pub made_by_vpnd: bool,
-    /// The route as vpnd adds and removes it, if it is vpnd's and leads into no interface.
+    /// The route as vpnd adds and removes it, if it is vpnd's and leads into no tunnel.
     pub ours: Option<RouteSpec>,
 }
 
@@ -129,8 +165,17 @@ impl Netlink {
                 .map_err(|error| inconsistent(spec, &error))?,
             RouteTarget::Unreachable => builder.kind(RouteType::Unreachable),
             RouteTarget::Throw => builder.kind(RouteType::Throw),
+            RouteTarget::Closed if destination.addr().is_ipv4() => builder
+                .output_interface(LOOPBACK)
+                .gateway(NOWHERE.into())
+                .map_err(|error| inconsistent(spec, &error))?,
+            RouteTarget::Closed => builder.kind(RouteType::Unreachable),
         };
-        Ok(builder.build())
+        let mut message = builder.build();
+        if spec.target == RouteTarget::Closed && destination.addr().is_ipv4() {
+            message.header.flags.insert(RouteFlags::Onlink);
+        }
+        Ok(message)
     }
 
     /// All unicast routes of all tables but the kernel's own one for local addresses.
@@ -245,13 +290,15 @@ fn parse(message: &RouteMessage) -> Option<LocalRoute> {
 
 /// Reads a route of any kind; `None` if it is of neither protocol version.
 fn parse_any(message: &RouteMessage) -> Option<TableRoute> {
-    let (mut destination, mut table, mut metric) =
-        (unspecified(message)?, u32::from(message.header.table), None);
+    let (mut destination, mut table) = (unspecified(message)?, u32::from(message.header.table));
+    let (mut metric, mut router, mut source) = (None, None, None);
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Destination(address) => destination = ip(address)?,
             RouteAttribute::Table(number) => table = *number,
             RouteAttribute::Priority(number) => metric = Some(*number),
+            RouteAttribute::Gateway(address) => router = ip(address),
+            RouteAttribute::PrefSource(address) => source = ip(address),
             _ => {}
         }
     }
@@ -259,12 +306,14 @@ fn parse_any(message: &RouteMessage) -> Option<TableRoute> {
     let target = match message.header.kind {
         RouteType::Unreachable => Some(RouteTarget::Unreachable),
         RouteType::Throw => Some(RouteTarget::Throw),
+        RouteType::Unicast if router == Some(NOWHERE.into()) => Some(RouteTarget::Closed),
         _ => None,
     };
     let destination = IpNet::new(destination, message.header.destination_prefix_length).ok()?;
     let ours = target.filter(|_| made_by_vpnd);
     let ours = ours.map(|target| RouteSpec { destination, target, source: None, table, metric });
-    Some(TableRoute { table, made_by_vpnd, ours })
+    let place = RoutePlace { destination, table, metric: metric.unwrap_or_default() };
+    Some(TableRoute { place, source, made_by_vpnd, ours })
 }
 
 /// The address of no host, of the route's protocol version.

@@ -46,7 +46,7 @@ pub struct TableRule {
     pub table: u32,
     /// Whether its origin is [`PROTOCOL`].
     pub made_by_vpnd: bool,
-    /// The rule as vpnd adds and removes it, if it is vpnd's and leads packets into a tunnel's table.
+    /// The rule as vpnd adds and removes it, if it is vpnd's.
     pub ours: Option<RuleSpec>,
 }
 
@@ -93,20 +93,26 @@ impl Netlink {
 
 fn parse(message: &RuleMessage, family: Family) -> TableRule {
     let (mut priority, mut table, mut mark, mut mask) = (0, u32::from(message.header.table), None, u32::MAX);
-    let mut made_by_vpnd = false;
+    let (mut made_by_vpnd, mut user) = (false, None);
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Priority(number) => priority = *number,
             RuleAttribute::Table(number) => table = *number,
             RuleAttribute::FwMark(number) => mark = Some(*number),
             RuleAttribute::FwMask(number) => mask = *number,
+            RuleAttribute::UidRange(range) if range.start == range.end => user = Some(range.start),
             RuleAttribute::Protocol(protocol) => made_by_vpnd = *protocol == RouteProtocol::Other(PROTOCOL),
             _ => {}
         }
     }
-    let mark = mark.filter(|_| made_by_vpnd && message.header.flags.contains(RuleFlags::Invert));
-    let matches = |mark| RuleMatch::NotMarked { mark, mask };
-    let ours = mark.map(|mark| RuleSpec { family, priority, matches: matches(mark), table });
+    let is_inverted = message.header.flags.contains(RuleFlags::Invert);
+    let matches = match (mark, user) {
+        (Some(mark), None) if is_inverted => Some(RuleMatch::NotMarked { mark, mask }),
+        (None, Some(user)) if !is_inverted => Some(RuleMatch::User(user)),
+        _ => None,
+    };
+    let ours = matches.filter(|_| made_by_vpnd);
+    let ours = ours.map(|matches| RuleSpec { family, priority, matches, table });
     TableRule { table, made_by_vpnd, ours }
 }
 

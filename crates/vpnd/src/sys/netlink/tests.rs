@@ -235,6 +235,80 @@ fn changes_are_reported() {
         wait_for(NetworkChange::Route { interface: Some(index) }).await;
         run("ip", &["route", "del", "172.20.0.0/16", "dev", "vp0"]);
         wait_for(NetworkChange::Route { interface: Some(index) }).await;
+        run("ip", &["rule", "add", "priority", "900", "lookup", "7000"]);
+        wait_for(NetworkChange::Rule).await;
+    });
+}
+
+#[test]
+fn of_own_routes_and_rules_the_removals_are_reported() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        for (version, any) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
+            let route = route(any, RouteTarget::Unreachable);
+            let matches = RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX };
+            let family = if version == "-4" { Family::V4 } else { Family::V6 };
+            let rule = RuleSpec { family, priority: 900, matches, table: 7000 };
+            let mut watch = NetworkWatch::open().unwrap();
+            netlink.add_route(&route).await.unwrap();
+            netlink.add_rule(&rule).await.unwrap();
+            // Neither looks for origins.
+            run("ip", &[version, "route", "flush", "table", "7000"]);
+            run("ip", &[version, "rule", "del", "priority", "900"]);
+            let mut reported = Vec::new();
+            while reported.last() != Some(&NetworkChange::RuleRemoved) {
+                let change = tokio::time::timeout(Duration::from_secs(5), watch.next()).await;
+                match change.expect("the removal is reported").unwrap() {
+                    // The kernel is still busy with the interface.
+                    NetworkChange::Link { .. }
+                    | NetworkChange::Address { .. }
+                    | NetworkChange::Route { .. } => {}
+                    change => reported.push(change),
+                }
+            }
+            assert_eq!(reported, [NetworkChange::RouteRemoved, NetworkChange::RuleRemoved], "{version}");
+        }
+    });
+}
+
+#[test]
+fn a_closed_route_takes_what_is_bound_to_no_interface() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        run("ip", &["addr", "add", "192.0.2.2/24", "dev", "vp0"]);
+        run("ip", &["addr", "add", "2001:db8::2/64", "dev", "vp0", "nodad"]);
+        run("ip", &["route", "add", "default", "via", "192.0.2.1"]);
+        run("ip", &["-6", "route", "add", "default", "via", "2001:db8::1"]);
+        let way = |arguments: &[&str]| {
+            let output = std::process::Command::new("ip").args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+        };
+        for (family, any) in [(Family::V4, "0.0.0.0/0"), (Family::V6, "::/0")] {
+            let closed = route(any, RouteTarget::Closed);
+            netlink.add_route(&closed).await.unwrap();
+            let matches = RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX };
+            netlink.add_rule(&RuleSpec { family, priority: 900, matches, table: 7000 }).await.unwrap();
+            let listed = netlink.table_routes().await.unwrap();
+            let listed: Vec<_> = listed.iter().filter(|route| route.made_by_vpnd).collect();
+            assert_eq!(listed.len(), 1, "{listed:?}");
+            assert_eq!(listed[0].place, closed.place());
+            let host = if family == Family::V4 { "198.51.100.9" } else { "2001:db8:1::9" };
+            let unbound = way(&["route", "get", host]);
+            assert!(
+                unbound.contains("via 192.0.0.8 dev lo") || unbound.contains("No route to host"),
+                "{unbound}"
+            );
+            for free in [&["route", "get", host, "oif", "vp0"][..], &["route", "get", host, "mark", "0x51"]] {
+                let free = way(free);
+                assert!(free.contains("dev vp0"), "{free}");
+            }
+            netlink.remove_route(&closed).await.unwrap();
+            assert!(netlink.remove_route(&closed).await.unwrap_err().is_not_there());
+        }
     });
 }
 

@@ -1,5 +1,5 @@
-//! Changes of links, addresses and routes as they happen: how a client notices that it has moved. Routes of vpnd itself are
-//! left out.
+//! Changes of links, addresses, routes and rules as they happen: how a client notices that it has moved, and that another
+//! program has removed a route or rule of vpnd.
 
 use std::pin::Pin;
 
@@ -8,6 +8,7 @@ use rtnetlink::MulticastGroup;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteProtocol};
+use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
 use tokio::task::JoinHandle;
 
 use super::{NetlinkError, PROTOCOL};
@@ -19,11 +20,17 @@ pub enum NetworkChange {
     Link { interface: u32 },
     /// An address came or went.
     Address { interface: u32 },
-    /// A route came or went.
+    /// A route that vpnd has not made came or went.
     Route {
         /// Index of the interface that it leads to, if it leads to one.
         interface: Option<u32>,
     },
+    /// A rule that vpnd has not made came or went.
+    Rule,
+    /// A route that vpnd made is gone.
+    RouteRemoved,
+    /// A rule that vpnd made is gone.
+    RuleRemoved,
     /// An unspecified change, as after an overflow of the socket: read everything again.
     Unknown,
 }
@@ -47,6 +54,8 @@ impl NetworkWatch {
             MulticastGroup::Ipv6Ifaddr,
             MulticastGroup::Ipv4Route,
             MulticastGroup::Ipv6Route,
+            MulticastGroup::Ipv4Rule,
+            MulticastGroup::Ipv6Rule,
         ];
         let (connection, _, messages) =
             rtnetlink::new_multicast_connection(&groups).map_err(NetlinkError::Connect)?;
@@ -66,7 +75,7 @@ impl Drop for NetworkWatch {
     }
 }
 
-/// `None` for a route of vpnd.
+/// `None` for a new route or rule of vpnd.
 fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> Option<NetworkChange> {
     let NetlinkPayload::InnerMessage(message) = payload else { return Some(NetworkChange::Unknown) };
     Some(match message {
@@ -76,14 +85,24 @@ fn classify(payload: &NetlinkPayload<RouteNetlinkMessage>) -> Option<NetworkChan
         RouteNetlinkMessage::NewAddress(address) | RouteNetlinkMessage::DelAddress(address) => {
             NetworkChange::Address { interface: address.header.index }
         }
+        RouteNetlinkMessage::NewRoute(route) if is_own_route(route) => return None,
+        RouteNetlinkMessage::NewRule(rule) if is_own_rule(rule) => return None,
+        RouteNetlinkMessage::DelRoute(route) if is_own_route(route) => NetworkChange::RouteRemoved,
+        RouteNetlinkMessage::DelRule(rule) if is_own_rule(rule) => NetworkChange::RuleRemoved,
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
-            if route.header.protocol == RouteProtocol::Other(PROTOCOL) {
-                return None;
-            }
             NetworkChange::Route { interface: output_interface(route) }
         }
+        RouteNetlinkMessage::NewRule(_) | RouteNetlinkMessage::DelRule(_) => NetworkChange::Rule,
         _ => NetworkChange::Unknown,
     })
+}
+
+fn is_own_route(route: &RouteMessage) -> bool {
+    route.header.protocol == RouteProtocol::Other(PROTOCOL)
+}
+
+fn is_own_rule(rule: &RuleMessage) -> bool {
+    rule.attributes.contains(&RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)))
 }
 
 fn output_interface(route: &RouteMessage) -> Option<u32> {

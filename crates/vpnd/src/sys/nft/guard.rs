@@ -10,6 +10,7 @@
 //! addresses lead into the tunnel, the kernel would not answer its router, which then finds the machine no more. ARP concerns links
 //! alone, so all of it gets the mark that passes over every tunnel, in a table of ARP's own family.
 //!
+//! INVARIANT: packets from an inner address leave by the tunnel or not at all, whatever becomes of routes and rules.
 //! INVARIANT: datagrams that carry the tunnel never leave by it. The tunnel's rules pass over them, but where the system's own
 //! routes lead into the tunnel they would go round and round, each time a little longer. So they are dropped at its device.
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{NftError, Script, Version, host_set, plain, remove_script, run};
 use crate::sys::change::Layer;
+use crate::sys::netlink::NOWHERE;
 use crate::sys::tool::ToolError;
 
 /// The addresses that packets from outside the tunnel don't reach.
@@ -142,10 +144,26 @@ impl GuardRules {
             script.line("chain departures {");
             script.line("type filter hook postrouting priority filter; policy accept;");
             script.line(&format!("oifname \"{}\" meta mark & {mask:#x} == {mark:#x} drop", self.tunnel));
+            self.astray(&mut script);
             script.line("}");
         }
         script.line("}");
         Ok(script)
+    }
+
+    /// Drops what would miss the tunnel because another program has removed its routes or rules: packets from its own addresses,
+    /// and those of a full tunnel that take the closed way.
+    fn astray(&self, script: &mut Script) {
+        for version in Version::BOTH {
+            if let Some(own) = host_set(&self.addresses, version) {
+                let keyword = version.keyword();
+                script.line(&format!(
+                    "oifname != {{ \"lo\", \"{}\" }} {keyword} saddr {own} drop",
+                    self.tunnel
+                ));
+            }
+        }
+        script.line(&format!("rt ip nexthop {NOWHERE} drop"));
     }
 
     /// Refills the table that marks ARP, or removes it. No answer to a router is lost in between, since it asks again.

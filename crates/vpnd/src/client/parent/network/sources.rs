@@ -1,7 +1,11 @@
 //! The kernel's check of sources (`rp_filter`) and the tunnel's own datagrams: what arrives for the tunnel is marked as what it
 //! sends ([`Returning`]), and the way back is looked up with that mark.
 
+use std::time::Duration;
+
 use super::{NetworkSetup, Routing};
+use crate::clock::now;
+use crate::log_limit::LogLimit;
 use crate::sys::change::Change;
 use crate::sys::netlink::Family;
 use crate::sys::nft::Returning;
@@ -9,7 +13,7 @@ use crate::sys::sysctl;
 
 impl NetworkSetup {
     /// Has the tunnel's own datagrams pass where the kernel checks sources; logs a warning if that can't be. For the guard that
-    /// is set next.
+    /// is set next. Called again and again: a setting that another program has put back is set again.
     pub(super) async fn pass_source_checks(&mut self, routing: &Routing) {
         let leads_in = routing.families().any(|family| family == Family::V4);
         let is_checked = match sysctl::checks_sources_beside(&self.interface) {
@@ -29,17 +33,25 @@ impl NetworkSetup {
         let change = Change::Sysctl(sysctl::valid_marks());
         let made = match self.valid_marks {
             Some(_) if change.is_in_force() => Ok(()),
-            Some(id) => self.journal.renew(&self.netlink, id).await,
-            None => {
+            Some(Some(id)) => {
+                let made = self.journal.renew(&self.netlink, id).await;
+                made.inspect(|()| self.renewals.note(&[change.to_string()], now()))
+            }
+            _ => {
                 let made = self.journal.apply_shared(&self.netlink, change).await;
-                made.map(|id| self.valid_marks = id)
+                made.map(|id| self.valid_marks = Some(id))
             }
         };
         made.map_err(|error| crate::format_chain(&error.into()))
     }
 }
 
+static DROPS: LogLimit = LogLimit::new(1, Duration::from_secs(60));
+
 fn log_drops(why: &str) {
+    if !DROPS.admits() {
+        return;
+    }
     tracing::warn!(
         error = why,
         "the kernel checks sources (net.ipv4.conf.*.rp_filter), and may drop the tunnel's own datagrams: if the tunnel carries \

@@ -1,4 +1,5 @@
-//! Chooses the routing table of a tunnel: one that nobody else uses.
+//! Chooses the two routing tables of a tunnel, used by no other program: one that leads into it, and one that holds back what the first
+//! of a full tunnel has let pass.
 //!
 //! A route of somebody else in our table would lead around the tunnel, or make the kernel refuse ours ("File exists"). What
 //! vpnd itself has left behind, after a kill and without its journal, is taken away: it carries our origin, and the number of
@@ -10,15 +11,15 @@ use super::NetworkError;
 use crate::sys::change::{Change, interface_of, tables_of};
 use crate::sys::netlink::{Netlink, TableRoute, TableRule};
 
-/// The table of the tunnel with this interface; `now` is the one in use, kept while it can be.
+/// The tables of the tunnel with this interface; `now` are those in use, kept while they can be.
 ///
 /// # Errors
 /// If the kernel does not list its routes or rules, or there is no table.
 pub(super) async fn choose(
     netlink: &Netlink,
     interface_index: u32,
-    now: Option<u32>,
-) -> Result<u32, NetworkError> {
+    now: Option<[u32; 2]>,
+) -> Result<[u32; 2], NetworkError> {
     if now.is_none() {
         let others = netlink.interface_indexes().await?;
         let is_abandoned = |index| index == interface_index || !others.contains(&index);
@@ -35,9 +36,9 @@ pub(super) async fn choose(
     let (routes, rules) = (netlink.table_routes().await?, netlink.rules().await?);
     let found = pick(interface_index, now, &routes, &rules).ok_or(NetworkError::NoTable)?;
     let usual = tables_of(interface_index).next();
-    if now.or(usual) != Some(found) {
+    if now.map(|now| now[0]).or(usual) != Some(found[0]) {
         tracing::warn!(
-            table = found,
+            table = found[0],
             "somebody else uses the usual routing table of this tunnel, so it takes another"
         );
     }
@@ -55,13 +56,24 @@ fn leftovers(is_abandoned: impl Fn(u32) -> bool, routes: &[TableRoute], rules: &
     rules.chain(routes).collect()
 }
 
-/// The first table that nobody else uses.
-fn pick(interface_index: u32, now: Option<u32>, routes: &[TableRoute], rules: &[TableRule]) -> Option<u32> {
-    let is_free = |table: &u32| {
-        !routes.iter().any(|route| route.table == *table && !route.made_by_vpnd)
-            && !rules.iter().any(|rule| rule.table == *table && !rule.made_by_vpnd)
-    };
-    now.into_iter().chain(tables_of(interface_index)).find(is_free)
+/// The first tables that no other program uses, and each of those in use while it can be.
+fn pick(
+    interface_index: u32,
+    now: Option<[u32; 2]>,
+    routes: &[TableRoute],
+    rules: &[TableRule],
+) -> Option<[u32; 2]> {
+    let is_free = |table: &u32| is_free(*table, routes, rules);
+    let is_in_use = |table: &u32| now.is_some_and(|now| now.contains(table));
+    let mut others = tables_of(interface_index).filter(|table| !is_in_use(table) && is_free(table));
+    let mut choose = |place: usize| now.map(|now| now[place]).filter(is_free).or_else(|| others.next());
+    Some([choose(0)?, choose(1)?])
+}
+
+/// Whether nobody else has routes in this table, or rules that name it.
+pub(super) fn is_free(table: u32, routes: &[TableRoute], rules: &[TableRule]) -> bool {
+    !routes.iter().any(|route| route.place.table == table && !route.made_by_vpnd)
+        && !rules.iter().any(|rule| rule.table == table && !rule.made_by_vpnd)
 }
 
 #[cfg(test)]
@@ -70,37 +82,53 @@ mod tests {
 
     use super::*;
     use crate::sys::change::{LAST_RESORT_METRIC, Layer};
-    use crate::sys::netlink::{Family, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
+    use crate::sys::netlink::{Family, RoutePlace, RouteSpec, RouteTarget, RuleMatch, RuleSpec};
 
     const INDEX: u32 = 7;
 
+    fn place(table: u32) -> RoutePlace {
+        RoutePlace { destination: "192.0.2.0/24".parse().unwrap(), table, metric: 0 }
+    }
+
+    fn table(number: usize) -> u32 {
+        tables_of(INDEX).nth(number).unwrap()
+    }
+
     fn usual() -> u32 {
-        tables_of(INDEX).next().unwrap()
+        table(0)
     }
 
     #[test]
     fn a_table_that_somebody_uses_is_left_to_them() {
-        assert_eq!(pick(INDEX, None, &[], &[]), Some(usual()));
-        let route = TableRoute { table: usual(), made_by_vpnd: false, ours: None };
+        let usual_tables = Some([usual(), table(1)]);
+        assert_eq!(pick(INDEX, None, &[], &[]), usual_tables);
+        let route = TableRoute { place: place(usual()), source: None, made_by_vpnd: false, ours: None };
         let rule = TableRule { table: usual(), made_by_vpnd: false, ours: None };
-        for now in [None, Some(usual())] {
-            assert_ne!(pick(INDEX, now, from_ref(&route), &[]), Some(usual()));
-            assert_ne!(pick(INDEX, now, &[], from_ref(&rule)), Some(usual()));
+        for (now, others) in [(None, [table(1), table(2)]), (usual_tables, [table(2), table(1)])] {
+            assert_eq!(pick(INDEX, now, from_ref(&route), &[]), Some(others));
+            assert_eq!(pick(INDEX, now, &[], from_ref(&rule)), Some(others));
         }
         let own = TableRoute { made_by_vpnd: true, ..route };
-        assert_eq!(pick(INDEX, Some(usual()), &[own], &[]), Some(usual()));
+        assert_eq!(pick(INDEX, usual_tables, &[own], &[]), usual_tables);
     }
 
     #[test]
     fn another_table_is_kept_once_it_is_taken() {
-        let other = tables_of(INDEX).nth(1).unwrap();
-        assert_eq!(pick(INDEX, Some(other), &[], &[]), Some(other));
+        let others = Some([table(3), table(0)]);
+        assert_eq!(pick(INDEX, others, &[], &[]), others);
     }
 
     #[test]
-    fn without_a_free_table_there_is_none() {
-        let taken = tables_of(INDEX).map(|table| TableRoute { table, made_by_vpnd: false, ours: None });
-        assert_eq!(pick(INDEX, None, &taken.collect::<Vec<_>>(), &[]), None);
+    fn without_two_free_tables_there_are_none() {
+        let taken = tables_of(INDEX).map(|table| TableRoute {
+            place: place(table),
+            source: None,
+            made_by_vpnd: false,
+            ours: None,
+        });
+        let taken: Vec<_> = taken.collect();
+        assert_eq!(pick(INDEX, None, &taken[2..], &[]), Some([table(0), table(1)]));
+        assert_eq!(pick(INDEX, None, &taken[1..], &[]), None);
     }
 
     #[test]
@@ -116,10 +144,15 @@ mod tests {
         let (mark, mask) = layer.passed_over();
         let (matches, priority) = (RuleMatch::NotMarked { mark, mask }, layer.priority(Layer::TUNNEL_RULE));
         let rule_spec = |table| RuleSpec { family: Family::V6, priority, matches, table };
-        let route = |table| TableRoute { table, made_by_vpnd: true, ours: Some(spec(table)) };
+        let route = |table| TableRoute {
+            place: place(table),
+            source: None,
+            made_by_vpnd: true,
+            ours: Some(spec(table)),
+        };
         let rule = |table| TableRule { table, made_by_vpnd: true, ours: Some(rule_spec(table)) };
         let (own, other) = (usual(), usual() + 1);
-        let foreign = TableRoute { table: own, made_by_vpnd: false, ours: None };
+        let foreign = TableRoute { place: place(own), source: None, made_by_vpnd: false, ours: None };
         let left = leftovers(
             |index| index == INDEX,
             &[route(own), route(other), foreign],

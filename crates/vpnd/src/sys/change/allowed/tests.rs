@@ -92,6 +92,17 @@ fn routes_and_rules_beside_a_tunnel_are_for_little() {
             assert!(refused(&Change::Route(wrong)));
         }
     }
+    for everything in ["0.0.0.0/0", "::/0"] {
+        let closed = special(everything, RouteTarget::Closed);
+        assert!(!refused(&Change::Route(closed.clone())));
+        for wrong in [
+            RouteSpec { table: MAIN_TABLE, ..closed.clone() },
+            RouteSpec { metric: None, ..closed.clone() },
+            RouteSpec { destination: "10.0.0.0/8".parse().unwrap(), ..closed },
+        ] {
+            assert!(refused(&Change::Route(wrong)));
+        }
+    }
     for local in
         ["192.168.1.0/24", "10.20.0.0/16", "172.31.0.0/16", "169.254.0.0/16", "fd77::/64", "fd77::/48"]
     {
@@ -126,10 +137,11 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
         let (mark, mask) = layers[layer].passed_over();
         RuleMatch::NotMarked { mark, mask }
     };
-    let [first, refusing, second] = [0, 1, 2].map(|place| layers[2].priority(place));
+    let [first, refusing, second, closing] = [0, 1, 2, 3].map(|place| layers[2].priority(place));
     let lookups = RuleMatch::User(64_123);
     for table in [TABLE_BASE + 7, TABLE_BASE + 3_000, TABLE_BASE + 1_000_000_007] {
         assert!(!refused(&rule(second, all_but(2), table)));
+        assert!(!refused(&rule(closing, all_but(2), table)));
     }
     assert!(!refused(&rule(first, lookups, MAIN_TABLE)) && !refused(&rule(refusing, lookups, NO_TABLE)));
     let (mark, mask) = layers[2].passed_over();
@@ -137,6 +149,8 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
         (0, all_but(2), TABLE_BASE + 7),
         (layers[1].priority(2), all_but(2), TABLE_BASE + 7),
         (second, all_but(1), TABLE_BASE + 7),
+        (closing, all_but(1), TABLE_BASE + 7),
+        (closing, all_but(2), MAIN_TABLE),
         (first, all_but(2), TABLE_BASE + 7),
         (second, all_but(2), MAIN_TABLE),
         (second, all_but(2), TABLE_BASE + 1_000_000_000),
