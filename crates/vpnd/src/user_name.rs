@@ -5,7 +5,8 @@
 //! and stay valid; names of users of other sources are stored in the canonical form alone. This module must not know of
 //! sources or the store.
 
-use icu_normalizer::ComposingNormalizerBorrowed;
+use icu_normalizer::properties::CanonicalCombiningClassMapBorrowed;
+use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed};
 
 /// Characters of the longest canonical name, realm included.
 const MAX_CHARS: usize = 64;
@@ -39,6 +40,17 @@ pub fn canonical(typed: &str) -> Option<String> {
     let name = realm.map_or_else(|| user.to_owned(), |realm| format!("{user}@{realm}"));
     let is_stable = nfkc.is_normalized(&name) && name.to_lowercase() == name;
     (is_stable && name.chars().count() <= MAX_CHARS && name.len() <= MAX_BYTES).then_some(name)
+}
+
+/// A form that all spellings have in common which a directory may take for one name: without case and accents, which many ignore.
+/// Different users may share it, so it is good for counting alone.
+#[must_use]
+pub fn folded(typed: &str) -> String {
+    let name = canonical(typed).unwrap_or_else(|| typed.to_owned());
+    // Upper case makes two letters of a sharp s.
+    let letters = DecomposingNormalizerBorrowed::new_nfkd().normalize(&name.to_uppercase()).to_lowercase();
+    let classes = CanonicalCombiningClassMapBorrowed::new();
+    letters.chars().filter(|letter| classes.get_u8(*letter) == 0).collect()
 }
 
 /// The realm of a canonical name.
@@ -126,6 +138,17 @@ mod tests {
                 proptest::prop_assert!(!name.chars().any(|c| c.is_control() || c.is_whitespace()));
             }
         }
+    }
+
+    #[test]
+    fn spellings_that_a_directory_may_take_for_one_name_fold_into_one() {
+        for typed in
+            ["müller@uni.example", "MULLER@uni.example", "mu\u{308}ller@uni.example.", "UNI.EXAMPLE\\Mùllér"]
+        {
+            assert_eq!(folded(typed), "muller@uni.example", "{typed:?}");
+        }
+        assert_eq!((folded("Straße"), folded("o'Neill")), ("strasse".to_owned(), "o'neill".to_owned()));
+        assert_ne!(folded("иван"), folded("петр"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod absences;
 mod accounting;
 mod dynamic_authorization;
+mod guesses;
 mod rate;
 mod recheck;
 mod taken_over;

@@ -51,7 +51,7 @@ use known_sources::KnownSources;
 use pending::{Attempt, LIFETIME, Pending, Step};
 use refusal_log::{RefusalLog, printable};
 use rounds::Demand;
-use throttle::{Throttle, source_prefix};
+use throttle::{Guess, Person, Throttle, source_prefix};
 use turns::Turns;
 
 /// Time for which a source counts as known to a user, seconds.
@@ -177,6 +177,7 @@ impl Authenticator {
     /// Checks a login on a thread that may wait, when it is its turn. If that does not come in time, or too many of its network
     /// wait already, nothing is checked.
     pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
+        let since = now();
         // The standing costs queries to the store, so it is found only for logins that wait.
         let turn = match self.turns.at_once() {
             Some(turn) => Some(turn),
@@ -189,7 +190,7 @@ impl Authenticator {
             self.log_refusal(&login, Cause::Overloaded);
             return LoginOutcome::Busy;
         };
-        let this = Arc::clone(self);
+        let (this, now_s) = (Arc::clone(self), now_s + now().since(since).as_secs());
         // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
         let checked = tokio::task::spawn_blocking(move || {
             let outcome = this.check(&login, now_s);
@@ -230,62 +231,81 @@ impl Authenticator {
 
     /// Checks a login on this thread, which waits for the hash and the store.
     pub fn check(&self, login: &Login, now_s: u64) -> LoginOutcome {
-        let prefix = source_prefix(login.source);
-        let (user, known) = match self.look_up(login, &prefix, now_s) {
+        let (user, known) = match self.look_up(login, now_s) {
             Ok(found) => found,
             Err(error) => return self.failed(login, &error),
         };
         if self.require_certificate && !is_certified(login, user.as_ref()) {
             return self.not_certified(login, now_s);
         }
-        let source = Source::from(login.source);
-        let wait_s = || self.throttle().wait_s(&login.user, source, known, now_s);
-        if let Some(retry_after_s) = wait_s() {
-            // Nothing was checked, so this neither counts nor costs a write.
-            self.log_refusal(login, Cause::Throttled);
-            return LoginOutcome::Throttled(retry_after_s);
-        }
+        let guess = match self.admit(login, Person::of(&login.user, user.as_ref()), known, now_s) {
+            Ok(guess) => guess,
+            Err(throttled) => return throttled,
+        };
         match self.check_credentials(login, user, now_s) {
-            Ok(CheckResult::Granted(user)) => self.granted(login, &prefix, user, now_s),
-            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), now_s),
-            Ok(CheckResult::Refused(cause)) if login.code.is_none() => {
-                self.require_code(login, Err(cause), now_s)
-            }
-            Ok(CheckResult::Refused(cause)) => {
-                self.throttle().failed(&login.user, source, now_s);
-                self.record(login, cause, now_s);
-                LoginOutcome::Refused(Refused { retry_after_s: wait_s() })
-            }
+            Ok(CheckResult::Granted(user)) => self.granted(login, user, guess, now_s),
+            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), guess, now_s),
+            Ok(CheckResult::Refused(cause)) => self.refuse_login(login, cause, guess, now_s),
             Ok(CheckResult::NotChecked(none)) => {
                 // As if it had not come: it does not count as a guess, and may come again.
                 tracing::error!(error = %none, "a login could not be checked");
+                self.throttle().take_back(guess);
                 self.log_refusal(login, Cause::NoMemory);
                 LoginOutcome::Busy
             }
-            Err(error) => self.failed(login, &error),
+            Err(error) => {
+                self.throttle().take_back(guess);
+                self.failed(login, &error)
+            }
         }
+    }
+
+    /// Counts a login as a guess, or does not let it go on: the last step before its password is looked at.
+    fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
+        let admitted = self.throttle().admit(person, Source::from(login.source), known, now_s);
+        admitted.map_err(|wait_s| self.throttled(login, wait_s))
+    }
+
+    /// Nothing was checked, so this neither counts nor costs a write.
+    fn throttled(&self, login: &Login, wait_s: u64) -> LoginOutcome {
+        self.log_refusal(login, Cause::Throttled);
+        LoginOutcome::Throttled(wait_s)
     }
 
     /// The user, and whether they have logged in from this source or with this device before. Makes as many queries for unknown
     /// users.
-    fn look_up(&self, login: &Login, prefix: &str, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
+    fn look_up(&self, login: &Login, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
         let user = self.store.user(&login.user)?;
         // An id that no user has: the queries below take the same time then.
         let id = user.as_ref().map_or(UserId::NOBODY, |user| user.id);
-        let prefix = self.store.knows_source(id, prefix, now_s.saturating_sub(KNOWN_SOURCE_S))?;
+        let prefix = source_prefix(login.source);
+        let prefix = self.store.knows_source(id, &prefix, now_s.saturating_sub(KNOWN_SOURCE_S))?;
         let device = self.has_lease(id, login.device)?;
         Ok((user, prefix | device))
     }
 
-    /// Asks for a one-time code, whatever was wrong. The login counts as a wrong guess from now on, so that leaving discloses nothing.
+    /// Refuses a login. One without a code is asked for it first, whatever was wrong.
+    fn refuse_login(&self, login: &Login, cause: Cause, guess: Guess, now_s: u64) -> LoginOutcome {
+        if login.code.is_none() {
+            return self.require_code(login, Err(cause), guess, now_s);
+        }
+        self.refuse_for_good(login, cause, &guess, now_s)
+    }
+
+    fn refuse_for_good(&self, login: &Login, cause: Cause, guess: &Guess, now_s: u64) -> LoginOutcome {
+        self.record(login, cause, now_s);
+        LoginOutcome::Refused(Refused { retry_after_s: self.throttle().wait_after_s(guess, now_s) })
+    }
+
+    /// Asks for a one-time code, whatever was wrong. The login goes on counting as a guess, so that leaving discloses nothing.
     fn require_code(
         &self,
         login: &Login,
         awaited: Result<Box<Authenticated>, Cause>,
+        guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
-        self.throttle().failed(&login.user, Source::from(login.source), now_s);
-        let attempt = Attempt { login: login.clone(), since: now(), step: Step::Code(awaited) };
+        let attempt = Attempt { login: login.clone(), since: now(), step: Step::Code(awaited, guess) };
         self.add(attempt, now_s).map_or(LoginOutcome::WaitingFull, LoginOutcome::CodeRequired)
     }
 
@@ -300,25 +320,20 @@ impl Authenticator {
 
     /// The code came, for a login that was asked for one.
     pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> LoginOutcome {
-        let Some((login, awaited)) = self.take(number, now_s).and_then(Attempt::into_code) else {
+        let Some((login, awaited, guess)) = self.take(number, now_s).and_then(Attempt::into_code) else {
             // It came too late or was displaced, and was counted then.
             return LoginOutcome::Busy;
         };
-        let source = Source::from(login.source);
         match (
             self.check_code(awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause), code, now_s),
             awaited,
         ) {
             (Ok(None), Ok(mut user)) => {
                 user.factors = user.factors.and(Factors::ONE_TIME_CODE);
-                self.throttle().withdrawn(&login.user, source);
-                self.granted(&login, &source_prefix(login.source), user, now_s)
+                self.granted(&login, user, guess, now_s)
             }
             (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
-                self.record(&login, cause, now_s);
-                LoginOutcome::Refused(Refused {
-                    retry_after_s: self.throttle().wait_s(&login.user, source, true, now_s),
-                })
+                self.refuse_for_good(&login, cause, &guess, now_s)
             }
             (Err(error), _) => self.failed(&login, &error),
         }

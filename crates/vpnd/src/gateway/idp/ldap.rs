@@ -74,20 +74,18 @@ impl Directory {
             return Ok(IdpReply::Refused(Refusal::WrongPassword));
         }
         let mut connection = Connection::open(server, Arc::clone(&self.tls)).await?;
-        let checked = match (&self.settings.bind, &self.password) {
+        match (&self.settings.bind, &self.password) {
             (Bind::Service { dn, .. }, Some(password)) => {
                 self.bind_as_gateway(&mut connection, dn, password).await?;
-                self.search_and_bind(&mut connection, source, login).await?
+                self.search_and_bind(&mut connection, source, login).await
             }
             (Bind::User(template), _) => {
                 let dn = template.entry_of(&login.user);
-                self.bind_and_search(&mut connection, source, login, &dn).await?
+                let checked = self.bind_and_search(&mut connection, source, login, &dn).await?;
+                Ok(checked.map_or_else(IdpReply::Refused, IdpReply::Accepted))
             }
-            (Bind::Service { .. }, None) => {
-                return Err(ServerError::Answer("no password was read".to_owned()));
-            }
-        };
-        Ok(checked.map_or_else(IdpReply::Refused, IdpReply::Accepted))
+            (Bind::Service { .. }, None) => Err(ServerError::Answer("no password was read".to_owned())),
+        }
     }
 
     /// Whether the user is still there and not disabled, and in which groups: what the gateway's account can see.
@@ -133,19 +131,23 @@ impl Directory {
         connection: &mut Connection,
         source: &Source,
         login: &LoginCheck,
-    ) -> Result<Result<Identity, Refusal>, ServerError> {
+    ) -> Result<IdpReply, ServerError> {
         let values = Values { user: &login.user, dn: "" };
         let found = self.find(connection, source, &self.settings.base, Scope::Subtree, values).await?;
         let entry = match exactly_one(found)? {
             Ok(entry) => entry,
-            Err(refusal) => return Ok(Err(refusal)),
+            Err(refusal) => return Ok(IdpReply::Refused(refusal)),
         };
         let groups = self.groups(connection, source, &entry, &login.user).await?;
         // The last on this connection, whose rights it changes.
-        if let Err(refusal) = bind_result(&connection.bind(&entry.dn, login.password.expose()).await?)? {
-            return Ok(Err(refusal));
-        }
-        Ok(self.identity(&entry, groups))
+        let bound = bind_result(&connection.bind(&entry.dn, login.password.expose()).await?)?;
+        Ok(match bound.and_then(|()| self.identity(&entry, groups)) {
+            Ok(identity) => IdpReply::Accepted(identity),
+            Err(refusal) => match self.subject(&entry) {
+                Ok(subject) => IdpReply::RefusedEntry(refusal, subject),
+                Err(_) => IdpReply::Refused(refusal),
+            },
+        })
     }
 
     /// Tries the password, then reads the user's entry and groups with the user's rights.
@@ -225,12 +227,16 @@ impl Directory {
         if is_disabled(entry) {
             return Err(Refusal::Disabled);
         }
-        let mut values = entry.values(&self.settings.subject);
-        let (Some(subject), None) = (values.next(), values.next()) else { return Err(Refusal::NoSubject) };
-        let subject = Subject::new(subject_text(subject)).map_err(|_| Refusal::NoSubject)?;
+        let subject = self.subject(entry)?;
         let groups = groups?.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
         let groups = List::new(groups).map_err(|_| Refusal::TooManyGroups)?;
         Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
+    }
+
+    fn subject(&self, entry: &Entry) -> Result<Subject, Refusal> {
+        let mut values = entry.values(&self.settings.subject);
+        let (Some(subject), None) = (values.next(), values.next()) else { return Err(Refusal::NoSubject) };
+        Subject::new(subject_text(subject)).map_err(|_| Refusal::NoSubject)
     }
 }
 

@@ -154,6 +154,9 @@ pub(crate) enum IdpReply {
     /// To [`IdpRequest::Next`].
     #[n(5)]
     Dynamic(#[n(0)] DynamicRequest),
+    /// The user has this entry, and is refused all the same.
+    #[n(6)]
+    RefusedEntry(#[n(0)] Refusal, #[n(1)] Subject),
 }
 
 /// A user, as a source has it.

@@ -16,14 +16,17 @@ use vpnd_proto::time::Time;
 use super::absences::Absences;
 use super::recheck::Ended;
 use super::rounds::AtSource;
+use super::throttle::Person;
 use super::turns::{Turn, Turns};
-use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused, source_prefix};
+use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused};
 use crate::clock::now;
 use crate::config::source::Source;
 use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::idp_client::IdpClient;
 use crate::gateway::messages::auth::SourceHealth;
-use crate::gateway::messages::idp::{Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName};
+use crate::gateway::messages::idp::{
+    Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName, Subject,
+};
 use crate::store::{ExternalUser, LOCAL, StoreError};
 use crate::user_name;
 
@@ -161,10 +164,12 @@ impl Authenticator {
     }
 
     async fn log_in_at(self: &Arc<Self>, at: Arc<ExternalSource>, login: Login, now_s: u64) -> LoginOutcome {
+        let since = now();
         let (this, before) = (Arc::clone(self), login.clone());
-        if let Some(outcome) = blocking(move || this.before_source(&before, now_s)).await {
-            return outcome;
-        }
+        let (person, known) = match blocking(move || this.before_source(&before, now_s)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(outcome)) | Err(outcome) => return outcome,
+        };
         let Some(turn) = self.turn_at(&at, &login, now_s).await else {
             self.log_refusal(&login, Cause::Overloaded);
             return LoginOutcome::Busy;
@@ -172,7 +177,11 @@ impl Authenticator {
         let Some(request) = request(&at.source, &login) else {
             return self.unavailable(&at.source.name, &login, "the name or password is too long", now_s);
         };
-        self.ask(AtSource::new(login, at), request, Some(turn), now_s).await
+        let now_s = now_s + now().since(since).as_secs();
+        match self.admit(&login, person, known, now_s) {
+            Ok(guess) => self.ask(AtSource::new(login, guess, at), request, Some(turn), now_s).await,
+            Err(throttled) => throttled,
+        }
     }
 
     async fn turn_at(self: &Arc<Self>, at: &ExternalSource, login: &Login, now_s: u64) -> Option<Turn> {
@@ -183,24 +192,21 @@ impl Authenticator {
         at.turns.wait(Network::from(login.source), standing, self.longest_wait).await
     }
 
-    /// Checks what needs no word of the source: a refusal, or `None`.
-    fn before_source(&self, login: &Login, now_s: u64) -> Option<LoginOutcome> {
+    /// Checks what needs no word of the source. Returns whose password it is, and whether they come from a known place.
+    fn before_source(&self, login: &Login, now_s: u64) -> Result<(Person, bool), LoginOutcome> {
+        let (user, known) = self.look_up(login, now_s).map_err(|error| self.failed(login, &error))?;
+        if self.require_certificate && !super::is_certified(login, user.as_ref()) {
+            return Err(self.not_certified(login, now_s));
+        }
+        let person = Person::of(&login.user, user.as_ref());
         if login.password.expose().is_empty() {
             // It is never right, so a refusal at once discloses nothing.
-            return Some(self.refused_for_good(login, Cause::WrongPassword, now_s));
+            let guess = self.admit(login, person, known, now_s)?;
+            return Err(self.refuse_for_good(login, Cause::WrongPassword, &guess, now_s));
         }
-        let (user, known) = match self.look_up(login, &source_prefix(login.source), now_s) {
-            Ok(found) => found,
-            Err(error) => return Some(self.failed(login, &error)),
-        };
-        if self.require_certificate && !super::is_certified(login, user.as_ref()) {
-            return Some(self.not_certified(login, now_s));
-        }
-        let wait_s = self.throttle().wait_s(&login.user, Network::from(login.source), known, now_s);
-        wait_s.map(|wait_s| {
-            self.log_refusal(login, Cause::Throttled);
-            LoginOutcome::Throttled(wait_s)
-        })
+        // Those that will have to wait take no place in the queue.
+        let wait_s = self.throttle().wait_s(&person, Network::from(login.source), known, now_s);
+        wait_s.map_or(Ok((person, known)), |wait_s| Err(self.throttled(login, wait_s)))
     }
 
     /// Decides by what the source has answered, and the user's record here.
@@ -211,8 +217,12 @@ impl Authenticator {
             at.source.replied(reply.as_ref(), now());
         }
         let why = match &reply {
-            Some(IdpReply::Accepted(identity)) => return self.vouched_for(&at, identity, now_s),
-            Some(IdpReply::Refused(refusal)) => return self.refused(&at, cause(*refusal), now_s),
+            Some(IdpReply::Accepted(identity)) => return self.vouched_for(at, identity, now_s),
+            Some(IdpReply::Refused(refusal)) => return self.refused(at, cause(*refusal), now_s),
+            Some(IdpReply::RefusedEntry(refusal, subject)) => {
+                self.is_entry(&at, subject);
+                return self.refused(at, cause(*refusal), now_s);
+            }
             Some(IdpReply::Challenge(challenge)) => return self.challenge(at, challenge, now_s),
             Some(IdpReply::Unavailable(why)) => why,
             Some(IdpReply::Accounted | IdpReply::Dynamic(_)) => {
@@ -226,10 +236,17 @@ impl Authenticator {
             self.record(&at.login, Cause::NotApproved, now_s);
             return LoginOutcome::NotApproved;
         }
+        self.throttle().take_back(at.guess);
         self.unavailable(&at.source.source.name, &at.login, why, now_s)
     }
 
-    fn vouched_for(&self, at: &AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
+    /// Notes which entry of the source the name has led to: guesses by other names of it count for the same person.
+    fn is_entry(&self, at: &AtSource, subject: &Subject) {
+        self.throttle().is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
+    }
+
+    fn vouched_for(&self, at: AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
+        self.is_entry(&at, &identity.subject);
         let (login, source) = (&at.login, at.source.source.name.as_str());
         let external = ExternalUser {
             source: source.to_owned(),
@@ -246,13 +263,9 @@ impl Authenticator {
             Err(error) => return self.failed(login, &error),
         };
         self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
-        let checked = self.check_user(login, Authenticated { user, factors: at.factors() }, now_s);
-        if at.has_waited() && !matches!(checked, Ok(CheckResult::Refused(_))) {
-            self.throttle().withdrawn(&login.user, Network::from(login.source));
-        }
-        match checked {
-            Ok(CheckResult::Granted(user)) => self.granted(login, &source_prefix(login.source), user, now_s),
-            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), now_s),
+        match self.check_user(login, Authenticated { user, factors: at.factors() }, now_s) {
+            Ok(CheckResult::Granted(user)) => self.granted(login, user, at.guess, now_s),
+            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), at.guess, now_s),
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
             Ok(CheckResult::NotChecked(_)) => LoginOutcome::Busy,
             Err(error) => self.failed(login, &error),
@@ -260,28 +273,11 @@ impl Authenticator {
     }
 
     /// Refuses a login. One that has not waited for a person is asked for a code first, whatever was wrong.
-    pub(super) fn refused(&self, at: &AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
-        let login = &at.login;
+    pub(super) fn refused(&self, at: AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
         if at.has_waited() {
-            // It has counted as a guess since.
-            self.record(login, cause, now_s);
-            let network = Network::from(login.source);
-            let retry_after_s = self.throttle().wait_s(&login.user, network, true, now_s);
-            return LoginOutcome::Refused(Refused { retry_after_s });
+            return self.refuse_for_good(&at.login, cause, &at.guess, now_s);
         }
-        if login.code.is_none() {
-            return self.require_code(login, Err(cause), now_s);
-        }
-        self.refused_for_good(login, cause, now_s)
-    }
-
-    fn refused_for_good(&self, login: &Login, cause: Cause, now_s: u64) -> LoginOutcome {
-        let network = Network::from(login.source);
-        self.throttle().failed(&login.user, network, now_s);
-        self.record(login, cause, now_s);
-        LoginOutcome::Refused(Refused {
-            retry_after_s: self.throttle().wait_s(&login.user, network, true, now_s),
-        })
+        self.refuse_login(&at.login, cause, at.guess, now_s)
     }
 
     /// No guess: nothing was checked, and nobody may be locked out by a directory that is down.
@@ -293,12 +289,12 @@ impl Authenticator {
 }
 
 /// Runs `work` on a thread that may wait for the disk.
-pub(super) async fn blocking(
-    work: impl FnOnce() -> Option<LoginOutcome> + Send + 'static,
-) -> Option<LoginOutcome> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, LoginOutcome> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
         tracing::error!(%error, "checking a login failed");
-        Some(LoginOutcome::Refused(Refused { retry_after_s: None }))
+        LoginOutcome::Refused(Refused { retry_after_s: None })
     })
 }
 

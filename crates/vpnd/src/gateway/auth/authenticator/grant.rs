@@ -7,8 +7,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use vpnd_proto::admission::Source;
-
+use super::throttle::{Guess, source_prefix};
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::audit::recorder::Recorder;
 use crate::factor::Factors;
@@ -46,8 +45,8 @@ impl Authenticator {
     pub(super) fn granted(
         &self,
         login: &Login,
-        prefix: &str,
         user: Box<Authenticated>,
+        guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
         let profile = self.access.of(&user);
@@ -56,7 +55,7 @@ impl Authenticator {
             self.record(login, Cause::MissingFactor, now_s);
             return LoginOutcome::MissingFactor(missing);
         }
-        self.throttle().succeeded(&login.user, Source::from(login.source));
+        self.throttle().succeeded(guess);
         if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
             let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
             let stored = fresh
@@ -65,10 +64,11 @@ impl Authenticator {
                 tracing::warn!(%error, "a password hash stays at its old strength");
             }
         }
-        if let Err(error) = self.store.remember_source(user.id, prefix, now_s) {
+        let prefix = source_prefix(login.source);
+        if let Err(error) = self.store.remember_source(user.id, &prefix, now_s) {
             tracing::warn!(%error, "where a user came from is not remembered");
         }
-        self.known_sources().add(prefix.to_owned(), now_s);
+        self.known_sources().add(prefix, now_s);
         if profile.is_none() {
             self.record(login, Cause::NoProfile, now_s);
             return LoginOutcome::NoProfile;

@@ -16,6 +16,7 @@ use vpnd_proto::time::Time;
 
 use super::external::ExternalSource;
 use super::rounds::{AtSource, PendingReply};
+use super::throttle::Guess;
 use super::{Authenticated, Cause, Login};
 use crate::gateway::messages::idp::Continuation;
 
@@ -37,8 +38,8 @@ pub(super) struct Attempt {
 /// The event that a login waits for.
 pub(super) enum Step {
     /// A one-time code that is checked here: the user whom the right one lets in, or the cause of a refusal that follows whatever the
-    /// code.
-    Code(Result<Box<Authenticated>, Cause>),
+    /// code. It counts as a guess.
+    Code(Result<Box<Authenticated>, Cause>, Guess),
     /// The answer to a challenge, and by what the server recognises the login.
     Challenge(AtSource, Continuation),
     /// The reply of a server that waits for a person's approval; taken out for a moment at a time.
@@ -56,10 +57,10 @@ pub(super) enum StepKind {
 }
 
 impl Attempt {
-    /// Login and user, if it waits for a code.
-    pub(super) fn into_code(self) -> Option<(Login, Result<Box<Authenticated>, Cause>)> {
+    /// Login, user and guess, if it waits for a code.
+    pub(super) fn into_code(self) -> Option<(Login, Result<Box<Authenticated>, Cause>, Guess)> {
         match self.step {
-            Step::Code(awaited) => Some((self.login, awaited)),
+            Step::Code(awaited, guess) => Some((self.login, awaited, guess)),
             Step::Challenge(..) | Step::Approval(..) => None,
         }
     }
@@ -69,7 +70,7 @@ impl Step {
     /// The cause of the refusal if nothing comes.
     pub(super) fn cause(&self) -> Cause {
         match self {
-            Self::Code(awaited) => awaited.as_ref().err().copied().unwrap_or(Cause::NoCode),
+            Self::Code(awaited, _) => awaited.as_ref().err().copied().unwrap_or(Cause::NoCode),
             Self::Challenge(..) => Cause::NoCode,
             Self::Approval(..) => Cause::NotApproved,
         }
@@ -77,14 +78,14 @@ impl Step {
 
     fn source(&self) -> Option<&Arc<ExternalSource>> {
         match self {
-            Self::Code(_) => None,
+            Self::Code(..) => None,
             Self::Challenge(at, _) | Self::Approval(at, _) => Some(&at.source),
         }
     }
 
     fn kind(&self) -> StepKind {
         match self {
-            Self::Code(_) => StepKind::Code,
+            Self::Code(..) => StepKind::Code,
             Self::Challenge(..) => StepKind::Challenge,
             Self::Approval(..) => StepKind::Approval,
         }
@@ -176,6 +177,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use super::super::throttle::{Person, Throttle};
     use super::*;
     use crate::password::Password;
 
@@ -188,7 +190,8 @@ mod tests {
             source: source.into(),
             device: DeviceId([1; 16]),
         };
-        Attempt { login, since, step: Step::Code(Err(Cause::WrongPassword)) }
+        let guess = Throttle::default().admit(Person::of("ann", None), Source::from(login.source), false, 0);
+        Attempt { login, since, step: Step::Code(Err(Cause::WrongPassword), guess.unwrap()) }
     }
 
     #[test]

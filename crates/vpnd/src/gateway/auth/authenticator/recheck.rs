@@ -192,7 +192,8 @@ impl Authenticator {
                 IdpReply::Unavailable(_)
                 | IdpReply::Challenge(_)
                 | IdpReply::Accounted
-                | IdpReply::Dynamic(_),
+                | IdpReply::Dynamic(_)
+                | IdpReply::RefusedEntry(..),
             )
             | None => Outcome::NoAnswer,
         }

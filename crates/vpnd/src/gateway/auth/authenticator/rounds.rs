@@ -2,7 +2,7 @@
 //! another device.
 //!
 //! Invariants: the state of a login is here and in [`super::pending`], never at the worker, which has a number that is good once for
-//! each step; so no round can be left out. A login that begins to wait counts as a wrong guess until it is let in, which bounds how
+//! each step; so no round can be left out. A login counts as a wrong guess until it is let in, however long it waits, which bounds how
 //! often a person is bothered by whoever knows the password. Waiting takes no turn from others. What a server sends for a person is one
 //! line of limited length without control characters; the rest that it sends with a challenge goes back to it and nowhere else.
 
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use vpnd_proto::admission::Source as Network;
 use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, UserName};
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 
 use super::external::{ExternalSource, blocking};
 use super::pending::{Attempt, LIFETIME, Step, StepKind};
+use super::throttle::Guess;
 use super::turns::Turn;
 use super::{Authenticator, Cause, Login, LoginOutcome, Refused};
 use crate::clock::now;
@@ -58,9 +58,10 @@ impl Demand {
 }
 
 /// A login at its source, between two requests.
-#[derive(Clone)]
 pub(super) struct AtSource {
     pub(super) login: Login,
+    /// It counts as this until it is let in.
+    pub(super) guess: Guess,
     pub(super) source: Arc<ExternalSource>,
     /// Challenges so far.
     rounds: u8,
@@ -72,8 +73,8 @@ pub(super) struct AtSource {
 pub(super) struct PendingReply(JoinHandle<Option<IdpReply>>);
 
 impl AtSource {
-    pub(super) fn new(login: Login, source: Arc<ExternalSource>) -> Self {
-        Self { login, source, rounds: 0, waits_since: None }
+    pub(super) fn new(login: Login, guess: Guess, source: Arc<ExternalSource>) -> Self {
+        Self { login, guess, source, rounds: 0, waits_since: None }
     }
 
     pub(super) fn has_waited(&self) -> bool {
@@ -126,20 +127,18 @@ impl Authenticator {
         };
         drop(turn);
         let this = Arc::clone(self);
-        blocking(move || {
-            Some(match arrived {
-                Some(reply) => this.after_source(at, reply, now_s),
-                None => this.await_approval(at, reply, now_s),
-            })
+        blocking(move || match arrived {
+            Some(reply) => this.after_source(at, reply, now_s),
+            None => this.await_approval(at, reply, now_s),
         })
         .await
-        .unwrap_or(LoginOutcome::Refused(Refused { retry_after_s: None }))
+        .unwrap_or_else(|refused| refused)
     }
 
     /// A server demands more than it was sent.
     pub(super) fn challenge(&self, mut at: AtSource, challenge: &IdpChallenge, now_s: u64) -> LoginOutcome {
         if at.rounds >= MAX_ROUNDS {
-            return self.refused(&at, Cause::TooManyRounds, now_s);
+            return self.refused(at, Cause::TooManyRounds, now_s);
         }
         at.rounds += 1;
         let demand = Demand {
@@ -163,9 +162,6 @@ impl Authenticator {
     /// Has a login wait for a person; its number, if there is room.
     fn wait(&self, mut at: AtSource, step: impl FnOnce(AtSource) -> Step, now_s: u64) -> Option<u64> {
         let login = at.login.clone();
-        if !at.has_waited() {
-            self.throttle().failed(&login.user, Network::from(login.source), now_s);
-        }
         let since = *at.waits_since.get_or_insert_with(now);
         self.add(Attempt { login, since, step: step(at) }, now_s)
     }
@@ -184,9 +180,7 @@ impl Authenticator {
             None => LoginOutcome::Busy,
             Some(StepKind::Code) => {
                 let (this, code) = (Arc::clone(self), Password::new(answer.expose().to_owned()));
-                blocking(move || Some(this.complete(number, &code, now_s)))
-                    .await
-                    .unwrap_or(LoginOutcome::Refused(Refused { retry_after_s: None }))
+                blocking(move || this.complete(number, &code, now_s)).await.unwrap_or_else(|refused| refused)
             }
             Some(StepKind::Challenge) => self.answer_challenge(number, answer, now_s).await,
             // The worker mixes up its logins.
@@ -229,11 +223,11 @@ impl Authenticator {
         let this = Arc::clone(self);
         blocking(move || {
             let Some(Step::Approval(at, _)) = this.take(number, now_s).map(|attempt| attempt.step) else {
-                return Some(LoginOutcome::Busy);
+                return LoginOutcome::Busy;
             };
-            Some(this.after_source(at, arrived, now_s))
+            this.after_source(at, arrived, now_s)
         })
         .await
-        .unwrap_or(LoginOutcome::Refused(Refused { retry_after_s: None }))
+        .unwrap_or_else(|refused| refused)
     }
 }

@@ -46,7 +46,15 @@ fn tls(slapd: &Slapd) -> String {
     format!("\"ldaps://{ADDRESS}:{}\"", slapd.tls)
 }
 
+/// The reply, without the entry of who is refused.
 async fn check(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
+    match check_entry(sources, user, password).await {
+        IdpReply::RefusedEntry(refusal, _) => IdpReply::Refused(refusal),
+        reply => reply,
+    }
+}
+
+async fn check_entry(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
     let login = LoginCheck {
         source: SourceName::cut("staff"),
         user: UserName::new(user).unwrap(),
@@ -82,6 +90,8 @@ async fn who_has_the_password_is_let_in_with_groups() {
     assert_eq!(groups(&check(&sources, "ANN", "right").await), ["staff", "vpn"], "names have no case there");
     assert_eq!(check(&sources, "ann", "wrong").await, refused(Refusal::WrongPassword));
     assert_eq!(check(&sources, "ann", "bobs").await, refused(Refusal::WrongPassword));
+    let wrong = IdpReply::RefusedEntry(Refusal::WrongPassword, identity.subject.clone());
+    assert_eq!(check_entry(&sources, "Ann", "wrong").await, wrong, "whose password was guessed");
     assert_eq!(check(&sources, "eve", "right").await, refused(Refusal::UnknownUser));
 }
 

@@ -324,6 +324,62 @@ async fn without_an_answer_nobody_is_let_in_and_nobody_is_locked_out() {
     assert_eq!(bench.audited("source-unavailable"), 8);
 }
 
+/// Makes these logins at the same time. Returns how many of them reach the source.
+async fn reach(bench: &Arc<Bench>, logins: impl Iterator<Item = Login>) -> usize {
+    bench.asked.lock().unwrap().clear();
+    let mut under_way = tokio::task::JoinSet::new();
+    for login in logins {
+        let auth = Arc::clone(&bench.auth);
+        under_way.spawn(async move { auth.log_in(login, NOW).await });
+    }
+    for outcome in under_way.join_all().await {
+        let expected = matches!(outcome, LoginOutcome::CodeRequired(_) | LoginOutcome::Throttled(_));
+        assert!(expected || matches!(outcome, LoginOutcome::Granted(_)), "{outcome:?}");
+    }
+    bench.asked.lock().unwrap().len()
+}
+
+#[tokio::test]
+async fn guesses_that_come_at_once_reach_a_source_no_oftener_than_others() {
+    let wrong = || IdpReply::Refused(Refusal::WrongPassword);
+    let bench = Arc::new(Bench::new(&[("token-eve", wrong()), ("token-bob", wrong())]));
+    let of_host = (0..60).map(|_| login("token-eve", "guess"));
+    assert_eq!(reach(&bench, of_host).await, 5);
+    let of_provider = (0..120u16).map(|site| Login {
+        source: std::net::Ipv6Addr::new(0x2001, 0xdb8, 1, site << 8, 0, 0, 0, 1).into(),
+        ..login("token-bob", "guess")
+    });
+    assert_eq!(reach(&bench, of_provider).await, 40);
+}
+
+#[tokio::test]
+async fn many_people_behind_one_address_log_in_at_once() {
+    let names: Vec<String> = (0..50).map(|number| format!("token-{number}")).collect();
+    let replies: Vec<_> = names.iter().map(|name| (name.as_str(), accepted(name, &[]))).collect();
+    let bench = Arc::new(Bench::new(&replies));
+    for _ in 0..4 {
+        assert_eq!(reach(&bench, names.iter().map(|name| login(name, "right"))).await, 50);
+    }
+    // None of them has left a trace.
+    let stranger = vpnd_proto::admission::Source::from(login("", "").source);
+    assert_eq!(bench.auth.throttle().wait_s(&Person::of("zoe", None), stranger, false, NOW), None);
+}
+
+#[tokio::test]
+async fn guesses_by_all_names_of_an_entry_count_together() {
+    let wrong = || IdpReply::RefusedEntry(Refusal::WrongPassword, Subject::cut("id-1"));
+    let bench = Bench::new(&[("ann", wrong()), ("ann.smith", wrong()), ("bob", wrong())]);
+    let mut throttled = Vec::new();
+    for name in ["ann", "ann.smith", "ann", "ann.smith", "ann", "ann.smith", "ann"] {
+        match bench.log_in(&format!("{name}@uni.example"), "guess").await {
+            LoginOutcome::CodeRequired(_) => throttled.push(false),
+            LoginOutcome::Throttled(_) => throttled.push(true),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    assert_eq!(throttled, [false, false, false, false, false, true, true]);
+}
+
 #[tokio::test]
 async fn how_a_source_answers_is_counted() {
     let refused = IdpReply::Refused(Refusal::WrongPassword);
