@@ -12,6 +12,7 @@ pub mod change;
 pub mod clock;
 pub mod conntrack;
 pub mod dns;
+pub(crate) mod file_watch;
 pub mod lock;
 mod netfilter;
 pub mod netlink;

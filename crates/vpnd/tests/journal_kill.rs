@@ -231,7 +231,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         all_names: true,
     };
     let system = DnsSystem { resolved_runtime: directory.join("none"), ..DnsSystem::default() };
-    changes.push(Change::Dns(DnsChange::plan(&settings, &system).unwrap()));
+    changes.extend(DnsChange::plan(&settings, &system, &[]).unwrap().into_iter().map(Change::Dns));
     changes.extend(sysctl::forwarding(true, true).unwrap().changes.into_iter().map(Change::Sysctl));
     changes.push(Change::Firewall(GatewayRules {
         blocks: None,

@@ -15,6 +15,7 @@ mod outer_path;
 mod permission;
 mod plan;
 mod prompt;
+mod tunnel_dns;
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -55,6 +56,7 @@ use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
 use outer_path::OuterPaths;
 use prompt::Prompt;
+use tunnel_dns::DnsWatch;
 
 /// Changes of the machine's network come in bursts; the core is notified this long after the first.
 const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
@@ -255,6 +257,7 @@ impl RunningClient {
         let mut recheck_at: Option<Instant> = None;
         let mut check_at = Instant::now() + CHECK_INTERVAL;
         let mut prompt: Option<Prompt> = None;
+        let mut dns_watch = DnsWatch::open(self.interface_index);
         service_manager::ready(CONNECTING);
         loop {
             tokio::select! {
@@ -293,6 +296,7 @@ impl RunningClient {
                         check_at = check_at.min(Instant::now() + delay);
                     }
                 }
+                () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
                 () = sleep_until(check_at) => {
                     check_at = Instant::now() + CHECK_INTERVAL;
                     self.follow().await;
@@ -306,6 +310,16 @@ impl RunningClient {
                     }
                 }
             }
+        }
+    }
+
+    /// Has the machine use the name servers that it should use now, and tries them where they are new.
+    async fn check_dns(&mut self, watch: &mut DnsWatch) {
+        if !self.setup.check_dns().await {
+            watch.soon();
+        }
+        if let Some(domain) = self.setup.take_untried_names() {
+            self.lookups.try_names(domain);
         }
     }
 
@@ -326,10 +340,12 @@ impl RunningClient {
                 Ok(()) => return Ok(()),
                 Err(why) => (ParentReply::Failed(why), Vec::new()),
             },
-            ParentRequest::UseTunnelDns(true) => (connected(self.setup.use_tunnel_dns().await), Vec::new()),
+            ParentRequest::UseTunnelDns(true) => {
+                (connected(self.setup.use_tunnel_dns(true).await), Vec::new())
+            }
             ParentRequest::UseTunnelDns(false) => {
                 service_manager::status(CONNECTING);
-                (reply_to(self.setup.use_own_dns().await), Vec::new())
+                (reply_to(self.setup.use_tunnel_dns(false).await), Vec::new())
             }
             ParentRequest::Configure(network) => (connected(self.setup.apply(&network).await), Vec::new()),
             ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),

@@ -166,7 +166,7 @@ struct Connected {
     was_up: bool,
     was_ever_up: bool,
     reach: Reach,
-    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None` if that may have changed since.
+    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None` before the first request.
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
@@ -328,8 +328,6 @@ impl Connected {
         match event {
             ConnectionEvent::Dialled(connection, outcome) => {
                 self.attempts.remove(&connection);
-                // It may have looked up a name.
-                self.tunnel_dns = None;
                 match outcome {
                     Ok(DialOutcome::Established(channel, endpoint)) => {
                         self.established(connection, *channel, endpoint);

@@ -1,4 +1,4 @@
-//! Name servers and search domains of a tunnel: by systemd-resolved where it runs, else in `resolv.conf`.
+//! Name servers and search domains of a tunnel: in systemd-resolved, in `resolv.conf`, or in both, wherever names go.
 //!
 //! A change is first planned, which reads what is there now, then applied. The plan can be written to a journal
 //! and undone by another process.
@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use crate::sys::tool::{Tool, ToolError};
 
 mod file;
+mod ways;
 
 pub use file::{FileChange, FileState};
+use ways::Ways;
 
 const RESOLVECTL: Tool = Tool { program: "resolvectl", package: "systemd-resolved" };
 
@@ -71,13 +73,26 @@ impl DnsSettings {
 #[derive(Debug, Clone)]
 pub struct DnsSystem {
     pub resolv_conf: PathBuf,
-    /// The directory that exists while systemd-resolved runs.
+    /// The directory of systemd-resolved's sockets and files, which it leaves behind when it is stopped.
     pub resolved_runtime: PathBuf,
+    /// The sources of the C library.
+    pub nsswitch: PathBuf,
 }
 
 impl Default for DnsSystem {
     fn default() -> Self {
-        Self { resolv_conf: "/etc/resolv.conf".into(), resolved_runtime: "/run/systemd/resolve".into() }
+        Self {
+            resolv_conf: "/etc/resolv.conf".into(),
+            resolved_runtime: "/run/systemd/resolve".into(),
+            nsswitch: "/etc/nsswitch.conf".into(),
+        }
+    }
+}
+
+impl DnsSystem {
+    /// The file in which systemd-resolved remembers the settings of the interface with this number.
+    pub(crate) fn memory_of(&self, interface: u32) -> PathBuf {
+        self.resolved_runtime.join(format!("netif/{interface}"))
     }
 }
 
@@ -109,6 +124,12 @@ pub enum DnsError {
     NotAFile(PathBuf),
     #[error("name servers can't be set: {0}")]
     Tool(#[from] ToolError),
+    /// The file is immutable, or so is what it lies on.
+    #[error(
+        "{path} can't be changed: {source}. If it is to stay as it is (`lsattr {path}` shows the attribute i), connect with \
+         --no-dns, or write dns = false in [tunnel] of the profile: then the machine goes on asking its own name servers"
+    )]
+    Immutable { path: PathBuf, source: io::Error },
     /// A file could not be read or written.
     #[error("{path} can't be {step}: {source}")]
     Os { path: PathBuf, step: &'static str, source: io::Error },
@@ -134,34 +155,52 @@ pub enum DnsUndone {
     NotOurs,
 }
 
+/// A change of name servers that was made, as it is found later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DnsFound {
+    InForce,
+    /// Made for other settings: this one takes its place, and what comes back is the same.
+    Outdated(DnsChange),
+    /// Another program has replaced the file by this.
+    Foreign(FileState),
+}
+
 impl DnsChange {
-    /// Chooses the way and reads what is there now.
-    pub fn plan(settings: &DnsSettings, system: &DnsSystem) -> Result<Self, DnsError> {
+    /// Finds the ways that names take on this machine and reads what is there now: a change for each way that none of `made` goes.
+    pub fn plan(settings: &DnsSettings, system: &DnsSystem, made: &[&Self]) -> Result<Vec<Self>, DnsError> {
         settings.check()?;
-        if system.resolved_runtime.is_dir() && RESOLVECTL.is_installed() {
-            return Ok(Self::Resolved(settings.clone()));
+        let ways = Ways::find(system)?;
+        let mut changes = Vec::new();
+        if ways.resolved && !made.iter().any(|change| !change.is_file()) {
+            changes.push(Self::Resolved(settings.clone()));
         }
-        let path = file::writable_place(&system.resolv_conf)?;
-        let before = FileState::read(&path)?;
-        // A link's text is that of the file behind it.
-        let text = read_text(&system.resolv_conf)?;
-        if let Some(interface) = text.lines().find_map(|line| line.strip_prefix(HEADER)) {
-            return Err(DnsError::HeldBy { path, interface: interface.to_owned() });
+        if ways.file && !made.iter().any(|change| change.is_file()) {
+            let path = file::writable_place(&system.resolv_conf)?;
+            let before = FileState::read(&path)?;
+            // A link's text is that of the file behind it.
+            let text = read_text(&system.resolv_conf)?;
+            if let Some(interface) = holder(&text) {
+                return Err(DnsError::HeldBy { path, interface: interface.to_owned() });
+            }
+            let after = resolv_conf(settings, &text);
+            changes.push(Self::File(FileChange { path, before, after, replaces: None }));
         }
-        Ok(Self::File(FileChange { path, before, after: resolv_conf(settings, &text), replaces: None }))
+        Ok(changes)
     }
 
-    /// This change with other settings, to be made in its place: what comes back is the same. `None` if that can't be, because
-    /// somebody else has changed the file meanwhile.
-    pub fn with_settings(&self, settings: &DnsSettings) -> Result<Option<Self>, DnsError> {
+    /// Compares it with these settings, and with what is there now. What systemd-resolved has is not read.
+    pub fn find(&self, settings: &DnsSettings) -> Result<DnsFound, DnsError> {
         settings.check()?;
         match self {
-            Self::Resolved(now) if now.interface == settings.interface => {
-                Ok(Some(Self::Resolved(settings.clone())))
-            }
-            Self::Resolved(_) => Ok(None),
-            Self::File(change) => Ok(change.with_text(|now| resolv_conf(settings, now))?.map(Self::File)),
+            Self::Resolved(now) if now == settings => Ok(DnsFound::InForce),
+            Self::Resolved(_) => Ok(DnsFound::Outdated(Self::Resolved(settings.clone()))),
+            Self::File(change) => change.find(settings),
         }
+    }
+
+    /// Whether it is one of `resolv.conf`.
+    pub fn is_file(&self) -> bool {
+        matches!(self, Self::File(_))
     }
 
     /// Checks that it is a change of name servers, and of nothing else than what `system` is.
@@ -200,8 +239,9 @@ impl DnsChange {
     pub async fn undo(&self) -> Result<DnsUndone, DnsError> {
         match self {
             Self::Resolved(settings) => {
-                // The settings of an interface go away with it.
-                if !Path::new("/sys/class/net").join(&settings.interface).exists() {
+                // The settings of an interface go away with it. And the tool would start a systemd-resolved that was stopped.
+                let is_there = Path::new("/sys/class/net").join(&settings.interface).exists();
+                if !is_there || !ways::resolved_runs(&DnsSystem::default()) {
                     return Ok(DnsUndone::WasRestored);
                 }
                 RESOLVECTL.run(&["revert".to_owned(), settings.interface.clone()], "").await?;
@@ -212,16 +252,17 @@ impl DnsChange {
     }
 }
 
-/// The name servers that the machine's resolver asks now, systemd-resolved's behind its own address included.
+/// The name servers that the machine's resolver asks now, those behind systemd-resolved's own address included while it runs.
 pub fn servers_in_use(system: &DnsSystem) -> Vec<IpAddr> {
-    let files = [system.resolv_conf.clone(), system.resolved_runtime.join("resolv.conf")];
-    let texts = files.iter().filter_map(|path| read_text(path).ok());
-    let servers = texts.flat_map(|text| {
-        let words = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
-        let words = words.map(|word| word.trim().split('%').next().unwrap_or_default().parse());
-        words.filter_map(Result::ok).collect::<Vec<IpAddr>>()
-    });
-    servers.collect()
+    let behind = ways::resolved_runs(system).then(|| system.resolved_runtime.join("resolv.conf"));
+    let texts = [Some(system.resolv_conf.clone()), behind].into_iter().flatten();
+    texts.filter_map(|path| read_text(&path).ok()).flat_map(|text| ways::servers_of(&text)).collect()
+}
+
+/// Reads what systemd-resolved remembers of an interface's settings, to see whether they have changed. `None` while it does not run.
+pub fn resolved_memory(system: &DnsSystem, interface: u32) -> Option<Vec<u8>> {
+    let memory = fs::read(system.memory_of(interface)).unwrap_or_default();
+    ways::resolved_runs(system).then_some(memory)
 }
 
 /// The arguments of each call of `resolvectl`.
@@ -259,6 +300,11 @@ fn resolv_conf(settings: &DnsSettings, old: &str) -> String {
 /// Whether a line sets the resolver's options, and does nothing else.
 fn is_option(line: &str) -> bool {
     line.starts_with("options") && !line.contains(|c: char| c.is_control() && c != '\t')
+}
+
+/// The tunnel that a text belongs to.
+fn holder(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix(HEADER))
 }
 
 /// Whether a text is one that [`resolv_conf`] writes.

@@ -70,6 +70,7 @@ mod relay;
 mod reload;
 mod renewal;
 mod resolved;
+mod resolver;
 mod revocation_list;
 mod routing;
 mod sessions;

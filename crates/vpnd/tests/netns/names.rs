@@ -83,8 +83,9 @@ pub(crate) fn gateway_with<'l>(
 }
 
 /// Whether the machine of client 1 asks this name server.
-fn asks(lab: &Lab, server: &str) -> bool {
-    let text = fs::read_to_string(process::etc(lab, &lab.clients[0]).join("resolv.conf")).unwrap();
+pub(crate) fn asks(lab: &Lab, server: &str) -> bool {
+    let text = fs::read_to_string(process::etc(lab, &lab.clients[0]).join("resolv.conf"));
+    let text = text.unwrap_or_default();
     text.lines().any(|line| line == format!("nameserver {server}"))
 }
 
@@ -174,6 +175,36 @@ fn datagrams_that_are_lost_for_long_cost_no_more_than_that() {
     ping_until(client.namespace(), CAMPUS_V4.into(), 20 * SECOND);
     println!("traffic {:?} after the outage", over.elapsed());
     work_until_it_asks(&lab, &client, PUSHED, 20 * SECOND);
+}
+
+/// A silence that ends before the gateway's name is looked up: the look-up goes on, and nobody waits for it any more.
+#[test]
+fn a_look_up_that_is_given_up_leaves_the_tunnels_name_servers() {
+    let Some(lab) = Lab::new(1) else { return };
+    let _providers = name_server(&lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
+    let _pushed = name_server(&lab, &lab.campus, PUSHED, "192.0.2.1");
+    let (_gateway, ann) = gateway(&lab, "pushed");
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    work_until_it_asks(&lab, &client, PUSHED, 5 * SECOND);
+    let drop_from_client = |what: &str| {
+        format!(
+            "add table inet {what}\n\
+             add chain inet {what} in {{ type filter hook prerouting priority -300; }}\n\
+             add rule inet {what} in iifname {} udp dport {what} drop\n",
+            Lab::port(1)
+        )
+        .replace("dport dns", "dport 53")
+        .replace("dport hole", &format!("dport {PORT}"))
+    };
+    lab.net.nft(&drop_from_client("dns"));
+    lab.net.nft(&drop_from_client("hole"));
+    work_until_it_asks(&lab, &client, PROVIDERS, 30 * SECOND);
+    lab.net.nft("delete table inet hole\n");
+    ping_until(client.namespace(), CAMPUS_V4.into(), 20 * SECOND);
+    let up = Instant::now();
+    work_until_it_asks(&lab, &client, PUSHED, 30 * SECOND);
+    println!("name servers of the tunnel {:?} after it carries again", up.elapsed());
 }
 
 /// All of the machine's traffic is for the tunnel, which is dead: but not the question for the gateway's new address.

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::lab::{Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
 use crate::process::{self, Process};
@@ -45,7 +47,10 @@ fn programs() -> Option<PathBuf> {
 pub(crate) struct Resolved<'l> {
     lab: &'l Lab,
     namespace: &'l Namespace,
-    _daemon: Process,
+    program: PathBuf,
+    /// `None` while it is stopped.
+    daemon: Option<Process>,
+    name_servers: Vec<String>,
     _bus: Process,
 }
 
@@ -67,18 +72,38 @@ impl<'l> Resolved<'l> {
         eventually("the bus is there", 10 * SECOND, || {
             run.join("dbus/system_bus_socket").exists().then_some(())
         });
-        let mut daemon = Process::start(lab, "resolved", process::command(lab, namespace, root.join(DAEMON)));
+        let name_servers = name_servers.iter().map(|server| (*server).to_owned()).collect();
+        let program = root.join(DAEMON);
+        let mut resolved = Self { lab, namespace, program, daemon: None, name_servers, _bus: bus };
+        resolved.run();
+        Some(resolved)
+    }
+
+    /// Starts it (again).
+    pub(crate) fn run(&mut self) {
+        let (lab, namespace) = (self.lab, self.namespace);
+        let command = process::command(lab, namespace, &self.program);
+        let mut daemon = Process::start(lab, "resolved", command);
         eventually("systemd-resolved answers", 10 * SECOND, || {
             daemon.assert_running();
             process::run(resolvectl(lab, namespace, &["status"])).status.success().then_some(())
         });
-        let resolved = Self { lab, namespace, _daemon: daemon, _bus: bus };
-        resolved.set(&[&["dns", UPLINK], name_servers].concat());
-        resolved.set(&["default-route", UPLINK, "yes"]);
-        Some(resolved)
+        self.daemon = Some(daemon);
+        let servers: Vec<&str> = self.name_servers.iter().map(String::as_str).collect();
+        self.set(&[&["dns", UPLINK], &servers[..]].concat());
+        self.set(&["default-route", UPLINK, "yes"]);
     }
 
-    fn set(&self, arguments: &[&str]) {
+    /// Stops it, as `systemctl stop` does: its directory stays.
+    pub(crate) fn stop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.signal(Signal::TERM);
+            daemon.wait(10 * SECOND);
+        }
+    }
+
+    /// Changes a setting, as other programs do.
+    pub(crate) fn set(&self, arguments: &[&str]) {
         let output = process::run(resolvectl(self.lab, self.namespace, arguments));
         assert!(output.status.success(), "resolvectl {arguments:?}: {}", process::text(&output));
     }
@@ -86,6 +111,11 @@ impl<'l> Resolved<'l> {
     /// The name servers of an interface.
     pub(crate) fn servers(&self, interface: &str) -> String {
         process::text(&process::run(resolvectl(self.lab, self.namespace, &["dns", interface])))
+    }
+
+    /// The domains of an interface.
+    pub(crate) fn domains(&self, interface: &str) -> String {
+        process::text(&process::run(resolvectl(self.lab, self.namespace, &["domain", interface])))
     }
 }
 
@@ -128,5 +158,8 @@ pub(crate) fn library_path(root: &Path) -> Option<OsString> {
     let libraries = root.join("usr/lib/x86_64-linux-gnu/systemd");
     let libraries =
         if libraries.exists() { libraries } else { root.join("usr/lib/aarch64-linux-gnu/systemd") };
-    libraries.exists().then(|| libraries.into())
+    // The C library's module lies above.
+    let module = libraries.parent().filter(|_| root == Path::new(UNPACKED)).unwrap_or(&libraries);
+    let both = std::env::join_paths([libraries.as_path(), module]).expect("no path has a colon");
+    libraries.exists().then_some(both)
 }

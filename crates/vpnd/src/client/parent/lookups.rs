@@ -1,6 +1,7 @@
 //! The parent's look-ups of gateways' names, each in a short-lived process of its own ([`crate::client::lookup`]). Invariants:
 //! only names that the profile holds are looked up; a worker that floods the parent gets few of these processes at a time.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -15,6 +16,10 @@ use crate::profile::ServerAddress;
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(17);
 /// Limit for a lookup's process to end after its answer.
 const END_TIMEOUT: Duration = Duration::from_millis(500);
+/// The reason where the time is over.
+const NO_SERVER_ANSWERS: &str = "no name server answers";
+/// The C library's word for the same (`EAI_AGAIN`), also where one answers that it can't.
+const TEMPORARY: &str = "Temporary failure in name resolution";
 /// Lookups at a time.
 const MAX_RUNNING: usize = 4;
 
@@ -45,6 +50,26 @@ impl Lookups {
         Ok(())
     }
 
+    /// Tries to look up a name of a domain of the tunnel's, as other programs do now, and logs it if nothing answers; without a
+    /// domain, the gateway's name. Only for the process's first thread.
+    pub(super) fn try_names(&self, domain: String) {
+        let mut gateways = self.servers.iter().map(|server| &server.host);
+        let gateway = gateways.find(|host| host.parse::<IpAddr>().is_err()).cloned();
+        let Some(host) = Some(domain).filter(|domain| !domain.is_empty()).or(gateway) else { return };
+        let Ok(running) = StartingChild::start(ChildRole::Lookup) else { return };
+        let launch = LookupLaunch { common: self.common.clone(), host };
+        tokio::spawn(async move {
+            let ParentReply::Failed(why) = wait(running, &launch).await else { return };
+            // That there is no such name is an answer, too.
+            if why.contains(NO_SERVER_ANSWERS) || why.contains(TEMPORARY) {
+                tracing::warn!(
+                    "the gateway's name servers are set, and names can't be looked up: {why}; do they run, and do the tunnel's \
+                     routes lead to them? --no-dns does without them"
+                );
+            }
+        });
+    }
+
     /// Whether nothing is being looked up.
     pub(super) fn is_idle(&self) -> bool {
         self.running.is_empty()
@@ -71,7 +96,7 @@ async fn wait(lookup: StartingChild, launch: &LookupLaunch) -> ParentReply {
         Ok(Ok(FromLookup::Failed(why))) => ParentReply::Failed(why),
         Ok(Err(error)) => ParentReply::Failed(error.to_string()),
         Err(_) => {
-            ParentReply::Failed(format!("the name {} can't be resolved: no name server answers", launch.host))
+            ParentReply::Failed(format!("the name {} can't be resolved: {NO_SERVER_ANSWERS}", launch.host))
         }
     };
     lookup.dismiss(END_TIMEOUT).await;

@@ -13,12 +13,13 @@ use vpnd_proto::control::Network;
 
 use super::permission::{self, Forbidden, HostNetworks};
 use super::plan::{self, Plan, Step};
+use super::tunnel_dns::TunnelDns;
 use crate::clock::now;
 use crate::config::{MAX_MTU, MIN_MTU};
 use crate::journal::{ChangeId, Journal, JournalDirectory, JournalError};
 use crate::profile::Routes;
 use crate::sys::change::{Change, LAST_RESORT_METRIC, Layer};
-use crate::sys::dns::{self, DnsChange, DnsError, DnsSettings, DnsSystem};
+use crate::sys::dns::{DnsError, DnsSettings};
 use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch,
     RuleSpec,
@@ -87,12 +88,7 @@ pub(super) struct NetworkSetup {
     tables: Option<[u32; 2]>,
     /// Local networks as last logged, so that a change alone is logged again.
     overlaps: Vec<Overlap>,
-    /// The DNS servers of the tunnel.
-    dns: Option<DnsSettings>,
-    /// In force while the machine uses them.
-    dns_change: Option<(ChangeId, DnsChange)>,
-    /// The name servers that the machine used before.
-    own_dns: Vec<IpAddr>,
+    dns: TunnelDns,
     guard: Option<(ChangeId, GuardRules)>,
     /// Datagrams that the guard marks on arrival.
     returning: Option<Returning>,
@@ -129,9 +125,7 @@ impl NetworkSetup {
             in_force: None,
             tables: None,
             overlaps: Vec::new(),
-            dns: None,
-            dns_change: None,
-            own_dns: Vec::new(),
+            dns: TunnelDns::new(interface_index),
             guard: None,
             returning: None,
             valid_marks: None,
@@ -152,7 +146,7 @@ impl NetworkSetup {
     /// If the profile forbids it, or a change was refused; the changes before it stay in force until the next call or
     /// [`NetworkSetup::undo`].
     pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
-        let name_servers = self.own_name_servers();
+        let name_servers = self.dns.own_servers();
         let machine =
             HostNetworks::read(&self.netlink, &self.interface, self.interface_index, name_servers).await?;
         let network = &permission::permitted(network, &self.options, &machine)?;
@@ -168,7 +162,8 @@ impl NetworkSetup {
         let obsolete = self.make(network, &routing).await?;
         log_refused(&routing);
         // Name servers are set only while there is a route to them.
-        self.set_dns(dns_settings(&self.interface, &self.options, network, &routing)).await?;
+        self.dns.set(dns_settings(&self.interface, &self.options, network, &routing));
+        self.dns.settle(&mut self.journal, &self.netlink).await?;
         self.take_back(obsolete).await?;
         self.in_force = Some((network.clone(), routing));
         self.guard(addresses).await
@@ -262,7 +257,8 @@ impl NetworkSetup {
     /// # Errors
     /// If a change was refused.
     pub(super) async fn begin_lookups(&mut self) -> Result<(), NetworkError> {
-        self.use_own_dns().await?;
+        self.dns.set_looking_up(true);
+        self.dns.settle(&mut self.journal, &self.netlink).await?;
         let Some(user) = self.options.lookups.filter(|_| self.lookup_rules.is_empty()) else { return Ok(()) };
         for family in [Family::V4, Family::V6] {
             let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
@@ -281,7 +277,7 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// Nobody looks up names any more.
+    /// No name is looked up any more.
     ///
     /// # Errors
     /// If a change could not be taken back.
@@ -290,68 +286,29 @@ impl NetworkSetup {
             self.journal.undo(&self.netlink, *rule).await?;
             self.lookup_rules.pop();
         }
+        self.dns.set_looking_up(false);
+        self.dns.check(&mut self.journal, &self.netlink).await;
         Ok(())
     }
 
-    /// Puts the tunnel's new DNS servers in the place of those that are in force.
-    async fn set_dns(&mut self, settings: Option<DnsSettings>) -> Result<(), NetworkError> {
-        let is_same = self.dns == settings;
-        self.dns = settings;
-        if let (false, Some(settings), Some((id, now))) = (is_same, &self.dns, &self.dns_change)
-            && let Some(change) = now.with_settings(settings)?
-        {
-            let id = *id;
-            self.journal.replace(&self.netlink, id, Change::Dns(change.clone())).await?;
-            self.dns_change = Some((id, change));
-        } else if !is_same {
-            self.use_own_dns().await?;
-        }
-        self.use_tunnel_dns().await
-    }
-
-    /// The DNS servers that the machine uses without the tunnel.
-    fn own_name_servers(&self) -> Vec<IpAddr> {
-        let mut servers = dns::servers_in_use(&DnsSystem::default());
-        if let (Some(_), Some(settings)) = (&self.dns_change, &self.dns) {
-            servers.retain(|server| !settings.servers.contains(server));
-            servers.extend(&self.own_dns);
-        }
-        servers
-    }
-
-    /// Has the machine use the tunnel's DNS servers, if it has any.
+    /// Has the machine use the tunnel's DNS servers, if it has any, or its own, as without a tunnel.
     ///
     /// # Errors
     /// If they could not be set.
-    pub(super) async fn use_tunnel_dns(&mut self) -> Result<(), NetworkError> {
-        if let (Some(settings), None) = (&self.dns, &self.dns_change) {
-            // Planned now: what is there may have changed since the last time.
-            let system = DnsSystem::default();
-            let change = match DnsChange::plan(settings, &system) {
-                // Each would put back the other's at its end.
-                Err(error @ DnsError::HeldBy { .. }) => {
-                    tracing::warn!(%error, "the gateway's name servers are not used");
-                    return Ok(());
-                }
-                planned => planned?,
-            };
-            self.own_dns = dns::servers_in_use(&system);
-            let id = self.journal.apply(&self.netlink, Change::Dns(change.clone())).await?;
-            self.dns_change = Some((id, change));
-        }
-        Ok(())
+    pub(super) async fn use_tunnel_dns(&mut self, tunnel: bool) -> Result<(), NetworkError> {
+        self.dns.set_reachable(tunnel);
+        self.dns.settle(&mut self.journal, &self.netlink).await.map(drop)
     }
 
-    /// Has the machine use its own DNS servers again, as without a tunnel.
-    ///
-    /// # Errors
-    /// If they could not be put back.
-    pub(super) async fn use_own_dns(&mut self) -> Result<(), NetworkError> {
-        if let Some((id, _)) = self.dns_change {
-            self.journal.undo(&self.netlink, id).await?;
-            self.dns_change = None;
-        }
-        Ok(())
+    /// Has the machine use the DNS servers that it should use now, whatever other programs did. Returns whether that is done;
+    /// otherwise another look is needed soon.
+    pub(super) async fn check_dns(&mut self) -> bool {
+        self.dns.check(&mut self.journal, &self.netlink).await
+    }
+
+    /// A domain whose names are to be tried; see [`TunnelDns::take_untried`].
+    pub(super) fn take_untried_names(&mut self) -> Option<String> {
+        self.dns.take_untried()
     }
 
     /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it, nor more

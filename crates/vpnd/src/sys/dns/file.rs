@@ -3,6 +3,7 @@
 //! Readers never see half a file: the new one is renamed over the old one. Only where that is impossible, because
 //! the file is mounted from elsewhere (containers, `ip netns exec`), is it written in place.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, symlink};
@@ -14,7 +15,10 @@ use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::{DnsError, DnsSystem, DnsUndone, MAX_FILE_LEN};
+use super::{DnsChange, DnsError, DnsFound, DnsSettings, DnsSystem, DnsUndone, MAX_FILE_LEN};
+
+/// Characters of a file's comment that are shown.
+const MAX_COMMENT: usize = 100;
 
 /// The bits of a mode that a configuration file may have.
 const PLAIN_MODE: u32 = 0o777;
@@ -75,6 +79,25 @@ impl FileState {
     }
 }
 
+impl fmt::Display for FileState {
+    /// For people who look for the program that wrote it: most begin with a comment that names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes().unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        match (self, text.lines().find(|line| line.starts_with('#'))) {
+            (Self::Absent, _) => f.write_str("no file"),
+            (Self::Link { target }, _) => {
+                write!(f, "a link to {}", crate::harmless(&target.display().to_string()))
+            }
+            (Self::File { .. }, None) => f.write_str("a file without a comment"),
+            (Self::File { .. }, Some(comment)) => {
+                let comment: String = crate::harmless(comment).chars().take(MAX_COMMENT).collect();
+                write!(f, "a file that begins with {comment:?}")
+            }
+        }
+    }
+}
+
 impl FileChange {
     /// Checks that it replaces the resolver's configuration by one of ours, and that what comes back is one, too.
     ///
@@ -115,16 +138,21 @@ impl FileChange {
         self.replace(self.after.as_bytes(), mode, owner)
     }
 
-    /// The same change with another text. `None` if somebody else has changed the file meanwhile.
-    pub(super) fn with_text(&self, text: impl FnOnce(&str) -> String) -> Result<Option<Self>, DnsError> {
+    /// Compares it with these settings, and with what is there now. A text of this tunnel is ours whatever else it says: some
+    /// program has kept it and put it back.
+    pub(super) fn find(&self, settings: &DnsSettings) -> Result<DnsFound, DnsError> {
         let now = FileState::read(&self.path)?;
-        let is_in_force = now.bytes().is_some_and(|bytes| bytes == self.after.as_bytes());
-        Ok(is_in_force.then(|| Self {
-            path: self.path.clone(),
-            before: self.before.clone(),
-            after: text(&self.after),
-            replaces: Some(self.after.clone()),
-        }))
+        let text = now.bytes().and_then(|bytes| String::from_utf8(bytes).ok());
+        let is_ours =
+            |text: &&String| super::holder(text) == Some(settings.interface.as_str()) && super::is_ours(text);
+        let Some(text) = text.as_ref().filter(is_ours) else { return Ok(DnsFound::Foreign(now)) };
+        let after = super::resolv_conf(settings, &self.after);
+        if *text == after {
+            return Ok(DnsFound::InForce);
+        }
+        let (path, before) = (self.path.clone(), self.before.clone());
+        let change = Self { path, before, after, replaces: Some(text.clone()) };
+        Ok(DnsFound::Outdated(DnsChange::File(change)))
     }
 
     /// Puts the old state back if the present one is ours.
@@ -167,7 +195,7 @@ impl FileChange {
     }
 
     fn replace(&self, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), DnsError> {
-        let failed = |step| move |source| DnsError::Os { path: self.path.clone(), step, source };
+        let failed = |step| move |source| refused(&self.path, step, source);
         let temporary = self.temporary();
         let _ = fs::remove_file(&temporary);
         write_new(&temporary, bytes, mode, owner).map_err(failed("written"))?;
@@ -202,6 +230,15 @@ pub(super) fn writable_place(path: &Path) -> Result<PathBuf, DnsError> {
         return fs::canonicalize(path).map_err(failed);
     }
     Ok(path.to_owned())
+}
+
+/// The error of a step that changes a file.
+fn refused(path: &Path, step: &'static str, source: io::Error) -> DnsError {
+    let path = path.to_owned();
+    match Errno::from_io_error(&source) {
+        Some(Errno::PERM | Errno::ROFS) => DnsError::Immutable { path, source },
+        _ => DnsError::Os { path, step, source },
+    }
 }
 
 fn write_new(path: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {

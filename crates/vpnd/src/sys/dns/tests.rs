@@ -1,6 +1,7 @@
 //! The file in every shape that it has in the field.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 
 use super::*;
 use crate::sys::testing::{in_namespace, run};
@@ -29,11 +30,15 @@ impl Machine {
     }
 
     fn plan(&self) -> Result<FileChange, DnsError> {
-        let system =
-            DnsSystem { resolv_conf: self.path(), resolved_runtime: self.dir.path().join("not-there") };
-        match DnsChange::plan(&settings(), &system)? {
-            DnsChange::File(change) => Ok(change),
-            DnsChange::Resolved(_) => panic!("systemd-resolved does not run here"),
+        let at = |name| self.dir.path().join(name);
+        let system = DnsSystem {
+            resolv_conf: self.path(),
+            resolved_runtime: at("not-there"),
+            nsswitch: at("not-there"),
+        };
+        match <[_; 1]>::try_from(DnsChange::plan(&settings(), &system, &[])?) {
+            Ok([DnsChange::File(change)]) => Ok(change),
+            other => panic!("systemd-resolved does not run here: {other:?}"),
         }
     }
 
@@ -78,8 +83,8 @@ fn other_settings_take_the_place_of_ours_and_the_old_file_comes_back_from_every_
     let first = machine.plan().unwrap();
     first.apply().unwrap();
     let other = DnsSettings { servers: vec!["10.8.0.7".parse().unwrap()], ..settings() };
-    let planned = DnsChange::File(first.clone()).with_settings(&other).unwrap();
-    let Some(DnsChange::File(second)) = planned else { panic!("{planned:?}") };
+    let found = first.find(&other).unwrap();
+    let DnsFound::Outdated(DnsChange::File(second)) = found else { panic!("{found:?}") };
     // Killed before it wrote: the text of the first is there.
     assert_eq!(second.undo().unwrap(), DnsUndone::Restored);
     assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
@@ -92,8 +97,15 @@ fn other_settings_take_the_place_of_ours_and_the_old_file_comes_back_from_every_
     assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
 
     first.apply().unwrap();
-    fs::write(machine.path(), "nameserver 192.0.2.7\n").unwrap();
-    assert_eq!(DnsChange::File(first).with_settings(&other).unwrap(), None, "somebody else's now");
+    assert_eq!(first.find(&settings()).unwrap(), DnsFound::InForce);
+    let foreign = ["nameserver 192.0.2.7\n", "", "# Name servers of the vpnd tunnel vpn1\n"];
+    for text in foreign {
+        fs::write(machine.path(), text).unwrap();
+        let found = FileState::read(&machine.path()).unwrap();
+        assert_eq!(first.find(&settings()).unwrap(), DnsFound::Foreign(found), "{text:?}");
+    }
+    fs::remove_file(machine.path()).unwrap();
+    assert_eq!(first.find(&settings()).unwrap(), DnsFound::Foreign(FileState::Absent));
 }
 
 #[test]
@@ -197,6 +209,25 @@ fn a_mounted_file_is_written_in_place() {
 }
 
 #[test]
+fn an_immutable_file_stays_and_the_way_around_it_is_named() {
+    in_namespace(|| {
+        let machine = Machine::new();
+        let old = "nameserver 192.0.2.1\n";
+        fs::write(machine.path(), old).unwrap();
+        // As `chattr +i` does on a file system of its own: the temporary directory's may have no attributes.
+        run("mount", &["-t", "tmpfs", "tmpfs", machine.dir.path().to_str().unwrap()]);
+        fs::write(machine.path(), old).unwrap();
+        let change = machine.plan().unwrap();
+        run("mount", &["-o", "remount,ro", machine.dir.path().to_str().unwrap()]);
+        let error = change.apply().unwrap_err();
+        assert!(error.to_string().contains("--no-dns"), "{error}");
+        assert_eq!(change.undo().unwrap(), DnsUndone::WasRestored);
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+        run("umount", &["--lazy", machine.dir.path().to_str().unwrap()]);
+    });
+}
+
+#[test]
 fn two_tunnels_do_not_fight_over_the_file() {
     let machine = Machine::new();
     fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
@@ -207,14 +238,17 @@ fn two_tunnels_do_not_fight_over_the_file() {
 
 #[test]
 fn bad_settings_are_refused() {
-    let system =
-        DnsSystem { resolv_conf: "/nonexistent/resolv.conf".into(), resolved_runtime: "/nonexistent".into() };
+    let system = DnsSystem {
+        resolv_conf: "/nonexistent/resolv.conf".into(),
+        resolved_runtime: "/nonexistent".into(),
+        nsswitch: "/nonexistent".into(),
+    };
     for domain in ["a\nnameserver 192.0.2.66", "", "a b", "-x.example", "a..b", ".", "~."] {
         let bad = DnsSettings { search: vec![domain.to_owned()], ..settings() };
-        assert!(matches!(DnsChange::plan(&bad, &system), Err(DnsError::BadDomain(_))), "{domain:?}");
+        assert!(matches!(DnsChange::plan(&bad, &system, &[]), Err(DnsError::BadDomain(_))), "{domain:?}");
     }
     let none = DnsSettings { servers: vec![], ..settings() };
-    assert!(matches!(DnsChange::plan(&none, &system), Err(DnsError::NoServers)));
+    assert!(matches!(DnsChange::plan(&none, &system, &[]), Err(DnsError::NoServers)));
 }
 
 #[test]
@@ -237,7 +271,11 @@ fn servers_in_use_are_those_of_the_file_and_of_systemd_resolved() {
     fs::write(machine.path(), "# nameserver 192.0.2.9\nnameserver 127.0.0.53\noptions edns0\n").unwrap();
     fs::write(runtime.join("resolv.conf"), "nameserver\t192.0.2.1\n nameserver fe80::1%eth0\nnameserver x\n")
         .unwrap();
-    let system = DnsSystem { resolv_conf: machine.path(), resolved_runtime: runtime };
-    let found: Vec<String> = servers_in_use(&system).iter().map(ToString::to_string).collect();
-    assert_eq!(found, ["127.0.0.53", "192.0.2.1", "fe80::1"]);
+    let system =
+        DnsSystem { resolv_conf: machine.path(), resolved_runtime: runtime.clone(), ..DnsSystem::default() };
+    let found = || servers_in_use(&system).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let running = UnixListener::bind(runtime.join("io.systemd.Resolve")).unwrap();
+    assert_eq!(found(), ["127.0.0.53", "192.0.2.1", "fe80::1"]);
+    drop(running);
+    assert_eq!(found(), ["127.0.0.53"], "a file that a stopped systemd-resolved has left");
 }
