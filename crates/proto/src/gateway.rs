@@ -211,11 +211,12 @@ impl Gateway {
     }
 
     /// Takes up a session from the store after a restart: it is detached until its client attaches. Returns whether
-    /// it was taken; one that is known already, or whose device has a session, is not.
+    /// it was taken; one that is known already, or whose device has a session, is not. Another session with one of its addresses ends.
     pub fn restore(&mut self, now: Time, record: SessionRecord) -> bool {
         let known = self.table.by_id(record.id).is_some()
             || self.table.by_device(&record.user, record.device).is_some();
         if !known {
+            self.end_holders(record.addresses);
             self.insert(now, record);
         }
         !known
@@ -330,6 +331,17 @@ impl Gateway {
     pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
         let slot = self.table.by_connection(connection)?;
         self.table.get(slot).map(|session| session.record.id)
+    }
+
+    /// Ends the sessions that have one of these addresses, which were leased to another one: their own leases are over.
+    fn end_holders(&mut self, addresses: Addresses) {
+        while let Some(slot) = self.table.by_address(addresses) {
+            self.end_session(
+                slot,
+                Code::Token,
+                "the session's inner addresses are leased to another one; log in again",
+            );
+        }
     }
 
     fn insert(&mut self, now: Time, record: SessionRecord) -> Slot {

@@ -54,7 +54,8 @@ impl Claim {
 }
 
 impl Gateway {
-    /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of the same device.
+    /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of the same device, and ends one that
+    /// has an address of the new one.
     ///
     /// # Errors
     /// If it was refused; the effects that send the client the reason are there already.
@@ -75,6 +76,7 @@ impl Gateway {
         }
         let most = self.settings_of(&who.principal).map_or(0, |settings| settings.max_sessions_per_user);
         self.make_room(&who.user, most);
+        self.end_holders(who.addresses);
         let token = Token::from_bytes(random_bytes(&mut self.random));
         let id = who.session;
         let record = SessionRecord {

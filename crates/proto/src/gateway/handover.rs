@@ -139,7 +139,7 @@ impl<'b, C> Decode<'b, C> for HandedSecret {
 /// The error of a session that could not be taken over. Then none must be: the other process goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
-    /// It, or one of its device, is here already.
+    /// It, or one of its device or with one of its addresses, is here already.
     #[error("a session was handed over twice")]
     Twice,
     /// Lists disagree with each other.
@@ -175,7 +175,8 @@ impl Gateway {
     ) -> Result<(), NotTaken> {
         let epochs = [handed.retiring.take(), handed.current.take(), handed.pending.take()];
         let known = self.table.by_id(handed.id).is_some();
-        if known || self.table.by_device(&handed.user, handed.device).is_some() {
+        let has_device = self.table.by_device(&handed.user, handed.device).is_some();
+        if known || has_device || self.table.by_address(handed.addresses()).is_some() {
             return Err(NotTaken::Twice);
         }
         let (open, since, activity) = (handed.open, handed.since, handed.activity);

@@ -3,7 +3,7 @@
 //! INVARIANT: at most one current, one pending and one retiring epoch. The current epoch was confirmed by an authentic
 //! datagram; the pending one was not yet; the retiring one only opens what was under way.
 
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -28,12 +28,16 @@ pub struct Addresses {
 }
 
 impl Addresses {
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = IpAddr> {
+        let Self { ipv4, ipv6 } = self;
+        ipv4.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6))
+    }
+
     /// As host routes.
     #[must_use]
     pub fn nets(&self) -> Vec<IpNet> {
-        let ipv4 = self.ipv4.map(|address| IpNet::from(core::net::IpAddr::from(address)));
-        let ipv6 = self.ipv6.map(|address| IpNet::from(core::net::IpAddr::from(address)));
-        ipv4.into_iter().chain(ipv6).collect()
+        self.iter().map(IpNet::from).collect()
     }
 
     /// `template` with these addresses.

@@ -1,7 +1,8 @@
-//! The gateway's sessions, found by slot, name, device or connection.
+//! The gateway's sessions, found by slot, name, device, address or connection.
 //!
-//! INVARIANT: the four ways agree. Places are given out again, each time with another generation.
+//! INVARIANT: the five ways agree, and no two sessions have an address. Places are given out again, each time with another generation.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::control::UserName;
@@ -9,7 +10,7 @@ use crate::plane::Slot;
 use crate::session::{ConnectionId, DeviceId, SessionId};
 use crate::time::Time;
 
-use super::session::{Session, SessionRecord};
+use super::session::{Addresses, Session, SessionRecord};
 
 /// One place of the table.
 #[derive(Debug, Default)]
@@ -25,6 +26,7 @@ pub(super) struct Table {
     free: Vec<u32>,
     by_id: BTreeMap<SessionId, Slot>,
     by_device: BTreeMap<(UserName, DeviceId), Slot>,
+    by_address: BTreeMap<IpAddr, Slot>,
     by_connection: BTreeMap<ConnectionId, Slot>,
 }
 
@@ -33,7 +35,7 @@ impl Table {
         self.by_id.len()
     }
 
-    /// Adds a session whose name and device are not in the table.
+    /// Adds a session whose name, device and addresses are not in the table.
     pub(super) fn insert(&mut self, now: Time, shards: usize, record: SessionRecord) -> &mut Session {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -44,6 +46,10 @@ impl Table {
         let by_id = self.by_id.insert(record.id, slot);
         let by_device = self.by_device.insert((record.user.clone(), record.device), slot);
         debug_assert!(by_id.is_none() && by_device.is_none(), "the caller removed what the session replaces");
+        for address in record.addresses.iter() {
+            let by_address = self.by_address.insert(address, slot);
+            debug_assert!(by_address.is_none(), "the caller removed who had the address");
+        }
         entry.session.insert(Box::new(Session::new(now, slot, shards, record)))
     }
 
@@ -55,6 +61,9 @@ impl Table {
         self.free.push(slot.index);
         self.by_id.remove(&session.record.id);
         self.by_device.remove(&(session.record.user.clone(), session.record.device));
+        for address in session.record.addresses.iter() {
+            self.by_address.remove(&address);
+        }
         if let Some(connection) = session.connection {
             self.by_connection.remove(&connection);
         }
@@ -76,6 +85,11 @@ impl Table {
 
     pub(super) fn by_device(&self, user: &UserName, device: DeviceId) -> Option<Slot> {
         self.by_device.get(&(user.clone(), device)).copied()
+    }
+
+    /// A session that has one of these addresses.
+    pub(super) fn by_address(&self, addresses: Addresses) -> Option<Slot> {
+        addresses.iter().find_map(|address| self.by_address.get(&address)).copied()
     }
 
     pub(super) fn by_connection(&self, connection: ConnectionId) -> Option<Slot> {

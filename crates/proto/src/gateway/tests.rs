@@ -698,3 +698,24 @@ fn without_a_profile_nobody_logs_in_or_attaches() {
     gateway.set_principals([(id, Principal::default().in_profile(gone))]);
     assert_eq!(attach(&mut gateway, NOW, 3, &answer).map(drop), Err(Code::NoProfile));
 }
+
+/// The store, which leases addresses, knows better than a session whose lease is over, whatever the clocks did.
+#[test]
+fn an_address_that_is_leased_to_another_ends_the_session_that_had_it() {
+    let mut gateway = gateway(config(2));
+    let first = login(&mut gateway, 1, "ann", 1);
+    let same = Authenticated { addresses: who("ann", 1).addresses, ..who("bob", 2) };
+    gateway.login(NOW, ConnectionId(2), same, &offer(2), secret()).unwrap();
+    let effects = effects(&mut gateway);
+    let ended: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Ended(ended) => Some((ended.session, ended.code)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ended, [(first.session, Code::Token)]);
+    let outline = outline(&effects);
+    assert!(outline.find('C') < outline.rfind('O'), "it is closed before the other opens: {outline}");
+    assert_eq!(gateway.sessions().count(), 1);
+}

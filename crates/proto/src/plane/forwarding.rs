@@ -44,7 +44,7 @@ impl Forwarding {
         self.routes.lookup(address)
     }
 
-    /// Adds a session. The one that was in its slot has been removed.
+    /// Adds a session. The one that was in its slot has been removed, as has any with one of its addresses.
     pub(super) fn insert(&mut self, spec: &SessionSpec, principal: Arc<Principal>) {
         let index = spec.slot.index as usize;
         if self.principals.len() <= index {
@@ -53,7 +53,8 @@ impl Forwarding {
         self.principals[index] = Some((spec.slot, principal));
         if self.role == Role::Gateway {
             for address in &spec.addresses {
-                self.routes.insert(*address, spec.slot);
+                let before = self.routes.insert(*address, spec.slot);
+                debug_assert!(before.is_none_or(|before| before == spec.slot), "{address} has two sessions");
             }
         }
     }

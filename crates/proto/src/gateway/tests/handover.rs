@@ -126,12 +126,14 @@ fn what_comes_twice_is_refused() {
         next.take_over(NOW, again, Principal::default(), SessionLimits::default()),
         Err(NotTaken::Twice)
     );
-    let mut other = handed(&old, progress);
-    (other.id, other.device) = (SessionId([9; 16]), DeviceId([9; 16]));
-    assert_eq!(
-        next.take_over(NOW, other, Principal::default(), SessionLimits::default()),
-        Err(NotTaken::IndexTaken)
-    );
+    for (ipv4, why) in
+        [(old.sessions().next().unwrap().addresses.ipv4, NotTaken::Twice), (None, NotTaken::IndexTaken)]
+    {
+        let mut other = handed(&old, progress.clone());
+        (other.id, other.device, other.ipv4) = (SessionId([9; 16]), DeviceId([9; 16]), ipv4);
+        let taken = next.take_over(NOW, other, Principal::default(), SessionLimits::default());
+        assert_eq!(taken, Err(why));
+    }
 }
 
 #[test]

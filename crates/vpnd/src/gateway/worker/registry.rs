@@ -125,11 +125,6 @@ impl Span {
 }
 
 impl Member {
-    fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
-        let Addresses { ipv4, ipv6 } = self.addresses;
-        ipv4.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6))
-    }
-
     fn new(account: Account, addresses: Addresses, factors: Factors, span: Span) -> Self {
         let Account { name: user, groups, source } = account;
         Self { user, source, groups: groups.into(), addresses, factors, span: Some(span) }
@@ -197,7 +192,7 @@ impl Registry {
         let member = Member::new(account.clone(), *addresses, *factors, *span);
         if !admission.own_addresses {
             // Whatever the kernel knows of them is of a holder before, who may have left while no gateway ran.
-            self.releases.add(member.addresses().collect());
+            self.releases.add(member.addresses.iter().collect());
         }
         let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
         let (principal, limits) = self.add(admission.session, member);
@@ -398,7 +393,7 @@ impl Registry {
         if over.is_empty() {
             return;
         }
-        for address in self.known.values().flat_map(Member::addresses) {
+        for address in self.known.values().flat_map(|member| member.addresses.iter()) {
             over.remove(&address);
         }
         self.releases.add(over);
@@ -406,7 +401,7 @@ impl Registry {
 
     /// Whether the addresses of the session, if it is there, have nothing left of sessions before.
     pub(crate) fn is_released(&self, session: SessionId) -> bool {
-        self.known.get(&session).is_none_or(|member| self.releases.are_released(member.addresses()))
+        self.known.get(&session).is_none_or(|member| self.releases.are_released(member.addresses.iter()))
     }
 
     /// The addresses of sessions that are over.

@@ -4,10 +4,9 @@
 //! session (and what [`super::announce`] says of the kernel).
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use vpnd_proto::control::Code;
-use vpnd_proto::gateway::{Addresses, Effect, Selector};
+use vpnd_proto::gateway::{Effect, Selector};
 
 use super::{CoreTask, Outgoing};
 
@@ -47,7 +46,7 @@ impl CoreTask {
                 Effect::Ended(session) => {
                     self.ended.add(&session);
                     self.begun.remove(&session.session);
-                    over.extend(all(session.addresses));
+                    over.extend(session.addresses.iter());
                     endings.push(session.into());
                 }
             }
@@ -64,8 +63,4 @@ impl CoreTask {
             self.deliver(connection, message, &failed);
         }
     }
-}
-
-fn all(addresses: Addresses) -> impl Iterator<Item = IpAddr> {
-    addresses.ipv4.map(IpAddr::V4).into_iter().chain(addresses.ipv6.map(IpAddr::V6))
 }
