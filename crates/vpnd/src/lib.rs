@@ -6,6 +6,7 @@
 // A library in form only: its users are this crate's binary and tests.
 #![allow(missing_docs)]
 
+mod address_race;
 pub mod admin;
 pub mod admin_store;
 mod audit;

@@ -16,6 +16,9 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 pub const SECRET: &str = "testing 123";
 
+/// A name that its certificate is for besides its address.
+pub const NAME: &str = "radius.example";
+
 /// What the server does: `ann` gets in by her password, `token` by that and the code 123456, `menu` by a choice before (`1`), `phone` when
 /// somebody has approved it.
 const CONFIGURATION: &str = r#"
@@ -297,9 +300,10 @@ fn make_certificates(directory: &Path, address: &str) {
     };
     write("ca.pem", params.self_signed(&ca_key).unwrap().pem());
     let issuer = Issuer::from_params(&params, &ca_key);
-    for (owner, name) in [("server", address), ("client", "vpn.example")] {
+    for (owner, names) in [("server", vec![address, NAME]), ("client", vec!["vpn.example"])] {
         let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let mut params = CertificateParams::new(names).unwrap();
         // With the name of its CA it would be taken for one that signs itself.
         params.distinguished_name.push(DnType::CommonName, owner);
         write(&format!("{owner}.pem"), params.signed_by(&key, &issuer).unwrap().pem());

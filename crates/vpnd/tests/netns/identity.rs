@@ -2,6 +2,7 @@
 
 mod absences;
 mod accounting;
+mod addresses;
 mod dynamic_authorization;
 mod guesses;
 mod rate;

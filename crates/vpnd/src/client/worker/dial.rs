@@ -4,7 +4,6 @@
 
 mod candidates;
 mod challenge;
-mod race;
 mod trials;
 
 use std::io;
@@ -27,6 +26,7 @@ use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
 use super::parent_client::{ParentClient, ParentError};
+use crate::address_race;
 use crate::profile::{Profile, ServerAddress};
 use crate::sys::udp::icmp::IcmpErrors;
 use crate::tls::{self, TlsError};
@@ -265,7 +265,7 @@ impl Dialer {
             let look_up = (!is_move && (may_look_up || known.is_empty())).then(|| self.look_up());
             let attempt = |address| self.shake_hands_with(address, rtt, is_move);
             let head_start = self.head_start();
-            let race = race::race(known, look_up, head_start, attempt);
+            let race = address_race::race(known, look_up, head_start, attempt);
             tokio::pin!(race);
             let outcome = loop {
                 tokio::select! {
@@ -407,7 +407,7 @@ impl Dialer {
     fn head_start(&self) -> Duration {
         let changed = *self.network.borrow();
         let lately = changed.is_some_and(|at| at.elapsed() < JUST_CHANGED);
-        if lately { race::HEAD_START } else { LOOK_UP_AFTER }
+        if lately { address_race::HEAD_START } else { LOOK_UP_AFTER }
     }
 
     fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {

@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Finding;
+use crate::address_race;
 use crate::config::ServerConfig;
 use crate::config::source::{RadiusTls, Source, SourceKind, SourceServer};
 
@@ -61,7 +62,7 @@ async fn failure(source: &Source, server: &SourceServer) -> Option<String> {
     let SourceServer { host, port, .. } = server;
     let tried = timeout(source.timeout, async {
         match &source.kind {
-            SourceKind::Ldap(_) => TcpStream::connect((host.as_str(), *port)).await.map(drop),
+            SourceKind::Ldap(_) => connect(host, *port).await.map(drop),
             SourceKind::Radius(radius) => match radius.tls() {
                 Some(tls) => handshake(host, *port, tls).await,
                 None => tokio::net::lookup_host((host.as_str(), *port)).await.map(drop),
@@ -75,9 +76,13 @@ async fn failure(source: &Source, server: &SourceServer) -> Option<String> {
     }
 }
 
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    address_race::connect(address_race::look_up(host, port).await?).await
+}
+
 async fn handshake(host: &str, port: u16, tls: &RadiusTls) -> io::Result<()> {
     let tls = crate::source_tls::read(tls).map_err(|error| io::Error::other(crate::format_chain(&error)))?;
-    let stream = TcpStream::connect((host, port)).await?;
+    let stream = connect(host, port).await?;
     crate::source_tls::secure(stream, host, Arc::new(tls)).await.map(drop)
 }
 

@@ -19,7 +19,7 @@ use message::{
     Entry, INVALID_CREDENTIALS, NO_SUCH_OBJECT, Outcome, SIZE_LIMIT_EXCEEDED, SUCCESS, Scope, Search,
 };
 
-use super::servers::ServerError;
+use super::servers::{Answered, ServerError};
 use crate::config::source::{Bind, Ldap, Source, SourceServer};
 use crate::gateway::messages::idp::{
     AcceptAttributes, GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
@@ -47,6 +47,7 @@ pub(super) struct Directory {
     tls: Arc<rustls::ClientConfig>,
     /// Of the gateway's own account.
     password: Option<Zeroizing<String>>,
+    answered: Answered,
 }
 
 impl Directory {
@@ -60,7 +61,7 @@ impl Directory {
             Bind::Service { password, .. } => Some(crate::secret_place::read(password)?),
             Bind::User(_) => None,
         };
-        Ok(Self { settings: settings.clone(), tls: Arc::new(tls), password })
+        Ok(Self { settings: settings.clone(), tls: Arc::new(tls), password, answered: Answered::default() })
     }
 
     /// Whether this is the user's password, by the word of this server.
@@ -73,7 +74,7 @@ impl Directory {
         if login.password.expose().is_empty() {
             return Ok(IdpReply::Refused(Refusal::WrongPassword));
         }
-        let mut connection = Connection::open(server, Arc::clone(&self.tls)).await?;
+        let mut connection = Connection::open(&self.answered, server, Arc::clone(&self.tls)).await?;
         match (&self.settings.bind, &self.password) {
             (Bind::Service { dn, .. }, Some(password)) => {
                 self.bind_as_gateway(&mut connection, dn, password).await?;
@@ -98,7 +99,7 @@ impl Directory {
         let (Bind::Service { dn, .. }, Some(password)) = (&self.settings.bind, &self.password) else {
             return Err(ServerError::Answer("the gateway has no account there".to_owned()));
         };
-        let mut connection = Connection::open(server, Arc::clone(&self.tls)).await?;
+        let mut connection = Connection::open(&self.answered, server, Arc::clone(&self.tls)).await?;
         self.bind_as_gateway(&mut connection, dn, password).await?;
         let values = Values { user: &user.user, dn: "" };
         let base = &self.settings.base;

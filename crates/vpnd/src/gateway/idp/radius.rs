@@ -19,7 +19,8 @@ use tokio::net::UdpSocket;
 use vpnd_proto::control::{ChallengeKind, ChallengeText, List, Text};
 use zeroize::Zeroizing;
 
-use super::servers::{ServerError, look_up};
+use super::servers::{Answered, ServerError};
+use crate::address_race;
 use crate::config::source::{Radius, RadiusAttribute, Source, SourceServer, Transport};
 use crate::gateway::messages::idp::{
     AcceptAttributes, Classes, Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer,
@@ -27,7 +28,7 @@ use crate::gateway::messages::idp::{
 };
 use packet::{
     ACCT_INTERIM_INTERVAL, AccessRequest, Attribute, CLASS, Challenge, FILTER_ID, MAX_PACKET, MAX_PASSWORD,
-    NoReply, Reply,
+    NoReply, Reply, accounting::made_for, status_server,
 };
 use radsec::Connections;
 
@@ -47,6 +48,8 @@ pub(super) struct Client {
     secret: Zeroizing<String>,
     /// `None` if packets go by UDP.
     connections: Option<Connections>,
+    /// Where they go then.
+    answered: Answered,
 }
 
 impl Client {
@@ -64,7 +67,7 @@ impl Client {
                 (Zeroizing::new(radsec::SECRET.to_owned()), Some(connections))
             }
         };
-        Ok(Self { settings: settings.clone(), secret, connections })
+        Ok(Self { settings: settings.clone(), secret, connections, answered: Answered::default() })
     }
 
     /// Whether this is the user's password, by the word of this server.
@@ -144,9 +147,48 @@ impl Client {
             Some(connections) => connections.exchange(server, encode, check).await,
             None => {
                 let packet = encode(rand::random());
-                accept(address_of(server).await?, &packet, resend, |reply| check(&packet, reply)).await
+                let mut addresses = self.addresses(server).await?;
+                let last = addresses.pop();
+                // A server counts a wrong password at each of its addresses: the next has its turn when one was silent for long.
+                for address in addresses {
+                    let asked = self.answered.asking(server, address);
+                    let sent = accept(address, &packet, resend, |reply| check(&packet, reply));
+                    if let Ok(Ok(reply)) = tokio::time::timeout(resend, sent).await {
+                        asked.has_answered();
+                        return Ok(reply);
+                    }
+                }
+                let address = last.ok_or_else(|| ServerError::Name(io::ErrorKind::NotFound.into()))?;
+                let asked = self.answered.asking(server, address);
+                let reply = accept(address, &packet, resend, |reply| check(&packet, reply)).await?;
+                asked.has_answered();
+                Ok(reply)
             }
         }
+    }
+
+    /// The addresses of a server that are to be asked: the one that is known to answer, or all of them.
+    async fn addresses(&self, server: &SourceServer) -> Result<Vec<SocketAddr>, ServerError> {
+        let (mut addresses, is_known) = self.answered.look_up(server).await?;
+        if is_known || addresses.len() == 1 {
+            addresses.truncate(1);
+            return Ok(addresses);
+        }
+        let there = address_race::first(addresses.clone(), |address| self.is_there(address));
+        if let Ok(Ok(address)) = tokio::time::timeout(RESEND, there).await {
+            self.answered.asking(server, address).has_answered();
+            return Ok(vec![address]);
+        }
+        Ok(addresses)
+    }
+
+    /// Asks whether a server answers at this address (RFC 5997), which counts for nothing there. Not every server replies.
+    async fn is_there(&self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let secret = self.secret.as_bytes();
+        let question = status_server(rand::random(), rand::random(), &self.settings.nas_identifier, secret);
+        let check = |reply: &[u8]| made_for(&question, reply, secret).map(drop);
+        accept(address, &question, RESEND, check).await.map_err(io::Error::other)?;
+        Ok(address)
     }
 
     fn identity(&self, source: &Source, user: &str, attributes: &[Attribute]) -> IdpReply {
@@ -165,15 +207,6 @@ impl Client {
             _ => IdpReply::Refused(Refusal::NoSubject),
         }
     }
-}
-
-/// The address of a server that packets go to.
-async fn address_of(server: &SourceServer) -> Result<SocketAddr, ServerError> {
-    look_up(server)
-        .await?
-        .into_iter()
-        .next()
-        .ok_or_else(|| ServerError::Name(io::Error::new(io::ErrorKind::NotFound, "its name has no address")))
 }
 
 /// Sends the packet again and again until `check` accepts a reply; the caller limits the time. An error of the kind

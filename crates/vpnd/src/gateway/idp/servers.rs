@@ -1,20 +1,20 @@
-//! The servers of one source: which is asked first, and which after it.
+//! The servers of one source: which is asked first, and which after it, and at which of its addresses.
 //!
 //! INVARIANT: each is asked once for a request; one that has failed comes after those that have not, for a while.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
+use crate::address_race;
 use crate::config::source::SourceServer;
 
 /// Time for which a server that has failed is asked last.
 const DOWN: Duration = Duration::from_secs(30);
-/// Addresses of one server that are tried.
-const MAX_ADDRESSES: usize = 4;
 
 /// A server has given no answer that counts, and why.
 #[derive(Debug, thiserror::Error)]
@@ -93,31 +93,90 @@ impl Server {
     }
 }
 
-/// The addresses of a server.
-pub(super) async fn look_up(server: &SourceServer) -> Result<Vec<SocketAddr>, ServerError> {
-    if let Ok(address) = server.host.parse::<IpAddr>() {
-        return Ok(vec![SocketAddr::new(address, server.port)]);
-    }
-    let found = tokio::net::lookup_host((server.host.as_str(), server.port)).await;
-    Ok(found.map_err(ServerError::Name)?.take(MAX_ADDRESSES).collect())
+/// The address of each server that has answered last. Others are tried if it fails.
+#[derive(Default)]
+pub(super) struct Answered(Mutex<HashMap<String, SocketAddr>>);
+
+/// An address that is being asked. Unless it answers, it is not preferred any more.
+pub(super) struct Asked<'a> {
+    answered: &'a Answered,
+    server: String,
+    address: SocketAddr,
+    has_answered: bool,
 }
 
-/// Connects to a server.
-pub(super) async fn connect(server: &SourceServer) -> Result<TcpStream, ServerError> {
-    let mut last = io::Error::other("its name has no address");
-    for address in look_up(server).await? {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
+impl Answered {
+    /// The addresses of a server, that which has answered last first; and whether there is one.
+    pub(super) async fn look_up(
+        &self,
+        server: &SourceServer,
+    ) -> Result<(Vec<SocketAddr>, bool), ServerError> {
+        let found = address_race::look_up(&server.host, server.port).await;
+        let mut addresses = found.map_err(ServerError::Name)?;
+        let last = self.lock().get(&server.to_string()).copied();
+        let place = addresses.iter().position(|address| Some(*address) == last);
+        if let Some(place) = place {
+            addresses[..=place].rotate_right(1);
+        }
+        Ok((addresses, place.is_some()))
+    }
+
+    /// Connects to a server.
+    pub(super) async fn connect(&self, server: &SourceServer) -> Result<TcpStream, ServerError> {
+        let (addresses, _) = self.look_up(server).await?;
+        let stream = address_race::connect(addresses).await.map_err(ServerError::Connect)?;
+        if let Ok(address) = stream.peer_addr() {
+            self.asking(server, address).has_answered();
+        }
+        Ok(stream)
+    }
+
+    pub(super) fn asking(&self, server: &SourceServer, address: SocketAddr) -> Asked<'_> {
+        Asked { answered: self, server: server.to_string(), address, has_answered: false }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, SocketAddr>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Asked<'_> {
+    pub(super) fn has_answered(mut self) {
+        self.has_answered = true;
+        let server = std::mem::take(&mut self.server);
+        self.answered.lock().insert(server, self.address);
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let mut answered = self.answered.lock();
+        if !self.has_answered && answered.get(&self.server) == Some(&self.address) {
+            answered.remove(&self.server);
         }
     }
-    Err(ServerError::Connect(last))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::source::Scheme;
+
+    #[tokio::test]
+    async fn the_address_that_answered_last_is_first_until_it_fails() {
+        let server = SourceServer { host: "localhost".to_owned(), port: 1, scheme: Scheme::Ldaps };
+        let answered = Answered::default();
+        let (addresses, is_known) = answered.look_up(&server).await.unwrap();
+        assert!(!is_known);
+        let last = *addresses.last().unwrap();
+        answered.asking(&server, last).has_answered();
+        let (again, is_known) = answered.look_up(&server).await.unwrap();
+        assert!(is_known && again[0] == last && again.len() == addresses.len(), "{again:?}");
+        drop(answered.asking(&server, SocketAddr::from(([192, 0, 2, 1], 1))));
+        assert!(answered.look_up(&server).await.unwrap().1, "another one failed");
+        drop(answered.asking(&server, last));
+        assert!(!answered.look_up(&server).await.unwrap().1);
+    }
 
     #[test]
     fn a_server_that_fails_comes_last() {

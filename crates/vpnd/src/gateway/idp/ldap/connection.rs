@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::message::{self, Entry, Outcome, Reply, SUCCESS, Search};
 use crate::config::source::{Scheme, SourceServer};
 use crate::gateway::idp::ldap::ber::Malformed;
-use crate::gateway::idp::servers::{ServerError, connect};
+use crate::gateway::idp::servers::{Answered, ServerError};
 use crate::source_tls::secure;
 
 /// Bytes that a server may send on one connection.
@@ -37,10 +37,11 @@ pub(super) struct Found {
 impl Connection {
     /// Connects to a server, whose certificate must be right for its name.
     pub(super) async fn open(
+        answered: &Answered,
         server: &SourceServer,
         tls: Arc<rustls::ClientConfig>,
     ) -> Result<Self, ServerError> {
-        let tcp = connect(server).await?;
+        let tcp = answered.connect(server).await?;
         let tcp = if server.scheme == Scheme::Ldap { start_tls(tcp).await? } else { tcp };
         Ok(Self::over(secure(tcp, &server.host, tls).await.map_err(ServerError::Tls)?))
     }

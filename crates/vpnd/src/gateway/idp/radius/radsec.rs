@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::packet::{self, MAX_PACKET, NoReply};
 use crate::config::source::SourceServer;
-use crate::gateway::idp::servers::{ServerError, connect};
+use crate::gateway::idp::servers::{Answered, ServerError};
 use crate::source_tls::secure;
 pub(super) use watchdog::Options;
 use watchdog::Watchdog;
@@ -46,6 +46,7 @@ pub(super) struct Connections {
     options: Options,
     /// By their names. There is one for each that is configured.
     places: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Place>>>>,
+    answered: Arc<Answered>,
 }
 
 /// The connection to one server, if there is one.
@@ -104,7 +105,7 @@ enum Failure {
 
 impl Connections {
     pub(super) fn new(tls: Arc<ClientConfig>, options: Options) -> Self {
-        Self { tls, options, places: Mutex::default() }
+        Self { tls, options, places: Mutex::default(), answered: Arc::default() }
     }
 
     /// Sends a packet to a server; the reply to it as `check` has it.
@@ -140,7 +141,8 @@ impl Connections {
         }
         let watchdog = Watchdog::new(&self.options);
         // A task of its own: the attempt and what it teaches must not end with a request that has waited for too long.
-        let opening = tokio::spawn(open(place, server.clone(), Arc::clone(&self.tls), watchdog));
+        let (tls, answered) = (Arc::clone(&self.tls), Arc::clone(&self.answered));
+        let opening = tokio::spawn(open(place, server.clone(), tls, watchdog, answered));
         let opened = opening.await.unwrap_or_else(|error| Err(ServerError::Connect(io::Error::other(error))));
         opened.map(|connection| (connection, true))
     }
@@ -156,9 +158,10 @@ async fn open(
     server: SourceServer,
     tls: Arc<ClientConfig>,
     watchdog: Watchdog,
+    answered: Arc<Answered>,
 ) -> Result<Arc<Connection>, ServerError> {
     let opening =
-        async { secure(connect(&server).await?, &server.host, tls).await.map_err(ServerError::Tls) };
+        async { secure(answered.connect(&server).await?, &server.host, tls).await.map_err(ServerError::Tls) };
     let opened = tokio::time::timeout(CONNECT_TIMEOUT, opening).await;
     match opened.unwrap_or_else(|_| Err(ServerError::Connect(io::ErrorKind::TimedOut.into()))) {
         Ok(stream) => {

@@ -1,24 +1,68 @@
-//! Which of a gateway's addresses answers first (after RFC 8305): each gets a head start before the next one is tried, and one
-//! that the machine has no way to costs nothing. Knows neither sockets nor names.
+//! Which of a host's addresses answers first (after RFC 8305): each gets a head start before the next one is tried, and one
+//! that the machine has no way to costs nothing. Knows nothing of what is asked there.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
 
 /// The head start of an address: a handshake with a gateway on another continent takes no longer.
-pub(super) const HEAD_START: Duration = Duration::from_millis(300);
+pub(crate) const HEAD_START: Duration = Duration::from_millis(300);
+
+/// Addresses of one host that are tried.
+const MAX_ADDRESSES: usize = 4;
+
+/// The addresses of a host.
+///
+/// # Errors
+/// If its name can't be looked up or has none.
+pub(crate) async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let found: Vec<_> = tokio::net::lookup_host((host, port)).await?.take(MAX_ADDRESSES).collect();
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "its name has no address"));
+    }
+    Ok(found)
+}
+
+/// Connects to the first of these addresses that answers. The caller limits the time.
+///
+/// # Errors
+/// If none of them lets it.
+pub(crate) async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    first(addresses, TcpStream::connect).await
+}
+
+/// What the first of these addresses gives, of those where `attempt` succeeds.
+///
+/// # Errors
+/// The last failure, if all fail.
+pub(crate) async fn first<T, A>(
+    addresses: Vec<SocketAddr>,
+    attempt: impl Fn(SocketAddr) -> A,
+) -> io::Result<T>
+where
+    A: Future<Output = io::Result<T>>,
+{
+    let nothing = None::<std::future::Ready<io::Result<Vec<SocketAddr>>>>;
+    let outcome = race(addresses, nothing, Duration::ZERO, attempt).await;
+    outcome.map_err(|error| error.unwrap_or_else(|| io::Error::other("there is no address")))
+}
 
 /// Tries the `known` addresses, from `look_up_after` on also those that `look_up` finds, and returns what the first success gives.
 ///
 /// # Errors
 /// If no address gives a success: the last failure; `None` if there was nothing to try. One bad gateway of several must not keep
 /// the client from the others.
-pub(super) async fn race<T, E, L, A>(
+pub(crate) async fn race<T, E, L, A>(
     known: Vec<SocketAddr>,
     look_up: Option<L>,
     look_up_after: Duration,
