@@ -297,6 +297,7 @@ impl RunningClient {
                     }
                 }
                 () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
+                () = self.setup.guard_disturbed() => check_at = check_at.min(Instant::now() + RENEWAL_DELAY),
                 () = sleep_until(check_at) => {
                     check_at = Instant::now() + CHECK_INTERVAL;
                     self.follow().await;

@@ -291,8 +291,10 @@ fn a_neighbour_does_not_reach_a_clients_inner_addresses() {
     must(cleanup(&lab, 1));
     assert_eq!(one.firewall(), "", "and goes with everything else");
 
-    let one = Client::connect(&lab, 1, &ann);
+    let mut one = Client::connect(&lab, 1, &ann);
     assert_eq!([one.v4(), one.v6()], inner, "the same device gets the same addresses");
+    // It would put its guard back.
+    one.process().signal(Signal::STOP);
     without_rules(one.namespace(), "vpndguard_vpn0");
     assert_eq!(reached(neighbour, true), [true; 2], "without the guard the neighbour reaches them");
 }

@@ -13,7 +13,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::cleanup::look_at;
 use crate::client::{Client, TUN};
-use crate::full::{in_clear, ordinary, speak, watch};
+use crate::full::{check_sources, in_clear, ordinary, speak, watch};
 use crate::healing::Form;
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
@@ -221,4 +221,51 @@ fn a_table_that_somebody_writes_into_is_left_to_them() {
         ping_until(machine, CAMPUS_V4.into(), BACK);
     }
     client.interrupt();
+}
+
+/// The firewall of a machine, without the order of its tables and chains.
+fn rules(client: &Client<'_>) -> Vec<String> {
+    let listed = client.firewall();
+    let mut lines: Vec<_> = listed.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[test]
+fn a_guard_that_another_program_removes_or_changes_is_put_back() {
+    let form = Form::of_environment("VPND_RENEWALS", 1);
+    let Some(lab) = Lab::new(1) else { return };
+    // With it there are tables of both families.
+    check_sources(&lab.clients[0], "1");
+    let (_providers, _gateway, ann) = ordinary(&lab);
+    let before = look_at(&lab, &lab.clients[0]);
+    let mut client = Client::connect(&lab, 1, &ann);
+    let machine = client.namespace();
+    ping_until(machine, CAMPUS_V4.into(), BACK);
+    let guarded = rules(&client);
+    assert!(guarded.iter().any(|line| line.contains("table arp vpndguard_")), "{guarded:?}");
+    for change in [
+        "flush ruleset",
+        "delete table inet vpndguard_vpn0",
+        "delete table arp vpndguard_vpn0",
+        "flush chain inet vpndguard_vpn0 arrivals",
+        "insert rule inet vpndguard_vpn0 departures accept",
+        "add chain inet vpndguard_vpn0 another",
+    ] {
+        let mut taken = Vec::new();
+        for _ in 0..form.times {
+            machine.nft(&format!("{change}\n"));
+            let changed = Instant::now();
+            while rules(&client) != guarded {
+                assert!(changed.elapsed() < BACK, "{change}:\n{}", client.firewall());
+            }
+            taken.push(changed.elapsed());
+        }
+        let (median, worst) = summary(taken);
+        println!("{change}: back after {median:.1?} (worst {worst:.1?}), {} times", form.times);
+    }
+    assert!(client.process().output().contains("guard of the addresses on vpn0 (by nft)"));
+    ping_until(machine, CAMPUS_V4.into(), BACK);
+    client.interrupt();
+    assert_eq!(look_at(&lab, machine), before);
 }

@@ -24,7 +24,8 @@ use crate::sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch,
     RuleSpec,
 };
-use crate::sys::nft::{GuardRules, Returning};
+use crate::sys::nft::{NftError, Returning};
+use guard::Guard;
 use presence::Present;
 use renewals::Renewals;
 use routing::{Overlap, Routing, everything, has_address_for, own_address};
@@ -46,6 +47,9 @@ pub(super) enum NetworkError {
     Netlink(#[from] NetlinkError),
     #[error(transparent)]
     Dns(#[from] DnsError),
+    /// The guard can't be read.
+    #[error(transparent)]
+    Nft(#[from] NftError),
     /// The gateway's settings are not permitted here.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
@@ -89,7 +93,7 @@ pub(super) struct NetworkSetup {
     /// Local networks as last logged, so that a change alone is logged again.
     overlaps: Vec<Overlap>,
     dns: TunnelDns,
-    guard: Option<(ChangeId, GuardRules)>,
+    guard: Option<Guard>,
     /// Datagrams that the guard marks on arrival.
     returning: Option<Returning>,
     /// Set once the kernel looks for the way back with a packet's mark; with the change, unless another program has made it.
@@ -151,8 +155,7 @@ impl NetworkSetup {
             HostNetworks::read(&self.netlink, &self.interface, self.interface_index, name_servers).await?;
         let network = &permission::permitted(network, &self.options, &machine)?;
         let addresses: Vec<IpAddr> = host_addresses(network).iter().map(IpNet::addr).collect();
-        let mut old_and_new =
-            self.guard.as_ref().map(|(_, rules)| rules.addresses.clone()).unwrap_or_default();
+        let mut old_and_new = self.guard.as_ref().map(|guard| guard.addresses().to_vec()).unwrap_or_default();
         old_and_new
             .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
         let routing = Routing::new(&self.options, network, machine.local());
@@ -182,8 +185,9 @@ impl NetworkSetup {
         let routing = Routing::new(&self.options, &network, machine.local());
         // An interface may have come that checks sources; somebody may have put the setting back.
         self.pass_source_checks(&routing).await;
-        let addresses = self.guard.as_ref().map(|(_, rules)| rules.addresses.clone());
+        let addresses = self.guard.as_ref().map(|guard| guard.addresses().to_vec());
         self.guard(addresses.unwrap_or_default()).await?;
+        self.renew_guard().await?;
         if routing == before && is_alone {
             return Ok(());
         }

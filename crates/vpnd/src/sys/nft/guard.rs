@@ -181,8 +181,11 @@ impl GuardRules {
         Ok(script)
     }
 
-    /// Not the name of any gateway's table.
-    fn table(&self) -> Result<String, NftError> {
+    /// Name of its tables, which no gateway's has.
+    ///
+    /// # Errors
+    /// [`NftError::BadName`].
+    pub fn table(&self) -> Result<String, NftError> {
         Ok(format!("vpndguard_{}", plain(&self.tunnel)?))
     }
 

@@ -27,7 +27,19 @@ impl Listing {
     /// # Errors
     /// [`NftError`] if it can't be read.
     pub async fn read(table: &str) -> Result<Option<Self>, NftError> {
-        let arguments = ["-j", "list", "table", "inet", table].map(str::to_owned);
+        Self::read_of("inet", table).await
+    }
+
+    /// Reads a table of ARP's own family.
+    ///
+    /// # Errors
+    /// As for [`Listing::read`].
+    pub async fn read_arp(table: &str) -> Result<Option<Self>, NftError> {
+        Self::read_of("arp", table).await
+    }
+
+    async fn read_of(family: &str, table: &str) -> Result<Option<Self>, NftError> {
+        let arguments = ["-j", "list", "table", family, table].map(str::to_owned);
         match NFT.read(&arguments, "").await {
             Ok(json) => Ok(Some(Self::parse(&json)?)),
             Err(ToolError::Refused { message, .. }) if message.contains("No such file or directory") => {
