@@ -15,7 +15,7 @@ fn measure(c: &mut Criterion, group: &str, id: &str, stage: &mut Stage) {
 }
 
 fn packets(c: &mut Criterion) {
-    for mut stage in packet::stages(MTU) {
+    for mut stage in packet::stages(MTU).into_iter().chain(packet::flow_stages(MTU)) {
         measure(c, "packet", stage.name.stage, &mut stage);
     }
 }

@@ -309,6 +309,7 @@ async fn turns(
         addresses,
         principal: Principal::default(),
         limits: None,
+        flows: Arc::default(),
     }));
     shard.command(keys.install());
     loop {

@@ -3,10 +3,12 @@
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
+use vpnd_proto::flows::{FlowKey, Flows, Opener};
 use vpnd_proto::packet::{Packet, SourceFilter};
-use vpnd_proto::policy::{Destination, Policy, Principal};
+use vpnd_proto::policy::{Destination, Names, Policy, Principal, Protocol, RuleSpec, Selector, Verdict};
 use vpnd_proto::replay::ReplayWindow;
 use vpnd_proto::route::RouteTable;
+use vpnd_proto::time::Time;
 use vpnd_proto::wire::{Header, Index};
 
 use crate::stage::{Load, Name, Side, Stage, Unit};
@@ -18,6 +20,11 @@ const CLIENTS: u32 = 10_000;
 /// All stages of this module for packets of `len` bytes.
 pub fn stages(len: usize) -> Vec<Stage> {
     vec![route(len), write_header(len), read_header(len), replay(len), parse(len), policy(len)]
+}
+
+/// What stands in place of the policy by default where policy has to remember flows.
+pub fn flow_stages(len: usize) -> Vec<Stage> {
+    vec![policy_with_flows(len), reply_by_flows(len)]
 }
 
 fn one(len: usize) -> Load {
@@ -87,6 +94,49 @@ fn policy(len: usize) -> Stage {
     Stage::plain(Name::new("policy and route", Side::Receiver, Unit::Packet), one(len), move || {
         let packet = Packet::parse(&bytes).expect("a good packet");
         black_box(table.lookup(black_box(CAMPUS.into())));
-        black_box(policy.evaluate(black_box(&from), Destination::Campus, black_box(&packet)));
+        black_box(policy.decide(black_box(&from), Destination::Campus, black_box(&packet), &|_| false));
+    })
+}
+
+/// A policy that lets clients use the campus and nothing else, so that replies pass only in flows that are remembered.
+fn closed() -> Policy {
+    let any = |action, from: &[Selector]| RuleSpec {
+        action,
+        from: from.to_vec(),
+        to: Vec::new(),
+        protocol: Protocol::Any,
+        ports: Vec::new(),
+    };
+    let rules = [any(Verdict::Allow, &[Selector::Clients]), any(Verdict::Deny, &[])];
+    Policy::compile(&rules, false, &mut Names::new()).expect("good rules")
+}
+
+/// A client's packet by such a policy: its flow is known already, as that of nearly every packet.
+fn policy_with_flows(len: usize) -> Stage {
+    let (policy, flows, now) = (closed(), Flows::new([7; 16]), Time::from_nanos(1 << 50));
+    let bytes = packet(CLIENT, CAMPUS, len);
+    let from = Principal::default();
+    Stage::plain(Name::new("policy that remembers", Side::Receiver, Unit::Packet), one(len), move || {
+        let packet = Packet::parse(black_box(&bytes)).expect("a good packet");
+        let known = |key: &FlowKey| flows.knows(now, Opener::Campus, key);
+        let decision = policy.decide(&from, Destination::Campus, &packet, &known);
+        assert!(decision.opens && decision.verdict == Verdict::Allow, "it opens a flow");
+        flows.enter(black_box(now), Opener::Client, &packet);
+    })
+}
+
+/// The reply to it.
+fn reply_by_flows(len: usize) -> Stage {
+    let (policy, flows, now) = (closed(), Flows::new([7; 16]), Time::from_nanos(1 << 50));
+    let (bytes, mut request) = (packet(CAMPUS, CLIENT, len), packet(CLIENT, CAMPUS, len));
+    // All packets of this module have the same ports.
+    request[20..24].rotate_left(2);
+    flows.enter(now, Opener::Client, &Packet::parse(&request).expect("a good packet"));
+    let to = Principal::default();
+    Stage::plain(Name::new("policy for a reply", Side::Receiver, Unit::Packet), one(len), move || {
+        let packet = Packet::parse(black_box(&bytes)).expect("a good packet");
+        let known = |key: &FlowKey| flows.knows(black_box(now), Opener::Client, key);
+        let decision = policy.decide_from_campus(&to, &packet, &known);
+        assert!(decision.verdict == Verdict::Allow, "its flow is known");
     })
 }

@@ -260,6 +260,7 @@ impl Net {
                 addresses,
                 principal: Principal::default(),
                 limits: None,
+                flows: Arc::default(),
             })
         };
         let keys = |place, own, peer, endpoint| {

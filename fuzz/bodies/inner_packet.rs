@@ -1,18 +1,32 @@
 //! Any bytes as an inner packet: nothing panics, and what is accepted keeps the promises of a checked packet.
 
 use vpnd_proto::checksum;
+use vpnd_proto::flows::{FlowKey, Flows, Opener};
 use vpnd_proto::packet::{MAX_HEADERS, Packet, SourceFilter};
 use vpnd_proto::pmtu;
 use vpnd_proto::policy::{Destination, Policy, Principal};
+use vpnd_proto::time::Time;
 
 /// Checks one input.
 pub(crate) fn run(data: &[u8]) {
     let Ok(packet) = Packet::parse(data) else { return };
     check_view(data, &packet);
     check_source(&packet);
-    let _ = Policy::without_rules(false).evaluate(&Principal::default(), Destination::Campus, &packet);
+    check_flows(&packet);
+    let (policy, principal) = (Policy::without_rules(false), Principal::default());
+    let _ = policy.decide(&principal, Destination::Campus, &packet, &|_| true);
     check_complete(data);
     check_clamp(data);
+}
+
+/// Nothing is a reply that nobody has asked for, but for one that answers what it itself says to the same host.
+fn check_flows(packet: &Packet<'_>) {
+    let flows = Flows::new([7; 16]);
+    let reply = FlowKey::of_reply(packet);
+    assert!(reply.is_none_or(|key| !flows.knows(Time::ZERO, Opener::Client, &key)));
+    flows.enter(Time::ZERO, Opener::Client, packet);
+    let known = reply.is_some_and(|key| flows.knows(Time::ZERO, Opener::Client, &key));
+    assert!(!known || reply.is_some_and(|key| key.opener == packet.src()));
 }
 
 fn check_view(data: &[u8], packet: &Packet<'_>) {

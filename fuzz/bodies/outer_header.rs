@@ -127,6 +127,7 @@ fn plane(role: Role, own: u32, peer: u32) -> Plane {
         addresses,
         principal: Principal::default(),
         limits: None,
+        flows: Arc::default(),
     }));
     plane.apply(Command::Install(Box::new(EpochSpec {
         slot: SLOT,

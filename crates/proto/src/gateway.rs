@@ -24,8 +24,9 @@ use std::collections::VecDeque;
 use vpnd_crypto::{LabPermit, Suite};
 
 use crate::control::{Close, Code, Explanation, Message, UserName};
+use crate::flows::Flows;
 use crate::plane::{Activity, Command, Event, GroupLimits, Slot};
-use crate::session::{ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers};
+use crate::session::{ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers, random_bytes};
 use crate::time::Time;
 use crate::timer::TimerQueue;
 use crate::wire::MAX_GATEWAY_LANES;
@@ -217,7 +218,11 @@ impl Gateway {
             || self.table.by_device(&record.user, record.device).is_some();
         if !known {
             self.end_holders(record.addresses);
-            self.insert(now, record);
+            let slot = self.insert(now, record);
+            // Its client may wait for what a host was sending when the process before this one ended.
+            if let Some(session) = self.table.get(slot) {
+                session.flows.excuse(now);
+            }
         }
         !known
     }
@@ -346,7 +351,8 @@ impl Gateway {
 
     fn insert(&mut self, now: Time, record: SessionRecord) -> Slot {
         let deadline = record.deadline;
-        let slot = self.table.insert(now, self.config.shards, record).slot;
+        let flows = Flows::new(random_bytes(&mut self.random));
+        let slot = self.table.insert(now, self.config.shards, record, flows).slot;
         self.timers.set((slot, Reason::Lifetime), deadline);
         if let Some(idle) = self.config.idle_timeout {
             self.timers.set((slot, Reason::Idle), now + idle);

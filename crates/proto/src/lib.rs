@@ -12,6 +12,7 @@ pub mod client;
 pub mod control;
 pub mod device;
 pub mod ecn;
+pub mod flows;
 pub mod gateway;
 pub mod icmp;
 pub mod inband;

@@ -29,8 +29,9 @@ use std::sync::Arc;
 
 use minicbor::{Decode, Encode};
 
+use crate::flows::Opener;
 use crate::packet::{Packet, Version};
-use crate::policy::{Policy, Verdict};
+use crate::policy::Policy;
 use crate::time::Time;
 use crate::wire::Index;
 
@@ -39,7 +40,7 @@ pub use command::{
     SessionSpec, Slot,
 };
 pub use count::{Counters, DropReason, Dropped};
-use forwarding::Forwarding;
+use forwarding::{Forwarding, Opens};
 use halves::MAX_JOINED;
 pub use hash::IndexHasher;
 use limiter::Groups;
@@ -155,8 +156,8 @@ impl Plane {
     ///
     /// # Errors
     /// The reason for which [`Plane::route`] would drop it now.
-    pub fn recipient(&mut self, packet: &Packet<'_>) -> Result<Slot, DropReason> {
-        find_recipient(&mut self.sessions, &self.forwarding, packet).map(|session| session.slot)
+    pub fn recipient(&mut self, now: Time, packet: &Packet<'_>) -> Result<Slot, DropReason> {
+        find_recipient(&mut self.sessions, &self.forwarding, now, packet).map(|(session, _)| session.slot)
     }
 
     /// The lane that seals for a session now.
@@ -247,8 +248,13 @@ impl Plane {
     #[inline]
     fn route_to_client(&mut self, now: Time, packet: &Packet<'_>) -> Result<Sender<'_>, NoSender<'_>> {
         let Self { sessions, forwarding, reports, used, groups, .. } = self;
-        match find_recipient(sessions, forwarding, packet) {
-            Ok(session) => session.sender(now, used, groups, reports),
+        match find_recipient(sessions, forwarding, now, packet) {
+            Ok((session, Opens(opens))) => {
+                if opens {
+                    session.flows.enter(now, Opener::Campus, packet);
+                }
+                session.sender(now, used, groups, reports)
+            }
             Err(reason) => Err(NoSender::Dropped(reports.drop(reason))),
         }
     }
@@ -355,14 +361,13 @@ fn find(sessions: &mut [Option<Box<Session>>], slot: Slot) -> Option<&mut Sessio
 fn find_recipient<'a>(
     sessions: &'a mut [Option<Box<Session>>],
     forwarding: &Forwarding,
+    now: Time,
     packet: &Packet<'_>,
-) -> Result<&'a mut Session, DropReason> {
+) -> Result<(&'a mut Session, Opens), DropReason> {
     let slot = forwarding.session_of(packet.dst()).ok_or(DropReason::NoRoute)?;
     let session = find(sessions, slot).ok_or(DropReason::NoSession)?;
-    match forwarding.policy.evaluate_from_campus(&session.principal, packet) {
-        Verdict::Allow => Ok(session),
-        Verdict::Deny => Err(DropReason::Policy),
-    }
+    let opens = forwarding.admit_from_campus(now, session, packet)?;
+    Ok((session, opens))
 }
 
 #[cfg(test)]

@@ -4,19 +4,20 @@
 //! campus the client's profile decides; between two clients both of their profiles have to allow a packet. A number for which the
 //! policy has no rule set lets nothing pass.
 //!
-//! Rules are tried in order and the first that matches decides. Nothing is remembered about flows, so an *allow* rule
-//! matches in both directions: packets from its senders to its receivers, and in the other direction packets that
-//! look like replies, with the ports swapped. A *deny* rule matches only in its own direction; standing in front of
+//! Rules are tried in order and the first that matches decides. An *allow* rule matches packets from its senders to its receivers,
+//! and in the other direction replies to those. A *deny* rule matches only in its own direction; standing in front of
 //! an allow rule it also stops what would be that rule's replies. Where no rule matches, traffic between clients and
 //! the campus passes, and clients reach each other only if that was switched on.
 //!
 //! The campus is what the gateway pushes to clients of the profile, if that is known ([`RuleSet::with_reach`]). A client's packet to
 //! any other host passes only by an allow rule that names the host's network: "any" means any of the campus there.
 //!
-//! A reply of TCP carries ACK or RST, a reply of ICMP is an echo reply or an error. For other protocols a reply
-//! cannot be told from a question, so a rule for UDP should name ports.
+//! A reply belongs to a flow that a packet in the rule's direction has opened ([`FlowKey`]); an ICMP error is a reply to the packet that
+//! it quotes. The caller remembers flows: [`Decision::opens`] says when, and [`KnownFlow`] asks. Both happen only for rules whose replies
+//! would not pass anyway, so that nothing is remembered where policy permits both directions.
 //!
-//! Later fragments have no ports: an allow rule with ports does not match them and a deny rule with ports does.
+//! Later fragments have no ports: an allow rule with ports does not match them and a deny rule with ports does. One without ports
+//! takes them for replies by their addresses and protocol (but not of TCP): without their first fragment they are of no use.
 //!
 //! This module must not know sessions or addresses of sessions: the caller names sender and receiver.
 
@@ -32,6 +33,7 @@ use ipnet::IpNet;
 
 pub use names::{Names, Principal, ProfileId};
 
+use crate::flows::FlowKey;
 use crate::packet::{Packet, Version};
 pub use rule_set::RuleSet;
 use rule_set::Ruling;
@@ -56,6 +58,9 @@ pub enum Destination<'a> {
     /// To another client.
     Client(&'a Principal),
 }
+
+/// Whether a flow was opened by its opener, a short time ago.
+pub type KnownFlow<'a> = &'a dyn Fn(&FlowKey) -> bool;
 
 /// One rule as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +153,8 @@ pub struct Decision {
     pub verdict: Verdict,
     /// What decided.
     pub ground: Ground,
+    /// Whether replies pass only if the packet's flow is remembered.
+    pub opens: bool,
 }
 
 /// What decided about a packet.
@@ -221,47 +228,43 @@ impl Policy {
         self.pools.own.iter().copied().find(|own| own.is_ipv4() == (version == Version::V4))
     }
 
-    /// Decides about a packet that a client sent.
+    /// Decides about a packet that a client sent. `known` is about flows that the receiver opened.
     #[inline]
-    pub fn evaluate(&self, from: &Principal, to: Destination<'_>, packet: &Packet<'_>) -> Verdict {
-        self.explain(from, to, packet).verdict
-    }
-
-    /// Decides about a packet from the campus side to a client.
-    #[inline]
-    pub fn evaluate_from_campus(&self, to: &Principal, packet: &Packet<'_>) -> Verdict {
-        self.explain_from_campus(to, packet).verdict
-    }
-
-    /// The same as [`Policy::evaluate`], with the ground of the decision.
-    #[inline]
-    pub fn explain(&self, from: &Principal, to: Destination<'_>, packet: &Packet<'_>) -> Decision {
+    pub fn decide(
+        &self,
+        from: &Principal,
+        to: Destination<'_>,
+        packet: &Packet<'_>,
+        known: KnownFlow<'_>,
+    ) -> Decision {
         let Some(set) = self.set(from) else { return unknown(from) };
         match to {
             Destination::Campus if self.pools.hold(packet.dst()) => {
-                Decision { verdict: Verdict::Deny, ground: Ground::NobodysAddress }
+                Decision { verdict: Verdict::Deny, ground: Ground::NobodysAddress, opens: false }
             }
             Destination::Campus => {
                 let own = self.pools.own.contains(&packet.dst());
-                set.rule_to_campus(from, packet, own).decision(from, Ground::Networks)
+                set.rule_to_campus(from, packet, own, known).decision(from, Ground::Networks)
             }
             Destination::Client(to) => {
-                let sent = set.rule_between_clients(from, to, packet).decision(from, Ground::Clients);
+                let sent = set.rule_between_clients(from, to, packet, known).decision(from, Ground::Clients);
                 if sent.verdict == Verdict::Deny || from.profile() == to.profile() {
                     return sent;
                 }
                 let Some(set) = self.set(to) else { return unknown(to) };
-                set.rule_between_clients(from, to, packet).decision(to, Ground::Clients)
+                let received =
+                    set.rule_between_clients(from, to, packet, known).decision(to, Ground::Clients);
+                Decision { opens: sent.opens || received.opens, ..received }
             }
         }
     }
 
-    /// The same as [`Policy::evaluate_from_campus`], with the ground of the decision.
+    /// Decides about a packet from the campus side to a client. `known` is about flows that the client opened.
     #[inline]
-    pub fn explain_from_campus(&self, to: &Principal, packet: &Packet<'_>) -> Decision {
+    pub fn decide_from_campus(&self, to: &Principal, packet: &Packet<'_>, known: KnownFlow<'_>) -> Decision {
         let Some(set) = self.set(to) else { return unknown(to) };
         let own = self.pools.own.contains(&packet.src());
-        set.rule_from_campus(to, packet, own).decision(to, Ground::Networks)
+        set.rule_from_campus(to, packet, own, known).decision(to, Ground::Networks)
     }
 
     #[inline]
@@ -272,7 +275,7 @@ impl Policy {
 
 #[inline]
 fn unknown(of: &Principal) -> Decision {
-    Decision { verdict: Verdict::Deny, ground: Ground::UnknownProfile(of.profile()) }
+    Decision { verdict: Verdict::Deny, ground: Ground::UnknownProfile(of.profile()), opens: false }
 }
 
 impl Ruling {
@@ -280,8 +283,10 @@ impl Ruling {
     fn decision(self, of: &Principal, default: fn(ProfileId) -> Ground) -> Decision {
         let profile = of.profile();
         match self {
-            Self::Rule(verdict, number) => Decision { verdict, ground: Ground::Rule(profile, number) },
-            Self::Default(verdict) => Decision { verdict, ground: default(profile) },
+            Self::Rule { verdict, number, opens } => {
+                Decision { verdict, ground: Ground::Rule(profile, number), opens }
+            }
+            Self::Default(verdict) => Decision { verdict, ground: default(profile), opens: false },
         }
     }
 }

@@ -208,9 +208,16 @@ const DATA_PATH: [&str; 6] = [
 ];
 
 /// Everything there that threads share and write, and why it costs a shard nothing in steady state.
-const SHARED: [(&str, &str); 3] = [
+const SHARED: [(&str, &str); 4] = [
+    (
+        "crates/proto/src/flows.rs",
+        "a session's flows: one write in four seconds for each, and none where policy asks for none",
+    ),
     ("crates/proto/src/rate.rs", "buckets of limits: a slice of 5 ms at a time, and none without limits"),
-    ("crates/vpnd/src/sys/udp.rs", "a flag of one shard's socket, written once at most"),
+    (
+        "crates/vpnd/src/sys/udp.rs",
+        "a list of one shard's socket, there once the kernel has refused an offload",
+    ),
     (
         "crates/vpnd/src/shard.rs",
         "channels of control messages and of misdirected datagrams; in steady state they are empty",

@@ -9,7 +9,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use minicbor::bytes::ByteArray;
+use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::decode::{self, Decoder};
 use minicbor::encode::{self, Encoder, Write};
 use minicbor::{Decode, Encode};
@@ -19,6 +19,7 @@ use super::session::{Addresses, Epoch, Session, SessionRecord};
 use super::{Effect, Gateway, Reason};
 use crate::attach::{TokenHash, Tokens};
 use crate::control::UserName;
+use crate::flows::Flows;
 use crate::plane::{Activity, Command, Endpoint, Heard, Progress, Slot};
 use crate::policy::Principal;
 use crate::rate::SessionLimits;
@@ -68,6 +69,9 @@ pub struct HandedSession {
     /// The largest datagram that the client's path carries, if it has stated that.
     #[n(15)]
     pub(super) path_size: Option<u16>,
+    /// Its flows that policy remembers; absent from earlier versions.
+    #[n(16)]
+    pub(super) flows: Option<ByteVec>,
 }
 
 impl HandedSession {
@@ -143,7 +147,9 @@ pub enum NotTaken {
     #[error("a session was handed over twice")]
     Twice,
     /// Lists disagree with each other.
-    #[error("an epoch does not fit together: it has other lanes, indexes or shards than it should")]
+    #[error(
+        "a session does not fit together: an epoch has other lanes, indexes or shards than it should, or its flows are torn"
+    )]
     Torn,
     /// Two epochs use one index.
     #[error("an index belongs to two epochs")]
@@ -181,10 +187,16 @@ impl Gateway {
         }
         let (open, since, activity) = (handed.open, handed.since, handed.activity);
         let path_size = handed.path_size;
+        let flows = handed.flows.take().map(|flows| Flows::import(&flows).ok_or(NotTaken::Torn));
+        let flows = flows.transpose()?;
         let slot = self.insert(now, record(handed, principal, limits));
         let spec = self.table.get_mut(slot).map(|session| {
             (session.open, session.since, session.activity) = (open, since, activity);
             session.path_size = path_size;
+            match flows {
+                Some(flows) => session.flows = Arc::new(flows),
+                None => session.flows.excuse(now),
+            }
             session.spec()
         });
         if let Some(spec) = spec.filter(|_| open) {
@@ -294,6 +306,7 @@ fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progres
         pending: epoch(&session.pending),
         retiring: epoch(&session.retiring),
         path_size: session.path_size,
+        flows: Some(session.flows.export().into()),
     }
 }
 

@@ -11,6 +11,7 @@ use vpnd_crypto::{EpochSecret, LabPermit};
 
 use crate::attach::Tokens;
 use crate::control::{Network, UserName};
+use crate::flows::Flows;
 use crate::plane::{Activity, Endpoint, Limits, SessionSpec, Slot};
 use crate::policy::{Principal, ProfileId};
 use crate::rate::{Buckets, SessionLimits};
@@ -99,6 +100,8 @@ pub(super) struct Session {
     pub(super) slot: Slot,
     /// Of its rate limits. They last as long as the session: neither an attach nor another limit fills them.
     pub(super) buckets: Arc<Buckets>,
+    /// Its flows that policy remembers.
+    pub(super) flows: Arc<Flows>,
     /// Whether the shards know it.
     pub(super) open: bool,
     pub(super) connection: Option<ConnectionId>,
@@ -118,11 +121,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(now: Time, slot: Slot, shards: usize, record: SessionRecord) -> Self {
+    pub(super) fn new(now: Time, slot: Slot, shards: usize, record: SessionRecord, flows: Flows) -> Self {
         Self {
             record,
             slot,
             buckets: Arc::new(Buckets::new(now, shards)),
+            flows: Arc::new(flows),
             open: false,
             connection: None,
             features: 0,
@@ -143,6 +147,7 @@ impl Session {
             addresses: self.record.addresses.nets(),
             principal: self.record.principal.clone(),
             limits: Some(self.limits()),
+            flows: Arc::clone(&self.flows),
         }
     }
 

@@ -6,6 +6,7 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use crate::control::UserName;
+use crate::flows::Flows;
 use crate::plane::Slot;
 use crate::session::{ConnectionId, DeviceId, SessionId};
 use crate::time::Time;
@@ -36,7 +37,13 @@ impl Table {
     }
 
     /// Adds a session whose name, device and addresses are not in the table.
-    pub(super) fn insert(&mut self, now: Time, shards: usize, record: SessionRecord) -> &mut Session {
+    pub(super) fn insert(
+        &mut self,
+        now: Time,
+        shards: usize,
+        record: SessionRecord,
+        flows: Flows,
+    ) -> &mut Session {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             (self.places.len() - 1) as u32
@@ -50,7 +57,7 @@ impl Table {
             let by_address = self.by_address.insert(address, slot);
             debug_assert!(by_address.is_none(), "the caller removed who had the address");
         }
-        entry.session.insert(Box::new(Session::new(now, slot, shards, record)))
+        entry.session.insert(Box::new(Session::new(now, slot, shards, record, flows)))
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Session>> {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use minicbor::{Decode, Encode};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 
+use crate::flows::Flows;
 use crate::plane::Endpoint;
 use crate::policy::{Policy, Principal};
 use crate::rate::{Buckets, Rates, SessionLimits};
@@ -36,6 +37,8 @@ pub struct SessionSpec {
     pub principal: Principal,
     /// Its rate limits, if it has some; a client has none.
     pub limits: Option<Limits>,
+    /// Its flows that policy remembers, in all shards; unused at a client.
+    pub flows: Arc<Flows>,
 }
 
 /// The rate limits of a session, and the buckets that it has for life, whatever its limits and epochs.

@@ -1,15 +1,17 @@
 //! Where an inner packet goes: to another client, to the TUN device, or nowhere.
 //!
 //! This is apart from the sessions so that it can be read while the session of a packet is borrowed. That session is looked up
-//! once; of the one at the other end of a packet between clients nothing is read here but its [`Principal`].
+//! once; of the one at the other end of a packet between clients nothing is read here but its [`Principal`] and its [`Flows`].
 
 use core::net::IpAddr;
 use std::sync::Arc;
 
 use super::{DropReason, Role, SessionSpec, Slot};
+use crate::flows::{FlowKey, Flows, Opener};
 use crate::packet::Packet;
 use crate::policy::{Destination, Policy, Principal, Verdict};
 use crate::route::RouteTable;
+use crate::time::Time;
 
 use super::session::Session;
 
@@ -22,6 +24,10 @@ pub(super) enum NextHop {
     Client(Slot),
 }
 
+/// Whether a packet's flow is to be remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opens(pub(super) bool);
+
 /// The tables that decide about inner packets, beside their own session.
 #[derive(Debug)]
 pub(super) struct Forwarding {
@@ -29,13 +35,21 @@ pub(super) struct Forwarding {
     pub(super) policy: Arc<Policy>,
     routes: RouteTable<Slot>,
     /// By the slots' indexes.
-    principals: Vec<Option<(Slot, Arc<Principal>)>>,
+    members: Vec<Option<Member>>,
+}
+
+/// What policy needs to know of a session.
+#[derive(Debug)]
+struct Member {
+    slot: Slot,
+    principal: Arc<Principal>,
+    flows: Arc<Flows>,
 }
 
 impl Forwarding {
     /// Without sessions. The seed keys the route table's hashes.
     pub(super) fn new(role: Role, policy: Arc<Policy>, hash_seed: u64) -> Self {
-        Self { role, policy, routes: RouteTable::new(hash_seed), principals: Vec::new() }
+        Self { role, policy, routes: RouteTable::new(hash_seed), members: Vec::new() }
     }
 
     /// At a gateway: the session that `address` belongs to.
@@ -47,10 +61,10 @@ impl Forwarding {
     /// Adds a session. The one that was in its slot has been removed, as has any with one of its addresses.
     pub(super) fn insert(&mut self, spec: &SessionSpec, principal: Arc<Principal>) {
         let index = spec.slot.index as usize;
-        if self.principals.len() <= index {
-            self.principals.resize_with(index + 1, || None);
+        if self.members.len() <= index {
+            self.members.resize_with(index + 1, || None);
         }
-        self.principals[index] = Some((spec.slot, principal));
+        self.members[index] = Some(Member { slot: spec.slot, principal, flows: Arc::clone(&spec.flows) });
         if self.role == Role::Gateway {
             for address in &spec.addresses {
                 let before = self.routes.insert(*address, spec.slot);
@@ -61,16 +75,16 @@ impl Forwarding {
 
     /// Policy takes a session for somebody else from now on.
     pub(super) fn set_principal(&mut self, slot: Slot, principal: Arc<Principal>) {
-        let entry = self.principals.get_mut(slot.index as usize).and_then(Option::as_mut);
-        if let Some((_, current)) = entry.filter(|(owner, _)| *owner == slot) {
-            *current = principal;
+        let entry = self.members.get_mut(slot.index as usize).and_then(Option::as_mut);
+        if let Some(member) = entry.filter(|member| member.slot == slot) {
+            member.principal = principal;
         }
     }
 
     /// Removes a session.
     pub(super) fn remove(&mut self, session: &Session) {
-        if let Some(entry) = self.principals.get_mut(session.slot.index as usize) {
-            entry.take_if(|(slot, _)| *slot == session.slot);
+        if let Some(entry) = self.members.get_mut(session.slot.index as usize) {
+            entry.take_if(|member| member.slot == session.slot);
         }
         for address in &session.addresses {
             // Another session may have the address by now.
@@ -82,23 +96,52 @@ impl Forwarding {
 
     /// At a gateway: where a packet of `source` goes, if policy allows.
     #[inline]
-    pub(super) fn next_hop(&self, source: &Session, packet: &Packet<'_>) -> Result<NextHop, DropReason> {
-        let Some(to) = self.routes.lookup(packet.dst()) else {
-            return match self.policy.evaluate(&source.principal, Destination::Campus, packet) {
-                Verdict::Allow => Ok(NextHop::Tun),
-                Verdict::Deny => Err(DropReason::Policy),
-            };
+    pub(super) fn next_hop(
+        &self,
+        now: Time,
+        source: &Session,
+        packet: &Packet<'_>,
+    ) -> Result<NextHop, DropReason> {
+        let (next_hop, decision) = match self.routes.lookup(packet.dst()) {
+            None => {
+                let known = |key: &FlowKey| source.flows.knows(now, Opener::Campus, key);
+                let decision = self.policy.decide(&source.principal, Destination::Campus, packet, &known);
+                (NextHop::Tun, decision)
+            }
+            Some(to) => {
+                let target = self.member(to).ok_or(DropReason::NoSession)?;
+                let known = |key: &FlowKey| target.flows.knows(now, Opener::Client, key);
+                let destination = Destination::Client(&target.principal);
+                (NextHop::Client(to), self.policy.decide(&source.principal, destination, packet, &known))
+            }
         };
-        let target = self.principal(to).ok_or(DropReason::NoSession)?;
-        match self.policy.evaluate(&source.principal, Destination::Client(target), packet) {
-            Verdict::Allow => Ok(NextHop::Client(to)),
+        if decision.verdict == Verdict::Deny {
+            return Err(DropReason::Policy);
+        }
+        if decision.opens {
+            source.flows.enter(now, Opener::Client, packet);
+        }
+        Ok(next_hop)
+    }
+
+    /// At a gateway: whether a packet of the TUN device may go to this session, and if its flow is to be remembered.
+    #[inline]
+    pub(super) fn admit_from_campus(
+        &self,
+        now: Time,
+        to: &Session,
+        packet: &Packet<'_>,
+    ) -> Result<Opens, DropReason> {
+        let known = |key: &FlowKey| to.flows.knows(now, Opener::Client, key);
+        let decision = self.policy.decide_from_campus(&to.principal, packet, &known);
+        match decision.verdict {
+            Verdict::Allow => Ok(Opens(decision.opens)),
             Verdict::Deny => Err(DropReason::Policy),
         }
     }
 
     #[inline]
-    fn principal(&self, slot: Slot) -> Option<&Principal> {
-        let (owner, principal) = self.principals.get(slot.index as usize)?.as_ref()?;
-        (*owner == slot).then_some(principal)
+    fn member(&self, slot: Slot) -> Option<&Member> {
+        self.members.get(slot.index as usize)?.as_ref().filter(|member| member.slot == slot)
     }
 }

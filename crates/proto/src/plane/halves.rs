@@ -14,6 +14,7 @@ use super::session::Session;
 use super::{DropReason, Opened, Plane};
 use crate::ecn::Ecn;
 use crate::pmtu::oversize::IPV6_MIN_MTU;
+use crate::time::Time;
 use crate::wire::{Header, Index};
 
 /// First byte of a half; the second says which.
@@ -139,6 +140,7 @@ impl Session {
     #[cold]
     pub(super) fn accept_half(
         &mut self,
+        now: Time,
         header: Header,
         plaintext: &[u8],
         joined: &mut [u8; MAX_JOINED],
@@ -157,7 +159,7 @@ impl Session {
         };
         self.activity.rx_halved += 1;
         // Halves travel without congestion marks.
-        let accepted = self.accept(&mut joined[..len], 0, (Ecn::NotEct, false), forwarding, reports)?;
+        let accepted = self.accept(now, &mut joined[..len], 0, (Ecn::NotEct, false), forwarding, reports)?;
         let packet = accepted.packet;
         Ok(match accepted.next_hop {
             Some(NextHop::Tun) => Opened::Joined { to: None, packet },

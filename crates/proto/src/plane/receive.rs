@@ -129,7 +129,8 @@ impl Plane {
             None => Ok(Opened::Consumed),
             Some(&HALF) => {
                 let (joined, forwarding) = (&mut self.joined, &self.forwarding);
-                let opened = session.accept_half(header, plaintext, joined, forwarding, &mut self.reports)?;
+                let opened =
+                    session.accept_half(now, header, plaintext, joined, forwarding, &mut self.reports)?;
                 if let Opened::Joined { packet, .. } = &opened {
                     session.receive_packet(now, packet.range().len(), &mut self.groups)?;
                 }
@@ -142,6 +143,7 @@ impl Plane {
             Some(_) => {
                 let end = HEADER_LEN + len;
                 let Accepted { packet, next_hop } = session.accept(
+                    now,
                     &mut datagram[..end],
                     HEADER_LEN,
                     (origin.mark, origin.congested),
@@ -168,6 +170,7 @@ impl Session {
     #[inline]
     pub(super) fn accept(
         &mut self,
+        now: Time,
         buffer: &mut [u8],
         start: usize,
         (mark, congested): (Ecn, bool),
@@ -187,7 +190,7 @@ impl Session {
                 if !self.filter.permits(&packet) {
                     return Err(DropReason::ForeignSource);
                 }
-                forwarding.next_hop(self, &packet)?
+                forwarding.next_hop(now, self, &packet)?
             }
         };
         let (version, ecn, packet) = (packet.version(), packet.ecn(), Checked::new(&packet, start as u16));

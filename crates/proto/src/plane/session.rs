@@ -22,6 +22,7 @@ use super::reports::Reports;
 use super::{Endpoint, Role};
 use crate::control::FEATURE_ECN;
 use crate::ecn;
+use crate::flows::Flows;
 use crate::inband;
 use crate::lane::{OpenRefused, ReceiveLane, SendLane};
 use crate::packet::SourceFilter;
@@ -45,6 +46,7 @@ pub(super) struct Session {
     pub(super) addresses: Vec<IpNet>,
     pub(super) filter: SourceFilter,
     pub(super) principal: Arc<Principal>,
+    pub(super) flows: Arc<Flows>,
     /// Since it was taken last.
     pub(super) activity: Activity,
     /// Whether there is some to take.
@@ -106,6 +108,7 @@ impl Session {
             filter: SourceFilter::new(spec.addresses.iter().copied()),
             addresses: spec.addresses,
             principal,
+            flows: spec.flows,
             activity: Activity::default(),
             in_use: false,
             limiter: Limiter::new(spec.limits),

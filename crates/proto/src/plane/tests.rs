@@ -8,7 +8,7 @@ use super::*;
 use crate::control::FEATURE_ECN;
 use crate::ecn::{Ecn, Unused};
 use crate::packet::PARTIAL_CHECKSUM;
-use crate::policy::Principal;
+use crate::policy::{Principal, Verdict};
 use crate::wire::{HEADER_LEN, Header};
 
 mod accounting;
@@ -63,6 +63,7 @@ impl Net {
                 addresses: vec![address(place)],
                 principal: Principal::default(),
                 limits: None,
+                flows: Arc::default(),
             };
             client.apply(Command::Open(spec(slot(0))));
             net.gateway.apply(Command::Open(spec(slot(place))));
@@ -445,7 +446,7 @@ fn policy_holds_towards_the_campus_and_from_it() {
         let datagram = net.client_sends(ALICE, &packet(10, host));
         let out = net.gateway_gets(&datagram, "198.51.100.1:1000");
         // Asking whom a packet is for counts and changes nothing.
-        let recipient = net.gateway.recipient(&Packet::parse(&packet(host, 10)).unwrap());
+        let recipient = net.gateway.recipient(net.now, &Packet::parse(&packet(host, 10)).unwrap());
         let back = route(&mut net.gateway, net.now, &packet(host, 10));
         assert_eq!(recipient, back);
         if open {
@@ -694,6 +695,7 @@ fn a_closed_session_leaves_nothing_behind() {
         addresses: vec![address(BOB)],
         principal: Principal::default(),
         limits: None,
+        flows: Arc::default(),
     }));
     net.gateway.apply(Command::Close(slot(BOB)));
     net.events();

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::names::{GroupId, Names, UserId};
-use super::{Direction, PolicyError, Principal, Protocol, RuleSpec, Selector, Verdict};
-use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP, Version, tcp_flag};
+use super::{Direction, KnownFlow, PolicyError, Principal, Protocol, RuleSpec, Selector, Verdict};
+use crate::flows::{FlowKey, is_error as is_error_of};
+use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP};
 
 /// The properties of a packet that rules compare.
-#[derive(Debug)]
 pub(super) struct Flow<'a> {
     /// The sending client; `None` is the campus.
     from: Option<&'a Principal>,
@@ -18,48 +18,41 @@ pub(super) struct Flow<'a> {
     src: IpAddr,
     dst: IpAddr,
     protocol: u8,
-    /// Source and destination port.
-    ports: Option<(u16, u16)>,
+    /// Destination port.
+    port: Option<u16>,
     is_later_fragment: bool,
-    may_be_reply: bool,
+    /// The flow that the packet answers, if it is a reply to one that its receiver opened.
+    answered: Option<FlowKey>,
+    known: KnownFlow<'a>,
 }
 
 impl<'a> Flow<'a> {
-    pub(super) fn new(from: Option<&'a Principal>, to: Option<&'a Principal>, packet: &Packet<'_>) -> Self {
+    pub(super) fn new(
+        from: Option<&'a Principal>,
+        to: Option<&'a Principal>,
+        packet: &Packet<'_>,
+        known: KnownFlow<'a>,
+    ) -> Self {
+        let (src, dst) = (packet.src(), packet.dst());
+        // Errors come from routers of the campus, too; a client has only its own to report.
+        let concerns = |key: &FlowKey| key.opener == dst && (from.is_none() || key.responder == src);
         Self {
             from,
             to,
-            src: packet.src(),
-            dst: packet.dst(),
+            src,
+            dst,
             protocol: packet.protocol(),
-            ports: packet.ports(),
+            port: packet.ports().map(|(_, dst)| dst),
             is_later_fragment: packet.transport_offset().is_none(),
-            may_be_reply: may_be_reply(packet),
+            answered: FlowKey::of_reply(packet).filter(concerns),
+            known,
         }
-    }
-}
-
-/// Whether the packet can be an answer rather than the beginning of something.
-fn may_be_reply(packet: &Packet<'_>) -> bool {
-    match packet.protocol() {
-        TCP => packet.tcp().is_some_and(|tcp| tcp.flags() & (tcp_flag::ACK | tcp_flag::RST) != 0),
-        // A later fragment has no type or code, and is of no use without the first.
-        ICMP | ICMPV6 => {
-            packet.icmp().map_or(packet.transport_offset().is_none(), |(kind, _)| match packet.version() {
-                Version::V4 => matches!(kind, 0 | 3 | 11 | 12 | 14),
-                Version::V6 => matches!(kind, 1..=4 | 129),
-            })
-        }
-        _ => true,
     }
 }
 
 /// Whether the packet is an error about another one.
 pub(super) fn is_error(packet: &Packet<'_>) -> bool {
-    packet.icmp().is_some_and(|(kind, _)| match packet.version() {
-        Version::V4 => matches!(kind, 3 | 11 | 12),
-        Version::V6 => matches!(kind, 1..=4),
-    })
+    packet.icmp().is_some_and(|(kind, _)| is_error_of(packet.version(), kind))
 }
 
 /// A rule whose names are numbers.
@@ -73,7 +66,22 @@ pub(super) struct Rule {
     protocol: Protocol,
     /// First and last port of each range; empty means all.
     ports: Vec<(u16, u16)>,
+    /// Whether flows that it lets open are to be remembered, because else some of their replies do not pass.
+    opens: bool,
+    /// Whether it lets replies to such flows pass.
+    answers: bool,
 }
+
+/// The decision of a rule about a packet that it matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Matched {
+    pub(super) verdict: Verdict,
+    /// Whether the packet's flow is to be remembered.
+    pub(super) opens: bool,
+}
+
+/// A reply that a rule lets pass.
+const ANSWER: Matched = Matched { verdict: Verdict::Allow, opens: false };
 
 impl Rule {
     pub(super) fn compile(spec: &RuleSpec, number: usize, names: &mut Names) -> Result<Self, PolicyError> {
@@ -94,6 +102,8 @@ impl Rule {
             to: Side::compile(&spec.to, names),
             protocol: spec.protocol,
             ports: spec.ports.iter().map(|range| (*range.start(), *range.end())).collect(),
+            opens: false,
+            answers: false,
         })
     }
 
@@ -110,41 +120,57 @@ impl Rule {
         (forward || reply).then(|| self.clone())
     }
 
-    /// The rule's verdict on a packet, if it matches.
-    pub(super) fn verdict(&self, flow: &Flow<'_>) -> Option<Verdict> {
-        if !self.matches_protocol(flow.protocol) {
-            return None;
-        }
+    /// Whether replies to what it allows may not pass by the other rules of `back`, those of the other direction, and its default.
+    fn needs_flows(&self, back: &[Self], passes_back: bool) -> bool {
+        // What it matches it matches the other way round, too.
+        let is_symmetric = self.from == self.to && self.ports.is_empty();
+        let denied_later = back.iter().any(|rule| rule.action == Verdict::Deny && rule.number > self.number);
+        self.action == Verdict::Allow && !is_symmetric && (denied_later || !passes_back)
+    }
+
+    /// The decision about a packet, if it matches.
+    pub(super) fn matched(&self, flow: &Flow<'_>) -> Option<Matched> {
         let forward = self.from.matches(flow.from, flow.src) && self.to.matches(flow.to, flow.dst);
-        let port = flow.ports.map(|(_, dst)| dst);
-        if forward && self.matches_port(port, flow) {
-            return Some(self.action);
+        if forward && self.matches_service(flow) {
+            return Some(Matched { verdict: self.action, opens: self.opens });
         }
-        if self.action == Verdict::Deny || !flow.may_be_reply {
-            return None;
-        }
-        let reply = self.from.matches(flow.to, flow.dst) && self.to.matches(flow.from, flow.src);
-        let port = flow.ports.map(|(src, _)| src);
-        (reply && self.matches_port(port, flow)).then_some(Verdict::Allow)
+        self.is_answer(flow, |from| from.matches(flow.to, flow.dst)).then_some(ANSWER)
     }
 
     /// The same about a client's packet to a host beyond the campus, which an allow rule has to name by its network.
-    pub(super) fn verdict_beyond(&self, flow: &Flow<'_>) -> Option<Verdict> {
+    pub(super) fn matched_beyond(&self, flow: &Flow<'_>) -> Option<Matched> {
         if self.action == Verdict::Deny {
-            return self.verdict(flow);
+            return self.matched(flow);
         }
-        if !self.matches_protocol(flow.protocol) {
-            return None;
+        let forward =
+            self.to.names(flow.dst) && self.from.matches(flow.from, flow.src) && self.matches_service(flow);
+        if forward {
+            return Some(Matched { verdict: Verdict::Allow, opens: self.opens });
         }
-        let ports = flow.ports;
-        let forward = self.to.names(flow.dst)
-            && self.from.matches(flow.from, flow.src)
-            && self.matches_port(ports.map(|(_, dst)| dst), flow);
-        let reply = flow.may_be_reply
-            && self.from.names(flow.dst)
-            && self.to.matches(flow.from, flow.src)
-            && self.matches_port(ports.map(|(src, _)| src), flow);
-        (forward || reply).then_some(Verdict::Allow)
+        self.is_answer(flow, |from| from.names(flow.dst)).then_some(ANSWER)
+    }
+
+    /// Whether the packet is a reply to what the rule allows; `asks` is whether its senders are such that the receiver is one.
+    fn is_answer(&self, flow: &Flow<'_>, asks: impl FnOnce(&Side) -> bool) -> bool {
+        if !self.answers || !asks(&self.from) {
+            return false;
+        }
+        if flow.is_later_fragment {
+            let tells_itself = flow.protocol != TCP && self.ports.is_empty();
+            return tells_itself
+                && self.matches_protocol(flow.protocol)
+                && self.to.matches(flow.from, flow.src);
+        }
+        flow.answered.as_ref().is_some_and(|key| {
+            self.matches_protocol(key.protocol)
+                && self.to.matches(flow.from, key.responder)
+                && (self.ports.is_empty() || key.port().is_some_and(|port| self.names_port(port)))
+                && (flow.known)(key)
+        })
+    }
+
+    fn matches_service(&self, flow: &Flow<'_>) -> bool {
+        self.matches_protocol(flow.protocol) && self.matches_port(flow)
     }
 
     fn matches_protocol(&self, protocol: u8) -> bool {
@@ -157,26 +183,41 @@ impl Rule {
         }
     }
 
-    fn matches_port(&self, port: Option<u16>, flow: &Flow<'_>) -> bool {
+    fn matches_port(&self, flow: &Flow<'_>) -> bool {
         if self.ports.is_empty() {
             return true;
         }
-        match port {
-            Some(port) => self.ports.iter().any(|(first, last)| (*first..=*last).contains(&port)),
+        match flow.port {
+            Some(port) => self.names_port(port),
             // The ports of a later fragment are unknown: assume whatever lets less pass.
             None => flow.is_later_fragment && self.action == Verdict::Deny,
         }
     }
+
+    fn names_port(&self, port: u16) -> bool {
+        self.ports.iter().any(|(first, last)| (*first..=*last).contains(&port))
+    }
+}
+
+/// Finds out for which of these rules of one direction flows are remembered; `back` are those of the other direction, and what no
+/// rule matches passes there if `passes_back` says so.
+pub(super) fn remember_flows(rules: &mut [Rule], back: &mut [Rule], passes_back: bool) {
+    for rule in &mut *rules {
+        rule.opens = rule.needs_flows(back, passes_back);
+    }
+    for rule in back {
+        rule.answers = rules.iter().any(|other| other.opens && other.number == rule.number);
+    }
 }
 
 /// Senders or receivers of a rule.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Side {
     Any,
     Some(Vec<Subject>),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
     Clients,
     User(UserId),

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::reach::Reach;
-use super::rule::{Flow, Rule, is_error};
-use super::{Direction, MAX_RULES, Names, PolicyError, Principal, RuleSpec, Verdict};
+use super::rule::{Flow, Matched, Rule, is_error, remember_flows};
+use super::{Direction, KnownFlow, MAX_RULES, Names, PolicyError, Principal, RuleSpec, Verdict};
 use crate::packet::Packet;
 
 /// Port of name servers.
@@ -32,7 +32,12 @@ pub struct RuleSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ruling {
     /// By the rule with this number, counted from 1.
-    Rule(Verdict, u16),
+    Rule {
+        verdict: Verdict,
+        number: u16,
+        /// Whether the packet's flow is to be remembered.
+        opens: bool,
+    },
     /// No rule matched.
     Default(Verdict),
 }
@@ -62,42 +67,60 @@ impl RuleSet {
             set.between_clients.extend(rule.restricted_to(Direction::BetweenClients));
             set.from_campus.extend(rule.restricted_to(Direction::FromCampus));
         }
-        Ok(set)
+        Ok(set.remembering())
+    }
+
+    /// The same rules, with what flows they need after the defaults have changed.
+    fn remembering(mut self) -> Self {
+        let everything = self.reach.is_none() && self.own_name_servers.is_none();
+        let everybody = self.reach.is_none() || !self.inbound_from_reach;
+        remember_flows(&mut self.to_campus, &mut self.from_campus, everybody);
+        remember_flows(&mut self.from_campus, &mut self.to_campus, everything);
+        let mut back = self.between_clients.clone();
+        remember_flows(&mut self.between_clients, &mut back, self.client_to_client);
+        remember_flows(&mut back, &mut self.between_clients, self.client_to_client);
+        self
     }
 
     /// The same rules, for which only these networks and the gateway's own inner addresses are the campus.
     #[must_use]
     pub fn with_reach(self, networks: &[IpNet]) -> Self {
-        Self { reach: Some(Reach::new(networks.iter().copied())), ..self }
+        Self { reach: Some(Reach::new(networks.iter().copied())), ..self }.remembering()
     }
 
     /// The same rules, by which hosts outside the campus reach clients only if a rule allows it. The firewall knows the networks of
     /// all profiles together, so a host that is pushed to others only would get through it.
     #[must_use]
     pub fn with_inbound_from_reach(self) -> Self {
-        Self { inbound_from_reach: true, ..self }
+        Self { inbound_from_reach: true, ..self }.remembering()
     }
 
     /// The same rules, for which DNS at the gateway's own inner addresses is a part of the campus at these alone. The firewall knows the name
     /// servers of all profiles together.
     #[must_use]
     pub fn with_own_name_servers(self, own: Vec<IpAddr>) -> Self {
-        Self { own_name_servers: Some(own), ..self }
+        Self { own_name_servers: Some(own), ..self }.remembering()
     }
 
     /// About a packet to the campus; `own` is whether it is for the gateway itself.
     #[inline]
-    pub(super) fn rule_to_campus(&self, from: &Principal, packet: &Packet<'_>, own: bool) -> Ruling {
+    pub(super) fn rule_to_campus(
+        &self,
+        from: &Principal,
+        packet: &Packet<'_>,
+        own: bool,
+        known: KnownFlow<'_>,
+    ) -> Ruling {
         let is_campus = if own {
             !self.is_others_dns(packet)
         } else {
             self.reach.as_ref().is_none_or(|reach| reach.holds(packet.dst()))
         };
         if is_campus {
-            return decide(&self.to_campus, Some(from), None, packet, Verdict::Allow);
+            return decide(&self.to_campus, (Some(from), None), packet, known, Verdict::Allow);
         }
-        let flow = Flow::new(Some(from), None, packet);
-        let named = self.to_campus.iter().find_map(|rule| Some((rule.verdict_beyond(&flow)?, rule.number)));
+        let flow = Flow::new(Some(from), None, packet, known);
+        let named = self.to_campus.iter().find_map(|rule| Some((rule.matched_beyond(&flow)?, rule.number)));
         ruling(named, Verdict::Deny)
     }
 
@@ -108,20 +131,27 @@ impl RuleSet {
         from: &Principal,
         to: &Principal,
         packet: &Packet<'_>,
+        known: KnownFlow<'_>,
     ) -> Ruling {
         let default = if self.client_to_client { Verdict::Allow } else { Verdict::Deny };
-        decide(&self.between_clients, Some(from), Some(to), packet, default)
+        decide(&self.between_clients, (Some(from), Some(to)), packet, known, default)
     }
 
     /// About a packet from the campus; `own` is whether the gateway itself has sent it.
     #[inline]
-    pub(super) fn rule_from_campus(&self, to: &Principal, packet: &Packet<'_>, own: bool) -> Ruling {
+    pub(super) fn rule_from_campus(
+        &self,
+        to: &Principal,
+        packet: &Packet<'_>,
+        own: bool,
+        known: KnownFlow<'_>,
+    ) -> Ruling {
         let default = if own || !self.inbound_from_reach || self.may_come_in(packet) {
             Verdict::Allow
         } else {
             Verdict::Deny
         };
-        decide(&self.from_campus, None, Some(to), packet, default)
+        decide(&self.from_campus, (None, Some(to)), packet, known, default)
     }
 
     /// Whether it is for a name server at the gateway itself that clients of other profiles are given.
@@ -139,19 +169,22 @@ impl RuleSet {
 #[inline]
 fn decide(
     rules: &[Rule],
-    from: Option<&Principal>,
-    to: Option<&Principal>,
+    (from, to): (Option<&Principal>, Option<&Principal>),
     packet: &Packet<'_>,
+    known: KnownFlow<'_>,
     default: Verdict,
 ) -> Ruling {
     if rules.is_empty() {
         return Ruling::Default(default);
     }
-    let flow = Flow::new(from, to, packet);
-    ruling(rules.iter().find_map(|rule| Some((rule.verdict(&flow)?, rule.number))), default)
+    let flow = Flow::new(from, to, packet, known);
+    ruling(rules.iter().find_map(|rule| Some((rule.matched(&flow)?, rule.number))), default)
 }
 
 #[inline]
-fn ruling(matched: Option<(Verdict, u16)>, default: Verdict) -> Ruling {
-    matched.map_or(Ruling::Default(default), |(verdict, number)| Ruling::Rule(verdict, number))
+fn ruling(matched: Option<(Matched, u16)>, default: Verdict) -> Ruling {
+    match matched {
+        Some((Matched { verdict, opens }, number)) => Ruling::Rule { verdict, number, opens },
+        None => Ruling::Default(default),
+    }
 }

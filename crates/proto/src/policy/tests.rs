@@ -1,20 +1,25 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::flows::{FlowKey, Flows, Opener};
 use crate::packet::{ICMP, TCP, UDP, tcp_flag};
+use crate::time::Time;
 
 mod profiles;
+mod replies;
 
 const ALICE: &str = "10.8.0.2";
 const BOB: &str = "10.8.0.3";
 const SERVER: &str = "10.1.0.9";
 
-/// Users of the tests: alice (staff), bob (guests).
+/// Users of the tests: alice (staff), bob (guests), each with a session.
 struct World {
     names: Names,
     alice: Principal,
     bob: Principal,
     policy: Policy,
+    flows: [Flows; 2],
+    now: Time,
 }
 
 impl World {
@@ -22,24 +27,45 @@ impl World {
         let mut names = Names::new();
         let policy = Policy::compile(rules, client_to_client, &mut names).expect("good rules");
         let (alice, bob) = (names.principal("alice", ["staff", "lab"]), names.principal("bob", ["guests"]));
-        Self { names, alice, bob, policy }
+        let flows = [Flows::new([1; 16]), Flows::new([2; 16])];
+        Self { names, alice, bob, policy, flows, now: Time::from_nanos(1 << 50) }
     }
 
-    /// Whether a packet passes; who sends and receives follows from the addresses.
+    /// Whether a packet passes; who sends and receives follows from the addresses. If it does and opens a flow, that is remembered.
     fn passes(&self, packet: &[u8]) -> bool {
         let packet = Packet::parse(packet).expect("a good packet");
         let client = |address: std::net::IpAddr| match address.to_string().as_str() {
-            ALICE => Some(&self.alice),
-            BOB => Some(&self.bob),
+            ALICE => Some((&self.alice, &self.flows[0])),
+            BOB => Some((&self.bob, &self.flows[1])),
             _ => None,
         };
-        let verdict = match (client(packet.src()), client(packet.dst())) {
-            (Some(from), Some(to)) => self.policy.evaluate(from, Destination::Client(to), &packet),
-            (Some(from), None) => self.policy.evaluate(from, Destination::Campus, &packet),
-            (None, Some(to)) => self.policy.evaluate_from_campus(to, &packet),
+        let (flows, opener, decision) = match (client(packet.src()), client(packet.dst())) {
+            (Some((from, flows)), Some((to, theirs))) => {
+                let known = |key: &FlowKey| theirs.knows(self.now, Opener::Client, key);
+                let decision = self.policy.decide(from, Destination::Client(to), &packet, &known);
+                (flows, Opener::Client, decision)
+            }
+            (Some((from, flows)), None) => {
+                let known = |key: &FlowKey| flows.knows(self.now, Opener::Campus, key);
+                let decision = self.policy.decide(from, Destination::Campus, &packet, &known);
+                (flows, Opener::Client, decision)
+            }
+            (None, Some((to, flows))) => {
+                let known = |key: &FlowKey| flows.knows(self.now, Opener::Client, key);
+                (flows, Opener::Campus, self.policy.decide_from_campus(to, &packet, &known))
+            }
             (None, None) => unreachable!("the gateway does not forward from campus to campus"),
         };
-        verdict == Verdict::Allow
+        let passes = decision.verdict == Verdict::Allow;
+        if passes && decision.opens {
+            flows.enter(self.now, opener, &packet);
+        }
+        passes
+    }
+
+    /// Whether nothing was remembered.
+    fn remembers_nothing(&self) -> bool {
+        self.flows.iter().all(Flows::is_empty)
     }
 }
 
@@ -152,8 +178,8 @@ fn the_default_policy_is_the_strict_one() {
     let packet = udp(ALICE, 1, BOB, 2);
     let packet = Packet::parse(&packet).unwrap();
     let nobody = Principal::default();
-    assert_eq!(policy.evaluate(&nobody, Destination::Client(&nobody), &packet), Verdict::Deny);
-    assert_eq!(policy.evaluate(&nobody, Destination::Campus, &packet), Verdict::Allow);
+    let to = |destination| policy.decide(&nobody, destination, &packet, &|_| true).verdict;
+    assert_eq!((to(Destination::Client(&nobody)), to(Destination::Campus)), (Verdict::Deny, Verdict::Allow));
 }
 
 #[test]
@@ -336,24 +362,34 @@ mod model {
             })
     }
 
+    /// Source, destination, protocol and ports of a packet.
+    pub(super) type Key = (&'static str, &'static str, u8, u16, u16);
+
+    /// Adds the flow to `opened` if a rule allows it.
     pub(super) fn passes(
         rules: &[RuleSpec],
         client_to_client: bool,
-        from: Party,
-        to: Party,
-        ports: (u16, u16),
-        flags: u8,
+        opened: &mut Vec<Key>,
+        (from, to): (Party, Party),
+        (protocol, ports, flags): (u8, (u16, u16), u8),
     ) -> bool {
         for rule in rules {
-            if !matches!(rule.protocol, Protocol::Any | Protocol::Tcp) {
+            let named = if protocol == TCP { Protocol::Tcp } else { Protocol::Udp };
+            if rule.protocol != Protocol::Any && rule.protocol != named {
                 continue;
             }
             let port = |port| rule.ports.is_empty() || rule.ports.iter().any(|range| range.contains(&port));
             if selected(&rule.from, from) && selected(&rule.to, to) && port(ports.1) {
+                if rule.action == Verdict::Allow {
+                    opened.push((from.0, to.0, protocol, ports.0, ports.1));
+                }
                 return rule.action == Verdict::Allow;
             }
-            let reply =
-                selected(&rule.from, to) && selected(&rule.to, from) && port(ports.0) && flags & ACK != 0;
+            let reply = selected(&rule.from, to)
+                && selected(&rule.to, from)
+                && port(ports.0)
+                && (protocol == UDP || flags & ACK != 0)
+                && opened.contains(&(to.0, from.0, protocol, ports.1, ports.0));
             if rule.action == Verdict::Allow && reply {
                 return true;
             }
@@ -385,21 +421,39 @@ fn any_rule() -> impl Strategy<Value = RuleSpec> {
     )
 }
 
+/// Numbers of sender and receiver among the parties, protocol, ports and flags.
+type Sent = ((usize, usize), u8, (u16, u16), u8);
+
+fn sent() -> impl Strategy<Value = Sent> {
+    (
+        prop::sample::select(vec![(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]),
+        prop::sample::select(vec![TCP, UDP]),
+        prop::sample::select(vec![(5000_u16, 22_u16), (22, 5000), (80, 90), (90, 80), (1, 2)]),
+        prop::sample::select(vec![SYN, ACK, SYN | ACK]),
+    )
+}
+
 proptest! {
     #[test]
     fn compiled_rules_mean_what_is_written(
         rules in prop::collection::vec(any_rule(), 0..5),
         client_to_client: bool,
-        pair in prop::sample::select(vec![(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]),
-        ports in prop::sample::select(vec![(5000_u16, 22_u16), (22, 5000), (80, 90), (90, 80), (1, 2)]),
-        flags in prop::sample::select(vec![SYN, ACK, SYN | ACK]),
+        packets in prop::collection::vec(sent(), 1..30),
     ) {
         let parties: [model::Party; 3] =
             [(ALICE, Some(("alice", &["staff", "lab"]))), (BOB, Some(("bob", &["guests"]))), (SERVER, None)];
-        let (from, to) = (parties[pair.0], parties[pair.1]);
         let world = World::new(client_to_client, &rules);
-        let expected = model::passes(&rules, client_to_client, from, to, ports, flags);
-        prop_assert_eq!(world.passes(&tcp(from.0, ports.0, to.0, ports.1, flags)), expected);
+        let mut opened = Vec::new();
+        for (pair, protocol, ports, flags) in packets {
+            let (from, to) = (parties[pair.0], parties[pair.1]);
+            let about = (protocol, ports, flags);
+            let expected = model::passes(&rules, client_to_client, &mut opened, (from, to), about);
+            let packet = match protocol {
+                TCP => tcp(from.0, ports.0, to.0, ports.1, flags),
+                _ => udp(from.0, ports.0, to.0, ports.1),
+            };
+            prop_assert_eq!(world.passes(&packet), expected, "{:?} after {:?}", (from, to, about), opened);
+        }
     }
 }
 
@@ -463,7 +517,15 @@ fn a_rule_opens_more_than_is_pushed_only_by_naming_it() {
     assert!(!reaching(&https).passes(&later_fragment(TCP, ALICE, ELSEWHERE)));
 
     let answers = reaching(&[allow(&[net("203.0.113.0/24")], &[Selector::Clients])]);
-    assert!(answers.passes(&tcp(ALICE, 80, ELSEWHERE, 5000, ACK)), "whom the host asks may answer");
+    let answer = tcp(ALICE, 80, ELSEWHERE, 5000, ACK);
+    assert!(!answers.passes(&answer), "nobody has asked");
+    assert!(answers.passes(&tcp(ELSEWHERE, 5000, ALICE, 80, SYN)));
+    assert!(answers.passes(&answer), "whom the host asks may answer");
+    let any = reaching(&[allow(&[Selector::Any], &[Selector::Clients])]);
+    assert!(
+        any.passes(&tcp(ELSEWHERE, 5000, ALICE, 80, SYN)) && !any.passes(&answer),
+        "any is the campus alone"
+    );
     assert!(!answers.passes(&beyond), "and not ask");
 }
 

@@ -200,7 +200,7 @@ fn evaluate(
     let bytes = packet(source, destination, to.service);
     let packet = Packet::parse(&bytes).map_err(|_| PolicyTestError::NoPacket(destination))?;
     let way = to_client.as_ref().map_or(Destination::Campus, Destination::Client);
-    let decision = compiled.policy.explain(&from, way, &packet);
+    let decision = compiled.policy.decide(&from, way, &packet, &|_| false);
     Ok(report(config, &compiled, decision, &from, destination))
 }
 
@@ -223,7 +223,8 @@ fn evaluate_from(
     let (client, _) = addresses(config, &Receiver::Address(host))?;
     let bytes = packet(host, client, service);
     let packet = Packet::parse(&bytes).map_err(|_| PolicyTestError::NoPacket(client))?;
-    let by_policy = report(config, &compiled, compiled.policy.explain_from_campus(&to, &packet), &to, host);
+    let decision = compiled.policy.decide_from_campus(&to, &packet, &|_| false);
+    let by_policy = report(config, &compiled, decision, &to, host);
     Ok(match no_way_in(config, host) {
         Some(reason) if by_policy.verdict == Verdict::Allow => {
             Report { verdict: Verdict::Deny, rule: None, reason, ..by_policy }
@@ -333,7 +334,7 @@ fn report(
         position.map(|position| config.profiles.at(position))
     };
     let title = |number| of(number).map_or("default", AccessProfile::title).to_owned();
-    let Decision { verdict, ground } = decision;
+    let Decision { verdict, ground, .. } = decision;
     let mut rule = None;
     let reason = match ground {
         Ground::Rule(number, at) => {

@@ -158,7 +158,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
 
     /// Takes the packet of `len` bytes that was read to the backlog. Returns what it costs.
     fn take_packet(&mut self, now: Time, len: usize) -> usize {
-        let (owner, packet) = match self.recipient(len) {
+        let (owner, packet) = match self.recipient(now, len) {
             Ok(known) => known,
             Err(reason) => {
                 self.drop(reason);
@@ -171,9 +171,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     }
 
     /// In whose queue the packet of `len` bytes that was read waits: that of the session that it is for.
-    fn recipient(&mut self, len: usize) -> Result<(Owner, Read), DropReason> {
+    fn recipient(&mut self, now: Time, len: usize) -> Result<(Owner, Read), DropReason> {
         let (header, packet) = parse(&self.outbound.read[..len])?;
-        let slot = self.plane.recipient(&packet)?;
+        let slot = self.plane.recipient(now, &packet)?;
         let slicer = Slicer::new(&header, &packet, PeerFeatures::default());
         let packets = slicer.map_err(|_| DropReason::BadOffload)?.count();
         Ok((Owner::Session(slot), Read { len, packets }))

@@ -1,5 +1,7 @@
 //! Behaviour: sessions come, share, and are ended by those who may end them.
 
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use crate::client::{self, Client};
@@ -100,6 +102,64 @@ fn clients_reach_each_other_only_by_policy() {
     must(gateway.ask(&["reload"]));
     ping_until(one.namespace(), two.v4(), 5 * SECOND);
     ping_until(two.namespace(), one.v6(), 5 * SECOND);
+}
+
+/// Ann may use a service of bob's, which opens nothing the other way.
+#[test]
+fn only_replies_come_back_from_whom_one_may_ask() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    let rule = |protocol: &str| {
+        let text = format!(
+            "action = \"allow\"\nfrom = \"user:ann\"\nto = \"user:bob\"\nprotocol = \"{protocol}\"\nports = [\"5300\"]"
+        );
+        toml::Value::Table(text.parse().expect("a rule"))
+    };
+    gateway.configure("policy.rules", toml::Value::Array(vec![rule("udp"), rule("tcp")]));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    for client in [&one, &two] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    }
+    let bound = |client: &Client<'_>, port: u16| {
+        let address = SocketAddr::new(client.v4(), port);
+        let socket = client.namespace().within(|| UdpSocket::bind(address)).expect("the port is free");
+        socket.set_read_timeout(Some(2 * SECOND)).expect("it is not zero");
+        socket
+    };
+    let (service, closed, asker) = (bound(&two, 5300), bound(&one, 7000), bound(&one, 7001));
+    let before = gateway.counter("policy");
+    for _ in 0..3 {
+        service.send_to(b"scan", closed.local_addr().expect("it is bound")).expect("it can be sent");
+    }
+    assert!(gateway.counter_above("policy", before + 2) >= before + 3, "nobody has asked");
+
+    let answered = |what: &[u8]| {
+        let mut buffer = [0; 16];
+        asker.send_to(what, service.local_addr().expect("it is bound")).expect("it can be sent");
+        let (_, from) = service.recv_from(&mut buffer).expect("the question arrives");
+        service.send_to(what, from).expect("it can be sent");
+        let (len, _) = asker.recv_from(&mut buffer).expect("the answer arrives");
+        assert_eq!(&buffer[..len], what);
+    };
+    answered(b"first");
+    must(gateway.upgrade());
+    service.send_to(b"late", asker.local_addr().expect("it is bound")).expect("it can be sent");
+    assert_eq!(
+        asker.recv(&mut [0; 16]).expect("a late answer arrives"),
+        4,
+        "the next process knows the flow"
+    );
+    answered(b"second");
+    let silent = closed.recv(&mut [0; 16]).expect_err("the other port is closed");
+    assert!(matches!(silent.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{silent}");
+
+    let listener = two.namespace().within(|| TcpListener::bind((two.v4(), 5300))).expect("the port is free");
+    let address = listener.local_addr().expect("it is bound");
+    let stream = one.namespace().within(|| TcpStream::connect_timeout(&address, 10 * SECOND));
+    stream.expect("ann connects to bob");
 }
 
 #[test]

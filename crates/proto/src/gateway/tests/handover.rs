@@ -80,6 +80,35 @@ fn the_size_that_a_path_carries_is_still_known() {
 }
 
 #[test]
+fn flows_are_still_known_and_connections_of_an_earlier_version_believed() {
+    use crate::flows::{FlowKey, Opener};
+    use crate::packet::Packet;
+
+    let udp = [
+        &[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2][..],
+        &[0, 7, 0, 53, 0, 8, 0, 0],
+    ];
+    let udp = udp.concat();
+    let reply = [&udp[..12], &udp[16..20], &udp[12..16], &[0, 53, 0, 7, 0, 8, 0, 0]].concat();
+    let key = FlowKey::of_reply(&Packet::parse(&reply).unwrap()).unwrap();
+    let connection = FlowKey { protocol: 6, ..key };
+    let (old, _, progress) = running();
+    let flows_of = |gateway: &Gateway| Arc::clone(&gateway.table.iter().next().unwrap().flows);
+    flows_of(&old).enter(NOW, Opener::Client, &Packet::parse(&udp).unwrap());
+    let session = handed(&old, progress.clone());
+    let next = flows_of(&take(session).unwrap());
+    assert!(next.knows(NOW, Opener::Client, &key) && !next.knows(NOW, Opener::Client, &connection));
+
+    let mut session = handed(&old, progress.clone());
+    session.flows = None;
+    let next = flows_of(&take(session).unwrap());
+    assert!(!next.knows(NOW, Opener::Client, &key) && next.knows(NOW, Opener::Client, &connection));
+    let mut session = handed(&old, progress);
+    session.flows = Some(vec![1; 30].into());
+    assert_eq!(take(session).err(), Some(NotTaken::Torn));
+}
+
+#[test]
 fn deadlines_stay_where_they_were() {
     let (old, _, progress) = running();
     let mut next = take(handed(&old, progress)).unwrap();

@@ -23,22 +23,30 @@ fn a_profile_that_the_policy_does_not_know_reaches_nothing() {
     let packet = udp(ALICE, 1, SERVER, 2);
     let packet = Packet::parse(&packet).unwrap();
     let staff = Principal::default().in_profile(known);
-    assert_eq!(policy.evaluate(&staff, Destination::Campus, &packet), Verdict::Allow);
+    assert_eq!(policy.decide(&staff, Destination::Campus, &packet, &|_| true).verdict, Verdict::Allow);
     for profile in [gone, ProfileId::IMPLIED, ProfileId::NONE] {
         let other = Principal::default().in_profile(profile);
-        assert_eq!(policy.evaluate(&other, Destination::Campus, &packet), Verdict::Deny, "{profile:?}");
-        assert_eq!(policy.evaluate_from_campus(&other, &packet), Verdict::Deny, "{profile:?}");
+        assert_eq!(
+            policy.decide(&other, Destination::Campus, &packet, &|_| true).verdict,
+            Verdict::Deny,
+            "{profile:?}"
+        );
+        assert_eq!(
+            policy.decide_from_campus(&other, &packet, &|_| true).verdict,
+            Verdict::Deny,
+            "{profile:?}"
+        );
         for (from, to) in [(&other, &staff), (&staff, &other), (&other, &other)] {
-            let decision = policy.explain(from, Destination::Client(to), &packet);
+            let decision = policy.decide(from, Destination::Client(to), &packet, &|_| true);
             assert_eq!(
                 decision,
-                Decision { verdict: Verdict::Deny, ground: Ground::UnknownProfile(profile) }
+                Decision { verdict: Verdict::Deny, ground: Ground::UnknownProfile(profile), opens: false }
             );
         }
     }
     let everything = Policy::of_profiles([(ProfileId::NONE, RuleSet::without_rules(true))]);
     let nobody = Principal::default().in_profile(ProfileId::NONE);
-    assert_eq!(everything.evaluate(&nobody, Destination::Campus, &packet), Verdict::Deny);
+    assert_eq!(everything.decide(&nobody, Destination::Campus, &packet, &|_| true).verdict, Verdict::Deny);
 }
 
 #[test]
@@ -89,9 +97,10 @@ fn hosts_that_others_are_given_do_not_reach_a_client_unasked() {
     world.alice = world.alice.in_profile(profile);
     let own = vec!["10.8.0.1".parse().unwrap()];
     world.policy = Policy::of_profiles([(profile, set)]).with_pools(Pools { nets: Vec::new(), own });
-    for (from, passes) in [(SERVER, true), ("10.8.0.1", true), ("10.2.0.9", false), (ELSEWHERE, true)] {
+    for (from, passes) in [(SERVER, true), ("10.8.0.1", true), ("10.2.0.9", false), (ELSEWHERE, false)] {
         assert_eq!(world.passes(&udp(from, 1, ALICE, 2)), passes, "{from}");
     }
+    assert!(world.passes(&udp(ALICE, 2, ELSEWHERE, 1)) && world.passes(&udp(ELSEWHERE, 1, ALICE, 2)));
     assert!(!world.passes(&tcp("10.2.0.9", 1, ALICE, 2, SYN | ACK)));
     assert!(!world.passes(&tcp(ELSEWHERE, 1, ALICE, 2, SYN)), "it may answer, and not ask");
     assert!(world.passes(&icmp("10.2.0.9", ALICE, 3)), "routers report errors");
@@ -107,7 +116,7 @@ fn a_decision_names_its_ground() {
     let (staff, guests) = (world.alice.profile(), world.bob.profile());
     let ground = |to: &str, destination: Destination<'_>| {
         let packet = udp(ALICE, 1, to, 2);
-        world.policy.explain(&world.alice, destination, &Packet::parse(&packet).unwrap()).ground
+        world.policy.decide(&world.alice, destination, &Packet::parse(&packet).unwrap(), &|_| false).ground
     };
     assert_eq!(ground(SERVER, Destination::Campus), Ground::Rule(staff, 1));
     assert_eq!(ground("10.1.0.8", Destination::Campus), Ground::Networks(staff));
@@ -122,19 +131,30 @@ proptest! {
         of_alice in prop::collection::vec(any_rule(), 0..4),
         of_bob in prop::collection::vec(any_rule(), 0..4),
         client_to_client: [bool; 2],
-        pair in prop::sample::select(vec![(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]),
-        ports in prop::sample::select(vec![(5000_u16, 22_u16), (22, 5000), (80, 90), (90, 80), (1, 2)]),
-        flags in prop::sample::select(vec![SYN, ACK, SYN | ACK]),
+        packets in prop::collection::vec(sent(), 1..30),
     ) {
         let parties: [model::Party; 3] =
             [(ALICE, Some(("alice", &["staff", "lab"]))), (BOB, Some(("bob", &["guests"]))), (SERVER, None)];
-        let (from, to) = (parties[pair.0], parties[pair.1]);
         let rules = [&of_alice[..], &of_bob[..]];
         let world = world(client_to_client, rules);
-        // Every client at an end of the packet has a profile, and all of these have to allow it.
-        let expected = [pair.0, pair.1].into_iter().filter(|party| *party < 2).all(|party| {
-            model::passes(rules[party], client_to_client[party], from, to, ports, flags)
-        });
-        prop_assert_eq!(world.passes(&tcp(from.0, ports.0, to.0, ports.1, flags)), expected);
+        let mut opened = [Vec::new(), Vec::new()];
+        for (pair, protocol, ports, flags) in packets {
+            let (from, to) = (parties[pair.0], parties[pair.1]);
+            // Every client at an end of the packet has a profile, and all of these have to allow it.
+            let mut after = opened.clone();
+            let verdicts = [pair.0, pair.1].into_iter().filter(|party| *party < 2).map(|party| {
+                let about = (protocol, ports, flags);
+                model::passes(rules[party], client_to_client[party], &mut after[party], (from, to), about)
+            });
+            let expected = verdicts.collect::<Vec<_>>().into_iter().all(|passes| passes);
+            if expected {
+                opened = after;
+            }
+            let packet = match protocol {
+                TCP => tcp(from.0, ports.0, to.0, ports.1, flags),
+                _ => udp(from.0, ports.0, to.0, ports.1),
+            };
+            prop_assert_eq!(world.passes(&packet), expected);
+        }
     }
 }

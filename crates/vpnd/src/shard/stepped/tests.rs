@@ -112,6 +112,7 @@ fn bad_input_from_the_tun_device_is_counted_once_and_never_sent() {
         addresses: vec!["10.86.0.2/32".parse().unwrap()],
         principal: Principal::default(),
         limits: None,
+        flows: Arc::default(),
     }));
     let plain = VirtioHeader::default();
     let cases = [
@@ -155,6 +156,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
             addresses: Vec::new(),
             principal: Principal::default(),
             limits: None,
+            flows: Arc::default(),
         }));
         stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     }
@@ -175,6 +177,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
         addresses: Vec::new(),
         principal: Principal::default(),
         limits: None,
+        flows: Arc::default(),
     }));
     stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     stepped.shard.report_events(&events);

@@ -158,6 +158,7 @@ pub(super) fn host(role: Role, luck: &[u8]) -> Host {
         addresses,
         principal: Principal::default(),
         limits: None,
+        flows: Arc::default(),
     }));
     install(&mut host, gateway);
     host
