@@ -22,6 +22,7 @@ pub(crate) use read::{busy_poll, device_offload, is_interface_name, suites};
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -354,6 +355,8 @@ pub struct Limits {
     pub max_sessions: usize,
     /// Live sessions of one user.
     pub max_sessions_per_user: usize,
+    /// Connections of each inner address in the kernel's table; `None` is without a limit.
+    pub max_connections_per_address: Option<NonZeroU32>,
     /// Connections that have not authenticated yet.
     pub max_handshakes: usize,
     /// New connections each second from one IPv4 address or IPv6 /64.

@@ -17,6 +17,7 @@ pub mod lock;
 mod netfilter;
 pub mod netlink;
 pub mod nft;
+pub mod nft_listing;
 pub mod process;
 pub mod sandbox;
 pub mod seccomp;

@@ -245,6 +245,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         services: Services::Dns(vec!["10.8.0.1".parse().unwrap()]),
         transit_v4: Transit::Dropped { except: vec!["lan0".to_owned()] },
         transit_v6: Transit::Untouched,
+        connections: None,
     }));
     changes.push(Change::Guard(GuardRules {
         tunnel: TUNNEL.to_owned(),

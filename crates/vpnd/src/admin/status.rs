@@ -54,6 +54,9 @@ pub struct Status {
     /// The audit file; `None` if nothing is to be recorded, or the auth process gave no answer.
     #[serde(default)]
     pub audit: Option<Audit>,
+    /// The gateway's firewall table; `None` with `mode = "none"`, or from versions without this field.
+    #[serde(default)]
+    pub firewall: Option<Firewall>,
     /// Present if nobody is let in.
     #[serde(default)]
     pub drain: Option<Drain>,
@@ -95,6 +98,23 @@ pub struct Drain {
 pub struct Audit {
     /// Why nothing is recorded now.
     pub failure: Option<String>,
+}
+
+/// A gateway's firewall table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
+pub struct Firewall {
+    /// Its name in nftables, of the family `inet`.
+    #[n(0)]
+    pub table: String,
+    /// A digest of its rules; `None` while it is not in force, or can't be read.
+    #[n(1)]
+    pub rules: Option<String>,
+    /// How often it was put back after another program had removed or changed it.
+    #[n(2)]
+    pub renewals: u64,
+    /// Packets that would have begun more connections than a client may have.
+    #[n(3)]
+    pub over_limit: u64,
 }
 
 /// A pool of inner addresses.

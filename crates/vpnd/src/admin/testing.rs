@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::Handler;
 use super::status::{
-    Accounting, Audit, Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Suite,
-    Tun, Udp,
+    Accounting, Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Status, Steering,
+    Suite, Tun, Udp,
 };
 use crate::sys::sandbox::{Landlock, Protections};
 
@@ -116,6 +116,12 @@ pub(crate) fn status() -> Status {
             polling: count(&[("expired", 0), ("found", 9), ("time_ms", 12), ("yielded", 0)]),
         },
         audit: Some(Audit { failure: None }),
+        firewall: Some(Firewall {
+            table: "vpnd_vpnd0".to_owned(),
+            rules: Some("0123456789abcdef".to_owned()),
+            renewals: 2,
+            over_limit: 30,
+        }),
         drain: None,
         pools: vec![
             Pool { pool: "10.86.0.0/16".to_owned(), taken: 2, total: 65_533 },

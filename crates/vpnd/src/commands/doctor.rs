@@ -116,6 +116,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
     findings.push(machine::port(&config, running.status.as_deref()));
     findings.extend(machine::mtu(&config));
     findings.extend(machine::forwarding(&config, running.status.is_some()));
+    findings.extend(firewall::connections(&config));
     findings.extend(nat::blocks(&config));
     findings.extend(machine::disks(&config));
     findings.push(machine::memory(&config));
@@ -124,6 +125,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
     // The store's process has a runtime of its own by now, which can't be inside of another.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
+        findings.extend(firewall::own(running.status.as_deref()).await);
         findings.extend(firewall::chains(&config).await);
         findings.extend(names::gateway_names(&config).await);
         findings.extend(names::name_servers(&config).await);

@@ -5,6 +5,7 @@
 //! This module looks at nothing but the text.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -275,6 +276,12 @@ fn limits(s: &mut Section<'_>, p: &mut Problems) -> Limits {
     Limits {
         max_sessions: s.number(p, "max_sessions", 1..=1_000_000, 4096) as usize,
         max_sessions_per_user: sessions_per_user(s, p, 8),
+        max_connections_per_address: NonZeroU32::new(s.number(
+            p,
+            "max_connections_per_address",
+            0..=1_000_000,
+            4096,
+        ) as u32),
         max_handshakes: s.number(p, "max_handshakes", 1..=65_536, 256) as usize,
         handshakes_per_address_s: s.number(p, "handshakes_per_address_s", 1..=100_000, 500) as u32,
         password_workers: s.number(p, "password_workers", 0..=64, 0) as usize,

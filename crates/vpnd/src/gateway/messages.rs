@@ -24,6 +24,7 @@ use std::path::Path;
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 
+use crate::admin::status::Firewall;
 use crate::config::{Invalid, ServerConfig};
 use crate::gateway::signing::KeyDescription;
 use crate::privsep::messages::{Common, Devices, SecretBytes};
@@ -139,6 +140,9 @@ pub(crate) struct WorkerLaunch {
     /// Whether the parent takes [`FromWorker::Released`]; absent from parents of earlier versions.
     #[n(12)]
     pub(crate) releases: Option<bool>,
+    /// Whether the parent takes [`FromWorker::ReportFirewall`]; absent from parents of earlier versions.
+    #[n(13)]
+    pub(crate) reports_firewall: Option<bool>,
 }
 
 /// A worker's second message, by which it gets its devices.
@@ -176,6 +180,9 @@ pub(crate) enum ToWorker {
     /// The answer to [`FromWorker::Released`].
     #[n(10)]
     Forgotten,
+    /// What has become of the firewall: after [`FromWorker::ReportFirewall`], and whenever it is something else.
+    #[n(11)]
+    Firewall(#[n(0)] Firewall),
 }
 
 /// A configuration that was read again.
@@ -209,6 +216,9 @@ pub(crate) enum FromWorker {
     /// [`ToWorker::Forgotten`] once it has, or if it can't at all.
     #[n(8)]
     Released(#[n(0)] Vec<IpAddr>),
+    /// Send [`ToWorker::Firewall`] from now on.
+    #[n(9)]
+    ReportFirewall,
 }
 
 /// Parent → auth process.

@@ -23,6 +23,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::socket_options;
+use crate::admin::status::Firewall;
 use crate::cli::ServerArgs;
 use crate::clock::{now, wall_s};
 use crate::config::local_ports::LocalPorts;
@@ -142,6 +143,8 @@ struct Gateway {
     upgrades: Allowance,
     /// Its requests to forget connections of addresses.
     releases: Releases,
+    /// The state of the firewall that the worker has, if it asked for it.
+    reported: Option<Option<Firewall>>,
     /// Removed at the end.
     _socket_file: SocketFile,
 }
@@ -183,6 +186,7 @@ impl Gateway {
                 rereads: Allowance::new(32, Duration::from_secs(1)),
                 upgrades: Allowance::new(16, Duration::from_secs(10)),
                 releases,
+                reported: None,
                 _socket_file: socket_file,
             }),
             Err(error) => {
@@ -222,7 +226,11 @@ impl Gateway {
                         break Err(error);
                     }
                 }
-                () = self.machine.disturbed() => self.machine.put_back().await,
+                () = self.machine.disturbed() => {
+                    if let Err(error) = self.put_back().await {
+                        break Err(error);
+                    }
+                }
                 event = self.orders.event() => {
                     if let Err(error) = self.handle_order(event).await {
                         break Err(error);
@@ -255,6 +263,10 @@ impl Gateway {
             FromWorker::ReadConfiguration => self.reconfigure_for_worker().await,
             FromWorker::Upgrade => self.upgrade_for_worker().await,
             FromWorker::Released(addresses) => self.releases.begin(addresses),
+            FromWorker::ReportFirewall => {
+                self.reported = Some(None);
+                self.report_firewall().await
+            }
             FromWorker::Failed(why) => Err(ChildError::Failed(why)),
             // Only within an upgrade.
             FromWorker::HandedOver | FromWorker::HandoverFailed(_) => {
@@ -414,6 +426,7 @@ fn worker_launch(
         parent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         client_crl: client_crl.map(|list| list.file().into()),
         releases: Some(true),
+        reports_firewall: Some(true),
     })
 }
 

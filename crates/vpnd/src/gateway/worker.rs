@@ -26,8 +26,8 @@ mod settings;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -185,6 +185,7 @@ impl Prepared {
         StaticInfo {
             pid: self.launch.pid,
             parent_version: self.launch.parent_version.clone(),
+            reports_firewall: self.launch.reports_firewall == Some(true),
             started: now(),
             listen,
             shards: devices.shards as usize,
@@ -228,10 +229,9 @@ struct HandoverState {
 impl RunningWorker {
     async fn start(prepared: Prepared, initial: InitialState, channel: &Channel) -> anyhow::Result<Self> {
         let InitialState { devices, descriptors, predecessor } = initial;
-        let config = &prepared.config;
+        let (config, releases) = (&prepared.config, Releases::by_parent(prepared.launch.releases));
         let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
-        let releases = Releases::by_parent(prepared.launch.releases);
         let mut registry = Registry::new(auth.clone(), config)?.releasing(releases.clone());
         let access = registry.access();
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
@@ -272,6 +272,7 @@ impl RunningWorker {
             certificate: prepared.certificate,
             before,
             set_up: SetUp::of(config),
+            firewall: Mutex::default(),
         });
         let reporting = accounting::report_traffic(core.clone(), auth.clone(), &config.sources);
         let revoking = carry_out_revocations(core.clone(), auth, revocations.clone());
@@ -279,8 +280,8 @@ impl RunningWorker {
         // Before requests of administrators: the parent expects this message first.
         channel.send(&common::Ready::Ready, &[]).await?;
         let admin = tokio::spawn(prepared.admin.serve(Arc::clone(&administration), Arc::clone(&admin_over)));
-        let descriptors = handles;
-        let handover = HandoverState { devices, descriptors, revocations, paused, admin, admin_over };
+        let handover =
+            HandoverState { devices, descriptors: handles, revocations, paused, admin, admin_over };
         let serve = |metrics: Metrics| tokio::spawn(metrics.serve(Arc::clone(&administration)));
         background.extend(prepared.metrics.map(serve).into_iter().chain(reporting.map(tokio::spawn)));
         background.push(tokio::spawn(releases.run(Arc::clone(&administration))));
@@ -301,6 +302,9 @@ impl RunningWorker {
 
     /// Works until the parent ends it or is gone.
     async fn serve(mut self, channel: Channel) -> anyhow::Result<()> {
+        if self.administration.static_info.reports_firewall {
+            self.administration.parent.send(FromWorker::ReportFirewall).await?;
+        }
         // Not cancelled half-way in a message: it runs by itself.
         let (sender, mut inbox) = mpsc::channel(1);
         tokio::spawn(async move {
@@ -324,6 +328,7 @@ impl RunningWorker {
                         (ToWorker::Revoked(file), None) => {
                             self.clients.revoke(file.into(), &self.endpoint, &self.keys, &self.core).await?;
                         }
+                        (ToWorker::Firewall(firewall), None) => self.administration.note_firewall(firewall),
                         (ToWorker::Forgotten, None) => self.administration.parent.released(),
                         (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
                         (ToWorker::QuicForwarder, Some(stream)) => {

@@ -15,13 +15,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::port_blocks::PortBlocks;
 use crate::sys::tool::{NFT, ToolError};
+use port_blocks::{PORT_BLOCKS, port_blocks, public_addresses};
 
+mod connections;
 mod guard;
-mod listing;
+mod port_blocks;
 mod watch;
 
+pub use connections::ConnectionLimit;
 pub use guard::{GuardRules, MarkMatch, Returning};
-pub use listing::Listing;
 pub use watch::TableWatch;
 
 /// Which way packets of clients leave the gateway.
@@ -88,6 +90,9 @@ pub struct GatewayRules {
     /// Other packets of IPv6.
     #[serde(default)]
     pub transit_v6: Transit,
+    /// Connections of clients; `None` is without a limit.
+    #[serde(default)]
+    pub connections: Option<ConnectionLimit>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -127,14 +132,6 @@ impl GatewayRules {
         run(&remove_script(&table_name(&self.tunnel)?)).await
     }
 
-    /// Name of the table.
-    ///
-    /// # Errors
-    /// [`NftError::BadName`].
-    pub fn table(&self) -> Result<String, NftError> {
-        table_name(&self.tunnel)
-    }
-
     /// Whether the table in force records that vpnd has switched on forwarding of IPv4 and of IPv6.
     ///
     /// # Errors
@@ -165,6 +162,9 @@ impl GatewayRules {
     /// The rules as they are to be.
     fn script(&self) -> Result<Script, NftError> {
         let mut script = Script::of_table(&table_name(&self.tunnel)?);
+        if let Some(limit) = self.connections {
+            limit.sets(&mut script);
+        }
         self.arrivals(&mut script);
         self.input(&mut script);
         self.forward(&mut script)?;
@@ -200,16 +200,29 @@ impl GatewayRules {
     }
 
     fn input(&self, script: &mut Script) {
-        let Services::Dns(servers) = &self.services else { return };
+        if self.services == Services::All && self.connections.is_none() {
+            return;
+        }
         let tunnel = &self.tunnel;
         script.line("chain input {");
         script.line("type filter hook input priority filter; policy accept;");
         script.line(&format!("iifname != \"{tunnel}\" accept"));
         script.line("ct state established,related accept");
+        if let Some(limit) = self.connections {
+            limit.rules(tunnel, script);
+        }
+        if let Services::Dns(servers) = &self.services {
+            Self::services(servers, script);
+        }
+        script.line("}");
+    }
+
+    /// What passes of the gateway's own services.
+    fn services(name_servers: &[IpAddr], script: &mut Script) {
         script.line("icmp type echo-request accept");
         script.line("icmpv6 type echo-request accept");
         for version in Version::BOTH {
-            if let Some(servers) = host_set(servers, version) {
+            if let Some(servers) = host_set(name_servers, version) {
                 let keyword = version.keyword();
                 script.line(&format!(
                     "{keyword} daddr {servers} meta l4proto {{ tcp, udp }} th dport 53 accept"
@@ -217,7 +230,6 @@ impl GatewayRules {
             }
         }
         script.line("drop");
-        script.line("}");
     }
 
     fn forward(&self, script: &mut Script) -> Result<(), NftError> {
@@ -284,6 +296,9 @@ impl GatewayRules {
                 ));
             }
         }
+        if let Some(limit) = self.connections {
+            limit.rules(tunnel, script);
+        }
         script.line("}");
         // Nothing passes through these: who forwards since when is known as long as the rules are, whatever becomes of files.
         for chain in switched {
@@ -326,34 +341,6 @@ impl GatewayRules {
     fn set(&self, version: Version) -> Option<String> {
         networks(&self.pools, version)
     }
-}
-
-/// The type of the map of [`port_blocks`].
-const PORT_BLOCKS: &str = "type ipv4_addr : interval ipv4_addr . inet_service;";
-
-/// The block of each inner address.
-fn port_blocks(blocks: &PortBlocks, script: &mut Script) {
-    script.line("map port_blocks {");
-    script.line(PORT_BLOCKS);
-    let elements: Vec<String> = blocks
-        .all()
-        .map(|(inner, block)| format!("{inner} : {} . {}-{}", block.address, block.ports.0, block.ports.1))
-        .collect();
-    script.line(&format!("elements = {{ {} }}", elements.join(", ")));
-    script.line("}");
-}
-
-/// The public address of each inner address, for what has no ports, such as ping.
-fn public_addresses(blocks: &PortBlocks) -> String {
-    let ranges = blocks.addresses.iter().filter_map(|address| {
-        let (first, last) = blocks.clients_of(*address)?;
-        Some(if first == last {
-            format!("{first} : {address}")
-        } else {
-            format!("{first}-{last} : {address}")
-        })
-    });
-    format!("{{ {} }}", ranges.collect::<Vec<_>>().join(", "))
 }
 
 /// The networks of one protocol version as an anonymous set; `None` if there is none.
@@ -412,7 +399,7 @@ fn set<T: ToString>(members: Vec<T>) -> Option<String> {
 }
 
 /// All chains that a table of ours may have.
-const CHAINS: [&str; 8] = [
+pub(super) const CHAINS: [&str; 8] = [
     "arrivals",
     "departures",
     "input",
@@ -467,6 +454,7 @@ impl Script {
         for chain in CHAINS.iter().filter(|chain| !text.contains(&format!("chain {chain} {{"))) {
             let _ = writeln!(script, "add chain inet {table} {chain}\ndelete chain inet {table} {chain}");
         }
+        script += &ConnectionLimit::prepare(table, text);
         script + text
     }
 }
@@ -481,7 +469,10 @@ fn remove_script(table: &str) -> String {
 }
 
 /// The name of a gateway's table: one for each tunnel, so that several daemons don't meet.
-fn table_name(tunnel: &str) -> Result<String, NftError> {
+///
+/// # Errors
+/// [`NftError::BadName`].
+pub fn table_name(tunnel: &str) -> Result<String, NftError> {
     Ok(format!("vpnd_{}", plain(tunnel)?))
 }
 

@@ -97,6 +97,11 @@ impl SysctlChange {
         self.set.key == VALID_MARKS
     }
 
+    /// Whether it switches forwarding on for the whole machine.
+    pub fn is_forwarding(&self) -> bool {
+        [FORWARDING_V4, FORWARDING_V6].contains(&self.set.key.as_str())
+    }
+
     /// Whether it is one of IPv6.
     pub fn is_of_ipv6(&self) -> bool {
         self.set.key.starts_with("net/ipv6/")
@@ -179,6 +184,11 @@ impl Forwarding {
     pub fn v6_except(&self) -> Option<Vec<String>> {
         self.changes.iter().any(|change| change.set.key == FORWARDING_V6).then(Vec::new)
     }
+}
+
+/// Whether the machine forwards IPv4, or IPv6; also if that can't be read.
+pub fn is_forwarding(v4: bool) -> bool {
+    read(if v4 { FORWARDING_V4 } else { FORWARDING_V6 }).map_or(true, |value| value != "0")
 }
 
 /// Forwarding of IPv4 or IPv6 that vpnd is known to have switched on, though not what else that changed.

@@ -5,10 +5,11 @@ use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value as Json;
 
 use crate::gateway::{Gateway, strings};
-use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, UPLINK};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::names::{NAME, PROVIDERS, PUSHED, name_server};
 use crate::process;
 use crate::traffic::ping_until;
@@ -80,7 +81,9 @@ fn nothing_is_wrong_with_a_gateway_that_runs_well() {
         "network.forwarding",
         "names",
         "push.dns",
+        "firewall.own",
         "firewall",
+        "kernel.connections",
     ];
     for check in checks {
         assert!(
@@ -98,11 +101,43 @@ fn forwarding_that_somebody_switches_off_is_noticed() {
     let Some(lab) = Lab::new(0) else { return };
     let (_providers, _pushed, mut gateway) = sound(&lab);
     gateway.start();
+    // It would switch it on again.
+    gateway.process().signal(Signal::STOP);
     lab.gateway.sysctl("net/ipv4/ip_forward", "0");
     let (good, findings) = examine(&gateway);
     let faults = faults(findings);
     assert!(!good && faults.len() == 1, "{faults:#?}");
     assert_eq!((faults[0].check.as_str(), faults[0].verdict.as_str()), ("network.forwarding", "problem"));
+}
+
+#[test]
+fn a_firewall_that_is_gone_or_changed_is_a_problem() {
+    let Some(lab) = Lab::new(0) else { return };
+    let (_providers, _pushed, mut gateway) = sound(&lab);
+    gateway.start();
+    eventually("the worker knows the firewall", Duration::from_secs(60), || {
+        gateway.status()["firewall"]["rules"].is_string().then_some(())
+    });
+    // It would put the table back.
+    gateway.process().signal(Signal::STOP);
+    for (script, found) in [
+        ("insert rule inet vpnd_vpnd0 forward accept\n", "is not as the gateway has applied it"),
+        ("flush ruleset\n", "is missing"),
+    ] {
+        lab.gateway.nft(script);
+        let (good, findings) = examine(&gateway);
+        let faults = faults(findings);
+        assert!(!good && faults.len() == 1, "{faults:#?}");
+        assert_eq!((faults[0].check.as_str(), faults[0].verdict.as_str()), ("firewall.own", "problem"));
+        assert!(faults[0].found.contains(found), "{faults:#?}");
+    }
+    gateway.process().signal(Signal::CONT);
+    eventually("it is put back, which stays a warning", Duration::from_secs(60), || {
+        let faults = faults(examine(&gateway).1);
+        let verdicts: Vec<_> =
+            faults.iter().map(|fault| (fault.check.as_str(), fault.verdict.as_str())).collect();
+        (verdicts == [("firewall.own", "warning")]).then_some(())
+    });
 }
 
 #[test]

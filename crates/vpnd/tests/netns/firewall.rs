@@ -1,8 +1,9 @@
-//! Behaviour: what another program removes or changes of the gateway's firewall is in force again before long, so that the gateway's
-//! machine is no router for strangers and clients go on.
+//! Behaviour: what another program removes or changes of the gateway's firewall, forwarding and routes is in force again before long, so
+//! that the gateway's machine is no router for strangers and clients go on; and no client takes all of the kernel's connections.
 
+use std::collections::HashSet;
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use crate::cleanup::look_at;
 use crate::client::Client;
 use crate::continuity::behind_nat;
-use crate::gateway::{Gateway, must};
-use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::gateway::{Gateway, INNER_V4, INNER_V6, must};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, eventually};
 use crate::namespace::Namespace;
 use crate::process;
 use crate::traffic::ping_until;
@@ -40,7 +41,7 @@ fn table(lab: &Lab, arguments: &[&str]) -> String {
 
 /// Its lines in some order: that of chains depends on which were there before.
 fn lines(lab: &Lab) -> Vec<String> {
-    let mut lines: Vec<String> = table(lab, &["--stateless"]).lines().map(str::to_owned).collect();
+    let mut lines: Vec<String> = table(lab, &["--stateless", "--terse"]).lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
@@ -147,6 +148,9 @@ fn what_another_program_removes_is_back_and_nobody_gets_through() {
     });
     let log = gateway.process().output();
     assert!(log.contains("it is in force again") && log.contains("program=\"nft\""), "{log}");
+    eventually("the status counts it", LIMIT, || {
+        (gateway.status()["firewall"]["renewals"].as_u64()? >= 10).then_some(())
+    });
 }
 
 #[test]
@@ -194,6 +198,9 @@ fn without_its_table_a_gateway_forwards_nothing() {
     writeln!(commands, "delete table {TABLE}; add table {TABLE} {{ flags owner; }}").expect("it reads");
     eventually("forwarding is off", LIMIT, || (settings(&lab.gateway) == ["0", "0"]).then_some(()));
     Stranger::during(&lab, |stranger| assert!(stranger.is_kept_out()));
+    // Longer than the gateway takes to look at settings.
+    thread::sleep(6 * SECOND);
+    assert_eq!(settings(&lab.gateway), ["0", "0"]);
     eventually("it is logged", LIMIT, || {
         let log = gateway.process().output();
         log.contains("can't be put back: forwarding, which vpnd had switched on, is off").then_some(())
@@ -230,4 +237,135 @@ fn a_gateway_without_a_firewall_leaves_tables_alone() {
     must(gateway.ask(&["reload"]));
     assert_eq!(lines(&lab), Vec::<String>::new());
     assert!(!gateway.process().output().contains("firewall"), "{}", gateway.process().output());
+}
+
+#[test]
+fn forwarding_addresses_and_routes_come_back_and_are_taken_back_in_the_end() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = behind_nat(&lab);
+    let ann = gateway.add_user("ann");
+    let before = (look_at(&lab, &lab.gateway), settings(&lab.gateway));
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
+    for key in FORWARDING {
+        lab.gateway.sysctl(key, "0");
+    }
+    eventually("it is on again", LIMIT, || (settings(&lab.gateway) == ["1", "1"]).then_some(()));
+    for batch in ["addr flush dev vpnd0\n", "link set vpnd0 down\n", "route del unreachable 10.86.0.0/16\n"] {
+        lab.gateway.ip_batch(batch);
+        eventually(batch, LIMIT, || {
+            let addresses = lab.gateway.ip(&["addr", "show", "dev", "vpnd0", "up"]);
+            let routes = lab.gateway.ip(&["route", "show"]);
+            (addresses.contains(INNER_V4)
+                && addresses.contains(INNER_V6)
+                && routes.contains("10.86.0.0/16 dev vpnd0")
+                && routes.contains("unreachable 10.86.0.0/16"))
+            .then_some(())
+        });
+        for to in [CAMPUS_V4.into(), CAMPUS_V6.into()] {
+            ping_until(one.namespace(), to, LIMIT);
+        }
+    }
+    let log = gateway.process().output();
+    for change in
+        ["kernel setting net/ipv4/ip_forward", "address 10.86.0.1/16 on vpnd0", "route to 10.86.0.0/16"]
+    {
+        assert!(log.contains(&format!("another program has removed or changed this: {change}")), "{log}");
+    }
+    drop(one);
+    gateway.terminate();
+    gateway.tear_down();
+    assert_eq!((look_at(&lab, &lab.gateway), settings(&lab.gateway)), before);
+}
+
+/// The machine's own forwarding is for everybody, and vpnd's rules let it be.
+#[test]
+fn forwarding_that_was_not_vpnds_stays_off() {
+    let Some(lab) = Lab::new(0) else { return };
+    lab.gateway.sysctl(FORWARDING[0], "1");
+    let mut gateway = behind_nat(&lab);
+    gateway.start();
+    lab.gateway.sysctl(FORWARDING[0], "0");
+    eventually("it is logged", LIMIT, || {
+        gateway.process().output().contains("has switched forwarding of IPv4 off").then_some(())
+    });
+    assert_eq!(settings(&lab.gateway), ["0", "1"]);
+}
+
+/// So many flows of a client to a host, each with a packet.
+fn flows(client: &Client<'_>, count: usize, to: SocketAddr) -> Vec<UdpSocket> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    client.namespace().within(|| {
+        let mut flows = Vec::new();
+        for _ in 0..count {
+            let flow = UdpSocket::bind((any, 0)).expect("a socket");
+            flow.send_to(b"hello", to).expect("there is a route");
+            flows.push(flow);
+        }
+        flows
+    })
+}
+
+/// Waits until a packet of each of these sources, and no more, has come; returns how many sources that were.
+fn sources(receiver: &UdpSocket, least: usize) -> usize {
+    let mut seen = HashSet::new();
+    receiver.set_read_timeout(Some(SECOND)).expect("a socket");
+    eventually("packets arrive", LIMIT, || {
+        while let Ok((_, from)) = receiver.recv_from(&mut [0; 16]) {
+            seen.insert(from);
+        }
+        (seen.len() >= least).then_some(())
+    });
+    seen.len()
+}
+
+#[test]
+fn a_client_gets_no_more_connections_than_it_may_have_and_others_get_theirs() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = behind_nat(&lab);
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    gateway.configure("limits.max_connections_per_address", 1_000);
+    gateway.start();
+    let (one, two) = (Client::connect(&lab, 1, &ann), Client::connect(&lab, 2, &bob));
+    for (campus, port) in [(IpAddr::from(CAMPUS_V4), 7_002), (CAMPUS_V6.into(), 7_003)] {
+        ping_until(one.namespace(), campus, LIMIT);
+        let receiver = lab.campus.within(|| UdpSocket::bind((campus, port))).expect("its address");
+        let to = receiver.local_addr().expect("it is bound");
+        let _few = flows(&one, 20, to);
+        assert_eq!(sources(&receiver, 20), 20);
+        gateway.configure("limits.max_connections_per_address", 100);
+        must(gateway.ask(&["reload"]));
+        let many = flows(&one, 300, to);
+        let admitted = sources(&receiver, 1);
+        assert!((90..=100).contains(&admitted), "{admitted} connections");
+        // Those that are there go on, however many packets they have; and nobody else notices.
+        for _ in 0..10 {
+            many[0].send_to(b"more", to).expect("there is a route");
+        }
+        assert_eq!(sources(&receiver, 1), 1);
+        let _others = flows(&two, 50, to);
+        assert_eq!(sources(&receiver, 50), 50);
+        gateway.configure("limits.max_connections_per_address", 1_000);
+        must(gateway.ask(&["reload"]));
+    }
+    eventually("drops are counted", LIMIT, || {
+        (gateway.status()["firewall"]["over_limit"].as_u64()? >= 400).then_some(())
+    });
+}
+
+#[test]
+fn connections_to_the_gateway_itself_count_too() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = behind_nat(&lab);
+    gateway.configure("limits.max_connections_per_address", 100);
+    gateway.configure("policy.client_to_gateway", true);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
+    let receiver = lab.gateway.within(|| UdpSocket::bind((INNER_V4, 7_004))).expect("its address");
+    let _many = flows(&one, 300, receiver.local_addr().expect("it is bound"));
+    let admitted = sources(&receiver, 1);
+    assert!((90..=100).contains(&admitted), "{admitted} connections");
 }

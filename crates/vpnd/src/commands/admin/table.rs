@@ -11,7 +11,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use crate::admin::status::{
-    Accounting, Counters, Drain, Offloads, Pool, Process, Session, Source, Status, Steering, Tun,
+    Accounting, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Status, Steering, Tun,
 };
 use crate::sys::sandbox::{Landlock, Protections};
 
@@ -77,6 +77,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     ];
     lines.extend(status.certificate_left_s.map(certificate));
     lines.extend(status.processes.iter().map(process));
+    lines.extend(status.firewall.as_ref().and_then(firewall));
     lines.extend(status.drain.map(drain));
     lines.extend(status.audit.as_ref().and_then(|audit| audit.failure.as_deref()).map(not_recorded));
     lines.extend(status.pools.iter().map(pool));
@@ -115,6 +116,21 @@ fn certificate(left_s: u64) -> String {
         0 => "certificate: EXPIRED, so no client can connect; see 'vpnd renew --help'".to_owned(),
         left_s => format!("certificate: good for {}", age(left_s)),
     }
+}
+
+/// What has happened to the firewall table, if anything has.
+fn firewall(Firewall { table, rules, renewals, over_limit }: &Firewall) -> Option<String> {
+    let mut parts = Vec::new();
+    if rules.is_none() {
+        parts.push("NOT KNOWN TO BE IN FORCE, see the log".to_owned());
+    }
+    if *renewals > 0 {
+        parts.push(format!("put back {renewals} times after another program had removed or changed it"));
+    }
+    if *over_limit > 0 {
+        parts.push(format!("{over_limit} packets over max_connections_per_address dropped"));
+    }
+    (!parts.is_empty()).then(|| format!("firewall inet {table}: {}", parts.join("; ")))
 }
 
 /// The state of a drain.
@@ -412,6 +428,7 @@ suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 2 sessions, 1 connected, received 1.5 GiB, sent 2.0 KiB
 certificate: good for 21d 23h
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
+firewall inet vpnd_vpnd0: put back 2 times after another program had removed or changed it; 30 packets over max_connections_per_address dropped
 pool 10.86.0.0/16: 2 of 65533 addresses taken
 pool fd00::/64: 1 of 1048576 addresses taken
 source campus: NO ANSWER for 1m 15s, answered 12, failed 3; NO LONGER SHOWS 12 USERS with sessions, which go on: see 'vpnd doctor'

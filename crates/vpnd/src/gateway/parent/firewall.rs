@@ -10,13 +10,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
+use super::Gateway;
+use crate::admin::status;
 use crate::clock::now;
+use crate::gateway::messages::ToWorker;
 use crate::journal::{ChangeId, Journal, JournalError};
 use crate::log_limit::LogLimit;
 use crate::privsep::allowance::Allowance;
+use crate::privsep::spawn::ChildError;
 use crate::sys::change::Change;
 use crate::sys::netlink::Netlink;
-use crate::sys::nft::{GatewayRules, Listing, NftError, TableWatch};
+use crate::sys::nft::{GatewayRules, NftError, TableWatch, table_name};
+use crate::sys::nft_listing::Listing;
 use crate::sys::sysctl::SysctlChange;
 
 /// Applications before another program's changes win.
@@ -39,9 +44,13 @@ pub(super) struct Firewall {
     pending: Option<Option<String>>,
     not_before: Instant,
     renewals: u64,
+    /// Packets over the limit of connections, and how many of them the rules in force have counted.
+    over_limit: u64,
+    counted: u64,
     failures: u32,
     recent: Allowance,
     fights: LogLimit,
+    full: LogLimit,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +74,7 @@ impl Firewall {
         earlier: Option<ChangeId>,
         rules: GatewayRules,
     ) -> anyhow::Result<Self> {
-        let table = rules.table()?;
+        let table = table_name(&rules.tunnel)?;
         // Before the table is read: no change passes unseen.
         let watch = TableWatch::open(&table);
         let change = Change::Firewall(rules.clone());
@@ -85,9 +94,12 @@ impl Firewall {
             pending: None,
             not_before: Instant::now(),
             renewals: 0,
+            over_limit: 0,
+            counted: 0,
             failures: 0,
             recent: Allowance::new(5, Duration::from_secs(12)),
             fights: LogLimit::new(1, Duration::from_secs(60)),
+            full: LogLimit::new(1, Duration::from_secs(60)),
         };
         match watch {
             Ok(watch) => firewall.watch = Some(watch),
@@ -111,6 +123,8 @@ impl Firewall {
         netlink: &Netlink,
         rules: GatewayRules,
     ) -> Result<(), JournalError> {
+        // For its counts alone.
+        let _ = self.look().await;
         journal.replace(netlink, self.id, Change::Firewall(rules.clone())).await?;
         if self.rules != rules {
             (self.rules, self.applied) = (rules, None);
@@ -121,6 +135,20 @@ impl Firewall {
 
     pub(super) fn rules(&self) -> &GatewayRules {
         &self.rules
+    }
+
+    /// Whether packets pass without the table, because it can't be put back.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failures > 0
+    }
+
+    pub(super) fn report(&self) -> status::Firewall {
+        status::Firewall {
+            table: self.table.clone(),
+            rules: self.applied.as_ref().map(Listing::digest),
+            renewals: self.renewals,
+            over_limit: self.over_limit,
+        }
     }
 
     /// Waits until the table may be other than it was applied. Safe to cancel.
@@ -139,15 +167,14 @@ impl Firewall {
         sleep_until(self.not_before).await;
     }
 
-    /// Looks at the table, and puts it back if it is other than it was applied. Returns whether that was necessary.
-    pub(super) async fn check(&mut self, journal: &Journal, netlink: &Netlink) -> bool {
+    /// Looks at the table, and puts it back if it is other than it was applied.
+    pub(super) async fn check(&mut self, journal: &Journal, netlink: &Netlink) {
         let reported = self.pending.take();
-        match Listing::read(&self.table).await {
-            Ok(Some(found)) if self.applied.as_ref() == Some(&found) => return false,
+        match self.look().await {
+            Ok(Some(found)) if self.applied.as_ref() == Some(&found) => return,
             // Nothing has changed it, but for the program that reads it.
             Err(error) if reported.is_none() && self.failures == 0 => {
-                tracing::warn!(%error, "the firewall table can't be looked at");
-                return false;
+                return tracing::warn!(%error, "the firewall table can't be looked at");
             }
             Ok(_) | Err(_) => {}
         }
@@ -156,7 +183,32 @@ impl Firewall {
             Ok(()) => self.renewed(journal, reported.flatten().as_deref()),
             Err(error) => self.failed(journal, &error),
         }
-        true
+    }
+
+    /// Reads the table, and what its rules have counted.
+    async fn look(&mut self) -> Result<Option<Listing>, NftError> {
+        let found = Listing::read(&self.table).await?;
+        if let Some(found) = &found {
+            self.count(found);
+        }
+        Ok(found)
+    }
+
+    /// Adds what the rules have dropped since the last look; rules that are applied count from 0.
+    fn count(&mut self, found: &Listing) {
+        let more = found.dropped().checked_sub(self.counted).unwrap_or_else(|| found.dropped());
+        (self.counted, self.over_limit) = (found.dropped(), self.over_limit.saturating_add(more));
+        if let Some(limit) = self.rules.connections
+            && more > 0
+            && self.full.admits()
+        {
+            tracing::warn!(
+                packets = more,
+                "clients have more connections than max_connections_per_address in [limits] ({}), and get no more; \
+                 'conntrack -L' lists them by address",
+                limit.per_address
+            );
+        }
     }
 
     /// Reads the rules back that were just applied.
@@ -186,6 +238,7 @@ impl Firewall {
         for application in 1.. {
             let found = Listing::read(&self.table).await?;
             if found.as_ref().is_some_and(|found| !found.has_other_chains()) && found == last {
+                self.counted = 0;
                 self.applied = found;
                 return Ok(());
             }
@@ -249,6 +302,26 @@ impl Firewall {
             "this machine forwarded before vpnd did and goes on without these rules"
         };
         tracing::error!(%error, "the gateway's firewall table is removed or changed and can't be put back: {state}");
+    }
+}
+
+impl Gateway {
+    /// Puts back what another program has changed of the machine.
+    pub(super) async fn put_back(&mut self) -> Result<(), ChildError> {
+        self.machine.put_back().await;
+        self.report_firewall().await
+    }
+
+    /// Sends the worker the state of the firewall, if it asked for that and the state is another.
+    pub(super) async fn report_firewall(&mut self) -> Result<(), ChildError> {
+        let Some(firewall) = self.machine.firewall() else { return Ok(()) };
+        match &mut self.reported {
+            Some(reported) if reported.as_ref() != Some(&firewall) => {
+                *reported = Some(firewall.clone());
+                self.worker.send(&ToWorker::Firewall(firewall), &[]).await
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -12,13 +12,15 @@ use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use tokio::time::Instant;
 
-use super::firewall::Firewall;
+use super::firewall::Firewall as OwnFirewall;
+use crate::admin::status::Firewall;
 use crate::config::{NatMode, ServerConfig};
 use crate::journal::{self, ChangeId, Journal, JournalDirectory, JournalError, RecoveryOutcome};
+use crate::log_limit::LogLimit;
 use crate::sys::change::{Change, LAST_RESORT_METRIC};
 use crate::sys::conntrack;
 use crate::sys::netlink::{AddressSpec, MAIN_TABLE, Netlink, RouteSpec, RouteTarget};
-use crate::sys::nft::{GatewayRules, Outgoing, Services, Transit};
+use crate::sys::nft::{ConnectionLimit, GatewayRules, Outgoing, Services, Transit};
 use crate::sys::sysctl::{self, Forwarding, SysctlChange};
 use crate::sys::tun::Tun;
 
@@ -32,11 +34,13 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Machine {
     netlink: Netlink,
     journal: Journal,
-    firewall: Option<Firewall>,
+    firewall: Option<OwnFirewall>,
     /// Whether an earlier gateway has left something in force.
     is_successor: bool,
     /// When it is looked at although no change was reported.
     next_look: Instant,
+    /// Limits the lines about what other programs have changed.
+    losses: LogLimit,
 }
 
 impl Machine {
@@ -57,7 +61,14 @@ impl Machine {
         }
         let journal = Journal::create_kept(&directory, &keeper(config))?;
         let is_successor = !journal.in_force().is_empty();
-        Ok(Self { netlink, journal, firewall: None, is_successor, next_look: Instant::now() + LOOK_INTERVAL })
+        Ok(Self {
+            netlink,
+            journal,
+            firewall: None,
+            is_successor,
+            next_look: Instant::now() + LOOK_INTERVAL,
+            losses: LogLimit::new(10, Duration::from_secs(60)),
+        })
     }
 
     /// Gives the device its addresses and lets packets through to the campus, as configured.
@@ -99,7 +110,7 @@ impl Machine {
             Some((id, before)) => (Some(id), before.blocks),
             None => (None, None),
         };
-        let firewall = Firewall::apply(&mut self.journal, &self.netlink, earlier, rules).await?;
+        let firewall = OwnFirewall::apply(&mut self.journal, &self.netlink, earlier, rules).await?;
         if blocks != firewall.rules().blocks {
             end_flows(firewall.rules());
         }
@@ -130,6 +141,7 @@ impl Machine {
             inbound: !now.masquerade && config.policy.campus_to_client,
             campus: config.profiles.routes(),
             services: services(config),
+            connections: connections(config),
             ..now.clone()
         };
         Ok(firewall.replace(&mut self.journal, &self.netlink, rules).await?)
@@ -151,9 +163,66 @@ impl Machine {
 
     /// Puts back what another program has changed.
     pub(super) async fn put_back(&mut self) {
-        self.next_look = Instant::now() + LOOK_INTERVAL;
+        let is_due = Instant::now() >= self.next_look;
         if let Some(firewall) = &mut self.firewall {
             firewall.check(&self.journal, &self.netlink).await;
+        }
+        if is_due {
+            self.put_back_unreported().await;
+            self.next_look = Instant::now() + LOOK_INTERVAL;
+        }
+    }
+
+    /// The state of the firewall; `None` if it is not this gateway's.
+    pub(super) fn firewall(&self) -> Option<Firewall> {
+        self.firewall.as_ref().map(OwnFirewall::report)
+    }
+
+    /// Puts back forwarding, addresses and routes, of whose changes nothing is reported here.
+    async fn put_back_unreported(&mut self) {
+        let is_open = self.firewall.as_ref().is_some_and(OwnFirewall::is_failing);
+        for (_, change) in self.journal.in_force() {
+            let is_wanted = match &change {
+                Change::Sysctl(setting) => setting.is_forwarding() && !setting.is_in_force() && !is_open,
+                Change::Address(_) | Change::Route(_) => true,
+                // An interface that is up stays so.
+                Change::LinkUp { .. } => {
+                    let _ = change.apply(&self.netlink).await;
+                    false
+                }
+                _ => false,
+            };
+            if !is_wanted {
+                continue;
+            }
+            match change.apply(&self.netlink).await {
+                Ok(()) if self.losses.admits() => {
+                    tracing::warn!(
+                        "another program has removed or changed this: {change}; it is in force again"
+                    );
+                }
+                Err(error) if !error.is_already_there() && self.losses.admits() => {
+                    tracing::error!(%error, "another program has removed or changed this, and it can't be put back: {change}");
+                }
+                Ok(()) | Err(_) => {}
+            }
+        }
+        self.look_at_forwarding();
+    }
+
+    /// What forwarded before vpnd did is not vpnd's to switch on: the rules let others' packets pass.
+    fn look_at_forwarding(&self) {
+        let Some(firewall) = &self.firewall else { return };
+        let rules = firewall.rules();
+        for (v4, transit) in [(true, &rules.transit_v4), (false, &rules.transit_v6)] {
+            let pool = rules.pools.iter().any(|pool| pool.addr().is_ipv4() == v4);
+            if pool && *transit == Transit::Untouched && !sysctl::is_forwarding(v4) && self.losses.admits() {
+                tracing::error!(
+                    "another program has switched forwarding of {} off, so clients don't reach the campus: a restart of vpnd \
+                     switches it on again, for its clients alone",
+                    if v4 { "IPv4" } else { "IPv6" }
+                );
+            }
         }
     }
 
@@ -310,7 +379,16 @@ fn rules(config: &ServerConfig, interface: &str, forwarding: &Forwarding) -> Gat
         services: services(config),
         transit_v4: transit(forwarding.v4_except()),
         transit_v6: transit(forwarding.v6_except()),
+        connections: connections(config),
     }
+}
+
+fn connections(config: &ServerConfig) -> Option<ConnectionLimit> {
+    let per_address = config.limits.max_connections_per_address?.get();
+    // A session that has just ended has connections for a moment more.
+    let addresses =
+        u32::try_from(config.limits.max_sessions).unwrap_or(u32::MAX).saturating_mul(2).max(1_024);
+    Some(ConnectionLimit { per_address, addresses })
 }
 
 fn services(config: &ServerConfig) -> Services {

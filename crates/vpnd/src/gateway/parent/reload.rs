@@ -50,6 +50,7 @@ impl Gateway {
                     Ok(()) => {
                         // Before the worker: a login by new profiles is nothing to a policy that does not know them yet.
                         self.configure_auth(&configuration).await?;
+                        self.report_firewall().await?;
                         ReloadedConfiguration::Good(configuration)
                     }
                     Err(error) => ReloadedConfiguration::Bad(crate::format_chain(&error)),

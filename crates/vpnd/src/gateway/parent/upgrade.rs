@@ -67,7 +67,7 @@ impl Gateway {
         }
         let Next { config, auth, worker, idp, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
-        self.certificate_in_use = certificate_in_use;
+        (self.certificate_in_use, self.reported) = (certificate_in_use, None);
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
         let old_idp = std::mem::replace(&mut self.idp, idp);
         if let Err(error) = self.machine.reconfigure(&config).await {
@@ -136,6 +136,7 @@ impl Gateway {
                 FromWorker::ReadConfiguration => self.reconfigure_for_worker().await?,
                 // Confirmed after the hand-over, to the successor if that is the worker by then: it asks for all of them again.
                 FromWorker::Released(addresses) => self.releases.begin(addresses)?,
+                FromWorker::ReportFirewall => self.reported = Some(None),
                 FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
                 FromWorker::Upgrade => return Err(ChildError::Unexpected(ChildRole::Worker)),
             }

@@ -1,7 +1,7 @@
 //! Requests of administrators to a running gateway, answered from the control plane.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -13,7 +13,8 @@ use vpnd_proto::time::Time;
 use super::certificate::WorkerCertificate;
 use super::parent_client::ParentClient;
 use crate::admin::status::{
-    Accounting, Audit, Counters, Drain, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
+    Accounting, Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Steering, Suite,
+    Tun, Udp,
 };
 use crate::admin::{Handler, Status};
 use crate::clock::{now, wall_s};
@@ -38,6 +39,8 @@ pub(super) struct StaticInfo {
     pub(super) pid: u32,
     /// Its version; `None` from versions that do not send it.
     pub(super) parent_version: Option<String>,
+    /// Whether it reports the state of the firewall.
+    pub(super) reports_firewall: bool,
     pub(super) started: Time,
     pub(super) listen: SocketAddr,
     pub(super) shards: usize,
@@ -59,6 +62,8 @@ pub(super) struct Administration {
     /// Counters of the gateway's earlier processes.
     pub(super) before: Counters,
     pub(super) set_up: SetUp,
+    /// As the parent has sent it.
+    pub(super) firewall: Mutex<Option<Firewall>>,
 }
 
 /// Tunnel and translation of addresses as they were set up, which stay so until a restart: device, addresses and firewall are made for them.
@@ -84,6 +89,11 @@ impl SetUp {
 }
 
 impl Administration {
+    /// Takes the state of the firewall.
+    pub(super) fn note_firewall(&self, firewall: Firewall) {
+        *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = Some(firewall);
+    }
+
     /// Network, policy and rate limits of a configuration hold from now on. What has changed, in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
         let mut config = configuration.parse().map_err(|error| error.to_string())?;
@@ -206,6 +216,7 @@ impl Handler for Administration {
             sources: sources.into_iter().map(Source::from).collect(),
             audit: audit
                 .map(|AuditHealth { failure, .. }| Audit { failure: failure.map(|why| why.to_string()) }),
+            firewall: self.firewall.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             drain: snapshot.drain.map(Drain::from),
             counters,
             sessions: snapshot

@@ -24,6 +24,7 @@ fn rules() -> GatewayRules {
         services: Services::Dns(vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()]),
         transit_v4: Transit::Dropped { except: Vec::new() },
         transit_v6: Transit::Dropped { except: Vec::new() },
+        connections: Some(ConnectionLimit { per_address: 1_000, addresses: 2_048 }),
     }
 }
 
@@ -89,6 +90,8 @@ fn every_variant_is_accepted_by_the_kernel() {
             GatewayRules { inbound: true, campus: Vec::new(), ..rules() },
             GatewayRules { transit_v4: Transit::Untouched, own: Vec::new(), ..rules() },
             GatewayRules { services: Services::All, ..rules() },
+            GatewayRules { services: Services::All, connections: None, ..rules() },
+            GatewayRules { connections: Some(ConnectionLimit { per_address: 7, addresses: 9 }), ..rules() },
             GatewayRules { blocks: Some(blocks()), ..rules() },
             GatewayRules { blocks: Some(blocks()), outgoing: lan.clone(), ..rules() },
             GatewayRules { services: Services::Dns(Vec::new()), ..rules() },

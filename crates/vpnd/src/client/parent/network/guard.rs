@@ -10,7 +10,8 @@ use crate::clock::now;
 use crate::journal::{ChangeId, Journal};
 use crate::sys::change::Change;
 use crate::sys::netlink::Netlink;
-use crate::sys::nft::{GuardRules, Listing, MarkMatch, NftError, TableWatch};
+use crate::sys::nft::{GuardRules, MarkMatch, NftError, TableWatch};
+use crate::sys::nft_listing::Listing;
 
 /// Applications at a time before another program's changes win until the next comparison.
 const APPLICATIONS: usize = 4;

@@ -38,6 +38,7 @@ impl Collector for ExportedStatus {
         pools(&mut out, &self.status)?;
         sources(&mut out, &self.status)?;
         audit(&mut out, &self.status)?;
+        firewall(&mut out, &self.status)?;
         if self.by_session { each_session(&mut out, &self.status.sessions) } else { Ok(()) }
     }
 }
@@ -232,6 +233,16 @@ fn audit(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.counter("audit_lost", "Events that are missing in the audit file", lost)
 }
 
+fn firewall(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let Some(firewall) = &status.firewall else { return Ok(()) };
+    let help = "Whether the firewall table is as it was applied";
+    out.gauge("firewall_in_force", help, None, u64::from(firewall.rules.is_some()))?;
+    let help = "Renewals of the firewall table after another program had removed or changed it";
+    out.counter("firewall_renewals", help, firewall.renewals)?;
+    let help = "Packets that would have begun more connections than an inner address may have";
+    out.counter("connections_over_limit", help, firewall.over_limit)
+}
+
 fn each_session(out: &mut Families<'_, '_>, sessions: &[Session]) -> fmt::Result {
     let received = by_session(sessions, "receive", |session| session.rx_bytes);
     let sent = by_session(sessions, "send", |session| session.tx_bytes);
@@ -313,6 +324,9 @@ mod tests {
                 "vpnd_source_failures counter",
                 "vpnd_audit_recording gauge",
                 "vpnd_audit_lost counter",
+                "vpnd_firewall_in_force gauge",
+                "vpnd_firewall_renewals counter",
+                "vpnd_connections_over_limit counter",
                 "vpnd_session_traffic_bytes counter",
                 "vpnd_session_packets counter",
                 "vpnd_session_halved_packets counter",
@@ -363,6 +377,9 @@ mod tests {
             "vpnd_source_failures_total{source=\"campus\"} 3".to_owned(),
             "vpnd_audit_recording 1".to_owned(),
             "vpnd_audit_lost_total 2".to_owned(),
+            "vpnd_firewall_in_force 1".to_owned(),
+            "vpnd_firewall_renewals_total 2".to_owned(),
+            "vpnd_connections_over_limit_total 30".to_owned(),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"receive\"}} 1610612736"),
             format!("vpnd_session_traffic_bytes_total{{{ann},direction=\"send\"}} 2048"),
             format!("vpnd_session_packets_total{{{ann},direction=\"receive\"}} 1200000"),

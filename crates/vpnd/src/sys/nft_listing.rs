@@ -1,11 +1,13 @@
 //! A table as the kernel has it, without what packets change in it: two listings are equal if the rules are.
 //!
+//! It only reads, so it is for every process that may.
+//!
 //! INVARIANT: the order of rules in a chain counts, that of chains does not, since a chain that is made again comes last.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::{CHAINS, NftError};
+use crate::sys::nft::{CHAINS, NftError};
 use crate::sys::tool::{NFT, ToolError};
 
 /// The table of a gateway at one moment.
@@ -13,6 +15,7 @@ use crate::sys::tool::{NFT, ToolError};
 pub struct Listing {
     text: String,
     has_other_chains: bool,
+    dropped: u64,
 }
 
 impl PartialEq for Listing {
@@ -51,7 +54,7 @@ impl Listing {
 
     fn parse(json: &str) -> Result<Self, NftError> {
         let listed: Value = serde_json::from_str(json).map_err(|_| NftError::Listing)?;
-        let (mut entries, mut has_other_chains) = (Vec::new(), false);
+        let (mut entries, mut has_other_chains, mut dropped) = (Vec::new(), false, 0_u64);
         for entry in listed["nftables"].as_array().ok_or(NftError::Listing)? {
             let Some((kind, value)) = entry.as_object().and_then(|entry| entry.iter().next()) else {
                 continue;
@@ -60,7 +63,7 @@ impl Listing {
                 continue;
             }
             let mut value = value.clone();
-            strip(kind, &mut value);
+            dropped = dropped.saturating_add(strip(kind, &mut value));
             let chain = value["chain"].as_str().or_else(|| value["name"].as_str()).unwrap_or_default();
             has_other_chains |= kind == "chain" && !CHAINS.contains(&chain);
             entries.push((format!("{kind} {chain}"), value.to_string()));
@@ -68,12 +71,17 @@ impl Listing {
         // Rules of one chain keep their order.
         entries.sort_by(|(one, _): &(String, String), (other, _)| one.cmp(other));
         let lines: Vec<String> = entries.into_iter().map(|(key, value)| format!("{key} {value}")).collect();
-        Ok(Self { text: lines.join("\n"), has_other_chains })
+        Ok(Self { text: lines.join("\n"), has_other_chains, dropped })
     }
 
     /// Whether there are chains that no table of vpnd has.
     pub fn has_other_chains(&self) -> bool {
         self.has_other_chains
+    }
+
+    /// Packets that rules with a counter have dropped.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
     }
 
     /// A short name of the content.
@@ -82,8 +90,9 @@ impl Listing {
     }
 }
 
-/// Removes handles, counts and what packets have added to sets.
-fn strip(kind: &str, value: &mut Value) {
+/// Removes handles, counts and what packets have added to sets; with the packets that were counted.
+fn strip(kind: &str, value: &mut Value) -> u64 {
+    let mut packets = 0_u64;
     if let Some(fields) = value.as_object_mut() {
         fields.remove("handle");
         if kind == "set" {
@@ -93,10 +102,12 @@ fn strip(kind: &str, value: &mut Value) {
     if let Some(statements) = value["expr"].as_array_mut() {
         for statement in statements {
             if let Some(counter) = statement.get_mut("counter") {
+                packets = packets.saturating_add(counter["packets"].as_u64().unwrap_or_default());
                 *counter = Value::Null;
             }
         }
     }
+    packets
 }
 
 #[cfg(test)]
