@@ -9,7 +9,6 @@ pub(crate) mod order;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustls::client::danger::ServerCertVerifier as _;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::extensions::GeneralName;
@@ -18,6 +17,7 @@ use zeroize::Zeroizing;
 use crate::authority::{Authority, CertificateError};
 use crate::config::Tls;
 use crate::secret_file::{self, Existing, PUBLIC_MODE, WriteError};
+use crate::tls::{self, Trust};
 
 /// A certificate of a gateway, as far as its renewal goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,17 +76,25 @@ pub(crate) fn chain(pem: &[u8]) -> Vec<CertificateDer<'static>> {
 
 /// Whether a client that trusts these authorities alone takes the chain for that of the gateway `name`.
 pub(crate) fn vouches(ca_pem: &[u8], chain: &[CertificateDer<'static>], name: &str, at_s: u64) -> bool {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(CertificateDer::pem_slice_iter(ca_pem).filter_map(Result::ok));
-    let provider = rustls::crypto::aws_lc_rs::default_provider();
-    let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots.into(), provider.into());
-    let (Ok(verifier), Ok(name), Some((leaf, rest))) =
-        (verifier.build(), ServerName::try_from(name), chain.split_first())
-    else {
-        return false;
-    };
+    verify(&Trust::Pinned(ca_pem), chain, name, at_s).is_ok()
+}
+
+/// Verifies the chain as a client with this trust does that connects to the gateway `name`.
+///
+/// # Errors
+/// The client's reason to refuse it.
+pub(crate) fn verify(
+    trust: &Trust<'_>,
+    chain: &[CertificateDer<'static>],
+    name: &str,
+    at_s: u64,
+) -> Result<(), rustls::Error> {
+    let other = |error: &dyn std::fmt::Display| rustls::Error::General(error.to_string());
+    let verifier = tls::verifier(trust).map_err(|error| other(&error))?;
+    let name = ServerName::try_from(name).map_err(|error| other(&error))?;
+    let (leaf, rest) = chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
     let at = UnixTime::since_unix_epoch(Duration::from_secs(at_s));
-    verifier.verify_server_cert(leaf, rest, &name, &[], at).is_ok()
+    verifier.verify_server_cert(leaf, rest, &name, &[], at).map(drop)
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -38,6 +38,7 @@ pub mod revocation_list;
 pub mod secret_file;
 mod secret_place;
 pub mod shard;
+mod source_files;
 mod source_tls;
 pub mod store;
 pub mod suites;

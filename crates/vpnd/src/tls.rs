@@ -11,7 +11,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::revocation_list::RevocationList;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::client::WebPkiServerVerifier;
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::aws_lc_rs;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -28,6 +29,11 @@ pub enum TlsError {
     Pem { what: &'static str, source: rustls_pki_types::pem::Error },
     #[error("{0} holds no certificate")]
     Empty(&'static str),
+    #[error(
+        "the private key is encrypted, and a daemon has nobody to ask for its passphrase: \
+         'openssl pkey -in OLD -out NEW' takes it off; then: chmod 600 NEW"
+    )]
+    Encrypted,
     /// A certificate or key that rustls refuses.
     #[error("{what} can't be used: {source}")]
     Refused { what: &'static str, source: rustls::Error },
@@ -55,9 +61,7 @@ impl Identity {
     /// If either is missing or malformed.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let chain = certificates("the certificate", chain)?;
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|source| TlsError::Pem { what: "the private key", source })?;
-        Ok(Self { chain, key })
+        Ok(Self { chain, key: private_key(key)? })
     }
 
     /// Both as the TLS library uses them.
@@ -106,9 +110,22 @@ impl ResolvesServerCert for Presented {
 /// # Errors
 /// If it is malformed or of a kind that TLS does not know.
 pub fn signing_key(pem: &[u8]) -> Result<Arc<dyn SigningKey>, TlsError> {
-    let what = "the private key";
-    let key = PrivateKeyDer::from_pem_slice(pem).map_err(|source| TlsError::Pem { what, source })?;
-    aws_lc_rs::sign::any_supported_type(&key).map_err(|source| TlsError::Refused { what, source })
+    let key = private_key(pem)?;
+    let refused = |source| TlsError::Refused { what: "the private key", source };
+    aws_lc_rs::sign::any_supported_type(&key).map_err(refused)
+}
+
+/// Reads a private key from PEM.
+///
+/// # Errors
+/// If it is missing, malformed or encrypted.
+pub(crate) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let has = |mark: &[u8]| pem.windows(mark.len()).any(|part| part == mark);
+    // The second is OpenSSL's old form.
+    if has(b"BEGIN ENCRYPTED PRIVATE KEY") || has(b"Proc-Type: 4,ENCRYPTED") {
+        return Err(TlsError::Encrypted);
+    }
+    PrivateKeyDer::from_pem_slice(pem).map_err(|source| TlsError::Pem { what: "the private key", source })
 }
 
 /// The client certificates that a gateway requires.
@@ -201,14 +218,8 @@ pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client, T
 }
 
 fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = client_builder().map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
-    let builder = match trust {
-        Trust::Pinned(ca) => builder.with_webpki_verifier(pinned(ca, provider)?),
-        Trust::System(SystemTrust(verifier)) => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::clone(verifier) as _)
-        }
-    };
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier(trust)?);
     let config = match identity {
         Some(Identity { chain, key }) => builder
             .with_client_auth_cert(chain, key)
@@ -224,15 +235,10 @@ fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client
 /// [`TlsError`] names the input that can't be used.
 pub fn to_server(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|source| TlsError::Refused { what: "TLS", source })?;
-    let builder = match trust {
-        Trust::Pinned(authority) => builder.with_webpki_verifier(pinned(authority, provider)?),
-        Trust::System(SystemTrust(verifier)) => {
-            builder.dangerous().with_custom_certificate_verifier(Arc::clone(verifier) as _)
-        }
-    };
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier(trust)?);
     Ok(match identity {
         Some(Identity { chain, key }) => builder
             .with_client_auth_cert(chain, key)
@@ -241,8 +247,18 @@ pub fn to_server(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client
     })
 }
 
-fn pinned(ca: &[u8], provider: Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, TlsError> {
-    Ok(WebPkiServerVerifier::builder_with_provider(roots(ca)?.into(), provider).build()?)
+/// How a client with this trust verifies a server.
+///
+/// # Errors
+/// If the authorities can't be used.
+pub(crate) fn verifier(trust: &Trust<'_>) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+    match trust {
+        Trust::Pinned(ca) => {
+            let provider = Arc::new(aws_lc_rs::default_provider());
+            Ok(WebPkiServerVerifier::builder_with_provider(roots(ca)?.into(), provider).build()?)
+        }
+        Trust::System(SystemTrust(verifier)) => Ok(Arc::clone(verifier) as _),
+    }
 }
 
 fn roots(ca: &[u8]) -> Result<RootCertStore, TlsError> {

@@ -3,6 +3,8 @@
 //! Invariants: nothing is changed, and all problems are found in one go. The time and the machine's networks are
 //! passed in.
 
+pub(super) mod presented;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -16,6 +18,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use super::{Invalid, Problem, ServerConfig};
 use crate::certificate;
 use crate::revocation_list::RevocationList;
+use crate::tls::TlsError;
+use presented::Fault;
 
 /// The longest path of a Unix socket, in bytes (`sun_path` with its final zero).
 const MAX_SOCKET_PATH: usize = 107;
@@ -32,10 +36,26 @@ impl ServerConfig {
     pub fn check(&self, local: &[LocalNetwork], now_s: u64) -> Result<(), Invalid> {
         let mut check = Check { config: self, problems: Vec::new() };
         check.certificate(now_s);
+        check.authority(now_s);
         check.client_authority(now_s);
+        check.sources();
         check.pools(local);
         check.paths();
-        if check.problems.is_empty() { Ok(()) } else { Err(Invalid::new(self.file.clone(), check.problems)) }
+        check.into_result()
+    }
+
+    /// Checks the gateway's certificate and key alone.
+    pub(crate) fn check_certificate(&self, now_s: u64) -> Result<(), Invalid> {
+        let mut check = Check { config: self, problems: Vec::new() };
+        check.certificate(now_s);
+        check.into_result()
+    }
+
+    /// Checks the files that the sources name alone.
+    pub(crate) fn check_sources(&self) -> Result<(), Invalid> {
+        let mut check = Check { config: self, problems: Vec::new() };
+        check.sources();
+        check.into_result()
     }
 }
 
@@ -45,6 +65,14 @@ struct Check<'c> {
 }
 
 impl Check<'_> {
+    fn into_result(self) -> Result<(), Invalid> {
+        if self.problems.is_empty() {
+            Ok(())
+        } else {
+            Err(Invalid::new(self.config.file.clone(), self.problems))
+        }
+    }
+
     fn problem(&mut self, place: &str, message: String) {
         self.problems.push(Problem { line: self.config.places.line(place), message });
     }
@@ -53,8 +81,35 @@ impl Check<'_> {
         let tls = &self.config.tls;
         let chain = self.chain("tls.certificate", &tls.certificate, now_s);
         let key = self.key("tls.key", &tls.key);
+        if let Some(chain) = &chain
+            && let Some(Fault::Certain(message)) = presented::fault(self.config, chain, now_s)
+        {
+            self.problem("tls.certificate", message);
+        }
         if let (Some(chain), Some(key)) = (chain, key) {
             self.matching("tls.key", chain, key);
+        }
+    }
+
+    /// The authority that clients pin; its key may be on another machine.
+    fn authority(&mut self, now_s: u64) {
+        let tls = &self.config.tls;
+        let chain = tls.ca.as_deref().and_then(|path| self.chain("tls.ca", path, now_s));
+        let key = tls.ca_key.as_deref().filter(|path| path.exists());
+        let key = key.and_then(|path| self.key("tls.ca_key", path));
+        if let (Some(chain), Some(key)) = (chain, key) {
+            self.matching("tls.ca_key", chain, key);
+        }
+    }
+
+    fn sources(&mut self) {
+        for source in &self.config.sources {
+            for (key, why) in crate::source_files::faults(source) {
+                self.problem(
+                    &format!("source.{key}"),
+                    format!("the source '{}' can't be asked: {why}", source.name),
+                );
+            }
         }
     }
 
@@ -133,11 +188,22 @@ impl Check<'_> {
                 self.problem(place, message);
             }
         }
-        let key = PrivateKeyDer::from_pem_slice(&text).ok();
-        if key.is_none() {
-            self.problem(place, format!("{} has no private key in PEM format", path.display()));
+        match crate::tls::private_key(&text) {
+            Ok(key) => Some(key),
+            Err(TlsError::Encrypted) => {
+                let path = path.display();
+                let message = format!(
+                    "{path} is encrypted, and a daemon has nobody to ask for its passphrase: run 'openssl pkey -in {path} -out NEW' \
+                     and 'chmod 600 NEW', and put the new file in its place"
+                );
+                self.problem(place, message);
+                None
+            }
+            Err(_) => {
+                self.problem(place, format!("{} has no private key in PEM format", path.display()));
+                None
+            }
         }
-        key
     }
 
     fn matching(&mut self, place: &str, chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) {

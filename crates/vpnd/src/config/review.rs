@@ -10,11 +10,13 @@ use std::path::Path;
 use ipnet::IpNet;
 use x509_parser::parse_x509_certificate;
 
+use super::check::presented::{self, Fault};
 use super::check::{self, LocalNetwork, first_certificate};
 use super::local_ports::LocalPorts;
 use super::rate::Rate;
 use super::{AccessProfile, ConfigError, Invalid, NatMode, Problem, Selector, ServerConfig};
 use crate::admin_store::{Opening, Stores, UserSummary};
+use crate::certificate;
 use crate::clock::wall_s;
 use crate::revocation_list::RevocationList;
 use crate::store::StoreError;
@@ -131,6 +133,7 @@ impl ServerConfig {
         findings.port_blocks(machine.ports);
         let tls = &self.tls;
         findings.certificate("tls.certificate", &tls.certificate, machine.now_s);
+        findings.presented(machine.now_s);
         if let Some(authority) = &tls.client_ca {
             findings.certificate("tls.client_ca", authority, machine.now_s);
         }
@@ -300,6 +303,15 @@ impl Findings<'_> {
         if (0..(life_s / LAST_PART).min(SOON_S).max(ALWAYS_S.min(life_s / 2))).contains(&left_s) {
             let left = TimeLeft(left_s);
             self.warning(place, format!("{} expires in {left}, on {ends}; renew it", path.display()));
+        }
+    }
+
+    /// A certificate that perhaps no client takes.
+    fn presented(&mut self, now_s: u64) {
+        let chain = certificate::read(&self.config.tls.certificate).map(|pem| certificate::chain(&pem));
+        let fault = chain.ok().and_then(|chain| presented::fault(self.config, &chain, now_s));
+        if let Some(Fault::Possible(message)) = fault {
+            self.warning("tls.certificate", message);
         }
     }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+
 use super::*;
 use crate::authority::Authority;
 use crate::clock::wall_s;
@@ -33,6 +35,15 @@ impl Bench {
     fn write(&self, name: &str, text: &str, mode: u32) {
         fs::write(self.path(name), text).unwrap();
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// With these lines in [tls] and after it.
+    fn check_tls(&self, tls: &str, extra: &str, now_s: u64) -> String {
+        let text = format!(
+            "[tls]\ncertificate = 'server.pem'\nkey = 'server-key.pem'\n{tls}\n[tunnel]\npool_v4 = '10.86.0.0/16'\n{extra}"
+        );
+        let config = ServerConfig::parse(&text, "server.toml", self.dir.path()).unwrap();
+        config.check(&[], now_s).err().map(|invalid| invalid.to_string()).unwrap_or_default()
     }
 
     fn check(&self, extra: &str, local: &[LocalNetwork], now_s: u64) -> String {
@@ -87,6 +98,115 @@ fn a_key_of_another_certificate_is_refused() {
     fs::copy(bench.path("ca-key.pem"), bench.path("server-key.pem")).unwrap();
     let problems = bench.problems();
     assert!(problems.starts_with("server.toml:3: the key does not belong to the certificate"), "{problems}");
+}
+
+/// A root, an intermediate authority that it has signed, and certificates of that one.
+struct Chain {
+    root: String,
+    intermediate: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Chain {
+    fn new() -> Self {
+        let authority = |name: &str| {
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            (params, KeyPair::generate().unwrap())
+        };
+        let ((root, root_key), (intermediate, key)) = (authority("root"), authority("intermediate"));
+        let root_pem = root.self_signed(&root_key).unwrap().pem();
+        let signed = intermediate.signed_by(&key, &Issuer::new(root, root_key)).unwrap();
+        Self { root: root_pem, intermediate: signed.pem(), issuer: Issuer::new(intermediate, key) }
+    }
+
+    /// A certificate for these names and this use, and its key.
+    fn certificate(&self, names: &[&str], usage: ExtendedKeyUsagePurpose) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.extended_key_usages = vec![usage];
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+/// Security: what is refused here, clients would refuse.
+#[test]
+fn a_certificate_that_no_client_takes_is_refused() {
+    let (bench, chain) = (Bench::new(), Chain::new());
+    bench.write("root.pem", &chain.root, 0o644);
+    let server = ExtendedKeyUsagePurpose::ServerAuth;
+    let with = |ca: &str, (certificate, key): (String, String), rest: &str| {
+        bench.write("server.pem", &(certificate + rest), 0o644);
+        bench.write("server-key.pem", &key, 0o600);
+        bench.check_tls(ca, "", wall_s())
+    };
+    let good = || chain.certificate(&["vpn.example.org", "192.0.2.1", "*.example.net"], server.clone());
+    assert_eq!(with("ca = 'root.pem'", good(), &chain.intermediate), "");
+    let without = with("ca = 'root.pem'", good(), "");
+    assert!(
+        without.starts_with("server.toml:2: clients refuse") && without.contains("intermediate"),
+        "{without}"
+    );
+    let nameless = with("ca = 'root.pem'", chain.certificate(&[], server.clone()), &chain.intermediate);
+    assert!(nameless.contains("subjectAltName"), "{nameless}");
+    let client = chain.certificate(&["vpn.example.org"], ExtendedKeyUsagePurpose::ClientAuth);
+    let client = with("ca = 'root.pem'", client, &chain.intermediate);
+    assert!(client.contains("extendedKeyUsage lacks serverAuth"), "{client}");
+    // Without an authority of the gateway's, it may be one that the campus has put on its machines.
+    assert_eq!(with("", good(), &chain.intermediate), "");
+}
+
+#[test]
+fn the_authority_that_clients_pin_is_looked_at_too() {
+    let bench = Bench::new();
+    let missing = bench.check_tls("ca = 'gone.pem'", "", wall_s());
+    assert!(missing.contains("can't read") && missing.contains("gone.pem"), "{missing}");
+    let other = bench.check_tls("ca = 'ca.pem'\nca_key = 'server-key.pem'", "", wall_s());
+    assert!(other.contains("server.toml:5: the key does not belong"), "{other}");
+}
+
+#[test]
+fn an_encrypted_key_is_named_as_such() {
+    let bench = Bench::new();
+    for text in [
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",
+        "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nMIIB\n-----END RSA PRIVATE KEY-----\n",
+    ] {
+        bench.write("server-key.pem", text, 0o600);
+        let problems = bench.problems();
+        assert!(problems.contains("is encrypted") && problems.contains("openssl pkey -in"), "{problems}");
+    }
+}
+
+#[test]
+fn the_files_of_sources_are_read() {
+    let bench = Bench::new();
+    let source = |rest: &str| {
+        let ldap = "[[source]]\nname = 'staff'\nkind = 'ldap'\nrealm = 'uni.example'\nservers = 'ldaps://127.0.0.1'\nbase = 'dc=uni'\n";
+        bench.check(&format!("{ldap}{rest}"), &[], wall_s())
+    };
+    bench.write("secret", "of the gateway\n", 0o600);
+    bench.write("open", "of the gateway\n", 0o644);
+    bench.write("empty", "", 0o600);
+    let bind = |file: &str| format!("bind_dn = 'cn=vpn'\nbind_password_file = '{file}'\n");
+    assert_eq!(source(&format!("ca = 'ca.pem'\n{}", bind("secret"))), "");
+    // That is there in the unit alone.
+    assert_eq!(source(&bind("credential:ldap")), "");
+    for (rest, why) in [
+        (bind("gone"), "gone"),
+        (bind("open"), "chmod 600"),
+        (bind("empty"), "no secret"),
+        (format!("ca = 'gone.pem'\n{}", bind("secret")), "gone.pem"),
+        (format!("ca = 'secret'\n{}", bind("secret")), "the CA holds no certificate"),
+    ] {
+        let problems = source(&rest);
+        assert!(
+            problems.contains("the source 'staff' can't be asked") && problems.contains(why),
+            "{rest}: {problems}"
+        );
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ struct Bench {
     dir: tempfile::TempDir,
 }
 
-const BASE: &str = "[tls]\ncertificate = 'server.pem'\nkey = 'server-key.pem'\n[tunnel]\npool_v4 = '10.86.0.0/16'\npool_v6 = 'fd00:1::/64'\n";
+const BASE: &str = "[tls]\ncertificate = 'server.pem'\nkey = 'server-key.pem'\nca = 'ca.pem'\n[tunnel]\npool_v4 = '10.86.0.0/16'\npool_v6 = 'fd00:1::/64'\n";
 const ROUTES: &str = "[push]\nroutes = ['10.20.0.0/16']\n";
 
 impl Bench {
@@ -21,6 +21,7 @@ impl Bench {
         let authority = Authority::new("vpn.example.org", now).unwrap();
         let server = authority.server(&["vpn.example.org".to_owned()], now).unwrap();
         std::fs::write(dir.path().join("server.pem"), &server.certificate_pem).unwrap();
+        std::fs::write(dir.path().join("ca.pem"), authority.certificate_pem()).unwrap();
         crate::secret_file::write(
             &dir.path().join("server-key.pem"),
             server.key_pem.as_bytes(),
@@ -73,10 +74,10 @@ fn nothing_is_found_where_nothing_is_wrong() {
 #[test]
 fn a_worker_that_would_be_root_is_an_error_as_is_one_that_nobody_is() {
     let bench = Bench::new();
-    only(&bench.review(&format!("{ROUTES}[process]\nuser = 'root'\n")).errors, 10, "root");
+    only(&bench.review(&format!("{ROUTES}[process]\nuser = 'root'\n")).errors, 11, "root");
     only(
         &bench.review(&format!("{ROUTES}[process]\nuser = 'no-such-user'\n")).errors,
-        10,
+        11,
         "no user 'no-such-user'",
     );
     let nobody = bench.review(&format!("{ROUTES}[process]\nuser = 'nobody'\n"));
@@ -87,7 +88,7 @@ fn a_worker_that_would_be_root_is_an_error_as_is_one_that_nobody_is() {
 fn a_laboratory_suite_is_an_error_without_its_switch() {
     let bench = Bench::new();
     let extra = format!("{ROUTES}[crypto]\nsuites = ['aes-256-gcm', 'none']\n");
-    only(&bench.review(&extra).errors, 10, "'none'");
+    only(&bench.review(&extra).errors, 11, "'none'");
     let machine = Machine {
         interfaces: &[],
         networks: &[],
@@ -104,8 +105,8 @@ fn an_interface_that_is_not_there_is_a_warning() {
     let nat = |mode: &str, name: &str| {
         bench.review(&format!("{ROUTES}[nat]\nmode = '{mode}'\noutgoing_interface = '{name}'\n")).warnings
     };
-    only(&nat("nftables", "eth77"), 11, "no interface eth77");
-    only(&nat("none", "eth0"), 11, "of no use");
+    only(&nat("nftables", "eth77"), 12, "no interface eth77");
+    only(&nat("none", "eth0"), 12, "of no use");
     assert!(nat("route", "eth0").is_empty());
 }
 
@@ -129,7 +130,7 @@ fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning(
             format!("[push]\nroutes = {routes}\n[nat]\noutgoing_interface = '{name}'\nmode = 'nftables'\n");
         bench.config(&extra).review(&machine, false).warnings
     };
-    only(&nat("eth0", "['10.20.0.0/16']"), 10, "reaches 10.20.7.0/24 by eth1");
+    only(&nat("eth0", "['10.20.0.0/16']"), 11, "reaches 10.20.7.0/24 by eth1");
     assert!(nat("eth1", "['10.20.0.0/16']").is_empty());
     assert!(nat("eth0", "['10.30.0.0/16']").is_empty());
     assert!(nat("eth0", "['0.0.0.0/0']").is_empty(), "the Internet is behind the default route");
@@ -137,7 +138,7 @@ fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning(
 
 #[test]
 fn clients_that_are_sent_nowhere_are_a_warning() {
-    only(&Bench::new().review("[push]\nroutes = []\n").warnings, 8, "no routes");
+    only(&Bench::new().review("[push]\nroutes = []\n").warnings, 9, "no routes");
 }
 
 #[test]
@@ -145,7 +146,7 @@ fn without_ipv6_the_gateway_goes_on_if_it_can() {
     let bench = Bench::new();
     let review = bench.review_at(ROUTES, false, wall_s());
     assert!(review.errors.is_empty());
-    only(&review.warnings, 6, "IPv4 alone");
+    only(&review.warnings, 7, "IPv4 alone");
     let text = BASE.replace("pool_v4 = '10.86.0.0/16'\n", "") + ROUTES;
     let alone = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
     let machine = Machine {
@@ -155,7 +156,7 @@ fn without_ipv6_the_gateway_goes_on_if_it_can() {
         ipv6: false,
         now_s: wall_s(),
     };
-    only(&alone.review(&machine, false).errors, 5, "switched off");
+    only(&alone.review(&machine, false).errors, 6, "switched off");
 }
 
 #[test]
@@ -302,4 +303,19 @@ fn ports_of_the_machine_are_no_clients_where_the_address_is_its_own() {
     assert!(errors[0].message.contains("has 32768") && errors[0].message.contains("192.0.2.2"), "{errors:?}");
     assert_eq!(review([192, 0, 2, 3], &[]), [], "routed here, so no connection of the machine has it");
     assert_eq!(review([192, 0, 2, 2], &[(32_768, 45_000)]), []);
+}
+
+#[test]
+fn a_certificate_of_an_authority_that_this_machine_does_not_know_is_a_warning() {
+    let bench = Bench::new();
+    let text = format!("{BASE}{ROUTES}").replace("ca = 'ca.pem'\n", "");
+    let config = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
+    let machine = Machine {
+        interfaces: &[],
+        networks: &[],
+        ports: &LocalPorts::default(),
+        ipv6: true,
+        now_s: wall_s(),
+    };
+    only(&config.review(&machine, false).warnings, 2, "name that as 'ca'");
 }

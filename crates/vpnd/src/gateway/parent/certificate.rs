@@ -109,8 +109,12 @@ impl CurrentCertificate {
     }
 
     fn is_settled(&self, tls: &Tls) -> bool {
-        let is_same = std::fs::read(&tls.certificate).is_ok_and(|file| file == self.file);
-        is_same && wall_s() < self.certificate.due_s
+        self.is_in(tls) && wall_s() < self.certificate.due_s
+    }
+
+    /// Whether it is the one that is in its file.
+    pub(super) fn is_in(&self, tls: &Tls) -> bool {
+        std::fs::read(&tls.certificate).is_ok_and(|file| file == self.file)
     }
 }
 

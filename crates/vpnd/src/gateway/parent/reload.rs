@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use super::Gateway;
-use crate::clock::now;
+use crate::clock::{now, wall_s};
+use crate::config::{Invalid, ServerConfig};
 use crate::gateway::messages::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
 use crate::privsep::child::ChildRole;
 use crate::privsep::spawn::ChildError;
@@ -56,9 +57,50 @@ impl Gateway {
                     Err(error) => ReloadedConfiguration::Bad(crate::format_chain(&error)),
                 }
             }
+
+            Ok((configuration, config)) => match self.take_over(&configuration, &config).await? {
+                Ok(()) => ReloadedConfiguration::Good(configuration),
+                Err(why) => ReloadedConfiguration::Bad(why),
+            },
             Err(error) => ReloadedConfiguration::Bad(error.to_string()),
         };
         self.worker.send(&ToWorker::Configuration(reread), &[]).await
+    }
+
+    /// Goes by a configuration in this process and the auth process; the inner error is the reason why not.
+    async fn take_over(
+        &mut self,
+        configuration: &Configuration,
+        config: &ServerConfig,
+    ) -> Result<Result<(), String>, ChildError> {
+        let conflict = || config.profiles.conflict(&self.config.tunnel);
+        if config.tunnel != self.config.tunnel
+            && let Some(conflict) = conflict()
+        {
+            return Ok(Err(format!("{}: {conflict}; nothing was changed", config.file)));
+        }
+        if let Err(invalid) = self.check_files(config) {
+            return Ok(Err(format!("{invalid}\nnothing was changed")));
+        }
+        if let Err(error) = self.take_over_revocations(config).await? {
+            return Ok(Err(format!("{error}; nothing was changed")));
+        }
+        self.adopt_tls(config);
+        self.take_over_certificate().await?;
+        if let Err(error) = self.machine.reconfigure(config).await {
+            return Ok(Err(crate::format_chain(&error)));
+        }
+        // Before the worker: a login by new profiles is nothing to a policy that does not know them yet.
+        self.configure_auth(configuration).await?;
+        Ok(Ok(()))
+    }
+
+    /// Checks what a configuration names anew. What is in use already is no reason to go on with the rest of the old one.
+    fn check_files(&self, config: &ServerConfig) -> Result<(), Invalid> {
+        if !self.certificate_in_use.is_in(&config.tls) {
+            config.check_certificate(wall_s())?;
+        }
+        if config.sources == self.config.sources { Ok(()) } else { config.check_sources() }
     }
 
     /// Has the auth process go by the access profiles of a configuration.
