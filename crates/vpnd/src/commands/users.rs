@@ -4,6 +4,7 @@
 //! is printed once and kept nowhere; what is reported as done is on the disk. A running gateway learns of every change
 //! from the store's revocations. This module must not know how sessions end.
 
+mod encoding;
 mod import;
 mod modify;
 pub mod revoke;

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
 use super::table::{self, FIELDS, Row};
-use super::{UserError, entry, modify, open};
+use super::{UserError, encoding, entry, modify, open, secret_input};
 use crate::admin_store::{Stores, UserSummary};
 use crate::cli::{UserExportArgs, UserImportArgs};
 use crate::date::Expiry;
@@ -75,14 +75,15 @@ fn read(args: &UserImportArgs) -> Result<Zeroizing<String>, UserError> {
     use std::io::Read as _;
     let path = &args.file;
     let failed = |source| UserError::Read { path: path.display().to_string(), source };
-    let mut text = Zeroizing::new(String::new());
     let file = std::fs::File::open(path).map_err(failed)?;
-    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_BYTES {
+    secret_input::own(&file).map_err(failed)?;
+    let mut bytes = Zeroizing::new(Vec::new());
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
         let detail = format!("it has more than {} MiB; import it in parts", MAX_BYTES >> 20);
         return Err(failed(std::io::Error::other(detail)));
     }
-    Ok(text)
+    encoding::decode(&bytes).map_err(|why| failed(std::io::Error::other(why)))
 }
 
 fn plan(rows: &[Row], there: &[UserSummary], update: bool, mistakes: &mut Vec<String>) -> Vec<Planned> {

@@ -4,12 +4,16 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
 use crate::cli::PasswordArgs;
 use crate::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
+
+/// Bits of a mode by which others than the owner write a file.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
@@ -69,10 +73,35 @@ pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
     Ok(Chosen { password, is_generated: false })
 }
 
+/// Refuses a file that another user than root, this one and the one who called sudo can write: passwords there may be of somebody else's choice.
+pub(super) fn own(file: &File) -> io::Result<()> {
+    let found = file.metadata()?;
+    // A pipe or a terminal was opened by whoever runs this.
+    if !found.is_file() {
+        return Ok(());
+    }
+    let us = rustix::process::geteuid().as_raw();
+    let caller = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+    if ![Some(0), Some(us), caller].contains(&Some(found.uid())) {
+        return Err(io::Error::other(format!(
+            "it belongs to user {}, who could have written anything into it: make a copy of your own",
+            found.uid()
+        )));
+    }
+    if found.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err(io::Error::other(
+            "others can write it, so it may hold anything: look into it, then chmod go-w",
+        ));
+    }
+    Ok(())
+}
+
 pub(in crate::commands) fn first_line(path: &Path, place: &str) -> Result<Password, InputError> {
     let read = || {
+        let file = File::open(path)?;
+        own(&file)?;
         // One byte more than allowed shows that there is too much; the two others are a line break.
-        let file = File::open(path)?.take(MAX_PASSWORD_BYTES as u64 + 3);
+        let file = file.take(MAX_PASSWORD_BYTES as u64 + 3);
         let mut line = Zeroizing::new(Vec::with_capacity(MAX_PASSWORD_BYTES + 3));
         BufReader::with_capacity(MAX_PASSWORD_BYTES + 3, file).read_until(b'\n', &mut line)?;
         let text = std::str::from_utf8(&line).map_err(|_| io::Error::other("it is not text in UTF-8"))?;
@@ -119,6 +148,20 @@ mod tests {
         drop(writer);
         let chosen = choose(Source::Descriptor(reader.as_raw_fd()), "ann").unwrap();
         assert_eq!(chosen.password.expose(), "correct horse");
+    }
+
+    /// Security: whoever writes the file knows the password.
+    #[test]
+    fn a_file_that_others_can_write_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let written = file(b"correct horse\n");
+        for mode in [0o620, 0o602, 0o666] {
+            std::fs::set_permissions(written.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = choose(Source::File(written.path().to_owned()), "ann").map(drop).unwrap_err();
+            assert!(error.to_string().contains("others can write it"), "{error}");
+        }
+        std::fs::set_permissions(written.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(choose(Source::File(written.path().to_owned()), "ann").is_ok());
     }
 
     #[test]

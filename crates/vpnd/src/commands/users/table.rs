@@ -40,9 +40,21 @@ pub(super) fn read(text: &str) -> Table {
     if text.trim_start().starts_with('[') { of_json(text) } else { of_csv(text) }
 }
 
+/// The separator with which the first line has most fields that there are: a comma, unless a spreadsheet of another country has written it.
+fn separator(text: &str) -> u8 {
+    let first = text.lines().next().unwrap_or_default();
+    let known = |separator: &u8| {
+        let names = first.split(char::from(*separator));
+        names.filter(|name| field(name.trim().trim_matches('"')).is_some()).count()
+    };
+    [b'\t', b';', b','].into_iter().max_by_key(known).unwrap_or(b',')
+}
+
 fn of_csv(text: &str) -> Table {
     let mut table = Table { rows: Vec::new(), mistakes: Vec::new() };
-    let mut reader = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
+    let mut reader = csv::ReaderBuilder::new();
+    let reader = reader.delimiter(separator(text)).trim(csv::Trim::Headers);
+    let mut reader = reader.from_reader(text.as_bytes());
     let header: Vec<String> = match reader.headers() {
         Ok(header) => header.iter().map(str::to_owned).collect(),
         Err(error) => {
@@ -51,6 +63,11 @@ fn of_csv(text: &str) -> Table {
         }
     };
     let columns: Vec<Option<&'static str>> = header.iter().map(|name| field(name)).collect();
+    if columns.iter().all(Option::is_none) {
+        let known = FIELDS.join(", ");
+        table.mistakes.push(format!("line 1: it must name the fields, separated by commas: {known}"));
+        return table;
+    }
     for (name, _) in header.iter().zip(&columns).filter(|(_, column)| column.is_none()) {
         table
             .mistakes
@@ -59,14 +76,16 @@ fn of_csv(text: &str) -> Table {
     for (at, name) in header.iter().enumerate().filter(|(at, name)| header[..*at].contains(name)) {
         table.mistakes.push(format!("line 1: the field {name:?} is there twice, again as number {}", at + 1));
     }
+    if !table.mistakes.is_empty() {
+        // Each line would be wrong because of the first.
+        return table;
+    }
     for record in reader.records() {
         match record {
             Ok(record) => {
                 let line = record.position().map_or(0, csv::Position::line);
-                let named = columns.iter().zip(&record).filter(|(_, text)| !text.is_empty());
-                let fields =
-                    named.filter_map(|(name, text)| Some(((*name)?, Zeroizing::new(text.to_owned()))));
-                table.rows.push(Row { place: format!("line {line}"), fields: fields.collect() });
+                let named = columns.iter().zip(&record).filter_map(|(name, text)| filled((*name)?, text));
+                table.rows.push(Row { place: format!("line {line}"), fields: named.collect() });
             }
             Err(error) => {
                 let line = error.position().map_or(0, csv::Position::line);
@@ -90,10 +109,7 @@ fn of_json(text: &str) -> Table {
         let mut row = Row { place: format!("entry {number}"), fields: BTreeMap::new() };
         for (key, value) in entry {
             match (field(&key), text_of(&value)) {
-                (Some(_), Some(text)) if text.is_empty() => {}
-                (Some(name), Some(text)) => {
-                    row.fields.insert(name, Zeroizing::new(text));
-                }
+                (Some(name), Some(text)) => row.fields.extend(filled(name, &text)),
                 (Some(name), None) => {
                     table
                         .mistakes
@@ -116,13 +132,19 @@ fn text_of(value: &serde_json::Value) -> Option<String> {
     match value {
         serde_json::Value::Null => Some(String::new()),
         serde_json::Value::Bool(flag) => Some(flag.to_string()),
-        serde_json::Value::String(text) => Some(text.trim().to_owned()),
+        serde_json::Value::String(text) => Some(text.clone()),
         serde_json::Value::Array(items) => {
             let items: Option<Vec<&str>> = items.iter().map(serde_json::Value::as_str).collect();
             items.map(|items| items.join(" "))
         }
         _ => None,
     }
+}
+
+/// A field with what it holds, unless that is nothing. Spaces around it don't count, but in secrets: there they are a part of it.
+fn filled(name: &'static str, text: &str) -> Option<(&'static str, Zeroizing<String>)> {
+    let text = if matches!(name, "password" | "password_hash") { text } else { text.trim() };
+    (!text.is_empty()).then(|| (name, Zeroizing::new(text.to_owned())))
 }
 
 fn field(name: &str) -> Option<&'static str> {

@@ -395,6 +395,51 @@ fn an_import_adds_all_users_of_a_file() {
 }
 
 #[test]
+fn an_import_reads_what_spreadsheets_save_and_leaves_passwords_as_they_are() {
+    let bench = Bench::new();
+    let password = "  zwei Leerzeichen, groß ";
+    let csv = format!("name,note,password\nbea, a note ,\"{password}\"\n");
+    let utf16: Vec<u8> = csv.replace(',', ";").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let german = format!("name;note;password\r\nbea; a note ;{password}\r\n");
+    let json = format!("[{{\"name\": \"bea\", \"note\": \" a note \", \"password\": \"{password}\"}}]");
+    let swapped = password.replace(',', ";");
+    for (bytes, password) in [
+        (csv.clone().into_bytes(), password),
+        (["\u{feff}".as_bytes(), csv.as_bytes()].concat(), password),
+        ([&b"\xff\xfe"[..], &utf16].concat(), swapped.as_str()),
+        (german.chars().map(|c| c as u8).collect(), password),
+        (["\u{feff}".as_bytes(), json.as_bytes()].concat(), password),
+    ] {
+        fs::write(bench.path("u"), bytes).unwrap();
+        assert_eq!(bench.user("import @u").unwrap(), "1 users added, 0 updated\n");
+        let bea = bench.store().user("bea").unwrap().unwrap();
+        let hash = bea.password.unwrap();
+        assert_eq!(
+            Hasher::default().verify(&Password::new(password.to_owned()), &hash),
+            Ok(true),
+            "{password:?}"
+        );
+        assert_eq!(bea.note, "a note");
+        bench.user("remove bea").unwrap();
+    }
+    // What can't be read has one sentence, not one for each line.
+    let rows = "bea;geheim123\n".repeat(100);
+    for text in [
+        format!("Nom;Mot de passe\n{rows}"),
+        format!("name;secret\n{rows}"),
+        format!("name;note\n\u{20ac}{rows}"),
+    ] {
+        let bytes: Vec<u8> = text.chars().map(|c| if c == '\u{20ac}' { 0x80 } else { c as u8 }).collect();
+        fs::write(bench.path("u"), bytes).unwrap();
+        let error = bench.user("import @u").unwrap_err().to_string();
+        assert!(error.lines().filter(|line| !line.trim().is_empty()).count() <= 2, "{error}");
+    }
+    fs::set_permissions(bench.path("u"), fs::Permissions::from_mode(0o664)).unwrap();
+    let error = bench.user("import @u").unwrap_err().to_string();
+    assert!(error.contains("others can write it"), "{error}");
+}
+
+#[test]
 fn an_import_with_mistakes_changes_nothing_and_names_each() {
     let bench = Bench::new();
     bench.user("add ann --password-file @password").unwrap();
