@@ -462,10 +462,10 @@ pub struct KickArgs {
 }
 
 fn user_name(text: &str) -> Result<String, String> {
-    if crate::profile::is_user_name(text) {
+    if crate::profile::is_login_name(text) {
         Ok(text.to_owned())
     } else {
-        Err(format!("a user's name has {}", crate::profile::USER_NAME_RULE))
+        Err(format!("a user's name has {}", crate::profile::LOGIN_NAME_RULE))
     }
 }
 

@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use vpnd_crypto::Suite;
+use vpnd_proto::control::UserName;
 use vpnd_proto::wire::MAX_CLIENT_LANES;
 use zeroize::Zeroizing;
 
@@ -311,8 +312,8 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, St
 
 fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (Option<String>, bool, Option<ClientIdentity>) {
     let name = s.text(p, "name");
-    if let Some(name) = name.as_ref().filter(|name| !is_user_name(name)) {
-        s.problem(p, "name", format!("'name' in [user] must be {USER_NAME_RULE}, not {name:?}"));
+    if let Some(name) = name.as_ref().filter(|name| !is_login_name(name)) {
+        s.problem(p, "name", format!("'name' in [user] must be {LOGIN_NAME_RULE}, not {name:?}"));
     }
     let totp = s.flag(p, "totp", false);
     let identity = match (s.text(p, "certificate"), s.text(p, "key").map(Zeroizing::new)) {
@@ -379,11 +380,19 @@ fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) 
     }
 }
 
-/// The rule for user names, for messages.
+/// The rule for names to log in with, for messages.
+pub const LOGIN_NAME_RULE: &str = "1 to 128 bytes, without control characters";
+
+/// Whether `name` can be sent as a user's name. Which users there are, and how their names may be written, the gateway knows.
+pub fn is_login_name(name: &str) -> bool {
+    !name.trim().is_empty() && UserName::new(name).is_ok() && !name.chars().any(char::is_control)
+}
+
+/// The rule for names of local users, for messages.
 pub const USER_NAME_RULE: &str =
     "1 to 64 letters, digits, '.', '_', '@', '+' or '-', the first a letter or digit";
 
-/// Whether `name` can be a user's name; groups follow the same rule.
+/// Whether `name` can be a local user's name; local groups follow the same rule.
 pub fn is_user_name(name: &str) -> bool {
     let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'@' | b'+' | b'-');
     (1..=64).contains(&name.len()) && name.bytes().all(fine) && name.as_bytes()[0].is_ascii_alphanumeric()

@@ -8,13 +8,11 @@
 use icu_normalizer::properties::CanonicalCombiningClassMapBorrowed;
 use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed};
 
-/// Characters of the longest canonical name, realm included.
-const MAX_CHARS: usize = 64;
-/// Its bytes: the length that a control message carries (PROTOCOL §3.2).
+/// Bytes of the longest canonical name, realm included: the length that a control message carries (PROTOCOL §3.2).
 const MAX_BYTES: usize = 128;
 
 /// The canonical form of a name, as RFC 8265's UsernameCaseMapped has it: compatibility composition (NFKC), lower case, letters,
-/// digits and `. _ + -`, with a realm behind at most one `@`. `REALM\user` is `user@realm`, and a realm's last dot is left out.
+/// digits, `. _ + - '` and single spaces between them, with a realm behind at most one `@`. `REALM\user` is `user@realm`, and a realm's last dot is left out.
 #[must_use]
 pub fn canonical(typed: &str) -> Option<String> {
     // Composition grows a text by a bounded factor, but a bound on what is worked on costs nothing.
@@ -39,7 +37,7 @@ pub fn canonical(typed: &str) -> Option<String> {
     }
     let name = realm.map_or_else(|| user.to_owned(), |realm| format!("{user}@{realm}"));
     let is_stable = nfkc.is_normalized(&name) && name.to_lowercase() == name;
-    (is_stable && name.chars().count() <= MAX_CHARS && name.len() <= MAX_BYTES).then_some(name)
+    (is_stable && name.len() <= MAX_BYTES).then_some(name)
 }
 
 /// A form that all spellings have in common which a directory may take for one name: without case and accents, which many ignore.
@@ -61,12 +59,14 @@ pub fn realm(name: &str) -> Option<&str> {
 
 fn is_part(text: &str) -> bool {
     text.chars().next().is_some_and(char::is_alphanumeric)
-        && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '+' | '-'))
+        && !text.ends_with(' ')
+        && !text.contains("  ")
+        && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '+' | '-' | '\'' | ' '))
 }
 
 /// Labels of letters, digits and hyphens between dots.
 fn is_realm(text: &str) -> bool {
-    text.split('.').all(|label| is_part(label) && !label.contains(['_', '+']))
+    text.split('.').all(|label| is_part(label) && !label.contains(['_', '+', '\'', ' ']))
 }
 
 #[cfg(test)]
@@ -88,6 +88,9 @@ mod tests {
             ("ÅNGSTRÖM", "ångström"),
             ("\u{212b}sa", "åsa"),
             ("stra\u{df}e", "stra\u{df}e"),
+            ("O'Neill@uni.example", "o'neill@uni.example"),
+            ("UNI.EXAMPLE\\Ann Lee", "ann lee@uni.example"),
+            ("Mu\u{308}ller", "m\u{fc}ller"),
         ] {
             assert_eq!(canonical(typed).as_deref(), Some(expected), "{typed:?}");
         }
@@ -109,7 +112,12 @@ mod tests {
             "alice@a_b",
             " alice",
             "alice ",
-            "al ice",
+            "al  ice",
+            "ann @uni.example",
+            "ann@uni example",
+            "ann@o'neill.example",
+            "'ann",
+            "ann\u{a0}lee\u{a0}",
             "alice\0",
             "alice\n",
             "-alice",
@@ -123,8 +131,8 @@ mod tests {
         ] {
             assert_eq!(canonical(typed), None, "{typed:?}");
         }
-        assert_eq!(canonical(&"a".repeat(64)).map(|name| name.len()), Some(64));
-        assert_eq!(canonical(&"a".repeat(65)), None);
+        assert_eq!(canonical(&"a".repeat(128)).map(|name| name.len()), Some(128));
+        assert_eq!(canonical(&"a".repeat(129)), None);
         assert_eq!(canonical(&"\u{10400}".repeat(33)), None, "too many bytes");
         // One character that composition makes 18 of.
         assert_eq!(canonical(&"\u{fdfa}".repeat(100)), None);
@@ -135,7 +143,7 @@ mod tests {
         fn the_canonical_form_is_its_own(typed in ".{0,40}") {
             if let Some(name) = canonical(&typed) {
                 proptest::prop_assert_eq!(canonical(&name), Some(name.clone()));
-                proptest::prop_assert!(!name.chars().any(|c| c.is_control() || c.is_whitespace()));
+                proptest::prop_assert!(!name.chars().any(|c| c.is_control() || (c.is_whitespace() && c != ' ')));
             }
         }
     }

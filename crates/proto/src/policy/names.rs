@@ -58,8 +58,9 @@ impl Names {
         UserId(number(&mut self.users, name))
     }
 
+    /// A group's number: in directories, names of groups have no case.
     pub(super) fn group(&mut self, name: &str) -> GroupId {
-        GroupId(number(&mut self.groups, name))
+        GroupId(number(&mut self.groups, &name.to_lowercase()))
     }
 }
 

@@ -39,7 +39,7 @@ use crate::log_limit::LogLimit;
 use crate::privsep::child::ChildRole;
 use crate::privsep::messages::{Common, Devices, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
-use crate::profile::{Profile, USER_NAME_RULE, is_user_name};
+use crate::profile::{LOGIN_NAME_RULE, Profile, is_login_name};
 use crate::sys::account::UnixUser;
 use crate::sys::change::Layer;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
@@ -150,8 +150,8 @@ fn user_name(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<String> {
     };
     let name = name.trim();
     ensure!(
-        is_user_name(name),
-        "'{}' can't be a user's name: it has {USER_NAME_RULE}",
+        is_login_name(name),
+        "'{}' can't be a user's name: it has {LOGIN_NAME_RULE}",
         crate::harmless(name)
     );
     Ok(name.to_owned())

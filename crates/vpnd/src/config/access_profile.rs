@@ -210,6 +210,12 @@ impl fmt::Display for AccessProfile {
     }
 }
 
+/// Whether a user in these groups is in `group`. As in directories, names of groups have no case.
+pub(crate) fn is_in(group: &str, groups: &[String]) -> bool {
+    let group = group.to_lowercase();
+    groups.iter().any(|other| other.to_lowercase() == group)
+}
+
 impl Members {
     /// Whether this user is one.
     #[must_use]
@@ -217,7 +223,7 @@ impl Members {
         let one_of = |key: &Option<Vec<String>>, value: &str| {
             key.as_ref().is_none_or(|values| values.iter().any(|one| one == value))
         };
-        let in_group = |groups: &Vec<String>| groups.iter().any(|group| who.groups.contains(group));
+        let in_group = |groups: &Vec<String>| groups.iter().any(|group| is_in(group, who.groups));
         self.groups.as_ref().is_none_or(in_group)
             && one_of(&self.users, who.user)
             && one_of(&self.sources, who.source)

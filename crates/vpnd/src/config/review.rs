@@ -10,6 +10,7 @@ use std::path::Path;
 use ipnet::IpNet;
 use x509_parser::parse_x509_certificate;
 
+use super::access_profile::is_in;
 use super::check::presented::{self, Fault};
 use super::check::{self, LocalNetwork, first_certificate};
 use super::local_ports::LocalPorts;
@@ -377,7 +378,7 @@ impl Findings<'_> {
             self.warning("server.state_dir", "there is no user yet: 'vpnd user add' makes one".to_owned());
         }
         for group in &self.config.limits.rates.groups {
-            if !users.iter().any(|user| user.groups.contains(&group.name)) {
+            if !users.iter().any(|user| is_in(&group.name, &user.groups)) {
                 let groups = users.iter().flat_map(|user| &user.groups).map(String::as_str);
                 let message = format!(
                     "no user is in the group '{}' of a rate limit{}",
@@ -393,7 +394,7 @@ impl Findings<'_> {
             config.policy.rules.iter().cloned().chain(config.profiles.iter().flat_map(own)).collect();
         for selector in rules.iter().flat_map(|rule| rule.from.iter().chain(&rule.to)) {
             let message = match selector {
-                Selector::Group(group) if !users.iter().any(|user| user.groups.contains(group)) => {
+                Selector::Group(group) if !users.iter().any(|user| is_in(group, &user.groups)) => {
                     let groups = users.iter().flat_map(|user| &user.groups).map(String::as_str);
                     format!("no user is in the group '{group}' of a rule{}", meant(group, groups))
                 }

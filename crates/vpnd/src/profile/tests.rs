@@ -101,7 +101,7 @@ fn problems_have_their_line_and_the_nearest_key() {
         ("version = 1\n", "", "needs the key 'version'"),
         ("'system'", "'pinned'", "ann.toml:2: [server] needs the key 'ca'"),
         ("'system'", "'sytem'", "did you mean 'system'?"),
-        ("'ann'", "'a b'", "ann.toml:6: 'name' in [user] must be 1 to 64 letters"),
+        ("'ann'", "'  '", "ann.toml:6: 'name' in [user] must be 1 to 128 bytes"),
         ("'vpn.example.org'", "'vpn.example.org:0'", "ann.toml:3: 'addresses' in [server] must be a name"),
         ("'vpn.example.org'", "[]", "takes 1 to 16 servers"),
         ("trust = 'system'", "ca = 'x'", "ann.toml:4: 'ca' must be certificates"),
@@ -128,5 +128,16 @@ fn servers_are_names_or_addresses_with_an_optional_port() {
     }
     for text in ["", ":443", "a b:443", "vpn.example.org:", "vpn.example.org:99999", "[vpn]:443", "-x:1"] {
         assert!(text.parse::<ServerAddress>().is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_name_to_log_in_with_is_what_somebody_may_have_typed() {
+    for name in ["ann", "UNI.EXAMPLE\\ann", "m\u{fc}ller@uni.example", "o'neill", "ann lee", &"a".repeat(128)]
+    {
+        assert!(is_login_name(name), "{name}");
+    }
+    for name in ["", "  ", "a\nb", "a\u{7f}", &"a".repeat(129)] {
+        assert!(!is_login_name(name), "{name:?}");
     }
 }

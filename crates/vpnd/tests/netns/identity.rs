@@ -115,6 +115,11 @@ fn a_user_of_a_directory_gets_in_and_is_one_here() {
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     assert_eq!(gateway.sessions().len(), 1);
     drop(client);
+    // The realm as Windows has it, and other letters: the gateway knows whose name that is.
+    let typed = login_of(&lab, &local, "UNI.EXAMPLE\\Ann", "right");
+    let again = Client::connect(&lab, 1, &typed);
+    assert_eq!(gateway.sessions().remove(0)["user"], "ann@uni.example");
+    drop(again);
     let again = Client::connect(&lab, 1, &ann);
     ping_until(again.namespace(), CAMPUS_V4.into(), SOON);
 

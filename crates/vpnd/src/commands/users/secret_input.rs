@@ -76,7 +76,7 @@ pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
 /// Refuses a file that another user than root, this one and the one who called sudo can write: passwords there may be of somebody else's choice.
 pub(super) fn own(file: &File) -> io::Result<()> {
     let found = file.metadata()?;
-    // A pipe or a terminal was opened by whoever runs this.
+    // A pipe or a terminal was opened by the caller.
     if !found.is_file() {
         return Ok(());
     }
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(chosen.password.expose(), "correct horse");
     }
 
-    /// Security: whoever writes the file knows the password.
+    /// Security: a user who writes the file knows the password.
     #[test]
     fn a_file_that_others_can_write_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;

@@ -115,3 +115,13 @@ fn mistakes_are_named_with_their_line() {
         assert!(error.to_string().contains(problem), "{text}\n{error}");
     }
 }
+
+#[test]
+fn groups_have_no_case() {
+    let groups = ["STAFF".to_owned(), "Fakult\u{c4}t 1, Labor".to_owned()];
+    for (group, is_one) in
+        [("staff", true), ("fakult\u{e4}t 1, labor", true), ("staf", false), ("labor", false)]
+    {
+        assert_eq!(is_in(group, &groups), is_one, "{group}");
+    }
+}

@@ -1,4 +1,4 @@
-//! Whether clients take the certificate that a gateway presents: the same verifier as theirs says so.
+//! Whether clients take the certificate that a gateway presents, by the verifier that they use.
 //!
 //! INVARIANT: time is another check's affair. The chain is judged at a moment of the certificate's life.
 

@@ -192,7 +192,7 @@ fn the_files_of_sources_are_read() {
     bench.write("empty", "", 0o600);
     let bind = |file: &str| format!("bind_dn = 'cn=vpn'\nbind_password_file = '{file}'\n");
     assert_eq!(source(&format!("ca = 'ca.pem'\n{}", bind("secret"))), "");
-    // That is there in the unit alone.
+    // The credential is there in the unit alone.
     assert_eq!(source(&bind("credential:ldap")), "");
     for (rest, why) in [
         (bind("gone"), "gone"),

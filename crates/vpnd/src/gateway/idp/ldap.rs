@@ -329,7 +329,7 @@ pub(crate) fn group_name(value: &[u8]) -> Option<String> {
         }
         _ => text.to_owned(),
     };
-    let fine = !name.is_empty() && !name.chars().any(|c| c.is_control() || c == ',');
+    let fine = !name.is_empty() && !name.chars().any(char::is_control);
     if fine { Some(name) } else { None }
 }
 

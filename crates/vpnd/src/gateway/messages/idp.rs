@@ -31,7 +31,7 @@ pub(crate) const MAX_GROUPS: usize = 200;
 pub(crate) const MAX_STATE: usize = 253;
 
 /// A group's name.
-pub(crate) type GroupName = Text<64>;
+pub(crate) type GroupName = Text<128>;
 /// By what a source tells a user from others for ever.
 pub(crate) type Subject = Text<128>;
 

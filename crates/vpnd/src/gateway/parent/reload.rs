@@ -95,7 +95,7 @@ impl Gateway {
         Ok(Ok(()))
     }
 
-    /// Checks what a configuration names anew. What is in use already is no reason to go on with the rest of the old one.
+    /// Checks the files that are not in use yet. One that is in use is no reason to go on with the rest of the old configuration.
     fn check_files(&self, config: &ServerConfig) -> Result<(), Invalid> {
         if !self.certificate_in_use.is_in(&config.tls) {
             config.check_certificate(wall_s())?;

@@ -6,6 +6,7 @@
 use vpnd_proto::rate::{RateGroup, Rates, SessionLimits};
 
 use crate::config::AccessProfile;
+use crate::config::access_profile::is_in;
 use crate::config::rate::{GroupRates, RateLimits};
 
 /// Rate limits as configured, and the numbers of those that sessions share.
@@ -59,7 +60,7 @@ impl RateTable {
         if let Some(rates) = of_profile {
             return self.shared(&Sharer::Profile(rates.name.clone()), rates);
         }
-        match self.limits.groups.iter().find(|group| groups.contains(&group.name)) {
+        match self.limits.groups.iter().find(|group| is_in(&group.name, groups)) {
             Some(rates) => self.shared(&Sharer::Group(rates.name.clone()), rates),
             None => SessionLimits { rates: self.limits.session, group: None },
         }

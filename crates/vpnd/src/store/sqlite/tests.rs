@@ -702,3 +702,18 @@ fn sessions_of_before_format_5_have_proved_nothing() {
     let session = sessions::by_id(&connection, SessionId([0; 16]), 1500).unwrap().unwrap();
     assert_eq!((session.factors, session.auth_time_s), (Factors::default(), 0));
 }
+
+#[test]
+fn a_user_is_found_however_the_letters_are_written() {
+    let (_dir, store) = new_store();
+    for name in ["Anna", "bob", "Zoe"] {
+        store.add_user(&named(name), 1).unwrap();
+    }
+    let found = |name: &str| store.user(name).unwrap().map(|user| user.name);
+    for (typed, name) in [("anna", "Anna"), ("ANNA", "Anna"), ("Bob", "bob"), ("zOE", "Zoe")] {
+        assert_eq!(found(typed).as_deref(), Some(name), "{typed}");
+    }
+    for typed in ["", "ann", "anna ", "annaa", "zoe2"] {
+        assert_eq!(found(typed), None, "{typed}");
+    }
+}
