@@ -101,9 +101,16 @@ impl AdminStore {
         self.change(&StoreRequest::Add { user: UserToAdd::from(user), now_s })
     }
 
-    /// Lets a user in or not. Disabling is a revocation.
-    pub fn set_enabled(&mut self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError> {
-        self.change(&StoreRequest::SetEnabled { name: name.to_owned(), enabled, now_s })
+    /// Lets a user in or not. Disabling is a revocation; with the `source` that the name belongs to, it is also for users who have not been here.
+    pub fn set_enabled(
+        &mut self,
+        name: &str,
+        source: Option<&str>,
+        enabled: bool,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        let (name, source) = (name.to_owned(), source.map(str::to_owned));
+        self.change(&StoreRequest::SetEnabled { name, enabled, now_s, source })
     }
 
     /// Gives a user another password, which is a revocation.

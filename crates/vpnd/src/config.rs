@@ -11,6 +11,7 @@ pub mod check;
 mod dns_name;
 pub mod document;
 pub mod local_ports;
+mod owner;
 pub mod pool;
 mod port_blocks;
 pub mod rate;

@@ -17,6 +17,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use sha2::{Digest as _, Sha256};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 use zeroize::Zeroizing;
@@ -138,6 +139,17 @@ pub struct ExternalUser {
     /// The login name, as [`crate::user_name::canonical`] makes it.
     pub name: String,
     pub groups: Vec<String>,
+}
+
+impl ExternalUser {
+    /// A user whom the source has not described yet. No source has this subject: a directory's has no spaces, a name no capitals.
+    #[must_use]
+    pub fn expected(source: &str, name: &str) -> Self {
+        let digest =
+            Sha256::digest(name).iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        let subject = format!("Not here yet: {digest}");
+        Self { source: source.to_owned(), subject, name: name.to_owned(), groups: Vec::new() }
+    }
 }
 
 /// New values for a user; `None` leaves one as it is.

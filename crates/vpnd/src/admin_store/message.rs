@@ -180,6 +180,9 @@ pub(crate) enum StoreRequest {
         enabled: bool,
         #[n(2)]
         now_s: u64,
+        /// That whose user has this name, who need not have been here.
+        #[n(3)]
+        source: Option<String>,
     },
     #[n(4)]
     SetPassword {

@@ -10,7 +10,9 @@ use zeroize::Zeroizing;
 use crate::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use crate::privsep::messages::SecretBytes;
 use crate::store::sqlite::{Replacement, Sqlite};
-use crate::store::{NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport};
+use crate::store::{
+    ExternalUser, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport,
+};
 
 use super::fault::Fault;
 use super::message::{
@@ -157,7 +159,12 @@ fn of_store(store: &Sqlite, parts: &mut Parts, request: StoreRequest) -> Result<
             return Ok(StoreReply::User(store.user(&name)?.as_ref().map(UserSummary::from)));
         }
         StoreRequest::Add { user, now_s } => store.add_user(&new_user(user)?, now_s).map(drop)?,
-        StoreRequest::SetEnabled { name, enabled, now_s } => store.set_enabled(&name, enabled, now_s)?,
+        StoreRequest::SetEnabled { name, enabled, now_s, source } => {
+            if let (false, Some(source), None) = (enabled, source, store.user(&name)?) {
+                store.refresh_external(&ExternalUser::expected(&source, &name), now_s)?;
+            }
+            store.set_enabled(&name, enabled, now_s)?;
+        }
         StoreRequest::SetPassword { name, hash, now_s } => {
             store.set_password(&name, &password_hash(&hash.0)?, now_s)?;
         }

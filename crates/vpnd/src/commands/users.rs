@@ -114,14 +114,16 @@ pub fn run(
         UserCommand::Enable(args) => (args, "enabled"),
         UserCommand::Remove(args) => (args, "removed"),
     };
-    let (_, mut store) = open(&args.store, stores)?;
+    let (config, mut store) = open(&args.store, stores)?;
+    let (name, source) = config.source_of(&args.name).unzip();
+    let source = source.map(|source| source.name.as_str());
+    let name = name.as_ref().unwrap_or(&args.name);
     match command {
-        UserCommand::Remove(_) => store.remove_user(&args.name, now_s)?,
-        UserCommand::Enable(_) => store.set_enabled(&args.name, true, now_s)?,
-        _ => store.set_enabled(&args.name, false, now_s)?,
+        UserCommand::Remove(_) => store.remove_user(name, now_s)?,
+        _ => store.set_enabled(name, source, matches!(command, UserCommand::Enable(_)), now_s)?,
     }
-    store.audit(entry(&format!("user-{done}"), &args.name, now_s))?;
-    Ok(writeln!(out, "user '{}' {done}", args.name)?)
+    store.audit(entry(&format!("user-{done}"), name, now_s))?;
+    Ok(writeln!(out, "user '{name}' {done}")?)
 }
 
 /// The configuration and its store, which must exist.
@@ -153,7 +155,7 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
         return Err(StoreError::UserExists { name: args.name.clone() }.into());
     }
     if let Some(sponsor) = &args.sponsor {
-        modify::existing(&mut store, sponsor)?;
+        modify::check_sponsor(&config, &mut store, sponsor)?;
     }
     let expires_s = args.expires.and_then(Expiry::seconds);
     modify::check_guest(&args.name, args.sponsor.as_deref(), expires_s)?;

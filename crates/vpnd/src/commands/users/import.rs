@@ -17,6 +17,7 @@ use super::table::{self, FIELDS, Row};
 use super::{UserError, encoding, entry, modify, open, secret_input};
 use crate::admin_store::{Stores, UserSummary};
 use crate::cli::{UserExportArgs, UserImportArgs};
+use crate::config::ServerConfig;
 use crate::date::Expiry;
 use crate::password::{Hasher, MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, NoMemory, Password};
 use crate::profile::{USER_NAME_RULE, is_user_name};
@@ -48,10 +49,10 @@ pub(super) fn import(
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
     let text = read(args)?;
-    let (_, mut store) = open(&args.store, stores)?;
+    let (config, mut store) = open(&args.store, stores)?;
     let there = store.users()?;
     let table::Table { rows, mut mistakes } = table::read(&text);
-    let mut planned = plan(&rows, &there, args.update, &mut mistakes);
+    let mut planned = plan(&config, &rows, &there, args.update, &mut mistakes);
     if !mistakes.is_empty() {
         let rest = mistakes.len().saturating_sub(SHOWN_MISTAKES);
         mistakes.truncate(SHOWN_MISTAKES);
@@ -86,7 +87,13 @@ fn read(args: &UserImportArgs) -> Result<Zeroizing<String>, UserError> {
     encoding::decode(&bytes).map_err(|why| failed(std::io::Error::other(why)))
 }
 
-fn plan(rows: &[Row], there: &[UserSummary], update: bool, mistakes: &mut Vec<String>) -> Vec<Planned> {
+fn plan(
+    config: &ServerConfig,
+    rows: &[Row],
+    there: &[UserSummary],
+    update: bool,
+    mistakes: &mut Vec<String>,
+) -> Vec<Planned> {
     if rows.len() > MAX_ROWS {
         mistakes.push(format!("the file has {} users; at most {MAX_ROWS} are taken at once", rows.len()));
         return Vec::new();
@@ -118,8 +125,8 @@ fn plan(rows: &[Row], there: &[UserSummary], update: bool, mistakes: &mut Vec<St
             _ => {}
         }
         let is_known = |sponsor: &str| {
-            let sponsor = sponsor.to_ascii_lowercase();
-            known.contains_key(&sponsor) || in_file.contains(&sponsor)
+            let folded = sponsor.to_ascii_lowercase();
+            known.contains_key(&folded) || in_file.contains(&folded) || config.source_of(sponsor).is_some()
         };
         planned.extend(found.planned(name, user, is_known));
     }

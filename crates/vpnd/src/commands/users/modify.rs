@@ -7,6 +7,7 @@ use std::io::Write;
 use super::{UserError, entry, open};
 use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary};
 use crate::cli::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
+use crate::config::ServerConfig;
 use crate::date::Expiry;
 use crate::profile::is_user_name;
 use crate::store::{LOCAL, StoreError, UserChange};
@@ -21,9 +22,12 @@ pub(super) fn modify(
     now_s: u64,
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
-    let (_, mut store) = open(&args.store, stores)?;
+    let (config, mut store) = open(&args.store, stores)?;
     let user = existing(&mut store, &args.name)?;
-    let change = change_of(&args.change, &user, &mut store)?;
+    if let Some(sponsor) = &args.change.sponsor {
+        check_sponsor(&config, &mut store, sponsor)?;
+    }
+    let change = change_of(&args.change, &user)?;
     store.modify_user(&args.name, &change, now_s)?;
     let mut entry = entry("user-modified", &args.name, now_s);
     entry.detail = described(&change);
@@ -41,18 +45,20 @@ pub(super) fn existing(store: &mut AdminStore, name: &str) -> Result<UserSummary
     user.ok_or_else(|| StoreError::NoSuchUser { name: name.to_owned() }.into())
 }
 
-fn change_of(
-    args: &UserChangeArgs,
-    user: &UserSummary,
+/// A sponsor is a user here, or one of a source, who need not have been here.
+pub(super) fn check_sponsor(
+    config: &ServerConfig,
     store: &mut AdminStore,
-) -> Result<UserChange, UserError> {
+    name: &str,
+) -> Result<(), UserError> {
+    if config.source_of(name).is_some() { Ok(()) } else { existing(store, name).map(drop) }
+}
+
+fn change_of(args: &UserChangeArgs, user: &UserSummary) -> Result<UserChange, UserError> {
     let groups = groups(args, user)?;
     if groups.is_some() && user.source != LOCAL {
         let (name, source_name) = (user.name.clone(), user.source.clone());
         return Err(StoreError::External { name, source_name }.into());
-    }
-    if let Some(sponsor) = &args.sponsor {
-        existing(store, sponsor)?;
     }
     let sponsor = match (&args.sponsor, args.no_sponsor) {
         (None, false) => None,

@@ -422,7 +422,7 @@ fn an_import_reads_what_spreadsheets_save_and_leaves_passwords_as_they_are() {
         assert_eq!(bea.note, "a note");
         bench.user("remove bea").unwrap();
     }
-    // What can't be read has one sentence, not one for each line.
+    // A file that can't be read gets one sentence, not one for each line.
     let rows = "bea;geheim123\n".repeat(100);
     for text in [
         format!("Nom;Mot de passe\n{rows}"),
@@ -532,4 +532,43 @@ fn an_import_that_fails_half_way_changes_nothing() {
     assert_eq!((store.users().unwrap().len(), store.last_revocation().unwrap()), (1, 0));
     let ann = store.user("ann").unwrap().unwrap();
     assert!(ann.enabled && ann.note.is_empty());
+}
+
+#[test]
+fn a_user_of_a_source_is_named_before_the_first_login() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password").unwrap();
+    let path = bench.path("v/server.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let source = "[[source]]\nname = 'campus'\nkind = 'ldap'\nrealm = 'uni.example'\nservers = 'ldaps://a.example'\n\
+                  base = 'dc=uni'\nuser_dn = 'uid={user}'\n";
+    fs::write(&path, format!("{text}\n{source}")).unwrap();
+    assert!(
+        bench.user("disable staff5@elsewhere.example").unwrap_err().to_string().contains("there is no user")
+    );
+    assert!(bench.user("enable staff5@uni.example").unwrap_err().to_string().contains("there is no user"));
+    assert_eq!(bench.user(r"disable UNI.EXAMPLE\Staff5").unwrap(), "user 'staff5@uni.example' disabled\n");
+    let user = bench.store().user("staff5@uni.example").unwrap().unwrap();
+    assert_eq!((user.source.as_str(), user.enabled), ("campus", false));
+    let list = bench.user("list").unwrap();
+    assert!(
+        list.lines().any(|line| line.contains("staff5@uni.example") && line.contains("disabled")),
+        "{list}"
+    );
+    bench.user("enable staff5@uni.example").unwrap();
+    assert!(bench.store().user("staff5@uni.example").unwrap().unwrap().enabled);
+    bench.user("remove staff5@uni.example").unwrap();
+    // A sponsor need not have been here.
+    bench
+        .user("add guest --password-file @password --sponsor prof@uni.example --expires 2030-01-31")
+        .unwrap();
+    bench.user("modify ann --sponsor prof@uni.example --expires 2030-01-31").unwrap();
+    let nobody = bench.user("modify ann --sponsor nobody --expires 2030-01-31").unwrap_err().to_string();
+    assert!(nobody.contains("there is no user 'nobody'"), "{nobody}");
+    fs::write(
+        bench.path("u.csv"),
+        "name,password,expires,sponsor\nbob,correct horse,2030-01-31,prof@uni.example\n",
+    )
+    .unwrap();
+    assert_eq!(bench.user("import @u.csv").unwrap(), "1 users added, 0 updated\n");
 }

@@ -25,7 +25,15 @@ pub(super) fn refresh_external(t: &Transaction<'_>, user: &ExternalUser, now_s: 
     if let Err(detail) = check(user) {
         return Ok(Err(StoreError::Unusable { name: user.name.clone(), detail }));
     }
-    let known = by_subject(t, &user.source, &user.subject)?;
+    let mut known = by_subject(t, &user.source, &user.subject)?;
+    // A user whom an administrator has named before the first login.
+    let expected = ExternalUser::expected(&user.source, &user.name).subject;
+    if known.is_none()
+        && let Some((id, name)) = by_subject(t, &user.source, &expected)?
+    {
+        t.execute("UPDATE users SET subject = ? WHERE id = ?", params![user.subject, id.0])?;
+        known = Some((id, name));
+    }
     if let Some((owner, name)) = users::bearer(t, &user.name)?
         && known.as_ref().is_none_or(|(id, _)| *id != owner)
     {
