@@ -27,7 +27,7 @@ pub use audit::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 pub use backup::{BackupArgs, RestoreArgs};
 pub use drain::DrainArgs;
 pub use policy::{PolicyCommand, PolicyTestArgs};
-pub use source::{SourceCommand, SourceConfirmArgs};
+pub use source::{SourceCommand, SourceConfirmArgs, SourceTestArgs};
 pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
 
 /// Default path of the gateway's configuration.

@@ -47,6 +47,8 @@ pub mod tls;
 pub mod totp;
 pub mod user_name;
 
+use std::pin::Pin;
+
 /// Runs as a child of `vpnd server` or `vpnd connect` until the parent is gone or ends it. All that goes wrong is reported to the
 /// parent.
 ///
@@ -64,6 +66,42 @@ pub fn run_child(role: privsep::child::ChildRole) -> anyhow::Result<()> {
         ChildRole::Idp => gateway::idp::run(parent),
         ChildRole::Acme => gateway::acme::run(parent),
     }
+}
+
+/// `vpnd source test`: whether the way to the source does not end before its end.
+///
+/// # Errors
+/// If the configuration can't be read, or has no such source.
+pub fn test_source(
+    args: &cli::SourceTestArgs,
+    stores: &dyn admin_store::Stores,
+    out: &mut dyn std::io::Write,
+) -> anyhow::Result<bool> {
+    gateway::idp::trial::test(args, stores, out)
+}
+
+/// Why a server of a directory can't be asked, if it can't.
+#[must_use]
+pub fn directory_fault<'a>(
+    source: &'a config::source::Source,
+    server: &'a config::source::SourceServer,
+) -> Pin<Box<dyn Future<Output = Option<String>> + 'a>> {
+    Box::pin(gateway::idp::trial::fault(source, server))
+}
+
+/// The source and groups of a user as the directory has them now; `None` if none can be asked about the name, the inner error if it gives no answer.
+#[must_use]
+pub fn directory_groups(
+    config: &config::ServerConfig,
+    user: &str,
+) -> Option<Result<(String, Vec<String>), String>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let asked = runtime.block_on(gateway::idp::trial::groups(config, user))?;
+    Some(asked.map(|(source, identity)| (source, identity.groups.iter().map(ToString::to_string).collect())))
 }
 
 /// The error and its causes, without those that the sentence before quotes already, for a person's terminal.

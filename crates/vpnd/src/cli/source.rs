@@ -1,14 +1,31 @@
 //! Arguments of `vpnd source`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
-use super::AdminArgs;
+use super::{AdminArgs, DEFAULT_CONFIG};
 
 /// The commands of `vpnd source`.
 #[derive(Debug, Subcommand)]
 pub enum SourceCommand {
     /// End the sessions of users whom a source no longer shows. So many of them at once go on until this is said, or the source shows them again
     Confirm(SourceConfirmArgs),
+    /// Ask a source step by step, as the configuration has it now, and say where that ends. Exit code 0: nowhere, 1: somewhere
+    Test(SourceTestArgs),
+}
+
+/// Arguments of `vpnd source test`.
+#[derive(Args, Debug)]
+pub struct SourceTestArgs {
+    /// The source's name
+    pub name: String,
+    /// Ask about this user, too: entry, groups, subject, access profile. No password is needed
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// The configuration, in force or planned
+    #[arg(long, default_value = DEFAULT_CONFIG)]
+    pub config: PathBuf,
 }
 
 /// Arguments of `vpnd source confirm`.

@@ -13,13 +13,14 @@ use serde_json::json;
 use vpnd_proto::packet::{Packet, tcp_flag};
 use vpnd_proto::policy::{Decision, Destination, Ground, Names, PolicyError, Principal, ProfileId, Verdict};
 
-use crate::admin_store::{Opening, Stores};
+use crate::admin_store::{Opening, Stores, UserSummary};
 use crate::cli::PolicyTestArgs;
 use crate::config::access_profile::Who;
 use crate::config::source::LOCAL;
 use crate::config::{AccessProfile, ConfigError, NatMode, ServerConfig};
 use crate::policy::{self, Compiled};
 use crate::store::StoreError;
+use crate::user_name;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -38,6 +39,8 @@ pub enum PolicyTestError {
         "there is no user '{0}' in the gateway's store: 'vpnd user list' shows all; or give the groups by --groups"
     )]
     NoUser(String),
+    #[error("the user has not been here, and {0}")]
+    Directory(String),
     #[error("clients have no address of {0}'s protocol version: [tunnel] has no such pool")]
     NoPool(IpAddr),
     #[error("no packet to {0} can be sent")]
@@ -47,6 +50,9 @@ pub enum PolicyTestError {
     #[error("neither --to nor --from says what is asked about")]
     NoQuestion,
 }
+
+/// Source and groups of a user as a directory has them; `None` if none can be asked about the name.
+pub type DirectoryGroups = fn(&ServerConfig, &str) -> Option<Result<(String, Vec<String>), String>>;
 
 /// Where the packet goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,6 +155,7 @@ struct Report {
 pub fn test(
     args: &PolicyTestArgs,
     stores: &dyn Stores,
+    directory: DirectoryGroups,
     out: &mut dyn Write,
 ) -> Result<bool, PolicyTestError> {
     let config = ServerConfig::load(&args.config)?;
@@ -157,12 +164,12 @@ pub fn test(
         source: args.source.clone().unwrap_or_else(|| LOCAL.to_owned()),
         groups: args.groups.clone(),
     });
-    let user = given.map_or_else(|| look_up(&config, stores, &args.user), Ok)?;
+    let user = given.map_or_else(|| look_up(&config, stores, directory, &args.user), Ok)?;
     let report = match (&args.to, args.from) {
         (Some(to), _) => {
             let receiver = match &to.receiver {
                 Receiver::Address(_) => None,
-                Receiver::User(name) => Some(look_up(&config, stores, name)?),
+                Receiver::User(name) => Some(look_up(&config, stores, directory, name)?),
             };
             evaluate(&config, &user, receiver.as_ref(), to)?
         }
@@ -174,11 +181,22 @@ pub fn test(
     Ok(report.verdict == Verdict::Allow)
 }
 
-fn look_up(config: &ServerConfig, stores: &dyn Stores, name: &str) -> Result<Account, PolicyTestError> {
-    let users = stores.open(config, Opening::Inspect)?.users()?;
-    let user = users.into_iter().find(|user| user.name == name);
-    let user = user.ok_or_else(|| PolicyTestError::NoUser(name.to_owned()))?;
-    Ok(Account { name: user.name, source: user.source, groups: user.groups })
+/// The user as the store has it or, before the first login, as the directory does.
+fn look_up(
+    config: &ServerConfig,
+    stores: &dyn Stores,
+    directory: DirectoryGroups,
+    name: &str,
+) -> Result<Account, PolicyTestError> {
+    let canonical = user_name::canonical(name);
+    let is_one = |user: &UserSummary| user.name == name || Some(&user.name) == canonical.as_ref();
+    let user = stores.open(config, Opening::Inspect)?.users()?.into_iter().find(is_one);
+    if let Some(user) = user {
+        return Ok(Account { name: user.name, source: user.source, groups: user.groups });
+    }
+    let asked = directory(config, name).ok_or_else(|| PolicyTestError::NoUser(name.to_owned()))?;
+    let (source, groups) = asked.map_err(PolicyTestError::Directory)?;
+    Ok(Account { name: canonical.unwrap_or_else(|| name.to_owned()), source, groups })
 }
 
 fn evaluate(

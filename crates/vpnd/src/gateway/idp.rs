@@ -10,6 +10,7 @@ pub(crate) mod ldap;
 pub(crate) mod radius;
 mod resolver_files;
 mod servers;
+pub(crate) mod trial;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

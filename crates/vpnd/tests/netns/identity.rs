@@ -3,6 +3,7 @@
 mod absences;
 mod accounting;
 mod addresses;
+mod by_hand;
 mod dynamic_authorization;
 mod guesses;
 mod rate;

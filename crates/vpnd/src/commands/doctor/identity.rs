@@ -1,4 +1,4 @@
-//! Sources of users: whether their servers are in reach. Nobody is logged in.
+//! Sources of users: whether their servers can be asked. Nobody is logged in.
 
 use std::io;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::Finding;
+use super::{DirectoryFault, Finding};
 use crate::address_race;
 use crate::config::ServerConfig;
 use crate::config::source::{RadiusTls, Source, SourceKind, SourceServer};
@@ -14,35 +14,43 @@ use crate::config::source::{RadiusTls, Source, SourceKind, SourceServer};
 const CHECK: &str = "identity";
 
 /// All sources of users.
-pub(super) async fn sources(config: &ServerConfig) -> Vec<Finding> {
-    futures_util::future::join_all(config.sources.iter().map(source)).await
+pub(super) async fn sources(config: &ServerConfig, directory: DirectoryFault) -> Vec<Finding> {
+    futures_util::future::join_all(config.sources.iter().map(|each| source(each, directory))).await
 }
 
-async fn source(source: &Source) -> Finding {
+async fn source(source: &Source, directory: DirectoryFault) -> Finding {
     let name = &source.name;
-    let failures =
-        futures_util::future::join_all(source.servers.iter().map(|server| failure(source, server)));
+    let failures = source.servers.iter().map(|server| async move {
+        match &source.kind {
+            SourceKind::Ldap(_) => directory(source, server).await,
+            SourceKind::Radius(radius) => failure(source, radius.tls(), server).await,
+        }
+    });
+    let failures = futures_util::future::join_all(failures);
     let failures: Vec<String> = failures.await.into_iter().flatten().collect();
     let advice =
         "let this machine reach it, or take it out of 'servers'; each login waits for its timeout first";
     if failures.len() == source.servers.len() {
         let found = format!(
-            "no server of the source {name} is in reach: {}; its users can't log in",
+            "no server of the source {name} can be asked: {}; its users can't log in",
             failures.join("; ")
         );
         return Finding::problem(
             CHECK,
             found,
-            "name servers that this machine reaches, and look at the firewalls between",
+            format!(
+                "'vpnd source test {name}' shows each step; correct what it ends at: server, firewall, certificate or account"
+            ),
         );
     }
     if !failures.is_empty() {
         return Finding::warning(CHECK, format!("the source {name} lacks {}", failures.join("; ")), advice);
     }
     match &source.kind {
-        SourceKind::Ldap(_) => {
-            Finding::good(CHECK, format!("all servers of the source {name} accept connections"))
-        }
+        SourceKind::Ldap(_) => Finding::good(
+            CHECK,
+            format!("all servers of the source {name} take the gateway's account and search"),
+        ),
         SourceKind::Radius(radius) if radius.tls().is_some() => {
             Finding::good(CHECK, format!("all servers of the source {name} accept TLS, with the right names"))
         }
@@ -58,15 +66,12 @@ async fn source(source: &Source) -> Finding {
 }
 
 /// Why a server is out of reach, if it is.
-async fn failure(source: &Source, server: &SourceServer) -> Option<String> {
+async fn failure(source: &Source, tls: Option<&RadiusTls>, server: &SourceServer) -> Option<String> {
     let SourceServer { host, port, .. } = server;
     let tried = timeout(source.timeout, async {
-        match &source.kind {
-            SourceKind::Ldap(_) => connect(host, *port).await.map(drop),
-            SourceKind::Radius(radius) => match radius.tls() {
-                Some(tls) => handshake(host, *port, tls).await,
-                None => tokio::net::lookup_host((host.as_str(), *port)).await.map(drop),
-            },
+        match tls {
+            Some(tls) => handshake(host, *port, tls).await,
+            None => tokio::net::lookup_host((host.as_str(), *port)).await.map(drop),
         }
     });
     match tried.await {
@@ -89,6 +94,7 @@ async fn handshake(host: &str, port: u16, tls: &RadiusTls) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::pin::Pin;
 
     use super::*;
     use crate::commands::doctor::Verdict;
@@ -102,6 +108,15 @@ mod tests {
         ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap()
     }
 
+    /// In the place of what asks a directory.
+    fn connects<'a>(
+        _: &'a Source,
+        server: &'a SourceServer,
+    ) -> Pin<Box<dyn Future<Output = Option<String>> + 'a>> {
+        let address = (server.host.as_str(), server.port);
+        Box::pin(async move { TcpStream::connect(address).await.err().map(|error| error.to_string()) })
+    }
+
     #[tokio::test]
     async fn a_source_is_as_good_as_its_servers() {
         let open = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -113,7 +128,7 @@ mod tests {
             (vec![closed.clone(), open], Verdict::Warning),
             (vec![closed], Verdict::Problem),
         ] {
-            let findings = sources(&config(&servers)).await;
+            let findings = sources(&config(&servers), connects).await;
             assert_eq!(findings[0].verdict, verdict, "{findings:?}");
         }
     }
@@ -144,7 +159,7 @@ mod tests {
                  kind = 'radius'\nmatch = '*'\nservers = 'radsec://{address}'\nca = {ca:?}\n"
             );
             let config = ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap();
-            let findings = sources(&config).await;
+            let findings = sources(&config, connects).await;
             assert_eq!(findings[0].verdict, verdict, "{findings:?}");
         }
     }

@@ -7,6 +7,7 @@
 mod ber;
 mod connection;
 pub(crate) mod message;
+mod trial;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
