@@ -11,6 +11,9 @@ use crate::lab::Lab;
 use crate::process;
 use crate::slapd::{Slapd, group, person};
 
+const BOB_DISABLED: &str = "dn: uid=bob,ou=people,dc=uni,dc=example\nchangetype: modify\nadd: objectClass\n\
+    objectClass: extensibleObject\n-\nadd: nsAccountLock\nnsAccountLock: TRUE\n";
+
 #[test]
 fn each_step_to_a_directory_is_told_and_where_it_ends() {
     let Some(lab) = Lab::new(1) else { return };
@@ -22,12 +25,7 @@ fn each_step_to_a_directory_is_told_and_where_it_ends() {
     else {
         return;
     };
-    slapd.modify(
-        &command,
-        ADDRESS,
-        "dn: uid=bob,ou=people,dc=uni,dc=example\nchangetype: modify\nadd: objectClass\nobjectClass: extensibleObject\n-\n\
-         add: nsAccountLock\nnsAccountLock: TRUE\n",
-    );
+    slapd.modify(&command, ADDRESS, BOB_DISABLED);
     configure(&gateway, &slapd, slapd.password_file());
     access_profiles::configure(
         &gateway,
@@ -70,7 +68,7 @@ fn each_step_to_a_directory_is_told_and_where_it_ends() {
     let problem = |words: &str| {
         let text = process::text(&run(&["doctor"]));
         let line = text.lines().find(|line| line.contains("the source staff")).unwrap_or_default();
-        assert!(line.starts_with("PROBLEM") == !words.is_empty() && line.contains(words), "{words}: {text}");
+        assert!(line.starts_with("PROBLEM") != words.is_empty() && line.contains(words), "{words}: {text}");
     };
     problem("");
     set_source(&gateway, "base", "ou=peple,dc=uni,dc=example");
