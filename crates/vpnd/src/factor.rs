@@ -45,6 +45,12 @@ impl Factors {
         Self(self.0 | others.0)
     }
 
+    /// Whether anything besides the password is among them.
+    #[must_use]
+    pub const fn has_second(self) -> bool {
+        self.0 & !Self::PASSWORD.0 != 0
+    }
+
     /// The first of these requirements that is not met.
     #[must_use]
     pub fn missing(self, required: &[Requirement]) -> Option<Requirement> {

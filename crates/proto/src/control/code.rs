@@ -137,7 +137,8 @@ impl Code {
         match self {
             Self::Bye => "the user ended the session",
             Self::Credentials => {
-                "the login was refused: check user name, password and one-time code, or ask the administrator"
+                "the login was refused: check user name, password and one-time code; if they are right, ask the administrator whether \
+                 your account is admitted, and which factor it needs, such as one-time codes"
             }
             Self::Token => "the session is not known here any more; log in again",
             Self::BadRequest => "a malformed or unexpected message was sent",

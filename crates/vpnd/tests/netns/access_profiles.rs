@@ -111,10 +111,14 @@ fn users_are_in_different_profiles_at_once() {
     assert!(may("eve", campus).1.contains("no access profile is for eve"));
     assert_eq!(may("nobody", campus).0, Some(2));
 
-    // Who is in none is refused, and it says why.
+    // Who is in none is refused like a wrong password; the administrator sees why.
     let (_, output) = Client::refused(&lab, 3, &eve, &[]);
-    assert!(output.contains("not admitted to this gateway"), "{output}");
-    assert_eq!(gateway.status()["counters"]["logins"]["no_profile"], 1);
+    assert!(
+        output.contains("whether your account is admitted") && !output.contains("not admitted"),
+        "{output}"
+    );
+    assert_eq!(gateway.status()["counters"]["logins"]["no_profile"], 0);
+    assert!(gateway.process().output().contains("reason=\"no-profile\""), "{}", gateway.process().output());
     must(gateway.upgrade());
     ping_until(one.namespace(), campus, SOON);
     assert_eq!(["ann", "bob"].map(|user| profile_of(&gateway, user)), ["staff", "guests"]);
@@ -549,8 +553,8 @@ fn a_profile_that_requires_a_second_factor_takes_no_password_alone() {
         ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     }
 
-    // Her session is over, her client logs in again, and it is told what is missing.
-    let ours = |text: &str| text.contains("your account needs one-time codes for this access");
+    // Her session is over, and it says why; her client logs in again, and a password alone is as good as a wrong one.
+    let ours = |text: &str| text.contains("the login was refused") && !text.contains("your account needs");
     configure(&gateway, &profiles("require = [\"otp\"]"));
     must(gateway.ask(&["reload"]));
     let ended = one.process().wait(SOON);
@@ -560,7 +564,8 @@ fn a_profile_that_requires_a_second_factor_takes_no_password_alone() {
     drop(one);
     let (_, output) = Client::refused(&lab, 3, &cat, &[]);
     assert!(ours(&output), "{output}");
-    assert_eq!(gateway.status()["counters"]["logins"]["missing_factor"], 2);
+    assert_eq!(gateway.status()["counters"]["logins"]["missing_factor"], 0);
+    assert_eq!(gateway.process().output().matches("reason=\"missing-factor\"").count(), 2);
     assert_eq!(session_of(&gateway, "ann"), None);
 
     // With a code she is in, and an upgrade and a restart know that she had one.

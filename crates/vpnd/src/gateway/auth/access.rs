@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use crate::config::Tunnel;
 use crate::config::access_profile::{AccessProfile, AccessProfiles, Who};
 use crate::config::pool::Pools;
+use crate::factor::{Factors, Requirement};
 use crate::store::User;
 
 /// The profiles, which a reload replaces as a whole.
@@ -21,6 +22,15 @@ struct InForce {
     profiles: AccessProfiles,
     /// Of each profile.
     pools: Vec<Pools>,
+}
+
+/// Why nobody is let in as this user, though all that the login has shown was right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotAdmitted {
+    /// No profile is for the user.
+    NoProfile,
+    /// The user's profile requires this besides.
+    MissingFactor(Requirement),
 }
 
 /// A profile that was in force when it was looked up.
@@ -45,6 +55,15 @@ impl Access {
     /// The pools of all profiles.
     pub(crate) fn pools(&self) -> Vec<Pools> {
         self.now().pools.clone()
+    }
+
+    /// The profile of a user who has proved these factors, if it lets them in.
+    pub(crate) fn admit(&self, user: &User, factors: Factors) -> Result<Decided, NotAdmitted> {
+        let profile = self.of(user).ok_or(NotAdmitted::NoProfile)?;
+        match factors.missing(&profile.require) {
+            Some(missing) => Err(NotAdmitted::MissingFactor(missing)),
+            None => Ok(profile),
+        }
     }
 
     /// The user's profile, if one is for them.

@@ -106,9 +106,9 @@ pub enum LoginOutcome {
     Busy,
     /// The directory or server that knows the user can't be asked now.
     SourceUnavailable,
-    /// Everything was right, and no access profile is for the user.
+    /// Everything was right, more than the password, and no access profile is for the user.
     NoProfile,
-    /// Everything was right, and the user's access profile requires this besides.
+    /// Everything was right, more than the password, and the user's access profile requires this besides.
     MissingFactor(Requirement),
 }
 
@@ -242,10 +242,22 @@ impl Authenticator {
             Ok(guess) => guess,
             Err(throttled) => return throttled,
         };
-        match self.check_credentials(login, user, now_s) {
+        self.conclude(login, self.check_credentials(login, user, now_s), guess, now_s)
+    }
+
+    /// The outcome of a login whose credentials were checked, as far as they came along.
+    fn conclude(
+        &self,
+        login: &Login,
+        checked: Result<CheckResult, StoreError>,
+        guess: Guess,
+        now_s: u64,
+    ) -> LoginOutcome {
+        match checked {
             Ok(CheckResult::Granted(user)) => self.granted(login, user, guess, now_s),
             Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), guess, now_s),
             Ok(CheckResult::Refused(cause)) => self.refuse_login(login, cause, guess, now_s),
+            Ok(CheckResult::NotAdmitted(why)) => self.not_admitted(login, why, guess, now_s),
             Ok(CheckResult::NotChecked(none)) => {
                 // As if it had not come: it does not count as a guess, and may come again.
                 tracing::error!(error = %none, "a login could not be checked");
@@ -330,7 +342,7 @@ impl Authenticator {
         ) {
             (Ok(None), Ok(mut user)) => {
                 user.factors = user.factors.and(Factors::ONE_TIME_CODE);
-                self.granted(&login, user, guess, now_s)
+                self.conclude(&login, self.check_profile(&login, user, now_s), guess, now_s)
             }
             (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
                 self.refuse_for_good(&login, cause, &guess, now_s)

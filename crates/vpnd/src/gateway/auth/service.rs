@@ -24,7 +24,7 @@ use crate::audit::SessionStart;
 use crate::audit::recorder::Recorder;
 use crate::clock::Clocks;
 use crate::factor::Factors;
-use crate::gateway::auth::access::Access;
+use crate::gateway::auth::access::{Access, NotAdmitted};
 use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::lease::{self, Acquired, Addresses, LeaseError};
 use crate::gateway::messages::auth::{
@@ -208,11 +208,14 @@ impl Service {
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
     fn admit(&self, user: &Authenticated, device: DeviceId, outer: Option<IpAddr>) -> AuthReply {
         // The profiles may be others than those by which the login was let in.
-        let Some(profile) = self.access.of(user) else { return AuthReply::NoProfile };
         let (factors, auth_time_s) = (user.factors, (self.clocks.wall)());
-        if let Some(missing) = factors.missing(&profile.require) {
-            return AuthReply::MissingFactor(missing);
-        }
+        let profile = match self.access.admit(user, factors) {
+            Ok(profile) => profile,
+            // To a password alone nothing shows that it was right, as for a login that is checked now.
+            Err(_) if !factors.has_second() => return AuthReply::Refused { retry_after_s: None },
+            Err(NotAdmitted::NoProfile) => return AuthReply::NoProfile,
+            Err(NotAdmitted::MissingFactor(missing)) => return AuthReply::MissingFactor(missing),
+        };
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
         let expires_s = latest_end_s(started_s, profile.session_lifetime);

@@ -266,7 +266,7 @@ pub(crate) enum AuthReply {
     /// To a login: too many wait for a person already.
     #[n(16)]
     WaitingFull,
-    /// To a login: everything was right, and no access profile is for the user.
+    /// To a login: everything was right, more than the password, and no access profile is for the user.
     #[n(20)]
     NoProfile,
     /// To a login: everything was right, and the user's access profile requires this besides.

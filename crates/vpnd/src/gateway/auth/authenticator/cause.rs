@@ -1,5 +1,7 @@
 //! Why logins are refused. Clients do not learn it: the audit file has it.
 
+use crate::gateway::auth::access::NotAdmitted;
+
 /// The cause of a refusal, for the audit file and counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -39,6 +41,15 @@ pub enum Cause {
     NoProfile,
     /// Everything was right, and the user's access profile requires another factor.
     MissingFactor,
+}
+
+impl From<NotAdmitted> for Cause {
+    fn from(why: NotAdmitted) -> Self {
+        match why {
+            NotAdmitted::NoProfile => Self::NoProfile,
+            NotAdmitted::MissingFactor(_) => Self::MissingFactor,
+        }
+    }
 }
 
 impl Cause {

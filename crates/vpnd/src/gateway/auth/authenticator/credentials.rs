@@ -6,6 +6,7 @@
 use super::grant::{certificate_cause, is_certified};
 use super::{Authenticated, Authenticator, Cause, Login};
 use crate::factor::Factors;
+use crate::gateway::auth::access::NotAdmitted;
 use crate::password::{NoMemory, Password};
 use crate::store::{StoreError, User, UserId};
 use crate::sys::process;
@@ -17,6 +18,8 @@ pub(super) enum CheckResult {
     /// The password is right, and the user must show a code, which did not come along.
     CodeRequired(Box<Authenticated>),
     Refused(Cause),
+    /// All was right, more than the password, and no profile lets the user in.
+    NotAdmitted(NotAdmitted),
     NotChecked(NoMemory),
 }
 
@@ -57,7 +60,7 @@ impl Authenticator {
     }
 
     /// Refuses after a look at the code that came along, if any: the time of the answer discloses nothing of the cause.
-    fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
+    pub(super) fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
         if let Some(code) = &login.code {
             self.check_code(Err(cause), code, now_s)?;
         }
@@ -85,12 +88,14 @@ impl Authenticator {
             user.factors = user.factors.and(Factors::KEY);
         }
         if user.totp.is_none() {
-            return Ok(CheckResult::Granted(Box::new(user)));
+            return self.check_profile(login, Box::new(user), now_s);
         }
         let Some(code) = &login.code else { return Ok(CheckResult::CodeRequired(Box::new(user))) };
-        let wrong = self.check_code(Ok(&user), code, now_s)?;
+        if let Some(wrong) = self.check_code(Ok(&user), code, now_s)? {
+            return Ok(CheckResult::Refused(wrong));
+        }
         user.factors = user.factors.and(Factors::ONE_TIME_CODE);
-        Ok(wrong.map_or_else(|| CheckResult::Granted(Box::new(user)), CheckResult::Refused))
+        self.check_profile(login, Box::new(user), now_s)
     }
 
     /// Returns the cause of a refusal, or `None` if the code is right. The work is the same whether or not all else was

@@ -264,11 +264,8 @@ impl Authenticator {
         };
         self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
         match self.check_user(login, Authenticated { user, factors: at.factors() }, now_s) {
-            Ok(CheckResult::Granted(user)) => self.granted(login, user, at.guess, now_s),
-            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), at.guess, now_s),
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
-            Ok(CheckResult::NotChecked(_)) => LoginOutcome::Busy,
-            Err(error) => self.failed(login, &error),
+            checked => self.conclude(login, checked, at.guess, now_s),
         }
     }
 

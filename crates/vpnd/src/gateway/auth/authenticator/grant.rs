@@ -1,18 +1,21 @@
 //! The last step of a login whose credentials were right: whether an access profile is for the user and its required factors were
 //! proved, and the record of it.
 //!
-//! INVARIANT: nobody is let in who is in no profile, or by fewer factors than it requires. Which factors were proved is decided where they
-//! are checked, never by what the worker says of them. The record waits for no disk: where it can't be written, the audit file has a gap.
+//! Invariants: nobody is let in who is in no profile, or by fewer factors than it requires. That this is the reason shows only after a factor
+//! besides the password: to whoever has shown no other, a right password that lets nobody in is a wrong one, in its answer, its time and its
+//! count. Which factors were proved is decided where they are checked, never by what the worker says of them. The record waits for no disk:
+//! where it can't be written, the audit file has a gap.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
+use super::credentials::CheckResult;
 use super::throttle::{Guess, source_prefix};
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::audit::recorder::Recorder;
 use crate::factor::Factors;
-use crate::gateway::auth::access::Access;
-use crate::store::User;
+use crate::gateway::auth::access::{Access, NotAdmitted};
+use crate::store::{StoreError, User};
 
 /// A user who has proved to be that one, and by which factors.
 #[derive(Clone, Debug)]
@@ -42,6 +45,36 @@ impl Authenticator {
         self
     }
 
+    /// Whether an access profile lets the user in, after all else was right.
+    pub(super) fn check_profile(
+        &self,
+        login: &Login,
+        user: Box<Authenticated>,
+        now_s: u64,
+    ) -> Result<CheckResult, StoreError> {
+        match self.access.admit(&user, user.factors) {
+            Ok(_) => Ok(CheckResult::Granted(user)),
+            Err(why) if user.factors.has_second() => Ok(CheckResult::NotAdmitted(why)),
+            Err(why) => self.refuse(login, Cause::from(why), now_s),
+        }
+    }
+
+    /// No guess: more than the password was right.
+    pub(super) fn not_admitted(
+        &self,
+        login: &Login,
+        why: NotAdmitted,
+        guess: Guess,
+        now_s: u64,
+    ) -> LoginOutcome {
+        self.throttle().take_back(guess);
+        self.record(login, Cause::from(why), now_s);
+        match why {
+            NotAdmitted::NoProfile => LoginOutcome::NoProfile,
+            NotAdmitted::MissingFactor(missing) => LoginOutcome::MissingFactor(missing),
+        }
+    }
+
     pub(super) fn granted(
         &self,
         login: &Login,
@@ -49,12 +82,6 @@ impl Authenticator {
         guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
-        let profile = self.access.of(&user);
-        // Before anything counts for this source: a password alone is worth nothing here.
-        if let Some(missing) = profile.as_ref().and_then(|profile| user.factors.missing(&profile.require)) {
-            self.record(login, Cause::MissingFactor, now_s);
-            return LoginOutcome::MissingFactor(missing);
-        }
         self.throttle().succeeded(guess);
         if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
             let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
@@ -69,10 +96,6 @@ impl Authenticator {
             tracing::warn!(%error, "where a user came from is not remembered");
         }
         self.known_sources().add(prefix, now_s);
-        if profile.is_none() {
-            self.record(login, Cause::NoProfile, now_s);
-            return LoginOutcome::NoProfile;
-        }
         self.audit(login, "login", "", now_s);
         LoginOutcome::Granted(user)
     }

@@ -67,6 +67,13 @@ fn is_granted(outcome: &LoginOutcome) -> bool {
 }
 
 impl Bench {
+    fn with_profiles(self, text: &str) -> Self {
+        let config = crate::config::testing::smallest(text);
+        let access = Arc::new(Access::new(config.profiles, &config.tunnel));
+        let auth = Arc::into_inner(self.auth).expect("nobody else has it").with_access(access);
+        Self { auth: Arc::new(auth), ..self }
+    }
+
     fn check(&self, login: &Login) -> LoginOutcome {
         self.auth.check(login, NOW_S)
     }
@@ -527,18 +534,61 @@ fn factors_are_those_that_were_checked() {
     assert_eq!(tom.factors.to_string(), "pwd otp");
 }
 
+/// With profiles that let in nobody by a password, a right one and a wrong one have the same answers, and count alike.
+#[test]
+fn a_right_password_that_lets_nobody_in_is_a_wrong_one() {
+    for profiles in [
+        "[[profile]]\nname = 'admins'\nrequire = 'otp'\n",
+        "[[profile]]\nname = 'others'\ngroups = 'others'\n",
+    ] {
+        let bench = bench(settings()).with_profiles(profiles);
+        let answers = |password: &str, source: u8, code: Option<&str>| -> Vec<String> {
+            let answer = |_| {
+                let code = code.map(|code| Password::new(code.to_owned()));
+                let login = Login { source: [10, source, 2, 1].into(), code, ..login("ann", password) };
+                match bench.check(&login) {
+                    LoginOutcome::CodeRequired(number) => {
+                        let typed = Password::new("000000".to_owned());
+                        format!("asked, {:?}", bench.auth.complete(number, &typed, NOW_S))
+                    }
+                    outcome => format!("{outcome:?}"),
+                }
+            };
+            (0..8).map(answer).collect()
+        };
+        let right = answers("right", 1, None);
+        assert!(right[0].starts_with("asked, Refused") && right[7].starts_with("Throttled"), "{right:?}");
+        assert_eq!(right, answers("wrong", 2, None));
+        assert_eq!(answers("right", 3, Some("123456")), answers("wrong", 4, Some("123456")));
+    }
+}
+
+/// Whoever has proved more than a password learns what is missing, as often as they come.
+#[test]
+fn the_reason_shows_after_a_second_factor() {
+    let bench = bench(settings()).with_profiles("[[profile]]\nname = 'admins'\nrequire = 'otp'\n");
+    let cat = Login { certificate: Some(CERTIFICATE), ..login("cat", "right") };
+    for _ in 0..10 {
+        let outcome = bench.check(&cat);
+        assert!(matches!(outcome, LoginOutcome::MissingFactor(Requirement::OneTimeCode)), "{outcome:?}");
+    }
+    assert_eq!(bench.audit.newest().remove(0).detail, Cause::MissingFactor.name());
+    let bench = bench.with_profiles("[[profile]]\nname = 'others'\ngroups = 'others'\n");
+    let LoginOutcome::CodeRequired(number) = bench.check(&login("tom", "right")) else { panic!("not asked") };
+    let outcome = bench.auth.complete(number, &Password::new(CODE.to_owned()), NOW_S);
+    assert!(matches!(outcome, LoginOutcome::NoProfile), "{outcome:?}");
+}
+
 #[test]
 fn a_login_without_a_required_factor_is_refused_and_leaves_no_trust() {
-    let Bench { auth, store, _dir, .. } = bench(settings());
-    let config = crate::config::testing::smallest("[[profile]]\nname = 'admins'\nrequire = 'mfa'\n");
-    let access = Arc::new(Access::new(config.profiles, &config.tunnel));
-    let auth = Arc::into_inner(auth).expect("nobody else has it").with_access(access);
-    let outcome = auth.check(&login("ann", "right"), NOW_S);
-    assert!(matches!(outcome, LoginOutcome::MissingFactor(Requirement::Several)), "{outcome:?}");
-    let id = store.user("ann").unwrap().unwrap().id;
+    let bench = bench(settings()).with_profiles("[[profile]]\nname = 'admins'\nrequire = 'mfa'\n");
+    bench.refused(&login("ann", "right"), Cause::MissingFactor);
+    let code = Some(Password::new("000000".to_owned()));
+    bench.refused(&Login { code, ..login("ann", "right") }, Cause::MissingFactor);
+    let id = bench.store.user("ann").unwrap().unwrap().id;
     let prefix = source_prefix(login("ann", "right").source);
-    assert!(!store.knows_source(id, &prefix, 0).unwrap(), "a password alone makes no source known");
-    assert!(is_granted(&auth.check(&with_code(CODE), NOW_S)));
+    assert!(!bench.store.knows_source(id, &prefix, 0).unwrap(), "a password alone makes no source known");
+    assert!(is_granted(&bench.check(&with_code(CODE))));
     let cat = Login { certificate: Some(CERTIFICATE), ..login("cat", "right") };
-    assert!(is_granted(&auth.check(&cat, NOW_S)));
+    assert!(is_granted(&bench.check(&cat)));
 }
