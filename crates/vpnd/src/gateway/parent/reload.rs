@@ -27,37 +27,6 @@ impl Gateway {
     /// Reads the configuration for the worker, takes over the certificate, applies its firewall rules, and has the auth process go by it.
     pub(super) async fn reconfigure(&mut self) -> Result<(), ChildError> {
         let reread = match Configuration::read(&self.args.config) {
-            Ok((configuration, config)) => {
-                let conflict = || config.profiles.conflict(&self.config.tunnel);
-                if config.tunnel != self.config.tunnel
-                    && let Some(conflict) = conflict()
-                {
-                    let why = format!("{}: {conflict}; nothing was changed", config.file);
-                    return self
-                        .worker
-                        .send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[])
-                        .await;
-                }
-                if let Err(error) = self.take_over_revocations(&config).await? {
-                    let why = format!("{error}; nothing was changed");
-                    return self
-                        .worker
-                        .send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[])
-                        .await;
-                }
-                self.adopt_tls(&config);
-                self.take_over_certificate().await?;
-                match self.machine.reconfigure(&config).await {
-                    Ok(()) => {
-                        // Before the worker: a login by new profiles is nothing to a policy that does not know them yet.
-                        self.configure_auth(&configuration).await?;
-                        self.report_firewall().await?;
-                        ReloadedConfiguration::Good(configuration)
-                    }
-                    Err(error) => ReloadedConfiguration::Bad(crate::format_chain(&error)),
-                }
-            }
-
             Ok((configuration, config)) => match self.take_over(&configuration, &config).await? {
                 Ok(()) => ReloadedConfiguration::Good(configuration),
                 Err(why) => ReloadedConfiguration::Bad(why),
@@ -92,6 +61,7 @@ impl Gateway {
         }
         // Before the worker: a login by new profiles is nothing to a policy that does not know them yet.
         self.configure_auth(configuration).await?;
+        self.report_firewall().await?;
         Ok(Ok(()))
     }
 
