@@ -12,14 +12,16 @@ use crate::experiment::progress::Progress;
 use crate::report::results::Results;
 use crate::report::{files, stream};
 
-/// Finds out that results cannot be written before an hour is spent on them.
+/// Finds out that results cannot be written before an hour is spent on them, and removes those of an earlier run if they are to be
+/// replaced.
 ///
 /// # Errors
-/// The directory cannot be made or written to.
+/// The directory cannot be made or written to, or has measurements of an earlier run.
 pub fn prepare(output: &OutputArgs) -> anyhow::Result<()> {
     if let Some(directory) = &output.out {
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
         tempfile::tempfile_in(directory).with_context(|| format!("writing to {}", directory.display()))?;
+        files::make_room(directory, output.force)?;
     }
     Ok(())
 }

@@ -116,6 +116,9 @@ pub struct BlockArgs {
     /// Write report.json, report.csv and report.html into this directory.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace the measurements of an earlier run in that directory.
+    #[arg(long)]
+    pub force: bool,
     /// Print the JSON report instead of the tables.
     #[arg(short = 'J', long)]
     pub json: bool,
@@ -133,8 +136,8 @@ pub struct BlockArgs {
 impl BlockArgs {
     /// Where results go.
     pub fn output(&self) -> OutputArgs {
-        let Self { json, csv, quiet, .. } = *self;
-        OutputArgs { out: self.out.clone(), json, csv, quiet, ..OutputArgs::default() }
+        let Self { force, json, csv, quiet, .. } = *self;
+        OutputArgs { out: self.out.clone(), force, json, csv, quiet, ..OutputArgs::default() }
     }
 
     /// Who meets instead of the lab, if anyone.

@@ -16,8 +16,8 @@ use crate::system::{Priority, Subject};
 /// Rounds of a comparison unless the user says otherwise: enough for a median with a spread.
 const ROUNDS: u32 = 5;
 /// Arguments about showing results rather than measuring them.
-const NOT_WORK: [&str; 9] =
-    ["resume", "baseline", "out", "json", "json_stream", "csv", "format", "wide", "quiet"];
+const NOT_WORK: [&str; 10] =
+    ["resume", "baseline", "out", "force", "json", "json_stream", "csv", "format", "wide", "quiet"];
 
 /// Comparing systems.
 #[derive(Clone, Debug, Args)]

@@ -12,6 +12,9 @@ pub struct OutputArgs {
     /// Write report.json, report.csv, report.html and the measurements into this directory.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace the measurements of an earlier run in that directory.
+    #[arg(long)]
+    pub force: bool,
     /// Print the JSON report instead of the table.
     #[arg(short = 'J', long)]
     pub json: bool,

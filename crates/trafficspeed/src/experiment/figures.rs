@@ -75,8 +75,8 @@ pub struct Point {
     pub received_bits_per_second: f64,
     /// Messages that arrived, or transactions, per second.
     pub received_per_second: f64,
-    /// Messages that turned out to be missing, less those that came late.
-    pub missing: i64,
+    /// Messages that turned out to be missing, less those that came late; `None` if nothing came, for then nobody knows.
+    pub missing: Option<i64>,
     /// Mean one-way delay or round trip, in microseconds.
     pub delay_mean_us: Option<f64>,
     /// The longest, in microseconds.
@@ -203,7 +203,7 @@ fn point_at(at: usize, to: usize, moment: &IntervalSamples, begin: f64) -> Optio
         seconds,
         received_bits_per_second: 8.0 * per(sample.received_bytes as f64, seconds),
         received_per_second: per(sample.received_messages as f64, seconds),
-        missing: sample.missing,
+        missing: (sample.received_messages > 0 || sample.missing != 0).then_some(sample.missing),
         delay_mean_us: sample.delay_mean_us,
         delay_max_us: sample.delay_max_us,
         jitter_us: sample.jitter_us,
@@ -306,6 +306,16 @@ mod tests {
             let side = usize::from(!backward);
             assert_eq!(arrived(&[messages(backward)], &reports)[side], 97_000);
         }
+    }
+
+    #[test]
+    fn what_an_interval_without_arrivals_lost_is_not_known() {
+        let missing = |received_messages, missing| {
+            let sample = Sample { received_messages, missing, ..Sample::default() };
+            let moment = IntervalSamples { tasks: [vec![sample], vec![sample]], seconds: [1.0, 1.0] };
+            point(&messages(false), 0, &moment, 0.0).unwrap().missing
+        };
+        assert_eq!([missing(5, 0), missing(5, 2), missing(0, 0)], [Some(0), Some(2), None]);
     }
 
     #[test]

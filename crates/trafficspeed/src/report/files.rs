@@ -31,9 +31,39 @@ pub enum FilesError {
     /// There are no measurements.
     #[error("{} holds no measurements: none of {}, {CAMPAIGN} and {MEASUREMENTS} is there", directory.display(), journal::FILE)]
     Absent { directory: PathBuf },
+    /// There are measurements already.
+    #[error(
+        "{} holds the measurements of an earlier run: name another directory with --out, or replace them with --force{}",
+        directory.display(), resumption(directory)
+    )]
+    Exists { directory: PathBuf },
     /// The journal cannot be read.
     #[error("{0}")]
     Journal(#[from] JournalError),
+}
+
+fn resumption(directory: &Path) -> String {
+    match journal::is_in(directory) {
+        true => format!("; `trafficspeed compare --resume {}` goes on with them", directory.display()),
+        false => String::new(),
+    }
+}
+
+/// Sees to it that `directory` holds no measurements: with `force` by removing them.
+///
+/// # Errors
+/// [`FilesError::Exists`] without, [`FilesError::Io`].
+pub fn make_room(directory: &Path, force: bool) -> Result<(), FilesError> {
+    for name in [journal::FILE, CAMPAIGN, MEASUREMENTS] {
+        let path = directory.join(name);
+        match fs::exists(&path) {
+            Ok(false) => {}
+            Ok(true) if !force => return Err(FilesError::Exists { directory: directory.to_owned() }),
+            Ok(true) => fs::remove_file(&path).map_err(|source| FilesError::Io { path, source })?,
+            Err(source) => return Err(FilesError::Io { path, source }),
+        }
+    }
+    Ok(())
 }
 
 /// Writes report.json, report.csv and report.html into `directory`.
@@ -125,6 +155,24 @@ mod tests {
     use crate::experiment::traffic::TrafficPlan;
     use crate::lab::LinkSettings;
     use crate::system::{Cipher, Kind, Programs, Subject};
+
+    #[test]
+    fn measurements_are_replaced_only_if_the_user_says_so() {
+        for name in [journal::FILE, CAMPAIGN, MEASUREMENTS] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join(name);
+            make_room(directory.path(), false).unwrap();
+            fs::write(&path, "an hour's work").unwrap();
+            let error = make_room(directory.path(), false).unwrap_err().to_string();
+            assert!(
+                error.contains("--force") && error.contains("--resume") == (name == journal::FILE),
+                "{error}"
+            );
+            assert!(path.exists());
+            make_room(directory.path(), true).unwrap();
+            assert!(!path.exists());
+        }
+    }
 
     #[test]
     fn a_comparison_with_rounds_left_is_shown_as_interrupted_until_it_went_on() {
