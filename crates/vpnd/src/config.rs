@@ -358,6 +358,8 @@ pub struct Limits {
     pub max_sessions_per_user: usize,
     /// Connections of each inner address in the kernel's table; `None` is without a limit.
     pub max_connections_per_address: Option<NonZeroU32>,
+    /// Logins of one user that are let in at once; after that one each 20 s.
+    pub logins_per_user: u32,
     /// Connections that have not authenticated yet.
     pub max_handshakes: usize,
     /// New connections each second from one IPv4 address or IPv6 /64.
@@ -387,6 +389,8 @@ pub struct Timeouts {
     pub session_lifetime: Option<Duration>,
     /// Time for which a lease outlives the last sign of its session.
     pub lease: Duration,
+    /// Time after its last session at which a device loses its addresses to whoever comes.
+    pub forget_device: Duration,
 }
 
 /// `[admin]`: control socket and metrics.

@@ -315,6 +315,8 @@ pub struct LiveSession {
 }
 
 pub const MAX_SOURCES_PER_USER: u64 = 32;
+/// Leases of a family that are kept for a user's devices without a session.
+pub const KEPT_LEASES: u32 = 32;
 
 /// An error of the store; nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -454,6 +456,8 @@ pub trait Store: Send + Sync {
     /// Takes an address in one step: `false` if a live lease of another owner is on it. The owner's other
     /// addresses of that family are let go.
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError>;
+    /// The newest of the user's ended leases but for [`KEPT_LEASES`], if there are more.
+    fn surplus(&self, user: UserId, family: Family, now_s: u64) -> Result<Option<Lease>, StoreError>;
     /// The lease on this address, an ended one too.
     fn lease_on(&self, address: IpAddr) -> Result<Option<Lease>, StoreError>;
     /// All leases of a family, ended ones too, by address.

@@ -257,6 +257,8 @@ impl Vpnd {
         if let Some(room) = self.room {
             set("limits", "max_sessions", value(i64::from(room.sessions)));
             set("limits", "max_sessions_per_user", value(i64::from(room.per_user)));
+            // Each of these sessions begins by a login, and some again.
+            set("limits", "logins_per_user", value(i64::from(room.per_user).max(30) * 100));
             if let Some(seconds) = room.rekey_after_s {
                 set("timeouts", "rekey_after_s", value(i64::from(seconds)));
             }

@@ -110,7 +110,7 @@ impl AccessProfiles {
     /// One profile that everybody is in, with nothing in it.
     #[must_use]
     pub fn of_everybody() -> Self {
-        Self { list: vec![AccessProfile::default()] }
+        Self { list: vec![AccessProfile { max_sessions_per_user: 8, ..AccessProfile::default() }] }
     }
 
     /// The same, where the sessions of each profile last no longer than this.

@@ -282,6 +282,7 @@ fn limits(s: &mut Section<'_>, p: &mut Problems) -> Limits {
             0..=1_000_000,
             4096,
         ) as u32),
+        logins_per_user: s.number(p, "logins_per_user", 1..=1_000_000, 30) as u32,
         max_handshakes: s.number(p, "max_handshakes", 1..=65_536, 256) as usize,
         handshakes_per_address_s: s.number(p, "handshakes_per_address_s", 1..=100_000, 500) as u32,
         password_workers: s.number(p, "password_workers", 0..=64, 0) as usize,
@@ -302,6 +303,7 @@ fn timeouts(s: &mut Section<'_>, p: &mut Problems) -> Timeouts {
         authentication_deadline: seconds(s, p, "authentication_deadline_s", 1..=600, 10),
         session_lifetime: session_lifetime(s, p, Some(Duration::from_secs(86_400))),
         lease: seconds(s, p, "lease_s", 60..=YEAR_S, 3_600),
+        forget_device: seconds(s, p, "forget_device_s", 86_400..=10 * YEAR_S, 90 * 86_400),
     };
     if timeouts.keepalive.saturating_mul(2) > timeouts.dead_peer_timeout {
         let message = format!(

@@ -40,6 +40,8 @@ use crate::tls;
 
 /// The file, beside the store, with what accounting needs after a restart.
 const ACCOUNTING_FILE: &str = "accounting.sqlite";
+/// Devices whose time is over are looked for this often.
+const FORGET_INTERVAL: Duration = Duration::from_secs(3600);
 const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 
 /// Time for the parent to notice that the worker is gone.
@@ -89,6 +91,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
     let external = External::new(&config.sources, Arc::clone(&idp), Arc::clone(&accounting));
     let authenticator = authenticator.with_audit(audit.clone()).with_external(external);
+    let authenticator = authenticator.with_logins_per_user(config.limits.logins_per_user);
     // A source that is slow takes no permits that others need.
     let external: usize = config.sources.iter().map(external::permits).sum();
     let access = Arc::new(Access::new(config.profiles.clone(), &config.tunnel));
@@ -107,7 +110,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         tokio::task::spawn_blocking(move || service.begin()).await??;
     }
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
-    tokio::spawn(back_up(sqlite));
+    tokio::spawn(look_after(sqlite, config.timeouts.forget_device));
     tokio::spawn(Arc::clone(&service).follow_sources());
     tokio::spawn(Arc::clone(&service).end_leftover(config.timeouts.idle_timeout));
     tokio::spawn(report_log(Arc::clone(&service)));
@@ -244,6 +247,27 @@ async fn report_log(service: Arc<Service>) {
     loop {
         tokio::time::sleep(REPORT_INTERVAL).await;
         service.report_log();
+    }
+}
+
+/// Keeps the store backed up and free of what nobody needs, for ever.
+async fn look_after(store: Arc<Sqlite>, forget_device: Duration) {
+    tokio::join!(back_up(Arc::clone(&store)), forget_devices(store, forget_device));
+}
+
+/// Forgets devices that have not come back, for ever.
+async fn forget_devices(store: Arc<Sqlite>, after: Duration) {
+    loop {
+        let store = Arc::clone(&store);
+        let before_s = steady_s().saturating_sub(after.as_secs());
+        match tokio::task::spawn_blocking(move || store.forget_leases(before_s)).await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(leases)) => {
+                tracing::info!(leases, "addresses of devices that have not come back are free for all")
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "devices that have not come back are not forgotten"),
+        }
+        tokio::time::sleep(FORGET_INTERVAL).await;
     }
 }
 

@@ -24,6 +24,19 @@ impl Allowance {
 
     /// Whether one more is allowed now; takes it then.
     pub(crate) fn take(&mut self, now: Time) -> bool {
+        self.refill(now);
+        let allowed = self.left > 0;
+        self.left -= u32::from(allowed);
+        allowed
+    }
+
+    /// Whether all of it is left.
+    pub(crate) fn is_full(&mut self, now: Time) -> bool {
+        self.refill(now);
+        self.left == self.burst
+    }
+
+    fn refill(&mut self, now: Time) {
         let counted = *self.counted.get_or_insert(now);
         let whole = now.since(counted).as_nanos() / self.interval.as_nanos().max(1);
         let missing = self.burst - self.left;
@@ -35,9 +48,6 @@ impl Allowance {
             // Full: what goes beyond is not saved up.
             _ => (self.left, self.counted) = (self.burst, Some(now)),
         }
-        let allowed = self.left > 0;
-        self.left -= u32::from(allowed);
-        allowed
     }
 }
 

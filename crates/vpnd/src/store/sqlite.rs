@@ -465,6 +465,10 @@ impl Store for Sqlite {
         self.change(|t| sessions::claim(t, lease, now_s).map(Ok))
     }
 
+    fn surplus(&self, user: UserId, family: Family, now_s: u64) -> Result<Option<Lease>, StoreError> {
+        self.read(|c| sessions::surplus(c, user, family, now_s))
+    }
+
     fn lease_on(&self, address: IpAddr) -> Result<Option<Lease>, StoreError> {
         self.read(|c| sessions::lease_on(c, address))
     }

@@ -9,6 +9,7 @@
 //! devices, never on whether a user exists. This module must not know of connections or sessions.
 
 mod absences;
+mod allowances;
 mod cause;
 mod credentials;
 mod dynamic;
@@ -42,6 +43,7 @@ use crate::store::{
     CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User, UserId,
 };
 use crate::totp;
+use allowances::Allowances;
 pub use cause::Cause;
 use credentials::CheckResult;
 use external::External;
@@ -140,6 +142,7 @@ pub struct Authenticator {
     no_secret: TotpSecret,
     pending: Mutex<Pending>,
     throttle: Mutex<Throttle>,
+    allowances: Mutex<Allowances>,
     known_sources: Mutex<KnownSources>,
     turns: Arc<Turns>,
     longest_wait: Duration,
@@ -164,6 +167,7 @@ impl Authenticator {
             no_secret: totp::generate(),
             pending: Mutex::new(Pending::new()),
             throttle: Mutex::new(Throttle::default()),
+            allowances: Mutex::new(Allowances::new(allowances::LOGINS)),
             turns: Turns::new(settings.workers.max(1), settings.queue),
             longest_wait: settings.longest_wait,
             require_certificate: settings.require_certificate,
@@ -425,6 +429,10 @@ impl Authenticator {
 
     fn known_sources(&self) -> std::sync::MutexGuard<'_, KnownSources> {
         self.known_sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allowances(&self) -> std::sync::MutexGuard<'_, Allowances> {
+        self.allowances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {

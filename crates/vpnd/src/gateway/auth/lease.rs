@@ -1,7 +1,7 @@
 //! Inner addresses: which one a session gets, and for how long.
 //!
 //! Invariants: two live leases never stand on one address, because the store claims an address in one step; a device
-//! that comes back gets its addresses again as long as nobody needed them; the gateway's own address and those that
+//! that comes back gets its addresses again as long as nobody needed them, its user's newer devices included; the gateway's own address and those that
 //! name the network are never leased. An address that nobody had is preferred, then the one that has been free for
 //! longest. Nothing here reads a clock, and the same store gives the same answer.
 
@@ -12,7 +12,7 @@ use vpnd_proto::control::Text;
 use vpnd_proto::session::SessionId;
 
 use crate::config::pool::{Pool, Pools};
-use crate::gateway::messages::auth::PoolUsage;
+use crate::gateway::messages::auth::{AuthReply, PoolUsage, Reason};
 use crate::store::{Family, Lease, LeaseOwner, Store, StoreError};
 
 /// Addresses tried at a place that depends on the owner alone, before the whole pool is looked at.
@@ -30,6 +30,16 @@ pub(super) enum LeaseError {
     NoPool,
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl From<LeaseError> for AuthReply {
+    fn from(error: LeaseError) -> Self {
+        let why = Reason::cut(&error.to_string());
+        match error {
+            LeaseError::Exhausted { .. } | LeaseError::NoPool => Self::NoAddress(why),
+            LeaseError::Store(_) => Self::Failed(why),
+        }
+    }
 }
 
 /// The addresses that a session got.
@@ -115,6 +125,13 @@ impl Pool {
             && claim(before.address)?
         {
             return Ok((before.address, true));
+        }
+        // A user's devices that have gone make room for the next, so that a user takes a bounded part of pool and store.
+        if let Some(old) = store.surplus(owner.user, family, now_s)?
+            && self.contains(old.address)
+            && claim(old.address)?
+        {
+            return Ok((old.address, false));
         }
         // Nearly all new owners find a place here, whatever the number of leases.
         let start = preferred(owner) % size;

@@ -26,7 +26,7 @@ use crate::clock::Clocks;
 use crate::factor::Factors;
 use crate::gateway::auth::access::{Access, NotAdmitted};
 use crate::gateway::auth::accounting::Accounting;
-use crate::gateway::auth::lease::{self, Acquired, Addresses, LeaseError};
+use crate::gateway::auth::lease::{self, Acquired, Addresses};
 use crate::gateway::messages::auth::{
     Account, AuthReply, AuthRequest, AuthStatus, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
     MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
@@ -223,8 +223,8 @@ impl Service {
         let generation = user.generation;
         let grant =
             Grant { user: user.id, device, generation, started_s, expires_s, factors, auth_time_s, start };
-        if !self.grant(session, grant) {
-            return AuthReply::Refused { retry_after_s: Some(1) };
+        if !self.grant(session, grant, profile.max_sessions_per_user) {
+            return AuthReply::Busy;
         }
         let owner = LeaseOwner { user: user.id, device };
         let leased = profile.pools().acquire(self.store.as_ref(), owner, session, started_s, expires_s);
@@ -249,25 +249,24 @@ impl Service {
                     own_addresses: are_own,
                 })
             }
-            Err(error @ (LeaseError::Exhausted { .. } | LeaseError::NoPool)) => {
-                AuthReply::NoAddress(Reason::cut(&error.to_string()))
+            Err(error) => {
+                self.grants().remove(&session);
+                error.into()
             }
-            Err(LeaseError::Store(error)) => AuthReply::Failed(Reason::cut(&error.to_string())),
         }
     }
 
-    /// `false` if too many grants wait for their sessions.
-    fn grant(&self, session: SessionId, grant: Grant) -> bool {
+    /// `false` if too many grants wait for their sessions, of this user or of all.
+    fn grant(&self, session: SessionId, grant: Grant, of_user: usize) -> bool {
         let mut grants = self.grants();
-        if grants.len() >= MAX_GRANTS {
-            let now_s = grant.started_s;
-            grants.retain(|_, old| old.started_s.saturating_add(GRANT_LIFETIME_S) > now_s);
+        let is_full = |grants: &HashMap<SessionId, Grant>| {
+            let under_way = grants.values().filter(|other| other.user == grant.user).count();
+            grants.len() >= MAX_GRANTS || under_way >= of_user
+        };
+        if is_full(&grants) {
+            grants.retain(|_, old| old.started_s.saturating_add(GRANT_LIFETIME_S) > grant.started_s);
         }
-        let room = grants.len() < MAX_GRANTS;
-        if room {
-            grants.insert(session, grant);
-        }
-        room
+        !is_full(&grants) && grants.insert(session, grant).is_none()
     }
 
     /// The session, to which a client attaches that was not there since the gateway started.

@@ -7,8 +7,10 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::super::{Device, Family, Lease, LeaseOwner, LiveSession, SessionRecord, UserId};
-use super::{bytes, unexpected};
+use super::super::{
+    Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, SessionRecord, StoreError, UserId,
+};
+use super::{Sqlite, bytes, unexpected};
 use crate::factor::Factors;
 
 /// Time after which addresses are free that a device has lost to its removal or to another pool, seconds; or when their session ends.
@@ -128,6 +130,26 @@ pub(super) fn lease_of(c: &Connection, owner: LeaseOwner, family: Family) -> rus
                ORDER BY until_s DESC LIMIT 1";
     let mut statement = c.prepare_cached(sql)?;
     statement.query_row(params![owner.user.0, owner.device.0, octets(family)], lease_from_row).optional()
+}
+
+impl Sqlite {
+    /// Forgets the leases that ended before this time; their number. Sessions that go on have leases until their end, so none of theirs
+    /// is among them.
+    pub(crate) fn forget_leases(&self, before_s: u64) -> Result<usize, StoreError> {
+        self.change(|t| t.execute("DELETE FROM leases WHERE until_s < ?", [before_s]).map(Ok))
+    }
+}
+
+pub(super) fn surplus(
+    c: &Connection,
+    user: UserId,
+    family: Family,
+    now_s: u64,
+) -> rusqlite::Result<Option<Lease>> {
+    let sql = "SELECT * FROM leases WHERE user_id = ? AND length(address) = ? AND until_s <= ?
+               ORDER BY until_s DESC, address LIMIT 1 OFFSET ?";
+    let mut statement = c.prepare_cached(sql)?;
+    statement.query_row(params![user.0, octets(family), now_s, KEPT_LEASES], lease_from_row).optional()
 }
 
 pub(super) fn lease_on(c: &Connection, address: IpAddr) -> rusqlite::Result<Option<Lease>> {

@@ -140,6 +140,7 @@ fn measure(load: &Load) {
     let mut gateway = Gateway::init(&lab);
     // The honest user comes with a new device each time.
     gateway.configure("limits.max_sessions_per_user", 1024);
+    gateway.configure("limits.logins_per_user", 100_000);
     let ann = gateway.add_user("ann");
     gateway.start();
     if matches!(load.honest, Honest::Returning) {

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use vpnd_proto::control::Message;
+use vpnd::store::sqlite::Sqlite;
+use vpnd::store::{Family, Store as _};
+use vpnd_proto::control::{Code, Message};
 
 use super::{ADDRESS, add_source, beside, configure};
 use crate::freeradius::FreeRadius;
 use crate::gateway::Gateway;
 use crate::lab::Lab;
 use crate::slapd::{Slapd, person};
-use crate::theft::Speaker;
+use crate::theft::{Speaker, in_her_box};
 
 /// Clients that log in at the same time, each with a device and an address of its own.
 const CROWD: u8 = 8;
@@ -62,10 +64,43 @@ fn users_of_a_radius_server_log_in_again_and_again() {
     measure(&lab, "radius", "ann@guests.example", "right");
 }
 
+/// Whoever has a password can make neither the store nor the audit file grow as fast as they log in.
+#[test]
+fn a_right_password_with_ever_new_devices_is_let_in_so_often() {
+    const LOGINS: u8 = 100;
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let began = Instant::now();
+    let codes = in_her_box(&lab, async || {
+        let first = Speaker::new(&ann.profile, 1);
+        let mut codes = Vec::new();
+        for number in 1..=LOGINS {
+            let speaker = first.at(Ipv4Addr::UNSPECIFIED.into(), [number; 32]);
+            let mut line = speaker.dial().await;
+            let login = speaker.login(&line, "ann");
+            codes.push(line.ask(&login).await.map(drop));
+        }
+        codes
+    });
+    // One more for each 20 s that this has taken.
+    let most = 30 + began.elapsed().as_secs() as usize / 20;
+    let let_in = codes.iter().filter(|code| **code != Err(Code::Throttled)).count();
+    let store = Sqlite::open(&gateway.file("state").join("vpnd.db")).expect("there is a store");
+    let leases = store.leases(Family::V4).expect("it can be read").len();
+    println!("{LOGINS} logins with new devices: {let_in} let in, {leases} leases");
+    assert!(
+        (1..=most).contains(&let_in) && leases <= let_in,
+        "{let_in} of {most}, {leases} leases: {codes:?}"
+    );
+}
+
 /// A gateway where `ann` may have a session from each client.
 fn of_one_user(lab: &Lab) -> Gateway<'_> {
     let gateway = Gateway::init(lab);
     gateway.configure("limits.max_sessions_per_user", i64::from(2 * CROWD));
+    gateway.configure("limits.logins_per_user", 100_000);
     gateway.add_user("ann");
     gateway
 }

@@ -7,12 +7,14 @@
 //! where it can't be written, the audit file has a gap.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use super::allowances::Allowances;
 use super::credentials::CheckResult;
 use super::throttle::{Guess, source_prefix};
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::audit::recorder::Recorder;
+use crate::clock::now;
 use crate::factor::Factors;
 use crate::gateway::auth::access::{Access, NotAdmitted};
 use crate::store::{StoreError, User};
@@ -36,6 +38,12 @@ impl Authenticator {
     /// The same with these access profiles.
     pub(crate) fn with_access(mut self, access: Arc<Access>) -> Self {
         self.access = access;
+        self
+    }
+
+    /// The same with so many logins of one user at once.
+    pub(crate) fn with_logins_per_user(mut self, logins: u32) -> Self {
+        self.allowances = Mutex::new(Allowances::new(logins));
         self
     }
 
@@ -82,6 +90,11 @@ impl Authenticator {
         guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
+        // Before anything is written: whoever logs in without end must not fill the disk, nor push out what is remembered.
+        if let Err(wait_s) = self.allowances().take(user.id, now()) {
+            self.throttle().take_back(guess);
+            return self.throttled(login, wait_s);
+        }
         self.throttle().succeeded(guess);
         if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
             let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());

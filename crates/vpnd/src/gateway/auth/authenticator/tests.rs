@@ -260,6 +260,32 @@ fn guesses_slow_down_but_not_for_the_person_at_home() {
 }
 
 #[test]
+fn a_user_is_let_in_so_often_and_then_nothing_is_written() {
+    let bench = bench(settings());
+    let since = Instant::now();
+    let (mut granted, mut throttled) = (0, 0);
+    for number in 0..60u8 {
+        let from = Login {
+            source: [192, 0, number, 1].into(),
+            device: DeviceId([number; 16]),
+            ..login("ann", "right")
+        };
+        match bench.check(&from) {
+            LoginOutcome::Granted(_) => granted += 1,
+            LoginOutcome::Throttled(20) => throttled += 1,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    // One more for each 20 s that this has taken.
+    assert!((30..=30 + since.elapsed().as_secs() / 20).contains(&granted), "{granted}, {throttled}");
+    assert_eq!(bench.audit.newest().len() as u64, granted);
+    let id = bench.store.user("ann").unwrap().unwrap().id;
+    assert!(!bench.store.knows_source(id, "192.0.59.1", 0).unwrap());
+    assert!(is_granted(&bench.check(&with_code(CODE))), "another user");
+    bench.refused(&login("ann", "wrong"), Cause::WrongPassword);
+}
+
+#[test]
 fn what_could_not_be_checked_is_no_guess() {
     let bench = bench(settings());
     let path = bench._dir.path().join("vpnd.db");

@@ -35,6 +35,33 @@ impl Bench {
     }
 }
 
+#[test]
+fn a_user_with_ever_new_devices_takes_a_bounded_part() {
+    let bench = Bench::new("10.0.0.0/22", Some("fd00::/112"));
+    let rows = || [Family::V4, Family::V6].map(|family| bench.store.leases(family).unwrap().len());
+    let other = bench.acquire(owner(2, 1), 200, 1000).unwrap();
+    for number in 0..200u8 {
+        let now_s = 1000 + 10 * u64::from(number);
+        bench.acquire(owner(1, number), number, now_s).unwrap();
+        bench.store.end_session(SessionId([number; 16]), now_s + 1).unwrap();
+    }
+    assert_eq!(rows(), [34, 34], "33 of the user, and that of another");
+    // The newest keep theirs, and so does who else has been here.
+    let newest = bench.store.lease_of(owner(1, 199), Family::V4).unwrap().unwrap();
+    assert_eq!(bench.acquire(owner(1, 199), 201, 5000).unwrap().v4.map(IpAddr::from), Some(newest.address));
+    assert_eq!(bench.acquire(owner(2, 1), 202, 5000).unwrap(), other);
+}
+
+#[test]
+fn devices_that_do_not_come_back_are_forgotten_and_live_ones_are_not() {
+    let bench = Bench::new("10.0.0.0/24", None);
+    bench.acquire(owner(1, 1), 1, 1000).unwrap();
+    bench.acquire(owner(2, 1), 2, 1500).unwrap();
+    assert_eq!(bench.store.forget_leases(1100).unwrap(), 0, "it ends then");
+    assert_eq!(bench.store.forget_leases(1101).unwrap(), 1);
+    assert_eq!(bench.store.leases(Family::V4).unwrap().len(), 1);
+}
+
 fn owner(user: u8, device: u8) -> LeaseOwner {
     LeaseOwner { user: UserId([user; 16]), device: DeviceId([device; 16]) }
 }

@@ -168,6 +168,25 @@ async fn the_status_counts_addresses_that_are_taken() {
 }
 
 #[tokio::test]
+async fn a_user_has_no_more_logins_under_way_than_sessions() {
+    let directory = tempfile::tempdir().unwrap();
+    let access = access(profiles("[[profile]]\nname = 'all'\nmax_sessions_per_user = 2\n"));
+    let service = service_for(directory.path(), Clocks::default(), access);
+    let [first, second] = [granted(&service, 1).await, granted(&service, 2).await];
+    for device in 3..=5 {
+        let reply = service.answer(login("right", device)).await;
+        assert!(matches!(reply, AuthReply::Busy), "{reply:?}");
+    }
+    let now_s = (service.clocks.steady)();
+    assert_eq!(service.store.leases(Family::V4).unwrap().len(), 2, "the others have taken no address");
+    // The worker keeps one and refuses the other.
+    assert_eq!(failed(&service, keep(first)).await, 0);
+    assert_eq!(failed(&service, AuthRequest::Commit(vec![Write::End(second)])).await, 0);
+    granted(&service, 3).await;
+    assert!(service.store.leases(Family::V4).unwrap().iter().any(|lease| lease.is_live(now_s)));
+}
+
+#[tokio::test]
 async fn what_no_worker_sends_ends_the_conversation() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
