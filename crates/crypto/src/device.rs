@@ -123,8 +123,51 @@ impl fmt::Debug for DeviceKey {
     }
 }
 
-/// Whether the holder of `public` has signed this connection's binding.
+/// The y-coordinates of the points of small order, little-endian: orders 4, 1, 8, 8 and 2. A key of these has signatures that are good for any
+/// text, or for one of a few, and that nobody needs a secret for.
+const SMALL_ORDER: [[u8; 32]; 5] = [
+    [0; 32],
+    {
+        let mut one = [0; 32];
+        one[0] = 1;
+        one
+    },
+    [
+        0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5,
+        0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
+    ],
+    [
+        0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a,
+        0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
+    ],
+    {
+        let mut minus_one = FIELD;
+        minus_one[0] -= 1;
+        minus_one
+    },
+];
+/// The prime of the field, 2^255 - 19, little-endian.
+const FIELD: [u8; 32] = {
+    let mut prime = [0xff; 32];
+    (prime[0], prime[31]) = (0xed, 0x7f);
+    prime
+};
+
+/// Whether this is the one encoding of a point (RFC 8032 §5.1.3) that is not of small order, as far as its y-coordinate shows.
+fn is_strict(point: &[u8; 32]) -> bool {
+    let mut y = *point;
+    // The sign of x.
+    y[31] &= 0x7f;
+    let is_reduced = y.iter().rev().lt(FIELD.iter().rev());
+    is_reduced && !SMALL_ORDER.contains(&y)
+}
+
+/// Whether the holder of `public` has signed this connection's binding. Keys and signatures that need no secret are refused.
 pub fn is_signed(public: &[u8; PUBLIC_KEY_LEN], binding: &Binding, signature: &[u8; SIGNATURE_LEN]) -> bool {
+    let (commitment, _) = signature.split_first_chunk().expect("a signature has 64 bytes");
+    if !is_strict(public) || !is_strict(commitment) {
+        return false;
+    }
     UnparsedPublicKey::new(&ED25519, public).verify(&binding.signed_text(), signature).is_ok()
 }
 
@@ -173,6 +216,43 @@ mod tests {
             assert!(!is_signed(&key(1).public(), &BINDING, &other), "byte {byte} of the signature");
         }
         assert!(!is_signed(&[0xFF; 32], &BINDING, &signature), "not a point of the curve");
+    }
+
+    /// What the library makes of a signature.
+    fn is_signed_loosely(public: &[u8; 32], signature: &[u8; 64]) -> bool {
+        UnparsedPublicKey::new(&ED25519, public).verify(&BINDING.signed_text(), signature).is_ok()
+    }
+
+    #[test]
+    fn a_key_of_small_order_has_signed_nothing() {
+        // With the neutral point as key and commitment, and 0 for the rest, each text is signed.
+        let mut neutral = [0; 32];
+        neutral[0] = 1;
+        let mut forged = [0; 64];
+        forged[0] = 1;
+        assert!(is_signed_loosely(&neutral, &forged), "the library takes it");
+        assert!(!is_signed(&neutral, &BINDING, &forged));
+        // The same with the base point as commitment, which belongs to 1.
+        forged[..32].fill(0x66);
+        forged[0] = 0x58;
+        forged[32] = 1;
+        assert!(is_signed_loosely(&neutral, &forged), "the library takes it");
+        assert!(!is_signed(&neutral, &BINDING, &forged));
+        let mut points = SMALL_ORDER.to_vec();
+        // Other encodings of the first two: beyond the prime.
+        points.extend((0..=18).map(|more| {
+            let mut beyond = FIELD;
+            beyond[0] += more;
+            beyond
+        }));
+        for mut point in points {
+            for _ in 0..2 {
+                assert!(!is_strict(&point), "{point:x?}");
+                point[31] ^= 0x80;
+            }
+        }
+        let signature = key(1).sign(&BINDING);
+        assert!(is_strict(&key(1).public()) && is_signed(&key(1).public(), &BINDING, &signature));
     }
 
     #[test]

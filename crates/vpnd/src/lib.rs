@@ -118,16 +118,22 @@ pub fn format_chain(error: &anyhow::Error) -> String {
 
 /// Text without what would play with a terminal: some of it comes from others, as a gateway's reason does.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '?' } else { c }).collect()
+    text.chars().map(|c| if is_deceptive(c) && !matches!(c, '\n' | '\t') { '?' } else { c }).collect()
+}
+
+/// Whether it is a control character, or one that changes the direction of text or hides in it.
+pub(crate) fn is_deceptive(c: char) -> bool {
+    c.is_control() || is_hidden(c)
+}
+
+fn is_hidden(c: char) -> bool {
+    matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{FEFF}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}')
+        || matches!(c, '\u{2060}'..='\u{206F}' | '\u{FFF0}'..='\u{FFFB}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
 /// One line of a stranger's text, for a terminal and logs: without control characters, and without those that change the direction
 /// of text or hide in it.
 pub(crate) fn harmless(text: &str) -> String {
-    let is_hidden = |c: char| {
-        matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{FEFF}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}')
-            || matches!(c, '\u{2060}'..='\u{206F}' | '\u{FFF0}'..='\u{FFFB}' | '\u{E0000}'..='\u{E0FFF}')
-    };
     let visible = text.chars().filter(|c| !is_hidden(*c));
     let line: String = visible.map(|c| if c.is_control() { ' ' } else { c }).collect();
     line.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -142,6 +148,7 @@ mod tests {
         let error = anyhow::anyhow!("\x1b[2J\rall is well\u{9b}m").context("the gateway refuses this client");
         assert_eq!(format_chain(&error), "the gateway refuses this client: ?[2J?all is well?m");
         assert_eq!(plain("line 3:\n\tä"), "line 3:\n\tä");
+        assert_eq!(plain("ann\u{202e}gro\u{200b}.elpmaxe"), "ann?gro?.elpmaxe");
     }
 
     #[test]

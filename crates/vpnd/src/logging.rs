@@ -150,8 +150,8 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Writes fields as `message key=value …` without a control character in any value: a line break in a text that
-/// came from outside would otherwise let its author write log lines.
+/// Writes fields as `message key=value …` without a control character in any value, nor one that hides or turns text around: in a
+/// text that came from outside they would otherwise let its author write log lines.
 struct OneLine;
 
 impl<'w> FormatFields<'w> for OneLine {
@@ -176,7 +176,7 @@ impl Line<'_> {
         if name != "message" {
             write!(self.writer, "{name}=")?;
         }
-        value.chars().try_for_each(|c| match c.is_control() {
+        value.chars().try_for_each(|c| match crate::is_deceptive(c) {
             true => write!(self.writer, "{}", c.escape_default()),
             false => self.writer.write_char(c),
         })
@@ -256,10 +256,12 @@ mod tests {
     fn text_from_outside_cannot_start_a_line() {
         for style in [Style::Journal, Style::Person { colours: false }, Style::Json] {
             let text = logged("info", style, || {
-                tracing::info!(user = %"ann\n<0>forged\u{1b}[2J", "login\nof");
+                tracing::info!(user = %"ann\n<0>forged\u{1b}[2J\u{202e}", "login\nof");
             });
             assert_eq!(text.lines().count(), 1, "{text}");
             assert!(!text.contains('\u{1b}'), "{text}");
+            // JSON is for programs, and says what was there.
+            assert!(style == Style::Json || !text.contains('\u{202e}'), "{text}");
         }
     }
 

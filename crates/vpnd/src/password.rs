@@ -20,9 +20,10 @@ const MEMORY_KIB: u32 = 19 * 1024;
 /// Passes over that memory.
 const PASSES: u32 = 2;
 const LANES: u32 = 1;
-/// Memory and passes of the costliest argon2 hash that is taken over.
+/// Memory of the costliest argon2 hash of others that is verified.
 const MAX_MEMORY_KIB: u32 = 256 * 1024;
-const MAX_PASSES: u32 = 16;
+/// Its memory, KiB, times its passes: about half a second of a core.
+const MAX_WORK: u32 = 512 * 1024;
 /// The longest password, in bytes (PROTOCOL §3.2).
 pub const MAX_PASSWORD_BYTES: usize = 1024;
 /// The shortest password that a person may choose, in characters (NIST SP 800-63B).
@@ -111,6 +112,12 @@ impl Hasher {
         if let Some(foreign) = ForeignHash::parse(hash.expose()) {
             return Ok(foreign.verify(bounded) && bytes.len() <= MAX_PASSWORD_BYTES);
         }
+        if !Self::is_acceptable(hash) {
+            tracing::error!(
+                "a user's hash is none, or costs more than is spent on a login: set a new password"
+            );
+            return Ok(false);
+        }
         let verified = argon2::PasswordHash::new(hash.expose())
             .map(|hash| Argon2::default().verify_password(bounded, &hash));
         if verified == Ok(Err(password_hash::Error::OutOfMemory)) {
@@ -130,7 +137,9 @@ impl Hasher {
             return true;
         }
         let Ok(parsed) = argon2::PasswordHash::new(hash.expose()) else { return false };
-        let bounded = |params: Params| params.m_cost() <= MAX_MEMORY_KIB && params.t_cost() <= MAX_PASSES;
+        let bounded = |params: Params| {
+            params.m_cost() <= MAX_MEMORY_KIB && params.m_cost().saturating_mul(params.t_cost()) <= MAX_WORK
+        };
         parsed.algorithm.as_str().starts_with("argon2")
             && parsed.salt.is_some()
             && parsed.hash.is_some()
@@ -171,6 +180,25 @@ mod tests {
         let hash = hasher.hash(&Password::new("x".repeat(MAX_PASSWORD_BYTES))).unwrap();
         assert!(hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES)), &hash).unwrap());
         assert!(!hasher.verify(&Password::new("x".repeat(MAX_PASSWORD_BYTES + 1)), &hash).unwrap());
+    }
+
+    #[test]
+    fn a_hash_that_costs_too_much_is_neither_taken_over_nor_verified() {
+        let of = |memory: u32, passes: u32| {
+            let hash = Hasher::with_cost(8, 1).hash(&Password::new("secret".to_owned())).unwrap();
+            let cost = hash.expose().replace("m=8,t=1,", &format!("m={memory},t={passes},"));
+            PasswordHash::new(cost)
+        };
+        for (memory, passes) in [(8, 1), (MEMORY_KIB, PASSES), (64 * 1024, 4), (MAX_MEMORY_KIB, 2)] {
+            assert!(Hasher::is_acceptable(&of(memory, passes)), "{memory} KiB, {passes} passes");
+        }
+        for (memory, passes) in [(MAX_MEMORY_KIB, 3), (MAX_MEMORY_KIB + 1, 1), (64 * 1024, 16), (8, u32::MAX)]
+        {
+            assert!(!Hasher::is_acceptable(&of(memory, passes)), "{memory} KiB, {passes} passes");
+        }
+        // This would take days.
+        let endless = of(8, u32::MAX);
+        assert_eq!(Hasher::default().verify(&Password::new("secret".to_owned()), &endless), Ok(false));
     }
 
     #[test]

@@ -258,6 +258,20 @@ fn units_let_nothing_be_written_but_what_vpnd_changes() {
     }
 }
 
+#[test]
+fn units_are_restarted_however_often_they_fail() {
+    for unit in ["vpnd-server.service", "vpnd-connect@.service"] {
+        let text = read(unit);
+        let before_service = text.split("[Service]").next().unwrap();
+        assert!(before_service.contains("\nStartLimitIntervalSec=0\n"), "{unit}");
+        assert_eq!(directive(&text, "Restart"), ["on-failure"], "{unit}");
+        for (key, least) in [("RestartSec", 1), ("RestartSteps", 2), ("RestartMaxDelaySec", 60)] {
+            let value: u32 = directive(&text, key)[0].parse().unwrap();
+            assert!(value >= least, "{unit}: {key}");
+        }
+    }
+}
+
 /// systemd's own check, where it is there. Programs are replaced by one that exists on every machine.
 #[test]
 fn systemd_takes_the_units() {
@@ -278,7 +292,11 @@ fn systemd_takes_the_units() {
         }
         Ok(output) => {
             let text = String::from_utf8(output.stderr).unwrap();
-            let ours: Vec<_> = text.lines().filter(|line| line.contains("vpnd-")).collect();
+            // Older ones restart without steps.
+            let is_newer =
+                |line: &str| ["'RestartSteps'", "'RestartMaxDelaySec'"].iter().any(|key| line.contains(key));
+            let ours: Vec<_> =
+                text.lines().filter(|line| line.contains("vpnd-") && !is_newer(line)).collect();
             assert!(ours.is_empty(), "{ours:#?}");
         }
     }

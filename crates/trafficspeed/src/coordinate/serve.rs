@@ -1,16 +1,16 @@
 //! `trafficspeed serve`: lets the holder of a token run the generator on this host.
 //!
 //! One coordinator at a time. Before the token is proved a connection may send a few short lines within
-//! [`HANDSHAKE_TIMEOUT`], and only [`MAX_UNPROVED`] such connections are kept: a stranger can neither make this
-//! host send anything nor grow its memory. After it, the coordinator may have this host listen on and connect to
+//! [`HANDSHAKE_TIMEOUT`], and only [`MAX_UNPROVED`] such connections are kept; the oldest of the address that has most makes room for
+//! another: a stranger can neither make this host send anything, nor grow its memory, nor keep others out by silence. After it, the coordinator may have this host listen on and connect to
 //! addresses, which is the tool's purpose; whoever holds the token is trusted with that. Blocks are written only into the
 //! place that this host's owner named.
 
 use std::io::{self, BufReader};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -46,7 +46,7 @@ pub fn serve(
     let state = Arc::new(ServeState {
         permission: Arc::new(BlockPermission::new(&token, place)),
         token,
-        unproved: AtomicUsize::new(0),
+        unproved: Mutex::default(),
         busy: AtomicBool::new(false),
         log: Box::new(log),
     });
@@ -62,20 +62,53 @@ pub fn serve(
 struct ServeState {
     token: Token,
     permission: Arc<BlockPermission>,
-    unproved: AtomicUsize,
+    unproved: Mutex<Vec<Unproved>>,
     busy: AtomicBool,
     log: Box<dyn Fn(String) + Send + Sync>,
 }
 
+/// A connection that has not proved the token yet.
+struct Unproved {
+    peer: SocketAddr,
+    socket: TcpStream,
+}
+
+impl ServeState {
+    /// Takes a connection in, in the place of another if there are too many.
+    fn take_in(&self, peer: SocketAddr, socket: &TcpStream) -> io::Result<()> {
+        let socket = socket.try_clone()?;
+        let mut unproved = self.unproved();
+        if unproved.len() >= MAX_UNPROVED {
+            let of = |ip: IpAddr| unproved.iter().filter(|other| other.peer.ip() == ip).count();
+            // The last of those that are as many is the oldest.
+            let place = (0..unproved.len()).rev().max_by_key(|place| of(unproved[*place].peer.ip()));
+            if let Some(place) = place {
+                // An error here means that the connection is gone.
+                let _ = unproved.remove(place).socket.shutdown(Shutdown::Both);
+            }
+        }
+        unproved.push(Unproved { peer, socket });
+        Ok(())
+    }
+
+    fn let_go(&self, peer: SocketAddr) {
+        self.unproved().retain(|other| other.peer != peer);
+    }
+
+    fn unproved(&self) -> MutexGuard<'_, Vec<Unproved>> {
+        self.unproved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 fn admit(state: &Arc<ServeState>, socket: TcpStream, peer: SocketAddr) {
-    if state.unproved.fetch_add(1, Ordering::SeqCst) >= MAX_UNPROVED {
-        state.unproved.fetch_sub(1, Ordering::SeqCst);
+    if let Err(error) = state.take_in(peer, &socket) {
+        (state.log)(format!("refused {peer}: {error}"));
         return;
     }
     let state = Arc::clone(state);
     std::thread::spawn(move || {
         let proved = prove_within(&state.token, &socket);
-        state.unproved.fetch_sub(1, Ordering::SeqCst);
+        state.let_go(peer);
         match proved {
             Ok((input, keys)) => host(&state, socket, input, keys, peer),
             Err(error) => (state.log)(format!("refused {peer}: {error}")),
@@ -165,5 +198,33 @@ pub fn give_reports<W: io::Write>(reports: &Receiver<Report>, writer: &mut LineW
         if writer.write(&report).is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_connections_make_room_for_another_address() {
+        let state = ServeState {
+            permission: Arc::new(BlockPermission::new(&Token::for_tests(b"token"), None)),
+            token: Token::for_tests(b"token"),
+            unproved: Mutex::default(),
+            busy: AtomicBool::new(false),
+            log: Box::new(|_| {}),
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let honest: SocketAddr = "192.0.2.1:5".parse().unwrap();
+        state.take_in(honest, &socket).unwrap();
+        for port in 1..=3 * MAX_UNPROVED as u16 {
+            let silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            state.take_in(SocketAddr::from(([192, 0, 2, 2], port)), &silent).unwrap();
+        }
+        let unproved = state.unproved();
+        assert_eq!(unproved.len(), MAX_UNPROVED);
+        assert_eq!(unproved[0].peer, honest, "it is not the one that makes room");
+        assert_eq!(unproved[1].peer.port() as usize, 3 * MAX_UNPROVED - (MAX_UNPROVED - 2), "the oldest do");
     }
 }

@@ -34,6 +34,7 @@ use crate::client::messages::{
     Begin, FromWorker, ParentReply, ParentRequest, Question, ToWorker, WorkerLaunch,
 };
 use crate::clock::now;
+use crate::harmless;
 use crate::journal::{self, JournalDirectory};
 use crate::log_limit::LogLimit;
 use crate::privsep::child::ChildRole;
@@ -149,11 +150,7 @@ fn user_name(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<String> {
         asked => asked?,
     };
     let name = name.trim();
-    ensure!(
-        is_login_name(name),
-        "'{}' can't be a user's name: it has {LOGIN_NAME_RULE}",
-        crate::harmless(name)
-    );
+    ensure!(is_login_name(name), "'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
     Ok(name.to_owned())
 }
 
@@ -269,9 +266,9 @@ impl RunningClient {
                         prompt = self.ask(number, question).await?;
                     }
                     FromWorker::Request { number, request } => self.handle_request(number, request).await?,
-                    FromWorker::Failed(why) => return Err(ChildError::Failed(why).into()),
-                    FromWorker::Refused(why) => return Err(ChildError::Refused(why).into()),
-                    FromWorker::Unreached(why) => return Err(ChildError::Unreached(why).into()),
+                    FromWorker::Failed(why) => return Err(ChildError::Failed(harmless(&why)).into()),
+                    FromWorker::Refused(why) => return Err(ChildError::Refused(harmless(&why)).into()),
+                    FromWorker::Unreached(why) => return Err(ChildError::Unreached(harmless(&why)).into()),
                 },
                 Some((number, reply)) = self.lookups.next() => {
                     if self.lookups.is_idle()

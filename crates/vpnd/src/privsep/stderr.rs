@@ -48,11 +48,11 @@ fn relay(from: PipeReader, mut to: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// `text` with each control character as its name, but line breaks and tabs.
+/// `text` with each control character, and each that hides or turns text around, as its name, but line breaks and tabs.
 fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() && !matches!(c, '\n' | '\t') {
+        if crate::is_deceptive(c) && !matches!(c, '\n' | '\t') {
             printable.extend(c.escape_default());
         } else {
             printable.push(c);
@@ -80,6 +80,7 @@ mod tests {
         assert_eq!(relayed("ready, J\u{fc}rgen\n\tno\n".as_bytes()), "ready, J\u{fc}rgen\n\tno\n".as_bytes());
         // "Report the window's title" in both spellings, and bytes that are no text.
         assert_eq!(relayed(b"a\x1b[21tb\xc2\x9b21t\r\n"), b"a\\u{1b}[21tb\\u{9b}21t\\r\n");
+        assert_eq!(relayed("a\u{202e}b".as_bytes()), b"a\\u{202e}b");
         assert!(!relayed(&(0..=255).collect::<Vec<u8>>()).iter().any(|byte| *byte == 0x1b || *byte == 0x7f));
     }
 

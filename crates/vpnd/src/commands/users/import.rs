@@ -186,7 +186,7 @@ impl Mistakes<'_> {
             (None, None) if required => self.add("a new user needs password or password_hash"),
             (Some(hash), None) if !Hasher::is_acceptable(hash) => {
                 self.add(
-                    "password_hash is none of argon2 (up to 256 MiB), bcrypt ($2b$, cost 4 to 14) and {SSHA}",
+                    "password_hash is none of argon2 (up to 256 MiB, and 512 MiB in all passes together), bcrypt ($2b$, cost 4 to 14) and {SSHA}",
                 );
             }
             (None, Some(password)) => {

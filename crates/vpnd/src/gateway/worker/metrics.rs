@@ -1,11 +1,13 @@
 //! Prometheus metrics over HTTP: `GET /metrics` on the address of `[admin] metrics`, and nothing else.
 //!
-//! Invariants: a request changes nothing; connections, their time and what they may send are bounded. There is no
+//! Invariants: a request changes nothing; connections, their time and what they may send are bounded, and connections that send nothing
+//! keep nobody out. There is no
 //! check of the client: the configuration refuses an address that others can reach unless the administrator insists.
 //! This module must not know where the status comes from.
 
 mod text;
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -22,14 +24,16 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use crate::admin::Handler;
 
-/// Connections at the same time; more wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 8;
+/// Connections at the same time. The oldest makes room for another: who asks is answered within moments, who is silent goes.
+const MAX_CONNECTIONS: usize = 64;
+/// Requests that are answered at the same time; more wait.
+const MAX_REQUESTS: usize = 8;
 /// The longest head of a request, bytes.
 const MAX_HEAD: usize = 8 << 10;
 /// Limit for a connection, from its first byte to our last.
@@ -67,24 +71,29 @@ impl Metrics {
 
     /// Answers scrapers until the future is dropped.
     pub(crate) async fn serve<H: Handler>(self, handler: Arc<H>) {
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let permits = Arc::new(Semaphore::new(MAX_REQUESTS));
+        let mut oldest = VecDeque::new();
         // Dropping the set ends the connections, so nothing outlives this future.
         let mut connections = JoinSet::new();
         info!(address = ?self.address().ok(), "serving metrics");
         loop {
-            let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let accepted = self.listener.accept().await;
             while connections.try_join_next().is_some() {}
-            match self.listener.accept().await {
+            oldest.retain(|connection: &AbortHandle| !connection.is_finished());
+            match accepted {
                 Ok((stream, peer)) => {
+                    if oldest.len() >= MAX_CONNECTIONS {
+                        oldest.pop_front().as_ref().map(AbortHandle::abort);
+                    }
                     let (handler, timeout, by_session) = (handler.clone(), self.timeout, self.by_session);
-                    connections.spawn(async move {
-                        match tokio::time::timeout(timeout, connection(stream, handler, by_session)).await {
+                    let answered = connection(stream, handler, by_session, Arc::clone(&permits));
+                    oldest.push_back(connections.spawn(async move {
+                        match tokio::time::timeout(timeout, answered).await {
                             Ok(Ok(())) => {}
                             Ok(Err(error)) => debug!(%peer, %error, "a metrics connection broke off"),
                             Err(_) => debug!(%peer, "a metrics connection took too long"),
                         }
-                        drop(permit);
-                    });
+                    }));
                 }
                 Err(error) => {
                     warn!(%error, "can't accept a metrics connection");
@@ -95,15 +104,17 @@ impl Metrics {
     }
 }
 
-/// Answers one request. No keep-alive: a permit is free again as soon as its response is sent.
+/// Answers one request. No keep-alive: a place is free again as soon as its response is sent.
 async fn connection<H: Handler>(
     stream: TcpStream,
     handler: Arc<H>,
     by_session: bool,
+    permits: Arc<Semaphore>,
 ) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
-        let handler = handler.clone();
+        let (handler, permits) = (handler.clone(), permits.clone());
         async move {
+            let _permit = permits.acquire().await.expect("the semaphore is never closed");
             let (method, path) = (request.method(), request.uri().path());
             Ok::<_, Infallible>(respond(method, path, &*handler, by_session).await)
         }
