@@ -36,6 +36,8 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bits of a file's mode that let others write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// The bit of a directory in which only owners remove and rename.
+const STICKY: u32 = 0o1000;
 
 /// The new version's processes, prepared.
 struct Next {
@@ -144,18 +146,36 @@ impl Gateway {
     }
 }
 
-/// Whether the file is a program that only its owner can have put there.
+/// Whether the file is a program that only its owner can have put there: nobody else can change it, nor a directory that it is reached by.
 fn check_program(program: &Path) -> anyhow::Result<()> {
-    let found = std::fs::metadata(program).with_context(|| format!("can't find {}", program.display()))?;
-    let owner = found.uid();
-    let trusted = owner == 0 || owner == rustix::process::geteuid().as_raw();
-    if !found.is_file() || !trusted || found.mode() & WRITABLE_BY_OTHERS != 0 {
+    let not_found = || format!("can't find {}", program.display());
+    let found = std::fs::metadata(program).with_context(not_found)?;
+    if !found.is_file() || !is_trusted(&found) || found.mode() & WRITABLE_BY_OTHERS != 0 {
         bail!(
             "{} is no file that only root can change: install it again (mode 755, owner root)",
             program.display()
         );
     }
+    // By its links as well as without them.
+    let resolved = std::fs::canonicalize(program).with_context(not_found)?;
+    let directories = program.ancestors().chain(resolved.ancestors());
+    for directory in directories.filter(|path| !path.as_os_str().is_empty()) {
+        let found = std::fs::metadata(directory).with_context(not_found)?;
+        // Where others may only add, as in /tmp, what is there stays.
+        let is_open = found.mode() & WRITABLE_BY_OTHERS != 0 && found.mode() & STICKY == 0;
+        if found.is_dir() && (!is_trusted(&found) || is_open) {
+            bail!(
+                "others can replace {}, because {} is not root's alone: chown root and chmod 755 it, or install elsewhere",
+                program.display(),
+                directory.display()
+            );
+        }
+    }
     Ok(())
+}
+
+fn is_trusted(found: &std::fs::Metadata) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
 }
 
 /// The first setting that differs and can't be changed without a restart, because devices, sockets or the machine's network depend on it.
@@ -172,4 +192,37 @@ fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'sta
         ("[process]", before.process == after.process),
     ];
     same.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_others_can_replace_is_not_started() {
+        let place = tempfile::tempdir().unwrap();
+        let [own, open] = ["own", "open"].map(|name| place.path().join(name));
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        for directory in [&own, &open] {
+            fs::create_dir(directory).unwrap();
+            mode(directory, 0o755);
+        }
+        let (program, link) = (own.join("vpnd"), open.join("vpnd"));
+        fs::write(&program, "").unwrap();
+        mode(&program, 0o755);
+        symlink(&program, &link).unwrap();
+        check_program(&program).unwrap();
+        check_program(&link).unwrap();
+        mode(&open, 0o777);
+        let refused = check_program(&link).unwrap_err().to_string();
+        assert!(refused.contains("others can replace") && refused.contains("open is not root's alone"), "{refused}");
+        check_program(&program).unwrap();
+        mode(&open, 0o1777);
+        check_program(&link).unwrap();
+        mode(&own, 0o775);
+        assert!(check_program(&program).is_err() && check_program(&link).is_err());
+    }
 }
