@@ -52,10 +52,10 @@ fn check_message(bytes: &[u8]) {
     }
 }
 
-/// A group's name is one, and a subject is another one for each value.
+/// A group's name is printable, and a subject is another one for each value.
 fn check_values(value: &[u8]) {
     if let Some(name) = group_name(value) {
-        assert!(!name.is_empty() && !name.chars().any(|c| c.is_control() || c == ','));
+        assert!(!name.is_empty() && !name.chars().any(char::is_control));
     }
     let subject = subject_text(value);
     assert!(subject.bytes().all(|byte| byte.is_ascii_graphic()));

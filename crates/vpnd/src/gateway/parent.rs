@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 
 use super::socket_options;
 use crate::admin::status::Firewall;
@@ -201,13 +202,17 @@ impl Gateway {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hangup = signal(SignalKind::hangup())?;
         service_manager::ready("clients can log in");
+        let next_look = |certificate: &CurrentCertificate| Instant::now() + certificate.next_look();
+        let mut look_at = next_look(&self.certificate_in_use);
         let outcome = loop {
-            let next_look = self.certificate_in_use.next_look();
+            // It may be another certificate by now. Never later: what wakes this loop again and again must not put a look off.
+            look_at = look_at.min(next_look(&self.certificate_in_use));
             tokio::select! {
-                () = tokio::time::sleep(next_look) => {
+                () = tokio::time::sleep_until(look_at) => {
                     if let Err(error) = self.look_at_certificate().await {
                         break Err(error);
                     }
+                    look_at = next_look(&self.certificate_in_use);
                 }
                 _ = terminate.recv() => break Ok(End::Stopped),
                 _ = interrupt.recv() => break Ok(End::Interrupted),

@@ -201,6 +201,7 @@ fn reloads_of_every_kind_leak_nothing_and_lose_nothing() {
     assert_eq!(untranslated.packets(), 0, "the gateway translated all the time");
     // Without the tunnel they do.
     drop(client);
+    must(crate::client::cleanup(&lab, 1));
     eventually("the leak is counted", 10 * SECOND, || {
         let _ = from.within(|| bound_for((CAMPUS_V4, 9).into()).send(b"in clear"));
         (in_clear.packets() > 0).then_some(())

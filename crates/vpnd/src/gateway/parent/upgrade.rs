@@ -218,7 +218,10 @@ mod tests {
         check_program(&link).unwrap();
         mode(&open, 0o777);
         let refused = check_program(&link).unwrap_err().to_string();
-        assert!(refused.contains("others can replace") && refused.contains("open is not root's alone"), "{refused}");
+        assert!(
+            refused.contains("others can replace") && refused.contains("open is not root's alone"),
+            "{refused}"
+        );
         check_program(&program).unwrap();
         mode(&open, 0o1777);
         check_program(&link).unwrap();
