@@ -161,6 +161,10 @@ fn present_certificate(
     let file = |key: &str| gateway.file(table["tls"][key].as_str().expect("a path"));
     fs::write(file("certificate"), leaf.pem())?;
     write_secret(&file("key"), &key.serialize_pem());
+    edit_toml(&gateway.config(), |config| {
+        let tls = config["tls"].as_table_mut().expect("a section");
+        ["ca", "ca_key"].map(|key| tls.remove(key));
+    });
     Ok(ca_pem)
 }
 
