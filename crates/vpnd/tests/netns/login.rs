@@ -163,7 +163,9 @@ fn present_certificate(
     write_secret(&file("key"), &key.serialize_pem());
     edit_toml(&gateway.config(), |config| {
         let tls = config["tls"].as_table_mut().expect("a section");
-        ["ca", "ca_key"].map(|key| tls.remove(key));
+        for key in ["ca", "ca_key"] {
+            tls.remove(key);
+        }
     });
     Ok(ca_pem)
 }

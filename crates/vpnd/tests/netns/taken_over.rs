@@ -440,7 +440,7 @@ fn what_no_clients_worker_says_ends_the_client_and_undoes_it() {
     }));
     assert_eq!(client.process().wait(LIMIT).code(), Some(3));
     let log = client.process().output();
-    assert!(log.contains("?[2Jall is well") && !log.contains('\x1b'), "{log:?}");
+    assert!(log.contains("vpnd: [2Jall is well") && !log.contains('\x1b'), "{log:?}");
     assert_eq!(rules(), before);
 }
 
@@ -483,7 +483,6 @@ fn what_no_gateways_worker_says_ends_the_gateway() {
     });
     let frames = [
         (mtu, "makes no sense"),
-        (bare(KEY_TAKEN), "makes no sense"),
         // It was not asked to hand over.
         (bare(6), "something else than was expected"),
         (bare(1_000), "makes no sense"),
