@@ -327,7 +327,11 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     }
     let mut output = args.output.clone();
     let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
-    output::prepare(&output)?;
+    if directory == args.directory {
+        output::make_writable(&directory)?;
+    } else {
+        output::prepare(&output)?;
+    }
     let mut results = files::read(&args.directory)?;
     match (&mut results, &args.baseline) {
         (Results::Traffic(campaign), Some(name)) => {

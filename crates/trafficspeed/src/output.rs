@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write as _, stdout};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -19,10 +20,19 @@ use crate::report::{files, stream};
 /// The directory cannot be made or written to, or has measurements of an earlier run.
 pub fn prepare(output: &OutputArgs) -> anyhow::Result<()> {
     if let Some(directory) = &output.out {
-        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-        tempfile::tempfile_in(directory).with_context(|| format!("writing to {}", directory.display()))?;
+        make_writable(directory)?;
         files::make_room(directory, output.force)?;
     }
+    Ok(())
+}
+
+/// Makes a directory if need be, and finds out whether it can be written to.
+///
+/// # Errors
+/// If not.
+pub fn make_writable(directory: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    tempfile::tempfile_in(directory).with_context(|| format!("writing to {}", directory.display()))?;
     Ok(())
 }
 

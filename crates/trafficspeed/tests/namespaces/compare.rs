@@ -71,7 +71,10 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     );
     let again = run(&line);
     let said = String::from_utf8_lossy(&again.stderr);
-    assert!(again.status.code() == Some(2) && said.contains("holds measurements already"), "{said}");
+    assert!(
+        again.status.code() == Some(2) && said.contains("--force") && said.contains("--resume"),
+        "{said}"
+    );
 }
 
 /// Starts or goes on with a comparison and waits until it has saved `runs` results and works on the next.
