@@ -34,6 +34,7 @@ mod policy;
 pub mod port_blocks;
 pub mod privsep;
 pub mod profile;
+mod renewal_log;
 pub mod revocation_list;
 pub mod secret_file;
 mod secret_place;

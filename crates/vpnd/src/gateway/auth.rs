@@ -18,7 +18,7 @@ use anyhow::{Context as _, anyhow, bail};
 use crate::audit::recorder::{LiveSessions, Policy, Recorder};
 use crate::audit::{self, AuditEntry, AuditFile, Event, SessionStart};
 use crate::clock::{Clocks, steady_s};
-use crate::config::ServerConfig;
+use crate::config::{ServerConfig, Timeouts};
 use crate::gateway::auth::access::Access;
 use crate::gateway::auth::accounting::Accounting;
 use crate::gateway::auth::authenticator::external::{self, External};
@@ -110,11 +110,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         tokio::task::spawn_blocking(move || service.begin()).await??;
     }
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
-    tokio::spawn(look_after(sqlite, config.timeouts.forget_device));
-    tokio::spawn(Arc::clone(&service).follow_sources());
-    tokio::spawn(Arc::clone(&service).end_leftover(config.timeouts.idle_timeout));
-    tokio::spawn(report_log(Arc::clone(&service)));
-    tokio::spawn(Arc::clone(&accounting).deliver());
+    begin_tasks(sqlite, &service, &accounting, &config.timeouts);
     let is_stopped = AtomicBool::new(false);
     let ended = tokio::select! {
         // That its channel ends is what this process waits for.
@@ -134,6 +130,20 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         accounting.stop().await;
     }
     ended
+}
+
+/// Begins what goes on beside requests.
+fn begin_tasks(
+    sqlite: Arc<Sqlite>,
+    service: &Arc<Service>,
+    accounting: &Arc<Accounting>,
+    timeouts: &Timeouts,
+) {
+    tokio::spawn(look_after(sqlite, timeouts.forget_device));
+    tokio::spawn(Arc::clone(service).follow_sources());
+    tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout));
+    tokio::spawn(report_log(Arc::clone(service)));
+    tokio::spawn(Arc::clone(accounting).deliver());
 }
 
 /// Moves what earlier versions have recorded in the store to the audit file, where it is found and erased in time.

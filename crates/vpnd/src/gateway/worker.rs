@@ -244,14 +244,9 @@ impl RunningWorker {
         let settings = settings::core(config, access, specs.len(), prepared.suites.clone(), lab);
         let mut gateway = Gateway::new(settings, crate::control::random())?;
         registry.set_limits(config.limits.rates.clone(), &mut gateway);
-        let (revocations, mut before) = (Revocations::default(), Counters::default());
         let static_info = prepared.static_info(&devices, quic_socket.local_addr()?);
-        if let Some(mut predecessor) = predecessor {
-            revocations.set(predecessor.revocations);
-            before = std::mem::take(&mut predecessor.counters);
-            predecessor.take_over(&mut gateway, &mut registry).await?;
-            queue_commands(&mut gateway, &mut specs);
-        }
+        let (revocations, before) =
+            adopt_sessions(predecessor, &mut gateway, &mut registry, &mut specs).await?;
         let shards = Shards::start(specs, &event_sender)?;
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
@@ -438,6 +433,22 @@ async fn is_stopped(inbox: &mut Inbox) -> bool {
             }
         }
     }
+}
+
+/// Takes over what another worker hands over, if there is one: its sessions, and what it returns, the last revocation that was carried
+/// out and what was counted.
+async fn adopt_sessions(
+    predecessor: Option<Predecessor>,
+    gateway: &mut Gateway,
+    registry: &mut Registry,
+    specs: &mut [ShardSpec],
+) -> anyhow::Result<(Revocations, Counters)> {
+    let revocations = Revocations::default();
+    let Some(predecessor) = predecessor else { return Ok((revocations, Counters::default())) };
+    revocations.set(predecessor.revocations);
+    predecessor.take_over(gateway, registry).await?;
+    queue_commands(gateway, specs);
+    Ok((revocations, predecessor.counters))
 }
 
 /// Gives each shard what it has to know before it receives anything.

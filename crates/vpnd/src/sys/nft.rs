@@ -258,17 +258,7 @@ impl GatewayRules {
             script.line(&format!("iifname \"{tunnel}\" oifname != \"{name}\" drop"));
             script.line(&format!("oifname \"{tunnel}\" iifname != \"{name}\" drop"));
         }
-        if let Some(blocks) = &self.blocks {
-            // Other protocols have no port by which their sender could be found.
-            script.line(&format!(
-                "iifname \"{tunnel}\" meta nfproto ipv4 meta l4proto != {{ tcp, udp, icmp }} drop"
-            ));
-            // Answers have a client's address here. What nobody has asked for would go back to the router that sent it, and so on.
-            let addresses: Vec<IpAddr> = blocks.addresses.iter().copied().map(Into::into).collect();
-            if let Some(addresses) = host_set(&addresses, Version::V4) {
-                script.line(&format!("ip daddr {addresses} drop"));
-            }
-        }
+        self.forward_of_blocks(script);
         if self.inbound {
             let begins = format!("oifname \"{tunnel}\" ct state new");
             for version in Version::BOTH {
@@ -306,6 +296,21 @@ impl GatewayRules {
             script.line("}");
         }
         Ok(())
+    }
+
+    /// What is not forwarded where clients have blocks of ports.
+    fn forward_of_blocks(&self, script: &mut Script) {
+        let Some(blocks) = &self.blocks else { return };
+        // Other protocols have no port by which their sender could be found.
+        script.line(&format!(
+            "iifname \"{}\" meta nfproto ipv4 meta l4proto != {{ tcp, udp, icmp }} drop",
+            self.tunnel
+        ));
+        // Answers have a client's address here. What nobody has asked for would go back to the router that sent it, and so on.
+        let addresses: Vec<IpAddr> = blocks.addresses.iter().copied().map(Into::into).collect();
+        if let Some(addresses) = host_set(&addresses, Version::V4) {
+            script.line(&format!("ip daddr {addresses} drop"));
+        }
     }
 
     fn postrouting(&self, script: &mut Script) -> Result<(), NftError> {

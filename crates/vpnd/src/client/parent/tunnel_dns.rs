@@ -16,6 +16,7 @@ use super::network::NetworkError;
 use crate::clock::now;
 use crate::journal::{ChangeId, Journal};
 use crate::privsep::allowance::Allowance;
+use crate::renewal_log::ORDINARY;
 use crate::sys::change::Change;
 use crate::sys::dns::{self, DnsChange, DnsError, DnsFound, DnsSettings, DnsSystem, FileState};
 use crate::sys::netlink::Netlink;
@@ -281,7 +282,7 @@ struct Rewrites {
 
 impl Rewrites {
     const fn new() -> Self {
-        Self { ordinary: Allowance::new(5, Duration::from_secs(12)), paused_until: None }
+        Self { ordinary: ORDINARY, paused_until: None }
     }
 
     fn may_be_undone(&self, now: Time) -> bool {

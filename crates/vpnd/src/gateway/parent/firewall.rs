@@ -16,8 +16,8 @@ use crate::clock::now;
 use crate::gateway::messages::ToWorker;
 use crate::journal::{ChangeId, Journal, JournalError};
 use crate::log_limit::LogLimit;
-use crate::privsep::allowance::Allowance;
 use crate::privsep::spawn::ChildError;
+use crate::renewal_log::{RenewalLine, RenewalLog};
 use crate::sys::change::Change;
 use crate::sys::netlink::Netlink;
 use crate::sys::nft::{GatewayRules, NftError, TableWatch, table_name};
@@ -48,8 +48,7 @@ pub(super) struct Firewall {
     over_limit: u64,
     counted: u64,
     failures: u32,
-    recent: Allowance,
-    fights: LogLimit,
+    log: RenewalLog,
     full: LogLimit,
 }
 
@@ -97,8 +96,7 @@ impl Firewall {
             over_limit: 0,
             counted: 0,
             failures: 0,
-            recent: Allowance::new(5, Duration::from_secs(12)),
-            fights: LogLimit::new(1, Duration::from_secs(60)),
+            log: RenewalLog::new(),
             full: LogLimit::new(1, Duration::from_secs(60)),
         };
         match watch {
@@ -266,20 +264,20 @@ impl Firewall {
         }
         self.failures = 0;
         let (program, renewals, table) = (program.unwrap_or("unknown"), self.renewals, &self.table);
-        if self.recent.take(now()) {
-            tracing::warn!(
+        match self.log.note(now()) {
+            Some(RenewalLine::Once) => tracing::warn!(
                 program,
                 renewals,
                 "another program has removed or changed the gateway's firewall table inet {table}; it is in force again"
-            );
-        } else if self.fights.admits() {
-            tracing::error!(
+            ),
+            Some(RenewalLine::Fight) => tracing::error!(
                 program,
                 renewals,
                 "another program removes or changes the gateway's firewall table again and again, and packets pass without it for \
                  moments: have that program leave the table inet {table} alone (instead of all tables, flush its own), or have it \
                  do the gateway's work, with mode = \"none\" in [nat]"
-            );
+            ),
+            None => {}
         }
     }
 

@@ -1,11 +1,8 @@
 //! Renewals of what other programs have removed: their number, and their lines in the log.
 
-use std::time::Duration;
-
 use vpnd_proto::time::Time;
 
-use crate::log_limit::LogLimit;
-use crate::privsep::allowance::Allowance;
+use crate::renewal_log::{RenewalLine, RenewalLog};
 
 /// Changes named in a line of the log.
 const NAMED: usize = 6;
@@ -13,18 +10,12 @@ const NAMED: usize = 6;
 /// All renewals of one client.
 pub(super) struct Renewals {
     total: u64,
-    /// Those that may be somebody's work at the machine, or a service's restart. More come from a program that removes again and again.
-    ordinary: Allowance,
-    fights: LogLimit,
+    log: RenewalLog,
 }
 
 impl Renewals {
     pub(super) const fn new() -> Self {
-        Self {
-            total: 0,
-            ordinary: Allowance::new(5, Duration::from_secs(12)),
-            fights: LogLimit::new(1, Duration::from_secs(60)),
-        }
+        Self { total: 0, log: RenewalLog::new() }
     }
 
     /// Counts and logs that this was removed and is in force again.
@@ -38,21 +29,25 @@ impl Renewals {
         if let Some(more) = removed.len().checked_sub(NAMED).filter(|more| *more > 0) {
             list += &format!(", and {more} more");
         }
-        if self.ordinary.take(now) {
-            tracing::warn!(removed = %list, renewals, "another program removed what the tunnel needs; it is in force again");
-        } else if self.fights.admits() {
-            tracing::error!(
+        match self.log.note(now) {
+            Some(RenewalLine::Once) => {
+                tracing::warn!(removed = %list, renewals, "another program removed what the tunnel needs; it is in force again");
+            }
+            Some(RenewalLine::Fight) => tracing::error!(
                 removed = %list, renewals,
                 "another program keeps removing what the tunnel needs, several times a minute: find it (`ip monitor link address \
                  route rule`, `nft monitor`) and have it leave alone what it did not make; for systemd-networkd that is \
                  ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no in networkd.conf"
-            );
+            ),
+            None => {}
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::logging::testing::logged_as_json;
 
