@@ -26,6 +26,8 @@ pub(super) struct Guard {
     applied: Option<Tables>,
     /// Whether the tables may be other than they were applied.
     is_due: bool,
+    /// Whether another program changed them as often as they were applied at the last comparison.
+    is_contested: bool,
     /// The program that changed them last, if it is known.
     program: Option<String>,
 }
@@ -62,7 +64,15 @@ impl Guard {
             tracing::info!(%error, "the kernel does not report changes of firewall tables, so the guard's are read each second");
         });
         let id = journal.apply(netlink, Change::Guard(rules.clone())).await?;
-        Ok(Self { id, rules, watch: watch.ok(), applied: None, is_due: true, program: None })
+        Ok(Self {
+            id,
+            rules,
+            watch: watch.ok(),
+            applied: None,
+            is_due: true,
+            is_contested: false,
+            program: None,
+        })
     }
 
     pub(super) fn addresses(&self) -> &[IpAddr] {
@@ -72,7 +82,8 @@ impl Guard {
     /// Waits until the tables may be other than they were applied. Safe to cancel.
     async fn disturbed(&mut self) {
         let changed = match &mut self.watch {
-            Some(watch) if !self.is_due => watch.changed().await,
+            // The first report is of the application itself. What another program still changes waits for the next second.
+            Some(watch) if !self.is_contested => watch.changed().await,
             _ => std::future::pending().await,
         };
         self.is_due = true;
@@ -89,11 +100,13 @@ impl Guard {
             return Ok(None);
         }
         let mut found = Tables::read(&self.rules).await?;
+        self.is_contested = false;
         if found.is_some() && found == self.applied {
             self.is_due = false;
             return Ok(None);
         }
-        let is_change = self.applied.is_some();
+        let mut is_change = self.applied.is_some() || found.is_none();
+        self.is_contested = true;
         let mut last = self.applied.clone().or(found.clone());
         for _ in 0..APPLICATIONS {
             if found.is_some_and(|found| found.packets.has_other_chains()) {
@@ -102,9 +115,10 @@ impl Guard {
             journal.renew(netlink, self.id).await?;
             found = Tables::read(&self.rules).await?;
             if found.is_some() && found == last {
-                (self.applied, self.is_due) = (found, false);
+                (self.applied, self.is_due, self.is_contested) = (found, false, false);
                 break;
             }
+            is_change |= found.is_none();
             last = found.clone();
         }
         let program = self.program.take().unwrap_or_else(|| "an unknown program".to_owned());
