@@ -429,3 +429,48 @@ fn a_loose_check_of_sources_finds_a_way_back_where_the_rest_is_refused() {
     must(cleanup(&lab, 1));
     assert_eq!(looks_back_with_marks(machine), "0");
 }
+
+/// The check of IPv6 sources that firewalld sets as it is installed, and that some rules of nftables and iptables make for both versions.
+fn check_sources_by_rules(machine: &Namespace, versions: &str) {
+    machine.nft(&format!(
+        "table inet firewalld {{ chain filter_PREROUTING {{\n\
+           type filter hook prerouting priority filter + 10; policy accept;\n\
+           icmpv6 type {{ nd-router-advert, nd-neighbor-solicit }} accept\n\
+           {versions} fib saddr . mark . iif oif missing drop\n\
+         }}; }}\n"
+    ));
+}
+
+/// Those rules look for the way back with a packet's mark, which answers to the tunnel's sockets and to the look-ups of the gateway's
+/// name must have.
+#[test]
+fn a_firewalls_check_of_sources_drops_none_of_the_tunnels_datagrams() {
+    let firewalld = ("meta nfproto ipv6", [GATEWAY_V6.to_string(), "fd18::77".to_owned()], "fd18::1");
+    let strict =
+        ("meta nfproto { ipv4, ipv6 }", [GATEWAY_V4.to_string(), "198.18.0.77".to_owned()], PROVIDERS);
+    for (versions, [first, moved], name_server) in [firewalld, strict] {
+        let Some(lab) = Lab::new(1) else { return };
+        let providers = names::name_server(&lab, &lab.net, name_server, &first);
+        let (gateway, ann) = names::gateway(&lab, "all");
+        let machine = &lab.clients[0];
+        let resolver = process::etc(&lab, machine).join("resolv.conf");
+        fs::write(resolver, format!("nameserver {name_server}\n")).expect("the laboratory is ours");
+        check_sources_by_rules(machine, versions);
+        let _client = Client::connect(&lab, 1, &ann);
+        ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+        ping_until(machine, CAMPUS_V6.into(), 10 * SECOND);
+        // Its new address is known to the name server alone.
+        lab.gateway.ip_batch(&format!(
+            "addr add {moved}/{} dev {UPLINK}\n",
+            if moved.contains(':') { 64 } else { 24 }
+        ));
+        drop(providers);
+        let _providers = names::name_server(&lab, &lab.net, name_server, &moved);
+        lab.net.nft(&format!(
+            "table inet old {{ chain forward {{ type filter hook forward priority 0; {0} daddr {first} drop; {0} saddr {first} drop; }}; }}\n",
+            if moved.contains(':') { "ip6" } else { "ip" }
+        ));
+        ping_until(machine, CAMPUS_V4.into(), 60 * SECOND);
+        assert_eq!(gateway.sessions().len(), 1);
+    }
+}

@@ -3,12 +3,13 @@
 //! Linux takes packets for any of its addresses from any interface. A neighbour on the same Wi-Fi could so find out the inner
 //! address, see that a connection exists, and slip packets into it (CVE-2019-14899).
 //!
-//! With source checks (`rp_filter`) the kernel looks up the route back to each source, and a full tunnel is the route to everything:
-//! it would drop the tunnel's own datagrams, whose way back is found by their mark alone. So datagrams to the tunnel's own sockets
-//! get the mark on arrival that these give to what they send, and so do answers to the user that looks up names. Which ports and
-//! addresses the sockets have does not matter. The check holds for the senders of ARP requests, too: where the local network's
-//! addresses lead into the tunnel, the kernel would not answer its router, which then finds the machine no more. ARP concerns links
-//! alone, so all of it gets the mark that passes over every tunnel, in a table of ARP's own family.
+//! With source checks the kernel (`rp_filter`) or a rule of a firewall (`fib saddr`, `rpfilter`) looks up the route back to each source,
+//! and a full tunnel is the route to everything: the tunnel's own datagrams would be dropped, whose way back is found by their
+//! mark alone. So datagrams to the tunnel's own sockets get the mark on arrival that these give to what they send, and so do
+//! answers to the user that looks up names. Which ports and addresses the sockets have does not matter. A firewall may come at any
+//! time, so this is done whether one checks or not. The kernel's check holds for the senders of ARP requests, too: where the local
+//! network's addresses lead into the tunnel, the kernel would not answer its router, which then finds the machine no more. ARP concerns
+//! links alone, so all of it gets the mark that passes over every tunnel, in a table of ARP's own family.
 //!
 //! INVARIANT: packets from an inner address leave by the tunnel or not at all, whatever becomes of routes and rules.
 //! INVARIANT: datagrams that carry the tunnel never leave by it. The tunnel's rules pass over them, but where the system's own
@@ -29,7 +30,7 @@ pub struct GuardRules {
     /// Name of the TUN device.
     pub tunnel: String,
     pub addresses: Vec<IpAddr>,
-    /// If the kernel checks sources: the datagrams whose route back is beside the tunnel.
+    /// The datagrams whose route back is beside the tunnel; `None` if nothing leads into it.
     #[serde(default)]
     pub returning: Option<Returning>,
     /// The datagrams that never leave by the tunnel: its own, and those of the tunnels that it may go through.
@@ -53,6 +54,9 @@ pub struct Returning {
     pub mark: u32,
     /// The user that looks up names.
     pub lookups: Option<u32>,
+    /// Whether the kernel itself checks sources, of ARP requests, too.
+    #[serde(default)]
+    pub arp: bool,
 }
 
 impl GuardRules {
@@ -65,7 +69,7 @@ impl GuardRules {
         match run(&self.arp_script()?).await {
             // Without such tables in the kernel there is none to remove, and without this one only a router's questions fail.
             Err(NftError::Tool(ToolError::Refused { message, .. })) => {
-                if self.returning.is_some() {
+                if self.marks_arp() {
                     tracing::warn!(
                         %message,
                         "this kernel can't mark ARP requests, and may not answer those of its router while it checks sources: if the \
@@ -85,8 +89,8 @@ impl GuardRules {
                 Self { returning: None, ..self.clone() }.script()?.run().await?;
                 tracing::warn!(
                     %message,
-                    "this kernel can't mark the tunnel's own datagrams on arrival, and may drop them while it checks sources: if the \
-                     tunnel carries nothing, set net.ipv4.conf.*.rp_filter to 0"
+                    "this kernel can't mark the tunnel's own datagrams on arrival, and drops them where it or a firewall checks \
+                     sources: if the tunnel carries nothing, set net.ipv4.conf.*.rp_filter to 0, or IPv6_rpfilter=no in firewalld.conf"
                 );
                 Ok(())
             }
@@ -128,14 +132,16 @@ impl GuardRules {
                 ));
             }
         }
-        if let Some(Returning { mark, lookups }) = self.returning {
-            let own = "meta l4proto { udp, icmp, ipv6-icmp }";
+        if let Some(Returning { mark, lookups, .. }) = self.returning {
+            let own = format!("iifname != \"{}\" meta l4proto {{ udp, icmp, ipv6-icmp }}", self.tunnel);
             script.line(&format!("{own} socket mark {mark:#x} meta mark set {mark:#x}"));
             if lookups.is_some() {
                 // Questions go beside all tunnels.
                 let mark = Layer::OLDEST.mark();
-                script.line(&format!("ip saddr . udp sport . udp dport @asked_udp meta mark set {mark:#x}"));
-                script.line(&format!("ip saddr . tcp sport . tcp dport @asked_tcp meta mark set {mark:#x}"));
+                for (version, protocol, set) in questions() {
+                    let answer = format!("{} saddr . {protocol} sport . {protocol} dport", version.keyword());
+                    script.line(&format!("{answer} @{set} meta mark set {mark:#x}"));
+                }
             }
         }
         script.line("}");
@@ -170,7 +176,7 @@ impl GuardRules {
     fn arp_script(&self) -> Result<String, NftError> {
         let table = self.table()?;
         let mut script = format!("add table arp {table}\ndelete table arp {table}\n");
-        if self.returning.is_some() {
+        if self.marks_arp() {
             let mark = Layer::OLDEST.mark();
             script += &format!(
                 "table arp {table} {{\nchain arrivals {{\n\
@@ -181,6 +187,11 @@ impl GuardRules {
         Ok(script)
     }
 
+    /// Whether it has a table of ARP's family.
+    pub fn marks_arp(&self) -> bool {
+        self.returning.is_some_and(|returning| returning.arp)
+    }
+
     /// Name of its tables, which no gateway's has.
     ///
     /// # Errors
@@ -189,11 +200,11 @@ impl GuardRules {
         Ok(format!("vpndguard_{}", plain(&self.tunnel)?))
     }
 
-    /// Remembers for a while which servers this user queries, and from which port. The kernel checks sources of IPv4 alone.
+    /// Remembers for a while which servers this user queries, and from which port.
     fn asked(&self, script: &mut Script, user: u32) {
-        for protocol in ["udp", "tcp"] {
-            script.line(&format!("set asked_{protocol} {{"));
-            script.line("type ipv4_addr . inet_service . inet_service");
+        for (version, _, set) in questions() {
+            script.line(&format!("set {set} {{"));
+            script.line(&format!("type {}_addr . inet_service . inet_service", version.family()));
             script.line("size 4096");
             script.line("flags dynamic,timeout");
             script.line("timeout 30s");
@@ -203,10 +214,18 @@ impl GuardRules {
         script.line("type filter hook output priority raw; policy accept;");
         // Another client of this machine may send queries through this tunnel.
         let outside = format!("oifname != \"{}\"", self.tunnel);
-        for protocol in ["udp", "tcp"] {
-            let question = format!("ip daddr . {protocol} dport . {protocol} sport");
-            script.line(&format!("{outside} meta skuid {user} update @asked_{protocol} {{ {question} }}"));
+        for (version, protocol, set) in questions() {
+            let question = format!("{} daddr . {protocol} dport . {protocol} sport", version.keyword());
+            script.line(&format!("{outside} meta skuid {user} update @{set} {{ {question} }}"));
         }
         script.line("}");
     }
+}
+
+/// The queries that are remembered: their version, their protocol and the set that they are in.
+fn questions() -> impl Iterator<Item = (Version, &'static str, String)> {
+    let set = |version: Version, protocol| format!("asked_{}_{protocol}", version.family());
+    Version::BOTH
+        .into_iter()
+        .flat_map(move |version| ["udp", "tcp"].map(|protocol| (version, protocol, set(version, protocol))))
 }

@@ -44,11 +44,7 @@ impl Tables {
     async fn read(rules: &GuardRules) -> Result<Option<Self>, NftError> {
         let table = rules.table()?;
         // Not every kernel has tables of ARP.
-        let arp = if rules.returning.is_some() {
-            Listing::read_arp(&table).await.unwrap_or_default()
-        } else {
-            None
-        };
+        let arp = if rules.marks_arp() { Listing::read_arp(&table).await.unwrap_or_default() } else { None };
         Ok(Listing::read(&table).await?.map(|packets| Self { packets, arp }))
     }
 }

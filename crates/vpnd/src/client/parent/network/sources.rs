@@ -1,5 +1,5 @@
-//! The kernel's check of sources (`rp_filter`) and the tunnel's own datagrams: what arrives for the tunnel is marked as what it
-//! sends ([`Returning`]), and the way back is looked up with that mark.
+//! Checks of sources, by the kernel (`rp_filter`) or by rules of a firewall, and the tunnel's own datagrams: what arrives for the tunnel
+//! is marked as what it sends ([`Returning`]), and the way back is looked up with that mark.
 
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use crate::sys::nft::Returning;
 use crate::sys::sysctl;
 
 impl NetworkSetup {
-    /// Has the tunnel's own datagrams pass where the kernel checks sources; logs a warning if that can't be. For the guard that
+    /// Has the tunnel's own datagrams pass where sources are checked; logs a warning if that can't be. For the guard that
     /// is set next. Called again and again: a setting that another program has put back is set again.
     pub(super) async fn pass_source_checks(&mut self, routing: &Routing) {
-        let leads_in = routing.families().any(|family| family == Family::V4);
-        let is_checked = match sysctl::checks_sources_beside(&self.interface) {
-            Ok(is_checked) => is_checked,
-            Err(error) => return log_drops(&crate::format_chain(&error.into())),
-        };
-        self.returning = (leads_in && is_checked)
-            .then(|| Returning { mark: self.layer.mark(), lookups: self.options.lookups });
-        if self.returning.is_some()
-            && let Err(why) = self.make_marks_valid().await
-        {
+        let is_checked = sysctl::checks_sources_beside(&self.interface).unwrap_or_else(|error| {
+            log_drops(&crate::format_chain(&error.into()));
+            false
+        });
+        // The kernel checks sources of IPv4 alone.
+        let arp = is_checked && routing.families().any(|family| family == Family::V4);
+        // Rules of a firewall check both, and may come at any time.
+        let leads_in = routing.families().next().is_some();
+        let returning = Returning { mark: self.layer.mark(), lookups: self.options.lookups, arp };
+        self.returning = leads_in.then_some(returning);
+        if arp && let Err(why) = self.make_marks_valid().await {
             log_drops(&why);
         }
     }

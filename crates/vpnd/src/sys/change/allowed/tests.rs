@@ -202,7 +202,7 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
         );
     }
     let marking = |mark, lookups| {
-        let returning = Some(Returning { mark, lookups });
+        let returning = Some(Returning { mark, lookups, arp: true });
         Change::Guard(GuardRules {
             tunnel: "vpn0".to_owned(),
             addresses: Vec::new(),
