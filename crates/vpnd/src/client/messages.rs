@@ -69,6 +69,7 @@ impl WorkerLaunch {
 pub(crate) struct LookupLaunch {
     #[n(0)]
     pub(crate) common: Common,
+    /// A name; or an IPv4 address, for the IPv6 addresses by which NAT64 serves it.
     #[n(1)]
     pub(crate) host: String,
 }

@@ -55,6 +55,7 @@ mod mutate;
 mod names;
 mod namespace;
 mod narrow;
+mod nat64;
 mod order;
 mod ordinary;
 mod outages;

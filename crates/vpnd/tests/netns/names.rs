@@ -33,6 +33,17 @@ pub(crate) fn name_server(lab: &Lab, place: &Namespace, listen: &str, gateway: &
 
 /// The same, at several addresses, for a gateway with several.
 pub(crate) fn name_server_at(lab: &Lab, place: &Namespace, listen: &[&str], gateway: &[&str]) -> Process {
+    name_server_of(lab, place, listen, NAME, gateway)
+}
+
+/// A real name server that knows these addresses of a name, and nothing else.
+pub(crate) fn name_server_of(
+    lab: &Lab,
+    place: &Namespace,
+    listen: &[&str],
+    name: &str,
+    addresses: &[&str],
+) -> Process {
     let mut command: Command = process::command(lab, place, "dnsmasq");
     command.args([
         "--keep-in-foreground",
@@ -49,7 +60,7 @@ pub(crate) fn name_server_at(lab: &Lab, place: &Namespace, listen: &[&str], gate
         "--local=/example/",
     ]);
     command.args(listen.iter().map(|address| format!("--listen-address={address}")));
-    command.args(gateway.iter().map(|address| format!("--address=/{NAME}/{address}")));
+    command.args(addresses.iter().map(|address| format!("--address=/{name}/{address}")));
     let mut server = Process::start(lab, "dnsmasq", command);
     eventually("the name server listens", 5 * SECOND, || {
         server.assert_running();

@@ -1,5 +1,5 @@
 //! The parent's look-ups of gateways' names, each in a short-lived process of its own ([`crate::client::lookup`]). Invariants:
-//! only names that the profile holds are looked up; a worker that floods the parent gets few of these processes at a time.
+//! only what the profile names is looked up; a worker that floods the parent gets few of these processes at a time.
 
 use std::net::IpAddr;
 use std::time::Duration;

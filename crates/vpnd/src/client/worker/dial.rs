@@ -366,14 +366,22 @@ impl Dialer {
         }
     }
 
-    /// Looks up all names of the profile. The addresses found are kept, after the address that has
-    /// answered last.
+    /// Looks up all names of the profile, and for IPv4 addresses without a way there those by which NAT64 serves them. The addresses found
+    /// are kept, after the address that has answered last.
     async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
         let mut found = Vec::new();
         let mut last = None;
         for (place, server) in self.servers.iter().enumerate() {
             match server.host.parse::<IpAddr>() {
-                Ok(address) => found.push(SocketAddr::new(address, server.port)),
+                Ok(address) => {
+                    let address = SocketAddr::new(address, server.port);
+                    found.push(address);
+                    if address.is_ipv4() && self.trials().has_no_way_to(address) {
+                        // Most networks have none, which is no failure.
+                        let served = self.parent.addresses(place).await.unwrap_or_default();
+                        found.extend(served.iter().map(|served| SocketAddr::new(*served, server.port)));
+                    }
+                }
                 Err(_) => match self.parent.addresses(place).await {
                     Ok(addresses) => {
                         found.extend(addresses.iter().map(|address| SocketAddr::new(*address, server.port)));

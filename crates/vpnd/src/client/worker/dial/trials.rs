@@ -60,6 +60,12 @@ impl Trials {
         self.trial(address).fate = TrialOutcome::NoWay(why);
     }
 
+    /// Whether this machine had no way to this address when it was tried last.
+    pub(super) fn has_no_way_to(&self, address: SocketAddr) -> bool {
+        let tried = self.list.iter().find(|trial| trial.address == address);
+        tried.is_some_and(|trial| matches!(trial.fate, TrialOutcome::NoWay(_)))
+    }
+
     pub(super) fn failed(&mut self, address: SocketAddr, why: String) {
         self.trial(address).fate = TrialOutcome::Failed(why);
     }
@@ -110,7 +116,14 @@ impl Trials {
         };
         let is_no_way = |trial: &Trial| matches!(trial.fate, TrialOutcome::NoWay(_));
         if self.list.iter().all(is_no_way) {
-            return "is this machine connected to a network?".to_owned();
+            let is_ipv4_alone =
+                !self.list.is_empty() && self.list.iter().all(|trial| trial.address.is_ipv4());
+            let hint = if is_ipv4_alone {
+                " If it has IPv6 alone, name the gateway in the profile by its name or its IPv6 address"
+            } else {
+                ""
+            };
+            return format!("is this machine connected to a network?{hint}");
         }
         if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Unproven(_))) {
             return "the password is sent to nobody who can't prove to be the gateway".to_owned();
@@ -234,5 +247,8 @@ mod tests {
         trials.lookup_failed("the name x can't be resolved".to_owned());
         let report = trials.to_string();
         assert!(report.contains("can't be resolved (is this machine connected"), "{report}");
+        assert!(report.contains("by its name or its IPv6 address"), "{report}");
+        trials.no_way(address("[2001:db8::1]:4433"), "Network is unreachable".to_owned());
+        assert!(!trials.to_string().contains("IPv6 address"), "{trials}");
     }
 }
