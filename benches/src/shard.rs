@@ -21,6 +21,7 @@ use vpnd::sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 use vpnd_proto::plane::{
     Command, Endpoint, EpochSpec, Event, GroupLimits, Limits, ReceiveSpec, Role, SessionSpec, Slot,
+    UserBuckets,
 };
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::rate::{Buckets, MAX_RATE, RateGroup, Rates, SessionLimits};
@@ -289,14 +290,15 @@ impl Net {
         client.command(keys(0, high, low, Some(gateway)));
     }
 
-    /// Gives both sessions limits of their own and those of a group, far above what a shard carries.
+    /// Gives both sessions limits of their own and those of their users and of a group, far above what a shard carries.
     fn limit(&mut self) {
         let rates = Rates { down: MAX_RATE, up: MAX_RATE };
         let buckets = || Arc::new(Buckets::new(Time::ZERO, 1));
         self.gateway.command(Command::Groups([GroupLimits { rates, buckets: buckets() }].into()));
         for index in [0, 1] {
-            let limits = SessionLimits { rates, group: Some(RateGroup(0)) };
-            let limits = Limits { limits, buckets: buckets() };
+            let limits = SessionLimits { rates, user: rates, group: Some(RateGroup(0)) };
+            let user = UserBuckets { number: index, buckets: buckets() };
+            let limits = Limits { limits, buckets: buckets(), user };
             self.gateway.command(Command::Limit { slot: Slot { index, generation: 0 }, limits });
         }
     }

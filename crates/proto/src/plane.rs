@@ -37,13 +37,13 @@ use crate::wire::Index;
 
 pub use command::{
     Access, Activity, Command, EpochSpec, Event, GroupLimits, Heard, Limits, Progress, ReceiveSpec,
-    SessionSpec, Slot,
+    SessionSpec, Slot, UserBuckets,
 };
 pub use count::{Counters, DropReason, Dropped};
 use forwarding::{Forwarding, Opens};
 use halves::MAX_JOINED;
 pub use hash::IndexHasher;
-use limiter::Groups;
+use limiter::Shared;
 pub use outgoing::Outgoing;
 pub use receive::{Claim, Opened, Origin};
 use reports::Reports;
@@ -79,7 +79,8 @@ pub struct Plane {
     forwarding: Forwarding,
     copies_dscp: bool,
     /// Rate limits that sessions share.
-    groups: Groups,
+    /// Rate limits that sessions share.
+    shared: Shared,
     reports: Reports,
     /// Sessions in use since activities were taken last.
     used: Vec<Slot>,
@@ -96,7 +97,7 @@ impl Plane {
             receivers: Receivers::default(),
             forwarding: Forwarding::new(role, policy, hash_seed),
             copies_dscp: false,
-            groups: Groups::new(),
+            shared: Shared::default(),
             reports: Reports::default(),
             used: Vec::new(),
             joined: Box::new([0; MAX_JOINED]),
@@ -131,11 +132,11 @@ impl Plane {
             Command::Close(slot) => self.close_session(slot),
             Command::Access(access) => self.set_access(access),
             Command::Limit { slot, limits } => {
-                if let Some(session) = self.session_mut(slot) {
-                    session.limit(limits);
+                if let Some(session) = find(&mut self.sessions, slot) {
+                    session.limit(limits, &mut self.shared);
                 }
             }
-            Command::Groups(limits) => limiter::set_groups(&mut self.groups, &limits),
+            Command::Groups(limits) => self.shared.set_groups(&limits),
         }
         None
     }
@@ -169,7 +170,7 @@ impl Plane {
         let Some(session) = find(&mut self.sessions, slot) else {
             return Err(NoSender::Dropped(self.reports.drop(DropReason::NoSession)));
         };
-        session.sender(now, &mut self.used, &mut self.groups, &mut self.reports)
+        session.sender(now, &mut self.used, &mut self.shared, &mut self.reports)
     }
 
     /// Writes and seals the reply to a probe, or a probe or keepalive of our own, into `datagram`.
@@ -247,13 +248,13 @@ impl Plane {
 
     #[inline]
     fn route_to_client(&mut self, now: Time, packet: &Packet<'_>) -> Result<Sender<'_>, NoSender<'_>> {
-        let Self { sessions, forwarding, reports, used, groups, .. } = self;
+        let Self { sessions, forwarding, reports, used, shared, .. } = self;
         match find_recipient(sessions, forwarding, now, packet) {
             Ok((session, Opens(opens))) => {
                 if opens {
                     session.flows.enter(now, Opener::Campus, packet);
                 }
-                session.sender(now, used, groups, reports)
+                session.sender(now, used, shared, reports)
             }
             Err(reason) => Err(NoSender::Dropped(reports.drop(reason))),
         }
@@ -268,7 +269,7 @@ impl Plane {
         if packet.is_from_one_link() {
             return Err(NoSender::Dropped(self.reports.drop(DropReason::ForeignSource)));
         }
-        session.sender(now, &mut self.used, &mut self.groups, &mut self.reports)
+        session.sender(now, &mut self.used, &mut self.shared, &mut self.reports)
     }
 
     fn open_session(&mut self, spec: SessionSpec) {
@@ -281,7 +282,7 @@ impl Plane {
         }
         let principal = Arc::new(spec.principal.clone());
         self.forwarding.insert(&spec, Arc::clone(&principal));
-        self.sessions[index] = Some(Box::new(Session::new(spec, principal)));
+        self.sessions[index] = Some(Box::new(Session::new(spec, principal, &mut self.shared)));
     }
 
     fn set_access(&mut self, access: Access) {

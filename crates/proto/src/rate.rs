@@ -1,4 +1,4 @@
-//! Rate limits: token buckets that all shards of a gateway share, one for each session or group and direction.
+//! Rate limits: token buckets that all shards of a gateway share, one for each session, user or group and direction.
 //!
 //! A [`Bucket`] is one atomic number: the time up to which the rate has been used. Taking bytes moves it forward by the time that
 //! they need at the rate, never beyond now; a bucket that is left alone fills up by itself, to [`burst_ns`] at most. Since its unit is
@@ -52,16 +52,18 @@ impl Rates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RateGroup(pub u32);
 
-/// The limits of a session: its own, and those of the group that it is in. The default is none.
+/// The limits of a session: its own, and those that it shares. The default is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionLimits {
     /// Its own.
     pub rates: Rates,
+    /// Of all sessions of its user together.
+    pub user: Rates,
     /// The group whose limits it shares.
     pub group: Option<RateGroup>,
 }
 
-/// The buckets of one session or group.
+/// The buckets of one session, user or group.
 #[derive(Debug)]
 pub struct Buckets {
     down: Bucket,
@@ -263,7 +265,7 @@ fn burst_ns(rate: u64) -> u64 {
     BURST_NS.max((MIN_BURST * SECOND_NS).div_ceil(rate))
 }
 
-/// One shard's part in the limits of one session or group, in both directions.
+/// One shard's part in the limits of one session, user or group, in both directions.
 #[derive(Debug)]
 pub struct ShardLimit {
     buckets: Arc<Buckets>,

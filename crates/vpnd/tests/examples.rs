@@ -46,6 +46,8 @@ fn with_defaults(text: &str) -> String {
         "rate_",
         "session_rate_down = \"1",
         "session_rate_up = \"2",
+        "user_rate_down = \"2",
+        "user_rate_up = \"4",
     ];
     let line = |line: &str| match line.strip_prefix("# ") {
         Some(bare) if is_setting(bare) && !not_defaults.iter().any(|key| bare.starts_with(key)) => {

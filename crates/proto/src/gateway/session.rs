@@ -12,7 +12,7 @@ use vpnd_crypto::{EpochSecret, LabPermit};
 use crate::attach::Tokens;
 use crate::control::{Network, UserName};
 use crate::flows::Flows;
-use crate::plane::{Activity, Endpoint, Limits, SessionSpec, Slot};
+use crate::plane::{Activity, Endpoint, Limits, SessionSpec, Slot, UserBuckets};
 use crate::policy::{Principal, ProfileId};
 use crate::rate::{Buckets, SessionLimits};
 use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId};
@@ -100,6 +100,8 @@ pub(super) struct Session {
     pub(super) slot: Slot,
     /// Of its rate limits. They last as long as the session: neither an attach nor another limit fills them.
     pub(super) buckets: Arc<Buckets>,
+    /// Of the rate limits that it shares with the user's other sessions.
+    pub(super) user_buckets: UserBuckets,
     /// Its flows that policy remembers.
     pub(super) flows: Arc<Flows>,
     /// Whether the shards know it.
@@ -121,11 +123,19 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn new(now: Time, slot: Slot, shards: usize, record: SessionRecord, flows: Flows) -> Self {
+    pub(super) fn new(
+        now: Time,
+        slot: Slot,
+        shards: usize,
+        record: SessionRecord,
+        flows: Flows,
+        user_buckets: UserBuckets,
+    ) -> Self {
         Self {
             record,
             slot,
             buckets: Arc::new(Buckets::new(now, shards)),
+            user_buckets,
             flows: Arc::new(flows),
             open: false,
             connection: None,
@@ -152,7 +162,8 @@ impl Session {
     }
 
     pub(super) fn limits(&self) -> Limits {
-        Limits { limits: self.record.limits, buckets: Arc::clone(&self.buckets) }
+        let (buckets, user) = (Arc::clone(&self.buckets), self.user_buckets.clone());
+        Limits { limits: self.record.limits, buckets, user }
     }
 
     /// Neither a connection nor keys: only addresses and tokens are kept.

@@ -4,10 +4,12 @@
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::control::UserName;
 use crate::flows::Flows;
-use crate::plane::Slot;
+use crate::plane::{Slot, UserBuckets};
+use crate::rate::Buckets;
 use crate::session::{ConnectionId, DeviceId, SessionId};
 use crate::time::Time;
 
@@ -29,6 +31,9 @@ pub(super) struct Table {
     by_device: BTreeMap<(UserName, DeviceId), Slot>,
     by_address: BTreeMap<IpAddr, Slot>,
     by_connection: BTreeMap<ConnectionId, Slot>,
+    /// Numbers of users' buckets: those that are free, and how many there are.
+    free_users: Vec<u32>,
+    users: u32,
 }
 
 impl Table {
@@ -44,6 +49,7 @@ impl Table {
         record: SessionRecord,
         flows: Flows,
     ) -> &mut Session {
+        let user_buckets = self.user_buckets(now, shards, &record.user);
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
             (self.places.len() - 1) as u32
@@ -57,7 +63,19 @@ impl Table {
             let by_address = self.by_address.insert(address, slot);
             debug_assert!(by_address.is_none(), "the caller removed who had the address");
         }
-        entry.session.insert(Box::new(Session::new(now, slot, shards, record, flows)))
+        entry.session.insert(Box::new(Session::new(now, slot, shards, record, flows, user_buckets)))
+    }
+
+    /// The buckets that all sessions of the user share.
+    fn user_buckets(&mut self, now: Time, shards: usize, user: &UserName) -> UserBuckets {
+        if let Some(session) = self.of_user(user).next() {
+            return session.user_buckets.clone();
+        }
+        let number = self.free_users.pop().unwrap_or_else(|| {
+            self.users += 1;
+            self.users - 1
+        });
+        UserBuckets { number, buckets: Arc::new(Buckets::new(now, shards)) }
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> Option<Box<Session>> {
@@ -70,6 +88,9 @@ impl Table {
         self.by_device.remove(&(session.record.user.clone(), session.record.device));
         for address in session.record.addresses.iter() {
             self.by_address.remove(&address);
+        }
+        if self.of_user(&session.record.user).next().is_none() {
+            self.free_users.push(session.user_buckets.number);
         }
         if let Some(connection) = session.connection {
             self.by_connection.remove(&connection);

@@ -48,6 +48,17 @@ pub struct Limits {
     pub limits: SessionLimits,
     /// Its buckets in all shards.
     pub buckets: Arc<Buckets>,
+    /// The buckets that it shares with the other sessions of its user.
+    pub user: UserBuckets,
+}
+
+/// The buckets of a user, as long as the user has sessions.
+#[derive(Clone, Debug)]
+pub struct UserBuckets {
+    /// A number that no other user has at the same time; small, given out again.
+    pub number: u32,
+    /// The buckets in all shards.
+    pub buckets: Arc<Buckets>,
 }
 
 /// The rate limits that the sessions of a group share.

@@ -132,7 +132,7 @@ impl Plane {
                 let opened =
                     session.accept_half(now, header, plaintext, joined, forwarding, &mut self.reports)?;
                 if let Opened::Joined { packet, .. } = &opened {
-                    session.receive_packet(now, packet.range().len(), &mut self.groups)?;
+                    session.receive_packet(now, packet.range().len(), &mut self.shared)?;
                 }
                 Ok(opened)
             }
@@ -152,7 +152,7 @@ impl Plane {
                 )?;
                 let len = packet.range().len();
                 if next_hop.is_some() {
-                    session.receive_packet(now, len, &mut self.groups)?;
+                    session.receive_packet(now, len, &mut self.shared)?;
                 }
                 Ok(match next_hop {
                     Some(NextHop::Tun) => Opened::Tun(packet),

@@ -16,7 +16,7 @@ use super::command::{Activity, EpochSpec, Event, Heard, Limits, Progress, Sessio
 use super::count::DropReason;
 use super::halves::Halves;
 use super::hash::IndexHasher;
-use super::limiter::{Groups, Limiter};
+use super::limiter::{Limiter, Shared};
 use super::path::Path;
 use super::reports::Reports;
 use super::{Endpoint, Role};
@@ -102,7 +102,7 @@ struct Receiving {
 }
 
 impl Session {
-    pub(super) fn new(spec: SessionSpec, principal: Arc<Principal>) -> Self {
+    pub(super) fn new(spec: SessionSpec, principal: Arc<Principal>, shared: &mut Shared) -> Self {
         Self {
             slot: spec.slot,
             filter: SourceFilter::new(spec.addresses.iter().copied()),
@@ -111,7 +111,7 @@ impl Session {
             flows: spec.flows,
             activity: Activity::default(),
             in_use: false,
-            limiter: Limiter::new(spec.limits),
+            limiter: Limiter::new(spec.limits, shared),
             path: Path::default(),
             halves: Halves::default(),
             epochs: Vec::new(),
@@ -245,7 +245,7 @@ impl Session {
         &'a mut self,
         now: Time,
         used: &mut Vec<Slot>,
-        groups: &'a mut Groups,
+        shared: &'a mut Shared,
         reports: &'a mut Reports,
     ) -> Result<Sender<'a>, NoSender<'a>> {
         let number = self.sealing;
@@ -259,7 +259,7 @@ impl Session {
         note_use(self.slot, &mut self.in_use, used);
         let (slot, activity, path) = (self.slot, &mut self.activity, &mut self.path);
         let limiter = self.limiter.as_deref_mut();
-        Ok(Sender { slot, now, epoch, activity, path, limiter, groups, reports })
+        Ok(Sender { slot, now, epoch, activity, path, limiter, shared, reports })
     }
 
     /// Lists the session as one whose activity is to be taken.
@@ -285,10 +285,10 @@ impl Session {
         &mut self,
         now: Time,
         len: usize,
-        groups: &mut Groups,
+        shared: &mut Shared,
     ) -> Result<(), DropReason> {
         if let Some(limiter) = &mut self.limiter
-            && limiter.admit(now, Way::Up, Segments::one(len), groups) == 0
+            && limiter.admit(now, Way::Up, Segments::one(len), shared) == 0
         {
             return Err(DropReason::RateLimit);
         }
@@ -299,11 +299,11 @@ impl Session {
     }
 
     /// Other rate limits hold from now on.
-    pub(super) fn limit(&mut self, limits: Limits) {
+    pub(super) fn limit(&mut self, limits: Limits, shared: &mut Shared) {
         if let Some(limiter) = &mut self.limiter {
             limiter.give_back();
         }
-        self.limiter = Limiter::new(Some(limits));
+        self.limiter = Limiter::new(Some(limits), shared);
     }
 
     /// Seals with `epoch` from now on, unless a later one is in use.

@@ -346,6 +346,12 @@ pub struct Session {
     /// Its rate limit to the client, bytes of inner packets per second; 0 is none.
     #[serde(default)]
     pub tx_limit: u64,
+    /// The rate limit of all sessions of its user together, from the client, bytes of inner packets per second; 0 is none.
+    #[serde(default)]
+    pub user_rx_limit: u64,
+    /// The same to the client.
+    #[serde(default)]
+    pub user_tx_limit: u64,
     /// Whether it shares the limits of a group with the group's other sessions.
     #[serde(default)]
     pub group_limit: bool,
@@ -382,6 +388,8 @@ impl Session {
             rx_halved: core.activity.rx_halved,
             rx_limit: core.limits.rates.up,
             tx_limit: core.limits.rates.down,
+            user_rx_limit: core.limits.user.up,
+            user_tx_limit: core.limits.user.down,
             group_limit: core.limits.group.is_some(),
             profile: None,
         }
@@ -493,7 +501,11 @@ mod tests {
             },
             path_size: Some(1_311),
             profile: vpnd_proto::policy::ProfileId::IMPLIED,
-            limits: SessionLimits { rates: Rates { down: 2_000, up: 1_000 }, group: None },
+            limits: SessionLimits {
+                rates: Rates { down: 2_000, up: 1_000 },
+                user: Rates { down: 4_000, up: 3_000 },
+                group: None,
+            },
             since: at(40),
             last_handshake: Some(at(70)),
             deadline: at(1_000),
@@ -511,7 +523,8 @@ mod tests {
             (Some(1_311), Some(1_279), 3)
         );
         assert_eq!((session.rx_limit, session.tx_limit, session.group_limit), (1_000, 2_000, false));
-        core.limits = SessionLimits { rates: Rates::default(), group: Some(RateGroup(0)) };
+        assert_eq!((session.user_rx_limit, session.user_tx_limit), (3_000, 4_000));
+        core.limits = SessionLimits { group: Some(RateGroup(0)), ..SessionLimits::default() };
         core.path_size = Some(1_312);
         assert!(!Session::at(at(100), &core).is_narrow(), "a full packet of IPv6 fits");
         core.path_size = None;

@@ -176,6 +176,8 @@ fn ann() -> Session {
         rx_halved: 14,
         rx_limit: 0,
         tx_limit: 0,
+        user_rx_limit: 0,
+        user_tx_limit: 0,
         group_limit: false,
         profile: None,
     }
@@ -206,6 +208,8 @@ fn bob() -> Session {
         rx_halved: 0,
         rx_limit: 0,
         tx_limit: 0,
+        user_rx_limit: 0,
+        user_tx_limit: 0,
         group_limit: false,
         profile: None,
     }

@@ -288,7 +288,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
     }
     let require = require(s, p, config);
     let pools = pool::choices(s, p);
-    let rates = rate::profile(s, p, name.as_deref().unwrap_or_default(), config.limits.rates.session);
+    let rates = rate::profile(s, p, name.as_deref().unwrap_or_default(), &config.limits.rates);
     let most = config.limits.max_sessions_per_user;
     Some(AccessProfile {
         max_sessions_per_user: read::sessions_per_user(s, p, most),

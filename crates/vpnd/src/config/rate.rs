@@ -26,6 +26,8 @@ pub struct Rate(pub u64);
 pub struct RateLimits {
     /// Of each session whose group has no other.
     pub session: Rates,
+    /// Of all sessions of one user together, unless the user's group has another.
+    pub user: Rates,
     /// `[[limits.groups]]`: the first that a user is in decides.
     pub groups: Vec<GroupRates>,
 }
@@ -38,6 +40,8 @@ pub struct GroupRates {
     pub together: Rates,
     /// Of each of them.
     pub session: Rates,
+    /// Of all sessions of one user together.
+    pub user: Rates,
 }
 
 impl FromStr for Rate {
@@ -77,8 +81,10 @@ impl fmt::Display for Rate {
 
 /// Reads the rates of `[limits]`.
 pub(super) fn limits(s: &mut Section<'_>, p: &mut Problems) -> RateLimits {
-    let session = session(s, p, Rates::default());
-    let groups = s.tables(p, "groups", |s, p| group(s, p, session));
+    let mut limits = RateLimits::default();
+    limits.session = session(s, p, limits.session);
+    limits.user = user(s, p, limits.user);
+    let groups = s.tables(p, "groups", |s, p| group(s, p, &limits));
     if groups.len() > MAX_GROUPS {
         let message = format!("'groups' has {} entries; at most {MAX_GROUPS} are taken", groups.len());
         s.problem(p, "groups", message);
@@ -89,17 +95,23 @@ pub(super) fn limits(s: &mut Section<'_>, p: &mut Problems) -> RateLimits {
         let name = &groups[at].name;
         s.problem(p, "groups", format!("the group '{name}' has two entries in [[limits.groups]]; keep one"));
     }
-    RateLimits { session, groups }
+    RateLimits { groups, ..limits }
 }
 
-/// The rates of a profile that has some of its own; `all` are those of sessions elsewhere.
-pub(super) fn profile(s: &mut Section<'_>, p: &mut Problems, name: &str, all: Rates) -> Option<GroupRates> {
+/// The rates of a profile that has some of its own; `all` are those elsewhere.
+pub(super) fn profile(
+    s: &mut Section<'_>,
+    p: &mut Problems,
+    name: &str,
+    all: &RateLimits,
+) -> Option<GroupRates> {
     let rates = rates(s, p, name.to_owned(), all);
-    let has_some = ["rate_down", "rate_up", "session_rate_down", "session_rate_up"];
+    let has_some =
+        ["rate_down", "rate_up", "session_rate_down", "session_rate_up", "user_rate_down", "user_rate_up"];
     has_some.into_iter().any(|key| s.has(key)).then_some(rates)
 }
 
-fn group(s: &mut Section<'_>, p: &mut Problems, all: Rates) -> Option<GroupRates> {
+fn group(s: &mut Section<'_>, p: &mut Problems, all: &RateLimits) -> Option<GroupRates> {
     let missing = !s.has("name");
     let name = s.text(p, "name");
     if missing {
@@ -109,9 +121,9 @@ fn group(s: &mut Section<'_>, p: &mut Problems, all: Rates) -> Option<GroupRates
     name.map(|_| rates)
 }
 
-fn rates(s: &mut Section<'_>, p: &mut Problems, name: String, all: Rates) -> GroupRates {
+fn rates(s: &mut Section<'_>, p: &mut Problems, name: String, all: &RateLimits) -> GroupRates {
     let together = Rates { down: rate(s, p, "rate_down", 0), up: rate(s, p, "rate_up", 0) };
-    GroupRates { name, together, session: session(s, p, all) }
+    GroupRates { name, together, session: session(s, p, all.session), user: user(s, p, all.user) }
 }
 
 fn session(s: &mut Section<'_>, p: &mut Problems, default: Rates) -> Rates {
@@ -119,6 +131,10 @@ fn session(s: &mut Section<'_>, p: &mut Problems, default: Rates) -> Rates {
         down: rate(s, p, "session_rate_down", default.down),
         up: rate(s, p, "session_rate_up", default.up),
     }
+}
+
+fn user(s: &mut Section<'_>, p: &mut Problems, default: Rates) -> Rates {
+    Rates { down: rate(s, p, "user_rate_down", default.down), up: rate(s, p, "user_rate_up", default.up) }
 }
 
 fn rate(s: &mut Section<'_>, p: &mut Problems, key: &'static str, default: u64) -> u64 {

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::path::Path;
 
 use ipnet::IpNet;
+use vpnd_proto::rate::Rates;
 use x509_parser::parse_x509_certificate;
 
 use super::access_profile::is_in;
@@ -353,22 +354,32 @@ impl Findings<'_> {
         let config = self.config;
         let of_profiles = config.profiles.iter().filter_map(|profile| profile.rates.as_ref());
         let groups = config.limits.rates.groups.iter().map(|group| ("group", "limits.groups", group));
+        let all = &config.limits.rates;
+        self.rates_of("", "limits", [all.session, all.user, Rates::default()]);
         for (kind, place, group) in groups.chain(of_profiles.map(|rates| ("profile", "profile", rates))) {
-            let pairs = [
-                ("down", group.session.down, group.together.down),
-                ("up", group.session.up, group.together.up),
-            ];
-            for (way, session, together) in pairs {
-                if together > 0 && session > together {
-                    let message = format!(
-                        "each session of the {kind} '{}' may have {} {way}, more than the {} of all of them together; raise \
-                         'rate_{way}' or lower 'session_rate_{way}'",
-                        group.name,
-                        Rate(session),
-                        Rate(together)
-                    );
-                    self.warning(place, message);
+            let whose = format!(" of the {kind} '{}'", group.name);
+            self.rates_of(&whose, place, [group.session, group.user, group.together]);
+        }
+    }
+
+    /// The limits of a session, of a user and of all: one that is more than a wider one never counts.
+    fn rates_of(&mut self, whose: &str, place: &'static str, rates: [Rates; 3]) {
+        const NAMES: [(&str, &str); 3] =
+            [("session", "session_rate"), ("user", "user_rate"), ("all of them together", "rate")];
+        for (way, rates) in [("down", rates.map(|rates| rates.down)), ("up", rates.map(|rates| rates.up))] {
+            for (narrow, wide) in [(0, 1), (0, 2), (1, 2)] {
+                if rates[wide] == 0 || rates[narrow] <= rates[wide] {
+                    continue;
                 }
+                let [(name, key), (wide_name, wide_key)] = [NAMES[narrow], NAMES[wide]];
+                let each = if wide == 1 { "each " } else { "" };
+                let message = format!(
+                    "each {name}{whose} may have {} {way}, more than the {} of {each}{wide_name}; raise '{wide_key}_{way}' or lower \
+                     '{key}_{way}'",
+                    Rate(rates[narrow]),
+                    Rate(rates[wide])
+                );
+                self.warning(place, message);
             }
         }
     }

@@ -173,14 +173,16 @@ fn metrics_stay_on_the_machine_unless_said_otherwise() {
 
 #[test]
 fn a_group_has_the_session_rates_of_all_unless_it_names_its_own() {
-    let text = "[limits]\nsession_rate_down = '80mbit'\nsession_rate_up = '8mbit'\n\
+    let text = "[limits]\nsession_rate_down = '80mbit'\nsession_rate_up = '8mbit'\nuser_rate_up = '24mbit'\n\
                 [[limits.groups]]\nname = 'guests'\nrate_down = '1gbit'\nsession_rate_down = '16mbit'\n\
+                user_rate_down = '32mbit'\n\
                 [[limits.groups]]\nname = 'staff'\nsession_rate_up = 'none'\n";
     let rates = parse(&format!("{LEAST}{text}")).unwrap().limits.rates;
     let of = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
     assert_eq!(of(rates.session), (10_000_000, 1_000_000));
     let [guests, staff] = rates.groups.as_slice() else { panic!("two groups") };
     assert_eq!((of(guests.together), of(guests.session)), ((125_000_000, 0), (2_000_000, 1_000_000)));
+    assert_eq!((of(rates.user), of(guests.user)), ((0, 3_000_000), (4_000_000, 3_000_000)));
     assert_eq!((of(staff.together), of(staff.session)), ((0, 0), (10_000_000, 0)));
 }
 

@@ -236,6 +236,34 @@ fn a_group_shares_its_limit_and_a_change_of_groups_changes_limits() {
 }
 
 #[test]
+fn the_sessions_of_a_user_share_a_limit_over_reloads_and_upgrades() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("policy.campus_to_client", true);
+    gateway.configure("limits.session_rate_down", "6mbit");
+    gateway.configure("limits.user_rate_down", "8mbit");
+    gateway.configure("limits.user_rate_up", "4mbit");
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &ann);
+    for client in [&one, &two] {
+        ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    }
+    let both = [(one.namespace(), one.v4()), (two.namespace(), two.v4())];
+    is_kept(&lab.campus, one.namespace(), one.v4(), mbit(6));
+    is_kept_together(&lab.campus, &both, mbit(8));
+    is_kept(two.namespace(), &lab.campus, CAMPUS_V4.into(), mbit(4));
+    assert!(gateway.sessions().iter().all(|session| session["user_tx_limit"] == mbit(8)));
+
+    gateway.configure("limits.user_rate_down", "10mbit");
+    must(gateway.ask(&["reload"]));
+    is_kept_together(&lab.campus, &both, mbit(10));
+    must(gateway.upgrade());
+    is_kept_together(&lab.campus, &both, mbit(10));
+}
+
+#[test]
 fn tcp_goes_on_at_its_limit() {
     let Some(lab) = Lab::new(1) else { return };
     tcp_gets_its_limit(&lab);

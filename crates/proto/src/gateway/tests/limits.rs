@@ -5,7 +5,11 @@ use crate::rate::{Buckets, RateGroup, Rates, SessionLimits};
 
 use super::*;
 
-const LIMITS: SessionLimits = SessionLimits { rates: Rates { down: 3, up: 2 }, group: Some(RateGroup(1)) };
+const LIMITS: SessionLimits = SessionLimits {
+    rates: Rates { down: 3, up: 2 },
+    user: Rates { down: 5, up: 4 },
+    group: Some(RateGroup(1)),
+};
 
 fn limited(gateway: &mut Gateway, connection: u64, limits: SessionLimits) -> Vec<Effect> {
     let who = Authenticated { limits, ..who("ann", 1) };
@@ -41,7 +45,7 @@ fn shards_get_limits_with_a_session_and_the_same_buckets_as_long_as_it_lasts() {
     gateway.attach(NOW, ConnectionId(2), &claim(&answer), &offer(2), secret()).expect("the token is good");
     assert!(given(effects(&mut gateway)).is_empty(), "an attach brings no buckets");
 
-    let other = SessionLimits { rates: Rates { down: 9, up: 0 }, group: None };
+    let other = SessionLimits { rates: Rates { down: 9, up: 0 }, ..SessionLimits::default() };
     gateway.set_limits(NOW, &[], |_| other);
     let changed = given(effects(&mut gateway));
     assert_eq!(changed[0].1.limits, other);
@@ -49,6 +53,36 @@ fn shards_get_limits_with_a_session_and_the_same_buckets_as_long_as_it_lasts() {
     gateway.set_limits(NOW, &[], |_| other);
     assert!(given(effects(&mut gateway)).is_empty(), "who keeps a limit costs the shards nothing");
     assert_eq!(gateway.sessions().next().expect("it is there").limits, other);
+}
+
+#[test]
+fn the_sessions_of_a_user_share_buckets_as_long_as_there_is_one() {
+    let mut gateway = gateway(config(1));
+    let mut user_of = |connection, user: &str, device| {
+        let who = Authenticated { limits: LIMITS, ..who(user, device) };
+        gateway.login(NOW, ConnectionId(connection), who, &offer(2), secret()).expect("it is granted");
+        let [(_, limits)] = given(effects(&mut gateway)).try_into().expect("one shard");
+        limits.user
+    };
+    let phone = user_of(1, "ann", 1);
+    let laptop = user_of(2, "ann", 2);
+    assert!(phone.number == laptop.number && Arc::ptr_eq(&phone.buckets, &laptop.buckets));
+    let bob = user_of(3, "bob", 3);
+    assert_ne!(bob.number, phone.number);
+    assert!(!Arc::ptr_eq(&bob.buckets, &phone.buckets));
+    // The number of a user who has left is free, their buckets are not.
+    for connection in [1, 2] {
+        let session = gateway.session_of(ConnectionId(connection)).expect("it is there");
+        gateway.end(&Selector::Session(session), Code::Disabled, "");
+        let carl = format!("carl-{connection}");
+        let who = Authenticated { limits: LIMITS, ..who(&carl, 3 + connection as u8) };
+        effects(&mut gateway);
+        let connection = ConnectionId(10 + connection);
+        gateway.login(NOW, connection, who, &offer(2), secret()).expect("it is granted");
+        let [(_, next)] = given(effects(&mut gateway)).try_into().expect("one shard");
+        assert_eq!(next.user.number == phone.number, connection == ConnectionId(12), "{connection:?}");
+        assert!(!Arc::ptr_eq(&next.user.buckets, &phone.buckets));
+    }
 }
 
 #[test]

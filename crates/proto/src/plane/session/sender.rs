@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use super::super::command::{Activity, Event, Slot};
 use super::super::count::{Counters, DropReason, Dropped};
-use super::super::limiter::{Groups, Limiter};
+use super::super::limiter::{Limiter, Shared};
 use super::super::path::Path;
 use super::super::reports::Reports;
 use super::super::{Endpoint, Outgoing, halves};
@@ -46,7 +46,7 @@ pub struct Sender<'a> {
     pub(super) activity: &'a mut Activity,
     pub(super) path: &'a mut Path,
     pub(super) limiter: Option<&'a mut Limiter>,
-    pub(super) groups: &'a mut Groups,
+    pub(super) shared: &'a mut Shared,
     pub(super) reports: &'a mut Reports,
 }
 
@@ -178,7 +178,7 @@ impl Sender<'_> {
     #[must_use = "what is not admitted must not be sealed"]
     pub fn admit(&mut self, segments: Segments) -> usize {
         let Some(limiter) = &mut self.limiter else { return segments.count };
-        let admitted = limiter.admit(self.now, Way::Down, segments, self.groups);
+        let admitted = limiter.admit(self.now, Way::Down, segments, self.shared);
         if admitted < segments.count {
             self.reports.counters.count(DropReason::RateLimit, segments.count - admitted);
         }

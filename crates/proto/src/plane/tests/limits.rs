@@ -17,6 +17,7 @@ const fn rates(down: u64, up: u64) -> Rates {
 struct Limited {
     net: Net,
     buckets: [Arc<Buckets>; 2],
+    user: Arc<Buckets>,
     group: Arc<Buckets>,
 }
 
@@ -25,12 +26,24 @@ impl Limited {
         let mut net = Net::new(true);
         net.meet();
         let buckets = || Arc::new(Buckets::new(START, 1));
-        Self { net, buckets: [buckets(), buckets()], group: buckets() }
+        Self { net, buckets: [buckets(), buckets()], user: buckets(), group: buckets() }
     }
 
     fn limit(&mut self, place: u32, rates: Rates, group: Option<u32>) {
-        let limits = SessionLimits { rates, group: group.map(RateGroup) };
-        let limits = Limits { limits, buckets: Arc::clone(&self.buckets[place as usize]) };
+        let limits = SessionLimits { rates, user: Rates::default(), group: group.map(RateGroup) };
+        self.apply(place, limits);
+    }
+
+    /// Both sessions are of one user.
+    fn limit_user(&mut self, rates: Rates, user: Rates) {
+        for place in [ALICE, BOB] {
+            self.apply(place, SessionLimits { rates, user, group: None });
+        }
+    }
+
+    fn apply(&mut self, place: u32, limits: SessionLimits) {
+        let user = UserBuckets { number: 1, buckets: Arc::clone(&self.user) };
+        let limits = Limits { limits, buckets: Arc::clone(&self.buckets[place as usize]), user };
         self.net.gateway.apply(Command::Limit { slot: slot(place), limits });
     }
 
@@ -133,6 +146,22 @@ fn the_sessions_of_a_group_share_its_limit() {
     limited.pass(100);
     assert_eq!(limited.send(ALICE, CAMPUS, 30), 5);
     assert_eq!(limited.send(BOB, CAMPUS, 30), 30);
+}
+
+#[test]
+fn the_sessions_of_a_user_share_a_limit_beside_their_own() {
+    let mut limited = Limited::new();
+    limited.limit_user(rates(0, RATE), rates(RATE, RATE));
+    limited.pass(100);
+    assert_eq!(limited.answer(ALICE, 6) + limited.answer(BOB, 30), 10);
+    assert_eq!(limited.send(ALICE, CAMPUS, 6) + limited.send(BOB, CAMPUS, 30), 10);
+    // What the user's limit refuses is not charged to the session, and another limit fills no bucket.
+    limited.limit_user(rates(0, RATE), Rates::default());
+    assert_eq!(limited.send(BOB, CAMPUS, 30), 6, "the session's own are left");
+    limited.limit_user(rates(0, 0), rates(2 * RATE, 2 * RATE));
+    assert_eq!(limited.answer(ALICE, 30) + limited.send(ALICE, CAMPUS, 30), 0);
+    limited.pass(50);
+    assert_eq!(limited.answer(ALICE, 30), 10);
 }
 
 #[test]

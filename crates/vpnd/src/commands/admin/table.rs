@@ -268,9 +268,13 @@ fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
     if rates.is_some() {
         header.extend(["RX RATE", "TX RATE"]);
     }
-    let any_limit = sessions.iter().any(is_limited);
+    let any_user_limit = sessions.iter().any(|session| session.user_rx_limit + session.user_tx_limit != 0);
+    let any_limit = any_user_limit || sessions.iter().any(is_limited);
     if any_limit {
         header.extend(["RX LIMIT", "TX LIMIT", "GROUP"]);
+    }
+    if any_user_limit {
+        header.extend(["USER RX LIMIT", "USER TX LIMIT"]);
     }
     header.extend(["AGE", "KEYS", "IDLE"]);
     let profiles = sessions.iter().any(|session| session.profile.is_some());
@@ -281,7 +285,7 @@ fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(header);
     for session in sessions {
-        let mut row = row(session, rates, any_limit);
+        let mut row = row(session, rates, (any_limit, any_user_limit));
         if profiles {
             row.insert(2, session.profile.clone().unwrap_or_else(|| NOTHING_THERE.to_owned()));
         }
@@ -300,7 +304,7 @@ fn is_limited(session: &Session) -> bool {
     session.rx_limit != 0 || session.tx_limit != 0 || session.group_limit
 }
 
-fn row(session: &Session, rates: Option<&Rates>, limits: bool) -> Vec<String> {
+fn row(session: &Session, rates: Option<&Rates>, (limits, user_limits): (bool, bool)) -> Vec<String> {
     let inner_v4 = session.inner_v4.map(|address| address.to_string());
     let inner_v6 = session.inner_v6.map(|address| address.to_string());
     let suite = session.suite.iter().chain(&session.backend);
@@ -324,18 +328,21 @@ fn row(session: &Session, rates: Option<&Rates>, limits: bool) -> Vec<String> {
         }));
     }
     if limits {
-        let limits = [session.rx_limit, session.tx_limit].map(|bytes_per_s| match bytes_per_s {
-            0 => NOTHING_THERE.to_owned(),
-            _ => bits(bytes_per_s as f64 * 8.0),
-        });
-        row.extend(limits);
+        row.extend([session.rx_limit, session.tx_limit].map(limit));
         // The group's limits are those of all its sessions together.
         row.push(if session.group_limit { "shared" } else { NOTHING_THERE }.to_owned());
+    }
+    if user_limits {
+        row.extend([session.user_rx_limit, session.user_tx_limit].map(limit));
     }
     row.push(age(session.connected_s));
     row.push(session.last_handshake_s.map_or(NOTHING_THERE.to_owned(), age));
     row.push(age(session.idle_s));
     row
+}
+
+fn limit(bytes_per_s: u64) -> String {
+    if bytes_per_s == 0 { NOTHING_THERE.to_owned() } else { bits(bytes_per_s as f64 * 8.0) }
 }
 
 /// The largest packet that the path carries, and whether longer ones of IPv6 travel in halves.
@@ -463,6 +470,10 @@ TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE
         for line in wanted.lines() {
             assert!(text.contains(line), "{text}");
         }
+        status.sessions[1].user_tx_limit = 500_000;
+        let text = render(&status, None);
+        assert!(text.contains("GROUP  USER RX LIMIT  USER TX LIMIT    AGE"), "{text}");
+        assert!(text.contains("shared              -     4.0 Mbit/s     5s"), "{text}");
     }
 
     #[test]

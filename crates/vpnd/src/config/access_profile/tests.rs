@@ -64,7 +64,7 @@ fn settings_that_a_profile_has_not_are_those_of_all() {
 #[test]
 fn limits_that_a_profile_has_not_are_those_of_all() {
     let config = smallest(
-        "[limits]\nmax_sessions_per_user = 5\nsession_rate_up = '8mbit'\n[timeouts]\nsession_lifetime_s = 100\n\
+        "[limits]\nmax_sessions_per_user = 5\nsession_rate_up = '8mbit'\nuser_rate_up = '16mbit'\n[timeouts]\nsession_lifetime_s = 100\n\
          [[profile]]\nname = 'staff'\nusers = 'ann'\n\
          [[profile]]\nname = 'guests'\nrate_down = '80mbit'\nmax_sessions_per_user = 1\nsession_lifetime_s = 0\n",
     );
@@ -74,6 +74,7 @@ fn limits_that_a_profile_has_not_are_those_of_all() {
     let rates = guests.rates.as_ref().unwrap();
     let of = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
     assert_eq!((of(rates.together), of(rates.session)), ((10_000_000, 0), (0, 1_000_000)));
+    assert_eq!(of(rates.user), (0, 2_000_000));
     assert_eq!(
         (rates.name.as_str(), guests.max_sessions_per_user, guests.session_lifetime),
         ("guests", 1, None)

@@ -271,6 +271,13 @@ fn a_session_that_may_have_more_than_its_group_is_a_warning() {
         more.len() == 1 && more[0].message.contains("may have 1.5gbit up, more than the 10mbit"),
         "{more:?}"
     );
+    let more = review("user_rate_up = '10mbit'\nsession_rate_up = '20mbit'");
+    assert!(
+        more.len() == 1 && more[0].message.contains("each session of the group 'staff' may have 20mbit up"),
+        "{more:?}"
+    );
+    let more = review("rate_up = '10mbit'\nuser_rate_up = '20mbit'");
+    assert!(more.len() == 1 && more[0].message.contains("each user of the group 'staff'"), "{more:?}");
     let store = bench.store();
     let users: Vec<_> = store.users().unwrap().iter().map(UserSummary::from).collect();
     let of = |name: &str| {

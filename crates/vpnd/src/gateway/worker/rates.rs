@@ -62,14 +62,15 @@ impl RateTable {
         }
         match self.limits.groups.iter().find(|group| is_in(&group.name, groups)) {
             Some(rates) => self.shared(&Sharer::Group(rates.name.clone()), rates),
-            None => SessionLimits { rates: self.limits.session, group: None },
+            None => SessionLimits { rates: self.limits.session, user: self.limits.user, group: None },
         }
     }
 
     fn shared(&self, sharer: &Sharer, rates: &GroupRates) -> SessionLimits {
         let number = self.sharers.iter().position(|one| one == sharer);
         let number = number.filter(|_| !rates.together.are_unlimited());
-        SessionLimits { rates: rates.session, group: number.map(|number| RateGroup(number as u32)) }
+        let group = number.map(|number| RateGroup(number as u32));
+        SessionLimits { rates: rates.session, user: rates.user, group }
     }
 }
 
@@ -82,7 +83,12 @@ mod tests {
     }
 
     fn group(name: &str, together: u64, session: u64) -> GroupRates {
-        GroupRates { name: name.to_owned(), together: rates(together), session: rates(session) }
+        let user = rates(session * 2);
+        GroupRates { name: name.to_owned(), together: rates(together), session: rates(session), user }
+    }
+
+    fn limits(session: u64, groups: Vec<GroupRates>) -> RateLimits {
+        RateLimits { session: rates(session), user: rates(session * 2), groups }
     }
 
     fn of(table: &RateTable, groups: &[&str]) -> (u64, Option<u32>) {
@@ -92,6 +98,7 @@ mod tests {
     fn of_profile(table: &RateTable, profile: &str, groups: &[&str]) -> (u64, Option<u32>) {
         let groups: Vec<String> = groups.iter().copied().map(str::to_owned).collect();
         let limits = table.of(Some(profile), &groups);
+        assert_eq!(limits.user.down, limits.rates.down * 2, "both are of one entry");
         (limits.rates.down, limits.group.map(|group| group.0))
     }
 
@@ -100,21 +107,14 @@ mod tests {
         let mut table = RateTable::default();
         assert_eq!(of(&table, &["staff"]), (0, None));
         let groups = vec![group("guests", 1_000, 10), group("staff", 2_000, 0), group("admins", 0, 30)];
-        assert_eq!(
-            table.set(RateLimits { session: rates(5), groups }, [].iter()),
-            [1_000, 2_000, 0].map(rates)
-        );
+        assert_eq!(table.set(limits(5, groups), [].iter()), [1_000, 2_000, 0].map(rates));
         assert_eq!(of(&table, &[]), (5, None));
         assert_eq!(of(&table, &["staff", "guests"]), (10, Some(0)), "by the order of the file");
         assert_eq!(of(&table, &["admins", "staff"]), (0, Some(1)));
         assert_eq!(of(&table, &["admins"]), (30, None), "nothing is shared");
         // Guests are gone, and somebody new comes first.
         let groups = vec![group("pupils", 3_000, 1), group("staff", 4_000, 2)];
-        assert_eq!(
-            table.set(RateLimits { session: rates(6), groups }, [].iter()),
-            [0, 4_000, 0, 3_000].map(rates),
-            "numbers stay"
-        );
+        assert_eq!(table.set(limits(6, groups), [].iter()), [0, 4_000, 0, 3_000].map(rates), "numbers stay");
         assert_eq!(of(&table, &["staff"]), (2, Some(1)));
         assert_eq!(of(&table, &["pupils"]), (1, Some(3)));
         assert_eq!(of(&table, &["guests"]), (6, None));
@@ -128,7 +128,7 @@ mod tests {
             ..AccessProfile::default()
         };
         let profiles = [profile("staff", Some(group("staff", 500, 7))), profile("guests", None)];
-        let limits = RateLimits { session: rates(5), groups: vec![group("staff", 1_000, 10)] };
+        let limits = limits(5, vec![group("staff", 1_000, 10)]);
         let mut table = RateTable::default();
         assert_eq!(table.set(limits.clone(), profiles.iter()), [1_000, 500].map(rates));
         assert_eq!(of_profile(&table, "staff", &["staff"]), (7, Some(1)), "its own");

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use proptest::prelude::*;
 use vpnd_crypto::{Backend, EpochSecret, Suite};
-use vpnd_proto::plane::{Endpoint, EpochSpec, Limits, ReceiveSpec};
+use vpnd_proto::plane::{Endpoint, EpochSpec, Limits, ReceiveSpec, UserBuckets};
 use vpnd_proto::rate::{Buckets, Rates, SessionLimits};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
@@ -305,8 +305,10 @@ proptest! {
 /// 128 KiB at once, and then next to nothing: a packet takes more than 0.1 s.
 fn limit(gateway: &mut Host) {
     let rates = Rates { down: 8_000, up: 0 };
-    let limits = SessionLimits { rates, group: None };
-    let limits = Limits { limits, buckets: Arc::new(Buckets::new(Time::ZERO, 1)) };
+    let limits = SessionLimits { rates, ..SessionLimits::default() };
+    let buckets = || Arc::new(Buckets::new(Time::ZERO, 1));
+    let user = UserBuckets { number: 0, buckets: buckets() };
+    let limits = Limits { limits, buckets: buckets(), user };
     gateway.command(Command::Limit { slot: Slot { index: 0, generation: 0 }, limits });
 }
 
