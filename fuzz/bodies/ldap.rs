@@ -17,6 +17,9 @@ static FILTER: LazyLock<Filter> = LazyLock::new(|| "(uid={user})".parse().expect
 static TEMPLATE: LazyLock<NameTemplate> =
     LazyLock::new(|| "uid={user},dc=uni".parse().expect("it is the name of an entry"));
 
+/// Of the attributes that entries may have.
+const NAMES: [&str; 3] = ["memberOf", "uid", "entryUUID"];
+
 /// Checks one input.
 pub fn run(data: &[u8]) {
     check_message(data);
@@ -25,8 +28,12 @@ pub fn run(data: &[u8]) {
         assert!((2..=MAX_MESSAGE).contains(&len));
         let Some((first, behind)) = rest.split_at_checked(len) else { break };
         check_message(first);
-        assert_eq!(message::decode(first), message::decode(rest), "what is behind a message changes it");
-        assert!(message::decode(&first[..len - 1]).is_err(), "a cut message");
+        assert_eq!(
+            message::decode(first, &NAMES),
+            message::decode(rest, &NAMES),
+            "what is behind a message changes it"
+        );
+        assert!(message::decode(&first[..len - 1], &NAMES).is_err(), "a cut message");
         rest = behind;
     }
     check_values(data);
@@ -37,13 +44,13 @@ pub fn run(data: &[u8]) {
 }
 
 fn check_message(bytes: &[u8]) {
-    let Ok((_, reply)) = message::decode(bytes) else { return };
+    let Ok((_, reply)) = message::decode(bytes, &NAMES) else { return };
     match reply {
         Reply::Bind(outcome) | Reply::Done(outcome) | Reply::Extended(outcome) => {
             assert!(outcome.text.chars().count() <= MAX_TEXT && !outcome.text.chars().any(char::is_control));
         }
         Reply::Entry(entry) => {
-            let values = ["memberOf", "uid", "entryUUID"].into_iter().flat_map(|name| entry.values(name));
+            let values = NAMES.into_iter().flat_map(|name| entry.values(name));
             let len = values.map(<[u8]>::len).sum::<usize>() + entry.dn.len();
             assert!(len < bytes.len(), "more than came");
             let _ = (entry.is_cut("memberOf"), format!("{entry:?}"));
@@ -143,7 +150,7 @@ fn check_typed(text: &str) {
         if request.len() <= MAX_MESSAGE {
             assert_eq!(message::len(&request), Ok(Some(request.len())));
         }
-        assert_eq!(message::decode(&request), Ok((7, Reply::Other)));
+        assert_eq!(message::decode(&request, &NAMES), Ok((7, Reply::Other)));
     }
     // Equality, the attribute, and the value's own length in front of it.
     assert_eq!((filter[0], behind.ends_with(&length(text.len()))), (0xA3, true));

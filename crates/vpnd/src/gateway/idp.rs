@@ -8,6 +8,7 @@
 mod dynamic;
 pub(crate) mod ldap;
 pub(crate) mod radius;
+mod reply_memory;
 mod resolver_files;
 mod servers;
 pub(crate) mod trial;

@@ -6,6 +6,7 @@ mod addresses;
 mod by_hand;
 mod dynamic_authorization;
 mod guesses;
+mod hostile;
 mod rate;
 mod recheck;
 mod taken_over;

@@ -188,7 +188,7 @@ fn configuration(directory: &Path) -> String {
 pub const NAME: &str = "directory.example";
 
 /// A CA, and a certificate of it for this address and [`NAME`].
-fn make_certificates(directory: &Path, address: &str) {
+pub fn make_certificates(directory: &Path, address: &str) {
     let ca_key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -20,6 +20,7 @@ use message::{
     Entry, INVALID_CREDENTIALS, NO_SUCH_OBJECT, Outcome, SIZE_LIMIT_EXCEEDED, SUCCESS, Scope, Search,
 };
 
+use super::reply_memory::ReplyMemory;
 use super::servers::{Answered, ServerError};
 use crate::config::source::{Bind, Ldap, Source, SourceServer};
 use crate::gateway::messages::idp::{
@@ -49,6 +50,7 @@ pub(super) struct Directory {
     /// Of the gateway's own account.
     password: Option<Zeroizing<String>>,
     answered: Answered,
+    memory: ReplyMemory,
 }
 
 impl Directory {
@@ -62,7 +64,12 @@ impl Directory {
             Bind::Service { password, .. } => Some(crate::secret_place::read(password)?),
             Bind::User(_) => None,
         };
-        Ok(Self { settings: settings.clone(), tls: Arc::new(tls), password, answered: Answered::default() })
+        let (settings, tls) = (settings.clone(), Arc::new(tls));
+        Ok(Self { settings, tls, password, answered: Answered::default(), memory: ReplyMemory::default() })
+    }
+
+    async fn connect(&self, server: &SourceServer) -> Result<Connection, ServerError> {
+        Connection::open(&self.answered, server, Arc::clone(&self.tls), &self.memory).await
     }
 
     /// Whether this is the user's password, by the word of this server.
@@ -75,7 +82,7 @@ impl Directory {
         if login.password.expose().is_empty() {
             return Ok(IdpReply::Refused(Refusal::WrongPassword));
         }
-        let mut connection = Connection::open(&self.answered, server, Arc::clone(&self.tls)).await?;
+        let mut connection = self.connect(server).await?;
         match (&self.settings.bind, &self.password) {
             (Bind::Service { dn, .. }, Some(password)) => {
                 self.bind_as_gateway(&mut connection, dn, password).await?;
@@ -100,7 +107,7 @@ impl Directory {
         let (Bind::Service { dn, .. }, Some(password)) = (&self.settings.bind, &self.password) else {
             return Err(ServerError::Answer("the gateway has no account there".to_owned()));
         };
-        let mut connection = Connection::open(&self.answered, server, Arc::clone(&self.tls)).await?;
+        let mut connection = self.connect(server).await?;
         self.bind_as_gateway(&mut connection, dn, password).await?;
         let values = Values { user: &user.user, dn: "" };
         let base = &self.settings.base;
@@ -195,7 +202,7 @@ impl Directory {
         source: &Source,
         entry: &Entry,
         user: &str,
-    ) -> Result<Result<BTreeSet<String>, Refusal>, ServerError> {
+    ) -> Result<Result<BTreeSet<GroupName>, Refusal>, ServerError> {
         let attribute = &self.settings.group_attribute;
         if entry.is_cut(attribute) {
             return Ok(Err(Refusal::TooManyGroups));
@@ -224,14 +231,13 @@ impl Directory {
     fn identity(
         &self,
         entry: &Entry,
-        groups: Result<BTreeSet<String>, Refusal>,
+        groups: Result<BTreeSet<GroupName>, Refusal>,
     ) -> Result<Identity, Refusal> {
         if is_disabled(entry) {
             return Err(Refusal::Disabled);
         }
         let subject = self.subject(entry)?;
-        let groups = groups?.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
-        let groups = List::new(groups).map_err(|_| Refusal::TooManyGroups)?;
+        let groups = List::new(groups?.into_iter().collect()).map_err(|_| Refusal::TooManyGroups)?;
         Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
     }
 
@@ -242,10 +248,13 @@ impl Directory {
     }
 }
 
-/// Adds the groups that `values` name. False as soon as there are more than `limit`: a directory can
-/// send a million names, and no more than the first few are worth memory.
-fn gather<'v>(groups: &mut BTreeSet<String>, values: impl Iterator<Item = &'v [u8]>, limit: usize) -> bool {
-    values.filter_map(group_name).all(|name| {
+/// Adds the groups that `values` name. False as soon as there are more than `limit`. A name that is too long is none.
+fn gather<'v>(
+    groups: &mut BTreeSet<GroupName>,
+    values: impl Iterator<Item = &'v [u8]>,
+    limit: usize,
+) -> bool {
+    values.filter_map(|value| GroupName::new(group_name(value)?).ok()).all(|name| {
         groups.insert(name);
         groups.len() <= limit
     })

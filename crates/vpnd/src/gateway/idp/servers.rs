@@ -29,6 +29,8 @@ pub(super) enum ServerError {
     Io(#[from] io::Error),
     #[error(transparent)]
     Malformed(#[from] super::ldap::Malformed),
+    #[error(transparent)]
+    Memory(#[from] super::reply_memory::NoMemory),
     #[error("no answer in time")]
     Slow,
     #[error("{0}")]

@@ -39,6 +39,11 @@ impl<'b> Reader<'b> {
         Ok(Some((tag, content)))
     }
 
+    /// The elements that were read since it was as `before`.
+    pub(super) fn since(&self, before: Self) -> &'b [u8] {
+        &before.0[..before.0.len() - self.0.len()]
+    }
+
     /// The content of the next element, which has this tag.
     pub(super) fn expect(&mut self, tag: u8) -> Result<&'b [u8], Malformed> {
         match self.next()? {

@@ -7,6 +7,14 @@ use super::ber::{self, Bytes, ENUMERATED, INTEGER, Malformed, OCTET_STRING, Read
 
 /// The longest message of a server, bytes: an entry with thousands of groups.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
+/// Of an attribute these are kept: more than the groups that a user may have.
+const MAX_VALUES: usize = 1_000;
+const MAX_VALUE_BYTES: usize = 128 << 10;
+/// The longest name of an entry.
+const MAX_DN: usize = 4 << 10;
+/// The explanation of a result, as far as it is looked at.
+const MAX_TEXT_BYTES: usize = 1 << 10;
+const MAX_TEXT: usize = 200;
 
 /// StartTLS, the one extended operation (RFC 4511 §4.14).
 const START_TLS: &[u8] = b"1.3.6.1.4.1.1466.20037";
@@ -70,34 +78,70 @@ pub(crate) struct Outcome {
     pub(crate) text: String,
 }
 
+/// An entry, as far as it was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) dn: String,
-    /// The list of attributes as the server has sent it, checked. As values in vectors it could take twelve times the memory.
-    attributes: Vec<u8>,
+    attributes: Vec<Attribute>,
+}
+
+/// The values of an attribute. Whatever the server sends, they take no more memory than its message, and no more than the limits above.
+#[derive(Debug, PartialEq, Eq)]
+struct Attribute {
+    name: String,
+    /// One behind the other, as they came.
+    values: Vec<u8>,
+    count: usize,
+    is_cut: bool,
 }
 
 impl Entry {
     /// The values of an attribute, whose name has no case. Options such as `;binary` or a range are no part of it.
-    pub(crate) fn values<'e>(&'e self, name: &'e str) -> impl Iterator<Item = &'e [u8]> {
-        let named = move |found: &str| found.split(';').next().is_some_and(|f| f.eq_ignore_ascii_case(name));
-        let of_name = self.attributes().filter(move |(found, _)| named(found));
-        of_name.flat_map(|(_, mut values)| std::iter::from_fn(move || value(&mut values).ok().flatten()))
+    pub(crate) fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
+        let values = self.attribute(name).map_or(&[][..], |attribute| &attribute.values);
+        let mut values = Reader::new(values);
+        std::iter::from_fn(move || value(&mut values).ok().flatten())
     }
 
-    /// Whether the server has kept back values of this attribute (`name;range=0-1499`, Active Directory's way).
+    /// Whether there are more values of this attribute than are here: the server has kept some back (`name;range=0-1499`, Active
+    /// Directory's way), or they are beyond the limits.
     pub(crate) fn is_cut(&self, name: &str) -> bool {
-        self.attributes().any(|(found, _)| {
-            let mut parts = found.split(';');
-            parts.next().is_some_and(|found| found.eq_ignore_ascii_case(name))
-                && parts
-                    .any(|option| option.to_ascii_lowercase().starts_with("range=") && !option.ends_with('*'))
-        })
+        self.attribute(name).is_some_and(|attribute| attribute.is_cut)
     }
 
-    fn attributes(&self) -> impl Iterator<Item = (&str, Reader<'_>)> {
-        let mut list = Reader::new(&self.attributes);
-        std::iter::from_fn(move || attribute(&mut list).ok().flatten())
+    /// Bytes of memory that it takes.
+    pub(crate) fn len(&self) -> usize {
+        let attributes = self.attributes.iter().map(|kept| kept.name.capacity() + kept.values.capacity());
+        attributes.sum::<usize>() + self.dn.capacity() + size_of_val(&*self.attributes) + size_of::<Self>()
+    }
+
+    fn attribute(&self, name: &str) -> Option<&Attribute> {
+        self.attributes.iter().find(|kept| kept.name.eq_ignore_ascii_case(name))
+    }
+
+    /// Keeps values of an attribute that was asked for, as far as they fit.
+    fn keep(&mut self, name: &str, is_part: bool, mut values: Reader<'_>) -> Result<(), Malformed> {
+        let place = self.attributes.iter().position(|kept| kept.name.eq_ignore_ascii_case(name));
+        let place = place.unwrap_or_else(|| {
+            let (name, values) = (name.to_owned(), Vec::new());
+            self.attributes.push(Attribute { name, values, count: 0, is_cut: false });
+            self.attributes.len() - 1
+        });
+        let kept = &mut self.attributes[place];
+        kept.is_cut |= is_part;
+        loop {
+            let from = values;
+            if value(&mut values)?.is_none() {
+                return Ok(());
+            }
+            let bytes = values.since(from);
+            if kept.count < MAX_VALUES && kept.values.len() + bytes.len() <= MAX_VALUE_BYTES {
+                kept.values.extend_from_slice(bytes);
+                kept.count += 1;
+            } else {
+                kept.is_cut = true;
+            }
+        }
     }
 }
 
@@ -150,15 +194,15 @@ pub(crate) fn len(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     ber::message_len(bytes, MAX_MESSAGE)
 }
 
-/// Decodes one whole message: its number and what it is.
-pub(crate) fn decode(bytes: &[u8]) -> Result<(u32, Reply), Malformed> {
+/// Decodes one whole message: its number and what it is. Of an entry only the attributes with these names are kept.
+pub(crate) fn decode(bytes: &[u8], names: &[&str]) -> Result<(u32, Reply), Malformed> {
     let mut outer = Reader::new(bytes);
     let mut inner = Reader::new(outer.expect(SEQUENCE)?);
     let id = inner.number(INTEGER)?;
     let (tag, content) = inner.next()?.ok_or(Malformed("a message without content"))?;
     let reply = match tag {
         BIND_RESPONSE => Reply::Bind(outcome(content)?),
-        SEARCH_ENTRY => Reply::Entry(entry(content)?),
+        SEARCH_ENTRY => Reply::Entry(entry(content, names)?),
         SEARCH_DONE => Reply::Done(outcome(content)?),
         SEARCH_REFERENCE => Reply::Reference,
         EXTENDED_RESPONSE => Reply::Extended(outcome(content)?),
@@ -171,20 +215,32 @@ fn outcome(content: &[u8]) -> Result<Outcome, Malformed> {
     let mut reader = Reader::new(content);
     let code = reader.number(ENUMERATED)?;
     reader.expect(OCTET_STRING)?;
-    let text = String::from_utf8_lossy(reader.expect(OCTET_STRING)?);
+    let text = reader.expect(OCTET_STRING)?;
+    let text = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT_BYTES)]);
     // Whatever follows, a referral for one, is not looked at.
-    Ok(Outcome { code, text: text.chars().filter(|c| !c.is_control()).take(200).collect() })
+    Ok(Outcome { code, text: text.chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect() })
 }
 
-fn entry(content: &[u8]) -> Result<Entry, Malformed> {
+fn entry(content: &[u8], names: &[&str]) -> Result<Entry, Malformed> {
     let mut reader = Reader::new(content);
-    let dn = text(reader.expect(OCTET_STRING)?)?.to_owned();
-    let attributes = reader.expect(SEQUENCE)?;
-    let mut list = Reader::new(attributes);
-    while let Some((_, mut values)) = attribute(&mut list)? {
-        while value(&mut values)?.is_some() {}
+    let dn = text(reader.expect(OCTET_STRING)?)?;
+    if dn.len() > MAX_DN {
+        return Err(Malformed("a name of an entry that is too long"));
     }
-    Ok(Entry { dn, attributes: attributes.to_vec() })
+    let mut list = Reader::new(reader.expect(SEQUENCE)?);
+    let mut entry = Entry { dn: dn.to_owned(), attributes: Vec::new() };
+    while let Some((found, mut values)) = attribute(&mut list)? {
+        let mut parts = found.split(';');
+        let found = parts.next().unwrap_or_default();
+        let is_range = |option: &str| option.to_ascii_lowercase().starts_with("range=");
+        let is_part = parts.any(|option| is_range(option) && !option.ends_with('*'));
+        match names.iter().find(|name| name.eq_ignore_ascii_case(found)) {
+            Some(name) => entry.keep(name, is_part, values)?,
+            None => while value(&mut values)?.is_some() {},
+        }
+    }
+    entry.attributes.iter_mut().for_each(|kept| kept.values.shrink_to_fit());
+    Ok(entry)
 }
 
 /// The next attribute: its name and its values.
@@ -211,7 +267,7 @@ fn text(bytes: &[u8]) -> Result<&str, Malformed> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -231,7 +287,7 @@ mod tests {
     fn replies_are_decoded_and_referrals_are_none() {
         let bind = [0x30, 12, 2, 1, 1, 0x61, 7, 0x0A, 1, 49, 4, 0, 4, 0];
         let wrong = Outcome { code: INVALID_CREDENTIALS, text: String::new() };
-        assert_eq!(decode(&bind), Ok((1, Reply::Bind(wrong))));
+        assert_eq!(decode(&bind, &[]), Ok((1, Reply::Bind(wrong))));
         let mut out = Bytes::default();
         ber::element(&mut out, SEQUENCE, |out| {
             ber::number(out, INTEGER, 7);
@@ -248,16 +304,16 @@ mod tests {
                 });
             });
         });
-        let Ok((7, Reply::Entry(entry))) = decode(&out) else { panic!("an entry") };
+        let Ok((7, Reply::Entry(entry))) = decode(&out, &["memberOf"]) else { panic!("an entry") };
         assert_eq!(entry.values("MEMBEROF").collect::<Vec<_>>(), [b"cn=a", b"cn=b"]);
         assert!(entry.is_cut("memberOf") && !entry.is_cut("member"));
         for cut in 0..out.len() {
-            assert!(decode(&out[..cut]).is_err(), "{cut}");
+            assert!(decode(&out[..cut], &["memberOf"]).is_err(), "{cut}");
         }
     }
 
-    #[test]
-    fn an_entry_takes_no_more_memory_than_its_message() {
+    /// A search's entry with so many of these values of an attribute.
+    pub(in super::super) fn entry_with(name: &str, value: &[u8], count: usize) -> Bytes {
         let mut out = Bytes::default();
         ber::element(&mut out, SEQUENCE, |out| {
             ber::number(out, INTEGER, 1);
@@ -265,23 +321,47 @@ mod tests {
                 ber::bytes(out, OCTET_STRING, b"uid=ann");
                 ber::element(out, SEQUENCE, |out| {
                     ber::element(out, SEQUENCE, |out| {
-                        ber::bytes(out, OCTET_STRING, b"memberOf");
+                        ber::bytes(out, OCTET_STRING, name.as_bytes());
                         ber::element(out, SET, |out| {
-                            (0..500_000).for_each(|_| ber::bytes(out, OCTET_STRING, b""));
+                            (0..count).for_each(|_| ber::bytes(out, OCTET_STRING, value));
                         });
                     });
                 });
             });
         });
-        let Ok((1, Reply::Entry(entry))) = decode(&out) else { panic!("an entry") };
-        assert_eq!(entry.values("memberOf").count(), 500_000);
-        let kept = std::mem::size_of_val(&entry) + entry.dn.capacity() + entry.attributes.capacity();
-        assert!(kept <= out.len() + 64, "{kept} of {}", out.len());
+        out
+    }
+
+    #[test]
+    fn of_an_entry_is_kept_what_was_asked_for_within_limits() {
+        let kept = |name: &str, value: &[u8], count| {
+            let decoded = decode(&entry_with(name, value, count), &["uid", "memberOf"]);
+            let Ok((1, Reply::Entry(entry))) = decoded else { panic!("an entry") };
+            (entry.values("memberOf").count(), entry.is_cut("memberOf"), entry.len())
+        };
+        let (count, is_cut, len) = kept("memberOf", b"", MAX_VALUES);
+        assert!((count, is_cut) == (MAX_VALUES, false) && len < 4 * MAX_VALUES, "{len}");
+        let (count, is_cut, len) = kept("memberof;x", b"", 500_000);
+        assert!((count, is_cut) == (MAX_VALUES, true) && len < 4 * MAX_VALUES, "{len}");
+        let (count, is_cut, len) = kept("memberOf", &[b'a'; 1_000], 1_000);
+        assert!(is_cut && count == MAX_VALUE_BYTES / 1_006 && len < MAX_VALUE_BYTES + 500, "{count}, {len}");
+        let (count, is_cut, len) = kept("jpegPhoto", &[b'a'; 500_000], 2);
+        assert!((count, is_cut) == (0, false) && len < 500, "nobody has asked for it: {len}");
+        let long = [b"cn=", &[b'a'; MAX_DN][..]].concat();
+        let mut out = Bytes::default();
+        ber::element(&mut out, SEQUENCE, |out| {
+            ber::number(out, INTEGER, 1);
+            ber::element(out, SEARCH_ENTRY, |out| {
+                ber::bytes(out, OCTET_STRING, &long);
+                ber::bytes(out, SEQUENCE, b"");
+            });
+        });
+        assert!(decode(&out, &[]).is_err(), "its own name is too long");
     }
 
     #[test]
     fn a_name_that_is_no_text_is_refused() {
         let entry = [0x30, 11, 2, 1, 1, 0x64, 6, 4, 2, 0xFF, 0xFE, 0x30, 0];
-        assert!(decode(&entry).is_err());
+        assert!(decode(&entry, &[]).is_err());
     }
 }

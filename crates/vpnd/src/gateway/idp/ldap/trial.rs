@@ -1,8 +1,6 @@
 //! A directory asked step by step, for an administrator.
 
-use std::sync::Arc;
-
-use super::{Connection, Directory, exactly_one};
+use super::{Directory, exactly_one};
 use crate::config::source::{Bind, Source, SourceServer};
 use crate::gateway::idp::ldap::message::Scope;
 use crate::gateway::idp::trial::{End, Steps, end_of_connection};
@@ -21,9 +19,7 @@ impl Directory {
         user: Option<&str>,
         steps: &mut Steps,
     ) -> Result<Option<Identity>, End> {
-        let mut connection = Connection::open(&self.answered, server, Arc::clone(&self.tls))
-            .await
-            .map_err(end_of_connection)?;
+        let mut connection = self.connect(server).await.map_err(end_of_connection)?;
         steps.good("tls", format!("its certificate is good for {}", server.host));
         let (Bind::Service { dn, .. }, Some(password)) = (&self.settings.bind, &self.password) else {
             steps.good("bind", "users bind with their own password (user_dn): the rest shows a login");
@@ -45,7 +41,7 @@ impl Directory {
         steps.good("entry", entry.dn.as_str());
         let groups = self.groups(&mut connection, source, &entry, &name).await;
         let groups = groups.map_err(|error| ("groups", error.to_string()))?;
-        let listed: Vec<&str> = groups.iter().flatten().map(String::as_str).collect();
+        let listed: Vec<&str> = groups.iter().flatten().map(|group| &**group).collect();
         if groups.is_ok() {
             let none = format!("none by '{}' or group_base", self.settings.group_attribute);
             steps.good("groups", if listed.is_empty() { none } else { listed.join("; ") });
