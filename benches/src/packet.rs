@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 
-use vpnd_proto::flows::{FlowKey, Flows, Opener};
+use vpnd_proto::flows::{Flows, Opener, known};
 use vpnd_proto::packet::{Packet, SourceFilter};
 use vpnd_proto::policy::{Destination, Names, Policy, Principal, Protocol, RuleSpec, Selector, Verdict};
 use vpnd_proto::replay::ReplayWindow;
@@ -118,7 +118,7 @@ fn policy_with_flows(len: usize) -> Stage {
     let from = Principal::default();
     Stage::plain(Name::new("policy that remembers", Side::Receiver, Unit::Packet), one(len), move || {
         let packet = Packet::parse(black_box(&bytes)).expect("a good packet");
-        let known = |key: &FlowKey| flows.knows(now, Opener::Campus, key);
+        let known = known(now, (&flows, Opener::Client), (&flows, Opener::Campus));
         let decision = policy.decide(&from, Destination::Campus, &packet, &known);
         assert!(decision.opens && decision.verdict == Verdict::Allow, "it opens a flow");
         flows.enter(black_box(now), Opener::Client, &packet);
@@ -135,7 +135,7 @@ fn reply_by_flows(len: usize) -> Stage {
     let to = Principal::default();
     Stage::plain(Name::new("policy for a reply", Side::Receiver, Unit::Packet), one(len), move || {
         let packet = Packet::parse(black_box(&bytes)).expect("a good packet");
-        let known = |key: &FlowKey| flows.knows(black_box(now), Opener::Client, key);
+        let known = known(black_box(now), (&flows, Opener::Campus), (&flows, Opener::Client));
         let decision = policy.decide_from_campus(&to, &packet, &known);
         assert!(decision.verdict == Verdict::Allow, "its flow is known");
     })

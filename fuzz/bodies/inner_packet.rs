@@ -19,8 +19,9 @@ pub(crate) fn run(data: &[u8]) {
     check_clamp(data);
 }
 
-/// Nothing is a reply that nobody has asked for, but for one that answers what it itself says to the same host.
+/// Each fragment belongs to a packet, and nothing else does. Nothing is a reply that nobody has asked for, but for one that answers what it itself says to the same host.
 fn check_flows(packet: &Packet<'_>) {
+    assert_eq!(FlowKey::of_fragment(packet).is_some(), packet.fragment().is_some());
     let flows = Flows::new([7; 16]);
     let reply = FlowKey::of_reply(packet);
     assert!(reply.is_none_or(|key| !flows.knows(Time::ZERO, Opener::Client, &key)));

@@ -9,9 +9,12 @@
 //! those of TCP or of the others, so that a flood of questions displaces no connections; a flow that gave way is known again from its
 //! opener's next packet on.
 //!
+//! Beside them are packets in fragments whose first one has passed ([`Flows::note_passed`]): the others have no ports, and follow it.
+//!
 //! INVARIANT: only packets of its opener enter a flow and keep it. A flow that was not opened is taken for one that was with a
 //! probability of 2^-40, and no attacker can compute for which that is so.
 
+mod fragments;
 mod key;
 
 use core::fmt;
@@ -19,6 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::OnceLock;
 
+use fragments::Passed;
 pub use key::FlowKey;
 pub(crate) use key::is_error;
 
@@ -63,7 +67,30 @@ pub struct Flows {
     seed: Seed,
     by_client: Table,
     by_campus: Table,
+    fragments_of_client: Passed,
+    fragments_of_campus: Passed,
     excused_until: AtomicU64,
+}
+
+/// A question of policy about earlier packets.
+#[derive(Clone, Copy, Debug)]
+pub enum Earlier<'a> {
+    /// Whether this flow was opened by its opener, a short time ago.
+    Flow(&'a FlowKey),
+    /// Whether the first fragment of this packet has passed, a short time ago.
+    FirstFragment(&'a FlowKey),
+}
+
+/// Answers policy's questions about a packet. Each end is that of a session, whose flows it has.
+pub fn known<'a>(
+    now: Time,
+    sender: (&'a Flows, Opener),
+    receiver: (&'a Flows, Opener),
+) -> impl Fn(Earlier<'_>) -> bool + 'a {
+    move |earlier| match earlier {
+        Earlier::Flow(key) => receiver.0.knows(now, receiver.1, key),
+        Earlier::FirstFragment(key) => sender.0.fragments(sender.1).has(now, sender.0.seed.place(key).1),
+    }
 }
 
 /// The end that opens a flow.
@@ -93,6 +120,16 @@ impl Flows {
     pub fn enter(&self, now: Time, opener: Opener, packet: &Packet<'_>) {
         if let Some(key) = FlowKey::of_opener(packet) {
             self.table(opener).enter(now, &key, self.seed);
+        }
+    }
+
+    /// Notes that this packet has passed: if it is a first fragment, the others may follow.
+    #[inline]
+    pub fn note_passed(&self, now: Time, sender: Opener, packet: &Packet<'_>) {
+        if packet.fragment().is_some_and(|fragment| fragment.is_first() && fragment.more)
+            && let Some(key) = FlowKey::of_fragment(packet)
+        {
+            self.fragments(sender).enter(now, self.seed.place(&key).1);
         }
     }
 
@@ -140,6 +177,13 @@ impl Flows {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.by_client.0.get().is_none() && self.by_campus.0.get().is_none()
+    }
+
+    fn fragments(&self, sender: Opener) -> &Passed {
+        match sender {
+            Opener::Client => &self.fragments_of_client,
+            Opener::Campus => &self.fragments_of_campus,
+        }
     }
 
     #[inline]

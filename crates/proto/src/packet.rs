@@ -277,6 +277,11 @@ impl<'a> Packet<'a> {
         self.shape.fragment
     }
 
+    /// The number that all fragments of one packet have; `None` if this is no fragment.
+    pub fn identification(&self) -> Option<u32> {
+        parse::identification(self)
+    }
+
     /// Traffic class byte: DSCP in the upper six bits, ECN in the lower two.
     #[inline]
     pub fn traffic_class(&self) -> u8 {

@@ -153,7 +153,7 @@ impl Plane {
         }
     }
 
-    /// At a gateway: the session that a packet of the TUN device is for. This changes nothing.
+    /// At a gateway: the session that a packet of the TUN device is for.
     ///
     /// # Errors
     /// The reason for which [`Plane::route`] would drop it now.

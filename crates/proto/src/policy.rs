@@ -13,11 +13,11 @@
 //! any other host passes only by an allow rule that names the host's network: "any" means any of the campus there.
 //!
 //! A reply belongs to a flow that a packet in the rule's direction has opened ([`FlowKey`]); an ICMP error is a reply to the packet that
-//! it quotes. The caller remembers flows: [`Decision::opens`] says when, and [`KnownFlow`] asks. Both happen only for rules whose replies
+//! it quotes. The caller remembers flows: [`Decision::opens`] says when, and [`Known`] asks. Both happen only for rules whose replies
 //! would not pass anyway, so that nothing is remembered where policy permits both directions.
 //!
-//! Later fragments have no ports: an allow rule with ports does not match them and a deny rule with ports does. One without ports
-//! takes them for replies by their addresses and protocol (but not of TCP): without their first fragment they are of no use.
+//! Only the first fragment of a packet has ports, flags and (in IPv6) the protocol. Where a rule compares any of these, the other
+//! fragments are decided as their first one was, and one that arrives before it is dropped. The caller remembers that, too.
 //!
 //! This module must not know sessions or addresses of sessions: the caller names sender and receiver.
 
@@ -33,7 +33,7 @@ use ipnet::IpNet;
 
 pub use names::{Names, Principal, ProfileId};
 
-use crate::flows::FlowKey;
+use crate::flows::Earlier;
 use crate::packet::{Packet, Version};
 pub use rule_set::RuleSet;
 use rule_set::Ruling;
@@ -59,8 +59,8 @@ pub enum Destination<'a> {
     Client(&'a Principal),
 }
 
-/// Whether a flow was opened by its opener, a short time ago.
-pub type KnownFlow<'a> = &'a dyn Fn(&FlowKey) -> bool;
+/// Answers questions about earlier packets: whether the receiver has opened a flow, whether a first fragment has passed.
+pub type Known<'a> = &'a dyn Fn(Earlier<'_>) -> bool;
 
 /// One rule as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,14 +228,14 @@ impl Policy {
         self.pools.own.iter().copied().find(|own| own.is_ipv4() == (version == Version::V4))
     }
 
-    /// Decides about a packet that a client sent. `known` is about flows that the receiver opened.
+    /// Decides about a packet that a client sent.
     #[inline]
     pub fn decide(
         &self,
         from: &Principal,
         to: Destination<'_>,
         packet: &Packet<'_>,
-        known: KnownFlow<'_>,
+        known: Known<'_>,
     ) -> Decision {
         let Some(set) = self.set(from) else { return unknown(from) };
         match to {
@@ -259,9 +259,9 @@ impl Policy {
         }
     }
 
-    /// Decides about a packet from the campus side to a client. `known` is about flows that the client opened.
+    /// Decides about a packet from the campus side to a client.
     #[inline]
-    pub fn decide_from_campus(&self, to: &Principal, packet: &Packet<'_>, known: KnownFlow<'_>) -> Decision {
+    pub fn decide_from_campus(&self, to: &Principal, packet: &Packet<'_>, known: Known<'_>) -> Decision {
         let Some(set) = self.set(to) else { return unknown(to) };
         let own = self.pools.own.contains(&packet.src());
         set.rule_from_campus(to, packet, own, known).decision(to, Ground::Networks)

@@ -52,6 +52,19 @@ impl FlowKey {
         Some(Self { opener: packet.dst(), responder: packet.src(), protocol, ports })
     }
 
+    /// What all fragments of one packet have in common, and no other packet of late; none if this is no fragment. The protocol is
+    /// a part of it in IPv4 alone (RFC 791, RFC 8200).
+    #[inline]
+    pub fn of_fragment(packet: &Packet<'_>) -> Option<Self> {
+        let id = packet.identification()?;
+        let protocol = match packet.version() {
+            Version::V4 => packet.protocol(),
+            Version::V6 => 0,
+        };
+        let ports = ((id >> 16) as u16, id as u16);
+        Some(Self { opener: packet.src(), responder: packet.dst(), protocol, ports })
+    }
+
     /// The port at which the flow was opened, if its protocol has ports.
     #[inline]
     #[must_use]

@@ -5,7 +5,7 @@
 
 use super::{
     Fragment, IPV4_HEADER, IPV6_HEADER, PARTIAL_CHECKSUM, Packet, PacketError, Shape, TCP, TCP_HEADER, UDP,
-    UDP_HEADER, Version, be16,
+    UDP_HEADER, Version, be16, be32,
 };
 
 /// The most extension headers that are walked.
@@ -98,14 +98,11 @@ fn walk_extensions(bytes: &[u8], first: u8) -> Result<Chain, PacketError> {
     let mut chain = Chain { protocol: first, at: IPV6_HEADER, fragment: None };
     for _ in 0..=MAX_EXTENSIONS {
         let rest = &bytes[chain.at..];
-        let len = match chain.protocol {
-            // Hop-by-hop options are read by every router, so they may only come first (RFC 8200, section 4.1).
-            HOP_BY_HOP if chain.at != IPV6_HEADER => return Err(PacketError::Extensions),
-            HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => (usize::from(byte(rest, 1)?) + 1) * 8,
-            AUTHENTICATION => (usize::from(byte(rest, 1)?) + 2) * 4,
-            FRAGMENT => 8,
-            _ => return Ok(chain),
-        };
+        // Hop-by-hop options are read by every router, so they may only come first (RFC 8200, section 4.1).
+        if chain.protocol == HOP_BY_HOP && chain.at != IPV6_HEADER {
+            return Err(PacketError::Extensions);
+        }
+        let Some(len) = extension_len(chain.protocol, rest)? else { return Ok(chain) };
         let header = rest.get(..len).ok_or(PacketError::Extensions)?;
         if chain.protocol == ROUTING {
             check_routing(header)?;
@@ -127,6 +124,32 @@ fn walk_extensions(bytes: &[u8], first: u8) -> Result<Chain, PacketError> {
         }
     }
     Err(PacketError::Extensions)
+}
+
+/// Length of the extension header that `rest` begins with; `None` if the protocol is none.
+fn extension_len(protocol: u8, rest: &[u8]) -> Result<Option<usize>, PacketError> {
+    Ok(Some(match protocol {
+        HOP_BY_HOP | DESTINATION_OPTIONS | ROUTING => (usize::from(byte(rest, 1)?) + 1) * 8,
+        AUTHENTICATION => (usize::from(byte(rest, 1)?) + 2) * 4,
+        FRAGMENT => 8,
+        _ => return Ok(None),
+    }))
+}
+
+/// The number that all fragments of one packet have; `None` if this is no fragment.
+pub(super) fn identification(packet: &Packet<'_>) -> Option<u32> {
+    packet.fragment()?;
+    match packet.version() {
+        Version::V4 => Some(be16(packet.bytes, 4).into()),
+        Version::V6 => {
+            let (mut protocol, mut rest) = (packet.bytes[6], &packet.bytes[IPV6_HEADER..]);
+            while protocol != FRAGMENT {
+                let len = extension_len(protocol, rest).ok()??;
+                (protocol, rest) = (rest[0], rest.get(len..)?);
+            }
+            Some(be32(rest, 4))
+        }
+    }
 }
 
 fn byte(bytes: &[u8], at: usize) -> Result<u8, PacketError> {

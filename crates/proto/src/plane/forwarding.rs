@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use super::{DropReason, Role, SessionSpec, Slot};
-use crate::flows::{FlowKey, Flows, Opener};
+use crate::flows::{Flows, Opener, known};
 use crate::packet::Packet;
 use crate::policy::{Destination, Policy, Principal, Verdict};
 use crate::route::RouteTable;
@@ -104,13 +104,13 @@ impl Forwarding {
     ) -> Result<NextHop, DropReason> {
         let (next_hop, decision) = match self.routes.lookup(packet.dst()) {
             None => {
-                let known = |key: &FlowKey| source.flows.knows(now, Opener::Campus, key);
+                let known = known(now, (&source.flows, Opener::Client), (&source.flows, Opener::Campus));
                 let decision = self.policy.decide(&source.principal, Destination::Campus, packet, &known);
                 (NextHop::Tun, decision)
             }
             Some(to) => {
                 let target = self.member(to).ok_or(DropReason::NoSession)?;
-                let known = |key: &FlowKey| target.flows.knows(now, Opener::Client, key);
+                let known = known(now, (&source.flows, Opener::Client), (&target.flows, Opener::Client));
                 let destination = Destination::Client(&target.principal);
                 (NextHop::Client(to), self.policy.decide(&source.principal, destination, packet, &known))
             }
@@ -121,6 +121,7 @@ impl Forwarding {
         if decision.opens {
             source.flows.enter(now, Opener::Client, packet);
         }
+        source.flows.note_passed(now, Opener::Client, packet);
         Ok(next_hop)
     }
 
@@ -132,10 +133,14 @@ impl Forwarding {
         to: &Session,
         packet: &Packet<'_>,
     ) -> Result<Opens, DropReason> {
-        let known = |key: &FlowKey| to.flows.knows(now, Opener::Client, key);
+        let known = known(now, (&to.flows, Opener::Campus), (&to.flows, Opener::Client));
         let decision = self.policy.decide_from_campus(&to.principal, packet, &known);
         match decision.verdict {
-            Verdict::Allow => Ok(Opens(decision.opens)),
+            Verdict::Allow => {
+                // Here and not with the flow: while a first fragment waits for its turn, the others are asked about.
+                to.flows.note_passed(now, Opener::Campus, packet);
+                Ok(Opens(decision.opens))
+            }
             Verdict::Deny => Err(DropReason::Policy),
         }
     }

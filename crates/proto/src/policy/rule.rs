@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::names::{GroupId, Names, UserId};
-use super::{Direction, KnownFlow, PolicyError, Principal, Protocol, RuleSpec, Selector, Verdict};
-use crate::flows::{FlowKey, is_error as is_error_of};
-use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP};
+use super::{Direction, Known, PolicyError, Principal, Protocol, RuleSpec, Selector, Verdict};
+use crate::flows::{Earlier, FlowKey, is_error as is_error_of};
+use crate::packet::{ICMP, ICMPV6, Packet, TCP, UDP, Version};
 
 /// The properties of a packet that rules compare.
 pub(super) struct Flow<'a> {
@@ -17,13 +17,15 @@ pub(super) struct Flow<'a> {
     to: Option<&'a Principal>,
     src: IpAddr,
     dst: IpAddr,
-    protocol: u8,
+    /// Unknown of a later fragment of IPv6: which header follows is in the first.
+    protocol: Option<u8>,
     /// Destination port.
     port: Option<u16>,
-    is_later_fragment: bool,
+    /// The packet that this is a later fragment of.
+    fragment_of: Option<FlowKey>,
     /// The flow that the packet answers, if it is a reply to one that its receiver opened.
     answered: Option<FlowKey>,
-    known: KnownFlow<'a>,
+    known: Known<'a>,
 }
 
 impl<'a> Flow<'a> {
@@ -31,9 +33,11 @@ impl<'a> Flow<'a> {
         from: Option<&'a Principal>,
         to: Option<&'a Principal>,
         packet: &Packet<'_>,
-        known: KnownFlow<'a>,
+        known: Known<'a>,
     ) -> Self {
         let (src, dst) = (packet.src(), packet.dst());
+        let fragment_of = later_fragment(packet);
+        let is_hidden = fragment_of.is_some() && packet.version() == Version::V6;
         // Errors come from routers of the campus, too; a client has only its own to report.
         let concerns = |key: &FlowKey| key.opener == dst && (from.is_none() || key.responder == src);
         Self {
@@ -41,13 +45,29 @@ impl<'a> Flow<'a> {
             to,
             src,
             dst,
-            protocol: packet.protocol(),
+            protocol: (!is_hidden).then(|| packet.protocol()),
             port: packet.ports().map(|(_, dst)| dst),
-            is_later_fragment: packet.transport_offset().is_none(),
+            fragment_of,
             answered: FlowKey::of_reply(packet).filter(concerns),
             known,
         }
     }
+}
+
+/// The packet of which this is a fragment, but not the first.
+#[inline]
+fn later_fragment(packet: &Packet<'_>) -> Option<FlowKey> {
+    if packet.transport_offset().is_some() { None } else { FlowKey::of_fragment(packet) }
+}
+
+/// The decision about a fragment by that about the first one of its packet; none about any other packet.
+#[inline]
+pub(super) fn as_first(packet: &Packet<'_>, known: Known<'_>) -> Option<Verdict> {
+    Some(follow(&later_fragment(packet)?, known))
+}
+
+fn follow(first: &FlowKey, known: Known<'_>) -> Verdict {
+    if known(Earlier::FirstFragment(first)) { Verdict::Allow } else { Verdict::Deny }
 }
 
 /// Whether the packet is an error about another one.
@@ -131,10 +151,7 @@ impl Rule {
     /// The decision about a packet, if it matches.
     pub(super) fn matched(&self, flow: &Flow<'_>) -> Option<Matched> {
         let forward = self.from.matches(flow.from, flow.src) && self.to.matches(flow.to, flow.dst);
-        if forward && self.matches_service(flow) {
-            return Some(Matched { verdict: self.action, opens: self.opens });
-        }
-        self.is_answer(flow, |from| from.matches(flow.to, flow.dst)).then_some(ANSWER)
+        self.decided(flow, forward, |from| from.matches(flow.to, flow.dst))
     }
 
     /// The same about a client's packet to a host beyond the campus, which an allow rule has to name by its network.
@@ -142,56 +159,48 @@ impl Rule {
         if self.action == Verdict::Deny {
             return self.matched(flow);
         }
-        let forward =
-            self.to.names(flow.dst) && self.from.matches(flow.from, flow.src) && self.matches_service(flow);
-        if forward {
-            return Some(Matched { verdict: Verdict::Allow, opens: self.opens });
-        }
-        self.is_answer(flow, |from| from.names(flow.dst)).then_some(ANSWER)
+        let forward = self.to.names(flow.dst) && self.from.matches(flow.from, flow.src);
+        self.decided(flow, forward, |from| from.names(flow.dst))
     }
 
-    /// Whether the packet is a reply to what the rule allows; `asks` is whether its senders are such that the receiver is one.
-    fn is_answer(&self, flow: &Flow<'_>, asks: impl FnOnce(&Side) -> bool) -> bool {
-        if !self.answers || !asks(&self.from) {
-            return false;
+    /// The decision, if the rule matches a packet that goes from its senders to its receivers, or is a reply to what the rule
+    /// allows; `asks` is whether its senders are such that the receiver is one.
+    #[inline]
+    fn decided(&self, flow: &Flow<'_>, forward: bool, asks: impl FnOnce(&Side) -> bool) -> Option<Matched> {
+        if forward && self.matches_protocol(flow.protocol) && self.matches_port(flow) {
+            return Some(Matched { verdict: self.action, opens: self.opens });
         }
-        if flow.is_later_fragment {
-            let tells_itself = flow.protocol != TCP && self.ports.is_empty();
-            return tells_itself
-                && self.matches_protocol(flow.protocol)
-                && self.to.matches(flow.from, flow.src);
+        let may_answer = self.answers && asks(&self.from);
+        if let Some(first) = &flow.fragment_of {
+            let may_match = forward && (flow.protocol.is_none() || self.matches_protocol(flow.protocol));
+            return (may_match || may_answer)
+                .then(|| Matched { verdict: follow(first, flow.known), opens: false });
         }
+        (may_answer && self.is_answer(flow)).then_some(ANSWER)
+    }
+
+    /// Whether the packet is a reply to what the rule allows.
+    fn is_answer(&self, flow: &Flow<'_>) -> bool {
         flow.answered.as_ref().is_some_and(|key| {
-            self.matches_protocol(key.protocol)
+            self.matches_protocol(Some(key.protocol))
                 && self.to.matches(flow.from, key.responder)
                 && (self.ports.is_empty() || key.port().is_some_and(|port| self.names_port(port)))
-                && (flow.known)(key)
+                && (flow.known)(Earlier::Flow(key))
         })
     }
 
-    fn matches_service(&self, flow: &Flow<'_>) -> bool {
-        self.matches_protocol(flow.protocol) && self.matches_port(flow)
-    }
-
-    fn matches_protocol(&self, protocol: u8) -> bool {
+    fn matches_protocol(&self, protocol: Option<u8>) -> bool {
         match self.protocol {
             Protocol::Any => true,
-            Protocol::Tcp => protocol == TCP,
-            Protocol::Udp => protocol == UDP,
-            Protocol::Icmp => matches!(protocol, ICMP | ICMPV6),
-            Protocol::Number(number) => protocol == number,
+            Protocol::Tcp => protocol == Some(TCP),
+            Protocol::Udp => protocol == Some(UDP),
+            Protocol::Icmp => matches!(protocol, Some(ICMP | ICMPV6)),
+            Protocol::Number(number) => protocol == Some(number),
         }
     }
 
     fn matches_port(&self, flow: &Flow<'_>) -> bool {
-        if self.ports.is_empty() {
-            return true;
-        }
-        match flow.port {
-            Some(port) => self.names_port(port),
-            // The ports of a later fragment are unknown: assume whatever lets less pass.
-            None => flow.is_later_fragment && self.action == Verdict::Deny,
-        }
+        self.ports.is_empty() || flow.port.is_some_and(|port| self.names_port(port))
     }
 
     fn names_port(&self, port: u16) -> bool {

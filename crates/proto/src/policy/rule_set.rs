@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::reach::Reach;
-use super::rule::{Flow, Matched, Rule, is_error, remember_flows};
-use super::{Direction, KnownFlow, MAX_RULES, Names, PolicyError, Principal, RuleSpec, Verdict};
+use super::rule::{Flow, Matched, Rule, as_first, is_error, remember_flows};
+use super::{Direction, Known, MAX_RULES, Names, PolicyError, Principal, RuleSpec, Verdict};
 use crate::packet::Packet;
 
 /// Port of name servers.
@@ -109,12 +109,16 @@ impl RuleSet {
         from: &Principal,
         packet: &Packet<'_>,
         own: bool,
-        known: KnownFlow<'_>,
+        known: Known<'_>,
     ) -> Ruling {
         let is_campus = if own {
-            !self.is_others_dns(packet)
+            let has_dns = self.has_dns_at(packet.dst());
+            if !has_dns && let Some(verdict) = as_first(packet, known) {
+                return Ruling::Default(verdict);
+            }
+            has_dns || packet.ports().is_none_or(|(_, port)| port != DNS)
         } else {
-            self.reach.as_ref().is_none_or(|reach| reach.holds(packet.dst()))
+            self.holds(packet.dst())
         };
         if is_campus {
             return decide(&self.to_campus, (Some(from), None), packet, known, Verdict::Allow);
@@ -131,7 +135,7 @@ impl RuleSet {
         from: &Principal,
         to: &Principal,
         packet: &Packet<'_>,
-        known: KnownFlow<'_>,
+        known: Known<'_>,
     ) -> Ruling {
         let default = if self.client_to_client { Verdict::Allow } else { Verdict::Deny };
         decide(&self.between_clients, (Some(from), Some(to)), packet, known, default)
@@ -144,25 +148,25 @@ impl RuleSet {
         to: &Principal,
         packet: &Packet<'_>,
         own: bool,
-        known: KnownFlow<'_>,
+        known: Known<'_>,
     ) -> Ruling {
-        let default = if own || !self.inbound_from_reach || self.may_come_in(packet) {
+        // Errors come from routers, which need not be a part of what is pushed.
+        let default = if own || !self.inbound_from_reach || self.holds(packet.src()) || is_error(packet) {
             Verdict::Allow
         } else {
-            Verdict::Deny
+            as_first(packet, known).unwrap_or(Verdict::Deny)
         };
         decide(&self.from_campus, (None, Some(to)), packet, known, default)
     }
 
-    /// Whether it is for a name server at the gateway itself that clients of other profiles are given.
-    fn is_others_dns(&self, packet: &Packet<'_>) -> bool {
-        let Some(own) = &self.own_name_servers else { return false };
-        packet.ports().is_some_and(|(_, port)| port == DNS) && !own.contains(&packet.dst())
+    /// Whether DNS at this address of the gateway is for clients of this profile.
+    fn has_dns_at(&self, own: IpAddr) -> bool {
+        self.own_name_servers.as_ref().is_none_or(|servers| servers.contains(&own))
     }
 
-    /// Errors come from routers, which need not be a part of what is pushed.
-    fn may_come_in(&self, packet: &Packet<'_>) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.holds(packet.src())) || is_error(packet)
+    #[inline]
+    fn holds(&self, address: IpAddr) -> bool {
+        self.reach.as_ref().is_none_or(|reach| reach.holds(address))
     }
 }
 
@@ -171,7 +175,7 @@ fn decide(
     rules: &[Rule],
     (from, to): (Option<&Principal>, Option<&Principal>),
     packet: &Packet<'_>,
-    known: KnownFlow<'_>,
+    known: Known<'_>,
     default: Verdict,
 ) -> Ruling {
     if rules.is_empty() {

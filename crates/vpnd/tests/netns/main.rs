@@ -38,6 +38,7 @@ mod foreign;
 mod forged_journal;
 mod forger;
 mod forgery;
+mod fragments;
 mod freeradius;
 mod full;
 mod gateway;

@@ -106,20 +106,6 @@ fn an_error_is_a_reply_to_the_packet_that_it_is_about() {
 }
 
 #[test]
-fn fragments_of_a_long_answer_pass() {
-    let world = one_way(Protocol::Udp, &[]);
-    let first = |from, source, to, port| {
-        let mut packet = udp(from, source, to, port);
-        packet[6] |= 0x20;
-        packet
-    };
-    assert!(!world.passes(&first(BOB, 53, ALICE, 5000)));
-    assert!(world.passes(&udp(ALICE, 5000, BOB, 53)));
-    assert!(world.passes(&first(BOB, 53, ALICE, 5000)) && world.passes(&later_fragment(UDP, BOB, ALICE)));
-    assert!(!one_way(Protocol::Udp, &[53..=53]).passes(&later_fragment(UDP, BOB, ALICE)));
-}
-
-#[test]
 fn nothing_is_remembered_where_both_directions_pass() {
     let management = deny(&[], &[net("10.1.0.66/32")]);
     let clients = allow(&[Selector::Clients], &[Selector::Clients]);
