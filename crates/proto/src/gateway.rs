@@ -18,6 +18,7 @@ mod profiles;
 mod session;
 mod table;
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -111,6 +112,15 @@ pub enum Effect {
     Persist(SessionRecord),
     /// Remove the session from the store; must be durable before a later `Send` goes out.
     Forget(SessionId),
+    /// A lane of the session's client is heard from this outer address, which may be known. For the audit file.
+    HeardAt {
+        /// Which session.
+        session: SessionId,
+        /// The client's lane.
+        lane: u8,
+        /// From where.
+        outer: SocketAddr,
+    },
     /// The session is over; its addresses are free. For log and audit file.
     Ended(EndedSession),
 }

@@ -27,10 +27,13 @@ pub(crate) use query::Gap;
 /// Its name in the state directory.
 pub(crate) const FILE_NAME: &str = "audit.sqlite";
 /// The format of the file; a newer one is left alone.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 /// From each format to the next one, beginning with no file.
-const STEPS: [&str; FORMAT as usize] =
-    [include_str!("audit/schema_1.sql"), include_str!("audit/schema_2.sql")];
+const STEPS: [&str; FORMAT as usize] = [
+    include_str!("audit/schema_1.sql"),
+    include_str!("audit/schema_2.sql"),
+    include_str!("audit/schema_3.sql"),
+];
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The reason for the end of a session that the store does not have any more, while nothing has recorded how it ended.
 pub(crate) const NOT_RECORDED: &str = "not-recorded";
@@ -77,13 +80,23 @@ pub(crate) enum Event {
         at_s: u64,
         reason: String,
     },
-    /// The client is heard from this outer address now.
+    /// The client is heard from another outer address now.
     Moved {
         session: SessionId,
         at_s: u64,
-        outer: SocketAddr,
+        to: Move,
     },
     Entry(AuditEntry),
+}
+
+/// An outer address of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Move {
+    /// The lane that is heard from there. Each has an address of its own.
+    pub(crate) lane: u8,
+    pub(crate) outer: SocketAddr,
+    /// Addresses of the session before this one that are not recorded, because there were too many.
+    pub(crate) left_out: u32,
 }
 
 /// A session that begins.
@@ -355,7 +368,7 @@ fn add(t: &Transaction<'_>, event: &Event, policy: OuterAddresses) -> rusqlite::
             let sql = "UPDATE sessions SET end_s = max(?2, start_s), reason = ?3 WHERE session = ?1 AND end_s IS NULL";
             t.prepare_cached(sql)?.execute(params![session.0, at_s, reason])?;
         }
-        Event::Moved { session, at_s, outer } => moved(t, *session, *at_s, policy.of_socket(*outer))?,
+        Event::Moved { session, at_s, to } => moved(t, *session, *at_s, *to, policy)?,
         Event::Entry(entry) => {
             let sql = "INSERT INTO entries (at_s, event, user, outer_address, detail, by) VALUES (?, ?, ?, ?, ?, ?)";
             let outer = entry.source.parse().ok().and_then(|outer| policy.of_address(outer));
@@ -373,17 +386,24 @@ fn add(t: &Transaction<'_>, event: &Event, policy: OuterAddresses) -> rusqlite::
     Ok(())
 }
 
-/// Adds an outer address of a session that goes on, unless it was the last one.
-fn moved(t: &Transaction<'_>, session: SessionId, at_s: u64, outer: Option<String>) -> rusqlite::Result<()> {
-    let Some(outer) = outer else { return Ok(()) };
+/// Adds an outer address of a session that goes on, unless its lane was there last.
+fn moved(
+    t: &Transaction<'_>,
+    session: SessionId,
+    at_s: u64,
+    Move { lane, outer, left_out }: Move,
+    policy: OuterAddresses,
+) -> rusqlite::Result<()> {
+    let Some(outer) = policy.of_socket(outer) else { return Ok(()) };
     let sql = "SELECT seq FROM sessions WHERE session = ? AND end_s IS NULL";
     let seq: Option<i64> = t.prepare_cached(sql)?.query_row([session.0], |row| row.get(0)).optional()?;
     let Some(seq) = seq else { return Ok(()) };
-    let sql = "SELECT outer_address FROM moves WHERE session = ? ORDER BY at_s DESC, rowid DESC LIMIT 1";
-    let last: Option<String> = t.prepare_cached(sql)?.query_row([seq], |row| row.get(0)).optional()?;
-    if last.as_ref() != Some(&outer) {
-        let sql = "INSERT INTO moves (session, at_s, outer_address) VALUES (?, ?, ?)";
-        t.prepare_cached(sql)?.execute(params![seq, at_s, outer])?;
+    let sql = "SELECT outer_address FROM moves WHERE session = ? AND lane = ? ORDER BY at_s DESC, rowid DESC LIMIT 1";
+    let last: Option<String> =
+        t.prepare_cached(sql)?.query_row(params![seq, lane], |row| row.get(0)).optional()?;
+    if last.as_ref() != Some(&outer) || left_out > 0 {
+        let sql = "INSERT INTO moves (session, at_s, outer_address, lane, left_out) VALUES (?, ?, ?, ?, ?)";
+        t.prepare_cached(sql)?.execute(params![seq, at_s, outer, lane, left_out])?;
     }
     Ok(())
 }

@@ -127,7 +127,10 @@ impl Gateway {
         } else {
             moved_lanes(endpoints, lane, endpoint)
         };
-        let lanes = endpoints.len();
+        let (lanes, session) = (endpoints.len(), session.record.id);
+        if !moved.is_empty() {
+            self.effects.push_back(Effect::HeardAt { session, lane, outer: endpoint.remote });
+        }
         for (lane, endpoint) in moved {
             for shard in (usize::from(lane)..self.config.shards).step_by(lanes) {
                 let command = Command::Reach { slot, epoch, lane, endpoint };

@@ -132,6 +132,7 @@ fn outline(effects: &[Effect]) -> String {
             Effect::Command { command: Command::Close(_), .. } => 'C',
             Effect::Command { command: Command::Reach { .. }, .. } => 'H',
             Effect::Command { .. } => '?',
+            Effect::HeardAt { .. } => 'a',
             Effect::Persist(_) => 'P',
             Effect::Forget(_) => 'F',
             Effect::Send { .. } => 's',
@@ -154,7 +155,7 @@ fn keys_and_store_come_before_the_answer() {
     gateway.attach(NOW, ConnectionId(2), &claim(&answer), &offer(2), secret()).unwrap();
     assert_eq!(outline(&effects(&mut gateway)), "RIPsx");
     heard(&mut gateway, NOW, 2);
-    assert_eq!(outline(&effects(&mut gateway)), "PH");
+    assert_eq!(outline(&effects(&mut gateway)), "PaH");
     gateway.end(&Selector::Session(answer.session), Code::Kicked, "");
     assert_eq!(outline(&effects(&mut gateway)), "CFsxe");
 }
@@ -456,6 +457,30 @@ fn an_old_epoch_says_nothing_about_the_endpoint() {
     assert_eq!(effects(&mut gateway).len(), 0);
     let status = gateway.sessions().next().unwrap();
     assert_eq!(status.endpoints, [endpoint("198.51.100.1:1")]);
+}
+
+#[test]
+fn each_outer_address_is_reported_with_its_lane_and_only_as_it_was_heard() {
+    let mut gateway = gateway(config(2));
+    let first = login(&mut gateway, 1, "ada", 1);
+    let reported = |gateway: &mut Gateway, epoch, lane, address| {
+        let slot = gateway.sessions().next().unwrap().slot;
+        gateway.handle_event(NOW, Event::Heard { slot, epoch, lane, endpoint: endpoint(address) });
+        let reports = effects(gateway).into_iter().filter_map(|effect| match effect {
+            Effect::HeardAt { session, lane, outer } => Some((session, lane, outer.to_string())),
+            _ => None,
+        });
+        reports.collect::<Vec<_>>()
+    };
+    let at = |lane: u8, address: &str| vec![(first.session, lane, address.to_owned())];
+    // Nothing of the other lane, which is only taken to be there.
+    assert_eq!(reported(&mut gateway, 1, 0, "198.51.100.1:1"), at(0, "198.51.100.1:1"));
+    assert_eq!(reported(&mut gateway, 1, 1, "198.51.100.1:2"), at(1, "198.51.100.1:2"));
+    assert_eq!(reported(&mut gateway, 1, 1, "203.0.113.1:2"), at(1, "203.0.113.1:2"));
+    attach(&mut gateway, NOW, 2, &first).unwrap();
+    assert_eq!(reported(&mut gateway, 2, 0, "203.0.113.1:1"), at(0, "203.0.113.1:1"));
+    assert_eq!(reported(&mut gateway, 1, 0, "192.0.2.1:1"), [], "a late datagram");
+    assert_eq!(reported(&mut gateway, 2, 2, "192.0.2.1:1"), [], "no such lane");
 }
 
 /// Lets a lane be heard and returns the lanes that the shards are told of, and where they are.

@@ -180,6 +180,7 @@ impl World {
             Effect::Forget(session) => {
                 self.hub.store.remove(&session);
             }
+            Effect::HeardAt { .. } => {}
             Effect::Ended(ended) => self.hub.ended.push((ended.session, ended.code)),
         }
     }

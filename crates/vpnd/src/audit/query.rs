@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: an answer about a time that is not covered says so; a question takes an index, however many sessions there are.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use minicbor::{Decode, Encode};
 use rusqlite::{OptionalExtension as _, Row, ToSql, params};
@@ -92,6 +92,9 @@ pub(crate) struct Answer {
     /// Whether others were in force moments before or after.
     #[n(4)]
     pub(crate) blocks_changed: bool,
+    /// Whether a client's outer address was asked about, of which some of that time are not recorded.
+    #[n(5)]
+    pub(crate) outer_left_out: bool,
 }
 
 /// What an export is about.
@@ -117,6 +120,8 @@ pub(crate) struct Cursor {
 
 /// Rows of one part of an export, at most.
 const PART: u32 = 500;
+/// The event of outer addresses that were too many to be recorded.
+pub(super) const OUTER_LEFT_OUT: &str = "outer-addresses-left-out";
 /// The kind of a session's record.
 const SESSION: &str = "session";
 
@@ -124,6 +129,11 @@ pub(super) const OF_IPV4: &str =
     "SELECT * FROM sessions WHERE ipv4 = ?1 AND start_s <= ?2 ORDER BY start_s DESC, seq DESC LIMIT ?3";
 pub(super) const OF_IPV6: &str =
     "SELECT * FROM sessions WHERE ipv6 = ?1 AND start_s <= ?2 ORDER BY start_s DESC, seq DESC LIMIT ?3";
+
+/// The newest sessions whose client was heard from ?1 by ?2.
+pub(super) const HEARD_AT: &str =
+    "SELECT s.*, m.lane, m.rowid AS place FROM moves m JOIN sessions s ON s.seq = m.session
+    WHERE m.outer_address = ?1 AND m.at_s <= ?2 ORDER BY m.at_s DESC, m.rowid DESC LIMIT ?3";
 
 type FromRow = fn(&Row<'_>) -> rusqlite::Result<Record>;
 
@@ -135,7 +145,7 @@ const TABLES: [(&str, FromRow); 4] = [
         session_from_row,
     ),
     (
-        "SELECT s.*, m.at_s, m.outer_address AS moved_to, m.rowid AS place
+        "SELECT s.*, m.at_s, m.outer_address AS moved_to, m.left_out, m.rowid AS place
          FROM moves m JOIN sessions s ON s.seq = m.session
          WHERE m.rowid > ?1 AND m.at_s BETWEEN ?2 AND ?3 AND (?4 IS NULL OR s.user = ?4) ORDER BY m.rowid LIMIT ?5",
         move_from_row,
@@ -153,8 +163,8 @@ const TABLES: [(&str, FromRow); 4] = [
 ];
 
 impl AuditFile {
-    /// The session that had an inner address at a time, or whose block has a port of a public address; all of its blocks without a port.
-    /// `now_s` is the present.
+    /// The session that had an inner address at a time, or whose block has a port of a public address; all of its blocks without a port. If
+    /// there is none, the one whose client was heard from that address and port. `now_s` is the present.
     pub(crate) fn who_had(
         &self,
         address: IpAddr,
@@ -166,14 +176,20 @@ impl AuditFile {
         let set_back: bool = self.connection.query_row(set_back, [CLOCK_SET_BACK], |row| row.get(0))?;
         let limit = if set_back { LOOKED_AT } else { 1 };
         let then = self.blocks_at(at_s)?;
-        let mut found = Vec::new();
+        let (mut found, mut outer_left_out) = (Vec::new(), false);
         match (address, then.as_ref().and_then(Option::as_ref)) {
             (IpAddr::V4(public), Some(blocks)) if blocks.addresses.contains(&public) => {
                 for inner in behind(blocks, public, port) {
                     found.extend(self.sessions_at(inner.into(), at_s, limit)?);
                 }
             }
-            _ => found = self.sessions_at(address, at_s, limit)?,
+            _ => {
+                found = self.sessions_at(address, at_s, limit)?;
+                if let Some(port) = port.filter(|_| found.is_empty()) {
+                    found = self.sessions_heard_at(SocketAddr::new(address, port), at_s, limit)?;
+                    outer_left_out = self.are_outer_left_out(at_s)?;
+                }
+            }
         }
         if let Some(Some(blocks)) = &then {
             found
@@ -188,7 +204,39 @@ impl AuditFile {
         }
         let since_s = self.connection.query_row("SELECT min(started_s) FROM runs", (), |row| row.get(0))?;
         let blocks = then.flatten().map(String::from);
-        Ok(Answer { found, gap: self.gap_at(at_s, now_s)?, since_s, blocks, blocks_changed })
+        let gap = self.gap_at(at_s, now_s)?;
+        Ok(Answer { found, gap, since_s, blocks, blocks_changed, outer_left_out })
+    }
+
+    /// The sessions of which a lane was heard from an outer address last, and from no other one before that time.
+    fn sessions_heard_at(&self, outer: SocketAddr, at_s: u64, limit: u32) -> Result<Vec<Record>, AuditError> {
+        let outer = outer.to_string();
+        let mut statement = self.connection.prepare_cached(HEARD_AT)?;
+        let mut rows = statement.query(params![outer, at_s, limit])?;
+        let mut found = Vec::new();
+        while let Some(row) = rows.next()? {
+            let session = Record { outer: Some(outer.clone()), ..session_from_row(row)? };
+            let lane: [i64; 3] = [row.get("seq")?, row.get("lane")?, row.get("place")?];
+            let sql = "SELECT EXISTS (SELECT 1 FROM moves
+                       WHERE session = ?1 AND lane = ?2 AND rowid > ?3 AND at_s < ?4 AND outer_address <> ?5)";
+            let [seq, lane, place] = lane;
+            let mut later = self.connection.prepare_cached(sql)?;
+            let has_left: bool = later.query_row(params![seq, lane, place, at_s, outer], |row| row.get(0))?;
+            if !has_left && session.until_s.is_none_or(|until_s| at_s <= until_s) {
+                found.push(session);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether outer addresses of a time are not recorded, because there were too many.
+    fn are_outer_left_out(&self, at_s: u64) -> rusqlite::Result<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM moves WHERE at_s BETWEEN ?1 AND ?2 AND left_out > 0)
+                       OR EXISTS (SELECT 1 FROM entries WHERE at_s BETWEEN ?1 AND ?2 AND event = ?3)";
+        let until_s = at_s.saturating_add(CLOCK_ERROR_S);
+        self.connection
+            .prepare_cached(sql)?
+            .query_row(params![at_s, until_s, OUTER_LEFT_OUT], |row| row.get(0))
     }
 
     /// The sessions that had an inner address at a time.
@@ -342,13 +390,13 @@ fn session_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
 }
 
 fn move_from_row(row: &Row<'_>) -> rusqlite::Result<Record> {
-    let session = session_from_row(row)?;
+    let (session, left_out): (_, u32) = (session_from_row(row)?, row.get("left_out")?);
     Ok(Record {
         kind: "outer-address".to_owned(),
         at_s: row.get("at_s")?,
         outer: row.get("moved_to")?,
         until_s: None,
-        detail: None,
+        detail: (left_out > 0).then(|| format!("{left_out} addresses before this one are not recorded")),
         ..session
     })
 }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::query::HEARTBEAT_S;
+use super::query::{HEARTBEAT_S, OUTER_LEFT_OUT};
 use super::retention::Retention;
 use super::{AuditEntry, AuditError, AuditFile, CLOCK_SET_BACK, Event, Gap, OuterAddresses, SessionStart};
 use crate::clock::{steady_s, wall_s};
@@ -75,8 +75,10 @@ struct State {
     lost: AtomicU64,
     /// When the first of them came that no gap stands for yet; 0 if there is none.
     lost_since_s: AtomicU64,
-    /// Refusals and moves that were too many.
-    left_out: AtomicU64,
+    /// Refusals that were too many.
+    refusals_left_out: AtomicU64,
+    /// Moves that were too many.
+    moves_left_out: AtomicU64,
     /// Whether nothing can be written now, and why.
     failure: Mutex<Option<String>>,
     refusals: LogLimit,
@@ -117,7 +119,8 @@ impl Recorder {
             policy: Mutex::new(policy),
             lost: AtomicU64::new(0),
             lost_since_s: AtomicU64::new(0),
-            left_out: AtomicU64::new(0),
+            refusals_left_out: AtomicU64::new(0),
+            moves_left_out: AtomicU64::new(0),
             failure: Mutex::default(),
             refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
             moves: LogLimit::new(MOVES, MOVE_INTERVAL),
@@ -130,15 +133,16 @@ impl Recorder {
         if !self.is_enabled() {
             return;
         }
-        let admitted = match &event {
+        let State { refusals, refusals_left_out, moves, moves_left_out, .. } = &*self.state;
+        let limited = match &event {
             Event::Entry(AuditEntry { event, .. }) if event == "login-refused" => {
-                self.state.refusals.admits()
+                Some((refusals, refusals_left_out))
             }
-            Event::Moved { .. } => self.state.moves.admits(),
-            _ => true,
+            Event::Moved { .. } => Some((moves, moves_left_out)),
+            _ => None,
         };
-        if !admitted {
-            self.state.left_out.fetch_add(1, Ordering::Relaxed);
+        if let Some((_, left_out)) = limited.filter(|(limit, _)| !limit.admits()) {
+            left_out.fetch_add(1, Ordering::Relaxed);
         } else if self.events.try_send(Message::Event(event)).is_err() {
             self.state.lose(1);
         }
@@ -380,20 +384,20 @@ impl Writer {
     }
 
     fn record_left_out(&self, file: &mut AuditFile, now_s: u64) -> Result<(), AuditError> {
-        let count = self.state.left_out.swap(0, Ordering::Relaxed);
-        if count == 0 {
-            return Ok(());
+        let State { refusals_left_out, moves_left_out, .. } = &*self.state;
+        let kinds = [
+            ("left-out", "refused logins", refusals_left_out),
+            (OUTER_LEFT_OUT, "outer addresses", moves_left_out),
+        ];
+        for (event, what, left_out) in kinds {
+            let count = left_out.swap(0, Ordering::Relaxed);
+            if count > 0 {
+                let detail = format!("{count} {what}, because there were too many");
+                let (event, (user, source, by)) = (event.to_owned(), Default::default());
+                file.record(&[Event::Entry(AuditEntry { at_s: now_s, event, user, source, detail, by })])?;
+            }
         }
-        let detail = format!("{count} refused logins or outer addresses, because there were too many");
-        let (user, source, by) = Default::default();
-        file.record(&[Event::Entry(AuditEntry {
-            at_s: now_s,
-            event: "left-out".to_owned(),
-            user,
-            source,
-            detail,
-            by,
-        })])
+        Ok(())
     }
 
     /// Where the wall clock was set back, times stand for two moments.

@@ -18,7 +18,8 @@ pub enum AuditCommand {
 /// Arguments of `vpnd audit whois`.
 #[derive(Args, Debug)]
 pub struct AuditWhoisArgs {
-    /// The address as the other side has seen it: 10.86.0.7, fd00::7, or with a port 198.51.100.1:40123, [fd00::7]:443
+    /// The address as the other side has seen it: 10.86.0.7, fd00::7, or with a port 198.51.100.1:40123, [fd00::7]:443. Or a client's outer
+    /// address, with its port
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub address: Asked,
     /// When, such as 2027-01-31T12:00:00Z, 2027-01-31T13:00:00+01:00, or by this machine's clock '2027-01-31 13:00'

@@ -11,8 +11,8 @@ use std::str::FromStr;
 use serde_json::{Value, json};
 
 use crate::admin_store::{AdminStore, Opening, Stores};
-use crate::audit::AuditEntry;
 use crate::audit::query::{Answer, Cursor, Range, Record};
+use crate::audit::{AuditEntry, OuterAddresses};
 use crate::cli::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 use crate::config::{ConfigError, NatMode, ServerConfig};
 use crate::date::{Moment, rfc3339};
@@ -187,16 +187,30 @@ impl Notes<'_> {
                 let addresses: Vec<String> = blocks.addresses.iter().map(ToString::to_string).collect();
                 let addresses = addresses.join(", ");
                 Some(format!(
-                    "{asked} is no inner address, and clients left by {addresses} only at that time"
+                    "{asked} is no inner address, and clients left by {addresses} only at that time; {}",
+                    self.outer()
                 ))
             }
             _ => Some(match self.config.nat.mode {
                 NatMode::Nftables => format!(
                     "{asked} is no inner address, and no port blocks were in force at that time. Without 'addresses' in [nat] all clients \
-                     share the gateway's own address, and nobody records which port is whose: who it was can't be told"
+                     share the gateway's own address, and nobody records which port is whose: who it was can't be told; {}",
+                    self.outer()
                 ),
-                _ => format!("{asked} is no inner address of this gateway: clients keep theirs behind it"),
+                _ => format!(
+                    "{asked} is no inner address of this gateway: clients keep theirs behind it; {}",
+                    self.outer()
+                ),
             }),
+        }
+    }
+
+    /// Why the address is no client's outer address.
+    fn outer(&self) -> &'static str {
+        match (self.config.audit.outer, self.asked.port) {
+            (OuterAddresses::Full, Some(_)) => "no client was heard from there at that time",
+            (OuterAddresses::Full, None) => "a client's outer address is found with its port only",
+            _ => "clients' outer addresses are not recorded in full ('outer_addresses' in [audit])",
         }
     }
 
@@ -213,6 +227,10 @@ impl Notes<'_> {
             Some(since_s) if since_s <= at_s => {}
             Some(since_s) => notes.push(format!("UNCERTAIN: records begin at {}", rfc3339(since_s))),
             None => notes.push("UNCERTAIN: no gateway has recorded anything yet".to_owned()),
+        }
+        if answer.outer_left_out {
+            let why = "UNCERTAIN: within a minute of that time outer addresses changed so often that not all of them are recorded";
+            notes.push(why.to_owned());
         }
         if let Some(gap) = &answer.gap {
             let lost = gap.lost.map_or(String::new(), |lost| format!(", {lost} events are missing"));

@@ -15,6 +15,7 @@ pub(crate) mod core;
 mod devices;
 pub(crate) mod handover;
 pub(crate) mod metrics;
+mod outer_addresses;
 mod parent_client;
 pub(crate) mod quic;
 mod rates;

@@ -118,6 +118,53 @@ fn an_address_leads_to_its_user_through_a_kill_of_the_gateway() {
 }
 
 #[test]
+fn an_outer_address_and_port_lead_to_the_client_that_was_heard_from_there() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = Gateway::for_ann(&lab);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let outers = || {
+        exported(&gateway, "outer-address")
+            .iter()
+            .map(|record| record["outer"].as_str().unwrap_or_default().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let heard = |count: usize| {
+        eventually("each outer address", RECORDED, || Some(outers()).filter(|outers| outers.len() >= count))
+    };
+    // Three addresses, each for a moment: less than any interval at which they could be sampled.
+    let mut moments = Vec::new();
+    for (n, (from, to)) in [(2, 2), (2, 77), (77, 78)].into_iter().enumerate() {
+        if from != to {
+            client.change_address(from, to);
+            ping_until(client.namespace(), CAMPUS_V4.into(), 30 * SECOND);
+        }
+        let outer = heard(n + 1)[n].clone();
+        assert!(outer.starts_with(&format!("198.18.1.{to}:")), "{outer}");
+        // Of another second than the moves before and after it.
+        let moment = after(&now());
+        after(&moment);
+        moments.push((outer, moment));
+    }
+    for (n, (outer, _)) in moments.iter().enumerate() {
+        for (m, (_, moment)) in moments.iter().enumerate() {
+            let answer = whois(&gateway, outer, moment);
+            let found = &answer["found"][0];
+            if n == m {
+                let (user, inner) = (&found["user"], &found["ipv4"]);
+                assert_eq!((user, inner), (&"ann".into(), &client.v4().to_string().into()), "{answer}");
+                assert_eq!((&found["outer"], &answer["certain"]), (&outer.as_str().into(), &true.into()));
+            } else {
+                assert!(found.is_null(), "{outer} at {moment}: {answer}");
+                assert!(answer["notes"].to_string().contains("no client was heard from there"), "{answer}");
+            }
+        }
+    }
+    assert_eq!(outers().len(), 3, "each once");
+    client.kill();
+}
+
+#[test]
 fn a_disk_without_room_stops_nobody_and_is_said_at_once() {
     let Some(lab) = Lab::new(2) else { return };
     let (gateway, ann) = Gateway::for_ann(&lab);

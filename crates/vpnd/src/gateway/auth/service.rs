@@ -339,7 +339,7 @@ impl Service {
         let changes: Vec<_> =
             writes.iter().filter_map(|write| self.change(write.clone(), now_s, &mut starts)).collect();
         let failed = write(self.store.as_ref(), &changes, now_s);
-        self.record(&changes, starts, &failed);
+        self.record(&writes, &changes, starts, &failed);
         // A session that has begun by these writes has to be known before its end.
         let (ends, others): (Vec<_>, Vec<_>) =
             writes.iter().partition(|write| matches!(write, Write::Ended { .. }));
@@ -392,10 +392,7 @@ impl Service {
                 self.note_reason(SessionId(session.into()), code.name());
                 return None;
             }
-            Write::Moved { session, outer } => {
-                self.record_move(SessionId(session.into()), outer);
-                return None;
-            }
+            Write::Moved { .. } => return None,
         })
     }
 

@@ -127,13 +127,18 @@ pub(crate) enum Write {
         #[n(3)]
         traffic: Traffic,
     },
-    /// For the audit file: the session's client is heard from this address now.
+    /// For the audit file: a lane of the session's client is heard from this address now.
     #[n(3)]
     Moved {
         #[n(0)]
         session: ByteArray<16>,
         #[n(1)]
         outer: SocketAddr,
+        #[n(2)]
+        lane: u8,
+        /// Addresses of the session since the last report that were left out.
+        #[n(3)]
+        left_out: u32,
     },
 }
 

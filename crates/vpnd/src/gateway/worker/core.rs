@@ -25,7 +25,6 @@ use vpnd_proto::gateway::{Authenticated, Claim, Gateway, Selector};
 use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
-use vpnd_proto::time::Time;
 
 use crate::clock::now;
 use crate::config::ServerConfig;
@@ -168,7 +167,6 @@ impl Core {
             held: HashMap::new(),
             unready: Vec::new(),
             ended: Ended::default(),
-            addresses_due: now(),
             draining: None,
             is_draining,
             handed_over: false,
@@ -245,7 +243,6 @@ struct CoreTask {
     /// Sessions that could not begin, and are to end.
     unready: Vec<SessionId>,
     ended: Ended,
-    addresses_due: Time,
     draining: Option<Draining>,
     is_draining: watch::Sender<bool>,
     /// The sessions are another process's.

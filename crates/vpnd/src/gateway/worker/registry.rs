@@ -24,6 +24,7 @@ use crate::gateway::messages::auth::{
 };
 use crate::gateway::worker::access::Access;
 use crate::gateway::worker::auth_client::AuthClient;
+use crate::gateway::worker::outer_addresses::OuterAddresses;
 use crate::gateway::worker::rates::RateTable;
 use crate::gateway::worker::releases::Releases;
 use crate::privsep::requests::Gone;
@@ -86,8 +87,7 @@ pub(crate) struct Registry {
     known: HashMap<SessionId, Member>,
     /// The certificates that clients of sessions have shown last.
     certificates: HashMap<SessionId, CertificateNumber>,
-    /// The outer addresses of sessions, as the audit file has them.
-    outer: HashMap<SessionId, SocketAddr>,
+    outer: OuterAddresses,
     writes: Vec<Write>,
     /// The sources whose sessions are accounted for.
     accounted: BTreeSet<String>,
@@ -165,7 +165,7 @@ impl Registry {
             rates: RateTable::default(),
             known: HashMap::new(),
             certificates: HashMap::new(),
-            outer: HashMap::new(),
+            outer: OuterAddresses::default(),
             writes: Vec::new(),
             accounted: accounted.map(|source| source.name.clone()).collect(),
             releases: Releases::default(),
@@ -362,11 +362,16 @@ impl Registry {
         }
     }
 
-    /// The session's client is heard from this address: if it is another one, it is written with the next changes.
-    pub(crate) fn heard_at(&mut self, session: SessionId, outer: SocketAddr) {
-        if self.known.contains_key(&session) && self.outer.insert(session, outer) != Some(outer) {
-            self.writes.push(Write::Moved { session: id(session), outer });
+    /// A lane of the session's client is heard from this address: if it is another one, it is written with the next changes.
+    pub(crate) fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
+        if self.known.contains_key(&session) {
+            self.writes.extend(self.outer.heard(now(), session, lane, outer));
         }
+    }
+
+    /// Addresses that had to wait are written with the next changes, as far as there is room.
+    pub(crate) fn note_late_addresses(&mut self) {
+        self.writes.extend(self.outer.late(now()));
     }
 
     /// The certificate that the session's client has shown, for another process.
@@ -384,7 +389,7 @@ impl Registry {
     pub(crate) fn forget(&mut self, session: SessionId) {
         self.known.remove(&session);
         self.certificates.remove(&session);
-        self.outer.remove(&session);
+        self.writes.extend(self.outer.forget(session));
         self.writes.push(Write::End(id(session)));
     }
 

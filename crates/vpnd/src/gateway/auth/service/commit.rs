@@ -11,6 +11,9 @@ use crate::store::{SessionChange, Store};
 /// Writes all changes in one step. If that can't be done each is tried by itself, for one that fails must not take the
 /// others with it. Returns the sessions whose changes are not in the store.
 pub(super) fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) -> HashSet<SessionId> {
+    if changes.is_empty() {
+        return HashSet::new();
+    }
     match store.change_sessions(changes, now_s) {
         Ok(done) => {
             let failed = changes.iter().zip(done).filter(|(_, done)| !done);

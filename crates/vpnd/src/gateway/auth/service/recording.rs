@@ -4,15 +4,15 @@
 //! client is heard, and why a session ends that is over in the store.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{MutexGuard, PoisonError};
 
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{MAX_GRANTS, Service};
 use crate::audit::recorder::Recorder;
-use crate::audit::{Event, SessionStart};
-use crate::gateway::messages::auth::AuditHealth;
+use crate::audit::{Event, Move, SessionStart};
+use crate::gateway::messages::auth::{AuditHealth, Write};
 use crate::store::{SessionChange, User};
 
 /// A session that may begin, for the user who was let in. Addresses and the time are added later.
@@ -44,9 +44,10 @@ impl Service {
         self
     }
 
-    /// Records what is in the store now.
+    /// Records what is in the store now: beginnings first, for nothing is added to a session that has none, and ends last.
     pub(super) fn record(
         &self,
+        writes: &[Write],
         changes: &[SessionChange],
         starts: Vec<SessionStart>,
         failed: &HashSet<SessionId>,
@@ -55,6 +56,12 @@ impl Service {
         let at_s = (self.clocks.wall)();
         for start in starts.into_iter().filter(|start| !failed.contains(&start.session)) {
             audit.record(Event::Began(SessionStart { at_s, ..start }));
+        }
+        for write in writes {
+            if let Write::Moved { session, outer, lane, left_out } = *write {
+                let to = Move { lane, outer, left_out };
+                audit.record(Event::Moved { session: SessionId(session.into()), at_s, to });
+            }
         }
         for change in changes {
             if let SessionChange::End(session) = change
@@ -81,12 +88,6 @@ impl Service {
             reasons.clear();
         }
         reasons.insert(session, reason);
-    }
-
-    pub(super) fn record_move(&self, session: SessionId, outer: SocketAddr) {
-        if let Some(audit) = &self.audit {
-            audit.record(Event::Moved { session, at_s: (self.clocks.wall)(), outer });
-        }
     }
 
     fn reasons(&self) -> MutexGuard<'_, HashMap<SessionId, &'static str>> {

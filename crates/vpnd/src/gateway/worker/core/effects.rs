@@ -35,6 +35,7 @@ impl CoreTask {
                     self.shards.command(shard, command).await;
                     commanded = true;
                 }
+                Effect::HeardAt { session, lane, outer } => self.registry.heard_at(session, lane, outer),
                 Effect::Persist(record) => self.registry.persist(&record),
                 Effect::Forget(session) => self.registry.forget(session),
                 Effect::Send { connection, message } => {

@@ -1,18 +1,12 @@
 //! What the shards report: traffic for the core, and the state of the gateway for administrators.
 
-use std::time::Duration;
-
 use vpnd_proto::gateway::SessionStatus;
 use vpnd_proto::plane::Counters;
 
 use super::drain::DrainState;
 use super::{CoreTask, Ended};
-use crate::clock::now;
 use crate::shard::{PollCounts, TunWrites};
 use crate::sys::udp::UdpOffloads;
-
-/// Interval at which outer addresses are compared with those of the audit file: a client can't cause more records.
-const ADDRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of the gateway at one moment.
 pub(crate) struct CoreSnapshot {
@@ -35,20 +29,7 @@ impl CoreTask {
                 self.gateway.handle_activity(slot, activity);
             }
         }
-        self.note_addresses();
-    }
-
-    /// Has the audit file know from where clients are heard.
-    fn note_addresses(&mut self) {
-        if now() < self.addresses_due {
-            return;
-        }
-        self.addresses_due = now() + ADDRESS_INTERVAL;
-        for session in self.gateway.sessions() {
-            if let Some(endpoint) = session.endpoints.first() {
-                self.registry.heard_at(session.id, endpoint.remote);
-            }
-        }
+        self.registry.note_late_addresses();
     }
 
     pub(super) async fn snapshot(&mut self) -> CoreSnapshot {
