@@ -40,7 +40,7 @@ fn table(lab: &Lab, arguments: &[&str]) -> String {
 }
 
 /// Its lines in some order: that of chains depends on which were there before.
-fn lines(lab: &Lab) -> Vec<String> {
+pub(crate) fn lines(lab: &Lab) -> Vec<String> {
     let mut lines: Vec<String> = table(lab, &["--stateless", "--terse"]).lines().map(str::to_owned).collect();
     lines.sort();
     lines
@@ -59,7 +59,7 @@ fn settings(namespace: &Namespace) -> [String; 2] {
 }
 
 /// A laboratory in which a host on the gateway's WAN knows the way to the campus.
-fn lab_with_stranger() -> Option<Lab> {
+pub(crate) fn lab_with_stranger() -> Option<Lab> {
     let lab = Lab::new(1)?;
     for interface in ["all", "default", "up0", "campus0"] {
         lab.gateway.sysctl(&format!("net/ipv4/conf/{interface}/rp_filter"), "0");
@@ -78,12 +78,12 @@ impl Drop for End<'_> {
 }
 
 /// What arrives at the campus of what a stranger sends there without a pause.
-struct Stranger {
+pub(crate) struct Stranger {
     receiver: UdpSocket,
 }
 
 impl Stranger {
-    fn during(lab: &Lab, work: impl FnOnce(&Self)) {
+    pub(crate) fn during(lab: &Lab, work: impl FnOnce(&Self)) {
         let receiver = lab.campus.within(|| UdpSocket::bind((CAMPUS_V4, 7_001))).expect("its address");
         receiver.set_nonblocking(true).expect("a socket");
         let sender = lab.net.within(|| UdpSocket::bind((STRANGER, 0))).expect("its address");
@@ -101,12 +101,12 @@ impl Stranger {
     }
 
     /// Packets that have arrived since the last call.
-    fn arrived(&self) -> usize {
+    pub(crate) fn arrived(&self) -> usize {
         std::iter::from_fn(|| self.receiver.recv(&mut [0; 16]).ok()).count()
     }
 
     /// Whether nothing arrives for a while, from now on.
-    fn is_kept_out(&self) -> bool {
+    pub(crate) fn is_kept_out(&self) -> bool {
         self.arrived();
         thread::sleep(SECOND / 2);
         self.arrived() == 0

@@ -59,6 +59,7 @@ mod narrow;
 mod nat64;
 mod order;
 mod ordinary;
+mod other_firewalls;
 mod outages;
 mod permission;
 mod persistent;

@@ -65,13 +65,7 @@ impl<'l> Resolved<'l> {
             return None;
         };
         prepare(lab, namespace, &root);
-        let mut bus = process::command(lab, namespace, "dbus-daemon");
-        bus.args(["--config-file=/etc/bus.conf", "--nofork", "--nopidfile"]);
-        let bus = Process::start(lab, "bus", bus);
-        let run = process::run_of(lab, namespace);
-        eventually("the bus is there", 10 * SECOND, || {
-            run.join("dbus/system_bus_socket").exists().then_some(())
-        });
+        let bus = bus(lab, namespace);
         let name_servers = name_servers.iter().map(|server| (*server).to_owned()).collect();
         let program = root.join(DAEMON);
         let mut resolved = Self { lab, namespace, program, daemon: None, name_servers, _bus: bus };
@@ -119,6 +113,18 @@ impl<'l> Resolved<'l> {
     }
 }
 
+/// Starts a message bus for the programs of a namespace, which share `/run`.
+pub(crate) fn bus(lab: &Lab, namespace: &Namespace) -> Process {
+    let run = process::run_of(lab, namespace);
+    fs::create_dir_all(run.join("dbus")).expect("it is writable");
+    fs::write(process::etc(lab, namespace).join("bus.conf"), BUS).expect("it is writable");
+    let mut bus = process::command(lab, namespace, "dbus-daemon");
+    bus.args(["--config-file=/etc/bus.conf", "--nofork", "--nopidfile"]);
+    let bus = Process::start(lab, "bus", bus);
+    eventually("the bus is there", 10 * SECOND, || run.join("dbus/system_bus_socket").exists().then_some(()));
+    bus
+}
+
 fn resolvectl(lab: &Lab, namespace: &Namespace, arguments: &[&str]) -> Command {
     let mut command = process::command(lab, namespace, "resolvectl");
     command.args(arguments);
@@ -139,12 +145,9 @@ fn prepare(lab: &Lab, namespace: &Namespace, root: &Path) {
     append("group", format!("{USER}:x:{USER_ID}:"));
     fs::create_dir_all(etc.join("systemd")).expect("it is writable");
     fs::write(etc.join("systemd/resolved.conf"), SETTINGS).expect("it is writable");
-    fs::write(etc.join("bus.conf"), BUS).expect("it is writable");
     fs::write(etc.join("resolv.conf"), format!("nameserver {STUB}\n")).expect("it is writable");
     let run = process::share_run(lab, namespace, root);
-    for directory in ["dbus", "systemd/resolve"] {
-        fs::create_dir_all(run.join(directory)).expect("it is writable");
-    }
+    fs::create_dir_all(run.join("systemd/resolve")).expect("it is writable");
     // The daemon writes there as its user, whose number the machine may have given already.
     let passwd = fs::read_to_string(etc.join("passwd")).expect("it is readable");
     let line = passwd.lines().find(|line| line.starts_with(&format!("{USER}:"))).expect("it is there now");
