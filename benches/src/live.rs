@@ -310,6 +310,7 @@ async fn turns(
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
+        confirmations: Arc::default(),
     }));
     shard.command(keys.install());
     loop {

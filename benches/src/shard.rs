@@ -262,6 +262,7 @@ impl Net {
                 principal: Principal::default(),
                 limits: None,
                 flows: Arc::default(),
+                confirmations: Arc::default(),
             })
         };
         let keys = |place, own, peer, endpoint| {

@@ -4,7 +4,7 @@
 //! Input: one byte that chooses the pieces' size, and the stream.
 
 use vpnd_proto::control::{
-    Decoder, MAX_MESSAGE, MAX_ROUTES, Message, MessageError, ROUTES_IN_MESSAGE, encode,
+    Decoder, End, MAX_MESSAGE, MAX_ROUTES, Message, MessageError, ROUTES_IN_MESSAGE, encode,
 };
 
 /// Bytes of the length in front of a message.
@@ -13,21 +13,26 @@ const LENGTH_LEN: usize = 4;
 /// Checks one input.
 pub(crate) fn run(data: &[u8]) {
     let Some((size, stream)) = data.split_first() else { return };
-    let whole = read(stream, stream.len().max(1));
-    let pieces = read(stream, usize::from(*size) + 1);
-    assert_eq!(whole, pieces);
-    for message in &whole.0 {
-        check_written(message);
+    for from in [End::Client, End::Gateway] {
+        let whole = read(from, stream, stream.len().max(1));
+        let pieces = read(from, stream, usize::from(*size) + 1);
+        assert_eq!(whole, pieces);
+        let mut written = Vec::new();
+        for message in &whole.0 {
+            assert!(message.sender().is_none_or(|sender| sender == from));
+            written.extend_from_slice(&write(message));
+        }
+        assert_eq!(read(from, &written, written.len().max(1)), (whole.0, None));
     }
     // Without its length, so that mutations need not keep that right.
     if let Ok(message) = Message::parse(stream) {
-        check_written(&message);
+        assert_eq!(Message::parse(&write(&message)[LENGTH_LEN..]), Ok(message));
     }
 }
 
 /// The messages in a stream up to its end or its first fault.
-fn read(stream: &[u8], size: usize) -> (Vec<Message>, Option<MessageError>) {
-    let mut decoder = Decoder::new();
+fn read(from: End, stream: &[u8], size: usize) -> (Vec<Message>, Option<MessageError>) {
+    let mut decoder = Decoder::new(from);
     let mut messages = Vec::new();
     for piece in stream.chunks(size) {
         decoder.push(piece);
@@ -42,13 +47,10 @@ fn read(stream: &[u8], size: usize) -> (Vec<Message>, Option<MessageError>) {
     (messages, None)
 }
 
-fn check_written(message: &Message) {
-    let written = encode(message);
+/// The bytes of a message, which stay within their bound, as its description does.
+fn write(message: &Message) -> Vec<u8> {
+    let written = encode(message).to_vec();
     assert!(written.len() <= MAX_ROUTES.div_ceil(ROUTES_IN_MESSAGE) * (LENGTH_LEN + MAX_MESSAGE));
-    if let Message::Routes(_) = message {
-        assert_eq!(Message::parse(&written[LENGTH_LEN..]).as_ref(), Ok(message));
-    } else {
-        assert_eq!(read(&written, written.len()), (vec![message.clone()], None));
-    }
     let _ = format!("{message:?}");
+    written
 }

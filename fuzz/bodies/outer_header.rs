@@ -128,6 +128,7 @@ fn plane(role: Role, own: u32, peer: u32) -> Plane {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
+        confirmations: Arc::default(),
     }));
     plane.apply(Command::Install(Box::new(EpochSpec {
         slot: SLOT,
@@ -136,7 +137,7 @@ fn plane(role: Role, own: u32, peer: u32) -> Plane {
         backend: Backend::Ring,
         lab: None,
         secret: Arc::new(EpochSecret::new([7; 32])),
-        features: 0,
+        features: vpnd_proto::control::FEATURES,
         lane: 0,
         peer_index: Index(peer),
         peer_lane: 0,

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use vpnd_crypto::{Binding, EpochSecret};
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{
-    Attach, Challenge, Established, Login, Message, Offer, Refused, SecretText, Software, UserName,
+    Attach, Challenge, End, Established, Login, Message, Offer, Refused, SecretText, Software, UserName,
 };
 use vpnd_proto::device::DeviceProof;
 
@@ -134,7 +134,7 @@ impl RequestStream {
     /// If the connection is gone.
     pub async fn open(connection: Connection) -> Result<Self, LoginError> {
         let (send, receive) = connection.open_bi().await?;
-        Ok(Self { connection, reader: Reader::new(receive), writer: Writer::new(send) })
+        Ok(Self { connection, reader: Reader::new(receive, End::Gateway), writer: Writer::new(send) })
     }
 
     /// The bytes that a device signs to prove itself on this connection.

@@ -1,7 +1,7 @@
 //! Control messages over the one stream of a connection (PROTOCOL §3.1).
 
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
-use vpnd_proto::control::{Code, Decoder, Message, MessageError, encode};
+use vpnd_proto::control::{Code, Decoder, End, Message, MessageError, encode};
 
 /// Bytes read from the stream at once; most messages are shorter.
 const READ: usize = 2_048;
@@ -27,10 +27,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads messages from `stream`.
+    /// Reads the messages that `from` sends on `stream`.
     #[must_use]
-    pub fn new(stream: RecvStream) -> Self {
-        Self { stream, decoder: Decoder::new() }
+    pub fn new(stream: RecvStream, from: End) -> Self {
+        Self { stream, decoder: Decoder::new(from) }
     }
 
     /// The next message; `None` once the peer finished its side. May be dropped and called again without losing bytes.

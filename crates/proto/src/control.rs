@@ -66,6 +66,15 @@ pub type OneTimePassword = SecretText<16>;
 /// Name and version of the peer's software, for the log only.
 pub type Software = Text<64>;
 
+/// An end of the control channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The one that logs in or attaches.
+    Client,
+    /// The one that grants or refuses.
+    Gateway,
+}
+
 /// A control message (PROTOCOL §3.2).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {

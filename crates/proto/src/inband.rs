@@ -81,6 +81,15 @@ impl Inband {
         }
     }
 
+    /// Whether it is only for peers with the feature path-size (PROTOCOL §9.2).
+    #[must_use]
+    pub const fn is_about_path(&self) -> bool {
+        match self {
+            Self::PathProbe { .. } | Self::PathReply { .. } | Self::PathCheck => true,
+            Self::Probe { .. } | Self::Reply { .. } => false,
+        }
+    }
+
     /// Writes the message and returns its length; `None` if `out` has no room for it.
     #[must_use]
     pub fn write(self, out: &mut [u8]) -> Option<usize> {

@@ -13,6 +13,7 @@
 //! leaves the plane, waits in it, or is counted in [`Counters`], once.
 
 mod command;
+mod confirmations;
 mod count;
 mod forwarding;
 mod halves;
@@ -39,6 +40,7 @@ pub use command::{
     Access, Activity, Command, EpochSpec, Event, GroupLimits, Heard, Limits, Progress, ReceiveSpec,
     SessionSpec, Slot, UserBuckets,
 };
+pub use confirmations::Confirmations;
 pub use count::{Counters, DropReason, Dropped};
 use forwarding::{Forwarding, Opens};
 use halves::MAX_JOINED;

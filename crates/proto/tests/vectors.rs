@@ -14,7 +14,7 @@ use vpnd_crypto::{
     Backend, Binding, DeviceKey, Direction, EpochSecret, LabPermit, OpenKey, SealKey, Secret, Suite,
 };
 use vpnd_proto::control::{
-    Decoder, List, Login, Message, Offer, SecretText, Software, SuiteSpeed, UserName, encode,
+    Decoder, End, List, Login, Message, Offer, SecretText, Software, SuiteSpeed, UserName, encode,
 };
 use vpnd_proto::device::DeviceProof;
 use vpnd_proto::lane::{ReceiveLane, SendLane};
@@ -78,7 +78,7 @@ fn the_login_frame_is_the_pages() {
     });
     let frame = &vectors()["login frame"];
     assert_eq!(hex(&encode(&login)), hex(frame));
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::new(End::Client);
     decoder.push(frame);
     assert_eq!(decoder.next_message().unwrap(), Some(login));
 }

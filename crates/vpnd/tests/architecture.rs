@@ -208,7 +208,7 @@ const DATA_PATH: [&str; 6] = [
 ];
 
 /// Everything there that threads share and write, and why it costs a shard nothing in steady state.
-const SHARED: [(&str, &str); 5] = [
+const SHARED: [(&str, &str); 6] = [
     (
         "crates/proto/src/flows.rs",
         "a session's flows: one write in four seconds for each, and none where policy asks for none",
@@ -216,6 +216,10 @@ const SHARED: [(&str, &str); 5] = [
     (
         "crates/proto/src/flows/fragments.rs",
         "packets in fragments that a session has sent or is sent: one write for the first fragment of each",
+    ),
+    (
+        "crates/proto/src/plane/confirmations.rs",
+        "a session's confirmations: a write for each large datagram that is confirmed, and none for small ones",
     ),
     ("crates/proto/src/rate.rs", "buckets of limits: a slice of 5 ms at a time, and none without limits"),
     (

@@ -136,8 +136,14 @@ impl Client {
         self.sessions_begun += 1;
         let slot = Slot { index: 0, generation: self.sessions_begun };
         let addresses = crate::gateway::Addresses { ipv4: network.ipv4, ipv6: network.ipv6 }.nets();
-        let (principal, flows) = (Principal::default(), Arc::default());
-        let spec = SessionSpec { slot, addresses, principal, limits: None, flows };
+        let spec = SessionSpec {
+            slot,
+            addresses,
+            principal: Principal::default(),
+            limits: None,
+            flows: Arc::default(),
+            confirmations: Arc::default(),
+        };
         self.command_all(|_| Command::Open(spec.clone()));
         self.session = Some(Session {
             id: established.session,

@@ -53,15 +53,7 @@ impl Client {
                     self.log_in_again(now);
                 }
             }
-            Code::Credentials
-            | Code::Disabled
-            | Code::Certificate
-            | Code::Kicked
-            | Code::Idle
-            | Code::NoSuite
-            | Code::NoProfile
-            | Code::Factor
-            | Code::BadRequest => self.give_up(code, text),
+            _ if code.is_final() => self.give_up(code, text),
             _ => self.retry_refused(now, retry_after),
         }
     }
@@ -184,24 +176,18 @@ impl Client {
     /// The gateway, or fate, closed the connection in use.
     pub(super) fn closed(&mut self, now: Time, code: Option<Code>, text: &str) {
         match code {
-            Some(
-                code @ (Code::Disabled
-                | Code::Kicked
-                | Code::Idle
-                | Code::Credentials
-                | Code::Certificate
-                | Code::NoProfile
-                | Code::Factor),
-            ) => self.give_up(code, if text.is_empty() { code.explanation() } else { text }),
+            // What follows on a session that was good may be understood again.
+            Some(Code::BadRequest) => self.retry(now, Duration::ZERO),
+            Some(code) if code.is_final() => {
+                self.give_up(code, if text.is_empty() { code.explanation() } else { text });
+            }
             Some(Code::Lifetime | Code::Token) => self.log_in_again(now),
             // With an attach under way, it was that one that took over.
             Some(Code::Superseded) if self.attempt.is_none() => {
                 self.superseded = true;
                 self.attach(now);
             }
-            Some(Code::Shutdown | Code::Busy | Code::Internal | Code::BadRequest) => {
-                self.retry(now, Duration::ZERO)
-            }
+            Some(Code::Shutdown | Code::Busy | Code::Internal) => self.retry(now, Duration::ZERO),
             _ if self.failures == 0 => self.attach(now),
             _ => self.retry(now, Duration::ZERO),
         }

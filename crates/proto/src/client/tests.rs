@@ -151,9 +151,38 @@ fn an_attach_goes_on_with_its_session_in_its_order() {
     }
 }
 
+/// The codes that end a client, as PROTOCOL §11 lists them.
+fn published_as_final() -> Vec<Code> {
+    let page = include_str!("../../../../docs/PROTOCOL.md");
+    let (_, list) = page.split_once("a code that waiting does not cure (").expect("the page has the list");
+    let (list, _) = list.split_once(')').expect("it ends");
+    let named = |name: &str| (0..20).map(Code::from).find(|code| code.name() == name).expect(name);
+    list.split(',').map(|name| named(name.trim())).collect()
+}
+
+#[test]
+fn the_codes_that_waiting_does_not_cure_end_a_client_and_no_others() {
+    let published = published_as_final();
+    assert_eq!(published.len(), 9);
+    for code in (0..21).map(Code::from) {
+        let mut client = client();
+        let (connection, _) = connect(&mut client).unwrap();
+        client.refused(START, connection, code, "no", Duration::ZERO);
+        let ended = actions(&mut client).iter().any(|action| matches!(action, Action::GiveUp { .. }));
+        assert_eq!(ended, published.contains(&code), "{code:?} in a refusal");
+
+        let (mut client, connection) = (self::client(), ConnectionId(0));
+        client.connection = Some(connection);
+        client.handle_message(START, connection, Message::Close(Close { code, text: Text::default() }));
+        let ended = actions(&mut client).iter().any(|action| matches!(action, Action::GiveUp { .. }));
+        let expected = published.contains(&code) && code != Code::BadRequest;
+        assert_eq!(ended, expected, "{code:?} in a close");
+    }
+}
+
 #[test]
 fn wrong_credentials_are_final() {
-    for code in [Code::Credentials, Code::Disabled, Code::NoSuite, Code::Certificate] {
+    for code in published_as_final() {
         let mut client = client();
         let (connection, _) = connect(&mut client).unwrap();
         client.refused(START, connection, code, "no", Duration::ZERO);

@@ -131,6 +131,23 @@ impl Code {
         }
     }
 
+    /// Whether waiting does not cure it, so that a client stops (PROTOCOL §11).
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(
+            self,
+            Self::Credentials
+                | Self::Disabled
+                | Self::Certificate
+                | Self::NoSuite
+                | Self::BadRequest
+                | Self::Kicked
+                | Self::Idle
+                | Self::NoProfile
+                | Self::Factor
+        )
+    }
+
     /// An explanation for a person who sees this code.
     #[must_use]
     pub const fn explanation(self) -> &'static str {

@@ -7,8 +7,8 @@ use minicbor::encode::Encode;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::{
-    AsText, Attach, Challenge, ChallengeResponse, Close, Established, List, Login, MAX_ROUTES, Message,
-    MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused, Update,
+    AsText, Attach, Challenge, ChallengeResponse, Close, End, Established, FEATURE_MORE_ROUTES, List, Login,
+    MAX_ROUTES, Message, MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused, Update,
 };
 
 /// Longest message, in bytes, without its length.
@@ -28,9 +28,12 @@ pub enum MessageError {
     /// Bytes follow the item inside its frame.
     #[error("a control message has bytes behind its item")]
     Trailing,
-    /// Routes come without the network that they are for, or more than it may have.
-    #[error("routes of a network do not come with it, or are more than {MAX_ROUTES}")]
+    /// Routes come without the network that they are for, more than it may have, or although the ends have not agreed on that.
+    #[error("routes of a network do not come with it, are more than {MAX_ROUTES}, or were not agreed on")]
     Routes,
+    /// It is one that the other end sends.
+    #[error("a control message comes from the end that it is for")]
+    WrongEnd,
 }
 
 impl From<decode::Error> for MessageError {
@@ -157,6 +160,28 @@ impl Message {
         }
     }
 
+    /// The end that sends it; `None` for one of a later version.
+    #[must_use]
+    pub const fn sender(&self) -> Option<End> {
+        match self {
+            Self::Login(_)
+            | Self::Attach(_)
+            | Self::OneTimeCode(_)
+            | Self::Bye
+            | Self::ChallengeResponse(_) => Some(End::Client),
+            Self::OneTimeCodeWanted
+            | Self::Established(_)
+            | Self::Refused(_)
+            | Self::Close(_)
+            | Self::Update(_)
+            | Self::Wake
+            | Self::Challenge(_)
+            | Self::Drain
+            | Self::Routes(_) => Some(End::Gateway),
+            Self::Unknown(_) => None,
+        }
+    }
+
     /// The network that it carries.
     fn network(&self) -> Option<&Network> {
         match self {
@@ -183,8 +208,11 @@ fn fields<'b, T: Decode<'b, ()>>(d: &mut minicbor::Decoder<'b>) -> Result<T, Mes
 ///
 /// It holds at most one message beyond the piece that was pushed last, and [`MAX_ROUTES`]: pull with [`Decoder::next_message`]
 /// until it has no more before pushing again.
-#[derive(Default)]
 pub struct Decoder {
+    /// The end that sends the stream.
+    from: End,
+    /// Whether the ends have agreed on [`FEATURE_MORE_ROUTES`].
+    more_routes: bool,
     /// Bytes not consumed yet. May hold secrets.
     bytes: Zeroizing<Vec<u8>>,
     /// Routes of the network that is to come.
@@ -198,10 +226,10 @@ impl core::fmt::Debug for Decoder {
 }
 
 impl Decoder {
-    /// A decoder at the start of a stream.
+    /// A decoder at the start of the stream that this end sends.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(from: End) -> Self {
+        Self { from, more_routes: false, bytes: Zeroizing::default(), routes: Vec::new() }
     }
 
     /// Takes the next bytes of the stream.
@@ -230,8 +258,12 @@ impl Decoder {
                 self.routes.extend_from_slice(routes);
                 continue;
             }
+            if let Message::Established(established) = &message {
+                self.more_routes = established.features & FEATURE_MORE_ROUTES != 0;
+            }
             if !self.routes.is_empty() {
-                let network = message.network_mut().ok_or(MessageError::Routes)?;
+                let network = message.network_mut().filter(|_| self.more_routes);
+                let network = network.ok_or(MessageError::Routes)?;
                 let all = [&network.routes[..], &core::mem::take(&mut self.routes)].concat();
                 network.routes = List::new(all).map_err(|_| MessageError::Routes)?;
             }
@@ -250,6 +282,9 @@ impl Decoder {
         let end = LENGTH_LEN + length as usize;
         let Some(body) = self.bytes.get(LENGTH_LEN..end) else { return Ok(None) };
         let message = Message::parse(body)?;
+        if message.sender().is_some_and(|sender| sender != self.from) {
+            return Err(MessageError::WrongEnd);
+        }
         self.consume(end);
         Ok(Some(message))
     }

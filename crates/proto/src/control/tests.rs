@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 use super::*;
 
@@ -246,9 +247,9 @@ fn lengths(mut stream: &[u8]) -> Vec<usize> {
     lengths
 }
 
-/// All that a decoder reads from these bytes.
+/// All that a client's decoder reads from these bytes of its gateway.
 fn decoded(stream: &[u8]) -> Result<Vec<Message>, MessageError> {
-    let (mut decoder, mut messages) = (Decoder::new(), Vec::new());
+    let (mut decoder, mut messages) = (Decoder::new(End::Gateway), Vec::new());
     for piece in stream.chunks(1_000) {
         decoder.push(piece);
         while let Some(message) = decoder.next_message()? {
@@ -274,9 +275,73 @@ fn all_routes_of_a_network_arrive_in_several_messages() {
     let network = Network { routes: List::new(nets.collect()).unwrap(), ..network() };
     let update = Message::Update(Update { network });
     let after = Message::Update(Update { network: Network::default() });
-    let stream =
-        [encode(&update).to_vec(), encode(&Message::Wake).to_vec(), encode(&after).to_vec()].concat();
-    assert_eq!(decoded(&stream), Ok(vec![update, Message::Wake, after]));
+    let messages = [longest(0), update, Message::Wake, after];
+    let stream = messages.each_ref().map(|message| encode(message).to_vec()).concat();
+    assert_eq!(decoded(&stream), Ok(messages.to_vec()));
+}
+
+#[test]
+fn routes_that_were_not_agreed_on_end_the_stream() {
+    let Message::Established(established) = longest(ROUTES_IN_MESSAGE + 1) else { unreachable!() };
+    let network = established.network.clone();
+    let granted = |features, network| {
+        let established = Established { features, network, ..(*established).clone() };
+        encode(&Message::Established(Box::new(established))).to_vec()
+    };
+    let update = encode(&Message::Update(Update { network: network.clone() })).to_vec();
+    for (features, taken) in [(FEATURE_MORE_ROUTES, true), (!FEATURE_MORE_ROUTES, false)] {
+        assert_eq!(decoded(&granted(features, network.clone())).is_ok(), taken);
+        let later = [granted(features, Network::default()), update.clone()].concat();
+        assert_eq!(decoded(&later).is_ok(), taken);
+    }
+    assert_eq!(decoded(&update), Err(MessageError::Routes), "nothing is agreed on before the grant");
+}
+
+/// The numbers and names in the table of PROTOCOL §3.2 under this heading.
+fn published(heading: &str) -> Vec<(u32, String)> {
+    let page = include_str!("../../../../docs/PROTOCOL.md");
+    let (_, table) = page.split_once(heading).expect("the page has the table");
+    let rows =
+        table.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+    let row = |line: &str| {
+        let mut cells = line.split('|').skip(1).map(str::trim);
+        Some((cells.next()?.parse().ok()?, cells.next()?.to_owned()))
+    };
+    rows.filter_map(row).collect()
+}
+
+#[test]
+fn each_end_sends_the_messages_of_its_table_and_no_others() {
+    let by_client = published("Client to gateway:");
+    let by_gateway = published("Gateway to client:");
+    assert_eq!((by_client.len(), by_gateway.len()), (5, 9));
+    let runner = &mut proptest::test_runner::TestRunner::deterministic();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..2_000 {
+        let message = any_message().new_tree(runner).unwrap().current();
+        // The routes of a network come in front of it, and not alone.
+        for message in [message, Message::Routes(MoreRoutes { routes: List::default() })] {
+            let bytes = encode(&message);
+            let number = minicbor::Decoder::new(&bytes[5..]).u32().unwrap();
+            let name = format!("{message:?}");
+            let name = name.split(['(', ' ']).next().unwrap().to_owned();
+            let (client, gateway) =
+                (by_client.contains(&(number, name.clone())), by_gateway.contains(&(number, name)));
+            assert_eq!(client || gateway, !matches!(message, Message::Unknown(_)), "{message:?}");
+            let refused_from = |end| {
+                let mut decoder = Decoder::new(end);
+                decoder.push(&bytes);
+                decoder.next_message() == Err(MessageError::WrongEnd)
+            };
+            assert_eq!(
+                (refused_from(End::Client), refused_from(End::Gateway)),
+                (gateway, client),
+                "{message:?}"
+            );
+            seen.insert(number);
+        }
+    }
+    assert!(by_client.iter().chain(&by_gateway).all(|(number, _)| seen.contains(number)), "{seen:?}");
 }
 
 #[test]
@@ -286,6 +351,7 @@ fn routes_without_a_network_or_beyond_the_limit_end_the_stream() {
         encode(&Message::Routes(MoreRoutes { routes: List::new(vec![net; count]).unwrap() })).to_vec()
     };
     let update = encode(&Message::Update(Update { network: network() })).to_vec();
+    let granted = encode(&longest(0)).to_vec();
     let others =
         [Message::Wake, Message::Drain, Message::Unknown(99)].map(|message| encode(&message).to_vec());
     for other in others.into_iter().chain([routes(0)]) {
@@ -295,8 +361,9 @@ fn routes_without_a_network_or_beyond_the_limit_end_the_stream() {
     let full = routes(ROUTES_IN_MESSAGE).repeat(MAX_ROUTES / ROUTES_IN_MESSAGE);
     let rest = MAX_ROUTES % ROUTES_IN_MESSAGE;
     // The network has a route of its own.
-    assert!(decoded(&[full.clone(), routes(rest - 1), update.clone()].concat()).is_ok());
-    assert_eq!(decoded(&[full.clone(), routes(rest), update].concat()), Err(MessageError::Routes));
+    let before = [granted, full.clone()].concat();
+    assert!(decoded(&[before.clone(), routes(rest - 1), update.clone()].concat()).is_ok());
+    assert_eq!(decoded(&[before, routes(rest), update].concat()), Err(MessageError::Routes));
     assert_eq!(decoded(&[full, routes(rest + 1)].concat()), Err(MessageError::Routes));
     // More than one message has room for, in one.
     let text = "6a 31302e302e302e302f38".repeat(ROUTES_IN_MESSAGE + 1);
@@ -307,7 +374,7 @@ fn routes_without_a_network_or_beyond_the_limit_end_the_stream() {
 #[test]
 fn lengths_out_of_bounds_end_the_stream() {
     for length in [0, MAX_MESSAGE as u32 + 1, u32::MAX] {
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::new(End::Client);
         decoder.push(&length.to_le_bytes());
         assert_eq!(decoder.next_message(), Err(MessageError::Length(length)));
     }
@@ -326,7 +393,7 @@ fn secrets_are_not_printed() {
     });
     let printed = format!("{message:?} {message:#?}");
     assert!(!printed.contains(secret) && !printed.contains("918273"), "{printed}");
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::new(End::Client);
     decoder.push(&encode(&message));
     assert_eq!(format!("{decoder:?}"), format!("Decoder {{ buffered: {}, .. }}", encode(&message).len()));
 }
@@ -437,8 +504,11 @@ proptest! {
         messages in vec(any_message(), 0..4),
         cuts in vec(1usize..2000, 1..20),
     ) {
+        // Of a stream that could begin so, by the end that sends it.
+        let from = messages.iter().find_map(Message::sender).unwrap_or(End::Client);
+        let messages: Vec<_> = messages.into_iter().filter(|message| message.sender().is_none_or(|sender| sender == from)).collect();
         let stream: Vec<u8> = messages.iter().flat_map(|message| encode(message).to_vec()).collect();
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::new(from);
         let mut got = Vec::new();
         let (mut rest, mut cuts) = (&stream[..], cuts.iter().cycle());
         while !rest.is_empty() {
@@ -461,9 +531,11 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..300)) {
-        let mut decoder = Decoder::new();
-        decoder.push(&bytes);
-        while let Ok(Some(_)) = decoder.next_message() {}
+        for from in [End::Client, End::Gateway] {
+            let mut decoder = Decoder::new(from);
+            decoder.push(&bytes);
+            while let Ok(Some(_)) = decoder.next_message() {}
+        }
         // What was read can be written, and is read as the same.
         if let Ok(message) = Message::parse(&bytes) {
             prop_assert_eq!(Message::parse(&encode(&message)[4..]), Ok(message));

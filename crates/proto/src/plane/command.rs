@@ -9,7 +9,7 @@ use minicbor::{Decode, Encode};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 
 use crate::flows::Flows;
-use crate::plane::Endpoint;
+use crate::plane::{Confirmations, Endpoint};
 use crate::policy::{Policy, Principal};
 use crate::rate::{Buckets, Rates, SessionLimits};
 use crate::time::Time;
@@ -39,6 +39,8 @@ pub struct SessionSpec {
     pub limits: Option<Limits>,
     /// Its flows that policy remembers, in all shards; unused at a client.
     pub flows: Arc<Flows>,
+    /// Confirmations that large datagrams arrive, in all shards.
+    pub confirmations: Arc<Confirmations>,
 }
 
 /// The rate limits of a session, and the buckets that it has for life, whatever its limits and epochs.

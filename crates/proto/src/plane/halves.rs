@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use super::forwarding::{Forwarding, NextHop};
+use super::receive::Arrival;
 use super::reports::Reports;
 use super::session::Session;
 use super::{DropReason, Opened, Plane};
@@ -54,14 +55,14 @@ struct Id {
 }
 
 /// A half as it came.
-struct Half<'a> {
+pub(super) struct Half<'a> {
     id: Id,
     bytes: &'a [u8],
 }
 
 impl<'a> Half<'a> {
     /// Reads the half in a datagram; `None` if it is malformed.
-    fn parse(header: Header, plaintext: &'a [u8]) -> Option<Self> {
+    pub(super) fn parse(header: Header, plaintext: &'a [u8]) -> Option<Self> {
         let (second, bytes) = match plaintext {
             [HALF, FIRST, bytes @ ..] => (false, bytes),
             [HALF, SECOND, bytes @ ..] => (true, bytes),
@@ -141,14 +142,13 @@ impl Session {
     pub(super) fn accept_half(
         &mut self,
         now: Time,
-        header: Header,
-        plaintext: &[u8],
+        half: &Half<'_>,
+        features: u32,
         joined: &mut [u8; MAX_JOINED],
         forwarding: &Forwarding,
         reports: &mut Reports,
     ) -> Result<Opened, DropReason> {
-        let half = Half::parse(header, plaintext).ok_or(DropReason::UnknownInband)?;
-        let len = match self.halves.take(&half, joined) {
+        let len = match self.halves.take(half, joined) {
             Outcome::Waits => return Ok(Opened::Consumed),
             // The packet of another datagram is lost; this one's half is kept.
             Outcome::Replaced => {
@@ -159,7 +159,8 @@ impl Session {
         };
         self.activity.rx_halved += 1;
         // Halves travel without congestion marks.
-        let accepted = self.accept(now, &mut joined[..len], 0, (Ecn::NotEct, false), forwarding, reports)?;
+        let arrival = Arrival { features, mark: Ecn::NotEct, congested: false };
+        let accepted = self.accept(now, &mut joined[..len], 0, arrival, forwarding, reports)?;
         let packet = accepted.packet;
         Ok(match accepted.next_hop {
             Some(NextHop::Tun) => Opened::Joined { to: None, packet },

@@ -3,8 +3,11 @@
 //!
 //! INVARIANT: nothing but what the peer sealed changes the limit, and never below [`BASE_SIZE`].
 
+use std::sync::Arc;
+
 use core::time::Duration;
 
+use super::confirmations::Confirmations;
 use super::reports::Reports;
 use super::session::Session;
 use super::{DropReason, Event, Opened, Plane, Role, Slot, find};
@@ -25,8 +28,6 @@ const SILENCE: Duration = Duration::from_millis(100);
 const SILENCE_ENDS: Duration = Duration::from_secs(2);
 /// A datagram of almost the size in use that came so shortly before a request to probe the path shows that the path carries it.
 const JUST_NOW: Duration = Duration::from_millis(50);
-/// Once one has come, the next packet the other way confirms it, if that goes within this time: so old is a confirmation at most.
-const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// If large datagrams were confirmed and then are not for so long, the path is asked about.
 const UNCONFIRMED: Duration = Duration::from_millis(200);
 /// How much "almost" is, in bytes.
@@ -38,7 +39,7 @@ const ANSWERS: u32 = 32;
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
 
 /// The path of one session in one shard.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Path {
     /// The largest datagram; all of them until somebody knows better.
     limit: u16,
@@ -47,12 +48,12 @@ pub(super) struct Path {
     stated_at: Time,
     /// When a datagram of almost the size in use came last.
     large_received: Time,
-    /// Whether no packet has confirmed it.
-    unconfirmed: bool,
     /// When the path was asked about, or the first large datagram was sent after a confirmation.
     asked: Time,
-    /// Whether the peer has confirmed a large datagram since one was sent.
-    confirmed: bool,
+    /// What all shards know of confirmations.
+    confirmations: Arc<Confirmations>,
+    /// The newest confirmation of the peer that is known here.
+    confirmed: Time,
     /// Whether `asked` is the time of a datagram after a confirmation, so that the next one is to come soon.
     confirms: bool,
     /// Whether anything has come since a large datagram was sent.
@@ -63,16 +64,16 @@ pub(super) struct Path {
     answered: Time,
 }
 
-impl Default for Path {
-    fn default() -> Self {
+impl Path {
+    pub(super) fn new(confirmations: Arc<Confirmations>) -> Self {
         Self {
             limit: u16::MAX,
             large_sent: 0,
             stated_at: Time::ZERO,
             large_received: Time::ZERO,
-            unconfirmed: false,
             asked: Time::ZERO,
-            confirmed: false,
+            confirmations,
+            confirmed: Time::ZERO,
             confirms: false,
             heard: false,
             unheard_since: Time::ZERO,
@@ -80,9 +81,7 @@ impl Default for Path {
             answered: Time::ZERO,
         }
     }
-}
 
-impl Path {
     #[inline]
     pub(super) fn limit(&self) -> usize {
         self.limit.into()
@@ -98,20 +97,20 @@ impl Path {
         self.heard = true;
         if len + ALMOST > self.limit() {
             self.large_received = now;
-            self.unconfirmed = true;
+            self.confirmations.owe(now);
         }
     }
 
-    /// Whether the packet that is sent now is to confirm that a large one came. Each is confirmed once.
+    /// Whether the packet that is sent now is to confirm that a large one came.
     #[inline]
-    pub(super) fn takes_confirmation(&mut self, now: Time) -> bool {
-        core::mem::take(&mut self.unconfirmed) && now.since(self.large_received) <= CONFIRM_WITHIN
+    pub(super) fn takes_confirmation(&self, now: Time) -> bool {
+        self.confirmations.take_owed(now)
     }
 
-    /// The peer has received a datagram of almost the size in use: as good as an answer.
+    /// The peer has received a datagram of almost the size in use: as good as an answer, in all shards.
     #[inline]
-    pub(super) fn confirmed(&mut self) {
-        self.confirmed = true;
+    pub(super) fn confirmed(&self, now: Time) {
+        self.confirmations.receive(now);
     }
 
     /// A datagram of `len` bytes goes. Returns whether the path is to be asked about.
@@ -120,7 +119,8 @@ impl Path {
         if len <= BASE_SIZE.into() {
             return false;
         }
-        if core::mem::take(&mut self.confirmed) {
+        let confirmed = self.confirmations.received();
+        if core::mem::replace(&mut self.confirmed, confirmed) != confirmed {
             (self.asked, self.large_sent, self.confirms) = (self.asked.max(now), 0, true);
         }
         self.large_sent = self.large_sent.saturating_add(1);
@@ -240,6 +240,10 @@ mod tests {
 
     const LARGE: usize = 1_400;
 
+    fn path() -> Path {
+        Path::new(Arc::default())
+    }
+
     fn at(millis: u64) -> Time {
         Time::ZERO + Duration::from_secs(100) + Duration::from_millis(millis)
     }
@@ -247,7 +251,7 @@ mod tests {
     #[test]
     fn large_datagrams_have_the_path_asked_about_more_often_in_silence() {
         let asked = |every: usize, heard_every: u64| {
-            let mut path = Path::default();
+            let mut path = path();
             let due = (0..10_000).step_by(every).filter(|millis| {
                 if millis % heard_every == 0 {
                     path.received(at(*millis), 100);
@@ -264,7 +268,7 @@ mod tests {
     #[test]
     fn a_few_large_datagrams_have_the_path_asked_about_half_as_often() {
         let asked = |every: usize| {
-            let mut path = Path::default();
+            let mut path = path();
             let due = (0..10_000).step_by(every).filter(|millis| {
                 path.received(at(*millis), 100);
                 path.sent(at(*millis), LARGE)
@@ -277,7 +281,7 @@ mod tests {
     #[test]
     fn a_long_probe_of_the_client_is_as_good_as_a_question() {
         let asked = |size: u16| {
-            let mut path = Path::default();
+            let mut path = path();
             path.set_limit(1_452);
             (0..10_000)
                 .filter(|millis| {
@@ -296,12 +300,12 @@ mod tests {
     #[test]
     fn a_path_whose_large_datagrams_are_confirmed_is_asked_about_once_they_are_not() {
         let asked = |every: u64, confirmed_until: u64| {
-            let mut path = Path::default();
+            let mut path = path();
             let due = (0..10_000).step_by(every as usize).filter(|millis| {
                 path.received(at(*millis), 100);
                 let due = path.sent(at(*millis), LARGE);
                 if *millis < confirmed_until {
-                    path.confirmed();
+                    path.confirmed(at(*millis));
                 }
                 due
             });
@@ -317,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_large_datagram_is_confirmed_once_and_soon() {
-        let mut path = Path::default();
+        let mut path = path();
         path.set_limit(1_452);
         assert!(!path.takes_confirmation(at(0)), "none came");
         path.received(at(0), 1_452 - ALMOST);
@@ -332,14 +336,14 @@ mod tests {
 
     #[test]
     fn small_datagrams_ask_nothing() {
-        let mut path = Path::default();
+        let mut path = path();
         assert!(!path.sent(at(0), BASE_SIZE.into()));
     }
 
     #[test]
     fn a_client_states_no_less_than_the_base_and_not_too_often() {
         let slot = Slot { index: 1, generation: 0 };
-        let (mut path, mut reports) = (Path::default(), Reports::default());
+        let (mut path, mut reports) = (path(), Reports::default());
         for (millis, stated, limit) in
             [(0, 1_400, 1_400), (5, 1_300, 1_400), (25, 1_300, 1_300), (50, 0, 1_200)]
         {
@@ -354,7 +358,7 @@ mod tests {
 
     #[test]
     fn answers_are_limited() {
-        let mut path = Path::default();
+        let mut path = path();
         let in_time = |path: &mut Path, from: u64, to: u64| {
             (from * 10..to * 10).filter(|tenths| path.may_answer(at(tenths / 10))).count()
         };

@@ -1,10 +1,11 @@
 //! The way of a datagram through a plane: opened, checked, and where its packet goes (PROTOCOL §7.2, §8, §12).
 
 use super::forwarding::{Forwarding, NextHop};
-use super::halves::HALF;
+use super::halves::{HALF, Half};
 use super::reports::Reports;
 use super::session::Session;
 use super::{DropReason, Dropped, Endpoint, Plane, Role, Slot, find};
+use crate::control::{FEATURE_ECN, FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
 use crate::ecn::Ecn;
 use crate::inband::Inband;
 use crate::packet::{Checked, Packet, decrement_hop_limit, set_ecn};
@@ -75,6 +76,17 @@ pub enum Claim {
     Known(Slot),
 }
 
+/// How an inner packet came.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival {
+    /// The features of its epoch (PROTOCOL §3.4).
+    pub(super) features: u32,
+    /// As in [`Origin`].
+    pub(super) mark: Ecn,
+    /// As in [`Origin`].
+    pub(super) congested: bool,
+}
+
 /// An inner packet that passed all checks. `next_hop` is `None` if its hops are used up, which is counted already.
 pub(super) struct Accepted {
     pub(super) packet: Checked,
@@ -123,21 +135,24 @@ impl Plane {
         let receiver = self.receivers.get_mut(&header.index).ok_or(DropReason::UnknownIndex)?;
         let session = find(&mut self.sessions, receiver.slot).ok_or(DropReason::UnknownIndex)?;
         let len = receiver.open(now, header, datagram, origin.from, session, &mut self.reports)?;
+        let features = receiver.features;
         session.note_use(&mut self.used);
         let plaintext = &mut datagram[HEADER_LEN..HEADER_LEN + len];
         match plaintext.first() {
             None => Ok(Opened::Consumed),
-            Some(&HALF) => {
+            Some(&HALF) if features & FEATURE_HALVES != 0 => {
                 let (joined, forwarding) = (&mut self.joined, &self.forwarding);
+                let half = Half::parse(header, plaintext).ok_or(DropReason::UnknownInband)?;
                 let opened =
-                    session.accept_half(now, header, plaintext, joined, forwarding, &mut self.reports)?;
+                    session.accept_half(now, &half, features, joined, forwarding, &mut self.reports)?;
                 if let Opened::Joined { packet, .. } = &opened {
                     session.receive_packet(now, packet.range().len(), &mut self.shared)?;
                 }
                 Ok(opened)
             }
             Some(0x10..=0x1F) => {
-                let message = Inband::parse(plaintext);
+                let agreed = |message: &Inband| features & FEATURE_PATH_SIZE != 0 || !message.is_about_path();
+                let message = Inband::parse(plaintext).filter(agreed);
                 session.handle_inband(now, self.forwarding.role, header.lane, message, &mut self.reports)
             }
             Some(_) => {
@@ -146,7 +161,7 @@ impl Plane {
                     now,
                     &mut datagram[..end],
                     HEADER_LEN,
-                    (origin.mark, origin.congested),
+                    Arrival { features, mark: origin.mark, congested: origin.congested },
                     &self.forwarding,
                     &mut self.reports,
                 )?;
@@ -173,12 +188,17 @@ impl Session {
         now: Time,
         buffer: &mut [u8],
         start: usize,
-        (mark, congested): (Ecn, bool),
+        Arrival { features, mark, congested }: Arrival,
         forwarding: &Forwarding,
         reports: &mut Reports,
     ) -> Result<Accepted, DropReason> {
         let plaintext = &mut buffer[start..];
         let packet = Packet::parse(plaintext).map_err(|_| DropReason::BadPacket)?;
+        if packet.is_partial() && features & FEATURE_PARTIAL_CHECKSUM == 0 {
+            return Err(DropReason::BadPacket);
+        }
+        // Nothing says what the mark of a peer without the feature means.
+        let mark = if features & FEATURE_ECN != 0 { mark } else { Ecn::NotEct };
         let next_hop = match forwarding.role {
             Role::Client => {
                 if !self.owns(packet.dst()) {

@@ -20,7 +20,7 @@ use super::limiter::{Limiter, Shared};
 use super::path::Path;
 use super::reports::Reports;
 use super::{Endpoint, Role};
-use crate::control::FEATURE_ECN;
+use crate::control::{FEATURE_ECN, FEATURE_PATH_CONFIRM};
 use crate::ecn;
 use crate::flows::Flows;
 use crate::inband;
@@ -84,6 +84,8 @@ struct Epoch {
 pub(super) struct Receiver {
     pub(super) slot: Slot,
     epoch: u32,
+    /// The features of both ends; what uses any other is unknown here (PROTOCOL §3.4).
+    pub(super) features: u32,
     /// Few: a gateway's index has one lane, a client's as many as the gateway has shards for it.
     lanes: Vec<Receiving>,
 }
@@ -112,7 +114,7 @@ impl Session {
             activity: Activity::default(),
             in_use: false,
             limiter: Limiter::new(spec.limits, shared),
-            path: Path::default(),
+            path: Path::new(spec.confirmations),
             halves: Halves::default(),
             epochs: Vec::new(),
             sealing: None,
@@ -149,7 +151,10 @@ impl Session {
                     exhausted_reported: false,
                 });
             }
-            receivers.push((receive.index, Receiver { slot: self.slot, epoch: spec.epoch, lanes }));
+            receivers.push((
+                receive.index,
+                Receiver { slot: self.slot, epoch: spec.epoch, features: spec.features, lanes },
+            ));
         }
         self.epochs.push(Epoch {
             number: spec.epoch,
@@ -351,6 +356,9 @@ impl Receiver {
         reports: &mut Reports,
     ) -> Result<usize, DropReason> {
         let (slot, epoch) = (self.slot, self.epoch);
+        if header.confirm && self.features & FEATURE_PATH_CONFIRM == 0 {
+            return Err(DropReason::BadHeader);
+        }
         let found = self.lanes.iter_mut().find(|receiving| receiving.lane == header.lane);
         let receiving = found.ok_or(DropReason::WrongLane)?;
         let authentic = match receiving.receive.open(header, datagram) {
@@ -367,7 +375,7 @@ impl Receiver {
         session.activity.last_rx = now;
         session.path.received(now, datagram.len());
         if header.confirm {
-            session.path.confirmed();
+            session.path.confirmed(now);
         }
         if receiving.receive.rekey_due() && !receiving.rekey_reported {
             receiving.rekey_reported = reports.push(Event::RekeyDue { slot, epoch });

@@ -5,13 +5,14 @@ use ipnet::IpNet;
 use vpnd_crypto::{Backend, EpochSecret, Suite};
 
 use super::*;
-use crate::control::FEATURE_ECN;
+use crate::control::{FEATURE_ECN, FEATURES};
 use crate::ecn::{Ecn, Unused};
 use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::{Principal, Verdict};
 use crate::wire::{HEADER_LEN, Header};
 
 mod accounting;
+mod features;
 mod halves;
 mod limits;
 mod path;
@@ -64,41 +65,47 @@ impl Net {
                 principal: Principal::default(),
                 limits: None,
                 flows: Arc::default(),
+                confirmations: Arc::default(),
             };
             client.apply(Command::Open(spec(slot(0))));
             net.gateway.apply(Command::Open(spec(slot(place))));
             net.clients.push(client);
-            net.install(place, 1, 1);
+            net.install(place, 1, FEATURES);
         }
         net
     }
 
     /// Gives both ends the keys of an epoch.
     fn install(&mut self, place: u32, epoch: u32, features: u32) {
+        let [gateway, client] = self.keys(place, epoch, features);
+        self.gateway.apply(Command::Install(Box::new(gateway)));
+        self.clients[place as usize].apply(Command::Install(Box::new(client)));
+    }
+
+    /// An epoch as the gateway and the client need it.
+    fn keys(&self, place: u32, epoch: u32, features: u32) -> [EpochSpec; 2] {
         let secret = [u8::try_from(epoch * 16 + place).unwrap(); 32];
-        let spec = |slot, own, peer, endpoint| {
-            Box::new(EpochSpec {
-                slot,
-                epoch,
-                suite: Suite::Aes128Gcm,
-                backend: Backend::Ring,
-                lab: None,
-                secret: Arc::new(EpochSecret::new(secret)),
-                features,
-                lane: 0,
-                peer_index: Index(peer),
-                peer_lane: 0,
-                endpoint,
-                receive: vec![ReceiveSpec { index: Index(own), lanes: vec![0] }],
-                reject_at: self.now + Duration::from_secs(180),
-            })
+        let spec = |slot, own, peer, endpoint| EpochSpec {
+            slot,
+            epoch,
+            suite: Suite::Aes128Gcm,
+            backend: Backend::Ring,
+            lab: None,
+            secret: Arc::new(EpochSecret::new(secret)),
+            features,
+            lane: 0,
+            peer_index: Index(peer),
+            peer_lane: 0,
+            endpoint,
+            receive: vec![ReceiveSpec { index: Index(own), lanes: vec![0] }],
+            reject_at: self.now + Duration::from_secs(180),
         };
         let at_gateway = 0x100 * (epoch * 16 + place);
         let at_client = at_gateway + 0x8000;
-        let gateway = spec(slot(place), at_gateway, at_client, None);
-        let client = spec(slot(0), at_client, at_gateway, Some(endpoint(GATEWAY)));
-        self.gateway.apply(Command::Install(gateway));
-        self.clients[place as usize].apply(Command::Install(client));
+        [
+            spec(slot(place), at_gateway, at_client, None),
+            spec(slot(0), at_client, at_gateway, Some(endpoint(GATEWAY))),
+        ]
     }
 
     /// A datagram of a client with this plaintext.
@@ -696,6 +703,7 @@ fn a_closed_session_leaves_nothing_behind() {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
+        confirmations: Arc::default(),
     }));
     net.gateway.apply(Command::Close(slot(BOB)));
     net.events();

@@ -112,6 +112,78 @@ fn problems_have_their_line_and_the_nearest_key() {
     }
 }
 
+/// The sections and keys of PROTOCOL §15.
+fn published_keys() -> Vec<(String, String)> {
+    let page = include_str!("../../../../docs/PROTOCOL.md");
+    let (_, rows) = page.split_once("| section | key | meaning |").expect("the page has the table");
+    let mut section = String::new();
+    let mut keys = Vec::new();
+    for row in rows.lines().skip(2).take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        if !cells[1].is_empty() {
+            section = cells[1].trim_matches(['`', '[', ']']).replace("(top)", "");
+        }
+        keys.extend(cells[2].split(", ").map(|key| (section.clone(), key.trim_matches('`').to_owned())));
+    }
+    keys
+}
+
+#[test]
+fn a_profile_has_exactly_the_keys_of_the_page() {
+    let full = full();
+    let values = full.to_toml().parse::<toml::Table>().unwrap();
+    let sample = |section: &str, key: &str| match (section, key) {
+        ("offload", _) => "false".into(),
+        ("", _) => values[key].to_string(),
+        _ => values[section][key].to_string(),
+    };
+    let keys = published_keys();
+    let mut text = String::new();
+    let mut last = "";
+    for (section, key) in &keys {
+        if section != last {
+            text.push_str(&format!("[{section}]\n"));
+            last = section;
+        }
+        text.push_str(&format!("{key} = {}\n", sample(section, key)));
+    }
+    let read = Profile::parse(&text, "ann.toml").unwrap_or_else(|invalid| panic!("{invalid}\n{text}"));
+    let off =
+        Offload { tun: false, tso: false, uso: false, udp_gso: false, udp_gro: false, ..Offload::default() };
+    assert_eq!(
+        trimmed(read),
+        trimmed(Profile { offload: off, ..full }),
+        "each key of the page has its meaning"
+    );
+
+    // And there are no others: the parser names those that it knows.
+    for section in ["", "server", "user", "tunnel", "offload"] {
+        let with_unknown = if section.is_empty() {
+            format!("zzzzzzzz = 1\n{text}")
+        } else {
+            text.replace(&format!("[{section}]\n"), &format!("[{section}]\nzzzzzzzz = 1\n"))
+        };
+        let message = problem(&with_unknown);
+        let (_, known) = message.split_once("; it knows ").expect(&message);
+        for (_, key) in keys.iter().filter(|(of, _)| of == section) {
+            assert!(known.contains(&format!("'{key}'")), "{key}: {known}");
+        }
+        let sections = if section.is_empty() { 4 } else { 0 };
+        let count = keys.iter().filter(|(of, _)| of == section).count() + sections;
+        assert_eq!(known.matches('\'').count(), 2 * count, "[{section}] of the page lacks one of {known}");
+    }
+}
+
+#[test]
+fn only_the_keys_that_the_page_requires_are_required() {
+    let least = "version = 1\n[server]\naddresses = ['vpn.example.org:4433']\ntrust = 'system'\n";
+    let profile = Profile::parse(least, "ann.toml").unwrap();
+    assert_eq!((profile.user, profile.server_name.as_str()), (None, "vpn.example.org"));
+    for line in least.lines().filter(|line| !line.starts_with('[')) {
+        problem(&least.replace(line, ""));
+    }
+}
+
 #[test]
 fn servers_are_names_or_addresses_with_an_optional_port() {
     for (text, host, port) in [

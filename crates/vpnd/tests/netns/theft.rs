@@ -24,7 +24,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vpnd_crypto::{BINDING_LABEL, Binding, DeviceKey, Secret};
 use vpnd_proto::attach::Token;
 use vpnd_proto::control::{
-    Attach, Code, Decoder, Established, List, Login, Message, Offer, SecretText, SuiteSpeed, Text, encode,
+    Attach, Code, Decoder, End, Established, List, Login, Message, Offer, SecretText, SuiteSpeed, Text,
+    encode,
 };
 use vpnd_proto::device::DeviceProof;
 use vpnd_proto::session::SessionId;
@@ -160,7 +161,7 @@ impl Line {
         if self.send.write_all(&encode(message)).await.is_err() {
             return Err(self.closed().await);
         }
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::new(End::Gateway);
         loop {
             let chunk = tokio::time::timeout(ANSWERS, self.receive.read_chunk(2_048, true)).await;
             match chunk.expect("an answer in time") {

@@ -112,7 +112,7 @@ impl Sender<'_> {
         self.slot
     }
 
-    /// Features that the peer understands (PROTOCOL §3.4).
+    /// The features of both ends (PROTOCOL §3.4).
     #[inline]
     #[must_use]
     pub fn features(&self) -> u32 {
@@ -213,7 +213,7 @@ impl Sender<'_> {
     pub fn seal(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, Dropped> {
         let outer = self.outer_of(datagram.get(HEADER_LEN..).unwrap_or_default());
         let confirm =
-            self.path.takes_confirmation(self.now) && self.epoch.features & FEATURE_PATH_CONFIRM != 0;
+            self.epoch.features & FEATURE_PATH_CONFIRM != 0 && self.path.takes_confirmation(self.now);
         let sealed = Sealed { outer, ..self.seal_plaintext(datagram, len, confirm)? };
         self.count_packet(len);
         if self.path.sent(self.now, sealed.len) && self.epoch.features & FEATURE_PATH_SIZE != 0 {

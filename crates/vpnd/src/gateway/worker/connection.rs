@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use vpnd_control_channel::stream::{Reader, StreamError, Writer, close};
-use vpnd_proto::control::{Attach, Code, Explanation, Login, Message, Refused};
+use vpnd_proto::control::{Attach, Code, End, Explanation, Login, Message, Refused};
 use vpnd_proto::device::{BadProof, CertificateKey, DeviceProof};
 use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
@@ -414,7 +414,7 @@ impl ControlServer {
 /// The stream and the first message.
 async fn open(connection: &Connection) -> Result<(Reader, Writer, Message), Failure> {
     let (send, receive) = connection.accept_bi().await?;
-    let mut reader = Reader::new(receive);
+    let mut reader = Reader::new(receive, End::Client);
     let first = reader.next().await?.ok_or(Failure::Ended)?;
     Ok((reader, Writer::new(send), first))
 }

@@ -113,6 +113,7 @@ fn bad_input_from_the_tun_device_is_counted_once_and_never_sent() {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
+        confirmations: Arc::default(),
     }));
     let plain = VirtioHeader::default();
     let cases = [
@@ -157,6 +158,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
             principal: Principal::default(),
             limits: None,
             flows: Arc::default(),
+            confirmations: Arc::default(),
         }));
         stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     }
@@ -178,6 +180,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
+        confirmations: Arc::default(),
     }));
     stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     stepped.shard.report_events(&events);

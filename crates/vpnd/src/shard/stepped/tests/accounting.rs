@@ -159,6 +159,7 @@ pub(super) fn host(role: Role, luck: &[u8]) -> Host {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
+        confirmations: Arc::default(),
     }));
     install(&mut host, gateway);
     host
