@@ -49,7 +49,7 @@ impl Parts {
 
 /// A store that is open.
 pub(super) enum Served {
-    Store(Sqlite, Parts),
+    Store(Box<Sqlite>, Parts),
     /// Users of a store that was opened for reading.
     Inspected(Vec<User>),
     /// One that comes from the command, to take the place of the one at this path.
@@ -64,8 +64,8 @@ pub(super) enum Served {
 impl Served {
     pub(super) fn open(path: &Path, opening: Opening) -> Result<Self, StoreError> {
         Ok(match opening {
-            Opening::Existing => Self::Store(Sqlite::open(path)?, Parts::new(path)),
-            Opening::Create => Self::Store(Sqlite::open_or_create(path)?, Parts::new(path)),
+            Opening::Existing => Self::Store(Box::new(Sqlite::open(path)?), Parts::new(path)),
+            Opening::Create => Self::Store(Box::new(Sqlite::open_or_create(path)?), Parts::new(path)),
             Opening::Replace => {
                 Self::Replacing { path: path.to_owned(), replacement: Some(Replacement::new(path)?) }
             }
@@ -79,7 +79,7 @@ impl Served {
 
     fn replaced(&mut self, replacement: Replacement, path: &Path) -> Result<StoreReply, StoreError> {
         let kept = replacement.publish()?;
-        *self = Self::Store(Sqlite::open(path)?, Parts::new(path));
+        *self = Self::Store(Box::new(Sqlite::open(path)?), Parts::new(path));
         Ok(StoreReply::Replaced(kept))
     }
 

@@ -33,13 +33,15 @@ use crate::password::Hasher;
 use crate::privsep::channel::Channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::Prepared;
-use crate::store::Store;
 use crate::store::sqlite::Sqlite;
+use crate::store::{Store, StoreError};
 use crate::sys::process;
 use crate::tls;
 
 /// The file, beside the store, with what accounting needs after a restart.
 const ACCOUNTING_FILE: &str = "accounting.sqlite";
+/// A store that another process holds is tried this often.
+const CATCH_UP_INTERVAL: Duration = Duration::from_millis(250);
 /// Devices whose time is over are looked for this often.
 const FORGET_INTERVAL: Duration = Duration::from_secs(3600);
 const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
@@ -262,7 +264,30 @@ async fn report_log(service: Arc<Service>) {
 
 /// Keeps the store backed up and free of what nobody needs, for ever.
 async fn look_after(store: Arc<Sqlite>, forget_device: Duration) {
-    tokio::join!(back_up(Arc::clone(&store)), forget_devices(store, forget_device));
+    let (backed_up, caught_up) = (Arc::clone(&store), Arc::clone(&store));
+    tokio::join!(back_up(backed_up), catch_up(caught_up), forget_devices(store, forget_device));
+}
+
+/// Makes the changes that were put off while another process held the store, for ever.
+async fn catch_up(store: Arc<Sqlite>) {
+    let mut last = String::new();
+    loop {
+        let store = Arc::clone(&store);
+        match tokio::task::spawn_blocking(move || store.catch_up(steady_s())).await {
+            Ok(Ok(0)) | Ok(Err(StoreError::Busy { .. })) | Err(_) => {}
+            Ok(Ok(changes)) => {
+                tracing::info!(changes, "what was put off while the user store was held is in it")
+            }
+            Ok(Err(error)) => {
+                let error = error.to_string();
+                if error != last {
+                    tracing::error!(error, "what was put off while the user store was held is not in it yet");
+                }
+                last = error;
+            }
+        }
+        tokio::time::sleep(CATCH_UP_INTERVAL).await;
+    }
 }
 
 /// Forgets devices that have not come back, for ever.

@@ -6,8 +6,10 @@
 //! so that losing the log does not give them back. This module must not know what users may do.
 
 mod accounts;
+mod connections;
 mod digest;
 mod events;
+mod put_off;
 mod sessions;
 mod transfer;
 mod users;
@@ -17,13 +19,14 @@ use std::fs::{self, OpenOptions};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 
+use connections::{BUSY_TIMEOUT, Connections, open};
+use put_off::PutOff;
 pub use transfer::Replacement;
 
 use super::{
@@ -35,8 +38,6 @@ use crate::own_file;
 
 /// Every database begins with a header of so many bytes (<https://www.sqlite.org/fileformat.html>, section 1.3).
 const SQLITE_HEADER_LEN: u64 = 100;
-/// Limit for a change's wait for another process, before it fails as [`StoreError::Busy`].
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The steps from each format to the next; `user_version` counts those that were taken.
 const MIGRATIONS: [&str; 5] = [
@@ -49,7 +50,8 @@ const MIGRATIONS: [&str; 5] = [
 
 #[derive(Debug)]
 pub struct Sqlite {
-    connection: Mutex<Connection>,
+    connections: Connections,
+    put_off: PutOff,
     path: PathBuf,
 }
 
@@ -64,9 +66,7 @@ impl Sqlite {
     pub fn inspect(path: &Path) -> Result<Vec<User>, StoreError> {
         reachable(path)?;
         let explain = |error| explain(path, error);
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(path, flags).map_err(explain)?;
-        connection.busy_timeout(BUSY_TIMEOUT).map_err(explain)?;
+        let connection = open(path).map_err(explain)?;
         connection.pragma_update(None, "query_only", true).map_err(explain)?;
         check(path, &connection)?;
         // One of an older format is read as the newest would have it, from a copy in memory.
@@ -101,14 +101,13 @@ impl Sqlite {
         if is_emptied(path) {
             return Err(corrupted(path, "nothing is left of it".to_owned()));
         }
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut connection = Connection::open_with_flags(path, flags).map_err(explain)?;
-        connection.busy_timeout(BUSY_TIMEOUT).map_err(explain)?;
+        let mut connection = open(path).map_err(explain)?;
         check(path, &connection)?;
         prepare(&connection).map_err(explain)?;
         migrate(&mut connection).map_err(explain)?;
         digest::verify_all(&connection).map_err(explain)?;
-        Ok(Self { connection: Mutex::new(connection), path: path.to_owned() })
+        let connections = Connections::new(path, connection).map_err(explain)?;
+        Ok(Self { connections, put_off: PutOff::beside(path), path: path.to_owned() })
     }
 
     /// Writes a copy of the store beside it, in one step: the copy that [`StoreError::Corrupted`] recommends.
@@ -130,9 +129,7 @@ impl Sqlite {
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
-        // A panic elsewhere can't leave half a change behind: the transaction was rolled back when it unwound.
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        query(&connection).map_err(|error| explain(&self.path, error))
+        self.connections.read(query)
     }
 
     /// Runs a change and commits it, or changes nothing.
@@ -140,13 +137,7 @@ impl Sqlite {
         &self,
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let explain = |error| explain(&self.path, error);
-        let transaction =
-            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(explain)?;
-        let value = change(&transaction).map_err(explain)??;
-        transaction.commit().map_err(explain)?;
-        Ok(value)
+        self.connections.change(BUSY_TIMEOUT, change)
     }
 
     /// Runs a change that takes rights away. Afterwards the log is empty: a log that is lost or cut short takes the
@@ -157,8 +148,7 @@ impl Sqlite {
     ) -> Result<T, StoreError> {
         let value = self.change(change)?;
         // The change is durable already: if this fails, or another process reads for too long, it stays in the log.
-        let busy = self.read(|c| c.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |row| row.get(0)));
-        if !matches!(busy, Ok(0_i64)) {
+        if !self.connections.empty_log() {
             tracing::warn!(path = %self.path.display(), "a revocation is safe, but only in the store's -wal file so far");
         }
         Ok(value)
@@ -431,7 +421,7 @@ impl Store for Sqlite {
     }
 
     fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
-        self.read(|c| sessions::by_id(c, id, now_s))
+        self.session_as_changed(id, now_s)
     }
 
     fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError> {
@@ -447,14 +437,7 @@ impl Store for Sqlite {
     }
 
     fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
-        self.change(|t| {
-            let done = changes.iter().map(|change| match change {
-                SessionChange::Add(session, generation) => sessions::add(t, session, *generation),
-                SessionChange::Tokens(id, tokens, epoch) => sessions::set_tokens(t, *id, tokens, *epoch),
-                SessionChange::End(id) => sessions::end(t, *id, now_s).map(|()| true),
-            });
-            done.collect::<rusqlite::Result<_>>().map(Ok)
-        })
+        self.change_or_put_off(changes, now_s)
     }
 
     fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError> {

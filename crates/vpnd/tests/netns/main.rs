@@ -43,6 +43,7 @@ mod freeradius;
 mod full;
 mod gateway;
 mod healing;
+mod held_store;
 mod identity;
 mod lab;
 mod laboratory;

@@ -37,6 +37,7 @@ impl From<LeaseError> for AuthReply {
         let why = Reason::cut(&error.to_string());
         match error {
             LeaseError::Exhausted { .. } | LeaseError::NoPool => Self::NoAddress(why),
+            LeaseError::Store(StoreError::Busy { .. }) => Self::Busy,
             LeaseError::Store(_) => Self::Failed(why),
         }
     }

@@ -166,6 +166,7 @@ impl Core {
             begun: HashSet::new(),
             held: HashMap::new(),
             unready: Vec::new(),
+            leaving: Vec::new(),
             ended: Ended::default(),
             draining: None,
             is_draining,
@@ -242,6 +243,8 @@ struct CoreTask {
     held: HashMap<ConnectionId, Held>,
     /// Sessions that could not begin, and are to end.
     unready: Vec<SessionId>,
+    /// Sessions whose clients have left, and whose last packets are not counted yet.
+    leaving: Vec<SessionId>,
     ended: Ended,
     draining: Option<Draining>,
     is_draining: watch::Sender<bool>,
@@ -315,7 +318,7 @@ impl CoreTask {
                 self.connections.insert(connection, outbox);
                 self.attach(connection, &claim, certificate, &offer, secret).await;
             }
-            CoreRequest::Message { connection, message } => self.handle_message(connection, &message).await,
+            CoreRequest::Message { connection, message } => self.handle_message(connection, &message),
             CoreRequest::Lost(connection) => {
                 self.connections.remove(&connection);
                 self.held.remove(&connection);

@@ -50,7 +50,8 @@ pub(super) fn set_tokens(
     epoch: u32,
 ) -> rusqlite::Result<bool> {
     let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
-    let sql = "UPDATE sessions SET settled = ?, fresh = ?, epoch = ? WHERE id = ?";
+    // Another process may have had newer ones before those that were put off here.
+    let sql = "UPDATE sessions SET settled = ?1, fresh = ?2, epoch = ?3 WHERE id = ?4 AND epoch <= ?3";
     Ok(t.prepare_cached(sql)?.execute(params![tokens.settled().as_bytes(), fresh, epoch, id.0])? == 1)
 }
 

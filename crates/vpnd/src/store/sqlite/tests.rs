@@ -313,7 +313,7 @@ fn a_newer_format_is_refused() {
 #[test]
 fn a_full_disk_acknowledges_nothing_and_loses_nothing() {
     let (dir, store) = new_store();
-    store.read(|c| c.pragma_update(None, "max_page_count", 60)).unwrap();
+    store.change(|t| t.pragma_update(None, "max_page_count", 60).map(Ok)).unwrap();
     let mut acknowledged = Vec::new();
     let error = loop {
         let name = format!("user{}", acknowledged.len());
@@ -413,7 +413,7 @@ fn a_revoked_certificate_ends_what_was_granted_and_is_found_again() {
     assert!(!store.add_session(&session_of(id, 3), 0).unwrap(), "a login that was under way");
     assert_eq!(store.revocations_since(0).unwrap()[0].cause, RevocationCause::Certificate);
     // A row that is lost is damage, and not a certificate that is good again.
-    store.connection.lock().unwrap().execute("DELETE FROM revoked_certificates", ()).unwrap();
+    store.change(|t| t.execute("DELETE FROM revoked_certificates", ()).map(Ok)).unwrap();
     assert!(matches!(store.user("ann"), Err(StoreError::Corrupted { .. })));
 }
 
@@ -612,7 +612,7 @@ fn a_store_of_format_3_goes_on_in_the_newest_with_the_digests_that_it_has() {
     assert_eq!((user.source.as_str(), user.subject.as_str(), user.enabled), (LOCAL, "Ann", false));
     assert_eq!((user.expires_s, user.sponsor, user.note.as_str()), (None, None, ""));
     assert_eq!(user.password, Some(PasswordHash::new("$argon2id$hash".to_owned())));
-    assert_eq!(format(&store.connection.lock().unwrap()).unwrap(), 5, "so a vpnd of format 3 refuses it");
+    assert_eq!(store.read(format).unwrap(), 5, "so a vpnd of format 3 refuses it");
     drop(store);
     Sqlite::open(&path).expect("and again");
 

@@ -1,6 +1,6 @@
 //! Changes of sessions on their way to the store.
 //!
-//! INVARIANT: a change that is not in the store is reported for its session, and takes no other with it.
+//! INVARIANT: a change that is not durable is reported for its session, and takes no other with it.
 
 use std::collections::HashSet;
 

@@ -18,13 +18,25 @@ impl Core {
 }
 
 impl CoreTask {
-    /// A message of a client, which may end its session.
-    pub(super) async fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
+    /// A message of a client, which may end its session. One whose traffic is accounted for ends with the others of its batch, so that
+    /// shards are asked for what they have counted once for all of these, and for no other message.
+    pub(super) fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
         let session = self.gateway.session_of(connection);
-        if session.is_some_and(|session| self.registry.is_accounted(session)) {
-            self.collect_activity().await;
+        match (message, session.filter(|session| self.registry.is_accounted(*session))) {
+            (Message::Bye, Some(session)) => self.leaving.push(session),
+            _ => self.gateway.handle_message(connection, message),
         }
-        self.gateway.handle_message(connection, message);
+    }
+
+    /// Ends the sessions whose clients have left since the last call.
+    pub(super) async fn end_leaving(&mut self) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        self.collect_activity().await;
+        for session in std::mem::take(&mut self.leaving) {
+            self.gateway.end(&Selector::Session(session), Code::Bye, "");
+        }
     }
 
     /// Ends sessions; returns how many there were.

@@ -13,6 +13,7 @@ use super::{CoreTask, Outgoing};
 impl CoreTask {
     /// Carries out the core's effects, and those of sessions that end because they could not begin.
     pub(super) async fn carry_out(&mut self) {
+        self.end_leaving().await;
         loop {
             self.carry_out_once().await;
             if self.unready.is_empty() {

@@ -1,0 +1,75 @@
+//! The connections to a store: one for changes, which wait for each other and for other processes, and one for queries, which wait
+//! for neither.
+//!
+//! INVARIANT: a change waits for no longer than its limit, however many others wait before it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
+
+use super::{StoreError, explain};
+
+/// Limit for a change's wait for others and for other processes, before it fails as [`StoreError::Busy`].
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Connections {
+    changes: Mutex<Connection>,
+    queries: Mutex<Connection>,
+    path: PathBuf,
+}
+
+impl Connections {
+    /// With `changes`, to the store at `path`, which was checked and prepared.
+    pub(super) fn new(path: &Path, changes: Connection) -> rusqlite::Result<Self> {
+        let queries = open(path)?;
+        queries.pragma_update(None, "query_only", true)?;
+        Ok(Self { changes: Mutex::new(changes), queries: Mutex::new(queries), path: path.to_owned() })
+    }
+
+    pub(super) fn read<T>(
+        &self,
+        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        query(&self.queries.lock()).map_err(|error| explain(&self.path, error))
+    }
+
+    /// Runs a change and commits it, or changes nothing. A panic in it leaves no half of it behind: it is rolled back when it unwinds.
+    pub(super) fn change<T>(
+        &self,
+        limit: Duration,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let until = Instant::now() + limit;
+        let explain = |error| explain(&self.path, error);
+        let Some(mut connection) = self.changes.try_lock_until(until) else {
+            return Err(StoreError::Busy { path: self.path.clone() });
+        };
+        connection.busy_timeout(until.saturating_duration_since(Instant::now())).map_err(explain)?;
+        let transaction =
+            connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(explain)?;
+        let value = change(&transaction).map_err(explain)??;
+        transaction.commit().map_err(explain)?;
+        Ok(value)
+    }
+
+    /// Brings all changes from the log into the main file; whether that was possible.
+    pub(super) fn empty_log(&self) -> bool {
+        let connection = self.changes.lock();
+        let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+        let busy = connection
+            .busy_timeout(BUSY_TIMEOUT)
+            .and_then(|()| connection.query_row(checkpoint, (), |row| row.get(0)));
+        matches!(busy, Ok(0_i64))
+    }
+}
+
+/// Opens the database at `path`, which exists.
+pub(super) fn open(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    Ok(connection)
+}
