@@ -10,6 +10,7 @@ mod audit;
 pub mod check;
 mod dns_name;
 pub mod document;
+mod fixed_address;
 pub mod local_ports;
 mod owner;
 pub mod pool;

@@ -7,6 +7,7 @@
 //!
 //! Methods block on storage; call them from threads that may wait. Times are seconds since 1970 (`…_s`), passed in.
 
+mod fixed_address;
 mod live_user;
 mod revocation_cause;
 mod session_record;
@@ -22,6 +23,7 @@ use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 use zeroize::Zeroizing;
 
+pub use fixed_address::{AddressChange, FixedAddress};
 pub use live_user::LiveUser;
 pub use revocation_cause::RevocationCause;
 pub use session_record::SessionRecord;
@@ -161,6 +163,7 @@ pub struct UserChange {
     /// Those of local users alone: another source has its own.
     pub groups: Option<Vec<String>>,
     pub totp: Option<Option<TotpSecret>>,
+    pub addresses: Option<AddressChange>,
 }
 
 /// A user of the source [`LOCAL`] as a file describes them; what it does not mention stays, or is none.
@@ -206,6 +209,8 @@ pub struct User {
     /// The user who answers for this one, a guest.
     pub sponsor: Option<String>,
     pub note: String,
+    /// Inner addresses that nobody else gets.
+    pub fixed_addresses: Vec<FixedAddress>,
 }
 
 impl User {
@@ -227,6 +232,7 @@ impl User {
             expires_s: None,
             sponsor: None,
             note: String::new(),
+            fixed_addresses: Vec::new(),
         }
     }
 
@@ -365,6 +371,8 @@ pub enum StoreError {
     NameTaken { name: String, owner: String },
     #[error("the user '{name}' is one of the source '{source_name}': password and groups are changed there")]
     External { name: String, source_name: String },
+    #[error("{address} can't be an address of '{name}': {holder}")]
+    AddressTaken { address: IpAddr, name: String, holder: String },
     /// A source's description of a user that can't be stored.
     #[error("the user '{name}' can't be stored: {detail}")]
     Unusable { name: String, detail: String },
@@ -453,7 +461,11 @@ pub trait Store: Send + Sync {
 
     /// The lease that this owner has or had last.
     fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError>;
-    /// Takes an address in one step: `false` if a live lease of another owner is on it. The owner's other
+    /// The fixed addresses of a family that this owner may have, in the order in which it should.
+    fn fixed_addresses(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError>;
+    /// The fixed addresses of a family that this owner can't have, sorted.
+    fn fixed_for_others(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError>;
+    /// Takes an address in one step: `false` if a live lease of another owner is on it, or it is fixed for another. The owner's other
     /// addresses of that family are let go.
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError>;
     /// The newest of the user's ended leases but for [`KEPT_LEASES`], if there are more.

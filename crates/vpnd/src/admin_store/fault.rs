@@ -1,5 +1,6 @@
 //! A failure of the store, on its way to the command.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use minicbor::{Decode, Encode};
@@ -36,6 +37,16 @@ pub(crate) enum Fault {
     /// The user is one of this source.
     #[n(9)]
     External(#[n(0)] String),
+    /// Why the address is not the user's.
+    #[n(10)]
+    AddressTaken {
+        #[n(0)]
+        address: IpAddr,
+        #[n(1)]
+        name: String,
+        #[n(2)]
+        holder: String,
+    },
 }
 
 impl From<StoreError> for Fault {
@@ -51,6 +62,9 @@ impl From<StoreError> for Fault {
             StoreError::UserExists { name } => Self::UserExists(name),
             StoreError::NoSuchUser { .. } => Self::NoSuchUser,
             StoreError::External { source_name, .. } => Self::External(source_name),
+            StoreError::AddressTaken { address, name, holder } => {
+                Self::AddressTaken { address, name, holder }
+            }
             // Only the auth process stores users of other sources.
             error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. }) => {
                 Self::Failed(error.to_string())
@@ -74,6 +88,9 @@ impl Fault {
             Self::UserExists(taken) => StoreError::UserExists { name: crate::plain(&taken) },
             Self::External(source) => StoreError::External { name, source_name: crate::plain(&source) },
             Self::NoSuchUser => StoreError::NoSuchUser { name },
+            Self::AddressTaken { address, name, holder } => {
+                StoreError::AddressTaken { address, name: crate::plain(&name), holder: crate::plain(&holder) }
+            }
         }
     }
 }

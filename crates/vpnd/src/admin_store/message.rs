@@ -4,6 +4,8 @@
 //! [`StoreRequest::CopyPart`]; a list comes in pieces, so that a frame has a
 //! largest length.
 
+mod change;
+
 use std::net::IpAddr;
 
 use minicbor::bytes::{ByteArray, ByteVec};
@@ -13,7 +15,8 @@ use super::fault::Fault;
 use crate::audit::AuditEntry;
 use crate::audit::query::{Answer, Cursor, Range, Record};
 use crate::privsep::messages::{Common, SecretBytes};
-use crate::store::{CertificateHash, Device, NewUser, StoreError, TotpSecret, User, UserChange, UserImport};
+use crate::store::{CertificateHash, Device, FixedAddress, NewUser, StoreError, User, UserImport};
+use change::ChangeToMake;
 
 /// Bytes of one part of a copy, at most.
 pub(crate) const PART_BYTES: usize = 256 << 10;
@@ -94,6 +97,25 @@ pub struct UserSummary {
     pub sponsor: Option<String>,
     #[n(10)]
     pub note: String,
+    /// Inner addresses that nobody else gets.
+    #[n(11)]
+    pub fixed_addresses: Vec<FixedSummary>,
+}
+
+/// A fixed address of a user.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct FixedSummary {
+    #[n(0)]
+    pub address: IpAddr,
+    /// The only device that gets it.
+    #[n(1)]
+    pub(crate) device: Option<ByteArray<16>>,
+}
+
+impl From<&FixedAddress> for FixedSummary {
+    fn from(fixed: &FixedAddress) -> Self {
+        Self { address: fixed.address, device: fixed.device.map(|device| ByteArray::from(device.0)) }
+    }
 }
 
 /// A device of a user.
@@ -139,6 +161,7 @@ impl From<&User> for UserSummary {
             expires_s: user.expires_s,
             sponsor: user.sponsor.clone(),
             note: user.note.clone(),
+            fixed_addresses: user.fixed_addresses.iter().map(FixedSummary::from).collect(),
         }
     }
 }
@@ -356,51 +379,6 @@ pub(crate) struct UserToAdd {
     pub(crate) sponsor: Option<String>,
     #[n(7)]
     pub(crate) note: String,
-}
-
-/// A value that is set, perhaps to none: two options in each other are one in CBOR.
-#[derive(Clone, Debug, Encode, Decode)]
-pub(crate) struct Set<T>(#[n(0)] pub(crate) Option<T>);
-
-#[derive(Debug, Encode, Decode)]
-pub(crate) struct ChangeToMake {
-    #[n(0)]
-    expires_s: Option<Set<u64>>,
-    #[n(1)]
-    sponsor: Option<Set<String>>,
-    #[n(2)]
-    note: Option<String>,
-    #[n(3)]
-    groups: Option<Vec<String>>,
-    #[n(4)]
-    totp: Option<Set<SecretBytes>>,
-}
-
-impl From<&UserChange> for ChangeToMake {
-    fn from(change: &UserChange) -> Self {
-        Self {
-            expires_s: change.expires_s.map(Set),
-            sponsor: change.sponsor.clone().map(Set),
-            note: change.note.clone(),
-            groups: change.groups.clone(),
-            totp: change
-                .totp
-                .as_ref()
-                .map(|totp| Set(totp.as_ref().map(|secret| SecretBytes(secret.expose().to_vec().into())))),
-        }
-    }
-}
-
-impl From<ChangeToMake> for UserChange {
-    fn from(change: ChangeToMake) -> Self {
-        Self {
-            expires_s: change.expires_s.map(|set| set.0),
-            sponsor: change.sponsor.map(|set| set.0),
-            note: change.note,
-            groups: change.groups,
-            totp: change.totp.map(|set| set.0.map(|secret| TotpSecret::new(secret.0.to_vec()))),
-        }
-    }
 }
 
 impl From<&NewUser> for UserToAdd {

@@ -1,5 +1,6 @@
 //! Arguments of `vpnd user modify`, `import`, `export` and `devices`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -33,6 +34,16 @@ pub struct UserChangeArgs {
     /// Take the user out of this group. May be repeated
     #[arg(long, value_name = "G")]
     pub remove_group: Vec<String>,
+    /// An inner address that the user gets from the next login on, and nobody else; in place of those before. May be repeated, for IPv4 and IPv6 and
+    /// for several devices: each gets one that is free
+    #[arg(long, value_name = "IP", group = "addresses")]
+    pub address: Vec<IpAddr>,
+    /// The user gets any address again
+    #[arg(long, conflicts_with = "address", group = "addresses")]
+    pub no_address: bool,
+    /// The addresses are for the one device of the user whose name begins so ('vpnd user devices')
+    #[arg(long, value_name = "DEVICE", requires = "addresses")]
+    pub device: Option<String>,
     /// The last day on which the user may log in, such as 2027-01-31 (UTC), or never. Sessions end then, too
     #[arg(long, value_name = "DATE")]
     pub expires: Option<Expiry>,
@@ -73,7 +84,8 @@ pub struct UserDevicesArgs {
 #[derive(Args, Debug)]
 pub struct UserImportArgs {
     /// CSV with a header, or a JSON array: name, groups, expires, sponsor, note, enabled, and password, or password_hash (argon2,
-    /// bcrypt, {SSHA}), and totp_secret (base64). Groups stand with spaces between them
+    /// bcrypt, {SSHA}), totp_secret (base64) and addresses. Groups stand with spaces between them, addresses
+    /// (inner ones that nobody else gets), too
     pub file: PathBuf,
     /// Change users who are there already, in the fields that are given
     #[arg(long)]

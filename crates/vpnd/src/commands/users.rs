@@ -275,7 +275,10 @@ fn list(
     }
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(["USER", "SOURCE", "STATE", "EXPIRES", "SECOND FACTOR", "PROFILE", "GROUPS"]);
+    let mut header = vec!["USER", "SOURCE", "STATE", "EXPIRES", "SECOND FACTOR", "PROFILE", "GROUPS"];
+    let any_fixed = users.iter().any(|user| !user.fixed_addresses.is_empty());
+    header.extend(any_fixed.then_some("ADDRESSES"));
+    table.set_header(header);
     for user in &users {
         let state = match user.enabled {
             false => "disabled",
@@ -283,15 +286,20 @@ fn list(
             true => "enabled",
         };
         let expires = user.expires_s.map_or_else(|| "-".to_owned(), |s| Expiry::At(s).to_string());
-        table.add_row([
+        let mut row = vec![
             user.name.clone(),
             user.source.clone(),
             state.to_owned(),
             expires,
             second_factor(user).to_owned(),
             profile(user).unwrap_or_else(|| "none".to_owned()),
-            user.groups.join(" "),
-        ]);
+            user.groups.join(", "),
+        ];
+        if any_fixed {
+            let fixed: Vec<_> = user.fixed_addresses.iter().map(|fixed| fixed.address.to_string()).collect();
+            row.push(if fixed.is_empty() { "-".to_owned() } else { fixed.join(" ") });
+        }
+        table.add_row(row);
     }
     Ok(writeln!(out, "{}", table.trim_fmt())?)
 }
@@ -308,6 +316,7 @@ fn describe(user: &UserSummary, profile: Option<String>) -> serde_json::Value {
         "expires_s": user.expires_s,
         "sponsor": user.sponsor,
         "note": user.note,
+        "addresses": user.fixed_addresses.iter().map(|fixed| fixed.address.to_string()).collect::<Vec<_>>(),
         "created_s": user.created_s,
     })
 }

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use vpnd_proto::rate::Rates;
 use x509_parser::parse_x509_certificate;
 
-use super::access_profile::is_in;
+use super::access_profile::{Who, is_in};
 use super::check::presented::{self, Fault};
 use super::check::{self, LocalNetwork, first_certificate};
 use super::local_ports::LocalPorts;
@@ -384,6 +384,22 @@ impl Findings<'_> {
         }
     }
 
+    fn fixed_addresses(&mut self, users: &[UserSummary]) {
+        let config = self.config;
+        for user in users {
+            let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
+            for fixed in &user.fixed_addresses {
+                if let Some(why) = config.unleasable(who, fixed.address) {
+                    let message = format!(
+                        "the user '{}' never gets the fixed address {}: {why}",
+                        user.name, fixed.address
+                    );
+                    self.warning("tunnel", message);
+                }
+            }
+        }
+    }
+
     fn names(&mut self, users: &[UserSummary]) {
         if users.is_empty() {
             self.warning("server.state_dir", "there is no user yet: 'vpnd user add' makes one".to_owned());
@@ -399,6 +415,7 @@ impl Findings<'_> {
                 self.warning("limits.groups", message);
             }
         }
+        self.fixed_addresses(users);
         let config = self.config;
         let own = |profile: &'_ AccessProfile| profile.rules[..profile.own_rules].to_vec();
         let rules: Vec<_> =

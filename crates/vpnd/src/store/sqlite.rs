@@ -9,6 +9,8 @@ mod accounts;
 mod connections;
 mod digest;
 mod events;
+mod fixed_addresses;
+mod place;
 mod put_off;
 mod sessions;
 mod transfer;
@@ -26,6 +28,8 @@ use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use connections::{BUSY_TIMEOUT, Connections, open};
+pub(super) use place::backup_path;
+use place::{is_emptied, is_full, plain_files, reachable};
 use put_off::PutOff;
 pub use transfer::Replacement;
 
@@ -36,16 +40,14 @@ use super::{
 };
 use crate::own_file;
 
-/// Every database begins with a header of so many bytes (<https://www.sqlite.org/fileformat.html>, section 1.3).
-const SQLITE_HEADER_LEN: u64 = 100;
-
 /// The steps from each format to the next; `user_version` counts those that were taken.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("sqlite/schema_1.sql"),
     include_str!("sqlite/schema_2.sql"),
     include_str!("sqlite/schema_3.sql"),
     include_str!("sqlite/schema_4.sql"),
     include_str!("sqlite/schema_5.sql"),
+    include_str!("sqlite/schema_6.sql"),
 ];
 
 #[derive(Debug)]
@@ -155,56 +157,6 @@ impl Sqlite {
     }
 }
 
-/// Tells a store that is not there from one that this process may not open, or should not.
-fn reachable(path: &Path) -> Result<(), StoreError> {
-    plain_files(path)?;
-    match OpenOptions::new().read(true).write(true).open(path) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(StoreError::Missing { path: path.to_owned() })
-        }
-        Err(source) => Err(StoreError::Unreadable { path: path.to_owned(), source }),
-    }
-}
-
-/// Refuses a store of which a file is a link, a pipe or the like: SQLite would follow it or wait for it. For people who look for
-/// the cause. It keeps out nobody who exchanges the file a moment later; that nothing but the directory is in reach of the process
-/// does.
-fn plain_files(path: &Path) -> Result<(), StoreError> {
-    for suffix in ["", "-journal", "-wal", "-shm"] {
-        let mut file = path.as_os_str().to_owned();
-        file.push(suffix);
-        let kind = match fs::symlink_metadata(&file) {
-            Ok(found) => found.file_type(),
-            Err(_) => continue,
-        };
-        if !kind.is_file() {
-            let kind = if kind.is_symlink() { "a symbolic link" } else { "no regular file" };
-            let detail = format!(
-                "{} is {kind}: vpnd did not make it so; find out who did, then remove it",
-                Path::new(&file).display()
-            );
-            return Err(StoreError::Failed { path: path.to_owned(), detail });
-        }
-    }
-    Ok(())
-}
-
-/// Path of [`Sqlite::back_up`]'s copy.
-pub(super) fn backup_path(path: &Path) -> PathBuf {
-    path.with_extension("db.backup")
-}
-
-/// Whether nothing is left of a store. One that a killed first start has made is empty and has no backup yet. SQLite takes a
-/// single byte for an empty database, too.
-fn is_emptied(path: &Path) -> bool {
-    match fs::metadata(path).map(|file| file.len()) {
-        Ok(0) => backup_path(path).exists(),
-        Ok(len) => len < SQLITE_HEADER_LEN,
-        Err(_) => false,
-    }
-}
-
 fn corrupted(path: &Path, detail: String) -> StoreError {
     StoreError::corrupted(path.to_owned(), detail)
 }
@@ -278,14 +230,6 @@ fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path: path_buf },
         _ => StoreError::Failed { path: path_buf, detail: error.to_string() },
     }
-}
-
-/// Whether there is no room left for what SQLite needs at least, its shared memory, on the disk of `path`.
-fn is_full(path: &Path) -> bool {
-    const SHARED_MEMORY: u64 = 32 * 1024;
-    let directory = crate::secret_file::parent(path);
-    rustix::fs::statvfs(directory)
-        .is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < SHARED_MEMORY)
 }
 
 /// A column that does not hold what this program writes there.
@@ -442,6 +386,14 @@ impl Store for Sqlite {
 
     fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError> {
         self.read(|c| sessions::lease_of(c, owner, family))
+    }
+
+    fn fixed_addresses(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError> {
+        self.read(|c| fixed_addresses::of_owner(c, owner, family))
+    }
+
+    fn fixed_for_others(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError> {
+        self.read(|c| fixed_addresses::of_others(c, owner, family))
     }
 
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError> {

@@ -1,5 +1,6 @@
 //! Behaviour: what an administrator changes of a user holds for the sessions that are up.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use toml::Value;
@@ -60,6 +61,29 @@ fn a_removed_device_is_out_and_the_other_goes_on() {
     assert!(one.process().output().contains("this device was removed"), "{}", one.process().output());
     assert_eq!(gateway.sessions().len(), 1);
     assert!(ping(two.namespace(), CAMPUS_V4.into(), 56, SECOND));
+}
+
+#[test]
+fn a_fixed_address_is_its_users_after_the_next_login() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let (ann, bob) = (gateway.add_user("ann"), gateway.add_user("bob"));
+    gateway.start();
+    let mut one = Client::connect(&lab, 1, &ann);
+    let v6 = gateway.sessions()[0]["inner_v6"].as_str().expect("it has one").parse().expect("an address");
+    let v6 = Ipv6Addr::from_bits(Ipv6Addr::to_bits(v6) & !0xffff | 0xbeef).to_string();
+    must(process::run(gateway.user(&["modify", "ann", "--address", "10.86.99.7", "--address", &v6])));
+    let bobs = process::run(gateway.user(&["modify", "bob", "--address", "10.86.99.7"]));
+    assert!(!bobs.status.success() && process::text(&bobs).contains("one of 'ann' already"), "{bobs:?}");
+    assert_ne!(one.v4().to_string(), "10.86.99.7", "a session keeps what it has");
+    one.interrupt();
+    let one = Client::connect(&lab, 1, &ann);
+    let two = Client::connect(&lab, 2, &bob);
+    ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+    let sessions = gateway.sessions();
+    let session = sessions.iter().find(|session| session["user"] == "ann").expect("hers");
+    assert_eq!((&session["inner_v4"], &session["inner_v6"]), (&"10.86.99.7".into(), &v6.as_str().into()));
+    assert_ne!(two.v4().to_string(), "10.86.99.7");
 }
 
 #[test]

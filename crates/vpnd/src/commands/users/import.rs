@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,11 @@ use super::{UserError, encoding, entry, modify, open, secret_input};
 use crate::admin_store::{Stores, UserSummary};
 use crate::cli::{UserExportArgs, UserImportArgs};
 use crate::config::ServerConfig;
+use crate::config::access_profile::Who;
 use crate::date::Expiry;
 use crate::password::{Hasher, MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, NoMemory, Password};
 use crate::profile::{USER_NAME_RULE, is_user_name};
-use crate::store::{LOCAL, PasswordHash, TotpSecret, UserChange, UserImport};
+use crate::store::{AddressChange, LOCAL, PasswordHash, TotpSecret, UserChange, UserImport};
 use crate::sys::process;
 
 /// Users of one file, at most.
@@ -128,7 +130,7 @@ fn plan(
             let folded = sponsor.to_ascii_lowercase();
             known.contains_key(&folded) || in_file.contains(&folded) || config.source_of(sponsor).is_some()
         };
-        planned.extend(found.planned(name, user, is_known));
+        planned.extend(found.planned(config, name, user, is_known));
     }
     planned
 }
@@ -155,6 +157,7 @@ impl Mistakes<'_> {
 
     fn planned(
         &mut self,
+        config: &ServerConfig,
         name: String,
         user: Option<&UserSummary>,
         is_known: impl Fn(&str) -> bool,
@@ -167,7 +170,13 @@ impl Mistakes<'_> {
             note: self.note(),
             groups: self.groups(),
             totp: self.totp().map(Some),
+            addresses: None,
         };
+        let groups = change.groups.as_deref().or(user.map(|user| &*user.groups)).unwrap_or_default();
+        let who = Who { user: &name, source: LOCAL, groups };
+        let addresses =
+            self.addresses(config, who).map(|addresses| AddressChange { device: None, addresses });
+        let change = UserChange { addresses, ..change };
         let sponsor = change.sponsor.clone().unwrap_or_else(|| user.and_then(|user| user.sponsor.clone()));
         let expires_s = change.expires_s.unwrap_or_else(|| user.and_then(|user| user.expires_s));
         if let Err(error) = modify::check_guest(&name, sponsor.as_deref(), expires_s) {
@@ -229,6 +238,19 @@ impl Mistakes<'_> {
             ));
         }
         Some(groups)
+    }
+
+    fn addresses(&mut self, config: &ServerConfig, who: Who<'_>) -> Option<Vec<IpAddr>> {
+        let text = self.row.get("addresses")?;
+        let addresses: Result<Vec<IpAddr>, _> = text.split_whitespace().map(str::parse).collect();
+        let Ok(addresses) = addresses else {
+            self.add(&format!("addresses are {text:?}: write IP addresses, and spaces between them"));
+            return None;
+        };
+        if let Err(error) = modify::check_addresses(config, who, &addresses) {
+            self.add(&error.to_string());
+        }
+        Some(addresses)
     }
 
     fn enabled(&mut self) -> Option<bool> {
@@ -314,6 +336,10 @@ pub(super) fn export(
                     "note" => user.note.clone(),
                     "enabled" => user.enabled.to_string(),
                     "password_hash" => hash.to_owned(),
+                    "addresses" => {
+                        let any = user.fixed_addresses.iter().filter(|fixed| fixed.device.is_none());
+                        any.map(|fixed| fixed.address.to_string()).collect::<Vec<_>>().join(" ")
+                    }
                     "totp_secret" => totp.map_or_else(String::new, |totp| STANDARD.encode(&*totp.0)),
                     _ => String::new(),
                 })

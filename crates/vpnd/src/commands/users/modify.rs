@@ -3,14 +3,18 @@
 //! INVARIANT: a guest has an end date: whoever has a sponsor keeps one.
 
 use std::io::Write;
+use std::net::IpAddr;
+
+use vpnd_proto::session::DeviceId;
 
 use super::{UserError, entry, open};
 use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary};
 use crate::cli::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
 use crate::config::ServerConfig;
+use crate::config::access_profile::Who;
 use crate::date::Expiry;
 use crate::profile::is_user_name;
-use crate::store::{LOCAL, StoreError, UserChange};
+use crate::store::{AddressChange, LOCAL, StoreError, UserChange};
 use crate::totp;
 
 /// Characters of the longest note.
@@ -27,12 +31,16 @@ pub(super) fn modify(
     if let Some(sponsor) = &args.change.sponsor {
         check_sponsor(&config, &mut store, sponsor)?;
     }
-    let change = change_of(&args.change, &user)?;
+    let mut change = change_of(&args.change, &user)?;
+    change.addresses = addresses(&config, &mut store, &args.change, &user, change.groups.as_deref())?;
     store.modify_user(&args.name, &change, now_s)?;
     let mut entry = entry("user-modified", &args.name, now_s);
     entry.detail = described(&change);
     store.audit(entry)?;
     writeln!(out, "user '{}' modified", args.name)?;
+    if change.addresses.is_some() {
+        writeln!(out, "sessions keep the addresses that they have; 'vpnd kick {}' ends them", args.name)?;
+    }
     let secret = change.totp.flatten();
     if let Some(address) = secret.and_then(|secret| totp::address(&secret, &args.name)) {
         writeln!(out, "for an authenticator app, shown only now: {address}")?;
@@ -70,6 +78,7 @@ fn change_of(args: &UserChangeArgs, user: &UserSummary) -> Result<UserChange, Us
         note: args.note.as_deref().map(note).transpose()?,
         groups,
         totp: if args.no_totp { Some(None) } else { args.totp.then(|| Some(totp::generate())) },
+        addresses: None,
     };
     check_guest(
         &user.name,
@@ -77,6 +86,45 @@ fn change_of(args: &UserChangeArgs, user: &UserSummary) -> Result<UserChange, Us
         change.expires_s.unwrap_or(user.expires_s),
     )?;
     Ok(change)
+}
+
+/// The fixed addresses afterwards, if some are named.
+fn addresses(
+    config: &ServerConfig,
+    store: &mut AdminStore,
+    args: &UserChangeArgs,
+    user: &UserSummary,
+    groups: Option<&[String]>,
+) -> Result<Option<AddressChange>, UserError> {
+    if args.address.is_empty() && !args.no_address {
+        return Ok(None);
+    }
+    let who = Who { user: &user.name, source: &user.source, groups: groups.unwrap_or(&user.groups) };
+    check_addresses(config, who, &args.address)?;
+    let device = match &args.device {
+        None => None,
+        Some(prefix) => {
+            let devices = store.devices(&user.name)?;
+            Some(DeviceId(device(&devices, &user.name, prefix)?.id.into()))
+        }
+    };
+    Ok(Some(AddressChange { device, addresses: args.address.clone() }))
+}
+
+/// Refuses addresses that the user never gets.
+pub(super) fn check_addresses(
+    config: &ServerConfig,
+    who: Who<'_>,
+    addresses: &[IpAddr],
+) -> Result<(), UserError> {
+    for (at, address) in addresses.iter().enumerate() {
+        let twice = addresses[..at].contains(address).then(|| "it is named twice".to_owned());
+        if let Some(holder) = twice.or_else(|| config.unleasable(who, *address)) {
+            let (address, name) = (*address, who.user.to_owned());
+            return Err(StoreError::AddressTaken { address, name, holder }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a guest without an end date.
@@ -116,13 +164,19 @@ fn groups(args: &UserChangeArgs, user: &UserSummary) -> Result<Option<Vec<String
 
 /// The names of what is changed and its new values, but for secrets and notes.
 fn described(change: &UserChange) -> String {
-    let UserChange { expires_s, sponsor, note, groups, totp } = change;
+    let UserChange { expires_s, sponsor, note, groups, totp, addresses } = change;
     let parts = [
         groups.as_ref().map(|groups| format!("groups: {}", groups.join(" "))),
         expires_s.map(|expires_s| format!("expires: {}", Expiry::from(expires_s))),
         sponsor.as_ref().map(|sponsor| format!("sponsor: {}", sponsor.as_deref().unwrap_or("none"))),
         note.as_ref().map(|_| "note".to_owned()),
         totp.as_ref().map(|totp| format!("totp: {}", if totp.is_some() { "new" } else { "none" })),
+        addresses.as_ref().map(|change| match &change.addresses[..] {
+            [] => "addresses: any".to_owned(),
+            fixed => {
+                format!("addresses: {}", fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            }
+        }),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
@@ -134,15 +188,10 @@ pub(super) fn devices(
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
     let (_, mut store) = open(&args.store, stores)?;
-    existing(&mut store, &args.name)?;
+    let user = existing(&mut store, &args.name)?;
     let devices = store.devices(&args.name)?;
-    let Some(prefix) = &args.remove else { return list(&devices, args.json, out) };
-    let named: Vec<&DeviceSummary> =
-        devices.iter().filter(|device| device.name().starts_with(prefix.as_str())).collect();
-    let [device] = named[..] else {
-        let (name, prefix, found) = (args.name.clone(), prefix.clone(), named.len());
-        return Err(UserError::NoSuchDevice { name, prefix, found });
-    };
+    let Some(prefix) = &args.remove else { return list(&devices, &user, args.json, out) };
+    let device = device(&devices, &args.name, prefix)?;
     store.remove_device(&args.name, device, now_s)?;
     let mut entry = entry("device-removed", &args.name, now_s);
     entry.detail = device.name();
@@ -150,7 +199,31 @@ pub(super) fn devices(
     Ok(writeln!(out, "device {} of '{}' removed; its sessions end now", device.name(), args.name)?)
 }
 
-fn list(devices: &[DeviceSummary], json: bool, out: &mut dyn Write) -> Result<(), UserError> {
+/// The only device whose name begins so.
+fn device<'d>(
+    devices: &'d [DeviceSummary],
+    name: &str,
+    prefix: &str,
+) -> Result<&'d DeviceSummary, UserError> {
+    let named: Vec<&DeviceSummary> =
+        devices.iter().filter(|device| device.name().starts_with(prefix)).collect();
+    let [device] = named[..] else {
+        let (name, prefix, found) = (name.to_owned(), prefix.to_owned(), named.len());
+        return Err(UserError::NoSuchDevice { name, prefix, found });
+    };
+    Ok(device)
+}
+
+fn list(
+    devices: &[DeviceSummary],
+    user: &UserSummary,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), UserError> {
+    let fixed = |device: &DeviceSummary| {
+        let own = user.fixed_addresses.iter().filter(|fixed| fixed.device == Some(device.id));
+        own.map(|fixed| fixed.address.to_string()).collect::<Vec<_>>()
+    };
     let addresses =
         |device: &DeviceSummary| device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
     if json {
@@ -159,16 +232,19 @@ fn list(devices: &[DeviceSummary], json: bool, out: &mut dyn Write) -> Result<()
                 "device": device.name(),
                 "addresses": addresses(device),
                 "session_since_s": device.session_since_s,
+                "fixed_addresses": fixed(device),
             })
         });
         return Ok(writeln!(out, "{}", serde_json::Value::from_iter(devices))?);
     }
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
-    table.set_header(["DEVICE", "SESSION SINCE", "ADDRESSES"]);
+    table.set_header(["DEVICE", "SESSION SINCE", "ADDRESSES", "FIXED"]);
     for device in devices {
         let since = device.session_since_s.map_or_else(|| "-".to_owned(), |s| Expiry::At(s).to_string());
-        table.add_row([device.name(), since, addresses(device).join(" ")]);
+        let fixed = Some(fixed(device).join(" ")).filter(|fixed| !fixed.is_empty());
+        let fixed = fixed.unwrap_or_else(|| "-".to_owned());
+        table.add_row([device.name(), since, addresses(device).join(" "), fixed]);
     }
     Ok(writeln!(out, "{}", table.trim_fmt())?)
 }

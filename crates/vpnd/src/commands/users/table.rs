@@ -12,8 +12,18 @@ use zeroize::Zeroizing;
 use super::UserError;
 
 /// The fields of a row, in their order.
-pub(super) const FIELDS: [&str; 9] =
-    ["name", "groups", "expires", "sponsor", "note", "enabled", "password", "password_hash", "totp_secret"];
+pub(super) const FIELDS: [&str; 10] = [
+    "name",
+    "groups",
+    "expires",
+    "sponsor",
+    "note",
+    "enabled",
+    "password",
+    "password_hash",
+    "totp_secret",
+    "addresses",
+];
 
 /// One user of a file.
 pub(super) struct Row {

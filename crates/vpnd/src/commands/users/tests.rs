@@ -98,6 +98,48 @@ fn a_user_with_everything_gets_a_profile_that_works() {
 }
 
 #[test]
+fn fixed_addresses_are_checked_shown_and_exported() {
+    let bench = Bench::new();
+    for name in ["ann", "bob"] {
+        bench.user(&format!("add {name} --password-file @password")).unwrap();
+    }
+    let config = ServerConfig::load(&bench.path("v/server.toml")).unwrap();
+    let v6 = config.tunnel.pool_v6.unwrap().network().to_string() + "7";
+    let out = bench.user(&format!("modify ann --address 10.86.0.7 --address {v6}")).unwrap();
+    assert!(out.contains("vpnd kick ann"), "{out}");
+    for (line, why) in [
+        (
+            "modify bob --address 10.86.0.7",
+            "10.86.0.7 can't be an address of 'bob': it is one of 'ann' already",
+        ),
+        ("modify bob --address 10.99.0.7", "it is none that clients get out of 10.86.0.0/16 and fd"),
+        ("modify bob --address 10.86.0.1", "it is none that clients get"),
+        ("modify bob --address 10.86.255.255", "it is none that clients get"),
+        ("modify bob --address 10.86.0.8 --address 10.86.0.8", "it is named twice"),
+        ("modify bob --address 10.86.0.8 --device 01", "the beginning of 0 devices"),
+    ] {
+        let error = bench.user(line).unwrap_err().to_string();
+        assert!(error.contains(why), "{line}: {error}");
+    }
+    assert!(bench.user("list").unwrap().contains(&format!("10.86.0.7 {v6}")));
+    let listed: serde_json::Value = serde_json::from_str(&bench.user("list --json").unwrap()).unwrap();
+    assert_eq!(listed[0]["addresses"], serde_json::json!(["10.86.0.7", v6]));
+    assert_eq!(listed[1]["addresses"], serde_json::json!([]));
+    let exported = bench.user("export").unwrap();
+    assert!(
+        exported.lines().any(|line| line.starts_with("ann,") && line.ends_with(&format!("10.86.0.7 {v6}")))
+    );
+    fs::write(bench.path("users"), "name,password,addresses\ncarl,correct horse,10.86.0.7\n").unwrap();
+    assert!(bench.user("import @users").unwrap_err().to_string().contains("one of 'ann' already"));
+    bench.user("modify ann --no-address").unwrap();
+    bench.user("import @users").unwrap();
+    assert!(bench.recorded().iter().any(|record| format!("{record:?}").contains("addresses: any")));
+    fs::write(bench.path("more"), "name,password,addresses\ndora,correct horse,10.87.0.7\n").unwrap();
+    let error = bench.user("import @more").unwrap_err().to_string();
+    assert!(error.contains("line 2: 10.87.0.7 can't be an address of 'dora'"), "{error}");
+}
+
+#[test]
 fn an_authority_that_does_not_vouch_is_not_pinned() {
     let bench = Bench::new();
     let stranger = Authority::new("vpn.example.org", SystemTime::now()).unwrap();

@@ -1,7 +1,8 @@
 //! Inner addresses: which one a session gets, and for how long.
 //!
 //! Invariants: two live leases never stand on one address, because the store claims an address in one step; a device
-//! that comes back gets its addresses again as long as nobody needed them, its user's newer devices included; the gateway's own address and those that
+//! that comes back gets its addresses again as long as nobody needed them, its user's newer devices included; an address that is fixed
+//! for a user is never another's; the gateway's own address and those that
 //! name the network are never leased. An address that nobody had is preferred, then the one that has been free for
 //! longest. Nothing here reads a clock, and the same store gives the same answer.
 
@@ -121,7 +122,11 @@ impl Pool {
             return Err(exhausted());
         }
         let claim = |address| store.claim(&Lease { address, owner, session, until_s }, now_s);
-        if let Some(before) = store.lease_of(owner, family)?
+        let before = store.lease_of(owner, family)?;
+        if let Some(fixed) = self.fixed(store, owner, before.map(|lease| lease.address), claim)? {
+            return Ok((fixed, before.is_some_and(|lease| lease.address == fixed)));
+        }
+        if let Some(before) = before
             && self.contains(before.address)
             && claim(before.address)?
         {
@@ -142,9 +147,10 @@ impl Pool {
                 return Ok((address, false));
             }
         }
+        let others = store.fixed_for_others(owner, family)?;
         for _ in 0..RACES {
             let leases = store.leases(family)?;
-            let Some(address) = self.choose(&leases, now_s) else { break };
+            let Some(address) = self.choose(&leases, &others, now_s) else { break };
             if claim(address)? {
                 return Ok((address, false));
             }
@@ -152,13 +158,40 @@ impl Pool {
         Err(exhausted())
     }
 
-    /// The address for an owner that has none, in a crowded pool: `leases` are all that were ever made, by address.
-    fn choose(&self, leases: &[Lease], now_s: u64) -> Option<IpAddr> {
-        let taken = |address: &IpAddr| leases.binary_search_by_key(address, |lease| lease.address).is_ok();
+    /// The fixed address that the owner gets, if it has one that is free: the one of before, or else the first.
+    fn fixed(
+        &self,
+        store: &dyn Store,
+        owner: LeaseOwner,
+        before: Option<IpAddr>,
+        claim: impl Fn(IpAddr) -> Result<bool, StoreError>,
+    ) -> Result<Option<IpAddr>, StoreError> {
+        let mut fixed = store.fixed_addresses(owner, self.family())?;
+        fixed.sort_by_key(|address| Some(*address) != before);
+        for address in fixed {
+            if !self.contains(address) {
+                tracing::warn!(
+                    %address, pool = %self,
+                    "a user's fixed address is not in the pool of the user's profile, so the device gets another one ('vpnd check' names them)"
+                );
+            } else if claim(address)? {
+                return Ok(Some(address));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The address for an owner that has none, in a crowded pool: `leases` are all that were ever made, by address, and `others` those
+    /// that are fixed for other owners.
+    fn choose(&self, leases: &[Lease], others: &[IpAddr], now_s: u64) -> Option<IpAddr> {
+        let fixed = |address: &IpAddr| others.binary_search(address).is_ok();
+        let leased = |address: &IpAddr| leases.binary_search_by_key(address, |lease| lease.address).is_ok();
+        let taken = |address: &IpAddr| leased(address) || fixed(address);
         if let Some(address) = (0..self.size()).map(|i| self.address(i)).find(|address| !taken(address)) {
             return Some(address);
         }
         let ended = leases.iter().filter(|lease| !lease.is_live(now_s) && self.contains(lease.address));
+        let ended = ended.filter(|lease| !fixed(&lease.address));
         ended.min_by_key(|lease| (lease.until_s, lease.address)).map(|lease| lease.address)
     }
 

@@ -12,7 +12,7 @@ use super::super::{
     TotpSecret, User, UserChange, UserId, UserImport,
 };
 use super::users::{self, StoreResult};
-use super::{bytes, digest, events, sessions};
+use super::{bytes, digest, events, fixed_addresses, sessions};
 
 pub(super) fn update_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
     if by_subject(t, &user.source, &user.subject)?.is_none() {
@@ -101,6 +101,11 @@ pub(super) fn modify(t: &Transaction<'_>, name: &str, change: &UserChange, now_s
     if let Some(note) = &change.note {
         t.execute("UPDATE users SET note = ? WHERE id = ?", params![note, id.0])?;
     }
+    if let Some(addresses) = &change.addresses
+        && let Err(error) = fixed_addresses::set(t, id, name, addresses, now_s)?
+    {
+        return Ok(Err(error));
+    }
     digest::renew(t, id)?;
     Ok(Ok(()))
 }
@@ -120,7 +125,7 @@ fn add(t: &Transaction<'_>, user: &UserImport, now_s: u64) -> StoreResult<()> {
         let detail = "a new user needs a password".to_owned();
         return Ok(Err(StoreError::Unusable { name: user.name.clone(), detail }));
     };
-    let UserChange { expires_s, sponsor, note, groups, totp } = user.change.clone();
+    let UserChange { expires_s, sponsor, note, groups, totp, addresses } = user.change.clone();
     let new = NewUser {
         totp: totp.flatten(),
         groups: groups.unwrap_or_default(),
@@ -130,6 +135,12 @@ fn add(t: &Transaction<'_>, user: &UserImport, now_s: u64) -> StoreResult<()> {
         ..NewUser::new(&user.name, password)
     };
     let added = users::add(t, &new, now_s)?.map(drop);
+    if added.is_ok() && addresses.is_some() {
+        let change = UserChange { addresses, ..UserChange::default() };
+        if let Err(error) = modify(t, &user.name, &change, now_s)? {
+            return Ok(Err(error));
+        }
+    }
     if added.is_ok() && user.enabled == Some(false) {
         return users::set_enabled(t, &user.name, false, now_s);
     }
@@ -169,6 +180,7 @@ pub(super) fn remove_device(
     if !sessions::devices(t, id)?.iter().any(|known| known.id == device) {
         return Ok(Ok(false));
     }
+    fixed_addresses::remove_device(t, id, device)?;
     end_device(t, id, name, device, now_s)?;
     Ok(Ok(true))
 }

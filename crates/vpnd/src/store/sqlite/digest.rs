@@ -14,9 +14,9 @@ use super::bytes;
 
 /// All that a user is, in rows that are in a fixed order.
 ///
-/// Users without anything of format 4 have no row of the last part, so their digest is that of format 3: the step to format 4
-/// leaves the digests as they are, and with them the proof that these users are as they were written.
-const PARTS: [&str; 5] = [
+/// Users without anything of formats 4 and 6 have no row of the last parts, so their digest is that of format 3: the steps to these
+/// formats leave the digests as they are, and with them the proof that these users are as they were written.
+const PARTS: [&str; 6] = [
     "SELECT id, name, password, enabled, generation, totp_secret, totp_step, created_s FROM users WHERE id = ?",
     "SELECT name FROM memberships WHERE user_id = ? ORDER BY name",
     "SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256",
@@ -24,6 +24,7 @@ const PARTS: [&str; 5] = [
     "SELECT source, subject, expires_s, lapsed, sponsor, note FROM users
      WHERE id = ? AND (source <> 'local' OR subject <> name OR expires_s IS NOT NULL OR lapsed <> 0
                        OR sponsor IS NOT NULL OR note <> '')",
+    "SELECT address, device FROM fixed_addresses WHERE user_id = ? ORDER BY address",
 ];
 
 /// Writes down what the user is now; after each change, in its transaction.

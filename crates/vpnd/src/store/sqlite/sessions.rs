@@ -161,7 +161,9 @@ pub(super) fn lease_on(c: &Connection, address: IpAddr) -> rusqlite::Result<Opti
 pub(super) fn claim(t: &Transaction<'_>, lease: &Lease, now_s: u64) -> rusqlite::Result<bool> {
     let address = blob(lease.address);
     let LeaseOwner { user, device } = lease.owner;
-    let sql = "INSERT INTO leases (address, user_id, device, session, until_s) VALUES (?1, ?2, ?3, ?4, ?5)
+    let sql = "INSERT INTO leases (address, user_id, device, session, until_s) SELECT ?1, ?2, ?3, ?4, ?5
+               WHERE NOT EXISTS (SELECT 1 FROM fixed_addresses WHERE address = ?1
+                                 AND NOT (user_id = ?2 AND (device IS NULL OR device = ?3)))
                ON CONFLICT DO UPDATE SET user_id = ?2, device = ?3, session = ?4, until_s = ?5
                WHERE until_s <= ?6 OR (user_id = ?2 AND device = ?3)";
     let claimed =
@@ -197,14 +199,14 @@ pub(super) fn renew(t: &Transaction<'_>, session: SessionId, until_s: u64) -> ru
     t.execute("UPDATE leases SET until_s = ? WHERE session = ?", params![until_s, session.0]).map(drop)
 }
 
-fn octets(family: Family) -> u32 {
+pub(super) fn octets(family: Family) -> u32 {
     match family {
         Family::V4 => 4,
         Family::V6 => 16,
     }
 }
 
-fn blob(address: IpAddr) -> Vec<u8> {
+pub(super) fn blob(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
@@ -228,12 +230,16 @@ fn session_from_row(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     })
 }
 
-fn lease_from_row(row: &Row<'_>) -> rusqlite::Result<Lease> {
+/// The row's address.
+pub(super) fn address(row: &Row<'_>) -> rusqlite::Result<IpAddr> {
     let raw = row.get_ref("address")?.as_blob()?;
     let v4 = <[u8; 4]>::try_from(raw).map(IpAddr::from);
-    let address = v4.or_else(|_| <[u8; 16]>::try_from(raw).map(IpAddr::from));
+    v4.or_else(|_| <[u8; 16]>::try_from(raw).map(IpAddr::from)).map_err(|_| unexpected("address"))
+}
+
+fn lease_from_row(row: &Row<'_>) -> rusqlite::Result<Lease> {
     Ok(Lease {
-        address: address.map_err(|_| unexpected("address"))?,
+        address: address(row)?,
         owner: LeaseOwner { user: UserId(bytes(row, "user_id")?), device: DeviceId(bytes(row, "device")?) },
         session: SessionId(bytes(row, "session")?),
         until_s: row.get("until_s")?,

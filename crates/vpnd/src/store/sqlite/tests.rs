@@ -9,7 +9,9 @@ use vpnd_proto::session::DeviceId;
 
 use super::*;
 use crate::factor::Factors;
-use crate::store::{LOCAL, MAX_GROUPS, MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret};
+use crate::store::{
+    AddressChange, LOCAL, MAX_GROUPS, MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret,
+};
 
 fn new_store() -> (tempfile::TempDir, Sqlite) {
     let dir = tempfile::tempdir().unwrap();
@@ -580,6 +582,18 @@ fn damage_to_what_format_4_added_is_found() {
     }
 }
 
+#[test]
+fn damage_to_a_fixed_address_is_found() {
+    let (_dir, store) = new_store();
+    store.add_user(&ann(), 1).unwrap();
+    let addresses = vec!["10.86.0.7".parse().unwrap()];
+    let addresses = Some(AddressChange { device: None, addresses });
+    store.modify_user("ann", &UserChange { addresses, ..UserChange::default() }, 1).unwrap();
+    let connection = Connection::open(store.path.clone()).unwrap();
+    connection.execute_batch("UPDATE fixed_addresses SET address = x'0a560008'").unwrap();
+    assert!(matches!(store.user("ann"), Err(StoreError::Corrupted { .. })));
+}
+
 /// A store as the vpnd of format 3 left it: a disabled user with everything, whose digest was computed there.
 fn of_format_3(path: &Path) {
     let old = Connection::open(path).unwrap();
@@ -612,7 +626,7 @@ fn a_store_of_format_3_goes_on_in_the_newest_with_the_digests_that_it_has() {
     assert_eq!((user.source.as_str(), user.subject.as_str(), user.enabled), (LOCAL, "Ann", false));
     assert_eq!((user.expires_s, user.sponsor, user.note.as_str()), (None, None, ""));
     assert_eq!(user.password, Some(PasswordHash::new("$argon2id$hash".to_owned())));
-    assert_eq!(store.read(format).unwrap(), 5, "so a vpnd of format 3 refuses it");
+    assert_eq!(store.read(format).unwrap(), 6, "so a vpnd of format 3 refuses it");
     drop(store);
     Sqlite::open(&path).expect("and again");
 

@@ -9,7 +9,7 @@ use super::super::{
     CertificateHash, LOCAL, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError,
     TotpSecret, User, UserId,
 };
-use super::{bytes, digest, events};
+use super::{bytes, digest, events, fixed_addresses};
 
 const COLUMNS: &str = "id, name, source, subject, password, enabled, generation, totp_secret, created_s, \
                        expires_s, sponsor, note";
@@ -273,12 +273,14 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<User> {
         expires_s: row.get("expires_s")?,
         sponsor: row.get("sponsor")?,
         note: row.get("note")?,
+        fixed_addresses: Vec::new(),
     })
 }
 
 fn complete(c: &Connection, mut user: User) -> rusqlite::Result<User> {
     digest::verify(c, user.id)?;
     user.groups = groups_of(c, user.id)?;
+    user.fixed_addresses = fixed_addresses::of_user(c, user.id)?;
     let mut hashes = c.prepare_cached("SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256")?;
     user.certificates =
         hashes.query_map([user.id.0], |row| bytes(row, "sha256"))?.collect::<Result<_, _>>()?;

@@ -5,8 +5,8 @@ use vpnd_proto::session::DeviceId;
 
 use super::*;
 use crate::config::Tunnel;
-use crate::store::UserId;
 use crate::store::sqlite::Sqlite;
+use crate::store::{AddressChange, NewUser, PasswordHash, UserChange, UserId};
 
 struct Bench {
     store: Sqlite,
@@ -107,6 +107,56 @@ fn a_returning_device_gets_its_addresses_again() {
         bench.acquire(owner(session, 1), session, 2000).unwrap();
     }
     assert_eq!(bench.acquire(owner(1, 1), 2, 5_000_000).unwrap(), first);
+}
+
+#[test]
+fn a_fixed_address_is_its_users_alone() {
+    let bench = Bench::new("10.86.0.0/29", Some("fd00:1::/64"));
+    let add = |name: &str| {
+        let user = NewUser::new(name, PasswordHash::new("$argon2id$secret-hash".to_owned()));
+        bench.store.add_user(&user, 1).unwrap()
+    };
+    let fix_at = |now_s, name: &str, device: Option<u8>, addresses: &[&str]| {
+        let device = device.map(|device| DeviceId([device; 16]));
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        let change = AddressChange { device, addresses };
+        bench.store.modify_user(name, &UserChange { addresses: Some(change), ..UserChange::default() }, now_s)
+    };
+    let fix = |name: &str, device, addresses: &[&str]| fix_at(1_000, name, device, addresses);
+    let (ann, bob) = (add("ann"), add("bob"));
+    let of = |user, device| LeaseOwner { user, device: DeviceId([device; 16]) };
+    let v4 = |owner, session, now_s| bench.acquire(owner, session, now_s).unwrap().v4.unwrap().octets()[3];
+    fix("ann", None, &["10.86.0.4", "fd00:1::7"]).unwrap();
+    fix("ann", Some(9), &["10.86.0.6"]).unwrap();
+    // The pool has 2 to 6: the others get 2, 3 and 5, and no more.
+    let mut others: Vec<u8> = (1..=3).map(|device| v4(of(bob, device), device, 1_000)).collect();
+    others.sort_unstable();
+    assert_eq!(others, [2, 3, 5]);
+    assert!(bench.acquire(of(bob, 4), 4, 1_000).is_err(), "those of ann are not for him");
+    let first = bench.acquired(of(ann, 1), 11, 1_000).unwrap();
+    assert_eq!(first.addresses.v4, Some([10, 86, 0, 4].into()));
+    assert_eq!(first.addresses.v6, Some("fd00:1::7".parse().unwrap()));
+    assert!(!first.are_own, "nobody knows who had it");
+    assert_eq!(v4(of(ann, 9), 12, 1_000), 6, "that of the device");
+    assert!(bench.acquire(of(ann, 2), 13, 1_000).is_err(), "her other device has none, and the pool is full");
+    assert!(bench.acquired(of(ann, 1), 14, 1_050).unwrap().are_own);
+    // Long after all leases have ended, it is still hers.
+    others = (1..=3).map(|device| v4(of(bob, device), 20 + device, 9_000)).collect();
+    others.sort_unstable();
+    assert_eq!(others, [2, 3, 5]);
+    assert!(bench.acquire(of(bob, 5), 25, 9_000).is_err());
+    assert_eq!(v4(of(ann, 2), 26, 9_000), 4, "another of her devices");
+
+    let refusal = |result: Result<(), StoreError>| result.unwrap_err().to_string();
+    assert!(refusal(fix("bob", None, &["10.86.0.4"])).contains("it is one of 'ann' already"));
+    let held = format!("10.86.0.{}", others[0]);
+    assert!(refusal(fix("ann", Some(3), &[&held])).contains("a session of 'bob' has it"), "{held}");
+    assert_eq!(bench.store.user("ann").unwrap().unwrap().fixed_addresses.len(), 3, "nothing has changed");
+    // A pool that has lost it gives another, and a user who is removed gives it back.
+    let narrow = Bench::new("10.86.0.0/30", None);
+    assert!(narrow.pools.acquire(&bench.store, of(ann, 1), SessionId([30; 16]), 10_000, 10_100).is_ok());
+    bench.store.remove_user("ann", 10_000).unwrap();
+    fix_at(20_000, "bob", None, &["10.86.0.6", "fd00:1::7"]).unwrap();
 }
 
 #[test]
