@@ -126,6 +126,8 @@ pub struct InitArgs {
 
 /// Arguments of `vpnd renew`.
 #[derive(Args, Debug)]
+#[command(override_usage = "vpnd renew [--config FILE] [--ca-key FILE] [--days DAYS] [--new-key]\n       \
+                                vpnd renew --certificate FILE --ca FILE --ca-key FILE [--days DAYS]")]
 pub struct RenewArgs {
     /// The gateway's configuration, which names certificate, key and CA
     #[arg(long, default_value = DEFAULT_CONFIG)]
@@ -268,7 +270,7 @@ pub struct UserAddArgs {
     #[arg(long)]
     pub client_cert: bool,
     /// A group that policy rules may name. May be repeated
-    #[arg(long, value_name = "G")]
+    #[arg(long, value_name = "G", alias = "add-group")]
     pub group: Vec<String>,
     /// The last day on which the user may log in, such as 2027-01-31 (UTC). Sessions end then, too
     #[arg(long, value_name = "DATE")]

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use crate::config::document::{Document, Log as Problems, Problem, Section};
 use crate::config::{ConfigError, DnsName, Invalid, Offload};
-use crate::secret_file::{self, Existing, SECRET_MODE, WriteError};
+use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, WriteError};
 
 /// The format that this program writes and reads.
 pub const FORMAT: u64 = 1;
@@ -120,9 +120,10 @@ impl Profile {
         read(text).map_err(|problems| Invalid::new(file, problems))
     }
 
-    /// Writes the profile to a new file that only its owner can read.
+    /// Writes the profile to a new file; with a client certificate's key it is one that only its owner can read.
     pub fn save(&self, path: &Path) -> Result<(), WriteError> {
-        secret_file::write(path, self.to_toml().as_bytes(), SECRET_MODE, Existing::Refuse)
+        let mode = if self.identity.is_some() { SECRET_MODE } else { PUBLIC_MODE };
+        secret_file::write(path, self.to_toml().as_bytes(), mode, Existing::Refuse)
     }
 
     /// The commented text that [`Profile::parse`] reads back.

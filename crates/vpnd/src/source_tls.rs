@@ -37,5 +37,5 @@ pub(crate) async fn secure(
     tls: Arc<ClientConfig>,
 ) -> io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    TlsConnector::from(tls).connect(name, stream).await
+    TlsConnector::from(tls).connect(name, stream).await.map_err(tls::in_words)
 }

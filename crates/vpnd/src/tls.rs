@@ -4,6 +4,7 @@
 //! exporter. Early data is off at both ends, since it could be replayed. A client resumes for an hour at most before the
 //! gateway has to prove itself again ([`resumption`]).
 
+mod fault;
 mod resumption;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,6 +21,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vpnd_control_channel::tls::{client_builder, finish};
 
+pub(crate) use fault::in_words;
 pub use resumption::Client;
 pub use vpnd_control_channel::tls::{ALPN, device_binding, epoch_secret};
 

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a code is accepted one step early or late, no more. That it is used once is the store's part, by its step.
 
+use qrcode::render::unicode::Dense1x2;
+use qrcode::{EcLevel, QrCode};
 use totp_rs::{Builder, Totp};
 
 use super::password::Password;
@@ -13,9 +15,6 @@ pub const STEP_S: u64 = 30;
 const SKEW: u16 = 1;
 /// Bytes of a secret: as many as the hash has (RFC 4226 section 4).
 const SECRET_BYTES: usize = 20;
-/// Name of the issuer in the authenticator app.
-const ISSUER: &str = "vpnd";
-
 pub fn generate() -> TotpSecret {
     TotpSecret::new(rand::random::<[u8; SECRET_BYTES]>().to_vec())
 }
@@ -23,25 +22,32 @@ pub fn generate() -> TotpSecret {
 /// The step that `code` belongs to, if it is right at `now_s`.
 pub fn matching_step(secret: &TotpSecret, code: &Password, now_s: u64) -> Option<u64> {
     let digits: String = code.expose().chars().filter(|c| !c.is_whitespace()).take(16).collect();
-    totp(secret, "user")?.check(&digits, now_s)
+    totp(secret, "user", None)?.check(&digits, now_s)
 }
 
-/// The `otpauth://` address with the secret, for a user's authenticator app.
-pub fn address(secret: &TotpSecret, user: &str) -> Option<String> {
-    totp(secret, user)?.to_url().ok()
+/// The `otpauth://` address with the secret, for a user's authenticator app, which shows it under the gateway's name.
+pub fn address(secret: &TotpSecret, user: &str, gateway: &str) -> Option<String> {
+    totp(secret, user, Some(gateway))?.to_url().ok()
+}
+
+/// The address as a QR code for a terminal, black on white whatever its colours are.
+pub fn qr_code(address: &str) -> Option<String> {
+    let code = QrCode::with_error_correction_level(address, EcLevel::L).ok()?;
+    let image = code.render::<Dense1x2>().build();
+    Some(image.lines().map(|line| format!("\x1b[30;107m{line}\x1b[0m\n")).collect())
 }
 
 /// `None` if the secret is shorter than the RFC allows, which only a damaged store has.
-fn totp(secret: &TotpSecret, user: &str) -> Option<Totp> {
+fn totp(secret: &TotpSecret, user: &str, gateway: Option<&str>) -> Option<Totp> {
     let secret = totp_rs::Secret::new(secret.expose().into());
     let builder = Builder::new().with_secret(secret).with_skew(SKEW).with_step_duration(STEP_S);
-    builder.with_account_name(user).with_issuer(Some(ISSUER)).build().ok()
+    builder.with_account_name(user).with_issuer(gateway).build().ok()
 }
 
 /// The code at `now_s`.
 #[cfg(test)]
 pub(super) fn code_at(secret: &TotpSecret, now_s: u64) -> String {
-    totp(secret, "user").unwrap().generate(now_s).to_string()
+    totp(secret, "user", None).unwrap().generate(now_s).to_string()
 }
 
 #[cfg(test)]
@@ -79,8 +85,13 @@ mod tests {
 
     #[test]
     fn an_address_is_for_authenticator_apps() {
-        let address = address(&generate(), "ann").unwrap();
-        assert!(address.starts_with("otpauth://totp/vpnd:ann?secret="), "{address}");
-        assert!(address.contains("issuer=vpnd"), "{address}");
+        let address = address(&generate(), "ann", "vpn.example.org").unwrap();
+        assert!(address.starts_with("otpauth://totp/vpn.example.org:ann?secret="), "{address}");
+        assert!(address.contains("issuer=vpn.example.org"), "{address}");
+        let code = qr_code(&address).unwrap();
+        let widths: Vec<usize> = code.lines().map(|line| line.chars().count()).collect();
+        assert!((20..40).contains(&widths.len()) && widths.iter().all(|width| *width == widths[0]), "{code}");
+        // A quiet zone of four modules is around it.
+        assert!(code.lines().all(|line| line.starts_with("\x1b[30;107m    ")), "{code}");
     }
 }

@@ -136,6 +136,9 @@ pub struct Source {
     pub up: Option<bool>,
     /// Seconds since the last answer.
     pub last_answer_s: Option<u64>,
+    /// Seconds since the first login after that got no answer; `None` while it answers.
+    #[serde(default)]
+    pub silent_s: Option<u64>,
     /// Present if its sessions are accounted for.
     #[serde(default)]
     pub accounting: Option<Accounting>,

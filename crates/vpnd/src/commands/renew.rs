@@ -8,6 +8,7 @@ use crate::authority::{SERVER_DAYS, new_key};
 use crate::certificate::{Files, Leaf, RenewalError, chain};
 use crate::cli::RenewArgs;
 use crate::config::{ConfigError, ServerConfig};
+use crate::date::rfc3339;
 use crate::secret_file::{Existing, PUBLIC_MODE, SECRET_MODE, Staged};
 
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +63,5 @@ fn publish(path: &Path, certificate: &str, key: Option<(&Path, &str)>) -> Result
 
 fn describe(pem: &str) -> String {
     let leaf = chain(pem.as_bytes()).first().and_then(|leaf| Leaf::parse(leaf));
-    let expires_s = leaf.map_or(0, |leaf| i64::try_from(leaf.not_after_s).unwrap_or(i64::MAX));
-    x509_parser::time::ASN1Time::from_timestamp(expires_s)
-        .map_or_else(|_| "?".to_owned(), |time| time.to_string())
+    leaf.map_or_else(|| "?".to_owned(), |leaf| rfc3339(leaf.not_after_s))
 }

@@ -11,7 +11,7 @@ pub mod revoke;
 pub(super) mod secret_input;
 mod table;
 
-use std::io::Write;
+use std::io::{IsTerminal as _, Write};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -29,7 +29,7 @@ use crate::date::Expiry;
 use crate::password::{Hasher, NoMemory};
 use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
 use crate::secret_file::WriteError;
-use crate::store::{NewUser, StoreError};
+use crate::store::{NewUser, StoreError, TotpSecret};
 use crate::totp;
 use secret_input::{InputError, Source};
 
@@ -167,9 +167,7 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     if secret.is_generated {
         writeln!(out, "password, shown only now: {}", secret.password.expose())?;
     }
-    if let Some(address) = prepared.user.totp.as_ref().and_then(|secret| totp::address(secret, &args.name)) {
-        writeln!(out, "for an authenticator app, shown only now: {address}")?;
-    }
+    write_secret(out, &config, prepared.user.totp.as_ref(), &args.name)?;
     match &args.profile_out {
         Some(path) => writeln!(out, "profile: {0}\nconnect with: vpnd connect {0}", path.display())?,
         None if prepared.identity.is_some() => write_identity(out, prepared.identity.as_ref())?,
@@ -361,6 +359,29 @@ fn entry(event: &str, user: &str, now_s: u64) -> AuditEntry {
     }
 }
 
+/// Prints what an authenticator app needs, if there is a secret.
+fn write_secret(
+    out: &mut dyn Write,
+    config: &ServerConfig,
+    secret: Option<&TotpSecret>,
+    user: &str,
+) -> Result<(), UserError> {
+    // An issuer has no colon: it ends there.
+    let names = gateway_names(config).map(|(names, _)| names).unwrap_or_default();
+    let gateway = names.into_iter().find(|name| !name.contains(':')).unwrap_or_else(|| "vpnd".to_owned());
+    match secret.and_then(|secret| totp::address(secret, user, &gateway)) {
+        Some(address) => {
+            writeln!(out, "for an authenticator app, shown only now: {address}")?;
+            // A file or pipe has no use for it.
+            if let Some(code) = totp::qr_code(&address).filter(|_| std::io::stdout().is_terminal()) {
+                write!(out, "{code}")?;
+            }
+            Ok(())
+        }
+        None => Ok(()),
+    }
+}
+
 fn write_identity(out: &mut dyn Write, identity: Option<&IssuedCertificate>) -> std::io::Result<()> {
     let Some(identity) = identity else { return Ok(()) };
     writeln!(out, "client certificate and key, shown only now:")?;
@@ -388,14 +409,11 @@ fn profile(
     config: &ServerConfig,
     identity: Option<&IssuedCertificate>,
 ) -> Result<Profile, UserError> {
-    let path = &config.tls.certificate;
-    let chain = certificate::chain(read(path)?.as_bytes());
+    let (names, chain) = gateway_names(config)?;
     let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
-    // A client needs a name that it can look up.
-    let names = leaf.iter().flat_map(|leaf| &leaf.names).filter(|name| !name.contains('*')).cloned();
-    let names: Vec<String> = names.collect();
     let Some(first) = names.first() else {
-        return Err(UserError::NoServerName { path: path.display().to_string() });
+        let path = config.tls.certificate.display().to_string();
+        return Err(UserError::NoServerName { path });
     };
     let port = config.server.listen.port();
     Ok(Profile {
@@ -417,6 +435,14 @@ fn profile(
         busy_poll: Duration::ZERO,
         offload: crate::config::Offload::default(),
     })
+}
+
+/// The names of the gateway that clients can look up, and its certificate with those of its authorities.
+fn gateway_names(config: &ServerConfig) -> Result<(Vec<String>, Vec<CertificateDer<'static>>), UserError> {
+    let chain = certificate::chain(read(&config.tls.certificate)?.as_bytes());
+    let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
+    let names = leaf.iter().flat_map(|leaf| &leaf.names).filter(|name| !name.contains('*')).cloned();
+    Ok((names.collect(), chain))
 }
 
 /// Pins the gateway's own authority if it vouches for the certificate; else the certificate is of a public one.

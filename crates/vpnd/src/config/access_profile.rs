@@ -162,15 +162,6 @@ impl AccessProfiles {
         servers
     }
 
-    /// Name servers to which no route leads that the same clients are given, each once.
-    #[must_use]
-    pub fn name_servers_outside(&self) -> Vec<std::net::IpAddr> {
-        let mut servers: Vec<_> = self.list.iter().flat_map(|profile| profile.push.dns_outside()).collect();
-        servers.sort_unstable();
-        servers.dedup();
-        servers
-    }
-
     pub(super) fn without_ipv6(mut self) -> Self {
         for profile in &mut self.list {
             profile.push.dns.retain(std::net::IpAddr::is_ipv4);

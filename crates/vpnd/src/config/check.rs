@@ -149,12 +149,12 @@ impl Check<'_> {
             Ok((_, parsed)) => {
                 let (validity, now) = (parsed.validity(), now_s as i64);
                 if validity.not_after.timestamp() < now {
-                    self.expired(place, path, &validity.not_after.to_string(), now_s);
+                    self.expired(place, path, &iso(validity.not_after), now_s);
                 } else if validity.not_before.timestamp() > now {
                     let message = format!(
                         "{} is valid from {} on; is this machine's clock right?",
                         path.display(),
-                        validity.not_before
+                        iso(validity.not_before)
                     );
                     self.problem(place, message);
                 }
@@ -173,7 +173,7 @@ impl Check<'_> {
         } else {
             "renew it".to_owned()
         };
-        self.problem(place, format!("{} expired on {when}; {advice}", path.display()));
+        self.problem(place, format!("{} expired at {when}; {advice}", path.display()));
     }
 
     fn key(&mut self, place: &str, path: &Path) -> Option<PrivateKeyDer<'static>> {
@@ -319,6 +319,10 @@ fn parse_route_v6(line: &str) -> Option<LocalNetwork> {
     let interface = *fields.last()?;
     let is_real = interface != "lo" && !network.addr().is_multicast();
     is_real.then(|| LocalNetwork { network: IpNet::V6(network), interface: interface.to_owned() })
+}
+
+fn iso(time: x509_parser::time::ASN1Time) -> String {
+    crate::date::rfc3339(u64::try_from(time.timestamp()).unwrap_or(0))
 }
 
 #[cfg(test)]

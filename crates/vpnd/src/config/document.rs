@@ -372,6 +372,12 @@ impl<'i> Section<'i> {
         log.push(Some(line), message);
     }
 
+    /// Leaves the section as it is and reports no unknown keys: which ones there are depends on one that is wrong.
+    pub fn leave<T>(&mut self) -> Option<T> {
+        self.entries.clear();
+        None
+    }
+
     fn finish(&mut self, log: &mut Log) {
         for (key, entry) in std::mem::take(&mut self.entries) {
             let hint = match nearest(&key, &self.asked) {

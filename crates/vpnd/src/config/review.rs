@@ -20,6 +20,7 @@ use super::{AccessProfile, ConfigError, Invalid, NatMode, Problem, Selector, Ser
 use crate::admin_store::{Opening, Stores, UserSummary};
 use crate::certificate;
 use crate::clock::wall_s;
+use crate::date::rfc3339;
 use crate::revocation_list::RevocationList;
 use crate::store::StoreError;
 use crate::sys::account::UnixUser;
@@ -286,12 +287,18 @@ impl Findings<'_> {
                 self.warning("push.dns", message);
             }
         }
-        for server in config.profiles.name_servers_outside() {
-            let message = format!(
-                "no pushed route leads to the name server {server}: clients ask it through the tunnel all the same, if this \
-                 gateway reaches it; push its network, too, or name a server of the campus"
-            );
-            self.warning("push.dns", message);
+        for profile in config.profiles.iter() {
+            for server in profile.push.dns_outside() {
+                let (place, which) = match &profile.name {
+                    Some(name) => ("profile", format!("of the profile '{name}' ")),
+                    None => ("push.dns", String::new()),
+                };
+                let message = format!(
+                    "no route {which}leads to the name server {server}: clients ask it through the tunnel all the same, if this \
+                     gateway reaches it; push its network, too, or name a server of the campus"
+                );
+                self.warning(place, message);
+            }
         }
     }
 
@@ -304,7 +311,8 @@ impl Findings<'_> {
         let life_s = ends.timestamp().saturating_sub(begins.timestamp());
         if (0..(life_s / LAST_PART).min(SOON_S).max(ALWAYS_S.min(life_s / 2))).contains(&left_s) {
             let left = TimeLeft(left_s);
-            self.warning(place, format!("{} expires in {left}, on {ends}; renew it", path.display()));
+            let ends = rfc3339(u64::try_from(ends.timestamp()).unwrap_or(0));
+            self.warning(place, format!("{} expires in {left}, at {ends}; renew it", path.display()));
         }
     }
 
@@ -401,7 +409,8 @@ impl Findings<'_> {
     }
 
     fn names(&mut self, users: &[UserSummary]) {
-        if users.is_empty() {
+        // Users of a source need no record before their first login.
+        if users.is_empty() && self.config.sources.is_empty() {
             self.warning("server.state_dir", "there is no user yet: 'vpnd user add' makes one".to_owned());
         }
         for group in &self.config.limits.rates.groups {

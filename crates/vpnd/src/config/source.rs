@@ -356,7 +356,7 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
     if !s.has("kind") {
         s.missing(p, "kind", "write kind = \"ldap\" or kind = \"radius\"");
     }
-    let is_ldap = s.choice(p, "kind", &[("ldap", true), ("radius", false)])?;
+    let is_ldap = s.choice(p, "kind", &[("ldap", true), ("radius", false)]).or_else(|| s.leave())?;
     let rule = rule(s, p);
     let keep_realm = s.flag(p, "keep_realm", false);
     let servers = servers(s, p, is_ldap);
@@ -563,6 +563,10 @@ mod tests {
             let error = read(&text).expect_err(&text);
             assert!(error.contains(problem), "{text}\n{error}");
         }
+        // Which keys there are depends on the kind.
+        let error = read(&start(ldap).replace("\"ldap\"", "\"ad\"")).unwrap_err();
+        let kinds = "'kind' in [source] must be one of 'ldap', 'radius', not \"ad\"";
+        assert!(error.contains(kinds) && !error.contains("unknown key"), "{error}");
         // What one source has another does not have by that.
         let second = format!(
             "{}[[source]]\nname = \"b\"\nkind = \"ldap\"\nrealm = \"b.example\"\n{ldap}",

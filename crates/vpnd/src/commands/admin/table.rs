@@ -159,11 +159,11 @@ fn pool(pool: &Pool) -> String {
 /// A source of identities, and how it has answered.
 fn source(source: &Source, counters: &Counters) -> String {
     let failures = Counters::of(&counters.source_failures, &source.name);
-    let state = match (source.up, source.last_answer_s) {
+    let state = match (source.up, source.silent_s) {
         (None, _) => "not asked yet".to_owned(),
         (Some(true), _) => "up".to_owned(),
         (Some(false), Some(ago_s)) => format!("NO ANSWER for {}", age(ago_s)),
-        (Some(false), None) => "NO ANSWER yet".to_owned(),
+        (Some(false), None) => "NO ANSWER".to_owned(),
     };
     let answers = Counters::of(&counters.source_answers, &source.name);
     let accounting = source.accounting.map_or_else(String::new, |Accounting { sent, lost, waiting }| {
@@ -438,7 +438,7 @@ process worker: user 990, no capabilities, no new privileges, seccomp, landlock 
 firewall inet vpnd_vpnd0: put back 2 times after another program had removed or changed it; 30 packets over max_connections_per_address dropped
 pool 10.86.0.0/16: 2 of 65533 addresses taken
 pool fd00::/64: 1 of 1048576 addresses taken
-source campus: NO ANSWER for 1m 15s, answered 12, failed 3; NO LONGER SHOWS 12 USERS with sessions, which go on: see 'vpnd doctor'
+source campus: NO ANSWER for 10s, answered 12, failed 3; NO LONGER SHOWS 12 USERS with sessions, which go on: see 'vpnd doctor'
 source guests: not asked yet, answered 0, failed 0; accounting: sent 41, waiting 1, lost 2
 logins: accepted 2, wrong_password 1
 handshakes: accepted 4, retried 8

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use vpnd_proto::session::DeviceId;
 
-use super::{UserError, entry, open};
+use super::{UserError, entry, open, write_secret};
 use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary};
 use crate::cli::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
 use crate::config::ServerConfig;
@@ -42,10 +42,7 @@ pub(super) fn modify(
         writeln!(out, "sessions keep the addresses that they have; 'vpnd kick {}' ends them", args.name)?;
     }
     let secret = change.totp.flatten();
-    if let Some(address) = secret.and_then(|secret| totp::address(&secret, &args.name)) {
-        writeln!(out, "for an authenticator app, shown only now: {address}")?;
-    }
-    Ok(())
+    write_secret(out, &config, secret.as_ref(), &args.name)
 }
 
 pub(super) fn existing(store: &mut AdminStore, name: &str) -> Result<UserSummary, UserError> {

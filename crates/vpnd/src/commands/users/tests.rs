@@ -71,7 +71,7 @@ fn a_user_with_everything_gets_a_profile_that_works() {
     let bench = Bench::new();
     let line = "add ann --password-file @password --totp --client-cert --group staff --profile-out @ann.toml";
     let out = bench.user(line).unwrap();
-    assert!(out.contains("otpauth://totp/vpnd:ann?") && out.contains("vpnd connect"), "{out}");
+    assert!(out.contains("otpauth://totp/vpn.example.org:ann?") && out.contains("vpnd connect"), "{out}");
     assert!(!out.contains("correct horse"), "a given password is not repeated");
     let user = bench.store().user("ann").unwrap().unwrap();
     assert_eq!(
@@ -151,6 +151,11 @@ fn an_authority_that_does_not_vouch_is_not_pinned() {
     assert_eq!((zoe.user.as_deref(), zoe.totp), (Some("zoe@uni.example"), true));
     bench.user("profile --profile-out @all.toml").unwrap();
     assert_eq!(Profile::load(&bench.path("all.toml")).unwrap().user, None);
+    assert_eq!(
+        fs::metadata(bench.path("all.toml")).unwrap().permissions().mode() & 0o777,
+        0o644,
+        "no secret"
+    );
     let again = bench.user("profile --profile-out @all.toml").unwrap_err().to_string();
     assert!(again.contains("exists already"), "{again}");
     assert_eq!(Profile::load(&bench.path("ann.toml")).unwrap().trust, Trust::System);
@@ -314,7 +319,7 @@ fn a_user_is_modified_in_what_is_named_and_nothing_else() {
     bench.user("modify ann --group only").unwrap();
     assert_eq!(ann().groups, ["only"]);
     let out = bench.user("modify ann --totp").unwrap();
-    assert!(out.contains("otpauth://totp/vpnd:ann?") && ann().totp.is_some(), "{out}");
+    assert!(out.contains("otpauth://totp/vpn.example.org:ann?") && ann().totp.is_some(), "{out}");
     bench.user("modify ann --no-totp --expires 2027-01-31").unwrap();
     assert_eq!((ann().totp, ann().expires_s), (None, Some(1_801_440_000)));
     bench.user("modify ann --sponsor bob").unwrap();

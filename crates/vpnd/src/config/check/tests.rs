@@ -215,7 +215,7 @@ fn a_certificate_has_its_time() {
     assert_eq!(bench.check("", &[], wall_s() + 31 * 86_400), "", "the gateway renews it when it begins");
     fs::remove_file(bench.path("ca-key.pem")).unwrap();
     let later = bench.check("", &[], wall_s() + 31 * 86_400);
-    assert!(later.contains("server.pem expired on") && later.contains("run: vpnd renew"), "{later}");
+    assert!(later.contains("server.pem expired at") && later.contains("run: vpnd renew"), "{later}");
     let earlier = bench.check("", &[], wall_s() - 86_400);
     assert!(earlier.contains("is this machine's clock right?"), "{earlier}");
 }

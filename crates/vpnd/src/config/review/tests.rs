@@ -192,6 +192,10 @@ fn the_names_in_rules_are_held_against_the_store() {
     let bob = review("user:bob");
     assert!(bob.len() == 1 && bob[0].message.contains("no user 'bob'"), "{bob:?}");
     assert_eq!(bench.config(ROUTES).review_users(Ok(&[])).warnings.len(), 1, "nobody can log in");
+    let source = "[[source]]\nname = 'a'\nkind = 'ldap'\nrealm = 'a.example'\nservers = 'ldaps://a'\nbase = 'b'\n\
+                  user_dn = 'uid={user}'\n";
+    let with_source = bench.config(&format!("{ROUTES}{source}")).review_users(Ok(&[]));
+    assert!(with_source.warnings.is_empty(), "users of a directory need no record: {with_source:?}");
 }
 
 #[test]
@@ -236,6 +240,11 @@ fn name_servers_that_clients_reach_in_a_way_that_few_mean() {
     assert!(warnings("'10.20.0.53'").is_empty());
     let outside = warnings("'10.20.0.53', '9.9.9.9'");
     assert!(matches!(&outside[..], [one] if one.contains("9.9.9.9")), "{outside:?}");
+    let students = warnings("'10.20.0.53']\n[[profile]]\nname = 'students'\nroutes = ['10.30.0.0/16'");
+    assert!(
+        matches!(&students[..], [one] if one.contains("no route of the profile 'students' leads to the name server 10.20.0.53")),
+        "{students:?}"
+    );
 
     let v4_only = BASE.replace("pool_v6 = 'fd00:1::/64'\n", "");
     let text = format!("{v4_only}[push]\nroutes = ['10.20.0.0/16', 'fd20::/64']\ndns = ['fd20::53']\n");

@@ -79,7 +79,8 @@ impl Https {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let tcp = self.connect(&host).await?;
         let name = ServerName::try_from(host).map_err(|_| elsewhere())?;
-        let stream = self.tls.connect(name, tcp).await.map_err(HttpError::Tls)?;
+        let stream =
+            self.tls.connect(name, tcp).await.map_err(|error| HttpError::Tls(crate::tls::in_words(error)))?;
         let (mut sender, connection) =
             http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
         // It ends with the sender, and its error is the response's.

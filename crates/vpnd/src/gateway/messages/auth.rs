@@ -339,6 +339,16 @@ pub(crate) struct PoolUsage {
     pub(crate) total: u64,
 }
 
+impl AuthReply {
+    /// Reason of a failure, for the log of whoever has asked for something else.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Failed(reason) => reason.to_string(),
+            other => format!("the auth process has answered something else: {other:?}"),
+        }
+    }
+}
+
 /// How a source of identities answers.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct SourceHealth {
@@ -350,6 +360,9 @@ pub(crate) struct SourceHealth {
     /// Seconds since the last answer.
     #[n(2)]
     pub(crate) last_answer_s: Option<u64>,
+    /// Seconds since the first request after that got none.
+    #[n(7)]
+    pub(crate) silent_s: Option<u64>,
     #[n(3)]
     pub(crate) answers: u64,
     #[n(4)]

@@ -31,7 +31,10 @@ pub(super) fn report_traffic(
             let sessions = match reply {
                 AuthReply::TrafficWanted(sessions) => sessions,
                 other => {
-                    tracing::error!(answer = ?other, "traffic is not accounted for: the answer makes no sense");
+                    tracing::error!(
+                        why = other.reason(),
+                        "traffic is not accounted for: the answer makes no sense"
+                    );
                     Vec::new()
                 }
             };

@@ -144,7 +144,10 @@ async fn handle<H: Handler>(handler: &H, request: Request, timeouts: Timeouts) -
             Request::Status => handler.status().await.map(|status| Response::Status(Box::new(status))),
             Request::Kick { target } => {
                 let ended = handler.kick(target.clone()).await;
-                info!(?target, ?ended, "an administrator ends sessions");
+                match &ended {
+                    Ok(sessions) => info!(?target, sessions, "an administrator ends sessions"),
+                    Err(why) => info!(?target, why, "an administrator would end sessions"),
+                }
                 ended.map(Response::Ended)
             }
             Request::Reload => handler.reload().await.map(Response::Reloaded),

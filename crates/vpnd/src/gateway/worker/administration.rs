@@ -138,7 +138,7 @@ impl Administration {
         match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::Status)).await {
             Ok(Ok(AuthReply::Status(status))) => status,
             Ok(Ok(other)) => {
-                tracing::error!(answer = ?other, "the use of pools is not known");
+                tracing::error!(why = other.reason(), "the use of pools is not known");
                 AuthStatus::default()
             }
             // It is busy or gone, which the worker notices by itself.
@@ -165,6 +165,7 @@ impl From<SourceHealth> for Source {
             name: health.name.to_string(),
             up: health.up,
             last_answer_s: health.last_answer_s,
+            silent_s: health.silent_s,
             accounting: health.accounting.map(|AccountingHealth { sent, lost, waiting }| Accounting {
                 sent,
                 lost,

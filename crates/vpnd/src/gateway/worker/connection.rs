@@ -304,7 +304,7 @@ impl ControlServer {
                 return Err(Failure::Refused(Code::NoProfile));
             }
             other => {
-                tracing::error!(answer = ?other, "a login could not be completed");
+                tracing::error!(why = other.reason(), "a login could not be completed");
                 let outer = connection.remote_address();
                 self.login_log.refused(outer, &login.user, None, device, Code::Internal.name());
                 (Code::Internal, None)

@@ -435,7 +435,8 @@ impl Registry {
                     failed.extend(some.into_iter().map(|session| SessionId(session.into())));
                 }
                 other => {
-                    tracing::error!(answer = ?other, "sessions can't be stored");
+                    let why = other.map_or_else(|gone| gone.to_string(), |reply| reply.reason());
+                    tracing::error!(why, "sessions can't be stored");
                     failed.extend(part.iter().filter_map(Write::session));
                 }
             }

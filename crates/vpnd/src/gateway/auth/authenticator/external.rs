@@ -61,6 +61,8 @@ pub(super) struct ExternalSource {
 struct Health {
     up: Option<bool>,
     last_answer: Option<Time>,
+    /// When the first request after that got no answer.
+    silent_since: Option<Time>,
     answers: u64,
     failures: u64,
 }
@@ -70,8 +72,10 @@ impl Health {
         self.up = Some(answered);
         if answered {
             self.last_answer = Some(now);
+            self.silent_since = None;
             self.answers += 1;
         } else {
+            self.silent_since.get_or_insert(now);
             self.failures += 1;
         }
     }
@@ -100,6 +104,7 @@ impl ExternalSource {
             name: SourceName::cut(&self.source.name),
             up: health.up,
             last_answer_s: health.last_answer.map(|at| now.since(at).as_secs()),
+            silent_s: health.silent_since.map(|at| now.since(at).as_secs()),
             answers: health.answers,
             failures: health.failures,
             accounting: accounting.health(&self.source.name),

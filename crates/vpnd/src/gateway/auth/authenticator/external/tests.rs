@@ -393,9 +393,10 @@ async fn how_a_source_answers_is_counted() {
     assert_eq!((state(&staff()), staff().last_answer_s), ((None, 0, 0), None));
     bench.log_in("down@uni.example", "x").await;
     assert_eq!((state(&staff()), staff().last_answer_s), ((Some(false), 0, 1), None));
+    assert!(staff().silent_s.is_some());
     bench.log_in("ann@uni.example", "x").await;
     assert_eq!(state(&staff()), (Some(true), 1, 1));
-    assert!(staff().last_answer_s.is_some());
+    assert!(staff().last_answer_s.is_some() && staff().silent_s.is_none());
     bench.log_in("down@uni.example", "x").await;
     // A refusal is an answer: the source works.
     bench.log_in("bob@uni.example", "x").await;
