@@ -6,6 +6,7 @@
 mod audit;
 mod backup;
 mod drain;
+mod migrate;
 mod policy;
 mod source;
 mod user;
@@ -26,6 +27,7 @@ use crate::sys::sandbox::SandboxMode;
 pub use audit::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 pub use backup::{BackupArgs, RestoreArgs};
 pub use drain::DrainArgs;
+pub use migrate::{MigrateCommand, MigrateOpenvpnArgs};
 pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use source::{SourceCommand, SourceConfirmArgs, SourceTestArgs};
 pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
@@ -69,6 +71,9 @@ pub enum Command {
     /// Look after the directories and RADIUS servers that know users
     #[command(subcommand)]
     Source(SourceCommand),
+    /// Turn the configuration of another VPN into one of vpnd
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
     /// Ask who had an address, and export what the gateway has recorded. Each question is recorded, too
     #[command(subcommand)]
     Audit(AuditCommand),

@@ -5,6 +5,7 @@ pub mod audit;
 pub mod backup;
 pub mod doctor;
 pub mod init;
+pub mod migrate;
 pub mod policy;
 pub mod renew;
 pub mod users;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin_store::Confined;
-use vpnd::cli::{Cli, Command, PolicyCommand, SourceCommand};
+use vpnd::cli::{Cli, Command, MigrateCommand, PolicyCommand, SourceCommand};
 use vpnd::client::parent as client;
 use vpnd::clock::wall_s;
 use vpnd::commands::admin::{self, CommandError};
@@ -16,7 +16,7 @@ use vpnd::commands::init::{self, InitError};
 use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
-use vpnd::commands::{audit, backup, doctor};
+use vpnd::commands::{audit, backup, doctor, migrate};
 use vpnd::config::{ConfigError, review};
 use vpnd::gateway::parent as gateway;
 
@@ -86,6 +86,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(u8::from(!is_good)));
         }
         Command::Source(SourceCommand::Confirm(args)) => admin::confirm_absences(&args, &Confined)?,
+        Command::Migrate(MigrateCommand::Openvpn(args)) => migrate::openvpn(&args, &mut std::io::stdout())?,
         Command::Audit(command) => {
             let answered = audit::run(&command, &Confined, wall_s(), &mut std::io::stdout())?;
             return Ok(ExitCode::from(u8::from(!answered)));

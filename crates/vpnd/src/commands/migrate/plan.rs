@@ -1,0 +1,352 @@
+//! What the directives of an OpenVPN server become: keys of server.toml, addresses of users, and notes about the rest.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use toml::{Table, Value};
+
+use super::openvpn::{self, Directive};
+use crate::config::{MAX_MTU, MIN_MTU, is_interface_name};
+use crate::profile::is_login_name;
+
+/// Directives without a counterpart, and what there is instead.
+const OTHERWISE: [(&str, &str); 22] = [
+    (
+        "auth-user-pass-verify",
+        "no scripts: 'vpnd user import', or a [[source]] of kind \"ldap\" or \"radius\"",
+    ),
+    ("plugin", "no plugins: 'vpnd user import', or a [[source]] of kind \"ldap\" or \"radius\""),
+    ("verify-client-cert", "[tls] require_client_certificate; passwords are asked for in any case"),
+    ("client-cert-not-required", "passwords are always asked for"),
+    ("username-as-common-name", "the name is always that of the login"),
+    (
+        "ca",
+        "'vpnd init' makes an authority for the gateway; for client certificates of this one: [tls] client_ca",
+    ),
+    (
+        "cert",
+        "'vpnd init' makes one; one of your own needs serverAuth and the gateway's name: [tls] certificate",
+    ),
+    ("key", "'vpnd init' makes one: [tls] key"),
+    ("pkcs12", "[tls] certificate and key take PEM"),
+    ("crl-verify", "[tls] client_crl, with client_ca"),
+    ("client-connect", "no scripts: the log has a line for each session that begins (docs/OPERATIONS.md)"),
+    ("client-disconnect", "no scripts: the log has a line for each session that ends (docs/OPERATIONS.md)"),
+    ("learn-address", "no scripts: 'vpnd audit whois' says who had an address"),
+    ("up", "no scripts"),
+    ("down", "no scripts"),
+    ("tls-verify", "no scripts"),
+    ("iroute", "a client is a host, no router for a network"),
+    ("iroute-ipv6", "a client is a host, no router for a network"),
+    ("port-share", "vpnd has its UDP port for itself, and no TCP"),
+    ("management", "'vpnd status', 'vpnd kick', [admin] metrics"),
+    ("status", "'vpnd status'"),
+    ("route", "the gateway makes no routes of its own besides those of the pools"),
+];
+
+/// Directives that need no counterpart: vpnd does it always, or has nothing that it could be about.
+const UNNEEDED: [&str; 62] = [
+    "allow-compression",
+    "auth",
+    "auth-gen-token",
+    "auth-nocache",
+    "bcast-buffers",
+    "cd",
+    "chroot",
+    "cipher",
+    "client-config-dir",
+    "comp-lzo",
+    "comp-noadapt",
+    "compress",
+    "daemon",
+    "data-ciphers",
+    "data-ciphers-fallback",
+    "dh",
+    "dev-type",
+    "duplicate-cn",
+    "ecdh-curve",
+    "explicit-exit-notify",
+    "fast-io",
+    "float",
+    "fragment",
+    "group",
+    "hash-size",
+    "ifconfig-pool-persist",
+    "key-direction",
+    "log",
+    "log-append",
+    "mlock",
+    "mode",
+    "mssfix",
+    "mtu-disc",
+    "multihome",
+    "mute",
+    "mute-replay-warnings",
+    "ncp-ciphers",
+    "nice",
+    "opt-verify",
+    "passtos",
+    "persist-key",
+    "persist-tun",
+    "ping-timer-rem",
+    "push-peer-info",
+    "rcvbuf",
+    "remote-cert-tls",
+    "reneg-bytes",
+    "replay-window",
+    "script-security",
+    "sndbuf",
+    "syslog",
+    "tls-auth",
+    "tls-cipher",
+    "tls-ciphersuites",
+    "tls-crypt",
+    "tls-crypt-v2",
+    "tls-groups",
+    "tls-server",
+    "tls-timeout",
+    "tls-version-min",
+    "topology",
+    "verb",
+];
+
+/// As above, of those that some files have besides.
+const UNNEEDED_TOO: [&str; 9] = [
+    "txqueuelen",
+    "user",
+    "writepid",
+    "ccd-exclusive",
+    "connect-freq",
+    "max-routes-per-client",
+    "stale-routes-check",
+    "tcp-queue-limit",
+    "tran-window",
+];
+
+/// A configuration in the making.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    address: Option<IpAddr>,
+    port: Option<u16>,
+    config: Table,
+    routes: Vec<IpNet>,
+    dns: Vec<IpAddr>,
+    search: Vec<String>,
+    shares_names: bool,
+    /// What has no counterpart.
+    pub(super) notes: Vec<String>,
+    /// Addresses that users have for good.
+    pub(super) users: Vec<(String, IpAddr)>,
+}
+
+impl Plan {
+    pub(super) fn take(&mut self, directive: &Directive) {
+        if let Err(why) = self.translate(directive) {
+            let Directive { line, words } = directive;
+            self.notes.push(format!("line {line}: {}: {why}", words.join(" ")));
+        }
+    }
+
+    /// The directives of a user's file.
+    pub(super) fn take_user(&mut self, user: &str, directives: &[Directive]) {
+        for directive in directives {
+            let result = match (user, directive.name()) {
+                ("DEFAULT", _) => {
+                    Err("it is for all without a file: [push], or a [[profile]] for everybody".to_owned())
+                }
+                (_, "ifconfig-push" | "ifconfig-ipv6-push") if !is_login_name(user) => {
+                    Err("that can't be a user's name here".to_owned())
+                }
+                (_, "ifconfig-push" | "ifconfig-ipv6-push") => address(directive).map(|address| {
+                    self.users.push((user.to_owned(), address));
+                }),
+                (_, "disable") => Err(format!("vpnd user disable {user}")),
+                (_, "push" | "push-remove" | "push-reset") => {
+                    Err(format!("a [[profile]] with users = [\"{user}\"] and its own routes, dns and search"))
+                }
+                (_, name) => Err(otherwise(name).to_owned()),
+            };
+            if let Err(why) = result {
+                let Directive { line, words } = directive;
+                self.notes.push(format!("{user}, line {line}: {}: {why}", words.join(" ")));
+            }
+        }
+    }
+
+    fn translate(&mut self, directive: &Directive) -> Result<(), String> {
+        let argument = |at| directive.argument(at).ok_or_else(|| "it lacks an argument".to_owned());
+        match directive.name() {
+            "port" | "lport" => {
+                self.port = Some(argument(0)?.parse().map_err(|_| "that is no port".to_owned())?)
+            }
+            "local" => self.address = Some(parsed(argument(0)?)?),
+            "proto" if argument(0)?.starts_with("udp") => {}
+            "proto" => return Err("UDP only: where UDP is blocked, vpnd does not connect".to_owned()),
+            "dev" if argument(0)?.starts_with("tap") => {
+                return Err("Ethernet is not carried: clients get routes in place of the bridge".to_owned());
+            }
+            "dev" => {
+                let name = argument(0)?;
+                if name != "tun" && is_interface_name(name) {
+                    self.set("tunnel", "name", name.into());
+                }
+            }
+            "server" => {
+                let net = net_v4(argument(0)?, argument(1)?)?;
+                self.set("tunnel", "pool_v4", net.to_string().into());
+            }
+            "server-ipv6" => {
+                let net: Ipv6Net = parsed(argument(0)?)?;
+                self.set("tunnel", "pool_v6", net.trunc().to_string().into());
+            }
+            "push" => return self.pushed(&openvpn::words(argument(0)?)),
+            "client-to-client" => self.set("policy", "client_to_client", true.into()),
+            "duplicate-cn" => self.shares_names = true,
+            "max-clients" => self.limited("limits", "max_sessions", number(argument(0)?)?, 1, 1_000_000),
+            "keepalive" => {
+                let (ping, restart) = (number(argument(0)?)?.clamp(1, 3_600), number(argument(1)?)?);
+                self.set("timeouts", "keepalive_s", ping.into());
+                self.limited("timeouts", "dead_peer_timeout_s", restart.max(2 * ping), 5, 86_400);
+            }
+            "reneg-sec" => {
+                let seconds = number(argument(0)?)?;
+                if (1..120).contains(&seconds) {
+                    self.set("timeouts", "rekey_after_s", seconds.into());
+                }
+            }
+            "inactive" => self.limited("timeouts", "idle_timeout_s", number(argument(0)?)?, 0, 31_536_000),
+            "tun-mtu" => {
+                let mtu = number(argument(0)?)?;
+                // 1500 is what a file has that means nothing by it, and more than fits.
+                if (i64::from(MIN_MTU)..=i64::from(MAX_MTU)).contains(&mtu) && mtu != 1500 {
+                    self.set("tunnel", "mtu", mtu.into());
+                }
+            }
+            "shaper" => {
+                let kbit = (number(argument(0)?)? * 8 / 1_000).max(64);
+                self.set("limits", "session_rate_down", format!("{kbit}kbit").into());
+            }
+            name if UNNEEDED.contains(&name) || UNNEEDED_TOO.contains(&name) => {}
+            name => return Err(otherwise(name).to_owned()),
+        }
+        Ok(())
+    }
+
+    /// What clients are given.
+    fn pushed(&mut self, words: &[String]) -> Result<(), String> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            ["route", net, mask, ..] => self.route(net_v4(net, mask)?.into()),
+            ["route", host] => self.route(IpNet::from(IpAddr::V4(parsed(host)?))),
+            ["route-ipv6", net, ..] => self.route(parsed::<Ipv6Net>(net)?.trunc().into()),
+            ["redirect-gateway", ref flags @ ..] => {
+                if !flags.contains(&"!ipv4") {
+                    self.route(IpNet::V4(Ipv4Net::default()));
+                }
+                if flags.contains(&"ipv6") {
+                    self.route(IpNet::V6(Ipv6Net::default()));
+                }
+            }
+            ["dhcp-option", "DNS" | "DNS6", server] => self.dns.push(parsed(server)?),
+            ["dhcp-option", "DOMAIN" | "DOMAIN-SEARCH" | "ADAPTER_DOMAIN_SUFFIX", domain] => {
+                self.search.push(domain.to_owned());
+            }
+            ["dhcp-option", ..] => return Err("clients are given name servers and domains alone".to_owned()),
+            [
+                "route-gateway"
+                | "topology"
+                | "ping"
+                | "ping-restart"
+                | "persist-tun"
+                | "persist-key"
+                | "comp-lzo"
+                | "compress"
+                | "block-outside-dns"
+                | "sndbuf"
+                | "rcvbuf"
+                | "explicit-exit-notify"
+                | "cipher"
+                | "tun-mtu"
+                | "route-metric"
+                | "peer-id",
+                ..,
+            ] => {}
+            _ => return Err("clients are given routes, name servers and domains alone".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn route(&mut self, net: IpNet) {
+        if !self.routes.contains(&net) {
+            self.routes.push(net);
+        }
+    }
+
+    fn set(&mut self, section: &str, key: &str, value: Value) {
+        let table = self.config.entry(section).or_insert_with(|| Table::new().into());
+        if let Some(table) = table.as_table_mut() {
+            table.insert(key.to_owned(), value);
+        }
+    }
+
+    fn limited(&mut self, section: &str, key: &str, number: i64, least: i64, most: i64) {
+        self.set(section, key, number.clamp(least, most).into());
+    }
+
+    /// The configuration as text.
+    pub(super) fn to_toml(&self) -> String {
+        let texts = |list: Vec<String>| Value::Array(list.into_iter().map(Value::String).collect());
+        let mut whole = Self { config: self.config.clone(), ..Self::default() };
+        let listen = std::net::SocketAddr::new(
+            self.address.unwrap_or(Ipv6Addr::UNSPECIFIED.into()),
+            self.port.unwrap_or(1194),
+        );
+        whole.set("server", "listen", listen.to_string().into());
+        for (key, file) in [
+            ("certificate", "server.pem"),
+            ("key", "server-key.pem"),
+            ("ca", "ca.pem"),
+            ("ca_key", "ca-key.pem"),
+        ] {
+            whole.set("tls", key, file.into());
+        }
+        whole.set("push", "routes", texts(self.routes.iter().map(ToString::to_string).collect()));
+        if !self.dns.is_empty() {
+            whole.set("push", "dns", texts(self.dns.iter().map(ToString::to_string).collect()));
+        }
+        if !self.search.is_empty() {
+            whole.set("push", "search", texts(self.search.clone()));
+        }
+        whole.set("nat", "mode", "nftables".into());
+        if !self.shares_names {
+            whole.set("limits", "max_sessions_per_user", 1.into());
+        }
+        toml::to_string(&whole.config).unwrap_or_default()
+    }
+}
+
+/// What there is in place of a directive.
+fn otherwise(name: &str) -> &'static str {
+    let known = OTHERWISE.iter().find(|(known, _)| *known == name);
+    known.map_or("not known here: look it up in docs/MIGRATION.md", |(_, instead)| instead)
+}
+
+/// The address of `ifconfig-push` and its kin.
+fn address(directive: &Directive) -> Result<IpAddr, String> {
+    let text = directive.argument(0).unwrap_or_default();
+    parsed(text.split('/').next().unwrap_or_default())
+}
+
+fn net_v4(net: &str, mask: &str) -> Result<Ipv4Net, String> {
+    let (net, mask): (Ipv4Addr, Ipv4Addr) = (parsed(net)?, parsed(mask)?);
+    let net = Ipv4Net::with_netmask(net, mask).map_err(|_| format!("{mask} is no netmask"))?;
+    Ok(net.trunc())
+}
+
+fn number(text: &str) -> Result<i64, String> {
+    text.parse::<u32>().map(i64::from).map_err(|_| format!("{text} is no number"))
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is no address here"))
+}

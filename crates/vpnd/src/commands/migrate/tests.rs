@@ -1,0 +1,154 @@
+//! `vpnd migrate openvpn` with a server's configuration as they are on campuses.
+
+use super::*;
+
+const SERVER: &str = r#"# OpenVPN of the campus
+local 192.0.2.1
+port 1194
+proto udp
+dev tun0
+topology subnet
+server 10.8.0.0 255.255.252.0
+server-ipv6 fd86:7670:6e64::/64
+ifconfig-pool-persist /var/log/openvpn/ipp.txt
+
+ca ca.crt
+cert server.crt
+key server.key  # keep it secret
+dh none
+<tls-crypt>
+-----BEGIN OpenVPN Static key V1-----
+push "route 172.16.0.0 255.240.0.0"
+-----END OpenVPN Static key V1-----
+</tls-crypt>
+crl-verify crl.pem
+plugin /usr/lib/openvpn/openvpn-plugin-auth-pam.so "login"
+cipher AES-256-GCM
+data-ciphers AES-256-GCM:CHACHA20-POLY1305
+
+push "route 10.20.0.0 255.255.0.0"
+push "route 10.30.1.7 255.255.255.255"
+push "route-ipv6 2001:db8:20::/48"
+push "dhcp-option DNS 10.20.0.53"
+push "dhcp-option DOMAIN uni.example"
+push "dhcp-option WINS 10.20.0.54"
+client-config-dir ccd
+client-to-client
+keepalive 10 60
+max-clients 250
+tun-mtu 1400
+reneg-sec 3600
+inactive 7200
+shaper 1250000
+user nobody
+group nogroup
+persist-key
+persist-tun
+status /run/openvpn/status.log
+verb 3
+client-connect "/etc/openvpn/connect.sh it"
+frobnicate yes
+"#;
+
+/// The server above with these files of users.
+fn migrated(server: &str, users: &[(&str, &str)]) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("server.conf");
+    fs::write(&file, server).unwrap();
+    fs::create_dir(directory.path().join("ccd")).unwrap();
+    for (name, text) in users {
+        fs::write(directory.path().join("ccd").join(name), text).unwrap();
+    }
+    let mut out = Vec::new();
+    openvpn(&MigrateOpenvpnArgs { file, ccd: None }, &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn a_campus_servers_configuration_becomes_one_that_is_good() {
+    let out = migrated(
+        SERVER,
+        &[
+            ("ann", "ifconfig-push 10.8.0.50 255.255.252.0\nifconfig-ipv6-push fd86:7670:6e64::50/64\n"),
+            ("bob", "push \"route 10.40.0.0 255.255.0.0\"\niroute 192.168.7.0 255.255.255.0\ndisable\n"),
+            ("carl", "ifconfig-push 10.9.0.2 255.255.255.0\n"),
+            ("DEFAULT", "push \"route 10.50.0.0 255.255.0.0\"\n"),
+        ],
+    );
+    let config = ServerConfig::parse(&out, "server.toml", Path::new("/")).unwrap();
+    assert_eq!(config.server.listen, "192.0.2.1:1194".parse().unwrap());
+    assert_eq!(config.tunnel.name, "tun0");
+    assert_eq!(
+        config.tunnel.pools().map(|net| net.to_string()).collect::<Vec<_>>(),
+        ["10.8.0.0/22", "fd86:7670:6e64::/64"]
+    );
+    let routes: Vec<_> = config.push.routes.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        routes,
+        ["10.20.0.0/16", "10.30.1.7/32", "2001:db8:20::/48"],
+        "what stands inline is no directive"
+    );
+    assert_eq!(config.push.dns, ["10.20.0.53".parse::<std::net::IpAddr>().unwrap()]);
+    assert!(config.policy.client_to_client);
+    assert_eq!((config.limits.max_sessions, config.limits.max_sessions_per_user), (250, 1));
+    assert_eq!((config.timeouts.keepalive.as_secs(), config.timeouts.dead_peer_timeout.as_secs()), (10, 60));
+    assert_eq!(config.timeouts.idle_timeout.map(|idle| idle.as_secs()), Some(7_200));
+    assert_eq!((config.tunnel.mtu, config.limits.rates.session.down), (1_400, 1_250_000));
+    for line in [
+        "line 21: plugin /usr/lib/openvpn/openvpn-plugin-auth-pam.so login: no plugins",
+        "line 30: push dhcp-option WINS 10.20.0.54: clients are given name servers and domains alone",
+        "line 45: client-connect /etc/openvpn/connect.sh it: no scripts",
+        "line 46: frobnicate yes: not known here",
+        "bob, line 1: push route 10.40.0.0 255.255.0.0: a [[profile]] with users = [\"bob\"]",
+        "bob, line 2: iroute 192.168.7.0 255.255.255.0: a client is a host",
+        "bob, line 3: disable: vpnd user disable bob",
+        "DEFAULT, line 1: push route",
+        "vpnd user modify ann --address 10.8.0.50\n",
+        "vpnd user modify ann --address fd86:7670:6e64::50\n",
+        "vpnd user modify carl --address 10.9.0.2   # refused: it is none that clients get out of 10.8.0.0/22",
+    ] {
+        assert!(out.contains(&format!("#   {line}")), "{line}\n{out}");
+    }
+    for unneeded in ["persist-key", "cipher", "tls-crypt", "verb", "topology"] {
+        assert!(!out.contains(&format!(": {unneeded}")), "{unneeded} is no loss:\n{out}");
+    }
+}
+
+#[test]
+fn what_can_not_become_a_configuration_is_named() {
+    let out = migrated(
+        "proto tcp-server\ndev tap0\nserver 10.8.0.0 255.0.255.0\nport 99999\npush \"redirect-gateway def1\"\n",
+        &[],
+    );
+    for part in [
+        "line 1: proto tcp-server: UDP only",
+        "line 2: dev tap0: Ethernet",
+        "255.0.255.0 is no netmask",
+        "no port",
+    ] {
+        assert!(out.contains(part), "{part}\n{out}");
+    }
+    assert!(out.contains("routes = [\"0.0.0.0/0\"]") && out.contains("'vpnd check' will find:"), "{out}");
+}
+
+#[test]
+fn words_have_quotes_escapes_and_comments() {
+    for (text, expected) in [
+        ("push \"route 10.0.0.0\" # all", vec!["push", "route 10.0.0.0"]),
+        ("plugin '/a b/c' \"d \\\" e\"", vec!["plugin", "/a b/c", "d \" e"]),
+        ("; nothing", vec![]),
+        ("a#b \"\"", vec!["a#b", ""]),
+        ("open \"never closed", vec!["open", "never closed"]),
+        ("end\\", vec!["end"]),
+    ] {
+        assert_eq!(openvpn::words(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn nothing_in_a_file_begins_a_line_of_its_own() {
+    let out =
+        migrated("push \"dhcp-option DOMAIN a\\\"]\\nroutes = [\"\nclient-connect \u{1b}[2J\u{85}\n", &[]);
+    assert!(!out.contains('\u{1b}') && !out.contains('\u{85}'), "{out:?}");
+    assert!(out.lines().filter(|line| line.starts_with("routes")).count() == 1, "{out}");
+}
