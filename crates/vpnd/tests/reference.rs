@@ -106,19 +106,14 @@ fn is_needed(lines: &[String], setting: &Setting) -> bool {
     parse(&(without.join("\n") + "\n")).is_err_and(|problems| problems.contains(&needs))
 }
 
-fn entry(lines: &[String], setting: &Setting, is_default: bool, is_as_above: bool) -> String {
+fn entry(lines: &[String], setting: &Setting, is_default: bool) -> String {
     let Setting { key, value, meaning, .. } = setting;
     let shown = match (is_needed(lines, setting), is_default) {
         (true, _) => format!("Needed; for example `{value}`."),
         (false, true) => format!("Default: `{value}`."),
         (false, false) => format!("Optional; for example `{value}`."),
     };
-    let meaning = match (meaning.is_empty(), is_as_above) {
-        (true, _) => String::new(),
-        (false, true) => " See above.".to_owned(),
-        (false, false) => format!(" {meaning}"),
-    };
-    format!("- **`{key}`**: {}. {shown}{meaning}\n", takes(lines, setting))
+    format!("- **`{key}`**: {}. {shown} {meaning}\n", takes(lines, setting))
 }
 
 /// Whether a configuration with the key as shown is the same as without.
@@ -147,9 +142,15 @@ fn the_reference_is_what_the_parser_says() {
                 write!(text, "{}\n\n", setting.meaning.trim()).unwrap();
             }
         } else {
+            // Repeated keys of a second [[source]] and of rules in profiles are explained where they stand first.
             let is_as_above =
                 before.is_some_and(|before| !before.key.is_empty() && before.meaning == setting.meaning);
-            text.push_str(&entry(&lines, setting, is_default(&lines, setting), is_as_above));
+            assert!(
+                !setting.meaning.is_empty() && !is_as_above,
+                "config/server.toml has no comment of its own above '{}'",
+                setting.key
+            );
+            text.push_str(&entry(&lines, setting, is_default(&lines, setting)));
         }
     }
     let path = root().join("docs/CONFIGURATION.md");
