@@ -38,7 +38,14 @@ pub(crate) async fn look_up(host: &str, port: u16) -> io::Result<Vec<SocketAddr>
 /// # Errors
 /// If none of them lets it.
 pub(crate) async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    first(addresses, TcpStream::connect).await
+    let connected = first(addresses, TcpStream::connect).await;
+    connected.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionRefused => io::Error::new(
+            error.kind(),
+            "the connection is refused: nothing listens at that port (does the server run, and is the port right?), or a firewall says so",
+        ),
+        _ => error,
+    })
 }
 
 /// What the first of these addresses gives, of those where `attempt` succeeds.
@@ -154,6 +161,14 @@ mod tests {
             3 => (5 * SECOND, Err("silent")),
             _ => (SECOND / 10, Err("somebody else")),
         }
+    }
+
+    #[tokio::test]
+    async fn a_port_at_which_nothing_listens_is_named_as_that() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = connect(vec![closed]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        assert!(error.to_string().contains("does the server run"), "{error}");
     }
 
     /// The outcome, how long it took, and what was tried when.
