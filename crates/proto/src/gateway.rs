@@ -319,6 +319,19 @@ impl Gateway {
         }
     }
 
+    /// The sessions that [`Gateway::handle_timeout`] would end now.
+    pub fn due_to_end(&self, now: Time) -> impl Iterator<Item = SessionId> {
+        self.timers.due(now).filter_map(move |(slot, reason)| {
+            let session = self.table.get(slot)?;
+            let ends = match reason {
+                Reason::Lifetime => true,
+                Reason::Idle => self.idle_until(session).is_some_and(|until| until <= now),
+                _ => false,
+            };
+            ends.then_some(session.record.id)
+        })
+    }
+
     /// The next thing the owner has to do.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
@@ -415,14 +428,18 @@ impl Gateway {
     }
 
     fn check_idle(&mut self, now: Time, slot: Slot) {
-        let Some(idle) = self.config.idle_timeout else { return };
         let Some(session) = self.table.get(slot) else { return };
-        let until = session.last_used() + idle;
+        let Some(until) = self.idle_until(session) else { return };
         if until <= now {
             self.end_session(slot, Code::Idle, Code::Idle.explanation());
         } else {
             self.timers.set((slot, Reason::Idle), until);
         }
+    }
+
+    /// When the session ends unless its client uses it until then.
+    fn idle_until(&self, session: &session::Session) -> Option<Time> {
+        self.config.idle_timeout.map(|idle| session.last_used() + idle)
     }
 }
 

@@ -54,6 +54,11 @@ impl<K: Ord + Copy> TimerQueue<K> {
         self.by_time.first().copied()
     }
 
+    /// The timers that are due at `now`, the next one first.
+    pub fn due(&self, now: Time) -> impl Iterator<Item = K> {
+        self.by_time.iter().take_while(move |(at, _)| *at <= now).map(|(_, key)| *key)
+    }
+
     /// Takes out the next timer that is due at `now`.
     pub fn pop(&mut self, now: Time) -> Option<K> {
         let (at, key) = self.poll_timeout()?;
@@ -80,6 +85,7 @@ mod tests {
         timers.set('c', at(1));
         assert_eq!(timers.poll_timeout(), Some((at(1), 'c')));
         assert_eq!(timers.pop(at(0)), None);
+        assert_eq!((timers.due(at(0)).count(), timers.due(at(4)).collect::<String>()), (0, "c".to_owned()));
         let fired: String = core::iter::from_fn(|| timers.pop(at(5))).collect();
         assert_eq!(fired, "cab");
         assert_eq!(timers.poll_timeout(), None);

@@ -388,8 +388,6 @@ pub struct Timeouts {
     pub authentication_deadline: Duration,
     /// Longest life of a session; then the user must log in again.
     pub session_lifetime: Option<Duration>,
-    /// Time for which a lease outlives the last sign of its session.
-    pub lease: Duration,
     /// Time after its last session at which a device loses its addresses to whoever comes.
     pub forget_device: Duration,
 }

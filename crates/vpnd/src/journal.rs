@@ -106,6 +106,11 @@ impl UndoReport {
     pub fn is_complete(&self) -> bool {
         self.failed.is_empty()
     }
+
+    /// Nothing was there.
+    fn is_empty(&self) -> bool {
+        self.is_complete() && self.restored == 0 && self.not_ours.is_empty()
+    }
 }
 
 /// A journal of an earlier process, and the result of its recovery.
@@ -378,10 +383,17 @@ pub async fn undo_what_was_left(
     netlink: &Netlink,
 ) -> Result<(), JournalError> {
     for recovered in recover(directory, netlink).await? {
-        match recovered.is_complete() {
-            true if matches!(recovered.outcome, RecoveryOutcome::Kept | RecoveryOutcome::StillRunning) => {}
-            true => tracing::info!(%recovered, "undid what an earlier run left behind"),
-            false => tracing::error!(%recovered, "an earlier run left something behind"),
+        match &recovered.outcome {
+            RecoveryOutcome::Kept | RecoveryOutcome::StillRunning | RecoveryOutcome::OtherNamespace => {
+                tracing::debug!(%recovered, "left the journal of another process alone");
+            }
+            _ if !recovered.is_complete() => {
+                tracing::error!(%recovered, "an earlier run left something behind");
+            }
+            RecoveryOutcome::Undone { report, .. } if report.is_empty() => {
+                tracing::debug!(%recovered, "removed a journal of which nothing was in force");
+            }
+            _ => tracing::info!(%recovered, "undid what an earlier run left behind"),
         }
     }
     if let Some(old) = old_journals(state) {
@@ -399,8 +411,8 @@ async fn recover_one(
 ) -> RecoveryOutcome {
     let mut changes = contents.changes;
     match &contents.owner {
-        Some(owner) if owner.boot != this.boot => changes.retain(Change::survives_reboot),
-        Some(owner) if owner.namespace != this.namespace => return RecoveryOutcome::OtherNamespace,
+        Some(owner) if owner.has_lost_its_network(this) => changes.retain(Change::survives_reboot),
+        Some(owner) if !owner.shares_network(this) => return RecoveryOutcome::OtherNamespace,
         Some(owner) if owner.keeper != this.keeper => return RecoveryOutcome::Kept,
         Some(_) => {}
         // Its process died before it could change anything.

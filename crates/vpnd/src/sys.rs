@@ -14,6 +14,7 @@ pub mod conntrack;
 pub mod dns;
 pub(crate) mod file_watch;
 pub mod lock;
+pub mod namespace;
 mod netfilter;
 pub mod netlink;
 pub mod nft;

@@ -339,6 +339,23 @@ fn tokens_end_with_the_lifetime() {
 }
 
 #[test]
+fn those_that_timers_will_end_are_known_before_for_their_last_traffic() {
+    let idle = Duration::from_secs(300);
+    let mut gateway = gateway(Config { idle_timeout: Some(idle), ..config(1) });
+    let [ada, bob] = [("ada", 1), ("bob", 2)].map(|(user, n)| login(&mut gateway, n.into(), user, n));
+    let due = |gateway: &Gateway, now| gateway.due_to_end(now).collect::<std::collections::BTreeSet<_>>();
+    // One of the two was used since, which its timer does not know yet.
+    let used = Activity { last_rx_packet: NOW + Duration::from_secs(1), ..Activity::default() };
+    let slot = gateway.sessions().find(|status| status.id == bob.session).unwrap().slot;
+    gateway.handle_activity(slot, used);
+    assert_eq!(due(&gateway, NOW + (idle - Duration::from_nanos(1))), [].into());
+    assert_eq!(due(&gateway, NOW + idle), [ada.session].into());
+    gateway.handle_timeout(NOW + idle);
+    assert_eq!(due(&gateway, NOW + idle + Duration::from_secs(1)), [bob.session].into());
+    assert_eq!(due(&gateway, NOW + Duration::from_secs(1000)), [bob.session].into(), "idle and over, once");
+}
+
+#[test]
 fn a_token_is_good_for_its_own_session_only() {
     let mut gateway = gateway(config(1));
     let ada = login(&mut gateway, 1, "ada", 1);

@@ -27,8 +27,8 @@ impl ProfileId {
     }
 }
 
-/// Numbers for names. One lives as long as the process, so that numbers in a session's principal stay good when the
-/// rules are compiled anew. It grows with the users and groups that exist.
+/// Numbers for names, which rules and the principals that they are compared with have in common. It grows with the users and groups that log
+/// in, until the rules are compiled again and all principals are made with them ([`Names::renewed`]).
 #[derive(Debug, Default)]
 pub struct Names {
     users: HashMap<String, u32>,
@@ -40,6 +40,12 @@ impl Names {
     /// No names yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// For rules and principals that take the place of all that there are. Access profiles keep their numbers.
+    #[must_use]
+    pub fn renewed(&self) -> Self {
+        Self { profiles: self.profiles.clone(), ..Self::default() }
     }
 
     /// The principal of a session of `user`, a member of `groups`, in the implied access profile.

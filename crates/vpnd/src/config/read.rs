@@ -302,7 +302,6 @@ fn timeouts(s: &mut Section<'_>, p: &mut Problems) -> Timeouts {
         rekey_after: seconds(s, p, "rekey_after_s", 1..=120, 120),
         authentication_deadline: seconds(s, p, "authentication_deadline_s", 1..=600, 10),
         session_lifetime: session_lifetime(s, p, Some(Duration::from_secs(86_400))),
-        lease: seconds(s, p, "lease_s", 60..=YEAR_S, 3_600),
         forget_device: seconds(s, p, "forget_device_s", 86_400..=10 * YEAR_S, 90 * 86_400),
     };
     if timeouts.keepalive.saturating_mul(2) > timeouts.dead_peer_timeout {

@@ -28,11 +28,7 @@ impl Journal {
             let opened = directory.open_abandoned(&name);
             let Ok(Opened::Abandoned(_lock, bytes)) = opened else { continue };
             let contents = record::parse(&bytes);
-            let ours = |owner: &Owner| {
-                owner.keeper.as_deref() == Some(keeper)
-                    && owner.boot == this.boot
-                    && owner.namespace == this.namespace
-            };
+            let ours = |owner: &Owner| owner.keeper.as_deref() == Some(keeper) && owner.shares_network(&this);
             if !contents.owner.as_ref().is_some_and(ours) {
                 continue;
             }

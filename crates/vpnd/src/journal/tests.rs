@@ -262,14 +262,36 @@ fn the_living_and_other_namespaces_are_left_alone() {
         assert!(matches!(outcome, RecoveryOutcome::StillRunning), "{outcome:?}");
         drop(journal);
 
-        journals.relabel(&Owner { namespace: (0, 0), ..Owner::this_process().unwrap() });
-        let outcome = journals.outcome().await;
-        assert!(matches!(outcome, RecoveryOutcome::OtherNamespace), "{outcome:?}");
-        assert_eq!(machine(), changed);
+        let this = Owner::this_process().unwrap();
+        // Versions and kernels without cookies tell namespaces by their numbers.
+        for cookie in [None, Some(u64::MAX)] {
+            journals.relabel(&Owner { namespace: (0, 0), cookie, ..this.clone() });
+            let outcome = journals.outcome().await;
+            assert!(matches!(outcome, RecoveryOutcome::OtherNamespace), "{outcome:?}");
+            assert_eq!(machine(), changed);
+        }
 
         // A later process may have the same number: what counts is the lock.
         journals.relabel(&Owner::this_process().unwrap());
         assert_eq!(journals.undone().await.0.restored, 1);
+    });
+}
+
+#[test]
+fn a_namespace_that_has_the_number_of_one_that_is_gone_is_another() {
+    in_namespace_async(async || {
+        link();
+        let journals = TestJournals::new();
+        let mut journal = journals.journal();
+        journal.apply(&journals.netlink, route("10.20.0.0/16")).await.unwrap();
+        drop(journal);
+        let changed = machine();
+        let this = Owner::this_process().unwrap();
+        assert!(this.cookie.is_some(), "this kernel is older than 5.14");
+        journals.relabel(&Owner { cookie: Some(u64::MAX), ..this });
+        assert_eq!(journals.undone().await.0.restored, 0);
+        assert_eq!(machine(), changed, "the route is of somebody here");
+        assert!(journals.names().is_empty(), "nothing else of it can be undone");
     });
 }
 

@@ -56,6 +56,13 @@ fn a_profile_keeps_its_number_and_no_other_gets_it() {
     assert_eq!(["c", "a", "b"].map(|name| names.profile(name)), [numbers[2], numbers[0], numbers[1]]);
     assert_eq!(numbers.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
     assert!(!numbers.contains(&ProfileId::IMPLIED));
+    // Rules that are compiled again forget users and groups of before, and no profile.
+    let principal = |names: &mut Names, user| names.principal(user, ["staff"]);
+    let first = principal(&mut names, "ann");
+    assert_ne!(principal(&mut names, "bob"), first);
+    let mut renewed = names.renewed();
+    assert_eq!(principal(&mut renewed, "bob"), first, "numbers begin again");
+    assert_eq!(["c", "d"].map(|name| renewed.profile(name)), [numbers[2], names.profile("d")]);
 }
 
 #[test]

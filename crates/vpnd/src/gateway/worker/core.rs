@@ -268,7 +268,7 @@ impl CoreTask {
                 request = requests.recv() => open = self.handle(request).await,
                 Some(event) = events.recv() => self.gateway.handle_event(now(), event),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
-                    self.gateway.handle_timeout(now());
+                    self.handle_timeout().await;
                 }
                 () = releases.progress() => {}
                 _ = activity.tick() => {
@@ -329,10 +329,12 @@ impl CoreTask {
                 let _ = reply.send(self.end(&which, code, &text).await);
             }
             CoreRequest::Regroup { users, reply } => {
+                self.collect_last_traffic().await;
                 let _ = reply.send(self.regroup(users));
             }
             CoreRequest::Revoke { revoked, reply } => {
                 self.revoked = *revoked;
+                self.collect_last_traffic().await;
                 let mut count = 0;
                 for session in self.registry.sessions_of(&self.revoked) {
                     let which = Selector::Session(session);
@@ -349,6 +351,7 @@ impl CoreTask {
             }
             CoreRequest::Drain(request, reply) => self.handle_drain(request, reply),
             CoreRequest::Settings { config, reply } => {
+                self.collect_last_traffic().await;
                 let _ = reply.send(self.set(&config));
             }
             CoreRequest::QuicForwarder { to, reply } => {
@@ -376,7 +379,10 @@ impl CoreTask {
         }
         match self.registry.restore(claim.session).await {
             Ok(Some(record)) => {
-                self.gateway.restore(now(), record);
+                let (session, addresses) = (record.id, record.addresses);
+                if !self.gateway.restore(now(), record) {
+                    self.registry.supersede(session, addresses);
+                }
             }
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "a session could not be looked up in the store"),

@@ -226,7 +226,9 @@ impl Registry {
         config: &ServerConfig,
         gateway: &mut Gateway,
     ) -> Result<(), PolicyError> {
-        self.access = Access::new(config, &mut self.names)?;
+        let mut names = self.names.renewed();
+        self.access = Access::new(config, &mut names)?;
+        self.names = names;
         let Self { names, access, known, .. } = self;
         gateway.set_profiles(&access.policy, access.settings.clone(), |session| match known.get(&session) {
             Some(member) => principal(names, access, member),
@@ -393,6 +395,14 @@ impl Registry {
         self.writes.push(Write::End(id(session)));
     }
 
+    /// A session of the store that can't go on, because its device has another one, is over.
+    pub(crate) fn supersede(&mut self, session: SessionId, addresses: Addresses) {
+        let (code, traffic) = (Code::Superseded, Traffic::default());
+        self.writes.push(Write::Ended { session: id(session), code, traffic });
+        self.forget(session);
+        self.release(addresses.iter().collect());
+    }
+
     /// Sessions with these addresses are over, unless another one of the same device has them by now: its connections go on.
     pub(crate) fn release(&self, mut over: BTreeSet<IpAddr>) {
         if over.is_empty() {
@@ -471,5 +481,31 @@ mod tests {
         let span = Span { started_s: 1_000, expires_s: 1_100 };
         let ends = [None, Some(40), Some(100), Some(4_000)].map(|s| span.end_s(s.map(Duration::from_secs)));
         assert_eq!(ends, [1_100, 1_040, 1_100, 1_100]);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_not_taken_up_leaves_nothing() {
+        let (ours, _theirs) = crate::privsep::channel::pair().unwrap();
+        let auth = crate::privsep::channel::Channel::new(ours, crate::privsep::messages::MAX_FRAME).unwrap();
+        let auth = AuthClient::start(auth, std::sync::Arc::default());
+        let mut registry = Registry::new(auth, &crate::config::testing::smallest(""))
+            .unwrap()
+            .releasing(Releases::by_parent(Some(true)));
+        let account = Account {
+            name: UserName::new("ann").unwrap(),
+            groups: Vec::new(),
+            source: SourceName::cut("local"),
+        };
+        let span = Span { started_s: 1, expires_s: 2 };
+        let session = SessionId([1; 16]);
+        let addresses = Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None };
+        registry.add(session, Member::new(account, addresses, Factors::default(), span));
+        registry.supersede(session, addresses);
+        assert!(registry.member(session).is_none());
+        assert!(
+            !registry.releases.are_released(addresses.iter()),
+            "the kernel is asked to forget its connections"
+        );
+        assert!(matches!(registry.writes[..], [Write::Ended { code: Code::Superseded, .. }, Write::End(_)]));
     }
 }

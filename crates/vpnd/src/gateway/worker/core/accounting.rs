@@ -6,6 +6,7 @@ use vpnd_proto::plane::Activity;
 use vpnd_proto::session::{ConnectionId, SessionId};
 
 use super::{Core, CoreRequest, CoreTask, Stopped};
+use crate::clock::now;
 
 impl Core {
     /// The traffic of those of these sessions that there are.
@@ -41,12 +42,26 @@ impl CoreTask {
 
     /// Ends sessions; returns how many there were.
     pub(super) async fn end(&mut self, which: &Selector, code: Code, text: &str) -> usize {
-        if self.registry.has_accounting() {
-            self.collect_activity().await;
-        }
+        self.collect_last_traffic().await;
         let count = self.gateway.end(which, code, text);
         self.carry_out().await;
         count
+    }
+
+    /// Does what is due, which may end sessions.
+    pub(super) async fn handle_timeout(&mut self) {
+        let now = now();
+        if self.gateway.due_to_end(now).any(|session| self.registry.is_accounted(session)) {
+            self.collect_activity().await;
+        }
+        self.gateway.handle_timeout(now);
+    }
+
+    /// Sessions may end now: their traffic since the last report counts.
+    pub(super) async fn collect_last_traffic(&mut self) {
+        if self.registry.has_accounting() {
+            self.collect_activity().await;
+        }
     }
 
     pub(super) fn traffic(&self, sessions: Vec<SessionId>) -> Vec<(SessionId, Activity)> {
