@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use status::Status;
+pub use status::{Session, Status};
 
 /// The longest request, in bytes with its line break.
 pub const MAX_REQUEST: usize = 4_096;

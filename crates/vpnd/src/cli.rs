@@ -30,7 +30,9 @@ pub use drain::DrainArgs;
 pub use migrate::{MigrateCommand, MigrateOpenvpnArgs};
 pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use source::{SourceCommand, SourceConfirmArgs, SourceTestArgs};
-pub use user::{UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs};
+pub use user::{
+    UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
+};
 
 /// Default path of the gateway's configuration.
 pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
@@ -215,6 +217,8 @@ pub enum UserCommand {
         #[expect(missing_docs, reason = "documented at the type")]
         store: StoreArgs,
     },
+    /// Show a user on one page: rights, sessions, devices, and the last refused logins
+    Show(UserShowArgs),
     /// Refuse a user from now on and end their sessions; `enable` takes it back
     Disable(UserArgs),
     /// Let a disabled user in again

@@ -118,6 +118,11 @@ pub(crate) struct Cursor {
     after: i64,
 }
 
+impl Cursor {
+    /// Before logins, refusals and deeds, and behind sessions and outer addresses.
+    pub(crate) const ENTRIES: Self = Self { table: 2, after: 0 };
+}
+
 /// Rows of one part of an export, at most.
 const PART: u32 = 500;
 /// The event of outer addresses that were too many to be recorded.

@@ -1,4 +1,4 @@
-//! Arguments of `vpnd user modify`, `import`, `export` and `devices`.
+//! Arguments of `vpnd user show`, `modify`, `import`, `export` and `devices`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -62,6 +62,19 @@ pub struct UserChangeArgs {
     /// Ask this user for no one-time code any more
     #[arg(long, conflicts_with = "totp")]
     pub no_totp: bool,
+}
+
+/// Arguments of `vpnd user show`.
+#[derive(Args, Debug)]
+pub struct UserShowArgs {
+    /// The user's name
+    pub name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "documented at the type")]
+    pub store: StoreArgs,
 }
 
 /// Arguments of `vpnd user devices`.

@@ -9,6 +9,7 @@ mod import;
 mod modify;
 pub mod revoke;
 pub(super) mod secret_input;
+mod show;
 mod table;
 
 use std::io::{IsTerminal as _, Write};
@@ -103,6 +104,7 @@ pub fn run(
     let (args, done) = match command {
         UserCommand::Add(args) => return add(args, stores, now_s, out),
         UserCommand::List { json, store } => return list(store, stores, *json, now_s, out),
+        UserCommand::Show(args) => return show::show(args, stores, now_s, out),
         UserCommand::Modify(args) => return modify::modify(args, stores, now_s, out),
         UserCommand::Import(args) => return import::import(args, stores, now_s, out),
         UserCommand::Export(args) => return import::export(args, stores, now_s, out),
@@ -278,16 +280,11 @@ fn list(
     header.extend(any_fixed.then_some("ADDRESSES"));
     table.set_header(header);
     for user in &users {
-        let state = match user.enabled {
-            false => "disabled",
-            true if user.expires_s.is_some_and(|expires_s| expires_s <= now_s) => "expired",
-            true => "enabled",
-        };
         let expires = user.expires_s.map_or_else(|| "-".to_owned(), |s| Expiry::At(s).to_string());
         let mut row = vec![
             user.name.clone(),
             user.source.clone(),
-            state.to_owned(),
+            state(user, now_s).to_owned(),
             expires,
             second_factor(user).to_owned(),
             profile(user).unwrap_or_else(|| "none".to_owned()),
@@ -317,6 +314,14 @@ fn describe(user: &UserSummary, profile: Option<String>) -> serde_json::Value {
         "addresses": user.fixed_addresses.iter().map(|fixed| fixed.address.to_string()).collect::<Vec<_>>(),
         "created_s": user.created_s,
     })
+}
+
+fn state(user: &UserSummary, now_s: u64) -> &'static str {
+    match user.enabled {
+        false => "disabled",
+        true if user.expires_s.is_some_and(|expires_s| expires_s <= now_s) => "expired",
+        true => "enabled",
+    }
 }
 
 fn second_factor(user: &UserSummary) -> &'static str {

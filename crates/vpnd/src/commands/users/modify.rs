@@ -211,35 +211,39 @@ fn device<'d>(
     Ok(device)
 }
 
+/// A device as scripts read it.
+pub(super) fn shown(device: &DeviceSummary, user: &UserSummary) -> serde_json::Value {
+    serde_json::json!({
+        "device": device.name(),
+        "addresses": device.addresses,
+        "session_since_s": device.session_since_s,
+        "fixed_addresses": fixed(device, user),
+    })
+}
+
+fn fixed(device: &DeviceSummary, user: &UserSummary) -> Vec<String> {
+    let own = user.fixed_addresses.iter().filter(|fixed| fixed.device == Some(device.id));
+    own.map(|fixed| fixed.address.to_string()).collect()
+}
+
 fn list(
     devices: &[DeviceSummary],
     user: &UserSummary,
     json: bool,
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
-    let fixed = |device: &DeviceSummary| {
-        let own = user.fixed_addresses.iter().filter(|fixed| fixed.device == Some(device.id));
-        own.map(|fixed| fixed.address.to_string()).collect::<Vec<_>>()
-    };
-    let addresses =
-        |device: &DeviceSummary| device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
     if json {
-        let devices = devices.iter().map(|device| {
-            serde_json::json!({
-                "device": device.name(),
-                "addresses": addresses(device),
-                "session_since_s": device.session_since_s,
-                "fixed_addresses": fixed(device),
-            })
-        });
+        let devices = devices.iter().map(|device| shown(device, user));
         return Ok(writeln!(out, "{}", serde_json::Value::from_iter(devices))?);
     }
+    let addresses =
+        |device: &DeviceSummary| device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table.set_header(["DEVICE", "SESSION SINCE", "ADDRESSES", "FIXED"]);
     for device in devices {
         let since = device.session_since_s.map_or_else(|| "-".to_owned(), |s| Expiry::At(s).to_string());
-        let fixed = Some(fixed(device).join(" ")).filter(|fixed| !fixed.is_empty());
+        let fixed = Some(fixed(device, user).join(" ")).filter(|fixed| !fixed.is_empty());
         let fixed = fixed.unwrap_or_else(|| "-".to_owned());
         table.add_row([device.name(), since, addresses(device).join(" "), fixed]);
     }

@@ -619,3 +619,61 @@ fn a_user_of_a_source_is_named_before_the_first_login() {
     .unwrap();
     assert_eq!(bench.user("import @u.csv").unwrap(), "1 users added, 0 updated\n");
 }
+
+#[test]
+fn a_page_has_everything_about_a_user_and_that_somebody_looked_is_on_record() {
+    let bench = Bench::new();
+    bench.user("add ann --password-file @password --group staff --note thesis").unwrap();
+    bench.user("add bob --password-file @password").unwrap();
+    let login = |event: &str, user: &str, detail: &str, at_s| AuditEntry {
+        event: event.to_owned(),
+        source: "192.0.2.7".to_owned(),
+        detail: detail.to_owned(),
+        ..entry("", user, at_s)
+    };
+    let mut file = AuditFile::open(&bench.path("v/state").join(FILE_NAME)).unwrap();
+    let mut events = vec![
+        login("login-refused", "ann", "too-old", NOW_S - 31 * 86_400),
+        login("login", "ann", "", NOW_S - 500),
+        login("login-refused", "bob", "disabled", NOW_S - 400),
+    ];
+    events.extend((0..12).map(|n| login("login-refused", "ann", "wrong-password", NOW_S - 300 + n)));
+    let events: Vec<_> = events.into_iter().map(crate::audit::Event::Entry).collect();
+    file.record(&events).unwrap();
+    drop(file);
+
+    let page: serde_json::Value = serde_json::from_str(&bench.user("show Ann --json").unwrap()).unwrap();
+    assert_eq!(
+        (&page["name"], &page["state"], &page["note"]),
+        (&"ann".into(), &"enabled".into(), &"thesis".into())
+    );
+    assert_eq!(
+        (page["groups"][0].as_str(), page["last_login_s"].as_u64()),
+        (Some("staff"), Some(NOW_S - 500))
+    );
+    assert_eq!((&page["sessions"], &page["devices"]), (&serde_json::Value::Null, &serde_json::json!([])));
+    let refused = page["refused"].as_array().unwrap();
+    assert_eq!(refused.len(), 10, "the last ones");
+    let newest = serde_json::json!({ "time": crate::date::rfc3339(NOW_S - 289), "outer": "192.0.2.7", "reason": "wrong-password" });
+    assert_eq!(refused[0], newest);
+
+    bench.user("disable ann").unwrap();
+    let text = bench.user("show ann").unwrap();
+    for part in [
+        "state:     disabled",
+        "groups:    staff",
+        "note:      thesis",
+        "wrong-password",
+        "sessions: not known: ",
+        "devices: 0",
+    ] {
+        assert!(text.contains(part), "{part:?}: {text}");
+    }
+    assert!(!text.contains("too-old") && !text.contains("bob"), "{text}");
+    let looks = bench
+        .recorded()
+        .into_iter()
+        .filter(|record| record.kind == "user-shown" && record.user.as_deref() == Some("ann"));
+    assert_eq!(looks.count(), 2);
+    assert!(matches!(bench.user("show zoe"), Err(UserError::Store(StoreError::NoSuchUser { .. }))));
+}
