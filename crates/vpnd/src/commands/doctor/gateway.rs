@@ -7,6 +7,7 @@ use crate::certificate::order::{Outcome, wanted};
 use crate::certificate::{self, Leaf};
 use crate::clock::wall_s;
 use crate::commands::admin::client::{Client, ClientError};
+use crate::commands::admin::table;
 use crate::config::Acme;
 use crate::config::ServerConfig;
 use crate::sys::sandbox::Landlock;
@@ -45,6 +46,7 @@ pub(super) fn running(config: &ServerConfig) -> Running {
     findings.extend(certificate_in_use(&status));
     findings.extend(audit(&status));
     findings.extend(missing_users(&status));
+    findings.extend(draining(&status));
     Running { status: Some(Box::new(status)), findings }
 }
 
@@ -62,6 +64,13 @@ fn missing_users(status: &Status) -> Vec<Finding> {
         Finding::problem("identity.missing", found, advice)
     };
     alarms.map(finding).collect()
+}
+
+/// A gateway that lets nobody in: why clients are refused.
+fn draining(status: &Status) -> Option<Finding> {
+    let state = table::drain(status.drain?);
+    let advice = "stop or restart the gateway when it is empty; to let clients in again: vpnd drain --cancel";
+    Some(Finding::warning("gateway.drain", state, advice))
 }
 
 fn version(status: &Status) -> Finding {
@@ -254,6 +263,7 @@ pub(super) fn pools(config: &ServerConfig, running: Option<&Status>) -> Vec<Find
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::status::Drain;
     use crate::admin::testing::status;
     use crate::commands::doctor::Verdict;
 
@@ -276,6 +286,20 @@ mod tests {
         }
         status.certificate_left_s = None;
         assert_eq!(certificate_in_use(&status), None);
+    }
+
+    #[test]
+    fn a_gateway_that_is_drained_is_named() {
+        let mut status = status();
+        status.drain = None;
+        assert_eq!(draining(&status), None);
+        status.drain = Some(Drain { in_use: 2, left_s: None, over: false });
+        let finding = draining(&status).unwrap();
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(
+            finding.found.contains("DRAINING")
+                && finding.advice.is_some_and(|advice| advice.contains("--cancel"))
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! check of the client: the configuration refuses an address that others can reach unless the administrator insists.
 //! This module must not know where the status comes from.
 
+mod prometheus_text;
 mod text;
 
 use std::collections::VecDeque;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -44,6 +45,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// OpenMetrics 1.0, section "Protocol negotiation".
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// For scrapers that do not ask for OpenMetrics.
+const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -115,8 +118,7 @@ async fn connection<H: Handler>(
         let (handler, permits) = (handler.clone(), permits.clone());
         async move {
             let _permit = permits.acquire().await.expect("the semaphore is never closed");
-            let (method, path) = (request.method(), request.uri().path());
-            Ok::<_, Infallible>(respond(method, path, &*handler, by_session).await)
+            Ok::<_, Infallible>(respond(&request, &*handler, by_session).await)
         }
     });
     http1::Builder::new()
@@ -128,11 +130,11 @@ async fn connection<H: Handler>(
 }
 
 async fn respond<H: Handler>(
-    method: &Method,
-    path: &str,
+    request: &Request<Incoming>,
     handler: &H,
     by_session: bool,
 ) -> Response<Full<Bytes>> {
+    let (method, path) = (request.method(), request.uri().path());
     if path != "/metrics" {
         return plain(StatusCode::NOT_FOUND, "the metrics are at /metrics\n".to_owned());
     }
@@ -148,8 +150,13 @@ async fn respond<H: Handler>(
             return plain(StatusCode::SERVICE_UNAVAILABLE, "the gateway does not answer\n".to_owned());
         }
     };
+    let accept = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let accept = accept.collect::<Vec<_>>().join(",");
     match text::encode(status, by_session) {
-        Ok(text) => answer(StatusCode::OK, OPEN_METRICS, text),
+        Ok(text) if prometheus_text::prefers_open_metrics(&accept) => {
+            answer(StatusCode::OK, OPEN_METRICS, text)
+        }
+        Ok(text) => answer(StatusCode::OK, PROMETHEUS_TEXT, prometheus_text::of_open_metrics(&text)),
         Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }
 }

@@ -50,12 +50,23 @@ impl Server {
 #[test]
 fn a_scrape_gets_the_metrics() {
     let server = Server::start(Fake::new(), CONNECTION_TIMEOUT);
-    let answer = server.get("/metrics");
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let get = |accept: &str| {
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accept}\r\n");
+        let answer = server.exchange(&request);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+        assert!(body.contains("\nvpnd_drops_total{reason=\"replayed\"} 7\n"), "{body}");
+        (head.to_owned(), body.to_owned())
+    };
+    let (head, body) = get("Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n");
     assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
-    assert!(body.contains("\nvpnd_drops_total{reason=\"replayed\"} 7\n"), "{body}");
-    assert!(body.ends_with("# EOF\n"), "{body}");
+    assert!(body.contains("# TYPE vpnd_drops counter\n") && body.ends_with("# EOF\n"), "{body}");
+    let (head, body) = get("");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(body.contains("# TYPE vpnd_drops_total counter\n") && !body.contains("# EOF"), "{body}");
+    if let Ok(file) = std::env::var("VPND_METRICS_FILE") {
+        std::fs::write(file, body).unwrap();
+    }
     assert!(server.get("/metrics?name=x").starts_with("HTTP/1.1 200 "), "a query changes nothing");
 }
 

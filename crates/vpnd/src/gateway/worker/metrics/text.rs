@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
@@ -77,6 +78,12 @@ impl Families<'_, '_> {
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         family.encode_counter::<NoLabelSet, u64, u64>(&value, None)
+    }
+
+    /// A counter of time.
+    fn seconds(&mut self, name: &str, help: &str, value: Duration) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Counter)?;
+        family.encode_counter::<NoLabelSet, f64, u64>(&value.as_secs_f64(), None)
     }
 
     fn gauge(&mut self, name: &str, help: &str, unit: Option<Unit>, value: u64) -> fmt::Result {
@@ -155,7 +162,7 @@ fn events(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let series = ["expired", "found", "yielded"].map(|outcome| ([("outcome", outcome)], polling(outcome)));
     let help = "Waits in which shards looked for packets instead of sleeping (busy_poll_us)";
     out.counters("polls", help, None, series.into_iter())?;
-    out.counter("polling_milliseconds", "Time in which shards polled", polling("time_ms"))?;
+    out.seconds("polling", "Time in which shards polled", Duration::from_millis(polling("time_ms")))?;
     let marks = status.counters.unused_marks.iter();
     let series = marks.map(|(combination, n)| ([("combination", combination.as_str())], *n));
     let help = "Packets whose congestion mark and their datagram's are an unused combination (RFC 6040)";
@@ -306,7 +313,7 @@ mod tests {
                 "vpnd_logins counter",
                 "vpnd_handshakes counter",
                 "vpnd_polls counter",
-                "vpnd_polling_milliseconds counter",
+                "vpnd_polling_seconds counter",
                 "vpnd_unused_marks counter",
                 "vpnd_sessions gauge",
                 "vpnd_sessions_ended counter",
@@ -355,7 +362,7 @@ mod tests {
             "vpnd_handshakes_total{outcome=\"retried\"} 8".to_owned(),
             "vpnd_polls_total{outcome=\"found\"} 9".to_owned(),
             "vpnd_polls_total{outcome=\"yielded\"} 0".to_owned(),
-            "vpnd_polling_milliseconds_total 12".to_owned(),
+            "vpnd_polling_seconds_total 0.012".to_owned(),
             "vpnd_unused_marks_total{combination=\"ce_in_ect1\"} 3".to_owned(),
             "vpnd_sessions{state=\"connected\"} 1".to_owned(),
             "vpnd_sessions{state=\"away\"} 1".to_owned(),
