@@ -127,7 +127,11 @@ impl Sqlite {
         self.read(|connection| {
             connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>)
         })?;
-        file.sync_all().and_then(|()| fs::rename(&temporary, &target)).map_err(failed)
+        let directory = crate::secret_file::parent(&self.path);
+        file.sync_all()
+            .and_then(|()| fs::rename(&temporary, &target))
+            .and_then(|()| fs::File::open(directory)?.sync_all())
+            .map_err(failed)
     }
 
     fn read<T>(&self, query: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
