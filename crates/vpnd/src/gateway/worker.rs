@@ -10,6 +10,7 @@ mod administration;
 pub(crate) mod auth_client;
 mod certificate;
 mod client_certificates;
+mod closing;
 pub(crate) mod connection;
 pub(crate) mod core;
 mod devices;
@@ -28,7 +29,7 @@ use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -63,6 +64,7 @@ use crate::sys::process;
 use administration::{Administration, SetUp, StaticInfo};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
+use closing::{all_closed, refuse_all};
 use devices::{adopt, shard_specs};
 use handover::{Predecessor, Successor};
 use parent_client::ParentClient;
@@ -206,6 +208,8 @@ struct RunningWorker {
     endpoint: quinn::Endpoint,
     /// Ends when the last connection has sent its last message.
     closed: mpsc::Receiver<Infallible>,
+    /// Held by each connection.
+    server: Weak<ControlServer>,
     shard_failure: Arc<Notify>,
     auth_gone: Arc<Notify>,
     background: Vec<JoinHandle<()>>,
@@ -272,6 +276,7 @@ impl RunningWorker {
         });
         let reporting = accounting::report_traffic(core.clone(), auth.clone(), &config.sources);
         let revoking = carry_out_revocations(core.clone(), auth, revocations.clone());
+        let connections = Arc::downgrade(&server);
         let mut background = vec![tokio::spawn(server.run(endpoint.clone())), tokio::spawn(revoking)];
         // Before requests of administrators: the parent expects this message first.
         channel.send(&common::Ready::Ready, &[]).await?;
@@ -287,6 +292,7 @@ impl RunningWorker {
             control,
             endpoint,
             closed,
+            server: connections,
             shard_failure,
             auth_gone,
             background,
@@ -406,18 +412,20 @@ impl RunningWorker {
     }
 
     /// Logs the gateway's totals, and notifies the clients.
-    async fn stop(mut self, reason: Option<&str>) {
+    async fn stop(self, reason: Option<&str>) {
         self.administration.log_end(reason.unwrap_or("unknown")).await;
         self.handover.admin.abort();
         for task in &self.background {
             task.abort();
         }
+        let refusing = tokio::spawn(refuse_all(self.endpoint.clone()));
         self.core.shut_down().await;
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.control).await;
         // QUIC would linger for clients that missed the close. Those get a reset from the next gateway, and everybody else
         // gets it sooner.
-        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.closed.recv()).await;
+        let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all_closed(self.closed, &self.server)).await;
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.endpoint.wait_idle()).await;
+        refusing.abort();
     }
 }
 

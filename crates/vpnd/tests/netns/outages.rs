@@ -56,6 +56,38 @@ fn a_restart_is_announced() {
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in");
 }
 
+/// Without a client, with one, and with one that confirms nothing.
+#[test]
+fn a_stop_waits_for_nobody_who_is_not_there() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, one) = Client::alone(&lab);
+    let mut one = one.into_process();
+    let mut stop = || {
+        // The fastest of three: one may meet a machine that is busy.
+        let stops = (0..3).map(|_| {
+            let begun = Instant::now();
+            gateway.terminate();
+            let stopped = begun.elapsed();
+            gateway.start();
+            stopped
+        });
+        stops.min().unwrap()
+    };
+    let with_client = stop();
+    one.signal_all(Signal::STOP);
+    let with_silent_client = stop();
+    one.signal_all(Signal::CONT);
+    one.kill();
+    let alone = stop();
+    println!(
+        "stopped after {with_client:?}, {with_silent_client:?} with a silent client, {alone:?} without one"
+    );
+    // A wait for whoever is not there would take so long each time.
+    for stopped in [with_client, with_silent_client, alone] {
+        assert!(stopped < 2 * SECOND, "{stopped:?}");
+    }
+}
+
 #[test]
 fn a_client_changes_its_address_under_traffic() {
     let Some(lab) = Lab::new(1) else { return };

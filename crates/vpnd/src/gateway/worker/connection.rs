@@ -110,11 +110,19 @@ impl Failure {
 impl ControlServer {
     /// Accepts connections until the endpoint is closed.
     pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
-        let reporter = tokio::spawn(Arc::clone(&self).report_log());
+        // Not a task by itself, whose share of this server would keep the last connection from being noticed.
+        tokio::select! {
+            () = self.accept(&endpoint) => {}
+            () = self.report_log() => {}
+        }
+        self.login_log.report();
+    }
+
+    async fn accept(self: &Arc<Self>, endpoint: &quinn::Endpoint) {
         let mut number = 0;
-        while let Some((incoming, permit)) = self.acceptor.next(&endpoint).await {
+        while let Some((incoming, permit)) = self.acceptor.next(endpoint).await {
             number += 1;
-            let (server, id) = (Arc::clone(&self), ConnectionId(number));
+            let (server, id) = (Arc::clone(self), ConnectionId(number));
             tokio::spawn(async move {
                 let remote = incoming.remote_address();
                 if let Err(failure) = server.serve(id, incoming, permit).await {
@@ -122,13 +130,10 @@ impl ControlServer {
                 }
             });
         }
-        // Its share of this server would keep the last connection from being noticed.
-        reporter.abort();
-        self.login_log.report();
     }
 
-    /// Logs how many lines were left out.
-    async fn report_log(self: Arc<Self>) {
+    /// Logs how many lines were left out, for ever.
+    async fn report_log(&self) {
         loop {
             tokio::time::sleep(REPORT_INTERVAL).await;
             self.login_log.report();
