@@ -13,6 +13,7 @@ pub mod clock;
 pub mod conntrack;
 pub mod dns;
 pub(crate) mod file_watch;
+pub mod firewall_copy;
 pub mod lock;
 pub mod namespace;
 mod netfilter;

@@ -10,6 +10,7 @@ mod identity;
 mod machine;
 mod names;
 mod nat;
+mod passage;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -137,7 +138,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores, directory: DirectoryFault) ->
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         findings.extend(firewall::own(running.status.as_deref()).await);
-        findings.extend(firewall::chains(&config).await);
+        findings.extend(passage::findings(&config).await);
         findings.extend(names::gateway_names(&config).await);
         findings.extend(names::name_servers(&config).await);
         findings.extend(identity::sources(&config, directory).await);

@@ -20,10 +20,13 @@ use port_blocks::{PORT_BLOCKS, port_blocks, public_addresses};
 mod connections;
 mod guard;
 mod port_blocks;
+mod trace;
 mod watch;
 
 pub use connections::ConnectionLimit;
 pub use guard::{GuardRules, MarkMatch, Returning};
+pub use trace::ChainPlace;
+pub(in crate::sys) use trace::TraceWatch;
 pub use watch::TableWatch;
 
 /// Which way packets of clients leave the gateway.

@@ -19,15 +19,15 @@ const PORT: u16 = 4433;
 
 /// One line of the report.
 #[derive(Debug)]
-struct Finding {
-    check: String,
-    verdict: String,
-    found: String,
-    advice: String,
+pub(crate) struct Finding {
+    pub(crate) check: String,
+    pub(crate) verdict: String,
+    pub(crate) found: String,
+    pub(crate) advice: String,
 }
 
 /// `vpnd doctor --json`: whether it ended well, and its findings.
-fn examine(gateway: &Gateway<'_>) -> (bool, Vec<Finding>) {
+pub(crate) fn examine(gateway: &Gateway<'_>) -> (bool, Vec<Finding>) {
     let mut command = gateway.vpnd(&["doctor", "--json", "--config"]);
     command.arg(gateway.config());
     let output = process::run(command);
@@ -176,8 +176,8 @@ fn ten_faults_are_found_each_with_its_next_step() {
     assert!(!good);
     let faults = faults(findings);
     let planted = [
-        ("firewall", "problem", "FORWARD"),
-        ("firewall", "warning", "INPUT"),
+        ("firewall", "problem", "by the chain ip docker FORWARD"),
+        ("firewall", "problem", "by the chain ip docker INPUT"),
         ("network.port", "problem", "taken"),
         ("configuration", "warning", "no interface eth7"),
         ("pools", "warning", "13 addresses"),

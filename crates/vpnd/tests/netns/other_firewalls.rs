@@ -8,7 +8,9 @@ use rustix::process::Signal;
 
 use crate::client::Client;
 use crate::continuity::behind_nat;
+use crate::doctor::{Finding, examine};
 use crate::firewall::{Stranger, lab_with_stranger, lines};
+use crate::gateway::Gateway;
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::process::{self, Process};
 use crate::resolved;
@@ -112,4 +114,73 @@ fn programs_that_manage_firewalls_open_the_gateway_to_nobody() {
         untouched_by("the end of firewalld");
         reach();
     });
+}
+
+/// What `vpnd doctor` finds of firewalls that stand in the way.
+fn obstacles(gateway: &Gateway<'_>) -> Vec<Finding> {
+    let (_, mut findings) = examine(gateway);
+    findings.retain(|finding| finding.check == "firewall" && finding.verdict != "good");
+    assert!(findings.iter().all(|finding| finding.verdict == "problem"), "{findings:#?}");
+    findings
+}
+
+/// Finds these chains in the way, by the beginning of their names, in this order, and none once its advice was followed.
+fn finds(lab: &Lab, gateway: &Gateway<'_>, chains: &[&str]) {
+    let found = obstacles(gateway);
+    assert_eq!(found.len(), chains.len(), "{found:#?}");
+    for (finding, chain) in found.iter().zip(chains) {
+        assert!(finding.found.contains(&format!("by the chain {chain}")), "{finding:?}");
+        let commands = finding.advice.split("; ").filter(|part| !part.starts_with("and "));
+        for command in commands.flat_map(|commands| commands.split(" && ")) {
+            run(lab, command);
+        }
+    }
+    let left = obstacles(gateway);
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+#[test]
+fn doctor_names_the_chain_that_stands_in_the_way_and_its_advice_helps() {
+    let Some(lab) = Lab::new(0) else { return };
+    prepare(&lab);
+    let mut gateway = behind_nat(&lab);
+    gateway.start();
+    finds(&lab, &gateway, &[]);
+    let before = lab.gateway.ip(&["link", "show"]);
+    let all = |commands: &[&str]| commands.iter().for_each(|command| run(&lab, command));
+    let replies = "iptables -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT";
+    let open = ["iptables -F", "iptables -P FORWARD ACCEPT", "iptables -P INPUT ACCEPT"];
+
+    // As Red Hat's iptables-services has it, and as Docker.
+    all(&[replies, "iptables -A FORWARD -j REJECT"]);
+    finds(&lab, &gateway, &["ip filter FORWARD"]);
+    all(&open);
+    all(&["iptables -P FORWARD DROP", "iptables -P INPUT DROP"]);
+    finds(&lab, &gateway, &["ip filter INPUT", "ip filter FORWARD"]);
+    all(&open);
+    all(&["iptables-legacy -A FORWARD -j REJECT"]);
+    finds(&lab, &gateway, &["iptables-legacy filter FORWARD"]);
+    all(&["iptables-legacy -F", "iptables-legacy -X"]);
+
+    // Only one direction, and a service that passes is enough.
+    let site = "table inet site {\nchain forward {\ntype filter hook forward priority 10;\n";
+    lab.gateway.nft(&format!("{site}iifname campus0 drop\n}}\n}}\n"));
+    let found = obstacles(&gateway);
+    assert!(found[0].found.starts_with("answers to clients from campus0"), "{found:#?}");
+    finds(&lab, &gateway, &["inet site forward"]);
+    lab.gateway.nft(&format!("delete table inet site\n{site}meta l4proto udp drop\n}}\n}}\n"));
+    finds(&lab, &gateway, &[]);
+    lab.gateway.nft("delete table inet site\n");
+
+    run(&lab, "ufw --force enable");
+    finds(
+        &lab,
+        &gateway,
+        &["ip filter INPUT", "ip6 filter INPUT", "ip filter FORWARD", "ip6 filter FORWARD"],
+    );
+    run(&lab, "ufw --force disable");
+    let firewalld = Firewalld::start(&lab);
+    finds(&lab, &gateway, &["inet firewalld filter_IN", "inet firewalld filter_F"]);
+    firewalld.stop();
+    assert_eq!(lab.gateway.ip(&["link", "show"]), before, "the copies have left nothing behind");
 }
