@@ -3,6 +3,7 @@
 pub mod block;
 pub mod capacity;
 pub mod compare;
+mod guidance;
 pub mod home;
 pub mod hosts;
 pub mod link;
@@ -17,8 +18,7 @@ pub mod verify;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::{RemoteEnd, Settings};
@@ -31,6 +31,7 @@ use crate::system::generator;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 use compare::{CompareArgs, ReportArgs};
+pub use guidance::{EXAMPLES, naming_known};
 pub use output::OutputArgs;
 
 /// Rounds of a measurement unless the user says otherwise: the fewest that have a median and a spread.
@@ -65,6 +66,9 @@ pub enum Command {
         file: PathBuf,
     },
     /// Compare systems in rounds, with median, spread and ratios; can be resumed.
+    ///
+    /// Exit code: 0 if all was measured, 1 if something was not, 2 if nothing could be, 3 if other load disturbed every attempt at
+    /// something (then nothing is claimed), 130 if it was interrupted.
     Compare(CompareArgs),
     /// Show the results in a directory again, also as pictures.
     Report(ReportArgs),
@@ -313,23 +317,6 @@ pub enum Switch {
     Off,
 }
 
-/// The error with the list of known subcommands, if an unknown one is what is wrong.
-pub fn naming_known(mut error: clap::Error) -> clap::Error {
-    if error.kind() == ErrorKind::InvalidSubcommand
-        && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand)
-    {
-        // The words before the unknown one lead to the command that does not have it.
-        let words = std::env::args().skip(1).take_while(|word| word != unknown);
-        let top = Cli::command();
-        let parent = words.fold(&top, |command, word| command.find_subcommand(word).unwrap_or(command));
-        let known = parent.get_subcommands().filter(|command| !command.is_hide_set());
-        let known: Vec<&str> = known.map(clap::Command::get_name).collect();
-        let tip = format!("known ones: {}", known.join(", "));
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
-    error
-}
-
 impl SystemArgs {
     /// The measured systems, with `priorities` unless the user names others. Of a system without any of the ciphers there is none,
     /// unless that is so of all: then nothing can be measured, which whoever measures says.
@@ -500,6 +487,8 @@ fn seconds_or_none(text: &str) -> Result<f64, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     fn read(line: &str) -> Result<Cli, String> {

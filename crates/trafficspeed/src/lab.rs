@@ -40,6 +40,7 @@ use crate::interrupt::Interrupt;
 use crate::load::congestion::CongestionControl;
 use crate::load::fragments;
 use crate::load::tcp::ConnectError;
+use crate::terminal;
 
 /// Most clients a lab can hold: one /24 of 198.18.0.0/16 each.
 pub const MAX_CLIENTS: u32 = 254;
@@ -275,7 +276,7 @@ impl Drop for Lab {
         // Its devices keep the namespaces alive.
         self.emulator = None;
         for problem in self.record.remove_all() {
-            eprintln!("trafficspeed: {problem}; `trafficspeed cleanup` tries again");
+            terminal::say(format_args!("trafficspeed: {problem}; `trafficspeed cleanup` tries again"));
         }
     }
 }

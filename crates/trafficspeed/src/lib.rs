@@ -7,6 +7,7 @@
 //! A library only so that the program and its tests share it: nothing here is an interface for other programs, and
 //! nothing depends on the internals of any VPN.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![allow(
     missing_docs,
     reason = "nothing here is an interface; a line that repeats a name is worse than none"
@@ -28,4 +29,5 @@ pub mod report;
 pub mod stats;
 pub mod sys;
 pub mod system;
+pub mod terminal;
 pub mod unit;

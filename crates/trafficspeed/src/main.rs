@@ -2,6 +2,8 @@
 //!
 //! This file only leads each command to its module; `experiment` measures, `report` shows.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod vpnd_commands;
 
 use std::io::{BufReader, stdin, stdout};
@@ -24,7 +26,9 @@ use trafficspeed::cli::model::ModelArgs;
 use trafficspeed::cli::sessions::SwarmArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::verify::VerifyArgs;
-use trafficspeed::cli::{Cli, Command, DoctorArgs, LabArgs, OutputArgs, RunArgs, SystemArgs, naming_known};
+use trafficspeed::cli::{
+    Cli, Command, DoctorArgs, EXAMPLES, LabArgs, OutputArgs, RunArgs, SystemArgs, naming_known,
+};
 use trafficspeed::coordinate::agent::Agent;
 use trafficspeed::coordinate::agent::blocks::BlockPermission;
 use trafficspeed::coordinate::serve;
@@ -56,8 +60,13 @@ use trafficspeed::report::chart::png;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::results::Results;
 use trafficspeed::report::{self, files, stream};
+use trafficspeed::terminal;
 
 fn main() -> ExitCode {
+    if std::env::args_os().len() == 1 {
+        terminal::show(format_args!("{EXAMPLES}"));
+        return ExitCode::from(2);
+    }
     let matches = Cli::command().try_get_matches().unwrap_or_else(|error| naming_known(error).exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let done = match cli.command {
@@ -71,7 +80,9 @@ fn main() -> ExitCode {
         }
         Some(Command::Report(args)) => show_again(&args),
         Some(Command::Completions { shell }) => {
-            clap_complete::generate(shell, &mut Cli::command(), "trafficspeed", &mut stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "trafficspeed", &mut script);
+            terminal::print(&String::from_utf8_lossy(&script));
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Man { dir }) => manual(&dir),
@@ -101,7 +112,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("trafficspeed: {error:#}");
+            terminal::say(format_args!("trafficspeed: {error:#}"));
             ExitCode::from(2)
         }
     }
@@ -165,9 +176,9 @@ fn check_link(args: &LinkCheckArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     let checked = link_check::run(&plan)?;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&checked)?);
+        terminal::print(&format!("{}\n", serde_json::to_string_pretty(&checked)?));
     } else {
-        print!("{}", report::link::table(&checked));
+        terminal::print(&report::link::table(&checked));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -238,7 +249,7 @@ fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
-    println!("{}", hog::run(parent, Duration::from_secs_f64(seconds))?);
+    terminal::print(&format!("{}\n", hog::run(parent, Duration::from_secs_f64(seconds))?));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -252,7 +263,7 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     output::event(output, "start", || serde_json::json!({ "experiment": "model" }));
     let found = match model::run(&plan, &progress, &interrupt) {
         Err(error) if interrupt.is_set() => {
-            eprintln!("trafficspeed: {error:#}; no stage was measured yet");
+            terminal::say(format_args!("trafficspeed: {error:#}; no stage was measured yet"));
             return Ok(ExitCode::from(130));
         }
         found => found?,
@@ -265,7 +276,7 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
 /// The first event, if events are wanted.
 fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
     if output.json_stream {
-        output::print(&(stream::start(settings, environment) + "\n"));
+        terminal::print(&(stream::start(settings, environment) + "\n"));
     }
 }
 
@@ -292,7 +303,7 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     say_left_out(&args.systems, &args.output);
     if !args.output.quiet {
-        eprintln!("{}", schedule::announcement(&plan, &earlier, &directory));
+        terminal::say(format_args!("{}", schedule::announcement(&plan, &earlier, &directory)));
     }
     begin(&plan.traffic.settings, &environment, &args.output);
     let done =
@@ -300,7 +311,7 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     let is_over = !done.campaign.interrupted && done.error.is_none();
     let code = output::show(&Results::Traffic(Box::new(done.campaign)), &args.output)?;
     if !is_over {
-        eprintln!("To go on: trafficspeed compare --resume {}", directory.display());
+        terminal::say(format_args!("To go on: trafficspeed compare --resume {}", directory.display()));
     }
     done.error.map_or(Ok(code), |error| Err(error.into()))
 }
@@ -357,7 +368,7 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
 fn export(pictures: &[Picture], directory: &Path, args: &ReportArgs) -> anyhow::Result<()> {
     for name in report::pictures::write(pictures, directory, args.svg, args.png)? {
         if !args.output.quiet {
-            eprintln!("Picture: {}", directory.join(name).display());
+            terminal::say(format_args!("Picture: {}", directory.join(name).display()));
         }
     }
     Ok(())
@@ -372,7 +383,7 @@ fn manual(directory: &Path) -> anyhow::Result<ExitCode> {
 fn serve_coordinator(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let token = Token::read(&args.token_file)?;
     let interrupt = Interrupt::install()?;
-    let log = |text: String| eprintln!("trafficspeed: {text}");
+    let log = |text: String| terminal::say(format_args!("trafficspeed: {text}"));
     let place = args.block_place().map(|(wish, bytes)| Place::prepare(&wish, bytes)).transpose()?;
     if let Some(place) = &place {
         log(format!("a coordinator may write {} bytes into {}", place.bytes(), place.describe()));
@@ -384,7 +395,10 @@ fn serve_coordinator(args: &ServeArgs) -> anyhow::Result<ExitCode> {
 
 fn make_token(file: &Path) -> anyhow::Result<ExitCode> {
     Token::create(file)?;
-    println!("Made {}. Copy it to every host of the measurement by a safe way.", file.display());
+    terminal::print(&format!(
+        "Made {}. Copy it to every host of the measurement by a safe way.\n",
+        file.display()
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -392,7 +406,7 @@ fn compare_generators(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     verify::check(&plan)?;
     let found = verify::run(&plan, &Progress::new(args.quiet), &Interrupt::install()?)?;
-    output::print(&if args.json {
+    terminal::print(&if args.json {
         serde_json::to_string_pretty(&report::verify::json(&found))? + "\n"
     } else {
         report::verify::table(&found)
@@ -404,10 +418,12 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let programs = args.programs();
     let findings = match args.install {
         Some(kind) => {
-            match doctor::install(kind, &programs, |line| eprintln!("trafficspeed: running: {line}")) {
+            match doctor::install(kind, &programs, |line| {
+                terminal::say(format_args!("trafficspeed: running: {line}"))
+            }) {
                 Ok(finding) => vec![finding],
                 Err(error) => {
-                    eprintln!("trafficspeed: {error}");
+                    terminal::say(format_args!("trafficspeed: {error}"));
                     return Ok(ExitCode::FAILURE);
                 }
             }
@@ -418,7 +434,7 @@ fn examine(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
         Some(_) => Vec::new(),
         None => doctor::examine_generators(&programs),
     };
-    output::print(&if args.json {
+    terminal::print(&if args.json {
         serde_json::to_string_pretty(&doctor::json(&findings, &generators))? + "\n"
     } else {
         doctor::table(&findings) + &doctor::generator_lines(&generators)
@@ -432,16 +448,16 @@ fn cleanup() -> anyhow::Result<ExitCode> {
     }
     let outcome = record::cleanup(Path::new(record::RECORDS));
     for name in &outcome.removed {
-        println!("removed namespace {name}");
+        terminal::print(&format!("removed namespace {name}\n"));
     }
     for line in &outcome.kept {
-        println!("left alone: {line}");
+        terminal::print(&format!("left alone: {line}\n"));
     }
     for problem in &outcome.problems {
-        eprintln!("trafficspeed: {problem}");
+        terminal::say(format_args!("trafficspeed: {problem}"));
     }
     if outcome.removed.is_empty() && outcome.kept.is_empty() && outcome.problems.is_empty() {
-        println!("Nothing to clean up.");
+        terminal::print("Nothing to clean up.\n");
     }
     Ok(if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

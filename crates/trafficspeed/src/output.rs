@@ -1,7 +1,6 @@
 //! Where results go: standard output, the files of a directory, and the exit code.
 
 use std::fs;
-use std::io::{ErrorKind, Write as _, stdout};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -12,6 +11,10 @@ use crate::cli::OutputArgs;
 use crate::experiment::progress::Progress;
 use crate::report::results::Results;
 use crate::report::{files, stream};
+use crate::terminal::{self, print};
+
+/// The exit code where all was measured, but something only while others disturbed it.
+const DISTURBED: u8 = 3;
 
 /// Finds out that results cannot be written before an hour is spent on them, and removes those of an earlier run if they are to be
 /// replaced.
@@ -73,15 +76,17 @@ pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> 
     } else if output.csv {
         print(&results.csv());
     } else {
-        print(&results.table(output.chosen_unit(), output.wide));
+        print(&results.table(output.chosen_unit(), output.wide, !output.quiet));
     }
     if let Some(directory) = &output.out {
         files::write_reports(directory, results)?;
         if !output.quiet {
-            eprintln!("Report: {}", directory.join("report.html").display());
+            terminal::say(format_args!("Report: {}", directory.join("report.html").display()));
         }
     }
-    Ok(exit_code(results.is_interrupted(), results.is_whole()))
+    let (interrupted, whole) = (results.is_interrupted(), results.is_whole());
+    let disturbed = !interrupted && whole && results.is_disturbed();
+    Ok(if disturbed { ExitCode::from(DISTURBED) } else { exit_code(interrupted, whole) })
 }
 
 /// Saves results, and shows them.
@@ -99,15 +104,5 @@ pub fn exit_code(interrupted: bool, whole: bool) -> ExitCode {
         (true, _) => ExitCode::from(130),
         (false, true) => ExitCode::SUCCESS,
         (false, false) => ExitCode::FAILURE,
-    }
-}
-
-/// Prints to standard output, which may be a pipe whose reader has gone; files are still to be written then.
-pub fn print(text: &str) {
-    match stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            eprintln!("trafficspeed: writing to standard output: {error}");
-        }
-        _ => {}
     }
 }

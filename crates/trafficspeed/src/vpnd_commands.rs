@@ -11,7 +11,7 @@ use trafficspeed::cli::soak::SoakArgs;
 use trafficspeed::experiment;
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::interrupt::Interrupt;
-use trafficspeed::{output, report};
+use trafficspeed::{output, report, terminal};
 
 pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
@@ -23,16 +23,16 @@ pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let results = match experiment::sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
         Err(error) if interrupt.is_set() => {
-            eprintln!("trafficspeed: {error:#}; no session was measured yet");
+            terminal::say(format_args!("trafficspeed: {error:#}; no session was measured yet"));
             return Ok(ExitCode::from(130));
         }
         results => results?,
     };
     let json = serde_json::to_string_pretty(&results)?;
     if args.json {
-        println!("{json}");
+        terminal::print(&format!("{json}\n"));
     } else {
-        print!("{}", report::sessions::table(&results));
+        terminal::print(&report::sessions::table(&results));
     }
     if let Some(file) = &args.out {
         fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
@@ -50,9 +50,9 @@ pub(crate) fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
     let results = experiment::capacity::run(&plan, &Progress::new(args.quiet), &interrupt)?;
     let json = serde_json::to_string_pretty(&results)?;
     if args.json {
-        println!("{json}");
+        terminal::print(&format!("{json}\n"));
     } else {
-        output::print(&report::capacity::table(&results));
+        terminal::print(&report::capacity::table(&results));
     }
     if let Some(directory) = &args.out {
         write(directory, "capacity.json", &json)?;
@@ -69,7 +69,7 @@ pub(crate) fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(&plan.out).with_context(|| format!("making {}", plan.out.display()))?;
     let interrupt = Interrupt::install()?;
     let results = experiment::soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
-    output::print(&report::soak::text(&results));
+    terminal::print(&report::soak::text(&results));
     write(&plan.out, "soak.json", &serde_json::to_string_pretty(&results)?)?;
     for (name, picture) in report::soak::pictures(&results) {
         write(&plan.out, name, &picture)?;

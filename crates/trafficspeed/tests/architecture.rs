@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// A module may use those of the layers above its own in this list, and no other of its own layer.
 const LAYERS: [&[&str]; 11] = [
-    &["clock", "csv_table", "interrupt", "line", "observe", "stats", "sys", "unit"],
+    &["clock", "csv_table", "interrupt", "line", "observe", "stats", "sys", "terminal", "unit"],
     &["load"],
     &["coordinate", "lab"],
     &["system"],

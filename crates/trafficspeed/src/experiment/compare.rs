@@ -62,9 +62,11 @@ pub fn run(
     let left = schedule::left(&plan.traffic.slots(), &runs, plan.limits.attempts);
     let mut error = None;
     for (at, &slot) in left.iter().enumerate() {
-        let known = schedule::time_left(&left[at..], &plan.traffic.settings, &runs);
-        let progress = progress.part(at + 1, left.len(), known);
-        if let Err(why) = fill(plan, slot, journal, &mut runs, &progress, interrupt) {
+        let of_slot = |runs: &[Run]| {
+            let known = schedule::time_left(&left[at..], &plan.traffic.settings, runs);
+            progress.part(at + 1, left.len(), known)
+        };
+        if let Err(why) = fill(plan, slot, journal, &mut runs, of_slot, interrupt) {
             error = Some(why);
             break;
         }
@@ -89,12 +91,13 @@ fn fill(
     slot: Slot,
     journal: &mut Journal,
     runs: &mut Vec<Run>,
-    progress: &Progress,
+    progress: impl Fn(&[Run]) -> Progress,
     interrupt: &Interrupt,
 ) -> Result<(), CompareError> {
     let done = runs.iter().filter(|run| schedule::is_of(run, slot) && run.is_complete()).count() as u32;
     for attempt in done + 1..=plan.limits.attempts.max(done + 1) {
-        let mut run = run_one(&plan.traffic, slot, attempt, progress, interrupt);
+        let progress = progress(runs);
+        let mut run = run_one(&plan.traffic, slot, attempt, &progress, interrupt);
         run.disturbance = plan.limits.disturbance(&run);
         // Measurements of another program must not get into the journal.
         same::check_system(runs, &run)?;

@@ -1,5 +1,5 @@
-//! Progress of a campaign for its user: on standard error, one live line on a terminal, one line per run
-//! elsewhere; and, if asked for, every event as a line on standard output.
+//! Progress of a campaign for its user: on standard error, one live line on a terminal, elsewhere a line at the start and the end of
+//! each run and each ten seconds; and, if asked for, every event as a line on standard output.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
@@ -7,7 +7,11 @@ use std::time::Duration;
 use super::compare::schedule::for_people;
 use super::event::{Event, EventFormat};
 use super::outcome::{Interval, Run, rate};
+use crate::terminal;
 use crate::unit::Unit;
+
+/// Seconds between two lines of a run where no terminal shows each second.
+const LINE_EVERY: usize = 10;
 
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -48,33 +52,35 @@ impl Progress {
     pub fn note(&self, what: &str) {
         if !self.quiet {
             let clear = if self.live { "\r\x1b[K" } else { "" };
-            eprintln!("{clear}{}{what}", self.part);
+            terminal::say(format_args!("{clear}{}{what}", self.part));
         }
     }
 
     pub fn starting(&self, what: &str, run: &Run) {
         self.event(Event::RunStarted(run));
-        self.live(what);
+        if self.live {
+            self.live(what);
+        } else {
+            self.note(&format!("{what} …"));
+        }
     }
 
     /// The present activity, for whoever watches a terminal.
     pub fn live(&self, what: &str) {
         if self.live {
-            eprint!("\r\x1b[K{}{what} …", self.part);
-            // Progress that cannot be shown must not stop a measurement.
-            let _ = stderr().flush();
+            terminal::show(format_args!("\r\x1b[K{}{what} …", self.part));
         }
     }
 
     /// A second of it is over.
     pub fn second(&self, what: &str, number: usize, of: usize, interval: Interval) {
         self.event(Event::Interval { number, totals: interval });
+        let communication = rate(interval.received + interval.sent, 1.0);
+        let figures = self.figures(communication, rate(interval.received, 1.0));
         if self.live {
-            let communication = rate(interval.received + interval.sent, 1.0);
-            let figures = self.figures(communication, rate(interval.received, 1.0));
-            eprint!("\r\x1b[K{}{what}  {:>3}/{of} s  {figures}", self.part, number + 1);
-            // As above.
-            let _ = stderr().flush();
+            terminal::show(format_args!("\r\x1b[K{}{what}  {:>3}/{of} s  {figures}", self.part, number + 1));
+        } else if (number + 1).is_multiple_of(LINE_EVERY) && number + 1 < of {
+            self.note(&format!("{what}  {:>3}/{of} s  {figures}", number + 1));
         }
     }
 
@@ -84,12 +90,12 @@ impl Progress {
         let clear = if self.live { "\r\x1b[K" } else { "" };
         if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
             let figures = self.figures(run.communication(), run.goodput());
-            eprintln!("{clear}{}{what}  {figures}", self.part);
+            terminal::say(format_args!("{clear}{}{what}  {figures}", self.part));
         } else if self.live {
-            eprint!("{clear}");
+            terminal::show(format_args!("{clear}"));
         }
         for problem in run.failures() {
-            eprintln!("trafficspeed: {what}: {problem}");
+            terminal::say(format_args!("trafficspeed: {what}: {problem}"));
         }
     }
 

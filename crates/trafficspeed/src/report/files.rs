@@ -195,14 +195,17 @@ mod tests {
             let found = read(directory.path()).unwrap();
             assert!(found.is_interrupted(), "before {slot:?}");
             assert!(
-                found.table(None, false).contains("Interrupted: ") && found.html().contains("Interrupted: ")
+                found.table(None, false, true).contains("Interrupted: ")
+                    && found.html().contains("Interrupted: ")
             );
             assert_eq!(found.json()["interrupted"], true);
             journal.append(&samples::run(slot.subject.kind, slot.clients, slot.repeat, 1_000)).unwrap();
         }
         let found = read(directory.path()).unwrap();
         assert!(!found.is_interrupted() && found.is_whole());
-        assert!(!found.table(None, false).contains("Interrupted") && !found.html().contains("Interrupted"));
+        assert!(
+            !found.table(None, false, true).contains("Interrupted") && !found.html().contains("Interrupted")
+        );
     }
 
     #[test]

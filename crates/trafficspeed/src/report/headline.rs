@@ -13,9 +13,25 @@ const LEAST_ROUNDS: usize = 2;
 /// One sentence for each number of clients, about the system of interest and the best of the others; then the same of that system
 /// with its other priority, so that no claim rests on the better of two settings in silence.
 pub fn sentences(campaign: &Campaign) -> Vec<String> {
+    if let Some(disturbed) = disturbed(campaign) {
+        return vec![disturbed];
+    }
     let Some(own) = of_interest(campaign) else { return Vec::new() };
     let other = other_priority(campaign, &own);
     [Some(own), other].into_iter().flatten().flat_map(|own| of_one(campaign, &own)).collect()
+}
+
+/// That measurements which stand were disturbed, so that nothing is claimed; `None` if none was.
+fn disturbed(campaign: &Campaign) -> Option<String> {
+    let standing = campaign.runs.iter().filter(|run| run.is_whole());
+    let disturbed = standing.clone().filter(|run| run.disturbance.is_some()).count();
+    (disturbed > 0).then(|| {
+        format!(
+            "{disturbed} of {} measurements were disturbed by other load on this machine in every attempt, so nothing is claimed: \
+             measure again while it is quiet.",
+            standing.count()
+        )
+    })
 }
 
 /// The sentences about the system `own`.
@@ -162,6 +178,16 @@ mod tests {
         assert!(sentences(&alone)[0].contains("was not measured"));
         alone.runs.retain(|run| run.label != "OpenVPN");
         assert_eq!(sentences(&alone), [""; 0], "another cipher of the same program is no rival");
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_measurements_that_were_disturbed() {
+        let mut campaign = campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]);
+        campaign.runs[1].disturbance = Some("other processes used 30 % of the machine".into());
+        let said = sentences(&campaign);
+        assert!(said.len() == 1 && said[0].starts_with("1 of 15 measurements were disturbed"), "{said:?}");
+        campaign.runs[1].superseded = true;
+        assert!(sentences(&campaign)[0].starts_with("With 8 clients"), "a quiet attempt stands for it");
     }
 
     #[test]

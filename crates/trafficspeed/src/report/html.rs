@@ -6,7 +6,7 @@ use super::headline;
 use super::page::Page;
 use super::pictures::pictures;
 use super::problems::problems;
-use super::summary::{Summary, labels, summarise};
+use super::summary::{Summary, baseline, labels, summarise};
 use super::systems::{System, common_buffers, systems};
 use super::{published, table};
 use crate::experiment::environment::Environment;
@@ -39,7 +39,7 @@ pub fn html(campaign: &Campaign) -> String {
             "",
             "Measurements that did not end in order or were rejected are left out of the figures.",
         );
-        page.list("problems", &problems);
+        page.folded("problems", &counted(problems.len(), "problem"), &problems);
     }
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
     if !summaries.is_empty() {
@@ -52,6 +52,11 @@ pub fn html(campaign: &Campaign) -> String {
     set_up(&mut page, campaign);
     before(&mut page, campaign, &summaries);
     page.finish()
+}
+
+/// So many of something.
+pub(super) fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// How often it was measured, of the results that there are: fewer than were asked for where measurements failed, or were never
@@ -104,7 +109,7 @@ fn figures(page: &mut Page, campaign: &Campaign, summaries: &[Summary]) {
         || summaries.iter().any(|s| s.control.is_some() || s.ratio_to_plain.is_some())
     {
         page.section("Ratios");
-        put(page, table::ratios(summaries, campaign.baseline.as_deref()));
+        put(page, table::ratios(summaries, baseline(campaign).as_deref()));
         page.notes(table::RATIOS.lines());
     }
 }

@@ -71,6 +71,13 @@ impl Page {
         self.put(format_args!("<ul class=\"{class}\">\n{}\n</ul>", items.join("\n")));
     }
 
+    /// The same behind a line that says how much it is, which the reader unfolds.
+    pub fn folded(&mut self, class: &str, summary: &str, items: &[String]) {
+        self.put(format_args!("<details><summary>{}</summary>", escape(summary)));
+        self.list(class, items);
+        self.put(format_args!("</details>"));
+    }
+
     /// A picture under its heading.
     pub fn figure(&mut self, picture: &Picture) {
         let (title, caption, svg) = (escape(&picture.title), escape(&picture.caption), &picture.svg);
@@ -143,6 +150,7 @@ mod tests {
         page.paragraph("note", evil);
         page.notes([evil, evil]);
         page.list("problems", &[evil.to_owned()]);
+        page.folded("problems", evil, &[evil.to_owned()]);
         page.table(&[evil], [vec![evil.to_owned()]]);
         page.texts(&[evil], [vec![evil.to_owned()]]);
         page.facts([(evil.to_owned(), evil.to_owned())]);

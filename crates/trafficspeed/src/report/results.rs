@@ -78,7 +78,8 @@ impl Results {
 
     /// For people, with rates in `unit` where the experiment leaves that open; `None`: the one that suits each. No line is
     /// longer than a terminal, unless it is wanted `wide`.
-    pub fn table(&self, unit: Option<Unit>, wide: bool) -> String {
+    /// With what each word means, if it is to be explained.
+    pub fn table(&self, unit: Option<Unit>, wide: bool, explains: bool) -> String {
         let width = (!wide).then_some(NARROW);
         let mut text = match self {
             Self::Traffic(campaign) => table::table(campaign, unit.unwrap_or_default(), width),
@@ -89,12 +90,29 @@ impl Results {
             Self::Block(found) => block::table(found, width),
             Self::BlockSweep(found) => block::sweep::table(found, width),
         };
+        if !explains {
+            for definitions in self.definitions() {
+                text = text.replace(&format!("{definitions}\n"), "");
+            }
+        }
         if let Some(environment) = self.environment() {
             let method = environment.topology.and_then(Topology::method);
             text.extend(method.map(|method| format!("Method, {method}.\n")));
             text.push_str(&(environment.machine() + "\n"));
         }
         width.map_or(text.clone(), |width| wrapped(&text, width))
+    }
+
+    /// What stands below its tables for readers who do not know the words yet.
+    fn definitions(&self) -> &'static [&'static str] {
+        match self {
+            Self::Traffic(_) => &[table::DEFINITIONS, table::RATIOS],
+            Self::Load(_) => &[load::DEFINITIONS, load::clients::DEFINITIONS, load::ratios::DEFINITIONS],
+            Self::Home(_) => &[home::DEFINITIONS, home::ratios::DEFINITIONS],
+            Self::Suite(_) => &[suite::DEFINITIONS],
+            Self::Model(_) | Self::Block(_) => &[],
+            Self::BlockSweep(_) => &[block::sweep::DEFINITIONS],
+        }
     }
 
     fn environment(&self) -> Option<&Environment> {
@@ -133,6 +151,12 @@ impl Results {
             Self::Block(found) => found.interrupted,
             Self::BlockSweep(found) => found.iter().any(|report| report.interrupted),
         }
+    }
+
+    /// Whether something that stands was measured while others used more of the machine than the user allows.
+    pub fn is_disturbed(&self) -> bool {
+        let Self::Traffic(campaign) = self else { return false };
+        campaign.runs.iter().any(|run| run.is_whole() && run.disturbance.is_some())
     }
 
     /// Whether all that was asked for was measured as it should be.
@@ -175,8 +199,8 @@ mod tests {
             let again = files::read(directory.path()).unwrap();
             assert_eq!((again.json(), again.csv()), (results.json(), results.csv()));
             assert_eq!(
-                (again.html(), again.table(None, false)),
-                (results.html(), results.table(None, false))
+                (again.html(), again.table(None, false, true)),
+                (results.html(), results.table(None, false, true))
             );
             let pictures = again.pictures();
             assert!(!pictures.is_empty() && pictures == results.pictures());
@@ -255,10 +279,16 @@ mod tests {
     #[test]
     fn no_table_is_wider_than_a_terminal_unless_it_is_wanted_whole() {
         for results in extreme() {
-            assert_narrow(&results.table(Some(Unit::Kbit), false));
-            let wide = results.table(Some(Unit::Kbit), true);
+            assert_narrow(&results.table(Some(Unit::Kbit), false, true));
+            let wide = results.table(Some(Unit::Kbit), true, true);
             assert!(wide.lines().any(|line| line.chars().count() > NARROW), "{wide}");
             assert!(wide.contains("instructions: "), "the processor belongs to each report: {wide}");
+            let short = results.table(Some(Unit::Kbit), true, false);
+            for definitions in results.definitions() {
+                assert!(!short.contains(definitions), "{short}");
+            }
+            let explained = results.definitions().iter().any(|definitions| wide.contains(definitions));
+            assert_eq!(explained, wide.len() > short.len(), "what is not there can't be left out: {wide}");
         }
     }
 

@@ -119,6 +119,19 @@ pub fn pair_ratio(campaign: &Campaign, clients: u32, one: &str, other: &str) -> 
     ratios(&runs, campaign, |run| run.label == other)
 }
 
+/// The system that the others are compared with besides plain routing: the one that the user has chosen, or, where no plain routing
+/// was measured beside other systems, the first vpnd.
+pub fn baseline(campaign: &Campaign) -> Option<String> {
+    if campaign.baseline.is_some() {
+        return campaign.baseline.clone();
+    }
+    let systems = || campaign.runs.iter().filter_map(|run| Some((run, run.subject?)));
+    let is_plain = systems().any(|(_, subject)| subject.kind == Kind::None);
+    let is_alone = labels(campaign).len() < 2;
+    let mut vpnds = systems().filter(|(_, subject)| subject.kind == Kind::Vpnd && !subject.again);
+    vpnds.next().filter(|_| !is_plain && !is_alone).map(|(run, _)| run.label.clone())
+}
+
 /// The ratios of the system that was measured twice in each round to itself.
 fn control(campaign: &Campaign, clients: u32) -> Option<Spread> {
     let again = |run: &&Run| {
@@ -162,10 +175,8 @@ fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Sum
         gateway_seconds_per_gbit: Spread::of(&gateway_costs),
         vpn_seconds_per_gbit: Spread::of(&costs),
         ratio_to_plain: ratios(runs, campaign, is_plain),
-        ratio_to_baseline: campaign
-            .baseline
-            .as_ref()
-            .and_then(|baseline| ratios(runs, campaign, |run| run.label == *baseline)),
+        ratio_to_baseline: baseline(campaign)
+            .and_then(|baseline| ratios(runs, campaign, |run| run.label == baseline)),
         control: control(campaign, clients),
     }
 }
@@ -209,6 +220,24 @@ mod tests {
         assert!((ratio.median - 1.02 / 3.0).abs() < 1e-9 && (ratio.high - 1.03 / 3.0).abs() < 1e-9);
         assert_eq!(two.ratio_to_baseline, None);
         assert!((two.gateway_cpus.unwrap() - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn without_plain_routing_the_others_are_compared_with_vpnd() {
+        let mut campaign = samples::campaign();
+        assert_eq!(baseline(&campaign), None, "plain routing is there");
+        campaign.runs.iter_mut().filter(|run| run.label == "plain routing").for_each(|run| {
+            run.subject = Some(Subject::new(Kind::Openvpn, crate::system::Cipher::Auto));
+            run.label = "OpenVPN".into();
+        });
+        assert_eq!(baseline(&campaign).as_deref(), Some("vpnd, aes-256-gcm"));
+        let openvpn = summarise(&campaign).into_iter().find(|s| s.label == "OpenVPN").unwrap();
+        assert!(openvpn.ratio_to_baseline.is_some() && openvpn.ratio_to_plain.is_none());
+        campaign.baseline = Some("OpenVPN".into());
+        assert_eq!(baseline(&campaign).as_deref(), Some("OpenVPN"), "the user's choice");
+        campaign.baseline = None;
+        campaign.runs.retain(|run| run.label != "OpenVPN");
+        assert_eq!(baseline(&campaign), None, "there is nothing to compare");
     }
 
     #[test]

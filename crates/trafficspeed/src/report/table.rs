@@ -6,7 +6,7 @@ use super::grid::Grid;
 use super::headline;
 use super::noise::{far, percent};
 use super::problems::{place, problems};
-use super::summary::{Summary, labels, summarise};
+use super::summary::{Summary, baseline, labels, summarise};
 use crate::experiment::outcome::{Campaign, RemoteEnd};
 use crate::stats::Spread;
 use crate::unit::Unit;
@@ -61,8 +61,9 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
         }
     }
     let are_compared = |s: &Summary| s.control.is_some() || (s.repeats > 1 && s.ratio_to_plain.is_some());
+    let baseline = baseline(campaign);
     if campaign.baseline.is_some() || summaries.iter().any(are_compared) {
-        say(&ratios(&summaries, campaign.baseline.as_deref()).text(width));
+        say(&ratios(&summaries, baseline.as_deref()).text(width));
         say(RATIOS);
     }
     outliers(campaign, &summaries, unit).iter().for_each(|line| say(line));
@@ -103,8 +104,11 @@ fn is_shown(run: &crate::experiment::outcome::Run) -> bool {
 fn facts_line(campaign: &Campaign, label: &str) -> Option<String> {
     let systems = super::systems::systems(campaign);
     let system = systems.iter().find(|system| system.label == label)?;
-    let mtu = system.mtu.iter().map(|mtu| format!(", MTU {mtu}")).collect::<String>();
-    Some(format!("{label}: {}, cipher {}{mtu}", system.version, system.cipher))
+    let mtu = system.mtu.iter().map(|mtu| format!("MTU {mtu}"));
+    let cipher = (!system.cipher.is_empty()).then(|| format!("cipher {}", system.cipher));
+    let version = Some(system.version.clone()).filter(|version| !version.is_empty());
+    let facts: Vec<String> = version.into_iter().chain(cipher).chain(mtu).collect();
+    (!facts.is_empty()).then(|| format!("{label}: {}", facts.join(", ")))
 }
 
 /// Whether a gateway had a CPU limit.
@@ -219,6 +223,20 @@ mod tests {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
         assert!(!text.contains("Interrupted") && !text.contains("of vpnd"));
+    }
+
+    #[test]
+    fn what_a_system_does_not_say_of_itself_is_left_out() {
+        let mut campaign = samples::campaign();
+        for run in &mut campaign.runs {
+            (run.facts.version, run.facts.cipher, run.facts.mtu) = (String::new(), String::new(), None);
+        }
+        assert_eq!(facts_line(&campaign, "plain routing"), None);
+        campaign.runs.iter_mut().for_each(|run| run.facts.mtu = Some(1_420));
+        assert_eq!(facts_line(&campaign, "plain routing").as_deref(), Some("plain routing: MTU 1420"));
+        campaign.runs.iter_mut().for_each(|run| run.facts.cipher = "aes-128-gcm".into());
+        let line = facts_line(&campaign, "plain routing");
+        assert_eq!(line.as_deref(), Some("plain routing: cipher aes-128-gcm, MTU 1420"));
     }
 
     #[test]

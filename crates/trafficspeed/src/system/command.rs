@@ -19,6 +19,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::{Lab, find_program};
 use crate::observe::ProcessStat;
+use crate::terminal;
 use answer::ScriptAnswer;
 
 /// How long the script may take to bring the system up.
@@ -232,7 +233,9 @@ impl System for Scripted {
             daemon.wait_for_success(DOWN_TIMEOUT, &Interrupt::default())
         });
         if let Err(error) = ended {
-            eprintln!("trafficspeed: {error}; what it left in the lab's namespaces is ended with them");
+            terminal::say(format_args!(
+                "trafficspeed: {error}; what it left in the lab's namespaces is ended with them"
+            ));
         }
     }
 }

@@ -158,9 +158,11 @@ fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
          --out {} --json",
         out.path().display()
     );
-    let report = measured(&line);
+    let output = run(&line);
     done.store(true, Ordering::Relaxed);
     noise.join().expect("it only counted");
+    assert_eq!(output.status.code(), Some(3), "no attempt was quiet");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let runs = report["runs"].as_array().expect("runs");
     assert_eq!(runs.len(), 2, "{report:#}");
     assert_eq!(runs.iter().filter(|run| run["whole"] == true).count(), 1);

@@ -75,7 +75,8 @@ fn run(line: &str) -> Output {
 fn measured(line: &str) -> Value {
     let output = run(line);
     let words = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {} {words}", output.status);
+    // 3: everything was measured, on a machine that others used.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{line}: {} {words}", output.status);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words}"))
 }
 

@@ -28,7 +28,7 @@ pub fn left(slots: &[Slot], runs: &[Run], attempts: u32) -> Vec<Slot> {
     slots.iter().copied().filter(|slot| !is_done(*slot)).collect()
 }
 
-/// How long `slots` take if nothing is repeated, judged by what earlier `runs` took.
+/// How long `slots` take, judged by what earlier `runs` took and by how often they had to be repeated.
 pub fn time_left(slots: &[Slot], settings: &Settings, runs: &[Run]) -> Duration {
     let window = settings.warmup_seconds + settings.seconds;
     let overhead = |slot: &Slot| {
@@ -39,7 +39,17 @@ pub fn time_left(slots: &[Slot], settings: &Settings, runs: &[Run]) -> Duration 
         median(&seen).unwrap_or(OVERHEAD_SECONDS + OVERHEAD_PER_CLIENT_SECONDS * f64::from(slot.clients))
     };
     let seconds: f64 = slots.iter().map(|slot| window + overhead(slot)).sum();
-    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    Duration::try_from_secs_f64(seconds * attempts_each(runs)).unwrap_or(Duration::MAX)
+}
+
+/// Complete attempts for each measurement that has one.
+fn attempts_each(runs: &[Run]) -> f64 {
+    let complete = || runs.iter().filter(|run| run.is_complete());
+    let is_first = |run: &&Run| run.attempt <= 1;
+    match complete().filter(is_first).count() {
+        0 => 1.0,
+        measured => (complete().count() as f64 / measured as f64).max(1.0),
+    }
 }
 
 /// The announcement before the first measurement: how many there are, how long they take, where they go.
@@ -126,6 +136,13 @@ mod tests {
         run.took_seconds = 12.0;
         let learned = time_left(&slots[5..6], &plan.settings, &[run]);
         assert!((learned.as_secs_f64() - 12.0).abs() < 1e-6, "{learned:?}");
+        // Each measurement took three attempts until now.
+        let attempts = [1, 2, 3].map(|attempt| {
+            let run = samples::run(Kind::Vpnd, 2, 1, 1_000);
+            Run { took_seconds: 12.0, attempt, ..run }
+        });
+        let learned = time_left(&slots[5..6], &plan.settings, &attempts);
+        assert!((learned.as_secs_f64() - 36.0).abs() < 1e-6, "{learned:?}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::report::page::{Page, Picture};
 use crate::unit::significant;
 
 /// Stands below the table.
-const DEFINITIONS: &str = "\
+pub const DEFINITIONS: &str = "\
 Best throughput of any block size, MB/s of acknowledged blocks: median of n rounds, the lowest and the highest in parentheses.
 Gain: the best OP-n by the tunnel with no overlap, mean over block sizes within each round.
 ≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: a single round, or no \

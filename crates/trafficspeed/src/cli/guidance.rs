@@ -1,0 +1,65 @@
+//! What leads somebody on who types the bare name, a command that does not exist, or the options of another program.
+
+use clap::CommandFactory as _;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::Cli;
+
+/// What a bare `trafficspeed` shows.
+pub const EXAMPLES: &str = "\
+trafficspeed measures what a VPN carries as its clients grow. Five ways to begin, as root where a laboratory is built:
+
+  trafficspeed --clients 2,8                        vpnd beside plain routing, with 2 and 8 clients
+  trafficspeed compare --vpn vpnd,wireguard-go --clients 8
+                                                    two VPNs in rounds, with median, spread and ratios
+  trafficspeed stream                               one TCP stream through vpnd, as iperf3 would measure it
+  trafficspeed udp -b 50M                           UDP at a rate: what is lost, and how evenly the rest comes
+  trafficspeed doctor                               which systems this machine can measure
+
+Between real hosts: trafficspeed serve --help, trafficspeed run --help. Everything: trafficspeed --help.
+";
+
+/// The answer to the options by which iperf3 begins.
+const AS_IPERF: &str = "\
+trafficspeed has no server that measures for everybody. On one host: trafficspeed token FILE, and copy FILE to the other; there: \
+trafficspeed serve --token-file FILE; here: trafficspeed stream --pair localhost=HOST --token-file FILE, with `trafficspeed serve` on \
+this host, too. In a laboratory on this machine: trafficspeed stream";
+
+/// The error with what leads on: the list of known subcommands, if an unknown one is what is wrong, but never a hidden one; and the way
+/// between hosts for the options of iperf3.
+pub fn naming_known(mut error: clap::Error) -> clap::Error {
+    let is_hidden = |name: &str| Cli::command().find_subcommand(name).is_some_and(clap::Command::is_hide_set);
+    match error.get(ContextKind::SuggestedSubcommand).cloned() {
+        Some(ContextValue::String(name)) if is_hidden(&name) => {
+            error.remove(ContextKind::SuggestedSubcommand);
+        }
+        Some(ContextValue::Strings(mut names)) => {
+            names.retain(|name| !is_hidden(name));
+            error.remove(ContextKind::SuggestedSubcommand);
+            if !names.is_empty() {
+                error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+            }
+        }
+        _ => {}
+    }
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg)
+        && ["-c", "-s", "--client", "--server"].contains(&unknown.as_str())
+    {
+        error.remove(ContextKind::SuggestedArg);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![AS_IPERF.into()]));
+    }
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        // The words before the unknown one lead to the command that does not have it.
+        let words = std::env::args().skip(1).take_while(|word| word != unknown);
+        let top = Cli::command();
+        let parent = words.fold(&top, |command, word| command.find_subcommand(word).unwrap_or(command));
+        let known = parent.get_subcommands().filter(|command| !command.is_hide_set());
+        let known: Vec<&str> = known.map(clap::Command::get_name).collect();
+        let tip = format!("known ones: {}", known.join(", "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}

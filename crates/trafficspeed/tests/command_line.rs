@@ -1,0 +1,77 @@
+//! What the program says without a laboratory: to somebody who types its bare name or options of another program, and into pipes whose
+//! reader has gone.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output, Stdio};
+
+fn trafficspeed(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trafficspeed"));
+    command.args(words);
+    command
+}
+
+fn answer(words: &[&str]) -> String {
+    let Output { status, stdout, stderr } = trafficspeed(words).output().expect("the program was built");
+    assert_eq!((status.code(), stdout.len()), (Some(2), 0), "{words:?}");
+    String::from_utf8(stderr).expect("text")
+}
+
+/// The writing end of a pipe that nobody reads.
+fn unread() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("there are descriptors");
+    drop(reader);
+    writer.into()
+}
+
+#[test]
+fn the_bare_name_shows_five_examples() {
+    let said = answer(&[]);
+    let examples = said.lines().filter(|line| line.starts_with("  trafficspeed ")).count();
+    assert_eq!(examples, 5, "{said}");
+    for line in said.lines().filter_map(|line| line.strip_prefix("  trafficspeed ")) {
+        let words = line.split("  ").next().expect("one at least").trim();
+        let mut words: Vec<&str> = words.split(' ').collect();
+        words.push("--help");
+        let output = trafficspeed(&words).output().expect("the program was built");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn the_options_of_iperf3_are_answered_with_the_way_here() {
+    for words in [&["-c", "192.0.2.1"][..], &["-s"], &["stream", "-c", "192.0.2.1"]] {
+        let said = answer(words);
+        assert!(said.contains("trafficspeed serve --token-file FILE"), "{words:?}: {said}");
+    }
+    assert!(!answer(&["--clinets", "2"]).contains("token"));
+}
+
+#[test]
+fn no_hidden_command_is_a_tip() {
+    for mistyped in ["insid", "inside1", "hogg", "swarn", "agen"] {
+        let said = answer(&[mistyped]);
+        for hidden in ["'inside'", "'hog'", "'swarm'", "'agent'"] {
+            assert!(!said.contains(hidden), "{said}");
+        }
+        assert!(said.contains("known ones: serve, run"), "{said}");
+    }
+    assert!(answer(&["comprae"]).contains("'compare'"), "others are");
+}
+
+#[test]
+fn a_pipe_that_nobody_reads_ends_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let token = directory.path().join("token");
+    let token = token.to_str().expect("text");
+    for words in [&["completions", "bash"][..], &["doctor", "-J"], &["token", token]] {
+        let output = trafficspeed(words).stdout(unread()).output().expect("the program was built");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.signal().is_none() && output.status.code() < Some(2), "{words:?}: {said}");
+        assert_eq!(said, "", "{words:?}");
+    }
+    assert!(std::fs::metadata(token).is_ok(), "what it was to do is done");
+    for words in [&[][..], &["token", token]] {
+        let status = trafficspeed(words).stderr(unread()).stdout(unread()).status();
+        assert_eq!(status.expect("the program was built").code(), Some(2), "{words:?}");
+    }
+}
