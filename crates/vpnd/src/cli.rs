@@ -424,6 +424,9 @@ pub struct ConnectArgs {
     /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
+    /// Log more than warnings and whether it is connected, with times and modules; twice: for developers
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
 }
 
 /// Arguments of `vpnd cleanup`.

@@ -32,6 +32,7 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::{Preference, Suite};
 
+pub use crate::logging::LogFormat;
 use crate::sys::sandbox::SandboxMode;
 
 pub use access_profile::{AccessProfile, AccessProfiles};
@@ -417,14 +418,6 @@ pub struct Log {
     /// A level or a filter, such as `info` or `info,vpnd::control=debug`.
     pub level: String,
     pub format: LogFormat,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum LogFormat {
-    /// For people and the journal.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 impl ServerConfig {

@@ -44,6 +44,7 @@ mod source_tls;
 pub mod store;
 pub mod suites;
 pub mod sys;
+mod terminal;
 pub mod tls;
 pub mod totp;
 pub mod user_name;

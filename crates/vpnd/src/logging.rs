@@ -19,7 +19,17 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry};
 
-use crate::config::LogFormat;
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people and the journal.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// For whoever has started the program at a terminal: sentences, without time, level and module.
+    #[value(skip)]
+    Sentences,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -76,22 +86,41 @@ enum Style {
     /// With a priority that journald takes off again.
     Journal,
     Json,
+    /// Sentences without time, level and module.
+    Sentences,
 }
 
 impl Style {
     fn of_stderr(format: LogFormat, variable: impl Fn(&str) -> Option<String>) -> Self {
         match format {
             LogFormat::Json => Self::Json,
-            LogFormat::Text
-                if variable("JOURNAL_STREAM").is_some_and(|id| is_stream(std::io::stderr(), &id)) =>
-            {
-                Self::Journal
-            }
+            LogFormat::Sentences => Self::Sentences,
+            LogFormat::Text if goes_to_journal(&variable) => Self::Journal,
             LogFormat::Text => {
                 let unwanted = variable("NO_COLOR").is_some_and(|value| !value.is_empty());
                 Self::Person { colours: std::io::stderr().is_terminal() && !unwanted }
             }
         }
+    }
+}
+
+/// Whether standard error is the journal's.
+fn goes_to_journal(variable: impl Fn(&str) -> Option<String>) -> bool {
+    variable("JOURNAL_STREAM").is_some_and(|id| is_stream(std::io::stderr(), &id))
+}
+
+/// Target of the few lines that whoever has started a program at a terminal wants to read.
+pub const NEWS: &str = "vpnd::news";
+
+/// The filter and the format for a program that a person has started: warnings and [`NEWS`], as sentences; more with each `-v`, as in other
+/// formats and in the journal.
+#[must_use]
+pub fn for_person(format: LogFormat, verbosity: u8) -> (&'static str, LogFormat) {
+    let is_read_at_once = format == LogFormat::Text && !goes_to_journal(|name| std::env::var(name).ok());
+    match verbosity {
+        0 if is_read_at_once => ("warn,vpnd::news=info", LogFormat::Sentences),
+        0 | 1 => ("info", format),
+        _ => ("info,vpnd=debug", format),
     }
 }
 
@@ -112,6 +141,7 @@ where
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match style {
         Style::Person { colours } => layer.with_ansi(colours).fmt_fields(OneLine).boxed(),
         Style::Journal => layer.with_ansi(false).fmt_fields(OneLine).event_format(journal()).boxed(),
+        Style::Sentences => layer.with_ansi(false).event_format(Sentences).boxed(),
         Style::Json => layer.with_ansi(false).json().flatten_event(true).with_span_list(false).boxed(),
     };
     Ok(tracing_subscriber::registry().with(layer).with(filter))
@@ -137,6 +167,60 @@ where
     ) -> fmt::Result {
         write!(writer, "<{}>", priority(*event.metadata().level()))?;
         self.0.format_event(context, writer, event)
+    }
+}
+
+/// An event as a sentence, as `main` prints an error: the message, then what is known besides.
+struct Sentences;
+
+impl<S, N> FormatEvent<S, N> for Sentences
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut sentence = Sentence::default();
+        event.record(&mut sentence);
+        let Sentence { message, error, rest } = sentence;
+        let warning = if *event.metadata().level() <= Level::WARN { "warning: " } else { "" };
+        write!(writer, "vpnd: {warning}{message}")?;
+        if !error.is_empty() {
+            write!(writer, ": {error}")?;
+        }
+        if !rest.is_empty() {
+            write!(writer, " ({})", rest.join(", "))?;
+        }
+        writeln!(writer)
+    }
+}
+
+/// The parts of an event, without control characters.
+#[derive(Default)]
+struct Sentence {
+    message: String,
+    error: String,
+    /// Other fields, each with its name.
+    rest: Vec<String>,
+}
+
+impl Visit for Sentence {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let value: String = format!("{value:?}").chars().filter(|c| !crate::is_deceptive(*c)).collect();
+        match field.name() {
+            "message" => self.message = value,
+            "error" => self.error = value,
+            name if name.starts_with("log.") => {}
+            name => self.rest.push(format!("{} {value}", name.replace('_', " "))),
+        }
     }
 }
 
@@ -254,7 +338,7 @@ mod tests {
 
     #[test]
     fn text_from_outside_cannot_start_a_line() {
-        for style in [Style::Journal, Style::Person { colours: false }, Style::Json] {
+        for style in [Style::Journal, Style::Person { colours: false }, Style::Json, Style::Sentences] {
             let text = logged("info", style, || {
                 tracing::info!(user = %"ann\n<0>forged\u{1b}[2J\u{202e}", "login\nof");
             });
@@ -272,6 +356,26 @@ mod tests {
         assert!(!plain.contains('\u{1b}'));
         let coloured = logged("info", Style::Person { colours: true }, || tracing::warn!("careful"));
         assert!(coloured.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn whoever_has_started_a_program_reads_sentences() {
+        let (filter, format) = for_person(LogFormat::Text, 0);
+        assert_eq!(format, LogFormat::Sentences);
+        let text = logged(filter, Style::Sentences, || {
+            tracing::info!(target: NEWS, ipv4 = %"10.8.0.2", routes = 3, "the tunnel is set up");
+            tracing::info!(target: "vpnd::suites", "hidden");
+            tracing::warn!(target: "vpnd::client", error = %"no route", retry_s = 2, "no connection");
+            tracing::warn!(target: "vpnd::client", user = "ann\n\u{202e}x", "odd");
+        });
+        assert_eq!(
+            text,
+            "vpnd: the tunnel is set up (ipv4 10.8.0.2, routes 3)\n\
+             vpnd: warning: no connection: no route (retry s 2)\n\
+             vpnd: warning: odd (user annx)\n"
+        );
+        assert_eq!(for_person(LogFormat::Text, 1), ("info", LogFormat::Text));
+        assert_eq!(for_person(LogFormat::Json, 0), ("info", LogFormat::Json));
     }
 
     #[test]

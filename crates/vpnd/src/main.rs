@@ -8,9 +8,10 @@ use std::time::SystemTime;
 
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin_store::Confined;
-use vpnd::cli::{Cli, Command, MigrateCommand, PolicyCommand, SourceCommand};
+use vpnd::cli::{Cli, Command, MigrateCommand, PolicyCommand, SourceCommand, StatusArgs};
 use vpnd::client::parent as client;
 use vpnd::clock::wall_s;
+use vpnd::commands::admin::client::ClientError;
 use vpnd::commands::admin::{self, CommandError};
 use vpnd::commands::init::{self, InitError};
 use vpnd::commands::policy::{self, PolicyTestError};
@@ -92,7 +93,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(u8::from(!answered)));
         }
         Command::Revoke(args) => revoke::revoke(&args, &Confined, wall_s(), &mut std::io::stdout())?,
-        Command::Status(args) => admin::status(&args)?,
+        Command::Status(args) => status_of_machine(&args)?,
         Command::Kick(args) => admin::kick(&args, &Confined)?,
         Command::Drain(args) => admin::drain::drain(&args, &Confined)?,
         Command::Reload(args) => admin::reload(&args, &Confined)?,
@@ -101,7 +102,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Server(args) => block_on(gateway::run(args))?,
         Command::Child { role } => vpnd::run_child(role)?,
         Command::Connect(args) => {
-            vpnd::logging::init("info", args.log_format)?;
+            let (filter, format) = vpnd::logging::for_person(args.log_format, args.verbose);
+            vpnd::logging::init(filter, format)?;
             block_on(client::run(args))?;
         }
         Command::Cleanup(args) => block_on(client::cleanup(&args))?,
@@ -111,6 +113,19 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Man { dir } => clap_mangen::generate_to(Cli::command(), dir)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Shows the gateway; where none runs, the clients of this machine.
+fn status_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
+    let outcome = admin::status(args);
+    let no_gateway = matches!(outcome, Err(CommandError::Client(ClientError::NotRunning(_))));
+    let clients = if no_gateway && !args.json { client::states() } else { Vec::new() };
+    if clients.is_empty() {
+        return Ok(outcome?);
+    }
+    println!("no gateway runs here; this machine is a client:");
+    clients.iter().for_each(|state| println!("{state}"));
+    Ok(())
 }
 
 /// Control planes are no place of heavy work: two threads let one of them wait. Shards bring threads of their own.

@@ -11,44 +11,39 @@ mod layer;
 mod limits;
 mod lookups;
 mod network;
+mod opening;
 mod outer_path;
 mod permission;
 mod plan;
 mod prompt;
+mod stop;
 mod tunnel_dns;
 
-use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use minicbor::bytes::ByteArray;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep_until};
 use vpnd_crypto::{Binding, Preference};
 use vpnd_proto::control::{AsText, SecretText};
 
-use super::{INITIAL_MTU, socket_options};
 use crate::cli::{CleanupArgs, ConnectArgs};
-use crate::client::messages::{
-    Begin, FromWorker, ParentReply, ParentRequest, Question, ToWorker, WorkerLaunch,
-};
+use crate::client::messages::{FromWorker, ParentReply, ParentRequest, Question, ToWorker, WorkerLaunch};
 use crate::clock::now;
 use crate::harmless;
 use crate::journal::{self, JournalDirectory};
 use crate::log_limit::LogLimit;
+use crate::logging::{self, NEWS};
 use crate::privsep::child::ChildRole;
-use crate::privsep::messages::{Common, Devices, SecretBytes};
+use crate::privsep::messages::{Common, SecretBytes};
 use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
 use crate::profile::{LOGIN_NAME_RULE, Profile, is_login_name};
 use crate::sys::account::UnixUser;
-use crate::sys::change::Layer;
 use crate::sys::netlink::{Netlink, NetworkChange, NetworkWatch};
 use crate::sys::process::{self, Capability};
 use crate::sys::sandbox::SandboxMode;
 use crate::sys::service_manager;
-use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunSpec};
-use crate::sys::udp::ShardSocket;
 use credentials::Source;
 use device::Device;
 use layer::OwnLayer;
@@ -57,6 +52,7 @@ use lookups::Lookups;
 use network::{NetworkSetup, TunnelOptions};
 use outer_path::OuterPaths;
 use prompt::Prompt;
+use stop::Stop;
 use tunnel_dns::DnsWatch;
 
 /// Changes of the machine's network come in bursts; the core is notified this long after the first.
@@ -70,10 +66,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Shortest interval between lines about a network that can't be kept up to date.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
-/// Time for the worker of a killed client to release its device.
-const DEVICE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The line of `systemctl status` while the gateway does not answer, and while it does.
+/// The state in `systemctl status` and `vpnd status` while the gateway does not answer, and while it does.
 const CONNECTING: &str = "connecting";
 const CONNECTED: &str = "connected";
 
@@ -94,6 +88,7 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let user = user_name(&args, &profile)?;
     let password = password(&args, &profile, &user)?;
     let identity = UnixUser::choose(args.user.as_deref())?;
+    tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&user));
     let client = RunningClient::start(&args, &profile, text, (user, password), identity, &journals).await?;
     client.serve().await
 }
@@ -129,6 +124,14 @@ pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
         complete = false;
     }
     if complete { Ok(()) } else { bail!("not everything could be undone; see above, then try again") }
+}
+
+/// The tunnels of this machine, each with its gateway and its state, as far as they can be read: for `vpnd status` without a gateway.
+#[must_use]
+pub fn states() -> Vec<String> {
+    let directory = JournalDirectory::open(journal::DEFAULT_DIRECTORY.as_ref()).ok().flatten();
+    let states = directory.and_then(|directory| layer::running(&directory).ok()).unwrap_or_default();
+    states.iter().map(|state| harmless(state)).collect()
 }
 
 /// A client that was killed may have left routes that would now lead nowhere. With it, where this client's journal goes.
@@ -173,6 +176,9 @@ struct RunningClient {
     interface_index: u32,
     device: Device,
     limits: Limits,
+    stop: Stop,
+    /// The interface and the gateway, for `vpnd status`.
+    title: String,
     /// Lines about a network that is not up to date.
     failures: LogLimit,
     /// Given up last: by then nothing of this tunnel is left.
@@ -192,8 +198,9 @@ impl RunningClient {
         let layer = OwnLayer::take(journals)?;
         let device = Device::take(&args.state_dir, &user, &profile.server_name)?;
         let lanes = args.lanes.map_or(profile.lanes, usize::from);
+        let (log_filter, log_format) = logging::for_person(args.log_format, args.verbose);
         let launch = WorkerLaunch {
-            common: Common::new("info", args.log_format, args.sandbox, identity),
+            common: Common::new(log_filter, log_format, args.sandbox, identity),
             profile: SecretBytes(zeroize::Zeroizing::new(text.as_bytes().to_vec())),
             file: args.profile.display().to_string(),
             password: SecretText::new(password.as_str())?,
@@ -218,7 +225,7 @@ impl RunningClient {
         let protections = worker.prepared().await?;
         sent?;
         tracing::debug!(?protections, "the network worker has given up its privileges");
-        let tun = open_tun(args, profile, lanes).await?;
+        let tun = opening::open_tun(args, profile, lanes).await?;
         let (interface, interface_index) = (tun.name().to_owned(), tun.index());
         let options = TunnelOptions {
             routes: profile.routes.clone(),
@@ -227,11 +234,26 @@ impl RunningClient {
             local_network: profile.local_network,
             lookups: lookup_user,
         };
-        let setup = NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options)?;
+        let stop = Stop::on_signals()?;
+        let setup =
+            NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options, stop.clone())?;
+        let title = format!("{interface} to {}", profile.server_name);
         let paths = OuterPaths::new(layer.layer().mark(), interface_index);
         let (limits, failures) = (Limits::new(), LogLimit::new(1, FAILURE_INTERVAL));
-        let worker = begin(worker, tun, profile, lanes, layer.layer()).await?;
-        Ok(Self { worker, setup, lookups, paths, interface_index, device, limits, failures, layer })
+        let worker = opening::begin(worker, tun, profile, lanes, layer.layer()).await?;
+        Ok(Self {
+            worker,
+            setup,
+            lookups,
+            paths,
+            interface_index,
+            device,
+            limits,
+            stop,
+            title,
+            failures,
+            layer,
+        })
     }
 
     /// Carries out the worker's requests until one of the two ends; then everything is undone.
@@ -248,18 +270,16 @@ impl RunningClient {
 
     /// Returns the reason of an end in order.
     async fn work(&mut self) -> anyhow::Result<&'static str> {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
         let mut watch = NetworkWatch::open()?;
         let mut recheck_at: Option<Instant> = None;
         let mut check_at = Instant::now() + CHECK_INTERVAL;
         let mut prompt: Option<Prompt> = None;
         let mut dns_watch = DnsWatch::open(self.interface_index);
         service_manager::ready(CONNECTING);
+        self.note(CONNECTING);
         loop {
             tokio::select! {
-                _ = terminate.recv() => return Ok("SIGTERM"),
-                _ = interrupt.recv() => return Ok("SIGINT"),
+                name = self.stop.asked_for() => return Ok(name),
                 message = self.worker.receive() => match message? {
                     // One prompt at a time.
                     FromWorker::Request { number, request: ParentRequest::Ask(question) } if prompt.is_none() => {
@@ -339,18 +359,40 @@ impl RunningClient {
                 Err(why) => (ParentReply::Failed(why), Vec::new()),
             },
             ParentRequest::UseTunnelDns(true) => {
-                (connected(self.setup.use_tunnel_dns(true).await), Vec::new())
+                let outcome = self.setup.use_tunnel_dns(true).await;
+                (self.connected(outcome), Vec::new())
             }
             ParentRequest::UseTunnelDns(false) => {
-                service_manager::status(CONNECTING);
+                self.note(CONNECTING);
                 (reply_to(self.setup.use_tunnel_dns(false).await), Vec::new())
             }
-            ParentRequest::Configure(network) => (connected(self.setup.apply(&network).await), Vec::new()),
+            ParentRequest::Configure(network) => {
+                let outcome = self.setup.apply(&network).await;
+                if self.stop.is_asked_for() {
+                    // The worker is about to be stopped, and needs no reply.
+                    return Ok(());
+                }
+                (self.connected(outcome), Vec::new())
+            }
             ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),
             ParentRequest::Ask(_) => (ParentReply::Typed(None), Vec::new()),
             ParentRequest::Prove(binding) => (self.prove(binding), Vec::new()),
         };
         self.worker.send(&ToWorker::Reply { number, reply }, &descriptors).await
+    }
+
+    /// The reply to a request that ends a connection's set-up: the client counts as connected once it succeeded.
+    fn connected(&self, outcome: Result<(), network::NetworkError>) -> ParentReply {
+        if outcome.is_ok() {
+            self.note(CONNECTED);
+        }
+        reply_to(outcome)
+    }
+
+    /// Shows the state in `systemctl status` and `vpnd status`.
+    fn note(&self, state: &str) {
+        service_manager::status(state);
+        self.layer.note(&format!("{}: {state}", self.title));
     }
 
     /// Whether the worker has not had too much of this; otherwise it is refused.
@@ -390,6 +432,7 @@ impl RunningClient {
     /// Brings the tunnel's network up to date.
     async fn follow(&mut self) {
         if let Err(error) = self.setup.follow().await
+            && !self.stop.is_asked_for()
             && self.failures.admits()
         {
             let error = crate::format_chain(&error.into());
@@ -410,67 +453,7 @@ impl RunningClient {
     }
 }
 
-/// Opens the sockets and gives the worker its devices.
-async fn begin(
-    worker: StartingChild,
-    tun: Tun,
-    profile: &Profile,
-    lanes: usize,
-    layer: Layer,
-) -> anyhow::Result<RunningChild<FromWorker>> {
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let options = socket_options(&profile.offload, Some(layer.mark()));
-    let sockets: Result<Vec<_>, _> = (0..lanes).map(|_| ShardSocket::bind(any, &options)).collect();
-    let devices = Devices {
-        shards: u32::try_from(lanes).context("too many lanes")?,
-        tun: tun.offloads(),
-        steering_refused: None,
-    };
-    let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
-    descriptors.extend(sockets?.into_iter().map(OwnedFd::from));
-    worker.send(&Begin::Devices(devices), &descriptors).await?;
-    // The device goes away with the worker.
-    drop(descriptors);
-    Ok(worker.ready().await?)
-}
-
-/// The reply to a request that ends a connection's set-up: systemd shows "connected" once it succeeded.
-fn connected(outcome: Result<(), network::NetworkError>) -> ParentReply {
-    if outcome.is_ok() {
-        service_manager::status(CONNECTED);
-    }
-    reply_to(outcome)
-}
-
 fn reply_to(outcome: Result<(), network::NetworkError>) -> ParentReply {
     outcome
         .map_or_else(|error| ParentReply::Failed(crate::format_chain(&error.into())), |()| ParentReply::Done)
-}
-
-async fn open_tun(args: &ConnectArgs, profile: &Profile, queues: usize) -> anyhow::Result<Tun> {
-    let spec = TunSpec {
-        name: args.tun.clone(),
-        mtu: INITIAL_MTU,
-        queues,
-        tx_queue_len: CLIENT_TX_QUEUE_LEN,
-        offloads: profile.offload.tun_offloads(),
-    };
-    let deadline = tokio::time::Instant::now() + DEVICE_TIMEOUT;
-    let tun = loop {
-        match Tun::open(&spec) {
-            // The worker of a client that was killed ends a moment after it.
-            Err(TunError::NameInUse(_)) if tokio::time::Instant::now() < deadline => {
-                tokio::time::sleep(NETWORK_CHANGE_DELAY).await;
-            }
-            opened => break opened?,
-        }
-    };
-    if let Err(error) = tun.pin_flows() {
-        tracing::warn!(
-            %error,
-            "the kernel may move flows between lanes, and packets then come out of order: run as root or with CAP_BPF, or \
-             with one lane"
-        );
-    }
-    Ok(tun)
 }

@@ -33,6 +33,8 @@ use vpnd_proto::time::Time;
 use super::Refusal;
 use crate::client::messages::{Begin, FromWorker, WorkerLaunch};
 use crate::clock::now;
+use crate::harmless;
+use crate::logging::NEWS;
 use crate::privsep::channel;
 use crate::privsep::child::{self, ChildRole, Preparation, Started};
 use crate::privsep::messages::{self as common, Devices};
@@ -301,7 +303,7 @@ impl Connected {
             self.was_up = up;
             if up {
                 self.was_ever_up = true;
-                tracing::info!("connected");
+                tracing::info!(target: NEWS, "connected");
             } else {
                 tracing::warn!("the connection to the gateway is interrupted");
             }
@@ -337,7 +339,7 @@ impl Connected {
                         self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
                         // A final refusal ends the client, whose error has the reason.
                         if !self.core.is_over() {
-                            tracing::warn!(code = %refused.code, text = %refused.text, "the gateway refused");
+                            tracing::warn!("the gateway refused: {}", harmless(&refused.text));
                         }
                     }
                     Err(error) if error.is_final(self.was_ever_up) => {
@@ -367,7 +369,7 @@ impl Connected {
                 if let Message::Close(close) = &message
                     && matches!(close.code, Code::Lifetime | Code::Token)
                 {
-                    tracing::warn!(reason = close.code.name(), "the session is over: {}", &*close.text);
+                    tracing::warn!("the session is over: {}", harmless(&close.text));
                 }
                 self.core.handle_message(now(), connection, message)
             }
@@ -428,6 +430,7 @@ impl Connected {
                 Action::Configure(network) => {
                     self.parent.configure(&network).await?;
                     tracing::info!(
+                        target: NEWS,
                         ipv4 = network.ipv4.map(tracing::field::display),
                         ipv6 = network.ipv6.map(tracing::field::display),
                         routes = network.routes.len(),

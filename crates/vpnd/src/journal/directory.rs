@@ -23,6 +23,8 @@ pub const DEFAULT_DIRECTORY: &str = "/var/lib/vpnd-journal";
 
 /// The longest journal that is read, bytes.
 pub(super) const MAX_LEN: u64 = 16 << 20;
+/// Length up to which an entry that another process holds is read.
+const MAX_HELD: u64 = 4_096;
 
 const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -189,6 +191,19 @@ impl JournalDirectory {
             }
         }
         Err(io::Error::other("another process removes it again and again"))
+    }
+
+    /// The beginning of an entry that another process holds; `None` if none does.
+    pub(crate) fn read_held(&self, name: &str) -> io::Result<Option<String>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.handle, name, flags, Mode::empty()) {
+            Ok(file) => fs::File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let mut text = String::new();
+        file.try_clone()?.take(MAX_HELD).read_to_string(&mut text)?;
+        Ok(LockedFile::try_lock(file)?.is_none().then_some(text))
     }
 
     /// Opens and reads an entry if it is an abandoned journal.

@@ -34,6 +34,9 @@ pub(crate) struct Common {
     /// The clock of all processes of this daemon.
     #[n(4)]
     pub(crate) clock: Origin,
+    /// Whether log lines are sentences for a person.
+    #[cbor(n(5), default)]
+    pub(crate) log_sentences: bool,
 }
 
 impl Common {
@@ -43,13 +46,24 @@ impl Common {
         sandbox: SandboxMode,
         identity: Option<UnixUser>,
     ) -> Self {
-        let log_json = log_format == LogFormat::Json;
-        Self { log_filter: log_filter.to_owned(), log_json, sandbox, identity, clock: clock::origin() }
+        Self {
+            log_filter: log_filter.to_owned(),
+            log_json: log_format == LogFormat::Json,
+            log_sentences: log_format == LogFormat::Sentences,
+            sandbox,
+            identity,
+            clock: clock::origin(),
+        }
     }
 
     /// Begins to log as the parent does.
     pub(crate) fn log(&self) -> Result<(), LogError> {
-        logging::init(&self.log_filter, if self.log_json { LogFormat::Json } else { LogFormat::Text })
+        let format = match (self.log_json, self.log_sentences) {
+            (true, _) => LogFormat::Json,
+            (false, true) => LogFormat::Sentences,
+            (false, false) => LogFormat::Text,
+        };
+        logging::init(&self.log_filter, format)
     }
 }
 

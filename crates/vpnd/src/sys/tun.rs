@@ -124,7 +124,9 @@ pub enum TunError {
     /// Zero queues or more than the kernel has.
     #[error("a TUN device has 1 to {MAX_QUEUES} queues, not {0}: set the number of shards accordingly")]
     BadQueueCount(usize),
-    #[error("the interface {0} exists already: stop the program that owns it or choose another name")]
+    #[error(
+        "the interface {0} exists already: stop the program that owns it, or choose another name (--tun NAME of `vpnd connect`, 'name' in [tunnel] of a gateway)"
+    )]
     NameInUse(String),
     /// The kernel has no TUN driver, or the container hides it.
     #[error(

@@ -2,7 +2,7 @@
 //! it ends.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -81,6 +81,27 @@ fn after_an_orderly_end() {
         client.process().wait(10 * SECOND);
         assert_eq!(look(&lab, 1), before);
     }
+}
+
+/// Signals count while thousands of routes are being set.
+#[test]
+fn after_a_signal_amid_many_changes() {
+    let Some(lab) = Lab::new(1) else { return };
+    let before = look(&lab, 1);
+    let mut gateway = Gateway::init(&lab);
+    let routes: Vec<String> = (0..2_000).map(|n| format!("10.{}.{}.0/24", 100 + n / 256, n % 256)).collect();
+    gateway.configure("push.routes", strings(&routes.iter().map(String::as_str).collect::<Vec<_>>()));
+    let ann = gateway.add_user("ann");
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    let mut process = client.into_process();
+    process.signal(Signal::TERM);
+    let asked = Instant::now();
+    let status = process.wait(60 * SECOND);
+    println!("ended {:?} after the signal", asked.elapsed());
+    assert!(status.success(), "{status}:\n{}", process.output());
+    assert!(process.output().contains("reason=\"SIGTERM\""), "{}", process.output());
+    assert_eq!(look(&lab, 1), before);
 }
 
 #[test]

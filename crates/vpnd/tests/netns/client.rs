@@ -163,13 +163,22 @@ pub(crate) fn command(lab: &Lab, number: usize, login: &Login, arguments: &[&str
     command
 }
 
+/// The same as a person starts it, without `--verbose`, and without a user that few machines have.
+pub(crate) fn plain_command(lab: &Lab, number: usize, login: &Login) -> Command {
+    let words = self::arguments(lab, number, login);
+    let mut command = process::command(lab, namespace(lab, number), &words[0]);
+    command.args(words[1..].iter().filter(|word| *word != "--verbose")).args(["--user", "nobody"]);
+    command
+}
+
 /// The words of `vpnd connect`, its program first.
 pub(crate) fn arguments(lab: &Lab, number: usize, login: &Login) -> Vec<OsString> {
     let (profile, credentials) = (&login.profile, &login.credentials);
     let (state, journal) = (state(lab, number), journal(lab, number));
-    let words: [&OsStr; 10] = [
+    let words: [&OsStr; 11] = [
         VPND.as_ref(),
         "connect".as_ref(),
+        "--verbose".as_ref(),
         profile.as_ref(),
         "--credentials".as_ref(),
         credentials.as_ref(),

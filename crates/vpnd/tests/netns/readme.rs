@@ -112,6 +112,8 @@ fn client(lab: &Lab, gateway: &Newcomer<'_>, campus: &[std::net::IpAddr]) {
         eventually("names are looked up in the tunnel", LIMIT, || asked(lab).contains(PUSHED).then_some(()));
         let found = client.run(&["getent", "ahosts", NAME]);
         assert!(found.contains("192.0.2.1"), "the pushed name server is asked: {found}");
+        let own = client.run(&["vpnd", "status"]);
+        assert!(own.contains("this machine is a client:") && own.contains(": connected"), "{own}");
         let status = gateway.run(&["vpnd", "status"]);
         assert!(status.contains("alice"), "{status}");
         if is_killed {

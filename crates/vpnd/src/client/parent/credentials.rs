@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use zeroize::Zeroizing;
 
+use crate::terminal;
+
 /// The longest password, in bytes (PROTOCOL §3.2).
 pub(super) const MAX_PASSWORD: usize = 1_024;
 
@@ -71,9 +73,8 @@ pub(super) fn ask(prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
     if !io::stdin().is_terminal() {
         return Err(CredentialsError::NoTerminal);
     }
-    let answer = rpassword::prompt_password(prompt).map(Zeroizing::new);
-    let answer =
-        answer.map_err(|source| CredentialsError::Read { from: "the terminal".to_owned(), source })?;
+    let answer = terminal::ask_secretly(prompt)
+        .map_err(|source| CredentialsError::Read { from: "the terminal".to_owned(), source })?;
     checked(answer, "the terminal".to_owned())
 }
 

@@ -5,10 +5,25 @@
 //! process takes it, and no other process chooses it.
 
 use std::io;
+use std::os::unix::fs::FileExt as _;
 
 use crate::journal::JournalDirectory;
 use crate::sys::change::Layer;
 use crate::sys::lock::LockedFile;
+
+/// The states of the tunnels of this network namespace, as their clients have noted them last, the oldest first.
+///
+/// # Errors
+/// If they can't be read.
+pub(super) fn running(directory: &JournalDirectory) -> io::Result<Vec<String>> {
+    let namespace = rustix::fs::stat("/proc/self/ns/net").map_err(io::Error::from)?.st_ino;
+    let prefix = format!("tunnel-{namespace}-");
+    let mut states = Vec::new();
+    for name in directory.names()?.iter().filter(|name| name.starts_with(&prefix)) {
+        states.extend(directory.read_held(name)?);
+    }
+    Ok(states)
+}
 
 /// A layer that no other client of this network namespace has.
 #[derive(Debug)]
@@ -16,8 +31,8 @@ pub(super) struct OwnLayer {
     layer: Layer,
     directory: JournalDirectory,
     name: String,
-    /// Held as long as the layer is.
-    _file: LockedFile,
+    /// Locked as long as the layer is held.
+    file: LockedFile,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +67,17 @@ impl OwnLayer {
         directory.remove(&turn)?;
         let (layer, file) = above.ok_or(LayerError::NoneLeft)?;
         let directory = directory.try_clone()?;
-        Ok(Self { layer, directory, name: name(layer), _file: file })
+        Ok(Self { layer, directory, name: name(layer), file })
     }
 
     pub(super) fn layer(&self) -> Layer {
         self.layer
+    }
+
+    /// Notes the tunnel's state, for [`running`].
+    pub(super) fn note(&self, state: &str) {
+        // Nothing but the display depends on it.
+        let _ = self.file.set_len(0).and_then(|()| self.file.write_all_at(state.as_bytes(), 0));
     }
 }
 
@@ -78,8 +99,14 @@ mod tests {
         let take = || OwnLayer::take(&directory).unwrap();
         let number = |own: &OwnLayer| own.layer().number();
         let (first, second) = (take(), take());
+        first.note("vpn0 to vpn.example: connecting");
+        first.note("vpn0 to vpn.example: connected");
+        second.note("vpn1 to other.example: connecting");
+        let states = ["vpn0 to vpn.example: connected", "vpn1 to other.example: connecting"];
+        assert_eq!(running(&directory).unwrap(), states);
         assert_eq!((number(&first), number(&second)), (0, 1));
         drop(first);
+        assert_eq!(running(&directory).unwrap(), states[1..]);
         let third = take();
         assert_eq!(number(&third), 2, "not the free one below the second");
         drop((second, third));

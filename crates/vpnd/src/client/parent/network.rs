@@ -13,6 +13,7 @@ use vpnd_proto::control::Network;
 
 use super::permission::{self, Forbidden, HostNetworks};
 use super::plan::{self, Plan, Step};
+use super::stop::Stop;
 use super::tunnel_dns::TunnelDns;
 use crate::clock::now;
 use crate::config::{MAX_MTU, MIN_MTU};
@@ -53,6 +54,9 @@ pub(super) enum NetworkError {
     /// The gateway's settings are not permitted here.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
+    /// A signal ends the client; what was changed is undone.
+    #[error("the client is ending")]
+    Ending,
     /// All that the tunnel may use is somebody else's.
     #[error(
         "each routing table that the tunnel could have holds routes of somebody else, or rules name it: remove some of them \
@@ -84,6 +88,7 @@ pub(super) struct NetworkSetup {
     interface_index: u32,
     layer: Layer,
     options: TunnelOptions,
+    stop: Stop,
     mtu: u16,
     active: Vec<(ChangeId, Change)>,
     /// The gateway's last settings, as far as the profile permits them, and the routing made of them.
@@ -114,6 +119,7 @@ impl NetworkSetup {
         interface_index: u32,
         layer: Layer,
         options: TunnelOptions,
+        stop: Stop,
     ) -> Result<Self, NetworkError> {
         let netlink = Netlink::open()?;
         let journal = Journal::create(journals)?;
@@ -124,6 +130,7 @@ impl NetworkSetup {
             interface_index,
             layer,
             options,
+            stop,
             mtu: DEFAULT_MTU,
             active: Vec::new(),
             in_force: None,
@@ -241,6 +248,10 @@ impl NetworkSetup {
     }
 
     async fn take(&mut self, step: Step<ChangeId>) -> Result<(), NetworkError> {
+        // There may be thousands.
+        if self.stop.is_asked_for() {
+            return Err(NetworkError::Ending);
+        }
         match step {
             Step::Keep(id) => self.journal.renew(&self.netlink, id).await?,
             Step::Make(change) => {
@@ -445,6 +456,7 @@ fn name_servers(options: &TunnelOptions, network: &Network) -> Vec<IpAddr> {
 mod tests {
     use super::*;
     use crate::client::parent::network::routing::tests::{network, options, texts};
+    use crate::sys::testing::{in_namespace_async, run};
     use vpnd_proto::control::{AsText, List};
 
     #[test]
@@ -478,6 +490,37 @@ mod tests {
         let without_search = Network { search: List::default(), ..network.clone() };
         assert!(settings(&options(Routes::Pushed), &without_search).unwrap().all_names);
         assert_eq!(settings(&TunnelOptions { dns: false, ..options(Routes::All) }, &network), None);
+    }
+
+    #[test]
+    fn a_signal_ends_long_work_between_two_steps() {
+        in_namespace_async(async || {
+            run("ip", &["tuntap", "add", "vp0", "mode", "tun"]);
+            let index = Netlink::open().unwrap().interface_index("vp0").await.unwrap().unwrap();
+            let place = tempfile::tempdir().unwrap();
+            let journals = JournalDirectory::create(place.path()).unwrap();
+            let options = TunnelOptions { dns: false, ..options(Routes::Pushed) };
+            let setup = |stop| {
+                NetworkSetup::new(&journals, "vp0", index, Layer::OLDEST, options.clone(), stop).unwrap()
+            };
+            let routes = || run("ip", &["route", "show", "table", "all", "proto", "118"]);
+
+            let mut ending = setup(Stop::fixed(Some("SIGTERM")));
+            let outcome = ending.apply(&network()).await;
+            assert!(matches!(outcome, Err(NetworkError::Ending)), "{outcome:?}");
+            assert_eq!(routes(), "");
+            ending.undo().await;
+            assert!(
+                !run("nft", &["list", "ruleset"]).contains("vpndguard"),
+                "what was made before is undone"
+            );
+
+            let mut going = setup(Stop::fixed(None));
+            going.apply(&network()).await.unwrap();
+            assert!(routes().contains("192.0.2.0/24"), "{}", routes());
+            going.undo().await;
+            assert_eq!(routes(), "");
+        });
     }
 
     #[test]

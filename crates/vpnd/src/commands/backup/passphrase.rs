@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::commands::users::secret_input::{InputError, first_line};
 use crate::password::{MIN_PASSWORD_CHARS, Password};
+use crate::terminal;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PassphraseError {
@@ -46,5 +47,6 @@ fn prompt(question: &str) -> Result<Password, PassphraseError> {
     if !io::stdin().is_terminal() {
         return Err(PassphraseError::NoTerminal);
     }
-    rpassword::prompt_password(question).map(Password::new).map_err(PassphraseError::Terminal)
+    let answer = terminal::ask_secretly(question).map_err(PassphraseError::Terminal)?;
+    Ok(Password::new(answer.to_string()))
 }

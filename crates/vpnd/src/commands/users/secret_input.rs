@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::PasswordArgs;
 use crate::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
+use crate::terminal;
 
 /// Bits of a mode by which others than the owner write a file.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
@@ -112,7 +113,7 @@ pub(in crate::commands) fn first_line(path: &Path, place: &str) -> Result<Passwo
 
 fn prompt_twice(user: &str) -> Result<Password, InputError> {
     let ask = |question: String| {
-        let answer = rpassword::prompt_password(question).map(Password::new);
+        let answer = terminal::ask_secretly(&question).map(|answer| Password::new(answer.to_string()));
         answer.map_err(|source| InputError::Read { place: "the terminal".to_owned(), source })
     };
     let first = ask(format!("New password of {user}: "))?;

@@ -14,6 +14,7 @@ use vpnd_proto::control::{
 use super::{DialError, Dialer};
 use crate::client::messages::Question;
 use crate::harmless;
+use crate::logging::NEWS;
 
 /// Time for a person to type a one-time code; a little less than the gateway waits.
 const PERSON_TIMEOUT: Duration = Duration::from_secs(80);
@@ -50,7 +51,7 @@ impl Dialer {
     pub(super) async fn answer(&self, challenge: &Challenge) -> Result<Option<Message>, DialError> {
         let text = harmless(&challenge.text);
         if challenge.kind == ChallengeKind::Push {
-            tracing::info!(time_s = challenge.time_s, "the gateway asks: {text}");
+            tracing::info!(target: NEWS, time_s = challenge.time_s, "the gateway asks: {text}");
             return Ok(None);
         }
         let is_shown = challenge.kind == ChallengeKind::Choice;

@@ -11,6 +11,9 @@ use crate::sys::udp::icmp::{IcmpError, Unreachable};
 /// Addresses that are named at most.
 const MAX_NAMED: usize = 8;
 
+/// Also what a network does, in the gateway's name, until a person has logged in to it.
+const PORTAL: &str = "If this network has a login page (captive portal), open any web page and log in first";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TrialOutcome {
     /// No answer yet.
@@ -129,12 +132,15 @@ impl Trials {
             return "the password is sent to nobody who can't prove to be the gateway".to_owned();
         }
         if icmp(from_itself) {
-            return "the gateway's machine is there: does the gateway run, and at this port?".to_owned();
+            return format!(
+                "the gateway's machine is there: does the gateway run, and at this port? {PORTAL}"
+            );
         }
         if icmp(|_, _| true) {
-            return "this network, or a firewall on the way, refuses UDP to the gateway: try another network, or ask whoever runs \
-                    this one"
-                .to_owned();
+            return format!(
+                "this network, or a firewall on the way, refuses UDP to the gateway: try another network, or ask whoever runs this \
+                 one. {PORTAL}"
+            );
         }
         if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Failed(_))) {
             return "is it a gateway that answers there?".to_owned();
@@ -143,7 +149,7 @@ impl Trials {
         ports.dedup();
         format!(
             "the gateway is down, or this network lets no UDP to port {} through: try another network, or ask the gateway's \
-             administrator",
+             administrator. {PORTAL}",
             ports.join(", ")
         )
     }

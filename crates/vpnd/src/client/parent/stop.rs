@@ -1,0 +1,49 @@
+//! The end that a signal asks for. It is noticed at once, whatever the client is doing: a task of its own waits for it, and long work
+//! looks in between its steps.
+
+use std::io;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Whether the client shall end.
+#[derive(Clone, Debug)]
+pub(super) struct Stop(watch::Receiver<Option<&'static str>>);
+
+impl Stop {
+    /// Takes SIGTERM and SIGINT of this process from now on.
+    ///
+    /// # Errors
+    /// If the signals can't be handled.
+    pub(super) fn on_signals() -> io::Result<Self> {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (sender, stop) = watch::channel(None);
+        tokio::spawn(async move {
+            let name = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            sender.send_replace(Some(name));
+        });
+        Ok(Self(stop))
+    }
+
+    /// One that is asked for already, or never.
+    #[cfg(test)]
+    pub(super) fn fixed(name: Option<&'static str>) -> Self {
+        Self(watch::channel(name).1)
+    }
+
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
+    /// Waits for it; the signal's name. Safe to cancel.
+    pub(super) async fn asked_for(&mut self) -> &'static str {
+        match self.0.wait_for(Option::is_some).await.map(|name| *name) {
+            Ok(Some(name)) => name,
+            _ => std::future::pending().await,
+        }
+    }
+}

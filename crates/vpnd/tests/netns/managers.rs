@@ -1,0 +1,143 @@
+//! Behaviour: network managers of a machine that start, restart and end beside a full tunnel, the real ones, take nothing of it away for good, and
+//! nothing leaves in clear meanwhile.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::client::Client;
+use crate::full::{in_clear, ordinary, speak, watch};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
+use crate::names::PUSHED;
+use crate::process::{self, Process};
+use crate::traffic::ping_until;
+
+const SECOND: Duration = Duration::from_secs(1);
+const NETWORKD: &str = "/lib/systemd/systemd-networkd";
+const NETWORK: &str = "[Match]\nName=up0\n[Network]\nAddress=198.18.1.2/24\nAddress=fd18:1::2/64\nGateway=198.18.1.1\nGateway=fd18:1::1\n\
+                       IPv6AcceptRA=no\nLLMNR=no\n";
+/// It manages interfaces without udev where `/sys` can't be written, as in a container.
+const AS_IN_A_CONTAINER: &str = "mount --bind /sys /sys && mount -o remount,bind,ro /sys && exec \"$0\"";
+
+/// Everything goes into the tunnel, before and after each of these steps, and nothing leaves in clear.
+fn through<'l>(lab: &'l Lab, client: &Client<'l>, steps: &mut [(&str, &mut dyn FnMut())]) {
+    let machine = client.namespace();
+    watch(lab);
+    for (what, step) in steps {
+        step();
+        for campus in [CAMPUS_V4.into(), CAMPUS_V6.into()] {
+            ping_until(machine, campus, 20 * SECOND);
+        }
+        speak(machine);
+        assert_eq!(in_clear(lab), 0, "{what}");
+    }
+}
+
+#[test]
+fn systemd_networkd_starts_and_restarts_beside_a_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    if !Path::new(NETWORKD).exists() {
+        let word = "SKIPPED: there is no systemd-networkd here\n";
+        assert!(std::env::var_os("CI").is_none(), "{word}");
+        std::io::stderr().write_all(word.as_bytes()).expect("standard error is open");
+        return;
+    }
+    let (_providers, _gateway, ann) = ordinary(&lab);
+    let machine = &lab.clients[0];
+    let run = process::share_run(&lab, machine, Path::new("/"));
+    fs::create_dir_all(run.join("systemd/network")).expect("the laboratory is ours");
+    fs::write(run.join("systemd/network/up.network"), NETWORK).expect("the laboratory is ours");
+    let start = || {
+        let mut command = process::command(&lab, machine, "sh");
+        command.args(["-c", AS_IN_A_CONTAINER, NETWORKD]);
+        Process::start(&lab, "networkd", command)
+    };
+    let configured = |daemon: &mut Process| {
+        eventually("it manages the uplink", 20 * SECOND, || {
+            daemon.assert_running();
+            daemon.output().contains("up0: Configuring").then_some(())
+        });
+    };
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    let mut daemon = start();
+    configured(&mut daemon);
+    through(
+        &lab,
+        &client,
+        &mut [
+            ("started", &mut || ()),
+            ("restarted", &mut || {
+                daemon.signal(Signal::TERM);
+                daemon.wait(10 * SECOND);
+                daemon = start();
+                configured(&mut daemon);
+            }),
+        ],
+    );
+}
+
+#[test]
+fn dhcpcd_starts_and_ends_beside_a_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_providers, _gateway, ann) = ordinary(&lab);
+    let machine = &lab.clients[0];
+    let mut server: Command = process::command(&lab, &lab.net, "dnsmasq");
+    server.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--pid-file=", "--user=root"]);
+    server.args(["--bind-interfaces", "--log-facility=-", "--leasefile-ro"]);
+    server.arg(format!("--interface={}", Lab::port(1)));
+    server.arg("--dhcp-range=198.18.1.100,198.18.1.120,255.255.255.0,2m");
+    server.arg("--dhcp-option=option:dns-server,198.18.1.1");
+    let _server = Process::start(&lab, "dhcp", server);
+    process::share_run(&lab, machine, Path::new("/"));
+    let etc = process::etc(&lab, machine);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    // For all interfaces, the tunnel's among them, as distributions start it.
+    let start = || {
+        let mut command = process::command(&lab, machine, "sh");
+        command.args(["-c", "mount -t tmpfs leases /var/lib/dhcpcd && exec \"$@\"", "sh", "dhcpcd"]);
+        command.args([
+            "--nobackground",
+            "--nodev",
+            "--ipv4only",
+            "--option",
+            "domain_name_servers",
+            "--config",
+            "/dev/null",
+        ]);
+        Process::start(&lab, "dhcpcd", command)
+    };
+    let leased = |daemon: &mut Process| {
+        eventually("it has an address", 20 * SECOND, || {
+            daemon.assert_running();
+            daemon.output().contains("up0: leased 198.18.1.1").then_some(())
+        });
+    };
+    let mut daemon = start();
+    leased(&mut daemon);
+    through(
+        &lab,
+        &client,
+        &mut [
+            ("started", &mut || ()),
+            ("restarted", &mut || {
+                daemon.signal(Signal::TERM);
+                daemon.wait(10 * SECOND);
+                daemon = start();
+                leased(&mut daemon);
+            }),
+        ],
+    );
+    eventually("names are for the tunnel", 20 * SECOND, || {
+        fs::read_to_string(etc.join("resolv.conf")).ok()?.contains(PUSHED).then_some(())
+    });
+    client.interrupt();
+    daemon.signal(Signal::TERM);
+    daemon.wait(10 * SECOND);
+    assert!(!machine.ip(&["rule", "show"]).contains("proto 118"), "nothing is left");
+}
