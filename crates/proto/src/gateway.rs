@@ -51,7 +51,7 @@ pub struct Config {
     pub lab: Option<LabPermit>,
     /// The timers of PROTOCOL §11.
     pub timers: Timers,
-    /// A session that sent no packet for so long ends.
+    /// A session that sent no packet for so long ends; it may have a shorter limit of its own.
     pub idle_timeout: Option<Duration>,
     /// Sessions at most, detached ones included.
     pub max_sessions: usize,
@@ -373,11 +373,11 @@ impl Gateway {
     }
 
     fn insert(&mut self, now: Time, record: SessionRecord) -> Slot {
-        let deadline = record.deadline;
+        let (deadline, idle) = (record.deadline, self.idle_timeout(&record));
         let flows = Flows::new(random_bytes(&mut self.random));
         let slot = self.table.insert(now, self.config.shards, record, flows).slot;
         self.timers.set((slot, Reason::Lifetime), deadline);
-        if let Some(idle) = self.config.idle_timeout {
+        if let Some(idle) = idle {
             self.timers.set((slot, Reason::Idle), now + idle);
         }
         slot
@@ -427,6 +427,11 @@ impl Gateway {
         }
     }
 
+    /// The shorter one of the gateway's and the session's own.
+    fn idle_timeout(&self, record: &SessionRecord) -> Option<Duration> {
+        [self.config.idle_timeout, record.idle_timeout].into_iter().flatten().min()
+    }
+
     fn check_idle(&mut self, now: Time, slot: Slot) {
         let Some(session) = self.table.get(slot) else { return };
         let Some(until) = self.idle_until(session) else { return };
@@ -439,7 +444,7 @@ impl Gateway {
 
     /// When the session ends unless its client uses it until then.
     fn idle_until(&self, session: &session::Session) -> Option<Time> {
-        self.config.idle_timeout.map(|idle| session.last_used() + idle)
+        self.idle_timeout(&session.record).map(|idle| session.last_used() + idle)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Granting sessions and new epochs: logins and attaches, offers, limits (PROTOCOL §3.3, §4, §5).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use vpnd_crypto::EpochSecret;
 
@@ -31,6 +32,8 @@ pub struct Authenticated {
     pub addresses: Addresses,
     /// When the session ends at the latest.
     pub deadline: Time,
+    /// Time without a packet of the client after which it ends, if that is shorter than the gateway's.
+    pub idle_timeout: Option<Duration>,
 }
 
 /// A client's proof of its session, in place of a password.
@@ -87,6 +90,7 @@ impl Gateway {
             limits: who.limits,
             addresses: who.addresses,
             deadline: who.deadline,
+            idle_timeout: who.idle_timeout,
             epoch: 0,
             tokens: Tokens::new(token.hash()),
         };

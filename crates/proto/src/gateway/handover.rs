@@ -8,6 +8,7 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::decode::{self, Decoder};
@@ -72,6 +73,9 @@ pub struct HandedSession {
     /// Its flows that policy remembers; absent from earlier versions.
     #[n(16)]
     pub(super) flows: Option<ByteVec>,
+    /// Its own limit for being idle, milliseconds; absent from earlier versions.
+    #[n(17)]
+    pub(super) idle_timeout_ms: Option<u64>,
 }
 
 impl HandedSession {
@@ -307,6 +311,7 @@ fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progres
         retiring: epoch(&session.retiring),
         path_size: session.path_size,
         flows: Some(session.flows.export().into()),
+        idle_timeout_ms: record.idle_timeout.map(|idle| idle.as_millis() as u64),
     }
 }
 
@@ -345,6 +350,7 @@ fn record(handed: HandedSession, principal: Principal, limits: SessionLimits) ->
         limits,
         addresses: Addresses { ipv4: handed.ipv4, ipv6: handed.ipv6 },
         deadline: handed.deadline,
+        idle_timeout: handed.idle_timeout_ms.map(Duration::from_millis),
         epoch: handed.last_epoch,
         tokens: Tokens::restore(hash(handed.settled), handed.fresh.map(hash)),
     }

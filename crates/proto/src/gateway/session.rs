@@ -5,6 +5,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use vpnd_crypto::{EpochSecret, LabPermit};
@@ -65,6 +66,8 @@ pub struct SessionRecord {
     pub addresses: Addresses,
     /// When it ends, by the clock of this process. In a store it has to stand in wall-clock time.
     pub deadline: Time,
+    /// Time without a packet of the client after which it ends, if that is shorter than the gateway's.
+    pub idle_timeout: Option<Duration>,
     /// Number of its last epoch.
     pub epoch: u32,
     /// The tokens that are good.

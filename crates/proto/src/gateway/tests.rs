@@ -70,6 +70,7 @@ fn who(user: &str, device: u8) -> Authenticated {
         device: DeviceId([device; 16]),
         addresses: Addresses { ipv4: Some([10, 0, 0, device].into()), ipv6: None },
         deadline: NOW + Duration::from_secs(1000),
+        idle_timeout: None,
     }
 }
 
@@ -760,4 +761,29 @@ fn an_address_that_is_leased_to_another_ends_the_session_that_had_it() {
     let outline = outline(&effects);
     assert!(outline.find('C') < outline.rfind('O'), "it is closed before the other opens: {outline}");
     assert_eq!(gateway.sessions().count(), 1);
+}
+
+#[test]
+fn a_session_may_have_a_shorter_idle_timeout() {
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    for (of_gateway, own, expected) in [
+        (None, seconds(5), 5),
+        (seconds(9), seconds(5), 5),
+        (seconds(5), seconds(9), 5),
+        (seconds(7), None, 7),
+    ] {
+        let mut gateway = gateway(Config { idle_timeout: of_gateway, ..config(1) });
+        let who = Authenticated { idle_timeout: own, ..who("ann", 1) };
+        gateway.login(NOW, ConnectionId(1), who, &offer(1), secret()).unwrap();
+        heard(&mut gateway, NOW, 1);
+        gateway.handle_timeout(NOW + Duration::from_millis(expected * 1_000 - 1));
+        assert_eq!(gateway.sessions().count(), 1, "{of_gateway:?} {own:?}");
+        effects(&mut gateway);
+        gateway.handle_timeout(NOW + Duration::from_secs(expected));
+        let ended = effects(&mut gateway).into_iter().find_map(|effect| match effect {
+            Effect::Ended(ended) => Some(ended.code),
+            _ => None,
+        });
+        assert_eq!(ended, Some(Code::Idle), "{of_gateway:?} {own:?}");
+    }
 }

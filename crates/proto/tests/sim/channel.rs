@@ -148,6 +148,7 @@ impl World {
             device: node.id,
             addresses: node.lease,
             deadline: self.now + self.hub.lifetime,
+            idle_timeout: None,
         }
     }
 

@@ -26,14 +26,7 @@ fn start<'l>(lab: &'l Lab, rest: &str) -> Option<(Gateway<'l>, FreeRadius, Login
     gateway.install();
     let local = gateway.add_user("local");
     let radius = FreeRadius::start(ADDRESS, |program| beside(lab, program))?;
-    let (port, secret) = (radius.port, radius.secret_file());
-    add_source(
-        &gateway,
-        &format!(
-            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\nservers = [\"radius://{ADDRESS}:{port}\"]\n\
-             secret_file = {secret:?}\n{rest}"
-        ),
-    );
+    add_source(&gateway, &radius.source(ADDRESS, rest));
     gateway.start();
     // It tries again by itself as long as the server does not listen yet.
     let ann = login_of(lab, &local, "ann@guests.example", "right");

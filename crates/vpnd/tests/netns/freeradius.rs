@@ -174,7 +174,12 @@ const IN_TLS: &str = r"
     }
 ";
 
-/// It knows `ann`, `token`, `menu` and `phone` with the password `right` and two groups.
+/// Users whose sessions the server limits; `brief` has another name in its records, and an address that a gateway gives to nobody.
+const LIMITED: &str = "brief Cleartext-Password := \"right\"\n\tSession-Timeout = 6,\n\tUser-Name := \"brief@here\",\n\t\
+                       Class = 0x00ff02,\n\tFramed-IP-Address = 10.9.8.7\n\
+                       still Cleartext-Password := \"right\"\n\tIdle-Timeout = 5,\n\tFramed-IP-Address = 10.9.8.8\n";
+
+/// It knows `ann`, `token`, `menu` and `phone` with the password `right` and two groups, `brief` and `still` with that password.
 pub struct FreeRadius {
     directory: tempfile::TempDir,
     process: Child,
@@ -221,7 +226,7 @@ impl FreeRadius {
                  Class += 0x74776f,\n\tAcct-Interim-Interval = 900\n"
             )
         };
-        let users: String = ["ann", "token", "menu", "phone"].map(user).concat();
+        let users = ["ann", "token", "menu", "phone"].map(user).concat() + LIMITED;
         fs::write(directory.path().join("users"), users).unwrap();
         let approved = directory.path().join("approved");
         let phone = format!(
@@ -269,6 +274,16 @@ impl FreeRadius {
 
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap()
+    }
+
+    /// A source of this server for a gateway, with these keys besides.
+    pub fn source(&self, address: &str, keys: &str) -> String {
+        format!(
+            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\n\
+             servers = [\"radius://{address}:{}\"]\nsecret_file = {:?}\n{keys}",
+            self.port,
+            self.secret_file()
+        )
     }
 
     /// A file with the secret, for the gateway.

@@ -223,14 +223,7 @@ fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
     gateway.install();
     let local = gateway.add_user("local");
     let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
-    let source = |secret: PathBuf| {
-        format!(
-            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\n\
-             servers = [\"radius://{ADDRESS}:{}\"]\nsecret_file = {secret:?}\n",
-            radius.port
-        )
-    };
-    add_source(&gateway, &source(radius.secret_file()));
+    add_source(&gateway, &radius.source(ADDRESS, ""));
     gateway.start();
     let ann = login_of(&lab, &local, "ann@guests.example", "right");
     // It tries again by itself as long as the server does not listen yet.
@@ -249,7 +242,10 @@ fn a_user_of_a_radius_server_gets_in_and_a_forger_does_not() {
     // Without the server's secret its replies are those of a stranger, and the session goes on.
     let other = lab.path("other.secret");
     write_secret(&other, "another secret\n");
-    add_source(&gateway, &source(other));
+    edit_toml(&gateway.config(), |table| {
+        let source = table["source"][0].as_table_mut().expect("it was configured");
+        source.insert("secret_file".to_owned(), other.display().to_string().into());
+    });
     must(gateway.upgrade());
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     let waiting = Process::start(&lab, "ann", client::command(&lab, 2, &ann, &[]));

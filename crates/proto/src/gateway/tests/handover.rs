@@ -35,6 +35,21 @@ fn handed(gateway: &Gateway, progress: Vec<Vec<Progress>>) -> HandedSession {
     minicbor::decode(&minicbor::to_vec(session).unwrap()).unwrap()
 }
 
+#[test]
+fn a_limit_of_a_session_goes_along() {
+    let mut old = gateway(config(SHARDS));
+    let idle_timeout = Some(Duration::from_millis(1_500));
+    let who = Authenticated { idle_timeout, ..who("ann", 1) };
+    old.login(NOW, ConnectionId(1), who, &offer(2), secret()).unwrap();
+    assert_eq!(handed(&old, Vec::new()).idle_timeout_ms, Some(1_500));
+    let (old, _, progress) = running();
+    let mut session = handed(&old, progress);
+    session.idle_timeout_ms = Some(1_500);
+    let mut next = take(session).unwrap();
+    next.handle_timeout(NOW + Duration::from_millis(1_500));
+    assert_eq!(next.sessions().count(), 0);
+}
+
 fn take(session: HandedSession) -> Result<Gateway, NotTaken> {
     let mut next = gateway(config(SHARDS));
     next.take_over(NOW, session, Principal::default(), SessionLimits::default()).map(|()| next)

@@ -171,8 +171,8 @@ impl Accounting {
         let Some(fresh) = open_session(&ledger.source, user, addresses, None) else { return };
         let session = match self.file.as_ref().and_then(|file| file.earlier(id)) {
             Some(earlier) if earlier.source == fresh.source => {
-                let AccountedSession { station, classes, .. } = earlier.session;
-                let session = AccountedSession { station, classes, ..fresh.session };
+                let AccountedSession { user, station, classes, .. } = earlier.session;
+                let session = AccountedSession { user, station, classes, ..fresh.session };
                 OpenSession { session, interim_s: earlier.interim_s, ..fresh }
             }
             _ => fresh,
@@ -286,12 +286,13 @@ fn open_session(
     accepted: Option<Accepted>,
 ) -> Option<OpenSession> {
     let (station, attributes) = accepted.map(|accepted| (accepted.station, accepted.attributes)).unzip();
-    let AcceptAttributes { classes, interim_s } = attributes.unwrap_or_default();
+    let AcceptAttributes { classes, interim_s, user: name, .. } = attributes.unwrap_or_default();
+    let name = name.map_or_else(|| UserName::new(source.name_of(&user.name)), Ok);
     Some(OpenSession {
         source: SourceName::cut(&source.name),
         session: AccountedSession {
             id: Text::cut(&format!("{:016x}", rand::random::<u64>())),
-            user: UserName::new(source.name_of(&user.name)).ok()?,
+            user: name.ok()?,
             station,
             ipv4: addresses.v4,
             ipv6: addresses.v6,

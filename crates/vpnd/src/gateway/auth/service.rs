@@ -218,7 +218,7 @@ impl Service {
         };
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
-        let expires_s = latest_end_s(started_s, profile.session_lifetime);
+        let expires_s = latest_end_s(started_s, user.limits.lifetime(profile.session_lifetime));
         let start = recording::start(session, user, profile.name.as_deref(), (device, outer), expires_s);
         let generation = user.generation;
         let grant =
@@ -247,6 +247,7 @@ impl Service {
                     factors,
                     profile: profile.name.as_deref().map(ProfileName::cut),
                     own_addresses: are_own,
+                    idle_timeout_s: user.limits.idle_s,
                 })
             }
             Err(error) => {

@@ -4,6 +4,7 @@
 //! server that was asked can reply, by address, secret and signature ([`packet`]), or in TLS by its certificate ([`radsec`]); whatever else comes by UDP is
 //! dropped and waited past. Between the rounds of a login nothing is kept here: the auth process has what the server recognises it by.
 
+mod accept;
 mod accounting;
 pub(crate) mod packet;
 mod radsec;
@@ -23,12 +24,11 @@ use super::servers::{Answered, ServerError};
 use crate::address_race;
 use crate::config::source::{Radius, RadiusAttribute, Source, SourceServer, Transport};
 use crate::gateway::messages::idp::{
-    AcceptAttributes, Classes, Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer,
-    LoginCheck, MAX_CLASSES, Refusal, Subject,
+    Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer, LoginCheck, Refusal, Subject,
 };
 use packet::{
-    ACCT_INTERIM_INTERVAL, AccessRequest, Attribute, CLASS, Challenge, FILTER_ID, MAX_PACKET, MAX_PASSWORD,
-    NoReply, Reply, accounting::made_for, status_server,
+    AccessRequest, Attribute, CLASS, Challenge, FILTER_ID, MAX_PACKET, MAX_PASSWORD, NoReply, Reply,
+    accounting::made_for, status_server,
 };
 use radsec::Connections;
 
@@ -50,6 +50,7 @@ pub(super) struct Client {
     connections: Option<Connections>,
     /// Where they go then.
     answered: Answered,
+    ignored: accept::Ignored,
 }
 
 impl Client {
@@ -67,7 +68,8 @@ impl Client {
                 (Zeroizing::new(radsec::SECRET.to_owned()), Some(connections))
             }
         };
-        Ok(Self { settings: settings.clone(), secret, connections, answered: Answered::default() })
+        let (settings, answered) = (settings.clone(), Answered::default());
+        Ok(Self { settings, secret, connections, answered, ignored: accept::Ignored::default() })
     }
 
     /// Whether this is the user's password, by the word of this server.
@@ -194,6 +196,7 @@ impl Client {
     fn identity(&self, source: &Source, user: &str, attributes: &[Attribute]) -> IdpReply {
         let kinds: Vec<u8> =
             self.settings.group_attributes.iter().map(|attribute| kind(*attribute)).collect();
+        self.ignored.note(&source.name, attributes, &kinds);
         let values = attributes.iter().filter(|attribute| kinds.contains(&attribute.kind));
         let groups: BTreeSet<&str> = values.filter_map(|attribute| group(&attribute.value)).collect();
         if groups.len() > source.max_groups {
@@ -202,7 +205,7 @@ impl Client {
         let groups = groups.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
         match (Subject::new(user), List::new(groups)) {
             (Ok(subject), Ok(groups)) => {
-                IdpReply::Accepted(Identity { subject, groups, accept: accept_attributes(attributes) })
+                IdpReply::Accepted(Identity { subject, groups, accept: accept::attributes(user, attributes) })
             }
             _ => IdpReply::Refused(Refusal::NoSubject),
         }
@@ -243,17 +246,6 @@ fn connected(server: SocketAddr) -> io::Result<UdpSocket> {
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
     rustix::net::connect(&socket, &server)?;
     UdpSocket::from_std(socket.into())
-}
-
-/// The part of an Access-Accept that accounting goes by. A server that sends more than is kept gets less back.
-fn accept_attributes(attributes: &[Attribute]) -> AcceptAttributes {
-    let values = |kind| attributes.iter().filter(move |attribute| attribute.kind == kind);
-    let classes = values(CLASS).take(MAX_CLASSES).filter_map(|class| List::new(class.value.clone()).ok());
-    let interim = values(ACCT_INTERIM_INTERVAL).find_map(|interim| interim.value[..].try_into().ok());
-    AcceptAttributes {
-        classes: Classes::new(classes.collect()).unwrap_or_default(),
-        interim_s: interim.map(u32::from_be_bytes),
-    }
 }
 
 /// A challenge in the terms of the gateway.

@@ -430,6 +430,9 @@ pub(crate) struct Granted {
     /// Whether the device had the addresses before, and no other device since.
     #[n(7)]
     pub(crate) own_addresses: bool,
+    /// Time without a packet of the client after which it ends, by its source.
+    #[n(8)]
+    pub(crate) idle_timeout_s: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, Encode, Decode)]

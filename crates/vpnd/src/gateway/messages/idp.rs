@@ -17,7 +17,7 @@ use super::Configuration;
 pub(crate) use super::auth::{Numbered, SourceName};
 pub(crate) use accounting::{
     AcceptAttributes, AccountedSession, AccountingEvent, AccountingRecord, Classes, MAX_CLASSES, MAX_RECORDS,
-    TerminateCause, Usage,
+    SourceLimits, TerminateCause, Usage,
 };
 pub(crate) use dynamic_authorization::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, SessionAttributes,

@@ -444,6 +444,7 @@ impl CoreTask {
             device,
             addresses: admission.addresses,
             deadline,
+            idle_timeout: admission.idle_timeout,
         };
         match self.gateway.login(now(), connection, who, offer, secret) {
             Ok(session) => {

@@ -60,6 +60,7 @@ pub(crate) struct AdmittedSession {
     pub(crate) factors: Factors,
     /// Whether the device had the addresses before, and no other device since.
     pub(crate) own_addresses: bool,
+    pub(crate) idle_timeout: Option<Duration>,
 }
 
 impl From<Granted> for AdmittedSession {
@@ -71,6 +72,7 @@ impl From<Granted> for AdmittedSession {
             span: Span { started_s: granted.started_s, expires_s: granted.expires_s },
             factors: granted.factors,
             own_addresses: granted.own_addresses,
+            idle_timeout: granted.idle_timeout_s.map(|idle_s| Duration::from_secs(idle_s.into())),
         }
     }
 }
@@ -291,6 +293,8 @@ impl Registry {
             device: DeviceId(stored.device.into()),
             addresses,
             deadline: deadline(end_s),
+            // It is not stored.
+            idle_timeout: None,
             epoch: stored.epoch,
             tokens: stored.tokens.into_tokens(),
         }))

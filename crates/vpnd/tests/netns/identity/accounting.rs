@@ -34,13 +34,8 @@ fn record(server: &FreeRadius, after: usize, kind: &str) -> Record {
 }
 
 fn source(radius: &FreeRadius, accounting: &FreeRadius) -> String {
-    format!(
-        "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\nservers = [\"radius://{ADDRESS}:{}\"]\n\
-         accounting_servers = [\"radius://{ADDRESS}:{}\"]\ninterim_s = 1\nsecret_file = {:?}\n",
-        radius.port,
-        accounting.accounting_port,
-        radius.secret_file()
-    )
+    let server = format!("radius://{ADDRESS}:{}", accounting.accounting_port);
+    radius.source(ADDRESS, &format!("accounting_servers = [{server:?}]\ninterim_s = 1\n"))
 }
 
 fn number(record: &Record, name: &str) -> u64 {
@@ -128,4 +123,43 @@ fn a_server_that_takes_no_records_keeps_nobody_out_and_gets_them_later() {
     let order: Vec<_> = records.iter().filter(|record| id(record) == id(&stop)).map(status).collect();
     assert_eq!((order.first(), order.last()), (Some(&"Start"), Some(&"Stop")), "{order:?}");
     assert_eq!(state()["lost"], 0, "{}", state());
+}
+
+#[test]
+fn limits_and_a_name_of_the_server_hold_for_its_sessions_and_what_is_ignored_is_named() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let local = gateway.add_user("local");
+    let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
+    add_source(&gateway, &source(&radius, &radius));
+    gateway.start();
+    record(&radius, 0, "Accounting-On");
+    let login = |user: &str| login_of(&lab, &local, &format!("{user}@guests.example"), "right");
+    let mut brief = Client::connect(&lab, 1, &login("brief"));
+    let end_of = |user: &str| {
+        eventually(&format!("the session of {user} ends"), Duration::from_secs(90), || {
+            let is_it = |record: &Record| status(record) == "Stop" && value(record, "User-Name") == user;
+            radius.records().into_iter().find(is_it)
+        })
+    };
+    // It is not idle: the limit is that of the session.
+    let stop = end_of("brief@here");
+    assert_eq!(value(&stop, "Acct-Terminate-Cause"), "Session-Timeout", "{stop:?}");
+    assert_eq!(
+        (value(&stop, "Class"), number(&stop, "Acct-Session-Time") >= 5),
+        ("0x00ff02", true),
+        "{stop:?}"
+    );
+    brief.interrupt();
+    let mut still = Client::connect(&lab, 2, &login("still"));
+    let stop = end_of("still");
+    assert_eq!(value(&stop, "Acct-Terminate-Cause"), "Idle-Timeout", "{stop:?}");
+    still.interrupt();
+    let log = gateway.process().output();
+    let named: Vec<&str> = log.lines().filter(|line| line.contains("attributes that are ignored")).collect();
+    let [line] = named[..] else { panic!("it is named once: {named:?}") };
+    assert!(
+        line.contains("guests") && line.contains("Framed-IP-Address") && !line.contains("Timeout"),
+        "{line}"
+    );
 }

@@ -47,14 +47,10 @@ pub(super) fn configure(lab: &Lab, gateway: &Gateway<'_>, radius: &FreeRadius, h
     write_secret(&secret, &format!("{SECRET}\n"));
     let accounting = format!("accounting_servers = [\"radius://{ADDRESS}:{}\"]\n", radius.accounting_port);
     let accounting = if has_accounting { accounting.as_str() } else { "" };
-    let source = format!(
-        "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\nservers = [\"radius://{ADDRESS}:{}\"]\n\
-         {accounting}secret_file = {:?}\ncoa_listen = \"{ADDRESS}:{PORT}\"\n\
-         coa_clients = [\"{ADDRESS}\"]\ncoa_secret_file = {secret:?}\n",
-        radius.port,
-        radius.secret_file()
+    let keys = format!(
+        "{accounting}coa_listen = \"{ADDRESS}:{PORT}\"\ncoa_clients = [\"{ADDRESS}\"]\ncoa_secret_file = {secret:?}\n"
     );
-    add_source(gateway, &source);
+    add_source(gateway, &radius.source(ADDRESS, &keys));
 }
 
 /// A request counts only if it was made after the gateway began, in whole seconds.

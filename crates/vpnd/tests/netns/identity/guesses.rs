@@ -114,15 +114,7 @@ fn guesses_at_the_same_time_reach_a_radius_server_no_oftener_than_one_after_the_
     gateway.configure("limits.max_handshakes", 1024);
     let local = gateway.add_user("local");
     let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
-    add_source(
-        &gateway,
-        &format!(
-            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\n\
-             servers = [\"radius://{ADDRESS}:{}\"]\nsecret_file = {:?}\ntimeout_ms = 8000\n",
-            radius.port,
-            radius.secret_file()
-        ),
-    );
+    add_source(&gateway, &radius.source(ADDRESS, "timeout_ms = 8000\n"));
     gateway.start();
     let answers = || gateway.status()["counters"]["source_answers"]["guests"].as_u64().unwrap_or_default();
     let host = IpAddr::from(Ipv4Addr::new(203, 0, 113, 1));

@@ -51,15 +51,7 @@ fn users_of_a_radius_server_log_in_again_and_again() {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = of_one_user(&lab);
     let Some(radius) = FreeRadius::start(ADDRESS, |program| beside(&lab, program)) else { return };
-    add_source(
-        &gateway,
-        &format!(
-            "name = \"guests\"\nkind = \"radius\"\nrealm = \"guests.example\"\n\
-             servers = [\"radius://{ADDRESS}:{}\"]\nsecret_file = {:?}\n",
-            radius.port,
-            radius.secret_file()
-        ),
-    );
+    add_source(&gateway, &radius.source(ADDRESS, ""));
     gateway.start();
     measure(&lab, "radius", "ann@guests.example", "right");
 }

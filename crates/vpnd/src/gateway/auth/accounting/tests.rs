@@ -61,7 +61,7 @@ fn addresses() -> Addresses {
 
 fn attributes() -> AcceptAttributes {
     let class = List::new(vec![0, 255]).unwrap();
-    AcceptAttributes { classes: List::new(vec![class]).unwrap(), interim_s: Some(1) }
+    AcceptAttributes { classes: List::new(vec![class]).unwrap(), interim_s: Some(1), ..Default::default() }
 }
 
 /// Logs the user in.

@@ -7,6 +7,7 @@ use super::grant::{certificate_cause, is_certified};
 use super::{Authenticated, Authenticator, Cause, Login};
 use crate::factor::Factors;
 use crate::gateway::auth::access::NotAdmitted;
+use crate::gateway::messages::idp::SourceLimits;
 use crate::password::{NoMemory, Password};
 use crate::store::{StoreError, User, UserId};
 use crate::sys::process;
@@ -54,7 +55,10 @@ impl Authenticator {
         // The same is done whatever was wrong, but that a right code is used up only beside a right password.
         let checked = match cause {
             Some(cause) if login.code.is_some() => self.refuse(login, cause, now_s)?,
-            _ => self.check_user(login, Authenticated { user, factors: Factors::PASSWORD }, now_s)?,
+            _ => {
+                let limits = SourceLimits::default();
+                self.check_user(login, Authenticated { user, factors: Factors::PASSWORD, limits }, now_s)?
+            }
         };
         Ok(cause.map_or(checked, CheckResult::Refused))
     }

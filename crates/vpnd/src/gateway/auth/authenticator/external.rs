@@ -268,7 +268,8 @@ impl Authenticator {
             Err(error) => return self.failed(login, &error),
         };
         self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
-        match self.check_user(login, Authenticated { user, factors: at.factors() }, now_s) {
+        let limits = identity.accept.limits;
+        match self.check_user(login, Authenticated { user, factors: at.factors(), limits }, now_s) {
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
             checked => self.conclude(login, checked, at.guess, now_s),
         }

@@ -17,6 +17,7 @@ use crate::audit::recorder::Recorder;
 use crate::clock::now;
 use crate::factor::Factors;
 use crate::gateway::auth::access::{Access, NotAdmitted};
+use crate::gateway::messages::idp::SourceLimits;
 use crate::store::{StoreError, User};
 
 /// A user who has proved to be that one, and by which factors.
@@ -24,6 +25,8 @@ use crate::store::{StoreError, User};
 pub struct Authenticated {
     pub user: User,
     pub factors: Factors,
+    /// Of the session, by the user's source.
+    pub limits: SourceLimits,
 }
 
 impl Deref for Authenticated {

@@ -12,6 +12,7 @@ use crate::config::Tunnel;
 use crate::factor::Requirement;
 use crate::gateway::auth::authenticator::{QUEUE_TIMEOUT, Settings};
 use crate::gateway::messages::auth::{MAX_FRAME, TokenHashes};
+use crate::gateway::messages::idp::SourceLimits;
 use crate::password::Hasher;
 use crate::privsep::channel::pair;
 use crate::store::sqlite::Sqlite;
@@ -329,10 +330,29 @@ async fn who_is_in_no_profile_gets_nothing() {
     assert!(!is_there().await, "nor does a session of before come back");
     // A reload between the check of the password and the lease.
     let user = service.store.user("ann").unwrap().unwrap();
-    let mut user = Authenticated { user, factors: Factors::PASSWORD };
+    let mut user = Authenticated { user, factors: Factors::PASSWORD, limits: SourceLimits::default() };
     assert!(matches!(service.admit(&user, DeviceId([3; 16]), None), AuthReply::Refused { .. }));
     user.factors = user.factors.and(Factors::ONE_TIME_CODE);
     assert!(matches!(service.admit(&user, DeviceId([3; 16]), None), AuthReply::NoProfile));
+}
+
+#[tokio::test]
+async fn a_source_limits_sessions_and_makes_none_longer() {
+    let clocks = Clocks { wall: || 1_000, steady: || 1_000 };
+    let directory = tempfile::tempdir().unwrap();
+    let lasting = profiles("[[profile]]\nname = 'staff'\nsession_lifetime_s = 100\n");
+    let service = service_for(directory.path(), clocks, access(lasting));
+    let user = service.store.user("ann").unwrap().unwrap();
+    for (number, (session_s, expected)) in
+        (1..).zip([(None, 1_100), (Some(20), 1_020), (Some(200), 1_100), (Some(u32::MAX), 1_100)])
+    {
+        let limits = SourceLimits { session_s, idle_s: session_s };
+        let ann = Authenticated { user: user.clone(), factors: Factors::PASSWORD, limits };
+        let AuthReply::Granted(granted) = service.admit(&ann, DeviceId([number; 16]), None) else {
+            panic!("{session_s:?}")
+        };
+        assert_eq!((granted.expires_s, granted.idle_timeout_s), (expected, session_s));
+    }
 }
 
 #[tokio::test]
@@ -482,7 +502,8 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     assert!(matches!(service.answer(login("right", 3)).await, AuthReply::CodeRequired(_)));
     // A reload between the check and the lease, and a session that is kept after it.
     let user = service.store.user("ann").unwrap().unwrap();
-    let ann = Authenticated { user, factors: Factors::PASSWORD.and(Factors::KEY).and(Factors::APPROVAL) };
+    let factors = Factors::PASSWORD.and(Factors::KEY).and(Factors::APPROVAL);
+    let ann = Authenticated { user, factors, limits: SourceLimits::default() };
     let reply = service.admit(&ann, DeviceId([3; 16]), None);
     assert!(matches!(reply, AuthReply::MissingFactor(Requirement::OneTimeCode)), "{reply:?}");
     let ann = Authenticated { factors: Factors::PASSWORD, ..ann };

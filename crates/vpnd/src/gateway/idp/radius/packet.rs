@@ -28,12 +28,14 @@ pub(crate) const ACCOUNTING_RESPONSE: u8 = 5;
 const ACCESS_CHALLENGE: u8 = 11;
 const STATUS_SERVER: u8 = 12;
 
-const USER_NAME: u8 = 1;
+pub(crate) const USER_NAME: u8 = 1;
 const USER_PASSWORD: u8 = 2;
 pub(crate) const FILTER_ID: u8 = 11;
 const REPLY_MESSAGE: u8 = 18;
 const STATE: u8 = 24;
 pub(crate) const CLASS: u8 = 25;
+pub(crate) const SESSION_TIMEOUT: u8 = 27;
+pub(crate) const IDLE_TIMEOUT: u8 = 28;
 const CALLING_STATION_ID: u8 = 31;
 const NAS_IDENTIFIER: u8 = 32;
 const NAS_PORT_TYPE: u8 = 61;
@@ -41,7 +43,7 @@ const PROMPT: u8 = 76;
 /// The value of Prompt by which an answer may be shown while it is typed (RFC 2869 §5.10).
 const ECHO: [u8; 4] = [0, 0, 0, 1];
 const VIRTUAL: [u8; 4] = [0, 0, 0, 5];
-const MESSAGE_AUTHENTICATOR: u8 = 80;
+pub(crate) const MESSAGE_AUTHENTICATOR: u8 = 80;
 pub(crate) const ACCT_INTERIM_INTERVAL: u8 = 85;
 
 /// A question.

@@ -3,6 +3,7 @@
 //! INVARIANT: a record says all that its packet holds but for addresses and secrets of servers; it has a largest length.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{List, Text, UserName};
@@ -19,7 +20,7 @@ pub(crate) const MAX_VALUE: usize = 253;
 /// The values of `Class` of an Access-Accept, which go back as they came (RFC 2865 §5.25).
 pub(crate) type Classes = List<List<u8, MAX_VALUE>, MAX_CLASSES>;
 
-/// The part of an Access-Accept that accounting goes by.
+/// The part of an Access-Accept that counts besides the groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub(crate) struct AcceptAttributes {
     #[n(0)]
@@ -27,6 +28,28 @@ pub(crate) struct AcceptAttributes {
     /// Acct-Interim-Interval, seconds, as the server has it.
     #[n(1)]
     pub(crate) interim_s: Option<u32>,
+    #[n(2)]
+    pub(crate) limits: SourceLimits,
+    /// The name by which the server accounts for the user, if it is another one than that of the login (RFC 2865 §5.1).
+    #[n(3)]
+    pub(crate) user: Option<UserName>,
+}
+
+/// Limits of a session by its source, seconds (Session-Timeout, Idle-Timeout). They make no session longer than the gateway does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct SourceLimits {
+    #[n(0)]
+    pub session_s: Option<u32>,
+    #[n(1)]
+    pub idle_s: Option<u32>,
+}
+
+impl SourceLimits {
+    /// The lifetime of a session that the gateway gives this one: the shorter one.
+    pub(crate) fn lifetime(self, of_gateway: Option<Duration>) -> Option<Duration> {
+        let own = self.session_s.map(|session_s| Duration::from_secs(session_s.into()));
+        own.into_iter().chain(of_gateway).min()
+    }
 }
 
 /// One record, for the servers of a source.
@@ -98,7 +121,7 @@ pub(crate) struct AccountedSession {
     /// Acct-Session-Id: random, and no part of what a client attaches with.
     #[n(0)]
     pub(crate) id: Text<32>,
-    /// As the source has it.
+    /// As the source has it, or as it has said in its Access-Accept.
     #[n(1)]
     pub(crate) user: UserName,
     /// From where the user came; not known any more after the loss of the file that keeps it.
