@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use vpnd::shard::devices::PacketDevice;
-use vpnd::sys::tun::{CLIENT_TX_QUEUE_LEN, MAX_READ_LEN, Tun, TunOffloads, TunQueue, TunSpec};
-use vpnd::sys::udp::{MAX_GSO_BYTES, RecvMeta, SendOutcome, ShardSocket, SocketOptions, Transmit};
 use vpnd_proto::offload::VIRTIO_HEADER;
 use vpnd_proto::wire::HEADER_LEN;
+use vpnd_shard::devices::PacketDevice;
+use vpnd_sys::tun::{CLIENT_TX_QUEUE_LEN, MAX_READ_LEN, Tun, TunOffloads, TunQueue, TunSpec};
+use vpnd_sys::udp::{MAX_GSO_BYTES, RecvMeta, SendOutcome, ShardSocket, SocketOptions, Transmit};
 
 use crate::stage::{Load, Name, Side, Stage, Unit};
 use crate::traffic::{self, CAMPUS, CLIENT, HEADERS, MSS, MTU};

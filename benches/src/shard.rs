@@ -13,11 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vpnd::shard::Progress;
-use vpnd::shard::devices::{DatagramSocket, PacketDevice};
-use vpnd::shard::stepped::{Stepped, SteppedSpec};
-use vpnd::sys::tun::TunOffloads;
-use vpnd::sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 use vpnd_proto::plane::{
     Command, Endpoint, EpochSpec, Event, GroupLimits, Limits, ReceiveSpec, Role, SessionSpec, Slot,
@@ -27,6 +22,11 @@ use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::rate::{Buckets, MAX_RATE, RateGroup, Rates, SessionLimits};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
+use vpnd_shard::Progress;
+use vpnd_shard::devices::{DatagramSocket, PacketDevice};
+use vpnd_shard::stepped::{Stepped, SteppedSpec};
+use vpnd_sys::tun::TunOffloads;
+use vpnd_sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 
 use crate::stage::{Load, Name, Side, Stage, Unit};
 use crate::traffic::{self, CAMPUS, CLIENT, OTHER_CLIENT};

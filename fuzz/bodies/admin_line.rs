@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::admin::{Request, Response};
 use crate::commands::admin::table::{Rates, render};
+use vpnd_ipc::admin::{Request, Response};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {
@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) {
     if let Response::Status(status) = again {
         let rates = Rates::between(&status, &status, Duration::from_secs(1));
         for text in [render(&status, None), render(&status, Some(&rates))] {
-            assert_eq!(text, crate::plain(&text));
+            assert_eq!(text, vpnd_sys::text::plain(&text));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vpnd::config::ServerConfig;
+use vpnd_config::ServerConfig;
 
 /// Checks one input.
 pub(crate) fn run(data: &[u8]) {

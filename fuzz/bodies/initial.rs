@@ -11,7 +11,7 @@ use aws_lc_rs::hkdf;
 use quinn_proto::{FixedLengthConnectionIdParser, PacketDecodeError, ProtectedHeader};
 use vpnd_control_channel::quic::VERSION;
 
-use crate::gateway::worker::quic::retry::{
+use vpnd_gateway::worker::quic::retry::{
     Initial, Kind, MIN_INITIAL, TOKEN_LIFETIME, classify, is_proof, retry,
 };
 

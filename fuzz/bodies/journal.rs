@@ -3,7 +3,7 @@
 //!
 //! Input: lines. They are read as they are, and once more behind the right checksum of each, which mutations never hit.
 
-use crate::journal::record::{Contents, checksum, parse};
+use vpnd_journal::record::{Contents, checksum, parse};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {
@@ -28,7 +28,7 @@ fn check(contents: &Contents, lines: usize) {
     for change in &contents.changes {
         let written = serde_json::to_vec(change).expect("a change can always be written");
         assert_eq!(
-            &serde_json::from_slice::<crate::sys::change::Change>(&written).expect("it was written"),
+            &serde_json::from_slice::<vpnd_sys::change::Change>(&written).expect("it was written"),
             change
         );
         let _ = format!("{change:?}");

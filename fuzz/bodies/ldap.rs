@@ -6,9 +6,9 @@
 
 use std::sync::LazyLock;
 
-use crate::gateway::idp::ldap::message::{self, MAX_MESSAGE, Reply, Scope, Search};
-use crate::gateway::idp::ldap::{group_name, subject_text};
-use crate::ldap_filter::{Filter, NameTemplate, Values};
+use vpnd_config::ldap_filter::{Filter, NameTemplate, Values};
+use vpnd_idp::ldap::message::{self, MAX_MESSAGE, Reply, Scope, Search};
+use vpnd_idp::ldap::{group_name, subject_text};
 
 /// Characters of a server's explanation, at most.
 const MAX_TEXT: usize = 200;

@@ -8,13 +8,13 @@ use std::fmt::Debug;
 use minicbor::{Decode, Encode};
 
 use crate::admin_store::{FromStore, StoreLaunch, StoreRequest};
-use crate::client::messages as client;
-use crate::gateway::messages as gateway;
-use crate::gateway::messages::acme::{AcmeLaunch, FromAcme};
-use crate::gateway::messages::auth::{AuthReply, AuthRequest, Numbered};
-use crate::gateway::messages::idp::{FromIdp, IdpLaunch, IdpReply, IdpRequest};
-use crate::gateway::worker::handover::{FromPredecessor, FromSuccessor};
-use crate::privsep::messages::{Prepared, Ready};
+use vpnd_client::messages as client;
+use vpnd_gateway::worker::handover::{FromPredecessor, FromSuccessor};
+use vpnd_ipc::gateway;
+use vpnd_ipc::gateway::acme::{AcmeLaunch, FromAcme};
+use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Numbered};
+use vpnd_ipc::gateway::idp::{FromIdp, IdpLaunch, IdpReply, IdpRequest};
+use vpnd_ipc::messages::{Prepared, Ready};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {

@@ -1,6 +1,6 @@
 //! Any text as a client's profile: it is read or refused, and what is read is written in a form that reads the same.
 
-use vpnd::profile::Profile;
+use vpnd_config::profile::Profile;
 
 /// Checks one input.
 pub(crate) fn run(data: &[u8]) {

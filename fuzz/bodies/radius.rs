@@ -8,8 +8,8 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use md5::{Digest as _, Md5};
 
-use crate::gateway::idp::radius::group;
-use crate::gateway::idp::radius::packet::{AccessRequest, MAX_PACKET, NoReply, Reply, len};
+use vpnd_idp::radius::group;
+use vpnd_idp::radius::packet::{AccessRequest, MAX_PACKET, NoReply, Reply, len};
 
 pub(super) const SECRET: &[u8] = b"a secret of server and gateway";
 pub(super) const HEADER: usize = 20;

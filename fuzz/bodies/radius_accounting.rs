@@ -8,9 +8,9 @@ use md5::{Digest as _, Md5};
 use vpnd_proto::control::Text;
 
 use super::radius::{HEADER, SECRET, packet, starts};
-use crate::gateway::idp::radius::packet::MAX_PACKET;
-use crate::gateway::idp::radius::packet::accounting::{AccountingRequest, check_response};
-use crate::gateway::messages::idp::{AccountingEvent, AccountingRecord};
+use vpnd_idp::radius::packet::MAX_PACKET;
+use vpnd_idp::radius::packet::accounting::{AccountingRequest, check_response};
+use vpnd_ipc::gateway::idp::{AccountingEvent, AccountingRecord};
 
 const ID: u8 = 7;
 const ACCOUNTING_REQUEST: u8 = 4;

@@ -8,9 +8,9 @@
 use md5::{Digest as _, Md5};
 
 use super::radius::{HEADER, MESSAGE_AUTHENTICATOR, SECRET, packet, signature, starts};
-use crate::gateway::idp::radius::packet::dynamic::{Demand, Request};
-use crate::gateway::idp::radius::packet::{FILTER_ID, MAX_PACKET, NoReply};
-use crate::gateway::messages::idp::{ErrorCause, SessionAttributes};
+use vpnd_idp::radius::packet::dynamic::{Demand, Request};
+use vpnd_idp::radius::packet::{FILTER_ID, MAX_PACKET, NoReply};
+use vpnd_ipc::gateway::idp::{ErrorCause, SessionAttributes};
 
 const ID: u8 = 9;
 const USER_NAME: u8 = 1;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
-use vpnd::shard::devices::{DatagramSocket, PacketDevice};
-use vpnd::sys::tun::TunQueue;
-use vpnd::sys::udp::{RecvMeta, SendOutcome, ShardSocket, Transmit, UdpOffloads};
+use vpnd_shard::devices::{DatagramSocket, PacketDevice};
+use vpnd_sys::tun::TunQueue;
+use vpnd_sys::udp::{RecvMeta, SendOutcome, ShardSocket, Transmit, UdpOffloads};
 
 use super::End;
 

@@ -22,9 +22,7 @@ const LAYERS: [&[&str]; 11] = [
 
 fn layer_of(module: &str) -> usize {
     let at = LAYERS.iter().position(|layer| layer.contains(&module));
-    at.unwrap_or_else(|| {
-        panic!("{module} is in no layer of this test: give it its place in ARCHITECTURE.md and here")
-    })
+    at.unwrap_or_else(|| panic!("{module} is in no layer of this test: give it its place here"))
 }
 
 /// Every source file with its path below `src`.

@@ -25,21 +25,22 @@ use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
-use crate::audit::AuditEntry;
-use crate::audit::query::{Answer, Cursor, Range, Record};
-use crate::config::{LogFormat, ServerConfig};
-use crate::privsep::channel::Channel;
-use crate::privsep::child::{self, ChildRole, Preparation, Started};
-use crate::privsep::messages::{Common, Prepared, SecretBytes};
-use crate::privsep::spawn::{ChildError, RunningChild, StartingChild};
-use crate::store::{self, CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport};
-use crate::sys::account::{UnixUser, invoker};
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
 pub(crate) use message::{FromStore, StoreLaunch, StoreReply, StoreRequest};
 use message::{MAX_USERS, StagedUser, UserToAdd};
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
 use served::Served;
+use vpnd_config::ServerConfig;
+use vpnd_ipc::channel::Channel;
+use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
+use vpnd_ipc::messages::{Common, Prepared, SecretBytes};
+use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
+use vpnd_store::audit::AuditEntry;
+use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
+use vpnd_store::{CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport};
+use vpnd_sys::account::{UnixUser, invoker};
+use vpnd_sys::logging::LogFormat;
 
 /// Limit for a reply: a store is checked as a whole when it is opened.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
@@ -382,7 +383,7 @@ pub(crate) fn run(stream: UnixStream) -> anyhow::Result<()> {
         child::start(ChildRole::Store, &stream, |launch: &StoreLaunch| &launch.common, own_directory);
     match started.and_then(|started| child::work(&stream, async |command| serve(started, command).await)) {
         Ok(()) => Ok(()),
-        Err(error) => child::finish(stream, &FromStore::Failed(crate::format_chain(&error))),
+        Err(error) => child::finish(stream, &FromStore::Failed(vpnd_sys::text::format_chain(&error))),
     }
 }
 
@@ -415,7 +416,8 @@ fn directory(launch: &StoreLaunch) -> &Path {
 async fn serve(started: Started<StoreLaunch, OwnedFd>, command: Channel) -> anyhow::Result<()> {
     command.send(&Prepared::Prepared(started.protections), &[]).await?;
     let launch = started.launch.alone()?;
-    let mut store = match Served::open(&directory(&launch).join(store::FILE_NAME), launch.opening) {
+    let mut store = match Served::open(&directory(&launch).join(vpnd_config::STORE_FILE_NAME), launch.opening)
+    {
         Ok(store) => store,
         Err(error) => {
             let refused = FromStore::StoreReply(StoreReply::Failed(error.into()));

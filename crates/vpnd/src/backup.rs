@@ -16,12 +16,11 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use crate::certificate;
-use crate::config::ServerConfig;
-use crate::config::source::{Bind, RadiusTls, SecretPlace, Source, SourceKind, Transport};
-use crate::revocation_list::RevocationList;
-use crate::secret_file::{PUBLIC_MODE, SECRET_MODE};
-use crate::tls;
+use vpnd_config::ServerConfig;
+use vpnd_config::source::{Bind, RadiusTls, SecretPlace, Source, SourceKind, Transport};
+use vpnd_pki::revocation_list::RevocationList;
+use vpnd_pki::tls;
+use vpnd_sys::secret_file::{PUBLIC_MODE, SECRET_MODE};
 
 /// The format that this version writes, and the newest that it reads.
 pub(crate) const FORMAT: u32 = 1;
@@ -94,7 +93,7 @@ impl FileKind {
     /// Whether the gateway could read `bytes` as such a file.
     pub(crate) fn accepts(self, bytes: &[u8]) -> bool {
         match self {
-            Self::Certificates => !certificate::chain(bytes).is_empty(),
+            Self::Certificates => !vpnd_pki::leaf::chain(bytes).is_empty(),
             Self::PrivateKey => tls::signing_key(bytes).is_ok(),
             Self::RevocationLists => RevocationList::trusted(bytes).is_ok(),
             Self::AcmeAccount => serde_json::from_slice::<serde_json::Map<_, _>>(bytes).is_ok(),
@@ -227,7 +226,7 @@ pub(crate) fn read(archive: &[u8]) -> Result<(Manifest, Contents), ArchiveError>
                 if manifest.files.get(&name) != Some(&digest(&bytes)) {
                     return Err(ArchiveError::Damaged(format!(
                         "{} is not as it was written",
-                        crate::plain(&name)
+                        vpnd_sys::text::plain(&name)
                     )));
                 }
                 contents.insert(name, bytes);
@@ -236,7 +235,7 @@ pub(crate) fn read(archive: &[u8]) -> Result<(Manifest, Contents), ArchiveError>
     }
     let manifest = manifest.ok_or_else(|| ArchiveError::Foreign("it is empty".to_owned()))?;
     match manifest.files.keys().find(|name| !contents.contains_key(*name)) {
-        Some(missing) => Err(ArchiveError::Damaged(format!("{} is missing", crate::plain(missing)))),
+        Some(missing) => Err(ArchiveError::Damaged(format!("{} is missing", vpnd_sys::text::plain(missing)))),
         None => Ok((manifest, contents)),
     }
 }
@@ -251,7 +250,7 @@ fn parse(bytes: &[u8]) -> Result<Manifest, ArchiveError> {
     let foreign = |error: serde_json::Error| ArchiveError::Foreign(error.to_string());
     let head: Head = serde_json::from_slice(bytes).map_err(foreign)?;
     if head.format > FORMAT {
-        return Err(ArchiveError::Newer { found: head.format, version: crate::plain(&head.vpnd) });
+        return Err(ArchiveError::Newer { found: head.format, version: vpnd_sys::text::plain(&head.vpnd) });
     }
     serde_json::from_slice(bytes).map_err(foreign)
 }

@@ -16,14 +16,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::{Ipv4Net, Ipv6Net};
-use vpnd_crypto::{Preference, Suite};
-use vpnd_proto::wire::MAX_CLIENT_LANES;
 
 use crate::commands::users::revoke::Fingerprint;
-use crate::config::LogFormat;
-use crate::date::Expiry;
-use crate::journal::DEFAULT_DIRECTORY;
-use crate::sys::sandbox::SandboxMode;
 pub use audit::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 pub use backup::{BackupArgs, RestoreArgs};
 pub use drain::DrainArgs;
@@ -33,11 +27,10 @@ pub use source::{SourceCommand, SourceConfirmArgs, SourceTestArgs};
 pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
 };
-
-/// Default path of the gateway's configuration.
-pub const DEFAULT_CONFIG: &str = "/etc/vpnd/server.toml";
-/// Default directory of the client's device keys.
-pub const DEFAULT_CLIENT_STATE: &str = "/var/lib/vpnd";
+use vpnd_client::args::{CleanupArgs, ConnectArgs, user_name};
+use vpnd_config::DEFAULT_CONFIG;
+use vpnd_gateway::args::ServerArgs;
+use vpnd_sys::date::Expiry;
 
 /// A fast, safe VPN in user space: gateway, client and admin tool.
 #[derive(Debug, Parser)]
@@ -95,7 +88,7 @@ pub enum Command {
     Reload(AdminArgs),
     /// One of the processes that `server` and `connect` start by themselves
     #[command(name = "part", hide = true)]
-    Child { role: crate::privsep::child::ChildRole },
+    Child { role: vpnd_ipc::child::ChildRole },
     /// Print the completions of a shell
     Completions {
         /// The shell.
@@ -176,31 +169,6 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Arguments of `vpnd server`.
-#[derive(Args, Debug)]
-pub struct ServerArgs {
-    /// The configuration
-    #[arg(long, default_value = DEFAULT_CONFIG)]
-    pub config: PathBuf,
-    /// Let the program that is installed now go on in place of the gateway that runs. All sessions go on, and traffic stands
-    /// still for a moment. If that can't be, the running one goes on and says why
-    #[arg(long, conflicts_with_all = ["insecure_lab", "sandbox", "log_format"])]
-    pub upgrade: bool,
-    /// Take back what a gateway that has ended leaves on this machine for its next start: firewall, forwarding and the
-    /// routes that hold back packets for clients
-    #[arg(long, conflicts_with_all = ["upgrade", "insecure_lab", "sandbox", "log_format"])]
-    pub teardown: bool,
-    /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
-    #[arg(long)]
-    pub insecure_lab: bool,
-    /// Whether processes are shut in [default: as configured]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub sandbox: Option<SandboxMode>,
-    /// Format of log lines [default: as configured]
-    #[arg(long, value_enum)]
-    pub log_format: Option<LogFormat>,
 }
 
 /// `vpnd user …`.
@@ -368,78 +336,6 @@ pub struct UserPasswdArgs {
     pub password: PasswordArgs,
 }
 
-/// Arguments of `vpnd connect`.
-#[derive(Args, Debug)]
-pub struct ConnectArgs {
-    /// The profile, as written by `vpnd user add --profile-out`
-    pub profile: PathBuf,
-    /// The name to log in with [default: the profile's; it is asked for if that has none]
-    #[arg(long, value_name = "NAME", value_parser = user_name)]
-    pub login: Option<String>,
-    /// File with the password in its first line, readable by its owner alone
-    #[arg(long, value_name = "FILE", conflicts_with = "password_fd")]
-    pub credentials: Option<PathBuf>,
-    /// Read the password from this file descriptor, up to the first line break
-    #[arg(long, value_name = "N")]
-    pub password_fd: Option<RawFd>,
-    /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
-    #[arg(long)]
-    pub insecure_lab: bool,
-    /// Use this cipher suite and no other
-    #[arg(long, value_name = "S")]
-    pub suite: Option<Suite>,
-    /// Threads of the data path, each with a UDP port of its own, 1 to 16 [default: the profile's]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
-    pub lanes: Option<u8>,
-    /// Show the path which kind of traffic is inside, so that it can prefer some: copy the DSCP of packets to the outer header
-    #[arg(long)]
-    pub copy_dscp: bool,
-    /// Implementation of the ciphers: auto takes the fastest library; or ring, aws-lc, rustcrypto, or vaes, which is our own
-    #[arg(long, default_value = "auto", value_name = "B")]
-    pub backend: Preference,
-    /// End with status 4 once there was no session for so many seconds in a row [default: try for ever]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub give_up: Option<u32>,
-    /// Name of the TUN device
-    #[arg(long, default_value = "vpn0", value_parser = interface_name, value_name = "NAME")]
-    pub tun: String,
-    /// Leave the machine's DNS as it is
-    #[arg(long)]
-    pub no_dns: bool,
-    /// Leave the machine's routes as they are
-    #[arg(long)]
-    pub no_routes: bool,
-    /// Directory of the keys by which the gateway recognises this device
-    #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
-    pub state_dir: PathBuf,
-    /// Directory of the journal of changes to this machine; only this user may write there
-    #[arg(long, default_value = DEFAULT_DIRECTORY, value_name = "D")]
-    pub journal_dir: PathBuf,
-    /// Whether the process that talks to the network is shut in
-    #[arg(long, value_enum, default_value = "on", value_name = "MODE")]
-    pub sandbox: SandboxMode,
-    /// The user whom that process becomes [default: vpnd, or a number that nobody has]
-    #[arg(long, value_name = "NAME")]
-    pub user: Option<String>,
-    /// Format of log lines
-    #[arg(long, value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// Log more than warnings and whether it is connected, with times and modules; twice: for developers
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    pub verbose: u8,
-}
-
-/// Arguments of `vpnd cleanup`.
-#[derive(Args, Debug)]
-pub struct CleanupArgs {
-    /// Directory of the journal of changes to this machine; only this user may write there
-    #[arg(long, default_value = DEFAULT_DIRECTORY, value_name = "D")]
-    pub journal_dir: PathBuf,
-    /// Directory in which earlier versions kept the journal: journals there are reported, never undone
-    #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
-    pub state_dir: PathBuf,
-}
-
 /// Which running daemon.
 #[derive(Args, Debug)]
 pub struct AdminArgs {
@@ -473,22 +369,6 @@ pub struct KickArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub admin: AdminArgs,
-}
-
-fn user_name(text: &str) -> Result<String, String> {
-    if crate::profile::is_login_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("a user's name has {}", crate::profile::LOGIN_NAME_RULE))
-    }
-}
-
-fn interface_name(text: &str) -> Result<String, String> {
-    if crate::config::is_interface_name(text) {
-        Ok(text.to_owned())
-    } else {
-        Err("an interface name has 1 to 15 letters, digits, '-', '_' or '.'".to_owned())
-    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 pub mod admin;
 pub mod audit;
 pub mod backup;
+pub mod check;
 pub mod doctor;
 pub mod init;
 pub mod migrate;
 pub mod policy;
 pub mod renew;
+pub mod source;
 pub mod users;

@@ -9,23 +9,23 @@ use std::time::SystemTime;
 use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin_store::Confined;
 use vpnd::cli::{Cli, Command, MigrateCommand, PolicyCommand, SourceCommand, StatusArgs};
-use vpnd::client::parent as client;
-use vpnd::clock::wall_s;
-use vpnd::commands::admin::client::ClientError;
 use vpnd::commands::admin::{self, CommandError};
 use vpnd::commands::init::{self, InitError};
 use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::users::{self, UserError, revoke};
-use vpnd::commands::{audit, backup, doctor, migrate};
-use vpnd::config::{ConfigError, review};
-use vpnd::gateway::parent as gateway;
+use vpnd::commands::{audit, backup, check, doctor, migrate, source};
+use vpnd_client::parent as client;
+use vpnd_config::ConfigError;
+use vpnd_gateway::parent as gateway;
+use vpnd_ipc::admin::client::ClientError;
+use vpnd_sys::clock::wall_s;
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("vpnd: {}", vpnd::format_chain(&error));
+            eprintln!("vpnd: {}", vpnd_sys::text::format_chain(&error));
             ExitCode::from(status(&error))
         }
     }
@@ -64,7 +64,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             );
         }
         Command::Check(args) => {
-            review::report(&args.config, &Confined, args.insecure_lab, &mut std::io::stdout())?;
+            check::report(&args.config, &Confined, args.insecure_lab, &mut std::io::stdout())?;
         }
         Command::Doctor(args) => {
             doctor::doctor(&args, &Confined, vpnd::directory_fault, &mut std::io::stdout())?
@@ -83,7 +83,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(u8::from(!passes)));
         }
         Command::Source(SourceCommand::Test(args)) => {
-            let is_good = vpnd::test_source(&args, &Confined, &mut std::io::stdout())?;
+            let is_good = source::test(&args, &Confined, &mut std::io::stdout())?;
             return Ok(ExitCode::from(u8::from(!is_good)));
         }
         Command::Source(SourceCommand::Confirm(args)) => admin::confirm_absences(&args, &Confined)?,
@@ -102,8 +102,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Server(args) => block_on(gateway::run(args))?,
         Command::Child { role } => vpnd::run_child(role)?,
         Command::Connect(args) => {
-            let (filter, format) = vpnd::logging::for_person(args.log_format, args.verbose);
-            vpnd::logging::init(filter, format)?;
+            let (filter, format) = vpnd_sys::logging::for_person(args.log_format, args.verbose);
+            vpnd_sys::logging::init(filter, format)?;
             block_on(client::run(args))?;
         }
         Command::Cleanup(args) => block_on(client::cleanup(&args))?,

@@ -9,17 +9,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vpnd::shard::Progress;
-use vpnd::shard::devices::PacketDevice;
-use vpnd::shard::stepped::{Stepped, SteppedSpec};
-use vpnd::sys::tun::TunOffloads;
-use vpnd::sys::udp::{ShardSocket, SocketOptions};
 use vpnd_crypto::{Backend, EpochSecret, Suite};
 use vpnd_proto::offload::VirtioHeader;
 use vpnd_proto::plane::{Command, Endpoint, EpochSpec, Event, ReceiveSpec, Role, SessionSpec, Slot};
 use vpnd_proto::policy::{Policy, Principal};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
+use vpnd_shard::Progress;
+use vpnd_shard::devices::PacketDevice;
+use vpnd_shard::stepped::{Stepped, SteppedSpec};
+use vpnd_sys::tun::TunOffloads;
+use vpnd_sys::udp::{ShardSocket, SocketOptions};
 use zerocopy::{FromBytes, IntoBytes};
 
 #[global_allocator]

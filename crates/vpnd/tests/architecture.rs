@@ -49,16 +49,33 @@ fn every_named_path_exists() {
 
 #[test]
 fn dependencies_point_one_way() {
+    let below = ["vpnd-control-channel", "vpnd-crypto", "vpnd-proto", "vpnd-sys"];
+    let shared = ["vpnd-config", "vpnd-ipc", "vpnd-pki"];
+    let with = |more: &[&'static str]| [&below[..], &shared, more].concat();
     // A crate may use what stands to the right of it.
     let allowed = BTreeMap::from([
         ("crypto", vec![]),
         ("proto", vec!["vpnd-crypto"]),
         ("control-channel", vec!["vpnd-crypto", "vpnd-proto"]),
-        ("vpnd", vec!["vpnd-control-channel", "vpnd-crypto", "vpnd-proto"]),
+        ("sys", vec!["vpnd-proto"]),
+        ("journal", vec!["vpnd-sys"]),
+        ("pki", below.to_vec()),
+        ("shard", vec!["vpnd-crypto", "vpnd-proto", "vpnd-sys"]),
+        ("config", [&below[..], &["vpnd-pki"]].concat()),
+        ("store", [&below[..], &["vpnd-config"]].concat()),
+        ("ipc", [&below[..], &["vpnd-config", "vpnd-shard"]].concat()),
+        // One crate for each process or its family. They see one another's messages alone, in `ipc`; only auth opens the store.
+        ("idp", with(&[])),
+        ("auth", with(&["vpnd-store"])),
+        ("gateway", with(&["vpnd-journal", "vpnd-shard"])),
+        ("client", with(&["vpnd-journal", "vpnd-shard"])),
+        ("vpnd", with(&["vpnd-auth", "vpnd-client", "vpnd-gateway", "vpnd-idp", "vpnd-store"])),
         ("swarm", vec!["vpnd-control-channel", "vpnd-crypto", "vpnd-proto"]),
         ("trafficspeed", vec!["vpnd-crypto", "vpnd-swarm"]),
     ]);
-    for (name, may_use) in allowed {
+    for entry in fs::read_dir(root().join("crates")).expect("the crates are readable") {
+        let name = entry.expect("and so are their names").file_name().to_string_lossy().into_owned();
+        let may_use = allowed.get(name.as_str()).unwrap_or_else(|| panic!("crates/{name} has no place here"));
         let manifest: toml::Table =
             read(&format!("crates/{name}/Cargo.toml")).parse().expect("a manifest is TOML");
         let dependencies = manifest["dependencies"].as_table().expect("a table");
@@ -92,123 +109,92 @@ fn the_measuring_tool_speaks_no_vpns_protocol() {
     has_none_of("trafficspeed", &["tokio", "quinn", "rustls", "vpnd-proto"]);
 }
 
-/// The folders of vpnd that are one process each. Whatever one of them needs of another it asks for by a message; code that
-/// several processes run belongs to none of these.
-const PROCESSES: [&str; 8] = [
-    "gateway/parent",
-    "gateway/worker",
-    "gateway/auth",
-    "gateway/idp",
-    "gateway/acme",
-    "client/parent",
-    "client/worker",
-    "client/lookup",
-];
-/// Modules that begin processes, and those of tests.
-const MAY_USE_ALL: [&str; 3] = ["lib.rs", "main.rs", "fuzzing.rs"];
-/// Shared modules with the only processes that may use them.
-const RESERVED: [(&str, &[&str]); 5] = [
-    ("store::sqlite", &["gateway/auth", "admin_store", "store"]),
-    ("journal", &["gateway/parent", "client/parent", "cli", "config"]),
-    ("sys::change", &["gateway/parent", "client/parent", "journal", "sys"]),
-    ("sys::nft", &["gateway/parent", "client/parent", "sys"]),
-    ("shard", &["gateway/worker", "client/worker", "admin"]),
+/// Crates with several processes, a module for each. What one of them needs of another it requests by a message.
+const PROCESSES: [(&str, &[&str]); 2] =
+    [("gateway", &["parent", "worker", "acme"]), ("client", &["parent", "worker", "lookup"])];
+/// What takes a right, and the only modules of these crates that may use it.
+const RESERVED: [(&str, &str); 4] = [
+    ("vpnd_journal", "parent"),
+    ("vpnd_sys::change", "parent"),
+    ("vpnd_sys::nft", "parent"),
+    ("vpnd_shard", "worker"),
 ];
 
-/// The source files of vpnd without their tests, by their path in `src`.
-fn sources() -> Vec<(String, String)> {
-    let src = root().join("crates/vpnd/src");
-    let (mut folders, mut files) = (vec![src.clone()], Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder of sources is readable") {
-            let path = entry.expect("and so are its entries").path();
-            let name = path.strip_prefix(&src).expect("it lies there").display().to_string();
-            if path.is_dir() {
-                folders.push(path);
-            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && !name.ends_with("testing.rs") {
-                let text = fs::read_to_string(&path).expect("a source file is text");
-                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-                let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-                files.push((name, lines.collect::<Vec<_>>().join("\n")));
-            }
-        }
-    }
-    files
-}
-
-/// Whether the file belongs to this folder, or is the one that opens it.
-fn is_in(file: &str, folder: &str) -> bool {
-    file.strip_prefix(folder).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
-}
-
-/// Whether `code` names the module: by its whole path or, from within the same daemon, by a relative one.
-fn names(file: &str, code: &str, module: &str) -> bool {
-    let followed_by_end =
-        |text: &str, at: usize| !text[at..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    let named = |path: &str| code.match_indices(path).any(|(at, _)| followed_by_end(code, at + path.len()));
-    let relative = module.rsplit_once("::").is_some_and(|(daemon, process)| {
-        let depth = file.matches('/').count();
-        let up = "super::".repeat(depth);
-        file.starts_with(daemon) && depth > 0 && named(&format!("use {up}{process}"))
+/// The source files of a crate without their tests, by their path in `src`.
+fn sources(name: &str) -> Vec<(String, String)> {
+    let src = root().join("crates").join(name).join("src");
+    let mut files = Vec::new();
+    rust_files(&src, &mut files);
+    let named = files.iter().filter_map(|path| {
+        let name = path.strip_prefix(&src).expect("it lies there").display().to_string();
+        let is_test = name.ends_with("tests.rs") || name.contains("tests/");
+        let text = fs::read_to_string(path).expect("a source file is text");
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        (!is_test).then(|| (name, lines.collect::<Vec<_>>().join("\n")))
     });
-    named(&format!("crate::{module}")) || relative
+    named.collect()
+}
+
+/// Whether the file belongs to this module.
+fn is_in(file: &str, module: &str) -> bool {
+    file.strip_prefix(module).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
+}
+
+/// Whether `code` names the path, whole.
+fn names(code: &str, path: &str) -> bool {
+    let ends = |at: usize| !code[at..].starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    code.match_indices(path).any(|(at, _)| ends(at + path.len()))
 }
 
 #[test]
 fn no_process_uses_the_code_of_another() {
-    let sources = sources();
-    assert!(sources.len() > 80, "there are only {} files", sources.len());
-    for process in PROCESSES {
-        assert!(sources.iter().any(|(file, _)| is_in(file, process)), "there is no {process}");
-        let module = process.replace('/', "::");
-        let strangers = sources.iter().filter(|(file, _)| !is_in(file, process));
-        let strangers = strangers.filter(|(file, _)| !MAY_USE_ALL.contains(&file.as_str()));
-        let using: Vec<_> = strangers.filter(|(file, code)| names(file, code, &module)).collect();
-        let using: Vec<_> = using.iter().map(|(file, _)| file).collect();
-        assert!(using.is_empty(), "{process} is a process of its own, and these use its code: {using:?}");
+    for (name, processes) in PROCESSES {
+        let sources = sources(name);
+        assert!(sources.len() > 20, "crates/{name} has only {} files", sources.len());
+        for process in processes {
+            assert!(sources.iter().any(|(file, _)| is_in(file, process)), "there is no {process}");
+            let strangers = sources.iter().filter(|(file, _)| !is_in(file, process) && file != "lib.rs");
+            let using = strangers.filter(|(file, code)| {
+                names(code, &format!("crate::{process}"))
+                    || (!file.contains('/') && names(code, &format!("super::{process}")))
+            });
+            let using: Vec<_> = using.map(|(file, _)| file).collect();
+            assert!(
+                using.is_empty(),
+                "{process} of {name} is a process of its own, and these use its code: {using:?}"
+            );
+        }
     }
 }
 
 #[test]
 fn what_takes_a_right_is_used_where_that_right_is() {
-    let sources = sources();
-    for (module, users) in RESERVED {
-        let own = module.replace("::", "/");
-        let others = sources
-            .iter()
-            .filter(|(file, _)| !is_in(file, &own) && !users.iter().any(|user| is_in(file, user)));
-        let others = others.filter(|(file, _)| !MAY_USE_ALL.contains(&file.as_str()));
-        let using: Vec<_> =
-            others.filter(|(file, code)| names(file, code, module)).map(|(file, _)| file).collect();
-        assert!(using.is_empty(), "{module} is for {users:?}, and these use it: {using:?}");
+    for (name, _) in PROCESSES {
+        let sources = sources(name);
+        for (path, user) in RESERVED {
+            let others = sources.iter().filter(|(file, code)| !is_in(file, user) && names(code, path));
+            let using: Vec<_> = others.map(|(file, _)| file).collect();
+            assert!(using.is_empty(), "{path} is for {user}, and these of {name} use it: {using:?}");
+            assert!(sources.iter().any(|(_, code)| names(code, path)), "{name} does not use {path}");
+        }
     }
 }
 
 #[test]
-fn a_module_is_found_by_each_of_its_names() {
-    let code = "use crate::gateway::auth::service;\nuse super::super::auth::lease;";
-    assert!(names("gateway/worker/core.rs", "crate::gateway::auth::run()", "gateway::auth"));
-    assert!(names("gateway/worker/core.rs", "use super::super::auth::lease;", "gateway::auth"));
-    assert!(names("gateway/messages.rs", "use super::auth::lease;", "gateway::auth"));
-    assert!(!names("client/worker/dial.rs", "use super::super::auth::lease;", "gateway::auth"));
-    assert!(!names("gateway/worker.rs", "use crate::gateway::auth_client;", "gateway::auth"));
-    assert!(names("gateway/worker.rs", code, "gateway::auth"));
-    assert!(is_in("gateway/auth.rs", "gateway/auth") && is_in("gateway/auth/lease.rs", "gateway/auth"));
-    assert!(!is_in("gateway/auth_client.rs", "gateway/auth"));
+fn a_module_is_found_by_its_name() {
+    assert!(names("crate::worker::run()", "crate::worker"));
+    assert!(!names("use crate::worker_pool;", "crate::worker"));
+    assert!(is_in("parent.rs", "parent") && is_in("parent/reload.rs", "parent"));
+    assert!(!is_in("parent_client.rs", "parent"));
 }
 
 /// Files below these paths run for each batch of packets.
-const DATA_PATH: [&str; 6] = [
-    "crates/crypto/src",
-    "crates/proto/src",
-    "crates/vpnd/src/shard.rs",
-    "crates/vpnd/src/shard",
-    "crates/vpnd/src/sys/tun",
-    "crates/vpnd/src/sys/udp",
-];
+const DATA_PATH: [&str; 5] =
+    ["crates/crypto/src", "crates/proto/src", "crates/shard/src", "crates/sys/src/tun", "crates/sys/src/udp"];
 
 /// Everything there that threads share and write, and why it costs a shard nothing in steady state.
-const SHARED: [(&str, &str); 6] = [
+const SHARED: [(&str, &str); 7] = [
     (
         "crates/proto/src/flows.rs",
         "a session's flows: one write in four seconds for each, and none where policy asks for none",
@@ -222,12 +208,13 @@ const SHARED: [(&str, &str); 6] = [
         "a session's confirmations: a write for each large datagram that is confirmed, and none for small ones",
     ),
     ("crates/proto/src/rate.rs", "buckets of limits: a slice of 5 ms at a time, and none without limits"),
+    ("crates/sys/src/udp.rs", "a list of one shard's socket, there once the kernel has refused an offload"),
     (
-        "crates/vpnd/src/sys/udp.rs",
-        "a list of one shard's socket, there once the kernel has refused an offload",
+        "crates/shard/src/quic_forwarder.rs",
+        "a bounded queue to QUIC where the kernel does not steer; in steady state it is empty",
     ),
     (
-        "crates/vpnd/src/shard.rs",
+        "crates/shard/src/lib.rs",
         "channels of control messages and of misdirected datagrams; in steady state they are empty",
     ),
 ];

@@ -10,9 +10,9 @@ use std::process::Command;
 
 use clap::Parser as _;
 use vpnd::cli::Cli;
-use vpnd::config::ServerConfig;
-use vpnd::journal::DEFAULT_DIRECTORY;
-use vpnd::profile::{Profile, Trust};
+use vpnd_config::JOURNAL_DIRECTORY as DEFAULT_DIRECTORY;
+use vpnd_config::ServerConfig;
+use vpnd_config::profile::{Profile, Trust};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config").canonicalize().unwrap()

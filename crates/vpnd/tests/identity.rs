@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use vpnd::store::Store as _;
-use vpnd::store::sqlite::Sqlite;
+use vpnd_store::Store as _;
+use vpnd_store::sqlite::Sqlite;
 
 fn vpnd(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vpnd"));
@@ -75,8 +75,8 @@ fn without_a_terminal_a_password_is_made_and_shown_once() {
     assert_eq!(code, Some(0), "{text}");
     let password = text.lines().find_map(|line| line.strip_prefix("password, shown only now: ")).unwrap();
     let user = Sqlite::open(&dir.path().join("v/state/vpnd.db")).unwrap().user("ann").unwrap().unwrap();
-    let typed = vpnd::password::Password::new(password.to_owned());
-    assert!(vpnd::password::Hasher::default().verify(&typed, &user.password.unwrap()).unwrap());
+    let typed = vpnd_store::password::Password::new(password.to_owned());
+    assert!(vpnd_store::password::Hasher::default().verify(&typed, &user.password.unwrap()).unwrap());
 }
 
 /// Adds users and kills each `vpnd user add` after another delay, from before it does anything to after it is done.

@@ -20,8 +20,8 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
-use vpnd::config::ServerConfig;
-use vpnd::store::sqlite::Sqlite;
+use vpnd_config::ServerConfig;
+use vpnd_store::sqlite::Sqlite;
 
 const VPND: &str = env!("CARGO_BIN_EXE_vpnd");
 const DEFAULT_KILLS: u64 = 20;

@@ -14,15 +14,15 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use vpnd::journal::{Journal, JournalDirectory, RecoveryOutcome, recover};
-use vpnd::sys::change::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
-use vpnd::sys::dns::{DnsChange, DnsSettings, DnsSystem};
-use vpnd::sys::netlink::{
+use vpnd_journal::{Journal, JournalDirectory, RecoveryOutcome, recover};
+use vpnd_sys::change::{Change, LAST_RESORT_METRIC, Layer, TABLE_BASE};
+use vpnd_sys::dns::{DnsChange, DnsSettings, DnsSystem};
+use vpnd_sys::netlink::{
     AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, RouteSpec, RouteTarget, RuleMatch, RuleSpec,
 };
-use vpnd::sys::nft::{GatewayRules, GuardRules, MarkMatch, Outgoing, Services, Transit};
-use vpnd::sys::sysctl;
-use vpnd::sys::tun::{Tun, TunOffloads, TunSpec};
+use vpnd_sys::nft::{GatewayRules, GuardRules, MarkMatch, Outgoing, Services, Transit};
+use vpnd_sys::sysctl;
+use vpnd_sys::tun::{Tun, TunOffloads, TunSpec};
 
 const PART: &str = "VPND_JOURNAL_KILL_PART";
 const KILLS: u32 = 40;

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use vpnd::config::ServerConfig;
+use vpnd_config::ServerConfig;
 
 const HEAD: &str = "# Configuration of the gateway\n\n\
 Every key of `server.toml`, made by a test from the parser's own words and from [config/server.toml](../config/server.toml), which is a good file to \

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::Signal;
-use vpnd::journal::JournalDirectory;
-use vpnd::sys::account::UnixUser;
-use vpnd::sys::sandbox::{Confinement, Landlock, Protections, SandboxMode, enter};
-use vpnd::sys::seccomp::SystemCalls;
+use vpnd_journal::JournalDirectory;
+use vpnd_sys::account::UnixUser;
+use vpnd_sys::sandbox::{Confinement, Landlock, Protections, SandboxMode, enter};
+use vpnd_sys::seccomp::SystemCalls;
 
 const INSIDE: &str = "VPND_TEST_SANDBOX";
 /// Readable by root alone, wherever there are passwords.
@@ -176,7 +176,7 @@ fn a_keeper_of_files_plants_no_undo_journal_and_no_program_of_roots() {
     assert!(status.success(), "{status}");
     assert_eq!(look(), before);
     // Nor does what lies in the state directory look like a journal to anybody.
-    assert!(vpnd::journal::old_journals(&state).unwrap().contains("not undone"));
+    assert!(vpnd_journal::old_journals(&state).unwrap().contains("not undone"));
 }
 
 /// Tries it all, from inside.

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use rand::rngs::StdRng;
 use rand::{Rng as _, RngExt as _, SeedableRng as _};
 use tempfile::TempDir;
-use vpnd::store::sqlite::Sqlite;
-use vpnd::store::{NewUser, PasswordHash, SessionRecord, Store, StoreError, TotpSecret, User};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{NewUser, PasswordHash, SessionRecord, Store, StoreError, TotpSecret, User};
 
 const RANDOM_DAMAGES: usize = 400;
 
@@ -45,7 +45,7 @@ fn session_of(user: &User, id: u8) -> SessionRecord {
         tokens: Tokens::new(TokenHash::from_bytes([id; 32])),
         started_s: 1_000,
         expires_s: 9_000,
-        factors: vpnd::factor::Factors::PASSWORD,
+        factors: vpnd_config::factor::Factors::PASSWORD,
         auth_time_s: 900,
     }
 }

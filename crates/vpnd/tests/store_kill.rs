@@ -24,13 +24,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rusqlite::Connection;
 use rusqlite::types::Value;
-use vpnd::store::sqlite::Sqlite;
-use vpnd::store::{
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{
     Lease, LeaseOwner, NewUser, PasswordHash, SessionChange, SessionRecord, Store, StoreError, TotpSecret,
     User, UserId,
 };
-use vpnd_proto::attach::{TokenHash, Tokens};
-use vpnd_proto::session::{DeviceId, SessionId};
 
 const PART: &str = "VPND_STORE_KILL_PART";
 const DEFAULT_KILLS: u64 = 120;
@@ -147,7 +147,7 @@ fn session_changes(random: &mut StdRng, user: Option<&User>, n: u64) -> Vec<Sess
             tokens: tokens(n + 1),
             started_s: 1_000 + n,
             expires_s: 1_000 + n + 200,
-            factors: vpnd::factor::Factors::PASSWORD,
+            factors: vpnd_config::factor::Factors::PASSWORD,
             auth_time_s: n,
         };
         changes.insert(0, SessionChange::Add(session, user.generation));

@@ -218,7 +218,7 @@ mod tests {
         assert!(METHOD.contains(&format!("buffers of {mib} MiB")), "{METHOD}");
         assert!(METHOD.contains("2,000 packets at the gateway and 500 at a client"), "{METHOD}");
         assert_eq!((GATEWAY_QUEUE, CLIENT_QUEUE), (2_000, 500));
-        let vpnd = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("vpnd").join("src/sys");
+        let vpnd = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("sys").join("src");
         for (file, line) in [
             ("tun.rs", format!("GATEWAY_TX_QUEUE_LEN: u32 = {GATEWAY_QUEUE};")),
             ("tun.rs", format!("CLIENT_TX_QUEUE_LEN: u32 = {CLIENT_QUEUE};")),

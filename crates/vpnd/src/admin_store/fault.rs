@@ -5,7 +5,7 @@ use std::path::Path;
 
 use minicbor::{Decode, Encode};
 
-use crate::store::StoreError;
+use vpnd_store::StoreError;
 
 /// A [`StoreError`] without the names that the command has itself.
 #[derive(Debug, Encode, Decode)]
@@ -85,12 +85,16 @@ impl Fault {
             Self::Full => StoreError::Full { path },
             Self::Busy => StoreError::Busy { path },
             Self::Failed(detail) => StoreError::Failed { path, detail },
-            Self::UserExists(taken) => StoreError::UserExists { name: crate::plain(&taken) },
-            Self::External(source) => StoreError::External { name, source_name: crate::plain(&source) },
-            Self::NoSuchUser => StoreError::NoSuchUser { name },
-            Self::AddressTaken { address, name, holder } => {
-                StoreError::AddressTaken { address, name: crate::plain(&name), holder: crate::plain(&holder) }
+            Self::UserExists(taken) => StoreError::UserExists { name: vpnd_sys::text::plain(&taken) },
+            Self::External(source) => {
+                StoreError::External { name, source_name: vpnd_sys::text::plain(&source) }
             }
+            Self::NoSuchUser => StoreError::NoSuchUser { name },
+            Self::AddressTaken { address, name, holder } => StoreError::AddressTaken {
+                address,
+                name: vpnd_sys::text::plain(&name),
+                holder: vpnd_sys::text::plain(&holder),
+            },
         }
     }
 }

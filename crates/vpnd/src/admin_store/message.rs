@@ -12,11 +12,11 @@ use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
 use super::fault::Fault;
-use crate::audit::AuditEntry;
-use crate::audit::query::{Answer, Cursor, Range, Record};
-use crate::privsep::messages::{Common, SecretBytes};
-use crate::store::{CertificateHash, Device, FixedAddress, NewUser, StoreError, User, UserImport};
 use change::ChangeToMake;
+use vpnd_ipc::messages::{Common, SecretBytes};
+use vpnd_store::audit::AuditEntry;
+use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
+use vpnd_store::{CertificateHash, Device, FixedAddress, NewUser, StoreError, User, UserImport};
 
 /// Bytes of one part of a copy, at most.
 pub(crate) const PART_BYTES: usize = 256 << 10;
@@ -169,13 +169,13 @@ impl From<&User> for UserSummary {
 impl UserSummary {
     /// The same for a terminal: whoever may write the store may have written control characters into it.
     pub(crate) fn plain(mut self) -> Self {
-        self.name = crate::plain(&self.name);
+        self.name = vpnd_sys::text::plain(&self.name);
         for group in &mut self.groups {
-            *group = crate::plain(group);
+            *group = vpnd_sys::text::plain(group);
         }
-        self.source = crate::plain(&self.source);
-        self.note = crate::plain(&self.note);
-        self.sponsor = self.sponsor.as_deref().map(crate::plain);
+        self.source = vpnd_sys::text::plain(&self.source);
+        self.note = vpnd_sys::text::plain(&self.note);
+        self.sponsor = self.sponsor.as_deref().map(vpnd_sys::text::plain);
         self
     }
 }

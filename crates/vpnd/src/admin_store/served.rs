@@ -7,12 +7,10 @@ use std::path::{Path, PathBuf};
 use vpnd_proto::session::DeviceId;
 use zeroize::Zeroizing;
 
-use crate::audit::{self, AuditEntry, AuditError, AuditFile, Event};
-use crate::privsep::messages::SecretBytes;
-use crate::store::sqlite::{Replacement, Sqlite};
-use crate::store::{
-    ExternalUser, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport,
-};
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
+use vpnd_store::sqlite::{Replacement, Sqlite};
+use vpnd_store::{ExternalUser, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport};
 
 use super::fault::Fault;
 use super::message::{
@@ -255,7 +253,7 @@ fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
 pub(super) fn password_hash(text: &[u8]) -> Result<PasswordHash, StoreError> {
     let text = std::str::from_utf8(text).map(str::to_owned);
     text.map(PasswordHash::new).map_err(|_| StoreError::Failed {
-        path: crate::store::FILE_NAME.into(),
+        path: vpnd_config::STORE_FILE_NAME.into(),
         detail: "a password hash is no text".to_owned(),
     })
 }
@@ -268,7 +266,7 @@ pub(crate) struct InThisProcess;
 impl super::Stores for InThisProcess {
     fn open(
         &self,
-        config: &crate::config::ServerConfig,
+        config: &vpnd_config::ServerConfig,
         opening: Opening,
     ) -> Result<super::AdminStore, StoreError> {
         let path = config.server.store_path();

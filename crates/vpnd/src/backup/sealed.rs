@@ -11,7 +11,7 @@ use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
 use super::ArchiveError;
-use crate::password::Password;
+use vpnd_store::password::Password;
 
 /// The first bytes of each backup. The number is that of this layout and its costs.
 const MAGIC: &[u8; 14] = b"vpnd backup 1\n";

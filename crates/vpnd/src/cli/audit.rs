@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::StoreArgs;
 use crate::commands::audit::Asked;
-use crate::date::Moment;
+use vpnd_sys::date::Moment;
 
 /// The commands of `vpnd audit`.
 #[derive(Debug, Subcommand)]

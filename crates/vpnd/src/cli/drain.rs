@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::AdminArgs;
-use crate::date::Expiry;
+use vpnd_sys::date::Expiry;
 
 /// Arguments of `vpnd drain`.
 #[derive(Args, Debug)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::DEFAULT_CONFIG;
 use crate::commands::policy::{Service, Target};
+use vpnd_config::DEFAULT_CONFIG;
 
 /// The commands of `vpnd policy`.
 #[derive(Debug, Subcommand)]

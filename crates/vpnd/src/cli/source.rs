@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{AdminArgs, DEFAULT_CONFIG};
+use super::AdminArgs;
+use vpnd_config::DEFAULT_CONFIG;
 
 /// The commands of `vpnd source`.
 #[derive(Debug, Subcommand)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::StoreArgs;
-use crate::date::Expiry;
+use vpnd_sys::date::Expiry;
 
 /// Arguments of `vpnd user modify`. Whatever is not named stays as it is.
 #[derive(Args, Debug)]

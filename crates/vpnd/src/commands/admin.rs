@@ -1,6 +1,5 @@
 //! `vpnd status`, `vpnd kick`, `vpnd drain`, `vpnd reload`, `vpnd source confirm` and `vpnd server --upgrade`.
 
-pub mod client;
 pub mod drain;
 pub(crate) mod table;
 
@@ -8,14 +7,16 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::admin::Status;
 use crate::admin_store::{Opening, Stores};
-use crate::audit::AuditEntry;
-use crate::cli::{AdminArgs, DEFAULT_CONFIG, KickArgs, ServerArgs, SourceConfirmArgs, StatusArgs};
-use crate::clock::wall_s;
-use crate::config::{ConfigError, ServerConfig};
-use client::{Client, ClientError};
+use crate::cli::{AdminArgs, KickArgs, SourceConfirmArgs, StatusArgs};
 use table::{ID_DIGITS, Rates, render};
+use vpnd_config::DEFAULT_CONFIG;
+use vpnd_config::{ConfigError, ServerConfig};
+use vpnd_gateway::args::ServerArgs;
+use vpnd_ipc::admin::Status;
+use vpnd_ipc::admin::client::{Client, ClientError};
+use vpnd_store::audit::AuditEntry;
+use vpnd_sys::clock::wall_s;
 
 /// Pause between two looks of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -137,7 +138,7 @@ fn record(stores: &dyn Stores, config: &Path, socket: &Option<PathBuf>, event: &
         store.audit(entry).map_err(|error| error.to_string())
     };
     if let Err(error) = work() {
-        eprintln!("vpnd: it is done, but not recorded in the audit file: {}", crate::plain(&error));
+        eprintln!("vpnd: it is done, but not recorded in the audit file: {}", vpnd_sys::text::plain(&error));
     }
 }
 
@@ -190,7 +191,7 @@ fn socket(args: &AdminArgs) -> Result<PathBuf, ConfigError> {
 
 /// Path of the socket in the default configuration, if that can be read, else the default path.
 fn default_socket() -> PathBuf {
-    crate::secret_file::parent(Path::new(DEFAULT_CONFIG)).join("state").join("admin.sock")
+    vpnd_sys::secret_file::parent(Path::new(DEFAULT_CONFIG)).join("state").join("admin.sock")
 }
 
 /// Resolves `wanted` to a session or user: the digits of an id that the table shows stand for the whole id. Names of
@@ -212,7 +213,8 @@ const _: () = assert!(ID_DIGITS >= MIN_ID_DIGITS, "what the table shows must be 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::testing::status;
+    use crate::admin_store::InThisProcess;
+    use vpnd_ipc::admin::testing::status;
 
     #[test]
     fn digits_of_an_id_stand_for_it_and_names_win() {
@@ -245,5 +247,34 @@ mod tests {
         assert_eq!(socket(&args(None, &config)).unwrap(), dir.path().join("my.sock"));
         let implied = ServerConfig::parse(least, DEFAULT_CONFIG, Path::new("/etc/vpnd")).unwrap();
         assert_eq!(default_socket(), implied.admin.socket);
+    }
+
+    #[test]
+    fn a_session_that_is_not_there_is_an_error() {
+        use std::io::{BufRead as _, BufReader, Write as _};
+
+        use vpnd_ipc::admin::Response;
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let gateway = std::thread::spawn(move || {
+            for ended in [0, 1] {
+                let (stream, _) = listener.accept().unwrap();
+                let mut requests = BufReader::new(&stream).lines();
+                for answer in [Response::Status(Box::new(status())), Response::Ended(ended)] {
+                    requests.next().unwrap().unwrap();
+                    writeln!(&stream, "{}", serde_json::to_string(&answer).unwrap()).unwrap();
+                }
+            }
+        });
+        let args = |target: &str| KickArgs {
+            target: target.to_owned(),
+            admin: AdminArgs { socket: Some(path.clone()), config: PathBuf::new() },
+        };
+        let error = kick(&args("eve"), &InThisProcess).unwrap_err();
+        assert!(matches!(&error, CommandError::NoSuchSession(name) if name == "eve"), "{error}");
+        kick(&args("ann"), &InThisProcess).unwrap();
+        gateway.join().unwrap();
     }
 }

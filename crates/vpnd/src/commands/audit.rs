@@ -11,13 +11,14 @@ use std::str::FromStr;
 use serde_json::{Value, json};
 
 use crate::admin_store::{AdminStore, Opening, Stores};
-use crate::audit::query::{Answer, Cursor, Range, Record};
-use crate::audit::{AuditEntry, OuterAddresses};
 use crate::cli::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
-use crate::config::{ConfigError, NatMode, ServerConfig};
-use crate::date::{Moment, rfc3339};
-use crate::port_blocks::{Block, PortBlocks};
-use crate::store::StoreError;
+use vpnd_config::OuterAddresses;
+use vpnd_config::{ConfigError, NatMode, ServerConfig};
+use vpnd_store::StoreError;
+use vpnd_store::audit::AuditEntry;
+use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
+use vpnd_sys::date::{Moment, rfc3339};
+use vpnd_sys::port_blocks::{Block, PortBlocks};
 
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 500;
@@ -238,7 +239,7 @@ impl Notes<'_> {
                 "UNCERTAIN: not all is on record from {} to {} ({}{lost})",
                 rfc3339(gap.from_s),
                 rfc3339(gap.to_s),
-                crate::plain(&gap.cause)
+                vpnd_sys::text::plain(&gap.cause)
             ));
         }
         notes
@@ -247,11 +248,11 @@ impl Notes<'_> {
 
 fn described(record: &Record) -> String {
     let given = |value: &Option<String>| match value {
-        Some(text) if !text.is_empty() => crate::plain(text),
+        Some(text) if !text.is_empty() => vpnd_sys::text::plain(text),
         _ => "not recorded, or erased".to_owned(),
     };
     let until = match (record.until_s, &record.detail) {
-        (Some(until_s), Some(why)) => format!("{} ({})", rfc3339(until_s), crate::plain(why)),
+        (Some(until_s), Some(why)) => format!("{} ({})", rfc3339(until_s), vpnd_sys::text::plain(why)),
         (Some(until_s), None) => rfc3339(until_s),
         (None, _) => "now: it goes on".to_owned(),
     };
@@ -265,7 +266,11 @@ fn described(record: &Record) -> String {
         "user:     {}\nsource:   {}\nprofile:  {}\ndevice:   {}\nsession:  {}\nfrom:     {}\nuntil:    {until}\ninner:    {}\n{}outer:    {}\n",
         given(&record.user),
         given(&record.source),
-        record.profile.as_deref().filter(|profile| !profile.is_empty()).map_or("-".to_owned(), crate::plain),
+        record
+            .profile
+            .as_deref()
+            .filter(|profile| !profile.is_empty())
+            .map_or("-".to_owned(), vpnd_sys::text::plain),
         given(&record.device),
         given(&record.session),
         rfc3339(record.at_s),
@@ -380,7 +385,7 @@ impl<'o> Sheet<'o> {
 
 /// The same for a spreadsheet, which would compute what begins like a formula: names that were typed at a login are anybody's.
 fn harmless_cell(text: &str) -> String {
-    let text = crate::plain(text);
+    let text = vpnd_sys::text::plain(text);
     if text.starts_with(['=', '+', '-', '@', '\t', '\n']) { format!("'{text}") } else { text }
 }
 

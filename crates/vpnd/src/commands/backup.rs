@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::admin_store::{AdminStore, Opening, Stores};
-use crate::audit::AuditEntry;
 use crate::backup::{self, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files, sealed};
 use crate::cli::{BackupArgs, RestoreArgs};
-use crate::commands::admin::client::Client;
-use crate::config::{ConfigError, Invalid, ServerConfig};
-use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
-use crate::store::StoreError;
 use passphrase::PassphraseError;
 use places::{PlaceError, Places};
+use vpnd_config::{ConfigError, Invalid, ServerConfig};
+use vpnd_ipc::admin::client::Client;
+use vpnd_store::StoreError;
+use vpnd_store::audit::AuditEntry;
+use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {

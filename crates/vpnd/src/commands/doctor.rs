@@ -20,8 +20,9 @@ use serde::Serialize;
 
 use crate::admin_store::Stores;
 use crate::cli::DoctorArgs;
-use crate::config::source::{Source, SourceServer};
-use crate::config::{ConfigError, Invalid, ServerConfig, review};
+use crate::commands::check;
+use vpnd_config::source::{Source, SourceServer};
+use vpnd_config::{ConfigError, Invalid, ServerConfig};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -148,7 +149,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores, directory: DirectoryFault) ->
 
 /// Findings of `vpnd check`, with their lines.
 fn configuration(config: &ServerConfig, stores: &dyn Stores) -> Vec<Finding> {
-    let review = review::of_machine(config, stores, false);
+    let review = check::of_machine(config, stores, false);
     let advice = "correct it there; 'vpnd check' repeats this, 'vpnd reload' takes most keys over";
     let said = |problem| Invalid::new(&config.file, vec![problem]).to_string();
     let errors =
@@ -194,11 +195,11 @@ fn render(findings: &[Finding]) -> String {
         (widest(|finding| finding.verdict.label().len()), widest(|finding| finding.check.len()));
     let mut text = String::new();
     for Finding { check: name, verdict, found, advice } in sorted {
-        let found = crate::plain(found).replace('\n', "; ");
+        let found = vpnd_sys::text::plain(found).replace('\n', "; ");
         // Writing to a string can't fail.
         let _ = writeln!(text, "{:label$}  {name:check$}  {found}", verdict.label());
         if let Some(advice) = advice {
-            let _ = writeln!(text, "{:label$}  {:check$}  -> {}", "", "", crate::plain(advice));
+            let _ = writeln!(text, "{:label$}  {:check$}  -> {}", "", "", vpnd_sys::text::plain(advice));
         }
     }
     let [problems, warnings, unknown, good] =

@@ -16,11 +16,11 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use sha2::{Digest as _, Sha256};
 
 use crate::admin_store::{Opening, Stores};
-use crate::authority::{Authority, CertificateError};
 use crate::cli::InitArgs;
-use crate::config::{Invalid, ServerConfig};
-use crate::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
-use crate::store::StoreError;
+use vpnd_config::{Invalid, ServerConfig};
+use vpnd_pki::authority::{Authority, CertificateError};
+use vpnd_store::StoreError;
+use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, WriteError};
 
 /// The commented configuration, with values that [`init`] replaces line by line.
 const TEMPLATE: &str = include_str!("../../../../config/server.toml");

@@ -11,11 +11,11 @@ use std::io::{Read as _, Write};
 use std::path::Path;
 
 use crate::cli::MigrateOpenvpnArgs;
-use crate::config::ServerConfig;
-use crate::config::access_profile::Who;
-use crate::store::LOCAL;
 use openvpn::Directive;
 use plan::Plan;
+use vpnd_config::ServerConfig;
+use vpnd_config::access_profile::Who;
+use vpnd_store::LOCAL;
 
 /// Bytes of one file at most.
 const MAX_BYTES: u64 = 1 << 20;
@@ -51,7 +51,7 @@ pub fn openvpn(args: &MigrateOpenvpnArgs, out: &mut dyn Write) -> Result<(), Mig
     }
     let Plan { notes, users, .. } = &plan;
     let text = plan.to_toml();
-    let title = crate::plain(&args.file.display().to_string());
+    let title = vpnd_sys::text::plain(&args.file.display().to_string());
     writeln!(
         out,
         "# Made of {title} by 'vpnd migrate openvpn'. 'vpnd init' makes the certificate and keys.\n\n{text}"
@@ -78,7 +78,7 @@ fn list(out: &mut dyn Write, title: &str, lines: &[String]) -> std::io::Result<(
         return Ok(());
     }
     writeln!(out, "\n# {title}")?;
-    lines.iter().try_for_each(|line| writeln!(out, "#   {}", crate::plain(line)))
+    lines.iter().try_for_each(|line| writeln!(out, "#   {}", vpnd_sys::text::plain(line)))
 }
 
 fn read(path: &Path) -> Result<String, MigrateError> {

@@ -15,12 +15,12 @@ use vpnd_proto::policy::{Decision, Destination, Ground, Names, PolicyError, Prin
 
 use crate::admin_store::{Opening, Stores, UserSummary};
 use crate::cli::PolicyTestArgs;
-use crate::config::access_profile::Who;
-use crate::config::source::LOCAL;
-use crate::config::{AccessProfile, ConfigError, NatMode, ServerConfig};
-use crate::policy::{self, Compiled};
-use crate::store::StoreError;
-use crate::user_name;
+use vpnd_config::access_profile::Who;
+use vpnd_config::policy::{self, Compiled};
+use vpnd_config::source::LOCAL;
+use vpnd_config::user_name;
+use vpnd_config::{AccessProfile, ConfigError, NatMode, ServerConfig};
+use vpnd_store::StoreError;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;

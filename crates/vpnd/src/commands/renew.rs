@@ -4,12 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::authority::{SERVER_DAYS, new_key};
-use crate::certificate::{Files, Leaf, RenewalError, chain};
 use crate::cli::RenewArgs;
-use crate::config::{ConfigError, ServerConfig};
-use crate::date::rfc3339;
-use crate::secret_file::{Existing, PUBLIC_MODE, SECRET_MODE, Staged};
+use vpnd_config::certificate::{Files, RenewalError};
+use vpnd_config::{ConfigError, ServerConfig};
+use vpnd_pki::authority::{SERVER_DAYS, new_key};
+use vpnd_pki::leaf::{Leaf, chain};
+use vpnd_sys::date::rfc3339;
+use vpnd_sys::secret_file::{Existing, PUBLIC_MODE, SECRET_MODE, Staged};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RenewError {
@@ -43,7 +44,8 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
     } else {
         let read = |source| RenewalError::Read { path: key_path.clone(), source };
         let key = zeroize::Zeroizing::new(fs::read(key_path).map_err(read)?);
-        let public_key = crate::tls::signing_key(&key).ok().and_then(|key| Some(key.public_key()?.to_vec()));
+        let public_key =
+            vpnd_pki::tls::signing_key(&key).ok().and_then(|key| Some(key.public_key()?.to_vec()));
         let renewed = files.renew(public_key.as_deref(), days, now)?;
         publish(&config.tls.certificate, &renewed, None)?;
         renewed

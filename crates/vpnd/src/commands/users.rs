@@ -20,19 +20,21 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
 use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
-use crate::audit::AuditEntry;
-use crate::authority::{Authority, CertificateError, IssuedCertificate};
-use crate::certificate::{self, Leaf};
 use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs, UserProfileArgs};
-use crate::config::access_profile::Who;
-use crate::config::{ConfigError, ServerConfig};
-use crate::date::Expiry;
-use crate::password::{Hasher, NoMemory};
-use crate::profile::{ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name};
-use crate::secret_file::WriteError;
-use crate::store::{NewUser, StoreError, TotpSecret};
-use crate::totp;
 use secret_input::{InputError, Source};
+use vpnd_config::access_profile::Who;
+use vpnd_config::profile::{
+    ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name,
+};
+use vpnd_config::{ConfigError, ServerConfig};
+use vpnd_pki::authority::{Authority, CertificateError, IssuedCertificate};
+use vpnd_pki::leaf::Leaf;
+use vpnd_store::audit::AuditEntry;
+use vpnd_store::password::{Hasher, NoMemory};
+use vpnd_store::totp;
+use vpnd_store::{NewUser, StoreError, TotpSecret};
+use vpnd_sys::date::Expiry;
+use vpnd_sys::secret_file::WriteError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
@@ -181,7 +183,7 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
 fn prepare(
     args: &UserAddArgs,
     config: &ServerConfig,
-    password: &crate::password::Password,
+    password: &vpnd_store::password::Password,
     now_s: u64,
 ) -> Result<Prepared, UserError> {
     let identity =
@@ -435,16 +437,16 @@ fn profile(
         routes: Routes::Pushed,
         dns: true,
         local_network: true,
-        lanes: crate::profile::DEFAULT_LANES,
+        lanes: vpnd_config::profile::DEFAULT_LANES,
         copy_dscp: false,
         busy_poll: Duration::ZERO,
-        offload: crate::config::Offload::default(),
+        offload: vpnd_config::Offload::default(),
     })
 }
 
 /// The names of the gateway that clients can look up, and its certificate with those of its authorities.
 fn gateway_names(config: &ServerConfig) -> Result<(Vec<String>, Vec<CertificateDer<'static>>), UserError> {
-    let chain = certificate::chain(read(&config.tls.certificate)?.as_bytes());
+    let chain = vpnd_pki::leaf::chain(read(&config.tls.certificate)?.as_bytes());
     let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
     let names = leaf.iter().flat_map(|leaf| &leaf.names).filter(|name| !name.contains('*')).cloned();
     Ok((names.collect(), chain))
@@ -455,7 +457,7 @@ fn gateway_names(config: &ServerConfig) -> Result<(Vec<String>, Vec<CertificateD
 fn trust(config: &ServerConfig, chain: &[CertificateDer<'static>], name: &str, at_s: u64) -> Trust {
     let pinned = config.tls.authority().0.and_then(|path| {
         let ca_pem = read(path).ok()?;
-        certificate::vouches(ca_pem.as_bytes(), chain, name, at_s).then_some(ca_pem)
+        vpnd_pki::leaf::vouches(ca_pem.as_bytes(), chain, name, at_s).then_some(ca_pem)
     });
     pinned.map_or(Trust::System, |ca_pem| Trust::Pinned { ca_pem })
 }

@@ -75,7 +75,7 @@ fn read_one(root: &Path, list: &str) -> Vec<Mutation> {
         file: string(&entry["file"]),
         text: string(&entry["text"]),
         by: string(&entry["by"]),
-        package: package.clone(),
+        package: entry.get("package").map_or_else(|| package.clone(), string),
         target: string(&entry["target"]),
         tests: entry["tests"].as_array().expect("a list of tests").iter().map(string).collect(),
     });

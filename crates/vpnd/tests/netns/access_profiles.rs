@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use vpnd::store::sqlite::Sqlite;
+use vpnd_store::sqlite::Sqlite;
 
 use crate::client::{self, Client, TUN};
 use crate::factors;

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A part's channel to its parent comes in on standard input and is the first descriptor that the part makes.
 const CHANNEL: i32 = 3;
 
-// The numbers of messages in `crates/vpnd/src/gateway/messages.rs` and `crates/vpnd/src/client/messages.rs`.
+// The numbers of messages in `crates/ipc/src/gateway.rs` and `crates/client/src/messages.rs`.
 const READ_CONFIGURATION: u32 = 3;
 const ASK: u32 = 4;
 const UPGRADE: u32 = 5;

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use vpnd::gateway::auth::authenticator::{Authenticator, Login, LoginOutcome, QUEUE_TIMEOUT, Settings};
-use vpnd::password::{Hasher, Password};
-use vpnd::store::sqlite::Sqlite;
-use vpnd::store::{NewUser, Store, TotpSecret};
+use vpnd_auth::authenticator::{Authenticator, Login, LoginOutcome, QUEUE_TIMEOUT, Settings};
 use vpnd_proto::session::DeviceId;
+use vpnd_store::password::{Hasher, Password};
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{NewUser, Store, TotpSecret};
 
 /// The bar.
 const MOST_T: f64 = 5.0;

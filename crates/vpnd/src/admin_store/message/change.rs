@@ -6,8 +6,8 @@ use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::session::DeviceId;
 
-use crate::privsep::messages::SecretBytes;
-use crate::store::{AddressChange, TotpSecret, UserChange};
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_store::{AddressChange, TotpSecret, UserChange};
 
 /// A value that is set, perhaps to none: two options in each other are one in CBOR.
 #[derive(Clone, Debug, Encode, Decode)]

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 
-use super::client::Client;
 use super::{CommandError, record, socket, table, write_all};
 use crate::admin_store::Stores;
 use crate::cli::DrainArgs;
-use crate::clock::wall_s;
-use crate::date::Expiry;
+use vpnd_ipc::admin::client::Client;
+use vpnd_sys::clock::wall_s;
+use vpnd_sys::date::Expiry;
 
 /// Interval at which the gateway is asked how far it is.
 const INTERVAL: Duration = Duration::from_secs(1);

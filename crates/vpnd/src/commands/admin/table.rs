@@ -10,10 +10,10 @@ use std::time::Duration;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
-use crate::admin::status::{
+use vpnd_ipc::admin::status::{
     Accounting, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Status, Steering, Tun,
 };
-use crate::sys::sandbox::{Landlock, Protections};
+use vpnd_sys::sandbox::{Landlock, Protections};
 
 /// Digits of a session's id that the table shows; `vpnd kick` takes them.
 pub(super) const ID_DIGITS: usize = 12;
@@ -63,7 +63,7 @@ pub(crate) fn render(status: &Status, rates: Option<&Rates>) -> String {
         text.push('\n');
         text.push_str(&sessions(&status.sessions, rates));
     }
-    crate::plain(&text)
+    vpnd_sys::text::plain(&text)
 }
 
 fn facts(status: &Status, rates: Option<&Rates>) -> String {
@@ -148,7 +148,7 @@ pub(crate) fn drain(Drain { in_use, left_s, over }: Drain) -> String {
 }
 
 fn not_recorded(why: &str) -> String {
-    format!("audit: NOTHING IS RECORDED: {}", crate::plain(why))
+    format!("audit: NOTHING IS RECORDED: {}", vpnd_sys::text::plain(why))
 }
 
 fn pool(pool: &Pool) -> String {
@@ -405,7 +405,7 @@ fn scaled(value: f64, base: f64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::testing::status;
+    use vpnd_ipc::admin::testing::status;
 
     #[test]
     fn units_change_where_they_should() {

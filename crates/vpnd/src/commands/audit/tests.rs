@@ -7,9 +7,9 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::*;
 use crate::admin_store::InThisProcess;
-use crate::audit::testing::all;
-use crate::audit::{AuditFile, Event, FILE_NAME, SessionStart};
 use crate::cli::{Cli, Command};
+use vpnd_store::audit::testing::all;
+use vpnd_store::audit::{AuditFile, Event, FILE_NAME, SessionStart};
 
 /// 2027-01-15T08:00:00Z.
 const NOW_S: u64 = 1_800_000_000;
@@ -96,7 +96,7 @@ fn a_question_is_answered_and_is_on_record_with_its_reason() {
         .collect();
     assert_eq!(asked.len(), 4);
     assert_eq!(asked[0].detail.as_deref(), Some("10.86.0.2 at 2027-01-15T07:30:00Z: complaint 4711"));
-    assert_eq!(asked[0].by, Some(crate::sys::account::invoker()));
+    assert_eq!(asked[0].by, Some(vpnd_sys::account::invoker()));
     let missing =
         Cli::try_parse_from(["vpnd", "audit", "whois", "10.86.0.2", "--at", "2027-01-15T07:30:00Z"]);
     assert!(missing.is_err(), "no question without a reason");
@@ -111,7 +111,7 @@ fn an_answer_that_may_be_wrong_says_why() {
     let bench = Bench::new("");
     let (_, text) = bench.whois("10.86.0.2", "2027-01-14T07:30:00Z");
     assert!(text.contains("UNCERTAIN: records begin at 2027-01-15T05:30:00Z"), "{text}");
-    let gap = crate::audit::Gap {
+    let gap = vpnd_store::audit::Gap {
         from_s: NOW_S - 60,
         to_s: NOW_S - 30,
         lost: Some(3),

@@ -6,8 +6,8 @@ use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
 use crate::commands::users::secret_input::{InputError, first_line};
-use crate::password::{MIN_PASSWORD_CHARS, Password};
-use crate::terminal;
+use vpnd_store::password::{MIN_PASSWORD_CHARS, Password};
+use vpnd_sys::terminal;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PassphraseError {

@@ -6,7 +6,7 @@ use super::*;
 use crate::admin_store::InThisProcess;
 use crate::cli::{Cli, Command};
 use crate::commands::{init, users};
-use crate::password::Password;
+use vpnd_store::password::Password;
 
 const NOW_S: u64 = 1_900_000_000;
 
@@ -131,7 +131,7 @@ fn a_gateway_comes_back_elsewhere_as_it_was() {
     );
     // As for any store, the gateway checks it when it opens.
     let config = ServerConfig::load(&place.path("two/server.toml")).unwrap();
-    drop(crate::store::sqlite::Sqlite::open(&config.server.store_path()).unwrap());
+    drop(vpnd_store::sqlite::Sqlite::open(&config.server.store_path()).unwrap());
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::Finding;
-use crate::admin::Status;
-use crate::config::{NatMode, ServerConfig};
-use crate::sys::nft_listing::Listing;
+use vpnd_config::{NatMode, ServerConfig};
+use vpnd_ipc::admin::Status;
+use vpnd_sys::nft_listing::Listing;
 
 /// Time in which a gateway puts its table back.
 const RENEWAL_TIME: Duration = Duration::from_secs(1);

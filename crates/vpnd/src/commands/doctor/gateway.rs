@@ -1,16 +1,17 @@
 //! The gateway's part: whether it runs, what it says of itself, its pools and its certificate.
 
 use super::{Finding, plural};
-use crate::admin::Status;
-use crate::admin::status::{Counters, Source};
-use crate::certificate::order::{Outcome, wanted};
-use crate::certificate::{self, Leaf};
-use crate::clock::wall_s;
-use crate::commands::admin::client::{Client, ClientError};
 use crate::commands::admin::table;
-use crate::config::Acme;
-use crate::config::ServerConfig;
-use crate::sys::sandbox::Landlock;
+use vpnd_config::Acme;
+use vpnd_config::ServerConfig;
+use vpnd_config::certificate;
+use vpnd_config::certificate::order::{Outcome, wanted};
+use vpnd_ipc::admin::Status;
+use vpnd_ipc::admin::client::{Client, ClientError};
+use vpnd_ipc::admin::status::{Counters, Source};
+use vpnd_pki::leaf::Leaf;
+use vpnd_sys::clock::wall_s;
+use vpnd_sys::sandbox::Landlock;
 
 const DAY_S: u64 = 86_400;
 /// A pool with less than one of so many addresses left is full soon.
@@ -173,7 +174,7 @@ fn audit(status: &Status) -> Option<Finding> {
 pub(super) fn certificate(config: &ServerConfig) -> Finding {
     const CHECK: &str = "certificate";
     let path = config.tls.certificate.display();
-    let leaf = certificate::read(&config.tls.certificate).map(|pem| certificate::chain(&pem));
+    let leaf = certificate::read(&config.tls.certificate).map(|pem| vpnd_pki::leaf::chain(&pem));
     let Some(leaf) = leaf.ok().and_then(|chain| Leaf::parse(chain.first()?)) else {
         return Finding::problem(
             CHECK,
@@ -214,7 +215,9 @@ fn ordered(config: &ServerConfig, acme: &Acme, leaf: &Leaf, found: String) -> Fi
     let last = Outcome::read(config);
     let found = match last.as_ref().and_then(|last| last.failed.as_ref()) {
         None => found,
-        Some(why) => format!("{found}, but the last order at {directory} failed: {}", crate::harmless(why)),
+        Some(why) => {
+            format!("{found}, but the last order at {directory} failed: {}", vpnd_sys::text::harmless(why))
+        }
     };
     let advice = format!(
         "the authority must reach port {} of each of the names for {challenge}, and this machine the authority; then run: vpnd reload",
@@ -263,9 +266,9 @@ pub(super) fn pools(config: &ServerConfig, running: Option<&Status>) -> Vec<Find
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::status::Drain;
-    use crate::admin::testing::status;
     use crate::commands::doctor::Verdict;
+    use vpnd_ipc::admin::status::Drain;
+    use vpnd_ipc::admin::testing::status;
 
     #[test]
     fn what_a_gateway_says_of_itself_is_judged() {

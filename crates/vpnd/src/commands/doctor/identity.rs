@@ -7,9 +7,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::{DirectoryFault, Finding};
-use crate::address_race;
-use crate::config::ServerConfig;
-use crate::config::source::{RadiusTls, Source, SourceKind, SourceServer};
+use vpnd_config::ServerConfig;
+use vpnd_config::source::{RadiusTls, Source, SourceKind, SourceServer};
+use vpnd_sys::address_race;
 
 const CHECK: &str = "identity";
 
@@ -86,9 +86,10 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 async fn handshake(host: &str, port: u16, tls: &RadiusTls) -> io::Result<()> {
-    let tls = crate::source_tls::read(tls).map_err(|error| io::Error::other(crate::format_chain(&error)))?;
+    let tls = vpnd_config::source_tls::read(tls)
+        .map_err(|error| io::Error::other(vpnd_sys::text::format_chain(&error)))?;
     let stream = connect(host, port).await?;
-    crate::source_tls::secure(stream, host, Arc::new(tls)).await.map(drop)
+    vpnd_config::source_tls::secure(stream, host, Arc::new(tls)).await.map(drop)
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 
 use super::Finding;
-use crate::admin::Status;
-use crate::config::check::local_networks;
-use crate::config::{NatMode, ServerConfig};
-use crate::sys::clock;
-use crate::sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunOffloads, TunSpec};
-use crate::sys::udp::{DEFAULT_BUFFER_BYTES, ShardSocket, SocketOptions};
+use vpnd_config::check::local_networks;
+use vpnd_config::{NatMode, ServerConfig};
+use vpnd_ipc::admin::Status;
+use vpnd_sys::kernel_clock as clock;
+use vpnd_sys::tun::{CLIENT_TX_QUEUE_LEN, Tun, TunError, TunOffloads, TunSpec};
+use vpnd_sys::udp::{DEFAULT_BUFFER_BYTES, ShardSocket, SocketOptions};
 
 /// Headers of an outer datagram around an inner packet, bytes: IPv6, UDP, the data header, the tag.
 const OVERHEAD: u32 = 40 + 8 + 16 + 16;

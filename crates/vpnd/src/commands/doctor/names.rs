@@ -6,8 +6,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::Finding;
-use crate::certificate::{self, Leaf};
-use crate::config::ServerConfig;
+use vpnd_config::ServerConfig;
+use vpnd_config::certificate;
+use vpnd_pki::leaf::Leaf;
 
 /// Limit for one look-up, as clients have it.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,7 +19,7 @@ const DNS_PORT: u16 = 53;
 /// Whether the names in the gateway's certificate lead anywhere, and where.
 pub(super) async fn gateway_names(config: &ServerConfig) -> Vec<Finding> {
     let pem = certificate::read(&config.tls.certificate).unwrap_or_default();
-    let leaf = certificate::chain(&pem).first().and_then(|leaf| Leaf::parse(leaf));
+    let leaf = vpnd_pki::leaf::chain(&pem).first().and_then(|leaf| Leaf::parse(leaf));
     let names = leaf.map(|leaf| leaf.names).unwrap_or_default();
     let names = names.iter().filter(|name| !name.contains('*') && name.parse::<IpAddr>().is_err());
     futures_util::future::join_all(names.map(|name| gateway_name(name, config.server.listen.port()))).await

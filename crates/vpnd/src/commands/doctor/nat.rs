@@ -6,10 +6,10 @@ use std::net::Ipv4Addr;
 use ipnet::IpNet;
 
 use super::Finding;
-use crate::config::ServerConfig;
-use crate::config::check::{self, LocalNetwork};
-use crate::config::local_ports::LocalPorts;
-use crate::port_blocks::PortBlocks;
+use vpnd_config::ServerConfig;
+use vpnd_config::check::{self, LocalNetwork};
+use vpnd_config::local_ports::LocalPorts;
+use vpnd_sys::port_blocks::PortBlocks;
 
 const ADDRESSES: &str = "nat.addresses";
 const PORTS: &str = "nat.ports";

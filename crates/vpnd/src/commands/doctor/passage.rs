@@ -11,10 +11,10 @@ use vpnd_proto::checksum;
 use vpnd_proto::packet::{PARTIAL_CHECKSUM, Packet, TCP, UDP, tcp_flag};
 
 use super::Finding;
-use crate::config::check::{LocalNetwork, interfaces, local_networks};
-use crate::config::{NatMode, ServerConfig};
-use crate::sys::firewall_copy::{Bench, ChainPlace, CopyError, Fate, FirewallCopy};
-use crate::sys::tool::ToolError;
+use vpnd_config::check::{LocalNetwork, interfaces, local_networks};
+use vpnd_config::{NatMode, ServerConfig};
+use vpnd_sys::firewall_copy::{Bench, ChainPlace, CopyError, Fate, FirewallCopy};
+use vpnd_sys::tool::ToolError;
 
 const CHECK: &str = "firewall";
 /// Hosts far away, from which clients come, and to which they go where everything is pushed.

@@ -12,8 +12,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::*;
 use crate::admin_store::InThisProcess;
-use crate::clock::wall_s;
-use crate::store::sqlite::Sqlite;
+use vpnd_store::sqlite::Sqlite;
+use vpnd_sys::clock::wall_s;
 
 fn args(dir: &Path, names: &[&str]) -> InitArgs {
     InitArgs {

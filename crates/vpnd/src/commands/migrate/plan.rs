@@ -6,8 +6,9 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use toml::{Table, Value};
 
 use super::openvpn::{self, Directive};
-use crate::config::{MAX_MTU, MIN_MTU, is_interface_name};
-use crate::profile::is_login_name;
+use vpnd_config::profile::is_login_name;
+use vpnd_config::{MAX_MTU, MIN_MTU};
+use vpnd_sys::text::is_interface_name;
 
 /// Directives without a counterpart, and what there is instead.
 const OTHERWISE: [(&str, &str); 22] = [

@@ -1,5 +1,5 @@
 use super::*;
-use crate::config::testing::smallest;
+use vpnd_config::testing::smallest;
 
 /// Lines are those of the file, of which the smallest configuration has five.
 const PROFILES: &str = "[push]\nroutes = ['10.20.0.0/16']\n[policy]\n[[policy.rules]]\naction = 'deny'\nto = '10.20.9.0/24'\n\

@@ -18,13 +18,13 @@ use super::table::{self, FIELDS, Row};
 use super::{UserError, encoding, entry, modify, open, secret_input};
 use crate::admin_store::{Stores, UserSummary};
 use crate::cli::{UserExportArgs, UserImportArgs};
-use crate::config::ServerConfig;
-use crate::config::access_profile::Who;
-use crate::date::Expiry;
-use crate::password::{Hasher, MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, NoMemory, Password};
-use crate::profile::{USER_NAME_RULE, is_user_name};
-use crate::store::{AddressChange, LOCAL, PasswordHash, TotpSecret, UserChange, UserImport};
-use crate::sys::process;
+use vpnd_config::ServerConfig;
+use vpnd_config::access_profile::Who;
+use vpnd_config::profile::{USER_NAME_RULE, is_user_name};
+use vpnd_store::password::{Hasher, MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, NoMemory, Password};
+use vpnd_store::{AddressChange, LOCAL, PasswordHash, TotpSecret, UserChange, UserImport};
+use vpnd_sys::date::Expiry;
+use vpnd_sys::process;
 
 /// Users of one file, at most.
 const MAX_ROWS: usize = 200_000;

@@ -10,12 +10,12 @@ use vpnd_proto::session::DeviceId;
 use super::{UserError, entry, open, write_secret};
 use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary};
 use crate::cli::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
-use crate::config::ServerConfig;
-use crate::config::access_profile::Who;
-use crate::date::Expiry;
-use crate::profile::is_user_name;
-use crate::store::{AddressChange, LOCAL, StoreError, UserChange};
-use crate::totp;
+use vpnd_config::ServerConfig;
+use vpnd_config::access_profile::Who;
+use vpnd_config::profile::is_user_name;
+use vpnd_store::totp;
+use vpnd_store::{AddressChange, LOCAL, StoreError, UserChange};
+use vpnd_sys::date::Expiry;
 
 /// Characters of the longest note.
 const MAX_NOTE_CHARS: usize = 500;

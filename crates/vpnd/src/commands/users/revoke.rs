@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::{UserError, entry};
 use crate::admin_store::{Stores, UserSummary};
 use crate::cli::RevokeArgs;
-use crate::store::CertificateHash;
+use vpnd_store::CertificateHash;
 
 /// Runs it and prints what was done to `out`; `now_s` is the time in seconds since 1970.
 pub fn revoke(

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::cli::PasswordArgs;
-use crate::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
-use crate::terminal;
+use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
+use vpnd_sys::terminal;
 
 /// Bits of a mode by which others than the owner write a file.
 const WRITABLE_BY_OTHERS: u32 = 0o022;

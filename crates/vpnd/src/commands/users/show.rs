@@ -8,15 +8,15 @@ use std::io::Write;
 use serde_json::{Value, json};
 
 use super::{UserError, describe, entry, modify, open, second_factor, state};
-use crate::admin::Session;
 use crate::admin_store::{DeviceSummary, Opening, Stores, UserSummary};
-use crate::audit::query::{Cursor, Range, Record};
 use crate::cli::UserShowArgs;
-use crate::commands::admin::client::Client;
-use crate::config::ServerConfig;
-use crate::config::access_profile::Who;
-use crate::date::{Expiry, rfc3339};
-use crate::store::StoreError;
+use vpnd_config::ServerConfig;
+use vpnd_config::access_profile::Who;
+use vpnd_ipc::admin::Session;
+use vpnd_ipc::admin::client::Client;
+use vpnd_store::StoreError;
+use vpnd_store::audit::query::{Cursor, Range, Record};
+use vpnd_sys::date::{Expiry, rfc3339};
 
 /// How far back logins are looked at, seconds.
 const LOOK_BACK_S: u64 = 30 * 86_400;
@@ -124,7 +124,7 @@ impl Page {
 
     fn text(&self) -> String {
         let Self { user, .. } = self;
-        let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { crate::plain(text) };
+        let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { vpnd_sys::text::plain(text) };
         let expires = user.expires_s.map_or_else(|| "never".to_owned(), |s| Expiry::At(s).to_string());
         let mut lines = vec![
             format!("user:      {}", user.name),
@@ -160,7 +160,8 @@ impl Page {
         let mut lines = vec![format!("login:     {last}"), String::new()];
         lines.push(format!("refused logins in 30 days, the last {SHOWN}: {}", logins.refused.len()));
         lines.extend(logins.refused.iter().map(|record| {
-            let given = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), crate::plain);
+            let given =
+                |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), vpnd_sys::text::plain);
             format!("  {}  {}  {}", rfc3339(record.at_s), given(&record.outer), given(&record.detail))
         }));
         lines

@@ -10,13 +10,14 @@ use rustls_pki_types::pem::PemObject as _;
 
 use super::*;
 use crate::admin_store::InThisProcess;
-use crate::audit::query::Record;
-use crate::audit::testing::all;
-use crate::audit::{AuditFile, FILE_NAME};
 use crate::cli::{Cli, Command};
-use crate::password::Password;
-use crate::store::sqlite::Sqlite;
-use crate::store::{RevocationCause, Store as _};
+use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_store::Store as _;
+use vpnd_store::audit::query::Record;
+use vpnd_store::audit::testing::all;
+use vpnd_store::audit::{AuditFile, FILE_NAME};
+use vpnd_store::password::Password;
+use vpnd_store::sqlite::Sqlite;
 
 const NOW_S: u64 = 1_800_000_000;
 
@@ -180,7 +181,7 @@ fn what_takes_rights_away_is_a_revocation() {
     assert_eq!(bench.store().user("ann").unwrap(), None);
     let events: Vec<_> = bench.recorded().into_iter().map(|record| record.kind).collect();
     assert_eq!(events, ["user-added", "user-disabled", "user-enabled", "user-password", "user-removed"]);
-    assert!(bench.recorded().iter().all(|record| record.by == Some(crate::sys::account::invoker())));
+    assert!(bench.recorded().iter().all(|record| record.by == Some(vpnd_sys::account::invoker())));
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn the_list_plays_with_no_terminal() {
     // As somebody writes it who has the store, past the commands.
     let user = NewUser {
         groups: vec!["staff\u{9b}m".to_owned()],
-        ..NewUser::new("ann\x1b[2J", crate::store::PasswordHash::new("$argon2id$".to_owned()))
+        ..NewUser::new("ann\x1b[2J", vpnd_store::PasswordHash::new("$argon2id$".to_owned()))
     };
     bench.store().add_user(&user, NOW_S).unwrap();
     for line in ["list", "list --json"] {
@@ -224,7 +225,7 @@ fn a_list_longer_than_an_answer_is_whole() {
     let store = bench.store();
     let names: Vec<String> = (0..600).map(|number| format!("user{number:04}")).collect();
     for name in &names {
-        let password = crate::store::PasswordHash::new("$argon2id$".to_owned());
+        let password = vpnd_store::PasswordHash::new("$argon2id$".to_owned());
         let user = NewUser::new(name, password);
         store.add_user(&user, NOW_S).unwrap();
     }
@@ -356,7 +357,7 @@ fn a_guest_has_a_sponsor_and_an_end() {
 
 #[test]
 fn a_device_is_removed_by_the_beginning_of_its_name() {
-    use crate::store::{Lease, LeaseOwner};
+    use vpnd_store::{Lease, LeaseOwner};
     let bench = Bench::new();
     bench.user("add ann --password-file @password").unwrap();
     let store = bench.store();
@@ -563,13 +564,13 @@ fn an_update_changes_the_fields_that_are_given() {
 /// The last user can't be added, for somebody has taken the name since the file was checked.
 #[test]
 fn an_import_that_fails_half_way_changes_nothing() {
-    use crate::store::{StoreError, UserChange, UserImport};
+    use vpnd_store::{StoreError, UserChange, UserImport};
     let bench = Bench::new();
     bench.user("add ann --password-file @password").unwrap();
     let user = |name: &str, exists| UserImport {
         name: name.to_owned(),
         exists,
-        password: Some(crate::store::PasswordHash::new(ARGON2.to_owned())),
+        password: Some(vpnd_store::PasswordHash::new(ARGON2.to_owned())),
         change: UserChange { note: Some("changed".to_owned()), ..UserChange::default() },
         enabled: Some(false),
     };
@@ -638,7 +639,7 @@ fn a_page_has_everything_about_a_user_and_that_somebody_looked_is_on_record() {
         login("login-refused", "bob", "disabled", NOW_S - 400),
     ];
     events.extend((0..12).map(|n| login("login-refused", "ann", "wrong-password", NOW_S - 300 + n)));
-    let events: Vec<_> = events.into_iter().map(crate::audit::Event::Entry).collect();
+    let events: Vec<_> = events.into_iter().map(vpnd_store::audit::Event::Entry).collect();
     file.record(&events).unwrap();
     drop(file);
 
@@ -654,7 +655,7 @@ fn a_page_has_everything_about_a_user_and_that_somebody_looked_is_on_record() {
     assert_eq!((&page["sessions"], &page["devices"]), (&serde_json::Value::Null, &serde_json::json!([])));
     let refused = page["refused"].as_array().unwrap();
     assert_eq!(refused.len(), 10, "the last ones");
-    let newest = serde_json::json!({ "time": crate::date::rfc3339(NOW_S - 289), "outer": "192.0.2.7", "reason": "wrong-password" });
+    let newest = serde_json::json!({ "time": vpnd_sys::date::rfc3339(NOW_S - 289), "outer": "192.0.2.7", "reason": "wrong-password" });
     assert_eq!(refused[0], newest);
 
     bench.user("disable ann").unwrap();

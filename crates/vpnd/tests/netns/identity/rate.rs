@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use vpnd::store::sqlite::Sqlite;
-use vpnd::store::{Family, Store as _};
 use vpnd_proto::control::{Code, Message};
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{Family, Store as _};
 
 use super::{ADDRESS, add_source, beside, configure};
 use crate::freeradius::FreeRadius;

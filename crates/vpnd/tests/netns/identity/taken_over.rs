@@ -23,7 +23,7 @@ use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::taken_over::{TakenOver, stop};
 use crate::traffic::ping_until;
 
-// Numbers of messages and of a field in `crates/vpnd/src/gateway/messages/idp.rs` and below.
+// Numbers of messages and of a field in `crates/ipc/src/gateway/idp.rs` and below.
 const NEXT: u32 = 4;
 const REPLY_ACCOUNTED: u32 = 4;
 const REPLY_DYNAMIC: u32 = 5;

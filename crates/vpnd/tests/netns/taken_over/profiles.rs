@@ -18,7 +18,7 @@ use crate::lab::{CAMPUS_V4, Lab};
 use crate::privileges::Seen;
 use crate::traffic::ping_until;
 
-// The numbers of messages in `crates/vpnd/src/gateway/messages/auth.rs`.
+// The numbers of messages in `crates/ipc/src/gateway/auth.rs`.
 const LOGIN: u32 = 0;
 const SESSION: u32 = 1;
 const COMMIT: u32 = 2;

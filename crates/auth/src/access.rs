@@ -1,0 +1,95 @@
+//! The access profiles in force in the auth process, which decides at a login which one is the user's.
+
+use std::ops::Deref;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use vpnd_config::Tunnel;
+use vpnd_config::access_profile::{AccessProfile, AccessProfiles, Who};
+use vpnd_config::factor::{Factors, Requirement};
+use vpnd_config::pool::Pools;
+use vpnd_store::User;
+
+/// The profiles, which a reload replaces as a whole.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// As it was set up: a reload leaves it as it is.
+    tunnel: Tunnel,
+    in_force: RwLock<Arc<InForce>>,
+}
+
+#[derive(Debug)]
+struct InForce {
+    profiles: AccessProfiles,
+    /// Of each profile.
+    pools: Vec<Pools>,
+}
+
+/// Why nobody is let in as this user, though all that the login has shown was right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotAdmitted {
+    /// No profile is for the user.
+    NoProfile,
+    /// The user's profile requires this besides.
+    MissingFactor(Requirement),
+}
+
+/// A profile that was in force when it was looked up.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    in_force: Arc<InForce>,
+    position: usize,
+}
+
+impl Access {
+    pub(crate) fn new(profiles: AccessProfiles, tunnel: &Tunnel) -> Self {
+        let in_force = InForce { pools: profiles.pools(tunnel), profiles };
+        Self { tunnel: tunnel.clone(), in_force: RwLock::new(Arc::new(in_force)) }
+    }
+
+    /// These profiles hold for whoever logs in or comes back from now on.
+    pub(crate) fn replace(&self, profiles: AccessProfiles) {
+        let in_force = InForce { pools: profiles.pools(&self.tunnel), profiles };
+        *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);
+    }
+
+    /// The pools of all profiles.
+    pub(crate) fn pools(&self) -> Vec<Pools> {
+        self.now().pools.clone()
+    }
+
+    /// The profile of a user who has proved these factors, if it lets them in.
+    pub(crate) fn admit(&self, user: &User, factors: Factors) -> Result<Decided, NotAdmitted> {
+        let profile = self.of(user).ok_or(NotAdmitted::NoProfile)?;
+        match factors.missing(&profile.require) {
+            Some(missing) => Err(NotAdmitted::MissingFactor(missing)),
+            None => Ok(profile),
+        }
+    }
+
+    /// The user's profile, if one is for them.
+    pub(crate) fn of(&self, user: &User) -> Option<Decided> {
+        let in_force = self.now();
+        let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
+        let position = in_force.profiles.position(who)?;
+        Some(Decided { in_force, position })
+    }
+
+    fn now(&self) -> Arc<InForce> {
+        Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Decided {
+    /// Where its clients' addresses come from.
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.in_force.pools[self.position]
+    }
+}
+
+impl Deref for Decided {
+    type Target = AccessProfile;
+
+    fn deref(&self) -> &AccessProfile {
+        self.in_force.profiles.at(self.position)
+    }
+}

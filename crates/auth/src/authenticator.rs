@@ -1,0 +1,455 @@
+//! Authentication of users: password, one-time code, client certificate, and limits for guesses.
+//!
+//! Invariants: a refusal does not disclose its cause to the client ([`Refused`]), while the audit file has it; whoever shows no
+//! code and is not let in is asked for one, whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one comes; an
+//! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
+//! person from a source they came from before; if the store fails, nobody is let in. Hashing takes tens of
+//! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, which networks share
+//! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
+//! devices, never on whether a user exists. This module must not know of connections or sessions.
+
+mod absences;
+mod allowances;
+mod cause;
+mod credentials;
+mod dynamic;
+pub(super) mod external;
+mod grant;
+mod known_sources;
+mod pending;
+mod recheck;
+mod refusal_log;
+pub(super) mod rounds;
+mod throttle;
+mod turns;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use vpnd_proto::admission::Source;
+use vpnd_proto::admission::shares::Standing;
+use vpnd_proto::session::DeviceId;
+
+use crate::access::Access;
+use allowances::Allowances;
+pub use cause::Cause;
+use credentials::CheckResult;
+use external::External;
+pub use grant::Authenticated;
+use grant::{certificate_cause, is_certified};
+use known_sources::KnownSources;
+use pending::{Attempt, LIFETIME, Pending, Step};
+use refusal_log::{RefusalLog, printable};
+use rounds::Demand;
+use throttle::{Guess, Person, Throttle, source_prefix};
+use turns::Turns;
+use vpnd_config::factor::{Factors, Requirement};
+use vpnd_config::{AccessProfiles, Tunnel};
+use vpnd_ipc::gateway::auth::{AuthReply, SourceHealth};
+use vpnd_store::audit::recorder::Recorder;
+use vpnd_store::audit::{AuditEntry, Event};
+use vpnd_store::password::{Hasher, NoMemory, Password};
+use vpnd_store::totp;
+use vpnd_store::{
+    CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User, UserId,
+};
+use vpnd_sys::clock::now;
+
+/// Time for which a source counts as known to a user, seconds.
+const KNOWN_SOURCE_S: u64 = 90 * 86_400;
+
+/// Limit for a login's wait in the queue. A client gives up after 20 s, and on a machine where turns take that long, what comes
+/// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
+pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Credentials that a client presents.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// The user's name, as given.
+    pub user: String,
+    pub password: Password,
+    /// The one-time code, if one was given.
+    pub code: Option<Password>,
+    /// SHA-256 of the client certificate that the TLS handshake verified.
+    pub certificate: Option<CertificateHash>,
+    pub source: IpAddr,
+    /// The device, which has proved to the worker that it is this one.
+    pub device: DeviceId,
+}
+
+/// The answer to a login.
+#[derive(Debug)]
+pub enum LoginOutcome {
+    /// Let in.
+    Granted(Box<Authenticated>),
+    /// Not let in without a one-time code. That comes, or doesn't, with this number. It discloses nothing else: the password may be
+    /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
+    CodeRequired(u64),
+    /// Not let in without this. The answer comes, or doesn't, with this number.
+    Challenge(u64, Demand),
+    /// A server waits for a person's approval. Its decision is asked for with this number, again and again.
+    Approval(u64, Demand),
+    /// The server still waits for a person's approval.
+    StillWaiting,
+    /// Nobody has approved the login in time.
+    NotApproved,
+    /// Too many logins wait for a person already.
+    WaitingFull,
+    /// Everybody must show a certificate here, and this is not one of the user whom the login names. The password was not
+    /// looked at, and whether there is such a user does not show: the certificate would be the wrong one in any case.
+    NotCertified,
+    /// Not let in.
+    Refused(Refused),
+    /// Too many wrong guesses: nothing was checked, and it makes sense to come back in so many seconds.
+    Throttled(u64),
+    /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should
+    /// come back a little later.
+    Busy,
+    /// The directory or server that knows the user can't be asked now.
+    SourceUnavailable,
+    /// Everything was right, more than the password, and no access profile is for the user.
+    NoProfile,
+    /// Everything was right, more than the password, and the user's access profile requires this besides.
+    MissingFactor(Requirement),
+}
+
+/// The part of a refusal that the client may learn: no cause, only when to come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// When it makes sense to try again, if it is a matter of time alone.
+    pub retry_after_s: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Logins that are checked at the same time; at least 1.
+    pub workers: usize,
+    /// Logins that may wait for their turn.
+    pub queue: usize,
+    /// Limit for the wait; [`QUEUE_TIMEOUT`] outside tests.
+    pub longest_wait: Duration,
+    /// Whether every user must show a client certificate.
+    pub require_certificate: bool,
+}
+
+pub struct Authenticator {
+    store: Arc<dyn Store>,
+    hasher: Hasher,
+    /// A hash that no password has, for users that do not exist.
+    nobody: PasswordHash,
+    /// A secret that no codes are made of, for users that have none.
+    no_secret: TotpSecret,
+    pending: Mutex<Pending>,
+    throttle: Mutex<Throttle>,
+    allowances: Mutex<Allowances>,
+    known_sources: Mutex<KnownSources>,
+    turns: Arc<Turns>,
+    longest_wait: Duration,
+    require_certificate: bool,
+    external: External,
+    refusals: RefusalLog,
+    access: Arc<Access>,
+    audit: Option<Recorder>,
+}
+
+impl Authenticator {
+    /// Makes an authenticator over `store`. Takes as long as one login, to hash a password that nobody has.
+    ///
+    /// # Errors
+    /// [`NoMemory`], as for any login.
+    pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
+        Ok(Self {
+            known_sources: Mutex::new(KnownSources::of(store.as_ref())),
+            store,
+            nobody: hasher.hash(&Password::generate())?,
+            hasher,
+            no_secret: totp::generate(),
+            pending: Mutex::new(Pending::new()),
+            throttle: Mutex::new(Throttle::default()),
+            allowances: Mutex::new(Allowances::new(allowances::LOGINS)),
+            turns: Turns::new(settings.workers.max(1), settings.queue),
+            longest_wait: settings.longest_wait,
+            require_certificate: settings.require_certificate,
+            external: External::default(),
+            refusals: RefusalLog::default(),
+            access: Arc::new(Access::new(AccessProfiles::of_everybody(), &Tunnel::default())),
+            audit: None,
+        })
+    }
+
+    /// Checks a login on a thread that may wait, when it is its turn. If that does not come in time, or too many of its network
+    /// wait already, nothing is checked.
+    pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
+        let since = now();
+        // The standing costs queries to the store, so it is found only for logins that wait.
+        let turn = match self.turns.at_once() {
+            Some(turn) => Some(turn),
+            None => {
+                let standing = self.standing(&login, now_s).await;
+                self.turns.wait(Source::from(login.source), standing, self.longest_wait).await
+            }
+        };
+        let Some(turn) = turn else {
+            self.log_refusal(&login, Cause::Overloaded);
+            return LoginOutcome::Busy;
+        };
+        let (this, now_s) = (Arc::clone(self), now_s + now().since(since).as_secs());
+        // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
+        let checked = tokio::task::spawn_blocking(move || {
+            let outcome = this.check(&login, now_s);
+            drop(turn);
+            outcome
+        });
+        checked.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "checking a login failed");
+            LoginOutcome::Refused(Refused { retry_after_s: None })
+        })
+    }
+
+    /// The standing of the device, or else of the source. Nobody can claim another's device, which proves who it is; and a
+    /// source counts whichever user came from there, so that turns disclose nothing about the user who is named.
+    async fn standing(self: &Arc<Self>, login: &Login, now_s: u64) -> Standing {
+        let (this, name, device) = (Arc::clone(self), login.user.clone(), login.device);
+        let returning = tokio::task::spawn_blocking(move || this.has_been_here(&name, device)).await;
+        if matches!(returning, Ok(Ok(true))) {
+            Standing::Returning
+        } else if self.known_sources().contains(&source_prefix(login.source), now_s) {
+            Standing::Known
+        } else {
+            Standing::Stranger
+        }
+    }
+
+    /// Whether this device of this user's has had a session. Makes as many queries for unknown users.
+    fn has_been_here(&self, name: &str, device: DeviceId) -> Result<bool, StoreError> {
+        let user = self.store.user(name)?.map_or(UserId::NOBODY, |user| user.id);
+        self.has_lease(user, device)
+    }
+
+    fn has_lease(&self, user: UserId, device: DeviceId) -> Result<bool, StoreError> {
+        let owner = LeaseOwner { user, device };
+        let [v4, v6] = [Family::V4, Family::V6].map(|family| self.store.lease_of(owner, family));
+        Ok(v4?.is_some() || v6?.is_some())
+    }
+
+    /// Checks a login on this thread, which waits for the hash and the store.
+    pub fn check(&self, login: &Login, now_s: u64) -> LoginOutcome {
+        let (user, known) = match self.look_up(login, now_s) {
+            Ok(found) => found,
+            Err(error) => return self.failed(login, &error),
+        };
+        if self.require_certificate && !is_certified(login, user.as_ref()) {
+            return self.not_certified(login, now_s);
+        }
+        let guess = match self.admit(login, Person::of(&login.user, user.as_ref()), known, now_s) {
+            Ok(guess) => guess,
+            Err(throttled) => return throttled,
+        };
+        self.conclude(login, self.check_credentials(login, user, now_s), guess, now_s)
+    }
+
+    /// The outcome of a login whose credentials were checked, as far as they came along.
+    fn conclude(
+        &self,
+        login: &Login,
+        checked: Result<CheckResult, StoreError>,
+        guess: Guess,
+        now_s: u64,
+    ) -> LoginOutcome {
+        match checked {
+            Ok(CheckResult::Granted(user)) => self.granted(login, user, guess, now_s),
+            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), guess, now_s),
+            Ok(CheckResult::Refused(cause)) => self.refuse_login(login, cause, guess, now_s),
+            Ok(CheckResult::NotAdmitted(why)) => self.not_admitted(login, why, guess, now_s),
+            Ok(CheckResult::NotChecked(none)) => {
+                // As if it had not come: it does not count as a guess, and may come again.
+                tracing::error!(error = %none, "a login could not be checked");
+                self.throttle().take_back(guess);
+                self.log_refusal(login, Cause::NoMemory);
+                LoginOutcome::Busy
+            }
+            Err(error) => {
+                self.throttle().take_back(guess);
+                self.failed(login, &error)
+            }
+        }
+    }
+
+    /// Counts a login as a guess, or does not let it go on: the last step before its password is looked at.
+    fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
+        let admitted = self.throttle().admit(person, Source::from(login.source), known, now_s);
+        admitted.map_err(|wait_s| self.throttled(login, wait_s))
+    }
+
+    /// Nothing was checked, so this neither counts nor costs a write.
+    fn throttled(&self, login: &Login, wait_s: u64) -> LoginOutcome {
+        self.log_refusal(login, Cause::Throttled);
+        LoginOutcome::Throttled(wait_s)
+    }
+
+    /// The user, and whether they have logged in from this source or with this device before. Makes as many queries for unknown
+    /// users.
+    fn look_up(&self, login: &Login, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
+        let user = self.store.user(&login.user)?;
+        // An id that no user has: the queries below take the same time then.
+        let id = user.as_ref().map_or(UserId::NOBODY, |user| user.id);
+        let prefix = source_prefix(login.source);
+        let prefix = self.store.knows_source(id, &prefix, now_s.saturating_sub(KNOWN_SOURCE_S))?;
+        let device = self.has_lease(id, login.device)?;
+        Ok((user, prefix | device))
+    }
+
+    /// Refuses a login. One without a code is asked for it first, whatever was wrong.
+    fn refuse_login(&self, login: &Login, cause: Cause, guess: Guess, now_s: u64) -> LoginOutcome {
+        if login.code.is_none() {
+            return self.require_code(login, Err(cause), guess, now_s);
+        }
+        self.refuse_for_good(login, cause, &guess, now_s)
+    }
+
+    fn refuse_for_good(&self, login: &Login, cause: Cause, guess: &Guess, now_s: u64) -> LoginOutcome {
+        self.record(login, cause, now_s);
+        LoginOutcome::Refused(Refused { retry_after_s: self.throttle().wait_after_s(guess, now_s) })
+    }
+
+    /// Asks for a one-time code, whatever was wrong. The login goes on counting as a guess, so that leaving discloses nothing.
+    fn require_code(
+        &self,
+        login: &Login,
+        awaited: Result<Box<Authenticated>, Cause>,
+        guess: Guess,
+        now_s: u64,
+    ) -> LoginOutcome {
+        let attempt = Attempt { login: login.clone(), since: now(), step: Step::Code(awaited, guess) };
+        self.add(attempt, now_s).map_or(LoginOutcome::WaitingFull, LoginOutcome::CodeRequired)
+    }
+
+    /// Has a login wait for a person; its number, if there is room.
+    fn add(&self, attempt: Attempt, now_s: u64) -> Option<u64> {
+        let (number, over) = self.pending().add(now(), attempt);
+        for attempt in &over {
+            self.record_over(attempt, now_s);
+        }
+        number
+    }
+
+    /// The code came, for a login that was asked for one.
+    pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> LoginOutcome {
+        let Some((login, awaited, guess)) = self.take(number, now_s).and_then(Attempt::into_code) else {
+            // It came too late or was displaced, and was counted then.
+            return LoginOutcome::Busy;
+        };
+        match (
+            self.check_code(awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause), code, now_s),
+            awaited,
+        ) {
+            (Ok(None), Ok(mut user)) => {
+                user.factors = user.factors.and(Factors::ONE_TIME_CODE);
+                self.conclude(&login, self.check_profile(&login, user, now_s), guess, now_s)
+            }
+            (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
+                self.refuse_for_good(&login, cause, &guess, now_s)
+            }
+            (Err(error), _) => self.failed(&login, &error),
+        }
+    }
+
+    /// The person has gone, whom a login waited for.
+    pub fn abandon(&self, number: u64, now_s: u64) {
+        let attempt = self.pending().take(number);
+        if let Some(attempt) = attempt {
+            self.record_over(&attempt, now_s);
+        }
+    }
+
+    /// Takes out a login that has waited, unless its time is over.
+    fn take(&self, number: u64, now_s: u64) -> Option<Attempt> {
+        let attempt = self.pending().take(number)?;
+        if now().since(attempt.since) < LIFETIME {
+            return Some(attempt);
+        }
+        self.record_over(&attempt, now_s);
+        None
+    }
+
+    /// Records a login that has waited in vain.
+    fn record_over(&self, attempt: &Attempt, now_s: u64) {
+        let cause = attempt.step.cause();
+        self.record(&attempt.login, cause, now_s);
+    }
+
+    /// Not counted as a guess: a stranger could lock users out by it.
+    fn not_certified(&self, login: &Login, now_s: u64) -> LoginOutcome {
+        self.record(login, certificate_cause(login), now_s);
+        LoginOutcome::NotCertified
+    }
+
+    fn record(&self, login: &Login, cause: Cause, now_s: u64) {
+        self.log_refusal(login, cause);
+        self.audit(login, "login-refused", cause.name(), now_s);
+    }
+
+    fn audit(&self, login: &Login, event: &str, detail: &str, now_s: u64) {
+        if let Some(audit) = &self.audit {
+            audit.record(Event::Entry(entry(login, event, detail, now_s)));
+        }
+    }
+
+    /// Refuses a login because the store has failed.
+    fn failed(&self, login: &Login, error: &StoreError) -> LoginOutcome {
+        tracing::error!(%error, "a login could not be checked");
+        self.log_refusal(login, Cause::StoreFailed);
+        LoginOutcome::Refused(Refused { retry_after_s: None })
+    }
+
+    fn log_refusal(&self, login: &Login, cause: Cause) {
+        self.refusals.refused(login, self.external.source_name(&login.user), cause);
+    }
+
+    /// How the sources besides the store answer.
+    pub(crate) fn source_health(&self) -> Vec<SourceHealth> {
+        self.external.health(now())
+    }
+
+    /// Takes all whom this source shows no more for gone: how many users with sessions these are, if there is such a source.
+    pub fn confirm_absences(&self, source: &str) -> AuthReply {
+        let source = self.external.sources.iter().find(|listed| listed.source.name == source);
+        AuthReply::AbsencesConfirmed(source.map(|source| source.absences().confirm() as u64))
+    }
+
+    /// Logs how many lines about refusals were left out since the last call.
+    pub fn report_log(&self) {
+        self.refusals.report();
+    }
+
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_sources(&self) -> std::sync::MutexGuard<'_, KnownSources> {
+        self.known_sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allowances(&self) -> std::sync::MutexGuard<'_, Allowances> {
+        self.allowances.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
+        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
+    AuditEntry {
+        at_s: now_s,
+        event: event.to_owned(),
+        user: printable(&login.user),
+        source: login.source.to_string(),
+        detail: detail.to_owned(),
+        by: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

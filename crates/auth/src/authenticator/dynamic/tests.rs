@@ -1,0 +1,218 @@
+//! Which sessions a server's request reaches.
+
+use std::path::Path;
+
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::control::{List, Text, UserName};
+use vpnd_proto::session::SessionId;
+
+use super::super::external::External;
+use super::super::{Authenticator, Settings};
+use super::*;
+use crate::accounting::Accounting;
+use crate::lease::Addresses;
+use vpnd_config::ServerConfig;
+use vpnd_config::source::Source;
+use vpnd_ipc::gateway::idp::SourceName;
+use vpnd_store::audit::testing::Recorded;
+use vpnd_store::password::Hasher;
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{Lease, LeaseOwner, NewUser, SessionChange, SessionRecord, Store};
+
+struct Bench {
+    auth: Authenticator,
+    store: Arc<Sqlite>,
+    audit: Recorded,
+    accounting: Arc<Accounting>,
+    _directory: tempfile::TempDir,
+}
+
+fn sources() -> Vec<Source> {
+    let source = |name: &str, rest: &str| {
+        format!(
+            "[[source]]\nname = \"{name}\"\nkind = \"radius\"\nrealm = \"{name}.example\"\nservers = \"radius://a.example\"\n\
+             accounting_servers = \"radius://a.example\"\nsecret_file = \"s\"\n{rest}"
+        )
+    };
+    let asks = |port: u16| {
+        format!("coa_listen = \"127.0.0.1:{port}\"\ncoa_clients = \"127.0.0.1\"\ncoa_secret_file = \"c\"\n")
+    };
+    let text = format!(
+        "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n{}{}{}",
+        source("guests", &asks(3799)),
+        source("others", &asks(3800)),
+        source("silent", "")
+    );
+    ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap().sources
+}
+
+/// `ann` with the devices 1 and 2 and `bob` with 3 at guests, `ann` with 4 at others, with 5 at silent, and the local `root` with 6.
+fn bench() -> Bench {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
+    let hasher = Hasher::with_cost(8, 1);
+    let settings =
+        Settings { workers: 1, queue: 8, longest_wait: Duration::from_secs(5), require_certificate: false };
+    let hash = hasher.hash(&vpnd_store::password::Password::new("x".to_owned())).unwrap();
+    store.add_user(&NewUser::new("root", hash), 1).unwrap();
+    let accounting = Arc::new(Accounting::new(&sources(), Arc::default()));
+    let auth = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
+    let audit = Recorded::default();
+    let auth = auth.with_external(External::new(&sources(), Arc::default(), Arc::clone(&accounting)));
+    let auth = auth.with_audit(audit.recorder());
+    let bench = Bench { auth, store, audit, accounting, _directory: directory };
+    for (source, name, device) in [
+        ("guests", "ann", 1),
+        ("guests", "ann", 2),
+        ("guests", "bob", 3),
+        ("others", "ann", 4),
+        ("silent", "ann", 5),
+    ] {
+        let external = ExternalUser {
+            source: source.to_owned(),
+            subject: name.to_owned(),
+            name: format!("{name}@{source}.example"),
+            groups: Vec::new(),
+        };
+        let user = bench.store.refresh_external(&external, 1).unwrap();
+        bench.begin(&user, device);
+    }
+    let root = bench.store.user("root").unwrap().unwrap();
+    bench.begin(&root, 6);
+    bench
+}
+
+fn address(device: u8) -> std::net::Ipv4Addr {
+    [10, 86, 0, device].into()
+}
+
+impl Bench {
+    fn begin(&self, user: &User, device: u8) {
+        let (id, at_s) = (SessionId([device; 16]), steady_s());
+        let device_id = DeviceId([device; 16]);
+        let record = SessionRecord {
+            id,
+            user: user.id,
+            device: device_id,
+            epoch: 1,
+            tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), None),
+            started_s: at_s,
+            expires_s: at_s + 1_000,
+            factors: vpnd_config::factor::Factors::PASSWORD,
+            auth_time_s: 900,
+        };
+        let owner = LeaseOwner { user: user.id, device: device_id };
+        let lease = Lease { address: address(device).into(), owner, session: id, until_s: at_s + 1_000 };
+        assert!(self.store.claim(&lease, at_s).unwrap());
+        let generation = self.store.user_by_id(user.id).unwrap().unwrap().generation;
+        assert_eq!(
+            self.store.change_sessions(&[SessionChange::Add(record, generation)], at_s).unwrap(),
+            [true]
+        );
+        let addresses = Addresses { v4: Some(address(device)), v6: None };
+        self.accounting.granted(id, user, device_id, addresses);
+        self.accounting.kept(id);
+    }
+
+    /// The devices whose sessions are left.
+    fn left(&self) -> Vec<u8> {
+        let is_there =
+            |device: &u8| self.store.session(SessionId([*device; 16]), steady_s()).unwrap().is_some();
+        (1..=6).filter(is_there).collect()
+    }
+
+    fn ask(&self, source: &str, action: DynamicAction, which: SessionAttributes) -> Option<ErrorCause> {
+        self.auth.handle_dynamic(&DynamicRequest {
+            number: 1,
+            source: SourceName::cut(source),
+            action,
+            which,
+        })
+    }
+
+    fn disconnect(&self, source: &str, which: SessionAttributes) -> Option<ErrorCause> {
+        self.ask(source, DynamicAction::Disconnect, which)
+    }
+}
+
+fn of_user(name: &str) -> SessionAttributes {
+    SessionAttributes { user: Some(UserName::new(name).unwrap()), ..SessionAttributes::default() }
+}
+
+fn at(device: u8) -> SessionAttributes {
+    SessionAttributes { ipv4: Some(address(device)), ..SessionAttributes::default() }
+}
+
+#[test]
+fn a_request_ends_what_all_of_its_attributes_name() {
+    let bench = bench();
+    let missing = Some(ErrorCause::SessionNotFound);
+    assert_eq!(bench.disconnect("guests", SessionAttributes { user: of_user("bob").user, ..at(1) }), missing);
+    assert_eq!(
+        bench.disconnect("guests", SessionAttributes { id: Some(Text::cut("unknown")), ..at(1) }),
+        missing
+    );
+    assert_eq!(bench.disconnect("guests", SessionAttributes::default()), missing);
+    assert_eq!(bench.disconnect("guests", at(9)), missing);
+    assert_eq!(bench.left(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(bench.disconnect("guests", SessionAttributes { user: of_user("ANN").user, ..at(1) }), None);
+    assert_eq!(bench.left(), [2, 3, 4, 5, 6], "the one device");
+    let revocations = bench.store.revocations_since(0).unwrap();
+    let last = revocations.last().unwrap();
+    assert_eq!(last.device, Some(DeviceId([1; 16])));
+    assert_eq!(bench.auth.cause_of(last.seq, last.cause), RevocationCause::Disconnected);
+    assert_eq!(bench.disconnect("guests", of_user("ann")), None);
+    assert_eq!(bench.left(), [3, 4, 5, 6], "all of her devices, and not those of the same name elsewhere");
+    assert_eq!(bench.disconnect("guests", of_user("ann")), missing, "there is none any more");
+    assert!(bench.store.user("ann@guests.example").unwrap().unwrap().enabled, "she may log in again");
+    let audit = bench.audit.newest();
+    assert_eq!(audit.iter().filter(|entry| entry.event == "disconnected").count(), 2);
+}
+
+#[test]
+fn sessions_of_other_sources_are_out_of_reach() {
+    let bench = bench();
+    let missing = Some(ErrorCause::SessionNotFound);
+    // By their addresses, by the ids that their own servers know, by whole names, and for a source that nobody may ask about or that is none.
+    for device in 4..=6 {
+        assert_eq!(bench.disconnect("guests", at(device)), missing, "{device}");
+    }
+    for name in ["root", "ann@others.example", "x@guests.example"] {
+        assert_eq!(bench.disconnect("guests", of_user(name)), missing, "{name}");
+    }
+    for source in ["silent", "local", "staff", ""] {
+        for which in [at(5), at(6), of_user("ann"), of_user("root")] {
+            assert_eq!(bench.disconnect(source, which), missing, "{source}");
+        }
+    }
+    let by_id = |device: u8| {
+        let ids = ["guests", "others", "silent"]
+            .map(|source| bench.accounting.id_of(source, SessionId([device; 16])));
+        SessionAttributes { id: ids.into_iter().flatten().next(), ..SessionAttributes::default() }
+    };
+    assert_eq!(bench.disconnect("guests", by_id(4)), missing);
+    assert_eq!(bench.left(), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(bench.disconnect("others", by_id(4)), None);
+    assert_eq!(bench.disconnect("guests", by_id(3)), None);
+    assert_eq!(bench.left(), [1, 2, 5, 6]);
+}
+
+#[test]
+fn other_groups_are_a_change_of_the_user_whose_sessions_go_on() {
+    let bench = bench();
+    let groups = |names: &[&str]| {
+        DynamicAction::Regroup(List::new(names.iter().map(|name| Text::cut(name)).collect()).unwrap())
+    };
+    assert_eq!(bench.ask("guests", groups(&["vpn"]), at(4)), Some(ErrorCause::SessionNotFound));
+    assert_eq!(bench.ask("guests", groups(&["staff", "vpn"]), at(1)), None);
+    assert_eq!(bench.left(), [1, 2, 3, 4, 5, 6]);
+    let of = |name: &str| bench.store.user(name).unwrap().unwrap().groups;
+    assert_eq!(of("ann@guests.example"), ["staff", "vpn"]);
+    assert!(of("ann@others.example").is_empty() && of("bob@guests.example").is_empty());
+    let last = bench.store.revocations_since(0).unwrap().pop().unwrap();
+    assert_eq!(last.cause, RevocationCause::Groups);
+    // Who was disabled here stays so.
+    bench.store.set_enabled("bob@guests.example", false, 2).unwrap();
+    assert_eq!(bench.ask("guests", groups(&["staff"]), of_user("bob")), Some(ErrorCause::SessionNotFound));
+    assert!(!bench.store.user("bob@guests.example").unwrap().unwrap().enabled);
+}

@@ -1,0 +1,323 @@
+//! Logins of users whom another source than the store vouches for: a directory, asked by the idp process.
+//!
+//! Invariants: a login is tried at the one source whose rule matches the name, never at another; what the source lets in is still
+//! refused if the user's record here is disabled or expired; no answer is no login. Logins of one source wait in a queue of
+//! their own, so that a slow directory keeps no others waiting. Whoever is not let in is asked for a one-time code, as local users are,
+//! whether the password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so that its time
+//! discloses nothing of a source that is faster. Further rounds are the affair of [`super::rounds`].
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vpnd_proto::admission::Source as Network;
+use vpnd_proto::control::{SecretText, UserName};
+use vpnd_proto::time::Time;
+
+use super::absences::Absences;
+use super::recheck::Ended;
+use super::rounds::AtSource;
+use super::throttle::Person;
+use super::turns::{Turn, Turns};
+use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused};
+use crate::accounting::Accounting;
+use crate::idp_client::IdpClient;
+use vpnd_config::source::Source;
+use vpnd_config::user_name;
+use vpnd_ipc::gateway::auth::SourceHealth;
+use vpnd_ipc::gateway::idp::{Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName, Subject};
+use vpnd_store::{ExternalUser, LOCAL, StoreError};
+use vpnd_sys::clock::now;
+
+/// Time from a login to its refusal, at least.
+const REFUSAL_TIME: Duration = Duration::from_secs(1);
+/// Logins that wait for a source, for each that is checked there.
+const QUEUE_FACTOR: usize = 8;
+
+/// Logins of a source that are under way at the same time, those among them that wait for a refusal's time.
+pub(crate) fn permits(source: &Source) -> usize {
+    (source.max_logins * (QUEUE_FACTOR + 1) + source.max_waiting()) * 2
+}
+
+/// The sources besides the store, and the way to them.
+#[derive(Default)]
+pub(crate) struct External {
+    pub(super) sources: Vec<Arc<ExternalSource>>,
+    pub(super) ended: Ended,
+    pub(super) idp: Arc<IdpClient>,
+    pub(super) accounting: Arc<Accounting>,
+}
+
+pub(super) struct ExternalSource {
+    pub(super) source: Source,
+    turns: Arc<Turns>,
+    health: Mutex<Health>,
+    absences: Mutex<Absences>,
+}
+
+/// How a source has answered since this process began.
+#[derive(Clone, Copy, Debug, Default)]
+struct Health {
+    up: Option<bool>,
+    last_answer: Option<Time>,
+    /// When the first request after that got no answer.
+    silent_since: Option<Time>,
+    answers: u64,
+    failures: u64,
+}
+
+impl Health {
+    fn count(&mut self, answered: bool, now: Time) {
+        self.up = Some(answered);
+        if answered {
+            self.last_answer = Some(now);
+            self.silent_since = None;
+            self.answers += 1;
+        } else {
+            self.silent_since.get_or_insert(now);
+            self.failures += 1;
+        }
+    }
+}
+
+impl ExternalSource {
+    fn new(source: &Source) -> Self {
+        let turns = Turns::new(source.max_logins, source.max_logins * QUEUE_FACTOR);
+        Self { source: source.clone(), turns, health: Mutex::default(), absences: Mutex::default() }
+    }
+
+    /// Counts the reply to one request, or that there was none.
+    pub(super) fn replied(&self, reply: Option<&IdpReply>, now: Time) {
+        let answered = !matches!(reply, None | Some(IdpReply::Unavailable(_)));
+        self.health.lock().unwrap_or_else(PoisonError::into_inner).count(answered, now);
+    }
+
+    /// The users with sessions whom it shows no more.
+    pub(super) fn absences(&self) -> MutexGuard<'_, Absences> {
+        self.absences.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn health(&self, accounting: &Accounting, now: Time) -> SourceHealth {
+        let health = *self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        SourceHealth {
+            name: SourceName::cut(&self.source.name),
+            up: health.up,
+            last_answer_s: health.last_answer.map(|at| now.since(at).as_secs()),
+            silent_s: health.silent_since.map(|at| now.since(at).as_secs()),
+            answers: health.answers,
+            failures: health.failures,
+            accounting: accounting.health(&self.source.name),
+            missing: self.absences().held() as u64,
+        }
+    }
+}
+
+impl External {
+    pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>, accounting: Arc<Accounting>) -> Self {
+        let sources = sources.iter().map(|source| Arc::new(ExternalSource::new(source)));
+        Self { sources: sources.collect(), idp, ended: Ended::default(), accounting }
+    }
+
+    /// How each source answers.
+    pub(super) fn health(&self, now: Time) -> Vec<SourceHealth> {
+        self.sources.iter().map(|source| source.health(&self.accounting, now)).collect()
+    }
+
+    /// The source of a user, and the user's canonical name.
+    fn source_of(&self, typed: &str) -> Option<(Arc<ExternalSource>, String)> {
+        let name = user_name::canonical(typed)?;
+        Some((Arc::clone(self.matching(&name)?), name))
+    }
+
+    fn matching(&self, canonical: &str) -> Option<&Arc<ExternalSource>> {
+        self.sources.iter().find(|source| source.source.rule.matches(canonical))
+    }
+
+    /// The name of the source that a user belongs to.
+    pub(super) fn source_name(&self, typed: &str) -> &str {
+        let canonical = user_name::canonical(typed);
+        let source = canonical.and_then(|name| self.matching(&name));
+        source.map_or(LOCAL, |source| source.source.name.as_str())
+    }
+}
+
+impl Authenticator {
+    /// The same with these sources besides the store.
+    pub(crate) fn with_external(mut self, external: External) -> Self {
+        self.external = external;
+        self
+    }
+
+    /// The accounting of its sources.
+    pub fn accounting(&self) -> &Arc<Accounting> {
+        &self.external.accounting
+    }
+
+    /// Checks a login at the one source whose rule matches, and that is the store if no other does.
+    pub async fn log_in(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
+        let Some((source, name)) = self.external.source_of(&login.user) else {
+            return self.authenticate(login, now_s).await;
+        };
+        let since = Instant::now();
+        let login = Login { user: name, ..login };
+        let outcome = self.log_in_at(source, login, now_s).await;
+        if matches!(outcome, LoginOutcome::Refused(_) | LoginOutcome::CodeRequired(_)) {
+            tokio::time::sleep_until((since + REFUSAL_TIME).into()).await;
+        }
+        outcome
+    }
+
+    async fn log_in_at(self: &Arc<Self>, at: Arc<ExternalSource>, login: Login, now_s: u64) -> LoginOutcome {
+        let since = now();
+        let (this, before) = (Arc::clone(self), login.clone());
+        let (person, known) = match blocking(move || this.before_source(&before, now_s)).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(outcome)) | Err(outcome) => return outcome,
+        };
+        let Some(turn) = self.turn_at(&at, &login, now_s).await else {
+            self.log_refusal(&login, Cause::Overloaded);
+            return LoginOutcome::Busy;
+        };
+        let Some(request) = request(&at.source, &login) else {
+            return self.unavailable(&at.source.name, &login, "the name or password is too long", now_s);
+        };
+        let now_s = now_s + now().since(since).as_secs();
+        match self.admit(&login, person, known, now_s) {
+            Ok(guess) => self.ask(AtSource::new(login, guess, at), request, Some(turn), now_s).await,
+            Err(throttled) => throttled,
+        }
+    }
+
+    async fn turn_at(self: &Arc<Self>, at: &ExternalSource, login: &Login, now_s: u64) -> Option<Turn> {
+        if let Some(turn) = at.turns.at_once() {
+            return Some(turn);
+        }
+        let standing = self.standing(login, now_s).await;
+        at.turns.wait(Network::from(login.source), standing, self.longest_wait).await
+    }
+
+    /// Checks what needs no word of the source. Returns whose password it is, and whether they come from a known place.
+    fn before_source(&self, login: &Login, now_s: u64) -> Result<(Person, bool), LoginOutcome> {
+        let (user, known) = self.look_up(login, now_s).map_err(|error| self.failed(login, &error))?;
+        if self.require_certificate && !super::is_certified(login, user.as_ref()) {
+            return Err(self.not_certified(login, now_s));
+        }
+        let person = Person::of(&login.user, user.as_ref());
+        if login.password.expose().is_empty() {
+            // It is never right, so a refusal at once discloses nothing.
+            let guess = self.admit(login, person, known, now_s)?;
+            return Err(self.refuse_for_good(login, Cause::WrongPassword, &guess, now_s));
+        }
+        // Those that will have to wait take no place in the queue.
+        let wait_s = self.throttle().wait_s(&person, Network::from(login.source), known, now_s);
+        wait_s.map_or(Ok((person, known)), |wait_s| Err(self.throttled(login, wait_s)))
+    }
+
+    /// Decides by what the source has answered, and the user's record here.
+    pub(super) fn after_source(&self, at: AtSource, reply: Option<IdpReply>, now_s: u64) -> LoginOutcome {
+        let is_unapproved = at.has_waited() && at.source.source.push().is_some();
+        let has_reply = reply.as_ref().is_some_and(|reply| !matches!(reply, IdpReply::Unavailable(_)));
+        if has_reply || !is_unapproved {
+            at.source.replied(reply.as_ref(), now());
+        }
+        let why = match &reply {
+            Some(IdpReply::Accepted(identity)) => return self.vouched_for(at, identity, now_s),
+            Some(IdpReply::Refused(refusal)) => return self.refused(at, cause(*refusal), now_s),
+            Some(IdpReply::RefusedEntry(refusal, subject)) => {
+                self.is_entry(&at, subject);
+                return self.refused(at, cause(*refusal), now_s);
+            }
+            Some(IdpReply::Challenge(challenge)) => return self.challenge(at, challenge, now_s),
+            Some(IdpReply::Unavailable(why)) => why,
+            Some(IdpReply::Accounted | IdpReply::Dynamic(_)) => {
+                "the idp process has given no answer to a login"
+            }
+            None => "the idp process is not there",
+        };
+        if is_unapproved {
+            // The server gives no answer to who does not approve. Coming back by itself, the client would bother the person again.
+            tracing::warn!(source = at.source.source.name, why, "a login was not approved");
+            self.record(&at.login, Cause::NotApproved, now_s);
+            return LoginOutcome::NotApproved;
+        }
+        self.throttle().take_back(at.guess);
+        self.unavailable(&at.source.source.name, &at.login, why, now_s)
+    }
+
+    /// Notes which entry of the source the name has led to: guesses by other names of it count for the same person.
+    fn is_entry(&self, at: &AtSource, subject: &Subject) {
+        self.throttle().is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
+    }
+
+    fn vouched_for(&self, at: AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
+        self.is_entry(&at, &identity.subject);
+        let (login, source) = (&at.login, at.source.source.name.as_str());
+        let external = ExternalUser {
+            source: source.to_owned(),
+            subject: identity.subject.to_string(),
+            name: login.user.clone(),
+            groups: identity.groups.iter().map(ToString::to_string).collect(),
+        };
+        let user = match self.store.refresh_external(&external, now_s) {
+            Ok(user) => user,
+            Err(error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. })) => {
+                tracing::warn!(%error, source, "a user of a source has no record here");
+                return self.refused(at, Cause::NoRecord, now_s);
+            }
+            Err(error) => return self.failed(login, &error),
+        };
+        self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
+        let limits = identity.accept.limits;
+        match self.check_user(login, Authenticated { user, factors: at.factors(), limits }, now_s) {
+            Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
+            checked => self.conclude(login, checked, at.guess, now_s),
+        }
+    }
+
+    /// Refuses a login. One that has not waited for a person is asked for a code first, whatever was wrong.
+    pub(super) fn refused(&self, at: AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
+        if at.has_waited() {
+            return self.refuse_for_good(&at.login, cause, &at.guess, now_s);
+        }
+        self.refuse_login(&at.login, cause, at.guess, now_s)
+    }
+
+    /// No guess: nothing was checked, and nobody may be locked out by a directory that is down.
+    fn unavailable(&self, source: &str, login: &Login, why: &str, now_s: u64) -> LoginOutcome {
+        self.refusals.source_failed(source, why);
+        self.record(login, Cause::SourceUnavailable, now_s);
+        LoginOutcome::SourceUnavailable
+    }
+}
+
+/// Runs `work` on a thread that may wait for the disk.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, LoginOutcome> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "checking a login failed");
+        LoginOutcome::Refused(Refused { retry_after_s: None })
+    })
+}
+
+/// The request by which a login begins; `None` if it is longer than a message takes.
+fn request(source: &Source, login: &Login) -> Option<IdpRequest> {
+    Some(IdpRequest::Check(LoginCheck {
+        source: SourceName::cut(&source.name),
+        user: UserName::new(source.name_of(&login.user)).ok()?,
+        password: SecretText::new(login.password.expose()).ok()?,
+        address: login.source,
+    }))
+}
+
+fn cause(refusal: Refusal) -> Cause {
+    match refusal {
+        Refusal::UnknownUser => Cause::UnknownUser,
+        Refusal::WrongPassword => Cause::WrongPassword,
+        Refusal::Disabled => Cause::Disabled,
+        Refusal::SeveralUsers | Refusal::NoSubject => Cause::NoRecord,
+        Refusal::TooManyGroups => Cause::TooManyGroups,
+    }
+}
+
+#[cfg(test)]
+mod tests;

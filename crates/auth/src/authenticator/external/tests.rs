@@ -1,0 +1,616 @@
+//! Logins of users of other sources than the store, with a test in the place of the idp process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Mutex;
+
+use tokio::sync::Semaphore;
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::control::{ChallengeKind, List, Text};
+use vpnd_proto::session::{DeviceId, SessionId};
+
+use super::*;
+use crate::authenticator::Settings;
+use crate::authenticator::recheck::{Turn, schedule};
+use vpnd_config::ServerConfig;
+use vpnd_config::factor::Factors;
+use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_config::source::Recheck;
+use vpnd_ipc::channel::{self, Channel};
+use vpnd_ipc::gateway::auth::AuthReply;
+use vpnd_ipc::gateway::idp::{AcceptAttributes, Continuation, IdpChallenge, MAX_FRAME, Numbered, Subject};
+use vpnd_store::audit::testing::Recorded;
+use vpnd_store::password::{Hasher, Password};
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{
+    LiveUser, NewUser, SessionChange, SessionRecord, Store, TotpSecret, User, UserChange, UserId,
+};
+
+const NOW: u64 = 1_700_000_000;
+
+type Asked = Arc<Mutex<Vec<(String, String)>>>;
+
+/// An authenticator with the sources `staff`, `guests`, `token` (challenges) and `phone` (approvals), and an idp process that this test
+/// is.
+struct Bench {
+    auth: Arc<Authenticator>,
+    store: Arc<Sqlite>,
+    audit: Recorded,
+    /// Source and user of each request.
+    asked: Asked,
+    /// A reply to a request that begins with "held" needs one of these.
+    held: Arc<Semaphore>,
+    _directory: tempfile::TempDir,
+}
+
+fn sources() -> Vec<Source> {
+    let source = |name: &str, rule: &str| {
+        format!(
+            "[[source]]\nname = \"{name}\"\nkind = \"ldap\"\n{rule}\nservers = \"ldaps://a.example\"\nmax_logins = 1\n\
+             user_dn = \"uid={{user}}\"\n"
+        )
+    };
+    let text = format!(
+        "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n{}{}",
+        source("staff", "realm = \"uni.example\""),
+        source("guests", "match = \"g-*\"")
+    );
+    let radius = |name: &str, rest: &str| {
+        format!(
+            "[[source]]\nname = \"{name}\"\nkind = \"radius\"\nmatch = \"{name}-*\"\nservers = \"radius://a.example\"\n\
+             secret_file = \"s\"\nmax_waiting = 2\n{rest}"
+        )
+    };
+    let text = format!("{text}{}{}", radius("token", ""), radius("phone", "push = true\n"));
+    ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap().sources
+}
+
+impl Bench {
+    /// The idp process answers by user name, and to the answer of a challenge by `user=answer`; about others it is silent.
+    fn new(replies: &[(&str, IdpReply)]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
+        let settings = Settings {
+            workers: 1,
+            queue: 8,
+            longest_wait: Duration::from_secs(5),
+            require_certificate: false,
+        };
+        let hasher = Hasher::with_cost(64, 1);
+        let local = NewUser::new("local", hasher.hash(&Password::new("local's".to_owned())).unwrap());
+        store.add_user(&local, NOW).unwrap();
+        let auth = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
+        let (ours, theirs) = channel::pair().unwrap();
+        let idp = Arc::new(IdpClient::default());
+        idp.connect(ours.into()).unwrap();
+        let asked = Asked::default();
+        let replies = replies.iter().map(|(user, reply)| ((*user).to_owned(), reply.clone())).collect();
+        let held = Arc::new(Semaphore::new(0));
+        let channel = Channel::new(theirs, MAX_FRAME).unwrap();
+        tokio::spawn(answer(channel, replies, Arc::clone(&asked), Arc::clone(&held)));
+        let audit = Recorded::default();
+        let auth = auth.with_audit(audit.recorder());
+        let auth = Arc::new(auth.with_external(External::new(&sources(), idp, Arc::default())));
+        Self { auth, store, audit, asked, held, _directory: directory }
+    }
+
+    async fn log_in(&self, user: &str, password: &str) -> LoginOutcome {
+        self.auth.log_in(login(user, password), NOW).await
+    }
+
+    /// The same, with a wrong code if one is asked for.
+    async fn through_code(&self, user: &str, password: &str) -> LoginOutcome {
+        match self.log_in(user, password).await {
+            LoginOutcome::CodeRequired(number) => self.answer(number, "000000").await,
+            outcome => outcome,
+        }
+    }
+
+    fn audited(&self, detail: &str) -> usize {
+        self.audit.newest().iter().filter(|entry| entry.detail == detail).count()
+    }
+}
+
+fn login(user: &str, password: &str) -> Login {
+    Login {
+        user: user.to_owned(),
+        password: Password::new(password.to_owned()),
+        code: None,
+        certificate: None,
+        source: "192.0.2.1".parse().unwrap(),
+        device: DeviceId([1; 16]),
+    }
+}
+
+async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: Asked, held: Arc<Semaphore>) {
+    while let Ok(Some(received)) = channel.receive::<Numbered<IdpRequest>>().await {
+        let Numbered { number, content } = received.message;
+        let (source, key) = match content {
+            IdpRequest::Check(check) => (check.source, check.user.to_string()),
+            IdpRequest::Answer(answer) => {
+                assert_eq!(answer.round, round(), "as the challenge had it");
+                (answer.source, format!("{}={}", &*answer.user, answer.answer.expose()))
+            }
+            IdpRequest::Recheck(user) => (user.source, format!("{}?", &*user.user)),
+            IdpRequest::Account(_) | IdpRequest::Next(_) => continue,
+        };
+        asked.lock().unwrap().push((source.to_string(), key.clone()));
+        let Some(reply) = replies.get(&key) else { continue };
+        if key.starts_with("held") {
+            held.acquire().await.unwrap().forget();
+        }
+        channel.send(&Numbered { number, content: reply.clone() }, &[]).await.unwrap();
+    }
+}
+
+fn accepted(subject: &str, groups: &[&str]) -> IdpReply {
+    let groups = groups.iter().map(|group| Text::cut(group)).collect();
+    IdpReply::Accepted(Identity {
+        subject: Subject::cut(subject),
+        groups: List::new(groups).unwrap(),
+        accept: AcceptAttributes::default(),
+    })
+}
+
+fn round() -> Continuation {
+    Continuation { server: Text::cut("a.example:1812"), state: Some(List::new(vec![0, 255]).unwrap()) }
+}
+
+fn challenge() -> IdpReply {
+    let text = Text::cut("Code \x1b[2Jfrom\nyour token");
+    IdpReply::Challenge(IdpChallenge { kind: ChallengeKind::Code, text, round: round() })
+}
+
+const DEVICE: DeviceId = DeviceId([1; 16]);
+
+impl Bench {
+    /// The number of a login that is challenged.
+    async fn challenged(&self, user: &str) -> u64 {
+        match self.log_in(user, "right").await {
+            LoginOutcome::Challenge(number, _) => number,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    async fn answer(&self, number: u64, answer: &str) -> LoginOutcome {
+        self.auth.answer(number, &SecretText::new(answer).unwrap(), DEVICE, NOW).await
+    }
+}
+
+#[tokio::test]
+async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
+    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let replies = [
+        ("token-ann", challenge()),
+        ("token-ann=123456", accepted("id-1", &["staff"])),
+        ("token-ann=wrong", refused),
+    ];
+    let bench = Bench::new(&replies);
+    let LoginOutcome::Challenge(number, demand) = bench.log_in("token-ann", "right").await else {
+        panic!("it is challenged")
+    };
+    assert_eq!((demand.kind, &*demand.text), (ChallengeKind::Code, "Code [2Jfrom your token"));
+    assert!(demand.time <= Duration::from_secs(90));
+    // No approval is waited for, and nothing is let in by asking for one.
+    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::Busy));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Granted(_)));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "a number is good once");
+
+    let number = bench.challenged("token-ann").await;
+    assert!(matches!(bench.answer(number, "wrong").await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "it is over");
+
+    let number = bench.challenged("token-ann").await;
+    let (answer, other) = (SecretText::new("123456").unwrap(), DeviceId([2; 16]));
+    assert!(matches!(bench.auth.answer(number, &answer, other, NOW).await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "it is over");
+
+    let number = bench.challenged("token-ann").await;
+    bench.auth.abandon(number, NOW);
+    assert_eq!((bench.audited("no-code"), bench.audited("wrong-password")), (2, 1));
+}
+
+#[tokio::test]
+async fn a_source_can_challenge_five_times() {
+    let bench = Bench::new(&[("token-ann", challenge()), ("token-ann=again", challenge())]);
+    let mut number = bench.challenged("token-ann").await;
+    for _ in 1..5 {
+        number = match bench.answer(number, "again").await {
+            LoginOutcome::Challenge(number, _) => number,
+            outcome => panic!("{outcome:?}"),
+        };
+    }
+    assert!(matches!(bench.answer(number, "again").await, LoginOutcome::Refused(_)));
+    assert_eq!(bench.audited("too-many-rounds"), 1);
+}
+
+#[tokio::test]
+async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
+    let bench = Bench::new(&[("token-ann", challenge()), ("token-ann=123456", accepted("id-1", &[]))]);
+    let first = bench.challenged("token-ann").await;
+    bench.challenged("token-ann").await;
+    assert!(matches!(bench.log_in("token-ann", "right").await, LoginOutcome::WaitingFull));
+    assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
+    assert!(matches!(bench.answer(first, "123456").await, LoginOutcome::Granted(_)), "and makes room");
+    // Whoever knows the password can't bother a person, or guess codes, without end.
+    let mut throttled = false;
+    for _ in 0..8 {
+        match bench.log_in("token-ann", "right").await {
+            LoginOutcome::Challenge(number, _) => bench.auth.abandon(number, NOW),
+            LoginOutcome::Throttled(_) => throttled = true,
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    assert!(throttled);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
+    let wrong = IdpReply::Refused(Refusal::WrongPassword);
+    let bench = Bench::new(&[("ann", accepted("id-1", &[])), ("bob", wrong)]);
+    assert!(matches!(bench.log_in("ann@uni.example", "right").await, LoginOutcome::Granted(_)));
+    let secret = TotpSecret::new(b"12345678901234567890".to_vec());
+    let change = UserChange { totp: Some(Some(secret)), ..UserChange::default() };
+    bench.store.modify_user("ann@uni.example", &change, NOW).unwrap();
+    for name in ["ann@uni.example", "bob@uni.example"] {
+        let since = Instant::now();
+        let outcome = bench.log_in(name, "guess").await;
+        let LoginOutcome::CodeRequired(number) = outcome else { panic!("{name}: {outcome:?}") };
+        assert!(since.elapsed() >= REFUSAL_TIME, "{name}");
+        assert!(matches!(bench.answer(number, "000000").await, LoginOutcome::Refused(_)), "{name}");
+    }
+    assert_eq!((bench.audited("wrong-code"), bench.audited("wrong-password")), (1, 1));
+}
+
+#[tokio::test]
+async fn an_approval_is_waited_for_without_a_turn_and_over_when_the_client_leaves() {
+    // Silent about `phone-ann`, whose person has not approved it.
+    let bench = Bench::new(&[("phone-bob", accepted("id-2", &[]))]);
+    let outcome = bench.log_in("phone-ann", "right").await;
+    let LoginOutcome::Approval(number, demand) = outcome else { panic!("{outcome:?}") };
+    assert_eq!((demand.kind, demand.time), (ChallengeKind::Push, Duration::from_secs(45)));
+    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::StillWaiting));
+    assert!(matches!(bench.auth.approved(number, DeviceId([2; 16]), NOW).await, LoginOutcome::Busy));
+    assert!(matches!(bench.log_in("phone-bob", "right").await, LoginOutcome::Granted(_)));
+    // No answer of the client's stands for the server's.
+    assert!(matches!(bench.answer(number, "").await, LoginOutcome::Refused(_)));
+    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::Busy));
+    assert_eq!(bench.audited("not-approved"), 1);
+}
+
+#[tokio::test]
+async fn a_user_of_a_source_has_a_record_here_which_can_be_disabled() {
+    let bench = Bench::new(&[("ann", accepted("id-1", &["staff", "vpn"]))]);
+    let outcome = bench.log_in("Ann@Uni.Example", "right").await;
+    let LoginOutcome::Granted(user) = outcome else { panic!("{outcome:?}") };
+    let named = (user.name.as_str(), user.source.as_str(), user.subject.as_str());
+    assert_eq!(named, ("ann@uni.example", "staff", "id-1"));
+    assert_eq!(user.groups, ["staff", "vpn"]);
+    assert_eq!(*bench.asked.lock().unwrap(), [("staff".to_owned(), "ann".to_owned())]);
+    bench.store.set_enabled("ann@uni.example", false, NOW).unwrap();
+    assert!(matches!(bench.through_code("ann@uni.example", "right").await, LoginOutcome::Refused(_)));
+    assert_eq!(bench.audited("disabled"), 1);
+}
+
+#[tokio::test]
+async fn a_login_is_tried_at_one_source_and_a_refusal_takes_its_time() {
+    let wrong = IdpReply::Refused(Refusal::WrongPassword);
+    let bench = Bench::new(&[("ann", wrong), ("g-bob", accepted("2", &[]))]);
+    let since = Instant::now();
+    assert!(matches!(bench.through_code("ann@uni.example", "wrong").await, LoginOutcome::Refused(_)));
+    assert!(since.elapsed() >= REFUSAL_TIME);
+    assert!(matches!(bench.log_in("g-bob", "right").await, LoginOutcome::Granted(_)));
+    assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
+    let asked: Vec<_> = bench.asked.lock().unwrap().iter().map(|(source, _)| source.clone()).collect();
+    assert_eq!(asked, ["staff", "guests"]);
+}
+
+#[tokio::test]
+async fn an_empty_password_reaches_no_source() {
+    let bench = Bench::new(&[("ann", accepted("id-1", &[]))]);
+    assert!(matches!(bench.log_in("ann@uni.example", "").await, LoginOutcome::Refused(_)));
+    assert!(bench.asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn without_an_answer_nobody_is_let_in_and_nobody_is_locked_out() {
+    let bench = Bench::new(&[("ann", IdpReply::Unavailable(Text::cut("down")))]);
+    for _ in 0..8 {
+        let outcome = bench.log_in("ann@uni.example", "right").await;
+        assert!(matches!(outcome, LoginOutcome::SourceUnavailable), "{outcome:?}");
+    }
+    assert_eq!(bench.audited("source-unavailable"), 8);
+}
+
+/// Makes these logins at the same time. Returns how many of them reach the source.
+async fn reach(bench: &Arc<Bench>, logins: impl Iterator<Item = Login>) -> usize {
+    bench.asked.lock().unwrap().clear();
+    let mut under_way = tokio::task::JoinSet::new();
+    for login in logins {
+        let auth = Arc::clone(&bench.auth);
+        under_way.spawn(async move { auth.log_in(login, NOW).await });
+    }
+    for outcome in under_way.join_all().await {
+        let expected = matches!(outcome, LoginOutcome::CodeRequired(_) | LoginOutcome::Throttled(_));
+        assert!(expected || matches!(outcome, LoginOutcome::Granted(_)), "{outcome:?}");
+    }
+    bench.asked.lock().unwrap().len()
+}
+
+#[tokio::test]
+async fn guesses_that_come_at_once_reach_a_source_no_oftener_than_others() {
+    let wrong = || IdpReply::Refused(Refusal::WrongPassword);
+    let bench = Arc::new(Bench::new(&[("token-eve", wrong()), ("token-bob", wrong())]));
+    let of_host = (0..60).map(|_| login("token-eve", "guess"));
+    assert_eq!(reach(&bench, of_host).await, 5);
+    let of_provider = (0..120u16).map(|site| Login {
+        source: std::net::Ipv6Addr::new(0x2001, 0xdb8, 1, site << 8, 0, 0, 0, 1).into(),
+        ..login("token-bob", "guess")
+    });
+    assert_eq!(reach(&bench, of_provider).await, 40);
+}
+
+#[tokio::test]
+async fn many_people_behind_one_address_log_in_at_once() {
+    let names: Vec<String> = (0..50).map(|number| format!("token-{number}")).collect();
+    let replies: Vec<_> = names.iter().map(|name| (name.as_str(), accepted(name, &[]))).collect();
+    let bench = Arc::new(Bench::new(&replies));
+    for _ in 0..4 {
+        assert_eq!(reach(&bench, names.iter().map(|name| login(name, "right"))).await, 50);
+    }
+    // None of them has left a trace.
+    let stranger = vpnd_proto::admission::Source::from(login("", "").source);
+    assert_eq!(bench.auth.throttle().wait_s(&Person::of("zoe", None), stranger, false, NOW), None);
+}
+
+#[tokio::test]
+async fn guesses_by_all_names_of_an_entry_count_together() {
+    let wrong = || IdpReply::RefusedEntry(Refusal::WrongPassword, Subject::cut("id-1"));
+    let bench = Bench::new(&[("ann", wrong()), ("ann.smith", wrong()), ("bob", wrong())]);
+    let mut throttled = Vec::new();
+    for name in ["ann", "ann.smith", "ann", "ann.smith", "ann", "ann.smith", "ann"] {
+        match bench.log_in(&format!("{name}@uni.example"), "guess").await {
+            LoginOutcome::CodeRequired(_) => throttled.push(false),
+            LoginOutcome::Throttled(_) => throttled.push(true),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+    assert_eq!(throttled, [false, false, false, false, false, true, true]);
+}
+
+#[tokio::test]
+async fn how_a_source_answers_is_counted() {
+    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let bench = Bench::new(&[
+        ("ann", accepted("id-1", &[])),
+        ("bob", refused),
+        ("down", IdpReply::Unavailable(Text::cut("down"))),
+    ]);
+    let staff = || bench.auth.source_health().into_iter().find(|source| &*source.name == "staff").unwrap();
+    let state = |health: &SourceHealth| (health.up, health.answers, health.failures);
+    assert_eq!((state(&staff()), staff().last_answer_s), ((None, 0, 0), None));
+    bench.log_in("down@uni.example", "x").await;
+    assert_eq!((state(&staff()), staff().last_answer_s), ((Some(false), 0, 1), None));
+    assert!(staff().silent_s.is_some());
+    bench.log_in("ann@uni.example", "x").await;
+    assert_eq!(state(&staff()), (Some(true), 1, 1));
+    assert!(staff().last_answer_s.is_some() && staff().silent_s.is_none());
+    bench.log_in("down@uni.example", "x").await;
+    // A refusal is an answer: the source works.
+    bench.log_in("bob@uni.example", "x").await;
+    assert_eq!(state(&staff()), (Some(true), 2, 2));
+    let others: Vec<_> = bench.auth.source_health().iter().map(state).collect();
+    assert!(others.contains(&(None, 0, 0)), "the other source was not asked: {others:?}");
+}
+
+#[tokio::test]
+async fn a_slow_source_keeps_no_others_waiting() {
+    let bench = Arc::new(Bench::new(&[("g-bob", accepted("2", &[]))]));
+    let waiting = Arc::clone(&bench);
+    // Nobody answers, and the source's one turn is taken.
+    let slow = tokio::spawn(async move { waiting.log_in("ann@uni.example", "right").await });
+    while bench.asked.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
+    assert!(matches!(bench.log_in("g-bob", "right").await, LoginOutcome::Granted(_)));
+    assert!(!slow.is_finished());
+    slow.abort();
+}
+
+#[tokio::test]
+async fn a_name_that_is_somebody_elses_gets_no_record() {
+    let bench = Bench::new(&[("g-bob", accepted("2", &[]))]);
+    let hash = Hasher::with_cost(64, 1).hash(&Password::new("x".to_owned())).unwrap();
+    bench.store.add_user(&NewUser::new("g-bob", hash), NOW).unwrap();
+    assert!(matches!(bench.through_code("g-bob", "right").await, LoginOutcome::Refused(_)));
+    assert_eq!(bench.audited("no-record"), 1);
+}
+
+#[tokio::test]
+async fn a_recheck_believes_a_source_about_its_own_user_alone() {
+    use crate::authenticator::recheck::Outcome;
+    let replies = [
+        ("ann", accepted("id-1", &["staff"])),
+        ("ann?", accepted("id-1", &["vpn"])),
+        ("bob?", accepted("id-1", &[])),
+        ("cat?", IdpReply::Refused(Refusal::Disabled)),
+        ("dan?", IdpReply::Unavailable(Text::cut("down"))),
+        ("eve?", IdpReply::Refused(Refusal::UnknownUser)),
+        ("fay?", accepted("id-1", &[])),
+    ];
+    let bench = Bench::new(&replies);
+    let outcome = bench.log_in("ann@uni.example", "right").await;
+    let LoginOutcome::Granted(ann) = outcome else { panic!("{outcome:?}") };
+    let live = |name: &str, subject: &str| LiveUser {
+        id: ann.id,
+        name: format!("{name}@uni.example"),
+        subject: subject.to_owned(),
+        has_groups: true,
+    };
+    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    let recheck = async |user: LiveUser| bench.auth.recheck_user(&staff, &user).await;
+    assert_eq!(recheck(live("ann", "id-1")).await, Outcome::Confirmed);
+    assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"]);
+    assert_eq!(recheck(live("bob", "id-2")).await, Outcome::Absent, "the name is another's");
+    assert_eq!(recheck(live("cat", "id-3")).await, Outcome::Over);
+    assert_eq!(recheck(live("dan", "id-4")).await, Outcome::NoAnswer);
+    assert_eq!(recheck(live("eve", "id-5")).await, Outcome::Absent);
+    let groupless = recheck(live("fay", "id-1")).await;
+    assert!(matches!(groupless, Outcome::Groupless(_)), "{groupless:?}");
+    assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"], "not taken over yet");
+    let number = bench.store.end_sessions(&live("ann", "id-1"), RevocationCause::Source, NOW).unwrap();
+    let stored = bench.store.revocations_since(number - 1).unwrap().remove(0);
+    assert_eq!(
+        (stored.seq, stored.cause),
+        (number, RevocationCause::Disabled),
+        "as earlier versions know it"
+    );
+}
+
+/// Users `p0` to `p11` with a session each, of whom alone `p0` is due, and these replies about them.
+async fn crowd(about: impl Fn(usize) -> IdpReply) -> (Bench, HashMap<UserId, Turn>) {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let names: Vec<String> =
+        (0..12).flat_map(|number| [format!("p{number}"), format!("p{number}?")]).collect();
+    let reply = |at: usize| {
+        if at.is_multiple_of(2) { accepted(&format!("id-{}", at / 2), &["staff"]) } else { about(at / 2) }
+    };
+    let replies: Vec<(&str, IdpReply)> =
+        names.iter().enumerate().map(|(at, name)| (name.as_str(), reply(at))).collect();
+    let bench = Bench::new(&replies);
+    let mut turns = HashMap::new();
+    for number in 0..12 {
+        let outcome = bench.log_in(&format!("p{number}@uni.example"), "right").await;
+        let LoginOutcome::Granted(user) = outcome else { panic!("{outcome:?}") };
+        assert!(bench.begins_as(SessionId([number; 16]), &user));
+        let live: Vec<_> = bench.live();
+        schedule(&mut turns, &live, now(), if number == 0 { Duration::ZERO } else { HOUR }, false);
+    }
+    bench.asked.lock().unwrap().clear();
+    (bench, turns)
+}
+
+#[tokio::test]
+async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_confirmed() {
+    let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
+    // One of them is disabled: that the directory says, so nothing keeps it.
+    let about = |number| match number {
+        7 => IdpReply::Refused(Refusal::Disabled),
+        8 => accepted("id-8", &["staff"]),
+        9 => accepted("id-9", &[]),
+        _ => IdpReply::Refused(Refusal::UnknownUser),
+    };
+    let (bench, mut turns) = crowd(about).await;
+    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    let missing = || bench.auth.source_health()[0].missing;
+    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    assert_eq!(bench.asked.lock().unwrap().len(), 12, "one who is not there has all asked about");
+    assert_eq!((bench.live().len(), missing()), (11, 10));
+    assert!(!bench.live().iter().any(|user| user.name == "p7@uni.example"), "disabled is disabled");
+    assert_eq!(bench.store.user("p9@uni.example").unwrap().unwrap().groups, ["staff"]);
+
+    let confirm = |source| match bench.auth.confirm_absences(source) {
+        AuthReply::AbsencesConfirmed(users) => users,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((confirm("nowhere"), confirm("staff")), (None, Some(10)));
+    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    let left: Vec<String> = bench.live().into_iter().map(|user| user.name).collect();
+    assert_eq!((left, missing()), (vec!["p8@uni.example".to_owned(), "p9@uni.example".to_owned()], 0));
+    assert!(bench.store.user("p9@uni.example").unwrap().unwrap().groups.is_empty());
+}
+
+#[tokio::test]
+async fn one_user_who_is_not_there_has_left() {
+    let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
+    let about = |number: usize| match number {
+        0 => IdpReply::Refused(Refusal::UnknownUser),
+        other => accepted(&format!("id-{other}"), &["staff"]),
+    };
+    let (bench, mut turns) = crowd(about).await;
+    let staff = Arc::clone(&bench.auth.external.sources[0]);
+    bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
+    assert_eq!((bench.live().len(), bench.auth.source_health()[0].missing), (11, 0));
+}
+
+impl Bench {
+    /// The users of `staff` who have sessions.
+    fn live(&self) -> Vec<LiveUser> {
+        let mut live = self.store.users_with_sessions("staff").unwrap();
+        live.sort_by(|a, b| a.name.cmp(&b.name));
+        live
+    }
+
+    /// A session of this user, as of a login that was granted to them as they are here; whether the store takes it.
+    fn begins(&self, user: &User) -> bool {
+        self.begins_as(SessionId([7; 16]), user)
+    }
+
+    fn begins_as(&self, id: SessionId, user: &User) -> bool {
+        let record = SessionRecord {
+            id,
+            user: user.id,
+            device: DEVICE,
+            epoch: 1,
+            tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), None),
+            started_s: NOW,
+            expires_s: NOW + 1_000,
+            factors: Factors::PASSWORD,
+            auth_time_s: NOW,
+        };
+        let change = SessionChange::Add(record, user.generation);
+        self.store.change_sessions(&[change], NOW).unwrap() == [true]
+    }
+
+    /// Waits for a request about this user.
+    async fn asked_about(&self, user: &str) {
+        while !self.asked.lock().unwrap().iter().any(|(_, asked)| asked == user) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_disabled_while_the_source_is_asked_stays_out() {
+    use crate::authenticator::recheck::Outcome;
+    let replies = [("held", accepted("id-1", &["staff"])), ("held?", accepted("id-1", &["vpn"]))];
+    let bench = Arc::new(Bench::new(&replies));
+    bench.held.add_permits(1);
+    let outcome = bench.log_in("held@uni.example", "right").await;
+    let LoginOutcome::Granted(user) = outcome else { panic!("{outcome:?}") };
+    let user = bench.store.user(&user.name).unwrap().unwrap();
+    assert!(bench.begins(&user));
+    let has_session = || bench.store.session(SessionId([7; 16]), NOW).unwrap().is_some();
+    assert!(has_session());
+
+    // The source confirms the user, after the record here was disabled.
+    let live = LiveUser::of(&user);
+    let (this, asked) = (Arc::clone(&bench), live.clone());
+    let recheck = tokio::spawn(async move {
+        let staff = Arc::clone(&this.auth.external.sources[0]);
+        this.auth.recheck_user(&staff, &asked).await
+    });
+    bench.asked_about("held?").await;
+    bench.store.set_enabled(&user.name, false, NOW).unwrap();
+    bench.held.add_permits(1);
+    assert_eq!(recheck.await.unwrap(), Outcome::Confirmed);
+    let now = bench.store.user(&user.name).unwrap().unwrap();
+    assert_eq!((now.enabled, now.groups.as_slice()), (false, &["vpn".to_owned()][..]));
+    assert!(!has_session(), "it has ended");
+    assert!(!bench.begins(&user), "nor does a login that was granted before begin one");
+    let causes: Vec<_> = bench.store.revocations_since(0).unwrap().into_iter().map(|r| r.cause).collect();
+    assert_eq!(causes, [RevocationCause::Disabled, RevocationCause::Groups]);
+
+    // The same with a login under way.
+    bench.store.set_enabled(&user.name, true, NOW).unwrap();
+    bench.asked.lock().unwrap().clear();
+    let (this, name) = (Arc::clone(&bench), user.name.clone());
+    let login = tokio::spawn(async move { this.log_in(&name, "right").await });
+    bench.asked_about("held").await;
+    bench.store.set_enabled(&user.name, false, NOW).unwrap();
+    bench.held.add_permits(1);
+    let outcome = login.await.unwrap();
+    assert!(matches!(outcome, LoginOutcome::CodeRequired(_)), "as for whoever is refused: {outcome:?}");
+    assert!(!bench.store.user(&user.name).unwrap().unwrap().enabled && !has_session());
+}

@@ -1,0 +1,54 @@
+//! The auth process's requests to the idp process, which may end and come back.
+//!
+//! INVARIANT: no request waits longer than its caller allows, nor for an idp process that is gone.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_ipc::gateway::idp::{IdpReply, IdpRequest, MAX_FRAME, Numbered};
+use vpnd_ipc::requests::Requests;
+
+type IdpRequests = Requests<IdpRequest, IdpReply>;
+
+/// The way to the idp process, while there is one.
+#[derive(Default)]
+pub struct IdpClient(Mutex<Option<Arc<IdpRequests>>>);
+
+impl IdpClient {
+    /// Uses this channel from now on.
+    pub fn connect(&self, channel: OwnedFd) -> std::io::Result<()> {
+        let channel = Channel::new(channel.into(), MAX_FRAME)?;
+        let frame = |number, content| Numbered { number, content };
+        let requests = Arc::new(Requests::start(channel.clone(), frame));
+        let current = Arc::downgrade(&requests);
+        tokio::spawn(async move {
+            let received = async {
+                while let Some(received) = channel.receive::<Numbered<IdpReply>>().await? {
+                    let Numbered { number, content } = received.alone()?;
+                    let Some(requests) = current.upgrade() else { return Ok(()) };
+                    requests.reply(number, content)?;
+                }
+                Ok::<_, ChannelError>(())
+            };
+            match received.await {
+                Ok(()) => tracing::debug!("the idp process has ended"),
+                Err(error) => tracing::error!(%error, "the idp process is lost"),
+            }
+            // Whatever it sends from now on does not count.
+            let _ = channel.close();
+            if let Some(requests) = current.upgrade() {
+                requests.close();
+            }
+        });
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(requests);
+        Ok(())
+    }
+
+    /// Sends a request; `None` without an answer within `longest`.
+    pub async fn request(&self, request: IdpRequest, longest: Duration) -> Option<IdpReply> {
+        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        tokio::time::timeout(longest, requests.request(request)).await.ok()?.ok()
+    }
+}

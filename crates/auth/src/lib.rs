@@ -1,0 +1,348 @@
+//! The auth process of a gateway, from its first message to its end.
+#![deny(unsafe_code)]
+// A library in form only: its users are the daemon's other crates.
+#![allow(missing_docs)]
+
+mod access;
+mod accounting;
+pub mod authenticator;
+pub(crate) mod idp_client;
+mod lease;
+mod service;
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+
+use crate::access::Access;
+use crate::accounting::Accounting;
+use crate::authenticator::external::{self, External};
+use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
+use crate::idp_client::IdpClient;
+use crate::service::Service;
+use vpnd_config::AuditPolicy as Policy;
+use vpnd_config::{ServerConfig, Timeouts};
+use vpnd_ipc::channel::Channel;
+use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
+use vpnd_ipc::gateway as messages;
+use vpnd_ipc::gateway::{AuthLaunch, FromAuth, ToAuth};
+use vpnd_ipc::messages::Prepared;
+use vpnd_ipc::signing::{self, SigningError};
+use vpnd_pki::tls;
+use vpnd_store::audit::recorder::{LiveSessions, Recorder};
+use vpnd_store::audit::{self, AuditEntry, AuditFile, Event, SessionStart};
+use vpnd_store::password::Hasher;
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{Store, StoreError};
+use vpnd_sys::clock::{Clocks, steady_s};
+use vpnd_sys::log_limit::REPORT_INTERVAL;
+use vpnd_sys::process;
+
+/// The file, beside the store, with what accounting needs after a restart.
+const ACCOUNTING_FILE: &str = "accounting.sqlite";
+/// A store that another process holds is tried this often.
+const CATCH_UP_INTERVAL: Duration = Duration::from_millis(250);
+/// Devices whose time is over are looked for this often.
+const FORGET_INTERVAL: Duration = Duration::from_secs(3600);
+const BACKUP_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+
+/// Time for the parent to notice that the worker is gone.
+const DISMISSAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Runs it; `stream` leads to the parent.
+pub fn run(stream: UnixStream) -> anyhow::Result<()> {
+    let state_dir = |launch: &AuthLaunch| {
+        Ok(Preparation {
+            writable: vec![launch.configuration.parse()?.server.state_dir],
+            tcp_ports: Vec::new(),
+            made: (),
+        })
+    };
+    let started = child::start(ChildRole::Auth, &stream, |launch: &AuthLaunch| &launch.common, state_dir);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromAuth::Failed(vpnd_sys::text::format_chain(&error))),
+    }
+}
+
+async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<()> {
+    let config = started.launch.message.configuration.parse()?;
+    let Ok([worker, signatures]) = <[_; 2]>::try_from(started.launch.descriptors) else {
+        bail!("the auth process was started without its channels to the worker");
+    };
+    let keys = signing::Keys::default();
+    let first_key = started.launch.message.key;
+    keys.add(tls::signing_key(&first_key.0)?)?;
+    drop(first_key);
+    let worker = Channel::new(worker.into(), messages::auth::MAX_FRAME)?;
+    let sqlite = Arc::new(Sqlite::open(&config.server.store_path())?);
+    let settings = settings(&config)?;
+    let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
+    let audit_path = config.server.state_dir.join(audit::FILE_NAME);
+    let (old, path) = (Arc::clone(&sqlite), audit_path.clone());
+    tokio::task::spawn_blocking(move || move_audit_log(&old, &path, config.audit)).await?;
+    let live = live_sessions(Arc::clone(&store));
+    let audit = Recorder::start(audit_path, config.audit, config.nat.blocks.clone(), live)
+        .context("there is no thread to record events")?;
+    let for_auth = Arc::clone(&store);
+    let authenticator =
+        tokio::task::spawn_blocking(move || Authenticator::new(for_auth, Hasher::default(), settings))
+            .await
+            .context("the authenticator can't be made")??;
+    let idp = Arc::new(IdpClient::default());
+    let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
+    let external = External::new(&config.sources, Arc::clone(&idp), Arc::clone(&accounting));
+    let authenticator = authenticator.with_audit(audit.clone()).with_external(external);
+    let authenticator = authenticator.with_logins_per_user(config.limits.logins_per_user);
+    // A source that is slow takes no permits that others need.
+    let external: usize = config.sources.iter().map(external::permits).sum();
+    let access = Arc::new(Access::new(config.profiles.clone(), &config.tunnel));
+    let service = Service::new(
+        store,
+        authenticator,
+        Arc::clone(&access),
+        settings.workers + settings.queue + external,
+        Clocks::default(),
+    );
+    let service = Arc::new(service.with_audit(audit.clone()));
+    let signing =
+        signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
+    if started.launch.message.is_start == Some(true) {
+        let service = Arc::clone(&service);
+        tokio::task::spawn_blocking(move || service.begin()).await??;
+    }
+    parent.send(&Prepared::Prepared(started.protections), &[]).await?;
+    begin_tasks(sqlite, &service, &accounting, &config.timeouts);
+    let is_stopped = AtomicBool::new(false);
+    let ended = tokio::select! {
+        // That its channel ends is what this process waits for.
+        ended = follow_parent(&parent, &keys, &idp, &access, &service, &audit, &is_stopped) => ended,
+        ended = Arc::clone(&service).run(worker) => match ended {
+            Ok(()) => without_worker(&parent, &is_stopped).await,
+            Err(error) => Err(error).context("the worker has sent what no worker sends"),
+        },
+        ended = signing => match ended {
+            Ok(SigningError::Closed) => without_worker(&parent, &is_stopped).await,
+            Ok(error) => Err(error).context("the worker has sent what no worker sends"),
+            Err(_) => Err(anyhow!("the thread that signs handshakes has ended")),
+        },
+    };
+    tokio::task::spawn_blocking(move || audit.finish()).await.context("the audit file was not closed")?;
+    if is_stopped.into_inner() {
+        accounting.stop().await;
+    }
+    ended
+}
+
+/// Begins what goes on beside requests.
+fn begin_tasks(
+    sqlite: Arc<Sqlite>,
+    service: &Arc<Service>,
+    accounting: &Arc<Accounting>,
+    timeouts: &Timeouts,
+) {
+    tokio::spawn(look_after(sqlite, timeouts.forget_device));
+    tokio::spawn(Arc::clone(service).follow_sources());
+    tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout));
+    tokio::spawn(report_log(Arc::clone(service)));
+    tokio::spawn(Arc::clone(accounting).deliver());
+}
+
+/// Moves what earlier versions have recorded in the store to the audit file, where it is found and erased in time.
+fn move_audit_log(store: &Sqlite, path: &Path, policy: Policy) {
+    let work = || -> anyhow::Result<usize> {
+        let lines = store.old_audit_log()?;
+        if lines.is_empty() || !policy.enabled {
+            return Ok(0);
+        }
+        let event = |(at_s, event, user, source, detail)| {
+            Event::Entry(AuditEntry { at_s, event, user, source, detail, by: String::new() })
+        };
+        let events: Vec<Event> = lines.into_iter().map(event).collect();
+        let mut file = AuditFile::open_or_create(path)?;
+        file.set_outer(policy.outer);
+        file.record(&events)?;
+        store.forget_old_audit_log()?;
+        Ok(events.len())
+    };
+    match work() {
+        Ok(0) => {}
+        Ok(lines) => tracing::info!(lines, "the audit log of the store is in the audit file now"),
+        Err(error) => tracing::warn!(%error, "the audit log of the store stays there until the next start"),
+    }
+}
+
+/// Reads the sessions that there are, for the audit file.
+fn live_sessions(store: Arc<dyn Store>) -> LiveSessions {
+    Box::new(move || {
+        let sessions = store.live_sessions(steady_s()).map_err(|error| error.to_string())?;
+        Ok(sessions.into_iter().map(SessionStart::from).collect())
+    })
+}
+
+/// Accounting with what the process before this one has left of it.
+fn accounting(
+    config: &ServerConfig,
+    idp: &Arc<IdpClient>,
+    store: &dyn Store,
+    is_start: Option<bool>,
+) -> Arc<Accounting> {
+    let file = config.server.state_dir.join(ACCOUNTING_FILE);
+    let accounting = Accounting::new(&config.sources, Arc::clone(idp)).with_file(&file);
+    // An upgrade from a version that says nothing about it is none.
+    if is_start == Some(true) {
+        accounting.start(|session| store.session(session, steady_s()).is_ok_and(|found| found.is_some()));
+    }
+    Arc::new(accounting)
+}
+
+/// Signs with each key, uses each idp process and goes by each configuration that the privileged parent sends, until that has ended.
+async fn follow_parent(
+    parent: &Channel,
+    keys: &signing::Keys,
+    idp: &IdpClient,
+    access: &Access,
+    service: &Arc<Service>,
+    audit: &Recorder,
+    is_stopped: &AtomicBool,
+) -> anyhow::Result<()> {
+    while let Some(received) = parent.receive::<ToAuth>().await? {
+        match received.into_parts()? {
+            (ToAuth::Key(key), None) => {
+                keys.add(tls::signing_key(&key.0)?)?;
+                parent.send(&FromAuth::KeyTaken, &[]).await?;
+            }
+            (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
+            (ToAuth::Stop, None) => is_stopped.store(true, Ordering::Relaxed),
+            (ToAuth::Configuration(configuration), None) => {
+                let config = configuration.parse()?;
+                audit.set_policy(config.audit);
+                access.replace(config.profiles);
+                let service = Arc::clone(service);
+                tokio::task::spawn_blocking(move || service.end_misfits()).await?;
+                parent.send(&FromAuth::ConfigurationTaken, &[]).await?;
+            }
+            _ => bail!("the parent has sent another number of descriptors than belong to a message"),
+        }
+    }
+    Ok(())
+}
+
+/// The parent waits for the worker's end before it lets this process go.
+async fn without_worker(parent: &Channel, is_stopped: &AtomicBool) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + DISMISSAL_TIMEOUT;
+    loop {
+        match tokio::time::timeout_at(deadline, parent.receive::<ToAuth>()).await {
+            Ok(Ok(None)) => return Ok(()),
+            Ok(Ok(Some(received))) if matches!(received.message, ToAuth::Stop) => {
+                is_stopped.store(true, Ordering::Relaxed);
+            }
+            _ => bail!("the auth process has lost the worker"),
+        }
+    }
+}
+
+fn settings(config: &ServerConfig) -> anyhow::Result<Settings> {
+    Ok(Settings {
+        workers: match config.limits.password_workers {
+            0 => process::available_cores()?.len().div_ceil(2),
+            workers => workers,
+        },
+        queue: config.limits.password_queue,
+        longest_wait: QUEUE_TIMEOUT,
+        require_certificate: config.tls.require_client_certificate,
+    })
+}
+
+/// Logs how many lines were left out.
+async fn report_log(service: Arc<Service>) {
+    loop {
+        tokio::time::sleep(REPORT_INTERVAL).await;
+        service.report_log();
+    }
+}
+
+/// Keeps the store backed up and free of what nobody needs, for ever.
+async fn look_after(store: Arc<Sqlite>, forget_device: Duration) {
+    let (backed_up, caught_up) = (Arc::clone(&store), Arc::clone(&store));
+    tokio::join!(back_up(backed_up), catch_up(caught_up), forget_devices(store, forget_device));
+}
+
+/// Makes the changes that were put off while another process held the store, for ever.
+async fn catch_up(store: Arc<Sqlite>) {
+    let mut last = String::new();
+    loop {
+        let store = Arc::clone(&store);
+        match tokio::task::spawn_blocking(move || store.catch_up(steady_s())).await {
+            Ok(Ok(0)) | Ok(Err(StoreError::Busy { .. })) | Err(_) => {}
+            Ok(Ok(changes)) => {
+                tracing::info!(changes, "what was put off while the user store was held is in it")
+            }
+            Ok(Err(error)) => {
+                let error = error.to_string();
+                if error != last {
+                    tracing::error!(error, "what was put off while the user store was held is not in it yet");
+                }
+                last = error;
+            }
+        }
+        tokio::time::sleep(CATCH_UP_INTERVAL).await;
+    }
+}
+
+/// Forgets devices that have not come back, for ever.
+async fn forget_devices(store: Arc<Sqlite>, after: Duration) {
+    loop {
+        let store = Arc::clone(&store);
+        let before_s = steady_s().saturating_sub(after.as_secs());
+        match tokio::task::spawn_blocking(move || store.forget_leases(before_s)).await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(leases)) => {
+                tracing::info!(leases, "addresses of devices that have not come back are free for all")
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "devices that have not come back are not forgotten"),
+        }
+        tokio::time::sleep(FORGET_INTERVAL).await;
+    }
+}
+
+/// Keeps a copy of the store, which has just proved whole, beside it.
+async fn back_up(store: Arc<Sqlite>) {
+    loop {
+        let copied = Arc::clone(&store);
+        match tokio::task::spawn_blocking(move || copied.back_up()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "the user store has no new backup"),
+            Err(error) => tracing::error!(%error, "the user store has no new backup"),
+        }
+        tokio::time::sleep(BACKUP_INTERVAL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vpnd_store::audit::testing::{POLICY, all};
+
+    #[test]
+    fn the_audit_log_of_earlier_versions_moves_to_the_audit_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, audit) = (directory.path().join("vpnd.db"), directory.path().join(audit::FILE_NAME));
+        let store = Sqlite::open_or_create(&path).unwrap();
+        let add = "INSERT INTO audit (at_s, event, user, source, detail) VALUES (7, 'login', 'ann', '192.0.2.1', '')";
+        rusqlite::Connection::open(&path).unwrap().execute_batch(add).unwrap();
+        move_audit_log(&store, &audit, Policy { enabled: false, ..POLICY });
+        assert_eq!(store.old_audit_log().unwrap().len(), 1);
+        for _ in 0..2 {
+            move_audit_log(&store, &audit, POLICY);
+            let records = all(&AuditFile::open(&audit).unwrap());
+            assert_eq!(records.len(), 1, "once");
+            assert_eq!((records[0].at_s, records[0].outer.as_deref()), (7, Some("192.0.2.1")));
+        }
+        assert!(store.old_audit_log().unwrap().is_empty());
+    }
+}

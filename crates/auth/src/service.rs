@@ -1,0 +1,500 @@
+//! The auth process's end: it answers the network worker from the store.
+//!
+//! Invariants: the worker is not trusted. Its requests are bounded in length and number; it gets no hash, no secret and no
+//! user's id; a session is kept only for the user who was let in for it, once.
+
+mod commit;
+mod leftover;
+mod recording;
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use minicbor::bytes::ByteArray;
+use tokio::sync::Semaphore;
+use vpnd_proto::control::UserName;
+use vpnd_proto::session::{DeviceId, SessionId};
+
+use commit::write;
+
+use super::authenticator::{self, Authenticated, Authenticator, LoginOutcome};
+use crate::access::{Access, NotAdmitted};
+use crate::accounting::Accounting;
+use crate::lease::{self, Acquired, Addresses};
+use vpnd_config::factor::Factors;
+use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_ipc::gateway::auth::{
+    Account, AuthReply, AuthRequest, AuthStatus, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
+    MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
+    StoredSession, Write, id,
+};
+use vpnd_store::audit::SessionStart;
+use vpnd_store::audit::recorder::Recorder;
+use vpnd_store::password::Password;
+use vpnd_store::{
+    Family, LeaseOwner, Revocation, SessionChange, SessionRecord, Store, StoreError, User, UserId,
+};
+use vpnd_sys::clock::Clocks;
+
+/// Logins that were granted and whose sessions are not kept yet, at most.
+const MAX_GRANTS: usize = 16_384;
+/// A grant that was not used for this long is void, seconds: the worker keeps a session at once.
+const GRANT_LIFETIME_S: u64 = 120;
+/// Requests under way besides those that wait for a password check.
+const OTHER_REQUESTS: usize = 64;
+
+/// Answers the worker.
+pub(crate) struct Service {
+    store: Arc<dyn Store>,
+    authenticator: Arc<Authenticator>,
+    access: Arc<Access>,
+    grants: Mutex<HashMap<SessionId, Grant>>,
+    permits: Arc<Semaphore>,
+    clocks: Clocks,
+    audit: Option<Recorder>,
+    /// Why sessions end, until they are over in the store.
+    reasons: Mutex<HashMap<SessionId, &'static str>>,
+    /// Sessions of the process before whose clients have not attached yet.
+    absent: Mutex<HashSet<SessionId>>,
+}
+
+/// A session that may be kept.
+#[derive(Clone, Debug)]
+struct Grant {
+    user: UserId,
+    device: DeviceId,
+    generation: u64,
+    started_s: u64,
+    expires_s: u64,
+    /// As they were checked here.
+    factors: Factors,
+    auth_time_s: u64,
+    /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
+    start: SessionStart,
+}
+
+impl Service {
+    /// `logins` is how many logins may be under way.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        authenticator: Authenticator,
+        access: Arc<Access>,
+        logins: usize,
+        clocks: Clocks,
+    ) -> Self {
+        Self {
+            store,
+            authenticator: Arc::new(authenticator.with_access(Arc::clone(&access))),
+            access,
+            grants: Mutex::default(),
+            permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
+            clocks,
+            audit: None,
+            reasons: Mutex::default(),
+            absent: Mutex::default(),
+        }
+    }
+
+    /// Logs how many lines about refused logins were left out since the last call.
+    pub(crate) fn report_log(&self) {
+        self.authenticator.report_log();
+    }
+
+    /// Asks about users who have sessions again, and does what servers ask about these, for ever.
+    pub(crate) async fn follow_sources(self: Arc<Self>) {
+        let authenticator = || Arc::clone(&self.authenticator);
+        tokio::join!(authenticator().recheck(), authenticator().follow_servers());
+    }
+
+    /// Answers until the worker is gone.
+    ///
+    /// # Errors
+    /// If the worker breaks the rules of the channel.
+    pub(crate) async fn run(self: Arc<Self>, channel: Channel) -> Result<(), ChannelError> {
+        let turn = Arc::new(tokio::sync::Mutex::new(channel.clone()));
+        while let Some(received) = channel.receive::<Numbered<AuthRequest>>().await? {
+            let Numbered { number, content } = received.alone()?;
+            let permit = Arc::clone(&self.permits).acquire_owned().await.expect("it is never closed");
+            let (service, turn) = (Arc::clone(&self), Arc::clone(&turn));
+            tokio::spawn(async move {
+                let content = service.answer(content).await;
+                let channel = turn.lock().await;
+                let sent = channel.send(&Numbered { number, content }, &[]).await;
+                if let Err(ChannelError::Broken(why)) = sent {
+                    let content = AuthReply::Failed(Reason::cut(why));
+                    // If this fails too, the worker is gone, and the loop above ends.
+                    let _ = channel.send(&Numbered { number, content }, &[]).await;
+                }
+                drop(permit);
+            });
+        }
+        Ok(())
+    }
+
+    async fn answer(self: &Arc<Self>, request: AuthRequest) -> AuthReply {
+        let now_s = (self.clocks.wall)();
+        let mut outer = None;
+        let (outcome, device) = match request {
+            AuthRequest::Login(login) => {
+                let device = DeviceId(login.device.into());
+                outer = Some(login.source);
+                (self.authenticator.log_in(credentials(login), now_s).await, device)
+            }
+            AuthRequest::Answer { login, answer: Some(answer), device } => {
+                let device = DeviceId(device.into());
+                (self.authenticator.answer(login, &answer, device, now_s).await, device)
+            }
+            AuthRequest::Answer { login, answer: None, .. } => {
+                return self.blocking(move |service| service.abandon(login, now_s)).await;
+            }
+            AuthRequest::Approved { login, device } => {
+                let device = DeviceId(device.into());
+                (self.authenticator.approved(login, device, now_s).await, device)
+            }
+            other => return self.blocking(move |service| service.answer_from_store(other)).await,
+        };
+        match outcome {
+            LoginOutcome::Granted(user) => {
+                self.blocking(move |service| service.admit(&user, device, outer)).await
+            }
+            LoginOutcome::Busy => AuthReply::Busy,
+            LoginOutcome::SourceUnavailable => AuthReply::SourceUnavailable,
+            LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
+            LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
+                AuthReply::Challenge(demanded.of_login(number))
+            }
+            LoginOutcome::StillWaiting => AuthReply::StillWaiting,
+            LoginOutcome::NotApproved => AuthReply::NotApproved,
+            LoginOutcome::WaitingFull => AuthReply::WaitingFull,
+            LoginOutcome::Throttled(retry_after_s) => AuthReply::Throttled(retry_after_s),
+            LoginOutcome::NotCertified => AuthReply::NotCertified,
+            LoginOutcome::NoProfile => AuthReply::NoProfile,
+            LoginOutcome::MissingFactor(missing) => AuthReply::MissingFactor(missing),
+            LoginOutcome::Refused(refused) => AuthReply::Refused { retry_after_s: refused.retry_after_s },
+        }
+    }
+
+    /// The person has gone, whom a login waited for.
+    fn abandon(&self, login: u64, now_s: u64) -> AuthReply {
+        self.authenticator.abandon(login, now_s);
+        AuthReply::Refused { retry_after_s: None }
+    }
+
+    /// Runs `work` on a thread that may wait for the disk.
+    async fn blocking(self: &Arc<Self>, work: impl FnOnce(&Self) -> AuthReply + Send + 'static) -> AuthReply {
+        let service = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&service)).await;
+        done.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
+    }
+
+    fn answer_from_store(&self, request: AuthRequest) -> AuthReply {
+        let answered = match request {
+            AuthRequest::Login(_) | AuthRequest::Answer { .. } | AuthRequest::Approved { .. } => {
+                return AuthReply::Failed(Reason::cut("a login has its own way"));
+            }
+            AuthRequest::Session(id) => self.session(SessionId(id.into())).map(AuthReply::Session),
+            AuthRequest::Commit(writes) => return self.commit(writes),
+            AuthRequest::Revocations(seen) => self.revocations(seen),
+            AuthRequest::Status => self.status().map(AuthReply::Status),
+            AuthRequest::Traffic(used) => return self.account(used),
+            AuthRequest::ConfirmAbsences(source) => Ok(self.authenticator.confirm_absences(&source)),
+        };
+        answered.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
+    }
+
+    /// Leases addresses for the user who was just let in, and notes that their session may be kept.
+    fn admit(&self, user: &Authenticated, device: DeviceId, outer: Option<IpAddr>) -> AuthReply {
+        // The profiles may be others than those by which the login was let in.
+        let (factors, auth_time_s) = (user.factors, (self.clocks.wall)());
+        let profile = match self.access.admit(user, factors) {
+            Ok(profile) => profile,
+            // To a password alone nothing shows that it was right, as for a login that is checked now.
+            Err(_) if !factors.has_second() => return AuthReply::Refused { retry_after_s: None },
+            Err(NotAdmitted::NoProfile) => return AuthReply::NoProfile,
+            Err(NotAdmitted::MissingFactor(missing)) => return AuthReply::MissingFactor(missing),
+        };
+        let session = SessionId(rand::random());
+        let started_s = (self.clocks.steady)();
+        let expires_s = latest_end_s(started_s, user.limits.lifetime(profile.session_lifetime));
+        let start = recording::start(session, user, profile.name.as_deref(), (device, outer), expires_s);
+        let generation = user.generation;
+        let grant =
+            Grant { user: user.id, device, generation, started_s, expires_s, factors, auth_time_s, start };
+        if !self.grant(session, grant, profile.max_sessions_per_user) {
+            return AuthReply::Busy;
+        }
+        let owner = LeaseOwner { user: user.id, device };
+        let leased =
+            lease::acquire(profile.pools(), self.store.as_ref(), owner, session, started_s, expires_s);
+        let account = match account(user) {
+            Ok(account) => account,
+            Err(reason) => return AuthReply::Failed(reason),
+        };
+        if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
+            (grant.start.ipv4, grant.start.ipv6) = (addresses.v4, addresses.v6);
+        }
+        match leased {
+            Ok(Acquired { addresses: leased, are_own }) => {
+                self.accounting().granted(session, user, device, leased);
+                AuthReply::Granted(Granted {
+                    account,
+                    session: id(session),
+                    addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
+                    started_s,
+                    expires_s,
+                    factors,
+                    profile: profile.name.as_deref().map(ProfileName::cut),
+                    own_addresses: are_own,
+                    idle_timeout_s: user.limits.idle_s,
+                })
+            }
+            Err(error) => {
+                self.grants().remove(&session);
+                error.into()
+            }
+        }
+    }
+
+    /// `false` if too many grants wait for their sessions, of this user or of all.
+    fn grant(&self, session: SessionId, grant: Grant, of_user: usize) -> bool {
+        let mut grants = self.grants();
+        let is_full = |grants: &HashMap<SessionId, Grant>| {
+            let under_way = grants.values().filter(|other| other.user == grant.user).count();
+            grants.len() >= MAX_GRANTS || under_way >= of_user
+        };
+        if is_full(&grants) {
+            grants.retain(|_, old| old.started_s.saturating_add(GRANT_LIFETIME_S) > grant.started_s);
+        }
+        !is_full(&grants) && grants.insert(session, grant).is_none()
+    }
+
+    /// The session, to which a client attaches that was not there since the gateway started.
+    fn session(&self, id: SessionId) -> Result<Option<StoredSession>, StoreError> {
+        let Some((session, user)) = self.usable(id)? else { return Ok(None) };
+        let Leased { ipv4: v4, ipv6: v6 } = session.addresses;
+        self.accounting().restored(id, &user, Addresses { v4, v6 });
+        self.absent().remove(&id);
+        Ok(Some(session))
+    }
+
+    /// The session and its user, if a client may attach to it.
+    fn usable(&self, id: SessionId) -> Result<Option<(StoredSession, User)>, StoreError> {
+        let now_s = (self.clocks.steady)();
+        let store = self.store.as_ref();
+        let Some(record) = store.session(id, now_s)? else { return Ok(None) };
+        let Some(user) = store.user_by_id(record.user)? else { return Ok(None) };
+        // The client logs in then, and is refused with the reason.
+        if user.has_expired((self.clocks.wall)()) {
+            return Ok(None);
+        }
+        let Some(profile) = self.access.of(&user) else { return Ok(None) };
+        // A clock that was set back before this process began gives nobody more than a lifetime.
+        let started_s = record.started_s.min(now_s);
+        let lacks_factor = record.factors.missing(&profile.require).is_some();
+        if lacks_factor || latest_end_s(started_s, profile.session_lifetime) <= now_s {
+            return Ok(None);
+        }
+        let owner = LeaseOwner { user: record.user, device: record.device };
+        let leased = |family| -> Result<_, StoreError> {
+            // An address that another session of the device took over is no longer this one's.
+            let lease = store.lease_of(owner, family)?;
+            Ok(lease.filter(|lease| lease.session == id && lease.is_live(now_s)).map(|lease| lease.address))
+        };
+        let addresses = Leased {
+            ipv4: leased(Family::V4)?.and_then(|address| match address {
+                std::net::IpAddr::V4(v4) => Some(v4),
+                std::net::IpAddr::V6(_) => None,
+            }),
+            ipv6: leased(Family::V6)?.and_then(|address| match address {
+                std::net::IpAddr::V6(v6) => Some(v6),
+                std::net::IpAddr::V4(_) => None,
+            }),
+        };
+        // With other pools than it began with a session is over: nothing leads to its addresses any more, or they are others' now. Its
+        // client logs in again and gets some that fit.
+        let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
+            && profile.pools().fit(addresses.ipv4, addresses.ipv6);
+        let Ok(account) = account(&user) else { return Ok(None) };
+        let session = StoredSession {
+            account,
+            device: ByteArray::from(record.device.0),
+            addresses,
+            epoch: record.epoch,
+            tokens: (&record.tokens).into(),
+            started_s,
+            factors: record.factors,
+            expires_s: record.expires_s.min(latest_end_s(now_s, profile.session_lifetime)),
+        };
+        Ok(usable.then_some((session, user)))
+    }
+
+    /// Does all writes, in one step if that is possible.
+    fn commit(&self, writes: Vec<Write>) -> AuthReply {
+        if writes.len() > MAX_WRITES {
+            return AuthReply::Failed(Reason::cut("too many writes at once"));
+        }
+        let now_s = (self.clocks.steady)();
+        let mut starts = Vec::new();
+        let changes: Vec<_> =
+            writes.iter().filter_map(|write| self.change(write.clone(), now_s, &mut starts)).collect();
+        let failed = write(self.store.as_ref(), &changes, now_s);
+        self.record(&writes, &changes, starts, &failed);
+        // A session that has begun by these writes has to be known before its end.
+        let (ends, others): (Vec<_>, Vec<_>) =
+            writes.iter().partition(|write| matches!(write, Write::Ended { .. }));
+        for write in others.into_iter().chain(ends) {
+            self.account_for(write, &failed);
+        }
+        AuthReply::Committed { failed: failed.into_iter().map(id).collect() }
+    }
+
+    /// Translates a write for the store. Only a granted session becomes a new one there, and is added to `starts`.
+    fn change(&self, write: Write, now_s: u64, starts: &mut Vec<SessionStart>) -> Option<SessionChange> {
+        Some(match write {
+            Write::Keep { session, tokens, epoch } => {
+                let (id, tokens) = (SessionId(session.into()), tokens.into_tokens());
+                let grant = self.grants().remove(&id);
+                match grant.filter(|grant| grant.started_s.saturating_add(GRANT_LIFETIME_S) > now_s) {
+                    Some(Grant {
+                        user,
+                        device,
+                        generation,
+                        started_s,
+                        expires_s,
+                        factors,
+                        auth_time_s,
+                        start,
+                    }) => {
+                        starts.push(start);
+                        let record = SessionRecord {
+                            id,
+                            user,
+                            device,
+                            epoch,
+                            tokens,
+                            started_s,
+                            expires_s,
+                            factors,
+                            auth_time_s,
+                        };
+                        SessionChange::Add(record, generation)
+                    }
+                    None => SessionChange::Tokens(id, tokens, epoch),
+                }
+            }
+            Write::End(session) => {
+                let session = SessionId(session.into());
+                self.grants().remove(&session);
+                SessionChange::End(session)
+            }
+            Write::Ended { session, code, .. } => {
+                self.note_reason(SessionId(session.into()), code.name());
+                return None;
+            }
+            Write::Moved { .. } => return None,
+        })
+    }
+
+    /// The beginnings and ends of sessions that are accounted for.
+    fn account_for(&self, write: &Write, failed: &HashSet<SessionId>) {
+        let of = |session: &ByteArray<16>| SessionId((*session).into());
+        match write {
+            Write::Keep { session, .. } if !failed.contains(&of(session)) => {
+                self.accounting().kept(of(session));
+            }
+            Write::Keep { session, .. } | Write::End(session) => self.accounting().abandoned(of(session)),
+            Write::Ended { session, code, traffic } => {
+                self.accounting().ended(of(session), *code, *traffic);
+            }
+            Write::Moved { .. } => {}
+        }
+    }
+
+    /// Takes the traffic of sessions, and says of which it is due.
+    fn account(&self, used: Vec<SessionTraffic>) -> AuthReply {
+        for SessionTraffic { session, traffic } in used.into_iter().take(MAX_WRITES) {
+            self.accounting().has_used(SessionId(session.into()), traffic);
+        }
+        AuthReply::TrafficWanted(self.accounting().due().into_iter().map(id).collect())
+    }
+
+    fn accounting(&self) -> &Accounting {
+        self.authenticator.accounting()
+    }
+
+    fn status(&self) -> Result<AuthStatus, StoreError> {
+        let pools = lease::usage(&self.access.pools(), self.store.as_ref(), (self.clocks.steady)())?;
+        let audit = self.audit_health();
+        Ok(AuthStatus { pools, sources: self.authenticator.source_health(), audit })
+    }
+
+    fn revocations(&self, seen: Option<u64>) -> Result<AuthReply, StoreError> {
+        // The end of a user's time is a date in a calendar, so it goes by the clock that people set.
+        let expired = self.store.end_expired((self.clocks.wall)())?;
+        if expired > 0 {
+            tracing::info!(users = expired, "accounts have expired");
+        }
+        let Some(seen) = seen else {
+            return Ok(AuthReply::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
+        };
+        let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
+        for revocation in self.store.revocations_since(seen)?.into_iter().take(MAX_REVOCATIONS) {
+            let revoked = self.revoked(&revocation)?;
+            group_bytes += revoked.groups.iter().flatten().map(|group| group.len() + 8).sum::<usize>();
+            seen = revocation.seq;
+            found.push(revoked);
+            if group_bytes >= MAX_GROUP_BYTES {
+                break;
+            }
+        }
+        Ok(AuthReply::Revocations { seen, found })
+    }
+
+    fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {
+        // As they are now: of several changes the last counts. Who is gone by now has a revocation that says so.
+        let groups = match revocation.cause {
+            RevocationCause::Groups => self.store.user_by_id(revocation.user)?.map(|user| user.groups),
+            _ => None,
+        };
+        Ok(Revoked {
+            name: UserName::cut(&revocation.name),
+            cause: self.authenticator.cause_of(revocation.seq, revocation.cause),
+            device: revocation.device.map(|device| ByteArray::from(device.0)),
+            groups,
+        })
+    }
+
+    fn grants(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Grant>> {
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn credentials(login: LoginRequest) -> authenticator::Login {
+    authenticator::Login {
+        user: login.user.to_string(),
+        password: Password::new(login.password.expose().to_owned()),
+        code: login.code.map(|code| Password::new(code.expose().to_owned())),
+        certificate: login.certificate.map(Into::into),
+        source: login.source,
+        device: DeviceId(login.device.into()),
+    }
+}
+
+/// When a session ends that began then.
+fn latest_end_s(started_s: u64, lifetime: Option<Duration>) -> u64 {
+    // No limit is stored as a time in the far future.
+    started_s.saturating_add(lifetime.map_or(u64::from(u32::MAX), |lifetime| lifetime.as_secs()))
+}
+
+/// The part of a user's record that the worker may have.
+fn account(user: &User) -> Result<Account, Reason> {
+    let name = UserName::new(user.name.as_str());
+    let name = name.map_err(|error| Reason::cut(&format!("the name of a user can't be used: {error}")))?;
+    Ok(Account { name, groups: user.groups.clone(), source: SourceName::cut(&user.source) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Sessions and leases that no client comes back for.
+//!
+//! Leases without a session: a user was disabled or removed, a device forgotten, a password changed. INVARIANT: such a lease does not
+//! end while a gateway may still carry its session. One that runs ends the session within moments, and the lease with it; what is left
+//! here are leases of sessions that no gateway had. Whoever takes a session out of the store needs no clock for its lease, so a clock
+//! that disagrees frees no address.
+//!
+//! Sessions of the process before: their clients attach, or are idle like others. One that its user's profile has no addresses for
+//! any more is over at once.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use vpnd_proto::control::Code;
+use vpnd_proto::session::SessionId;
+
+use super::{GRANT_LIFETIME_S, Service};
+use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
+use vpnd_store::StoreError;
+
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Time for a gateway to end a session that the store has no more, seconds.
+const END_S: u64 = 60;
+
+impl Service {
+    /// The gateway starts, so no client is attached: frees what has no session, and remembers the sessions that there are.
+    ///
+    /// # Errors
+    /// If the store can't be read.
+    pub(crate) fn begin(&self) -> Result<(), StoreError> {
+        self.end_orphans(&mut HashMap::new(), 0)?;
+        let live = self.store.live_sessions((self.clocks.steady)())?;
+        self.absent().extend(live.iter().map(|session| session.id));
+        Ok(())
+    }
+
+    /// Ends those absent sessions to which no client could attach.
+    pub(crate) fn end_misfits(&self) {
+        let mut absent: Vec<SessionId> = self.absent().iter().copied().collect();
+        // Those that the store can't say anything about stay.
+        absent.retain(|session| matches!(self.usable(*session), Ok(None)));
+        self.end(absent, Code::Token);
+    }
+
+    /// Ends what is left over when it is time, for ever. `idle` is how long a session may be unused.
+    pub(crate) async fn end_leftover(self: Arc<Self>, idle: Option<Duration>) {
+        let idle_at = idle.map(|idle| Instant::now() + idle);
+        let mut since = HashMap::new();
+        let service = Arc::clone(&self);
+        let _ = tokio::task::spawn_blocking(move || service.end_misfits()).await;
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let service = Arc::clone(&self);
+            let is_idle = idle_at.is_some_and(|at| at <= Instant::now());
+            let ended = tokio::task::spawn_blocking(move || {
+                if is_idle {
+                    service.end_absent();
+                }
+                let ended = service.end_orphans(&mut since, END_S);
+                (since, ended)
+            });
+            let Ok((seen, ended)) = ended.await else { return };
+            since = seen;
+            if let Err(error) = ended {
+                tracing::warn!(%error, "addresses of sessions that are over can't be freed; trying again");
+            }
+        }
+    }
+
+    /// Ends the sessions of before whose clients have not attached.
+    pub(super) fn end_absent(&self) {
+        let absent = std::mem::take(&mut *self.absent());
+        self.end(absent, Code::Idle);
+    }
+
+    /// Ends leases without a session that were found for `after_s` seconds; `since` says from when on.
+    pub(super) fn end_orphans(
+        &self,
+        since: &mut HashMap<SessionId, u64>,
+        after_s: u64,
+    ) -> Result<(), StoreError> {
+        let now_s = (self.clocks.steady)();
+        let mut orphans = self.store.orphaned(now_s)?;
+        let grants = self.grants();
+        // A session gets its lease before it is in the store.
+        orphans.retain(|session| {
+            let grant = grants.get(session);
+            grant.is_none_or(|grant| grant.started_s.saturating_add(GRANT_LIFETIME_S) <= now_s)
+        });
+        drop(grants);
+        since.retain(|session, _| orphans.contains(session));
+        orphans.retain(|session| since.entry(*session).or_insert(now_s).saturating_add(after_s) <= now_s);
+        self.end(orphans, Code::Disabled);
+        Ok(())
+    }
+
+    fn end(&self, sessions: impl IntoIterator<Item = SessionId>, code: Code) {
+        let traffic = Traffic::default();
+        let writes = sessions.into_iter().flat_map(|session| {
+            self.absent().remove(&session);
+            [Write::Ended { session: id(session), code, traffic }, Write::End(id(session))]
+        });
+        let writes: Vec<Write> = writes.collect();
+        for part in writes.chunks(MAX_WRITES) {
+            // What the store does not take is logged there, and found again.
+            self.commit(part.to_vec());
+        }
+    }
+
+    pub(super) fn absent(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
+        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,209 @@
+//! The messages between a client's parent and its children.
+//!
+//! | | first | then |
+//! |---|---|---|
+//! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
+//! | worker → parent | [`Prepared`], [`Ready`] | [`FromWorker`] |
+//! | parent → look-up | [`LookupLaunch`] | |
+//! | look-up → parent | [`FromLookup`] | |
+//!
+//! [`Prepared`]: vpnd_ipc::messages::Prepared
+//! [`Ready`]: vpnd_ipc::messages::Ready
+
+use std::net::{IpAddr, SocketAddr};
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, SecretText};
+
+use super::{Refusal, Unreached};
+use vpnd_config::profile::Profile;
+use vpnd_ipc::messages::{Common, Devices, SecretBytes};
+
+/// Addresses of one name that are tried at most.
+pub const MAX_ADDRESSES: usize = 16;
+
+/// The first message of a client's worker.
+#[derive(Debug, Encode, Decode)]
+pub struct WorkerLaunch {
+    #[n(0)]
+    pub common: Common,
+    /// The profile's text; it may hold a private key.
+    #[n(1)]
+    pub profile: SecretBytes,
+    /// The profile's name, for messages.
+    #[n(2)]
+    pub file: String,
+    #[n(3)]
+    pub password: SecretText<1024>,
+    /// The public key of this device; the private one stays in the parent.
+    #[n(4)]
+    pub device: ByteArray<32>,
+    #[n(5)]
+    pub lanes: u32,
+    #[n(6)]
+    pub suite: Option<String>,
+    #[n(7)]
+    pub backend: Option<String>,
+    #[n(8)]
+    pub insecure_lab: bool,
+    /// Time without a session after which the client ends.
+    #[n(9)]
+    pub give_up_s: Option<u32>,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    #[n(10)]
+    pub copy_dscp: bool,
+    /// The name to log in with.
+    #[n(11)]
+    pub user: String,
+}
+
+impl WorkerLaunch {
+    pub fn profile(&self) -> anyhow::Result<Profile> {
+        Ok(Profile::parse(std::str::from_utf8(&self.profile.0)?, &self.file)?)
+    }
+}
+
+/// The first and only message of a process that looks up a name.
+#[derive(Debug, Encode, Decode)]
+pub struct LookupLaunch {
+    #[n(0)]
+    pub common: Common,
+    /// A name; or an IPv4 address, for the IPv6 addresses by which NAT64 serves it.
+    #[n(1)]
+    pub host: String,
+}
+
+/// A worker's second message, by which it gets its devices.
+#[derive(Debug, Encode, Decode)]
+pub enum Begin {
+    /// With the devices' descriptors.
+    #[n(0)]
+    Devices(#[n(0)] Devices),
+}
+
+/// Parent → worker, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub enum ToWorker {
+    /// Inform the gateway, and end; with the reason, for the log.
+    #[n(2)]
+    Stop(#[n(0)] Option<String>),
+    /// To [`FromWorker::Request`]; with the socket, if that was requested.
+    #[n(3)]
+    Reply {
+        #[n(0)]
+        number: u64,
+        #[n(1)]
+        reply: ParentReply,
+    },
+    #[n(4)]
+    NetworkChanged,
+}
+
+/// Worker → parent, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub enum FromWorker {
+    /// The child failed, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// Answered with the same number.
+    #[n(4)]
+    Request {
+        #[n(0)]
+        number: u64,
+        #[n(1)]
+        request: ParentRequest,
+    },
+    /// The gateway refuses it for good, and why: a person must do something.
+    #[n(10)]
+    Refused(#[n(0)] String),
+    /// No session within the time that its user set, with the addresses that were tried.
+    #[n(11)]
+    Unreached(#[n(0)] String),
+}
+
+impl From<&anyhow::Error> for FromWorker {
+    /// Its last message.
+    fn from(error: &anyhow::Error) -> Self {
+        let why = vpnd_sys::text::format_chain(error);
+        if error.is::<Refusal>() {
+            Self::Refused(why)
+        } else if error.is::<Unreached>() {
+            Self::Unreached(why)
+        } else {
+            Self::Failed(why)
+        }
+    }
+}
+
+/// Look-up → parent.
+#[derive(Debug, Encode, Decode)]
+pub enum FromLookup {
+    /// The child failed, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// The addresses of the name, at most [`MAX_ADDRESSES`].
+    #[n(8)]
+    Found(#[n(0)] Vec<AsText<IpAddr>>),
+}
+
+/// Answers a [`ParentRequest`].
+#[derive(Debug, Encode, Decode)]
+pub enum ParentReply {
+    #[n(0)]
+    Done,
+    #[n(1)]
+    Failed(#[n(0)] String),
+    /// The text typed at the terminal, if any.
+    #[n(2)]
+    Typed(#[n(0)] Option<ChallengeAnswer>),
+    #[n(3)]
+    Proof(#[n(0)] ByteArray<64>),
+    /// At most [`MAX_ADDRESSES`].
+    #[n(4)]
+    Addresses(#[n(0)] Vec<AsText<IpAddr>>),
+}
+
+/// A question for the person at the terminal.
+#[derive(Debug, Encode, Decode)]
+pub enum Question {
+    /// A one-time code.
+    #[n(0)]
+    Code,
+    /// The answer to a challenge, whose text comes from a server behind the gateway.
+    #[n(1)]
+    Challenge {
+        #[n(0)]
+        text: ChallengeText,
+        /// Whether the answer may be shown while it is typed.
+        #[n(1)]
+        is_shown: bool,
+    },
+}
+
+/// An operation that the worker has no privilege for.
+#[derive(Debug, Encode, Decode)]
+pub enum ParentRequest {
+    /// A UDP socket for the control channel to this address.
+    #[n(0)]
+    Socket(#[n(0)] AsText<SocketAddr>),
+    /// Addresses, routes and DNS from the gateway, as far as the user permits.
+    #[n(1)]
+    Configure(#[n(0)] Network),
+    /// The size of packets that the tunnel's device carries.
+    #[n(2)]
+    Mtu(#[n(0)] u16),
+    /// A one-time code, or the answer to a challenge.
+    #[n(3)]
+    Ask(#[n(0)] Question),
+    /// The device's signature for the connection that has this binding, and for nothing else: the parent puts the context
+    /// before it.
+    #[n(4)]
+    Prove(#[n(0)] ByteArray<32>),
+    /// The addresses of a gateway, by its place in the profile.
+    #[n(5)]
+    Addresses(#[n(0)] u32),
+    /// Whether the machine uses the tunnel's DNS servers, as configured, or its own: without a tunnel nothing answers there.
+    #[n(6)]
+    UseTunnelDns(#[n(0)] bool),
+}

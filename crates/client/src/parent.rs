@@ -1,0 +1,462 @@
+//! The client: `vpnd connect`, and what only its privileged process does.
+//!
+//! It asks for the password, opens devices and sockets, and changes the machine's network on the worker's requests, which
+//! alone talks to the gateway ([`vpnd_ipc`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
+//! client can be cleaned up after.
+
+mod control_socket;
+mod credentials;
+mod device;
+mod layer;
+mod limits;
+mod lookups;
+mod network;
+mod opening;
+mod outer_path;
+mod permission;
+mod plan;
+mod prompt;
+mod stop;
+mod tunnel_dns;
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use minicbor::bytes::ByteArray;
+use tokio::time::{Instant, sleep_until};
+use vpnd_crypto::{Binding, Preference};
+use vpnd_proto::control::{AsText, SecretText};
+
+use crate::args::{CleanupArgs, ConnectArgs};
+use crate::messages::{FromWorker, ParentReply, ParentRequest, Question, ToWorker, WorkerLaunch};
+use credentials::Source;
+use device::Device;
+use layer::OwnLayer;
+use limits::Limits;
+use lookups::Lookups;
+use network::{NetworkSetup, TunnelOptions};
+use outer_path::OuterPaths;
+use prompt::Prompt;
+use stop::Stop;
+use tunnel_dns::DnsWatch;
+use vpnd_config::profile::{LOGIN_NAME_RULE, Profile, is_login_name};
+use vpnd_ipc::child::ChildRole;
+use vpnd_ipc::messages::{Common, SecretBytes};
+use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
+use vpnd_journal as journal;
+use vpnd_journal::JournalDirectory;
+use vpnd_sys::account::UnixUser;
+use vpnd_sys::clock::now;
+use vpnd_sys::log_limit::LogLimit;
+use vpnd_sys::logging::{self, NEWS};
+use vpnd_sys::netlink::{Netlink, NetworkChange, NetworkWatch};
+use vpnd_sys::process::{self, Capability};
+use vpnd_sys::sandbox::SandboxMode;
+use vpnd_sys::service_manager;
+use vpnd_sys::text::harmless;
+
+/// Changes of the machine's network come in bursts; the core is notified this long after the first.
+const NETWORK_CHANGE_DELAY: Duration = Duration::from_millis(100);
+/// Delay until routes and addresses that another program has removed are put back: it lists them again and again until none is left,
+/// and is done by then.
+const RENEWAL_DELAY: Duration = Duration::from_millis(5);
+/// Interval of comparisons with the kernel, for what it does not report: it has no room for a report, or there is none.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for the worker to close its connection to the gateway.
+const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
+/// Shortest interval between lines about a network that can't be kept up to date.
+const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The state in `systemctl status` and `vpnd status` while the gateway does not answer, and while it does.
+const CONNECTING: &str = "connecting";
+const CONNECTED: &str = "connected";
+
+/// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
+///
+/// # Errors
+/// The failure and a remedy, for the terminal.
+pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
+    let (text, profile) = Profile::load_text(&args.profile)?;
+    process::require(Capability::NetAdmin)?;
+    process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    if args.sandbox == SandboxMode::Off {
+        tracing::warn!(
+            "THE SANDBOX IS OFF: neither system calls nor files are filtered for the network worker"
+        );
+    }
+    let journals = clean_up_after_others(&args).await?;
+    let user = user_name(&args, &profile)?;
+    let password = password(&args, &profile, &user)?;
+    let identity = UnixUser::choose(args.user.as_deref())?;
+    tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&user));
+    let client = RunningClient::start(&args, &profile, text, (user, password), identity, &journals).await?;
+    client.serve().await
+}
+
+/// Whether `error`, of [`run`], is that the gateway was out of reach for as long as the user's limit allows.
+#[must_use]
+pub fn gave_up(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Unreached(_)))
+}
+
+/// Whether `error`, of [`run`], is one that a person must do something about before trying again makes sense.
+#[must_use]
+pub fn needs_user_action(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<ChildError>(), Some(ChildError::Refused(_)))
+        || error.is::<credentials::CredentialsError>()
+}
+
+/// `vpnd cleanup`: undoes what killed clients left behind.
+///
+/// # Errors
+/// If a journal can't be read or not all could be undone.
+pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
+    let netlink = Netlink::open()?;
+    let mut complete = true;
+    if let Some(directory) = JournalDirectory::open(&args.journal_dir)? {
+        for recovered in journal::recover(&directory, &netlink).await? {
+            println!("{recovered}");
+            complete &= recovered.is_complete();
+        }
+    }
+    if let Some(old) = journal::old_journals(&args.state_dir) {
+        println!("{old}");
+        complete = false;
+    }
+    if complete { Ok(()) } else { bail!("not everything could be undone; see above, then try again") }
+}
+
+/// The tunnels of this machine, each with its gateway and its state, as far as they can be read: for `vpnd status` without a gateway.
+#[must_use]
+pub fn states() -> Vec<String> {
+    let directory = JournalDirectory::open(vpnd_config::JOURNAL_DIRECTORY.as_ref()).ok().flatten();
+    let states = directory.and_then(|directory| layer::running(&directory).ok()).unwrap_or_default();
+    states.iter().map(|state| harmless(state)).collect()
+}
+
+/// A client that was killed may have left routes that would now lead nowhere. With it, where this client's journal goes.
+async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDirectory> {
+    let netlink = Netlink::open()?;
+    let directory = JournalDirectory::create(&args.journal_dir)?;
+    journal::undo_what_was_left(&directory, &args.state_dir, &netlink).await?;
+    Ok(directory)
+}
+
+/// The name to log in with: as given, as in the profile, or as a person types it.
+fn user_name(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<String> {
+    if let Some(name) = args.login.as_ref().or(profile.user.as_ref()) {
+        return Ok(name.clone());
+    }
+    let asked = credentials::ask_openly(&format!("User at {}: ", profile.server_name));
+    let name = match asked {
+        Err(credentials::CredentialsError::NoTerminal) => Err(credentials::CredentialsError::NoUser)?,
+        asked => asked?,
+    };
+    let name = name.trim();
+    ensure!(is_login_name(name), "'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
+    Ok(name.to_owned())
+}
+
+fn password(args: &ConnectArgs, profile: &Profile, user: &str) -> anyhow::Result<zeroize::Zeroizing<String>> {
+    let source = match (&args.credentials, args.password_fd) {
+        (Some(file), _) => Source::File(file.clone()),
+        (None, Some(fd)) => Source::Descriptor(fd),
+        (None, None) => Source::Prompt,
+    };
+    let prompt = format!("Password of {user} at {}: ", profile.server_name);
+    Ok(credentials::read(&source, &prompt)?)
+}
+
+/// A running client, as its privileged parent holds it.
+struct RunningClient {
+    worker: RunningChild<FromWorker>,
+    setup: NetworkSetup,
+    lookups: Lookups,
+    paths: OuterPaths,
+    interface_index: u32,
+    device: Device,
+    limits: Limits,
+    stop: Stop,
+    /// The interface and the gateway, for `vpnd status`.
+    title: String,
+    /// Lines about a network that is not up to date.
+    failures: LogLimit,
+    /// Given up last: by then nothing of this tunnel is left.
+    layer: OwnLayer,
+}
+
+impl RunningClient {
+    /// Opens everything that the client needs; nothing of the machine's network is changed yet.
+    async fn start(
+        args: &ConnectArgs,
+        profile: &Profile,
+        text: zeroize::Zeroizing<String>,
+        (user, password): (String, zeroize::Zeroizing<String>),
+        identity: Option<UnixUser>,
+        journals: &JournalDirectory,
+    ) -> anyhow::Result<Self> {
+        let layer = OwnLayer::take(journals)?;
+        let device = Device::take(&args.state_dir, &user, &profile.server_name)?;
+        let lanes = args.lanes.map_or(profile.lanes, usize::from);
+        let (log_filter, log_format) = logging::for_person(args.log_format, args.verbose);
+        let launch = WorkerLaunch {
+            common: Common::new(log_filter, log_format, args.sandbox, identity),
+            profile: SecretBytes(zeroize::Zeroizing::new(text.as_bytes().to_vec())),
+            file: args.profile.display().to_string(),
+            password: SecretText::new(password.as_str())?,
+            device: device.key().public().into(),
+            lanes: u32::try_from(lanes).context("too many lanes")?,
+            suite: args.suite.map(|suite| suite.to_string()),
+            backend: match args.backend {
+                Preference::Auto => None,
+                named => Some(named.to_string()),
+            },
+            insecure_lab: args.insecure_lab,
+            give_up_s: args.give_up,
+            copy_dscp: args.copy_dscp || profile.copy_dscp,
+            user,
+        };
+        let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
+        let lookup_user = launch.common.identity.as_ref().map(UnixUser::uid);
+        let mut worker = StartingChild::start(ChildRole::Client)?;
+        let sent = worker.send(&launch, &[]).await;
+        drop(launch);
+        // If the worker has ended by itself, this error has the reason, and the other only that the pipe is closed.
+        let protections = worker.prepared().await?;
+        sent?;
+        tracing::debug!(?protections, "the network worker has given up its privileges");
+        let tun = opening::open_tun(args, profile, lanes).await?;
+        let (interface, interface_index) = (tun.name().to_owned(), tun.index());
+        let options = TunnelOptions {
+            routes: profile.routes.clone(),
+            set_routes: !args.no_routes,
+            dns: profile.dns && !args.no_dns,
+            local_network: profile.local_network,
+            lookups: lookup_user,
+        };
+        let stop = Stop::on_signals()?;
+        let setup =
+            NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options, stop.clone())?;
+        let title = format!("{interface} to {}", profile.server_name);
+        let paths = OuterPaths::new(layer.layer().mark(), interface_index);
+        let (limits, failures) = (Limits::new(), LogLimit::new(1, FAILURE_INTERVAL));
+        let worker = opening::begin(worker, tun, profile, lanes, layer.layer()).await?;
+        Ok(Self {
+            worker,
+            setup,
+            lookups,
+            paths,
+            interface_index,
+            device,
+            limits,
+            stop,
+            title,
+            failures,
+            layer,
+        })
+    }
+
+    /// Carries out the worker's requests until one of the two ends; then everything is undone.
+    async fn serve(mut self) -> anyhow::Result<()> {
+        let outcome = self.work().await;
+        // A worker that has ended by itself does not receive it.
+        let reason = outcome.as_ref().map_or("failure", |reason| reason);
+        service_manager::stopping();
+        let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
+        self.worker.end(WORKER_END_TIMEOUT).await;
+        self.setup.undo().await;
+        outcome.map(drop)
+    }
+
+    /// Returns the reason of an end in order.
+    async fn work(&mut self) -> anyhow::Result<&'static str> {
+        let mut watch = NetworkWatch::open()?;
+        let mut recheck_at: Option<Instant> = None;
+        let mut check_at = Instant::now() + CHECK_INTERVAL;
+        let mut prompt: Option<Prompt> = None;
+        let mut dns_watch = DnsWatch::open(self.interface_index);
+        service_manager::ready(CONNECTING);
+        self.note(CONNECTING);
+        loop {
+            tokio::select! {
+                name = self.stop.asked_for() => return Ok(name),
+                message = self.worker.receive() => match message? {
+                    // One prompt at a time.
+                    FromWorker::Request { number, request: ParentRequest::Ask(question) } if prompt.is_none() => {
+                        prompt = self.ask(number, question).await?;
+                    }
+                    FromWorker::Request { number, request } => self.handle_request(number, request).await?,
+                    FromWorker::Failed(why) => return Err(ChildError::Failed(harmless(&why)).into()),
+                    FromWorker::Refused(why) => return Err(ChildError::Refused(harmless(&why)).into()),
+                    FromWorker::Unreached(why) => return Err(ChildError::Unreached(harmless(&why)).into()),
+                },
+                Some((number, reply)) = self.lookups.next() => {
+                    if self.lookups.is_idle()
+                        && let Err(error) = self.setup.end_lookups().await
+                    {
+                        let error = vpnd_sys::text::format_chain(&error.into());
+                        tracing::error!(%error, "names are looked up outside the tunnel for longer than they should");
+                    }
+                    self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
+                }
+                (number, typed) = prompt::typed(&mut prompt), if prompt.is_some() => {
+                    prompt = None;
+                    let reply = ParentReply::Typed(typed);
+                    self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
+                }
+                Some(change) = watch.next() => {
+                    if self.is_foreign(change) {
+                        recheck_at.get_or_insert(Instant::now() + NETWORK_CHANGE_DELAY);
+                    } else {
+                        let is_rule = change == NetworkChange::RuleRemoved;
+                        let delay = if is_rule { Duration::ZERO } else { RENEWAL_DELAY };
+                        check_at = check_at.min(Instant::now() + delay);
+                    }
+                }
+                () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
+                () = self.setup.guard_disturbed() => check_at = check_at.min(Instant::now() + RENEWAL_DELAY),
+                () = sleep_until(check_at) => {
+                    check_at = Instant::now() + CHECK_INTERVAL;
+                    self.follow().await;
+                }
+                () = sleep_until(recheck_at.unwrap_or(check_at)), if recheck_at.is_some() => {
+                    recheck_at = None;
+                    self.follow().await;
+                    if self.paths.have_changed(self.setup.netlink()).await {
+                        tracing::info!("the machine's network changed");
+                        self.worker.send(&ToWorker::NetworkChanged, &[]).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the machine use the name servers that it should use now, and tries them where they are new.
+    async fn check_dns(&mut self, watch: &mut DnsWatch) {
+        if !self.setup.check_dns().await {
+            watch.soon();
+        }
+        if let Some(domain) = self.setup.take_untried_names() {
+            self.lookups.try_names(domain);
+        }
+    }
+
+    /// Does one thing for the worker and replies to it.
+    async fn handle_request(&mut self, number: u64, request: ParentRequest) -> Result<(), ChildError> {
+        if !self.allows(number, &request).await? {
+            return Ok(());
+        }
+        let (reply, descriptors) = match request {
+            ParentRequest::Socket(AsText(gateway)) => {
+                self.paths.watch(self.setup.netlink(), gateway.ip()).await;
+                match control_socket::socket(gateway, Some(self.layer.layer().mark())) {
+                    Ok(socket) => (ParentReply::Done, vec![OwnedFd::from(socket)]),
+                    Err(error) => (ParentReply::Failed(error.to_string()), Vec::new()),
+                }
+            }
+            ParentRequest::Addresses(server) => match self.start_lookup(number, server).await {
+                Ok(()) => return Ok(()),
+                Err(why) => (ParentReply::Failed(why), Vec::new()),
+            },
+            ParentRequest::UseTunnelDns(true) => {
+                let outcome = self.setup.use_tunnel_dns(true).await;
+                (self.connected(outcome), Vec::new())
+            }
+            ParentRequest::UseTunnelDns(false) => {
+                self.note(CONNECTING);
+                (reply_to(self.setup.use_tunnel_dns(false).await), Vec::new())
+            }
+            ParentRequest::Configure(network) => {
+                let outcome = self.setup.apply(&network).await;
+                if self.stop.is_asked_for() {
+                    // The worker is about to be stopped, and needs no reply.
+                    return Ok(());
+                }
+                (self.connected(outcome), Vec::new())
+            }
+            ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),
+            ParentRequest::Ask(_) => (ParentReply::Typed(None), Vec::new()),
+            ParentRequest::Prove(binding) => (self.prove(binding), Vec::new()),
+        };
+        self.worker.send(&ToWorker::Reply { number, reply }, &descriptors).await
+    }
+
+    /// The reply to a request that ends a connection's set-up: the client counts as connected once it succeeded.
+    fn connected(&self, outcome: Result<(), network::NetworkError>) -> ParentReply {
+        if outcome.is_ok() {
+            self.note(CONNECTED);
+        }
+        reply_to(outcome)
+    }
+
+    /// Shows the state in `systemctl status` and `vpnd status`.
+    fn note(&self, state: &str) {
+        service_manager::status(state);
+        self.layer.note(&format!("{}: {state}", self.title));
+    }
+
+    /// Whether the worker has not had too much of this; otherwise it is refused.
+    async fn allows(&mut self, number: u64, request: &ParentRequest) -> Result<bool, ChildError> {
+        if let Err(why) = self.limits.take(request, now()) {
+            self.worker.send(&ToWorker::Reply { number, reply: ParentReply::Failed(why) }, &[]).await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Asks the person at the terminal, as often as a worker may.
+    async fn ask(&mut self, number: u64, question: Question) -> Result<Option<Prompt>, ChildError> {
+        let request = ParentRequest::Ask(question);
+        if !self.allows(number, &request).await? {
+            return Ok(None);
+        }
+        let ParentRequest::Ask(question) = request else { return Ok(None) };
+        Ok(Some(Prompt::show(number, &question)))
+    }
+
+    /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.
+    fn prove(&self, binding: ByteArray<32>) -> ParentReply {
+        ParentReply::Proof(self.device.key().sign(&Binding::new(binding.into())).into())
+    }
+
+    /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
+    async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
+        self.setup.begin_lookups().await.map_err(|error| vpnd_sys::text::format_chain(&error.into()))?;
+        let started = self.lookups.start(number, server);
+        if self.lookups.is_idle() {
+            self.setup.end_lookups().await.map_err(|error| vpnd_sys::text::format_chain(&error.into()))?;
+        }
+        started
+    }
+
+    /// Brings the tunnel's network up to date.
+    async fn follow(&mut self) {
+        if let Err(error) = self.setup.follow().await
+            && !self.stop.is_asked_for()
+            && self.failures.admits()
+        {
+            let error = vpnd_sys::text::format_chain(&error.into());
+            tracing::error!(%error, "the tunnel's addresses, routes and rules are not up to date");
+        }
+    }
+
+    /// Whether something other than the tunnel changed. If not, something of the tunnel may have been removed.
+    fn is_foreign(&self, change: NetworkChange) -> bool {
+        match change {
+            NetworkChange::Link { interface } | NetworkChange::Address { interface } => {
+                interface != self.interface_index
+            }
+            NetworkChange::RouteRemoved | NetworkChange::RuleRemoved => false,
+            // Those that vpnd makes are left out; others into the tunnel may be in the way of its own datagrams.
+            NetworkChange::Route { .. } | NetworkChange::Rule | NetworkChange::Unknown => true,
+        }
+    }
+}
+
+fn reply_to(outcome: Result<(), network::NetworkError>) -> ParentReply {
+    outcome.map_or_else(
+        |error| ParentReply::Failed(vpnd_sys::text::format_chain(&error.into())),
+        |()| ParentReply::Done,
+    )
+}

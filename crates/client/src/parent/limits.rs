@@ -1,0 +1,100 @@
+//! Rate limits of a client's worker's requests to its privileged parent. Numbers of routes, name servers and domains are
+//! bounded where the message is decoded, the number of lookups at a time in [`super::lookups`].
+
+use std::time::Duration;
+
+use vpnd_proto::time::Time;
+
+use crate::messages::ParentRequest;
+use vpnd_sys::allowance::Allowance;
+
+/// The allowances of one worker. An honest one needs a socket for each address of each attempt to connect, and for the
+/// others once for each attempt or change.
+pub(super) struct Limits {
+    sockets: Allowance,
+    changes: Allowance,
+    sizes: Allowance,
+    dns: Allowance,
+    lookups: Allowance,
+    proofs: Allowance,
+    questions: Allowance,
+    /// A refusal has been logged.
+    logged: bool,
+}
+
+impl Limits {
+    pub(super) const fn new() -> Self {
+        Self {
+            sockets: Allowance::new(512, Duration::from_millis(50)),
+            changes: Allowance::new(64, Duration::from_millis(500)),
+            sizes: Allowance::new(256, Duration::from_millis(100)),
+            dns: Allowance::new(64, Duration::from_millis(500)),
+            lookups: Allowance::new(64, Duration::from_millis(500)),
+            proofs: Allowance::new(256, Duration::from_millis(100)),
+            questions: Allowance::new(16, Duration::from_secs(5)),
+            logged: false,
+        }
+    }
+
+    /// Takes one from the allowance that `request` needs.
+    ///
+    /// # Errors
+    /// If it is used up, for the worker.
+    pub(super) fn take(&mut self, request: &ParentRequest, now: Time) -> Result<(), String> {
+        let (allowance, what) = match request {
+            ParentRequest::Socket(_) => (&mut self.sockets, "sockets"),
+            ParentRequest::Configure(_) => (&mut self.changes, "changes of the tunnel"),
+            ParentRequest::Mtu(_) => (&mut self.sizes, "sizes of packets"),
+            ParentRequest::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
+            ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
+            ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
+            ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
+        };
+        if allowance.take(now) {
+            return Ok(());
+        }
+        let why = format!("the network worker asks for more {what} than any client needs");
+        // Once: otherwise a hostile worker could fill the log.
+        if !std::mem::replace(&mut self.logged, true) {
+            tracing::warn!("refused: {why}");
+        }
+        Err(why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vpnd_proto::control::{AsText, Network};
+
+    use super::*;
+    use crate::messages::Question;
+
+    #[test]
+    fn a_worker_that_asks_without_end_gets_little() {
+        let asks: [(ParentRequest, usize); 7] = [
+            (ParentRequest::Socket(AsText("192.0.2.1:4433".parse().unwrap())), 512 + 1_200),
+            (ParentRequest::Configure(Network::default()), 64 + 120),
+            (ParentRequest::Mtu(1_400), 256 + 600),
+            (ParentRequest::UseTunnelDns(true), 64 + 120),
+            (ParentRequest::Addresses(0), 64 + 120),
+            (ParentRequest::Prove([7; 32].into()), 256 + 600),
+            (ParentRequest::Ask(Question::Code), 16 + 12),
+        ];
+        for (ask, most) in asks {
+            let mut limits = Limits::new();
+            let minute = (0..60_000).map(|millis| Time::ZERO + Duration::from_millis(millis));
+            let granted = minute.filter(|at| limits.take(&ask, *at).is_ok()).count();
+            assert!((most - 1..=most).contains(&granted), "{ask:?}: {granted} in a minute, at most {most}");
+            let end = Time::ZERO + Duration::from_millis(59_999);
+            let why = limits.take(&ask, end).unwrap_err();
+            assert!(why.contains("than any client needs"), "{why}");
+            // One kind does not use up another's.
+            let other = if matches!(ask, ParentRequest::Ask(_)) {
+                ParentRequest::Mtu(1_400)
+            } else {
+                ParentRequest::Ask(Question::Code)
+            };
+            assert!(limits.take(&other, end).is_ok());
+        }
+    }
+}

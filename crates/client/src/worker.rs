@@ -1,0 +1,481 @@
+//! The network worker of a client: everything that talks to the network, without a privilege.
+//!
+//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has the parent change
+//! the machine's network as the core decides.
+
+mod devices;
+mod dial;
+mod distrust;
+mod parent_client;
+mod path;
+mod reach;
+
+use std::collections::HashMap;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+use vpnd_control_channel::login::Channel;
+use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
+use vpnd_crypto::{LabPermit, Preference, Suite};
+use vpnd_proto::client::{Action, Client, Config, Purpose};
+use vpnd_proto::control::{Code, FEATURE_CHALLENGES, FEATURES, Message, Offer};
+use vpnd_proto::plane::{Activity, Command, Endpoint, Event};
+use vpnd_proto::session::{ConnectionId, Timers};
+use vpnd_proto::time::Time;
+
+use super::Refusal;
+use crate::messages::{Begin, FromWorker, WorkerLaunch};
+use devices::shard_specs;
+use dial::{Credentials, DialError, DialOutcome, Dialer};
+use parent_client::{ParentClient, ParentError, ParentEvent};
+use path::{log_path, mapped};
+use reach::Reach;
+use vpnd_config::profile::{Profile, Trust};
+use vpnd_ipc::channel;
+use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
+use vpnd_ipc::messages::{self as common, Devices};
+use vpnd_pki::tls;
+use vpnd_shard::suites;
+use vpnd_shard::{EVENT_QUEUE, PollCounts, Shards};
+use vpnd_sys::clock::now;
+use vpnd_sys::logging::NEWS;
+use vpnd_sys::text::harmless;
+
+/// Interval at which traffic is reported to the core, which bounds how soon it notices silence, and the clock is read whatever
+/// happened: after a suspend its timers are late.
+const TICK: Duration = Duration::from_millis(250);
+/// A gap between two ticks after which the machine has slept, or the process was stopped: load alone does not do that.
+const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
+/// Limit for sending the last message of a connection.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Runs it; `stream` leads to the parent.
+pub fn run(stream: UnixStream) -> anyhow::Result<()> {
+    // Files can't be read once the sandbox is on.
+    let read_trust = |launch: &WorkerLaunch| {
+        let by_system = launch.profile()?.trust == Trust::System;
+        let made = by_system.then(tls::SystemTrust::read).transpose()?;
+        Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made })
+    };
+    let started =
+        child::start(ChildRole::Client, &stream, |launch: &WorkerLaunch| &launch.common, read_trust);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromWorker::from(&error)),
+    }
+}
+
+async fn serve(
+    started: Started<WorkerLaunch, Option<tls::SystemTrust>>,
+    channel: channel::Channel,
+) -> anyhow::Result<()> {
+    let launch = started.launch.alone()?;
+    let profile = launch.profile()?;
+    let prepared = Prepared::new(&launch, &profile, started.made)?;
+    channel.send(&common::Prepared::Prepared(started.protections), &[]).await?;
+    let begin = channel.receive::<Begin>().await?.context("the parent is gone")?;
+    let Begin::Devices(devices) = begin.message;
+    let (parent, events) = ParentClient::start(channel.clone());
+    let connected = Connected::start(launch, &profile, prepared, &devices, begin.descriptors, parent)?;
+    channel.send(&common::Ready::Ready, &[]).await?;
+    connected.run(events).await
+}
+
+/// State that is prepared before the devices are opened.
+struct Prepared {
+    core: Client,
+    tls: tls::Client,
+}
+
+impl Prepared {
+    /// Checks all that it was given.
+    fn new(
+        launch: &WorkerLaunch,
+        profile: &Profile,
+        system_trust: Option<tls::SystemTrust>,
+    ) -> anyhow::Result<Self> {
+        let lab = launch.insecure_lab.then(LabPermit::insecure);
+        let wanted = match &launch.suite {
+            Some(name) => vec![name.parse::<Suite>()?],
+            None => profile.suites.clone(),
+        };
+        let suites = suites::measure(&wanted, preference(launch.backend.as_deref())?, lab.is_some())?;
+        let (lanes, timers) = (launch.lanes as usize, Timers::default());
+        let config = Config { lanes, suites, features: FEATURES | FEATURE_CHALLENGES, lab, timers };
+        let core = Client::new(config, vpnd_sys::random::random())?;
+        let identity = profile.identity.as_ref().map(|identity| {
+            tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
+        });
+        let trust = match &profile.trust {
+            Trust::System => {
+                tls::Trust::System(system_trust.context("the system's trust anchors are missing")?)
+            }
+            Trust::Pinned { ca_pem } => tls::Trust::Pinned(ca_pem.as_bytes()),
+        };
+        Ok(Self { core, tls: tls::client(&trust, identity.transpose()?)? })
+    }
+}
+
+fn preference(backend: Option<&str>) -> anyhow::Result<Preference> {
+    let Some(name) = backend else { return Ok(Preference::Auto) };
+    name.parse().with_context(|| format!("there is no backend {name}"))
+}
+
+/// Connection events that wait for the loop at most. More wait in the tasks that send them, and so does a gateway that sends faster than
+/// its messages are handled; the loop itself brings none.
+const CONNECTION_EVENT_QUEUE: usize = 64;
+
+/// An event from a connection attempt or a connection.
+enum ConnectionEvent {
+    Dialled(ConnectionId, Result<DialOutcome, DialError>),
+    Message(ConnectionId, Message),
+    Lost(ConnectionId, Option<Code>),
+}
+
+/// A connection that the core uses.
+struct LiveConnection {
+    connection: quinn::Connection,
+    endpoint: quinn::Endpoint,
+    writer: Writer,
+    reader: JoinHandle<()>,
+}
+
+struct Connected {
+    core: Client,
+    shards: Shards,
+    events: mpsc::Receiver<Event>,
+    parent: Arc<ParentClient>,
+    dialer: Arc<Dialer>,
+    attempts: HashMap<ConnectionId, JoinHandle<()>>,
+    live: HashMap<ConnectionId, LiveConnection>,
+    connection_events: mpsc::Sender<ConnectionEvent>,
+    inbox: mpsc::Receiver<ConnectionEvent>,
+    closing: Vec<JoinHandle<()>>,
+    started: Time,
+    /// All that went through the tunnel.
+    carried: Activity,
+    /// What polling cost and brought, as the shards last reported it.
+    polled: PollCounts,
+    /// When the clock was looked at last.
+    looked: Time,
+    was_up: bool,
+    was_ever_up: bool,
+    reach: Reach,
+    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None` before the first request.
+    tunnel_dns: Option<bool>,
+    /// Whether the data sockets are for both protocol versions.
+    dual_stack: bool,
+}
+
+impl Connected {
+    fn start(
+        launch: WorkerLaunch,
+        profile: &Profile,
+        prepared: Prepared,
+        devices: &Devices,
+        descriptors: Vec<OwnedFd>,
+        parent: Arc<ParentClient>,
+    ) -> anyhow::Result<Self> {
+        let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
+        let specs = shard_specs(profile, launch.copy_dscp, devices, descriptors)?;
+        let dual_stack =
+            specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
+        let shards = Shards::start(specs, &event_sender)?;
+        let credentials =
+            Credentials { user: launch.user, password: launch.password, device: launch.device.into() };
+        let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent)));
+        let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
+        Ok(Self {
+            core: prepared.core,
+            shards,
+            events,
+            parent,
+            dialer,
+            attempts: HashMap::new(),
+            live: HashMap::new(),
+            connection_events,
+            inbox,
+            closing: Vec::new(),
+            started: now(),
+            carried: Activity::default(),
+            polled: PollCounts::default(),
+            looked: now(),
+            was_up: false,
+            was_ever_up: false,
+            reach: Reach::new(launch.give_up_s),
+            tunnel_dns: None,
+            dual_stack,
+        })
+    }
+
+    /// The loop. What it has changed on the machine is undone by the parent.
+    async fn run(mut self, parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
+        let outcome = self.serve(parent_events).await;
+        // The parent may end the client while a request is open; its failure is none of the client's.
+        let outcome = if self.parent.is_ending() { Ok(()) } else { outcome };
+        // Shards forget what a session has carried when it is closed.
+        self.tick().await;
+        self.log_end(&outcome);
+        self.core.quit();
+        // A failure now must not prevent the notice to the gateway.
+        while self.carry_out().await.is_err() {}
+        for task in self.closing.drain(..) {
+            let _ = task.await;
+        }
+        outcome
+    }
+
+    async fn serve(&mut self, mut parent_events: mpsc::Receiver<ParentEvent>) -> anyhow::Result<()> {
+        let shard_failure = self.shards.failure();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            self.carry_out().await?;
+            self.log_state();
+            self.choose_dns().await?;
+            self.reach.check(now(), || self.dialer.report())?;
+            let due = self.core.poll_timeout().map(|(at, _)| at.since(now()));
+            tokio::select! {
+                event = parent_events.recv() => match event {
+                    Some(ParentEvent::NetworkChanged) => {
+                        self.core.network_changed(now());
+                        self.dialer.network_changed();
+                    }
+                    // What it has changed is undone by whoever starts next, or by `vpnd cleanup`.
+                    Some(ParentEvent::Stop) | None => return Ok(()),
+                },
+                () = shard_failure.notified() => bail!("the TUN device or a socket is gone; see the log above"),
+                Some(event) = self.inbox.recv() => self.handle_connection_event(event)?,
+                Some(event) = self.events.recv() => self.core.handle_event(now(), event),
+                () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
+                    self.core.handle_timeout(now());
+                }
+                _ = tick.tick() => self.tick().await,
+            }
+        }
+    }
+
+    /// One line about the whole life of the client. An error is reported once, by the parent.
+    fn log_end(&self, outcome: &anyhow::Result<()>) {
+        let reason = match outcome {
+            Ok(()) => self.parent.reason().unwrap_or("the client's first process is gone"),
+            Err(error) if error.is::<Refusal>() => "refused",
+            Err(_) => "failure",
+        };
+        let Activity { rx_bytes, tx_bytes, .. } = self.carried;
+        let uptime_s = now().since(self.started).as_secs();
+        let PollCounts { found, expired, yielded, time } = self.polled;
+        tracing::debug!(found, expired, yielded, ?time, "waits in which the data path polled");
+        tracing::info!(reason, uptime_s, received = rx_bytes, sent = tx_bytes, "the client stops");
+    }
+
+    async fn tick(&mut self) {
+        let looked = now();
+        let slept = looked.since(mem::replace(&mut self.looked, looked));
+        if slept >= SUSPEND_THRESHOLD {
+            tracing::info!("nothing ran here for {} s: looking for the gateway", slept.as_secs());
+            self.reach.slept(looked);
+            self.core.resumed(looked);
+        }
+        self.polled = PollCounts::default();
+        for (shard, report) in self.shards.report().await.into_iter().enumerate() {
+            self.polled = self.polled + report.poll;
+            // Silence counts too, so the core gets a report of every shard.
+            let seen = report.activities.into_iter().map(|(_, activity)| activity);
+            let seen = seen.fold(Activity::default(), Activity::merge);
+            self.carried = self.carried.merge(seen);
+            self.core.handle_activity(now(), shard, seen);
+        }
+        self.core.handle_timeout(now());
+        self.closing.retain(|task| !task.is_finished());
+    }
+
+    fn log_state(&mut self) {
+        let up = self.core.is_up();
+        if up != self.was_up {
+            self.was_up = up;
+            if up {
+                self.was_ever_up = true;
+                tracing::info!(target: NEWS, "connected");
+            } else {
+                tracing::warn!("the connection to the gateway is interrupted");
+            }
+        }
+    }
+
+    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes nothing.
+    async fn choose_dns(&mut self) -> anyhow::Result<()> {
+        self.reach.note(now(), self.core.is_within_reach());
+        let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
+        if self.was_ever_up && self.tunnel_dns.replace(tunnel) != Some(tunnel) {
+            match self.parent.use_tunnel_dns(tunnel).await {
+                // The session is worth more than its DNS servers.
+                Err(ParentError::Refused(why)) => {
+                    tracing::warn!("the machine's DNS servers stay as they are: {why}")
+                }
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_connection_event(&mut self, event: ConnectionEvent) -> anyhow::Result<()> {
+        match event {
+            ConnectionEvent::Dialled(connection, outcome) => {
+                self.attempts.remove(&connection);
+                match outcome {
+                    Ok(DialOutcome::Established(channel, endpoint)) => {
+                        self.established(connection, *channel, endpoint);
+                    }
+                    Ok(DialOutcome::Refused(refused)) => {
+                        let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
+                        self.core.refused(now(), connection, refused.code, &refused.text, retry_after);
+                        // A final refusal ends the client, whose error has the reason.
+                        if !self.core.is_over() {
+                            tracing::warn!("the gateway refused: {}", harmless(&refused.text));
+                        }
+                    }
+                    Err(error) if error.is_final(self.was_ever_up) => {
+                        return Err(Refusal(vpnd_sys::text::format_chain(&error.into())).into());
+                    }
+                    Err(error) if error.is_full() => {
+                        tracing::warn!("the gateway has no room now; trying again soon");
+                        self.core.turned_away(now(), connection);
+                    }
+                    Err(DialError::NoOther) => self.core.connect_failed(now(), connection),
+                    Err(error) => {
+                        if !self.dialer.log_trials() {
+                            tracing::warn!(%error, "no connection to the gateway; trying again");
+                        }
+                        self.core.connect_failed(now(), connection);
+                    }
+                }
+            }
+            ConnectionEvent::Message(connection, message) => {
+                if matches!(message, Message::Drain)
+                    && let Some(live) = self.live.get(&connection)
+                    && self.dialer.note_drained(live.connection.remote_address())
+                {
+                    tracing::warn!("the gateway is going to stop: looking for another one of the profile");
+                }
+                // Other reasons are shown where they end the client, or mean no more than a new connection.
+                if let Message::Close(close) = &message
+                    && matches!(close.code, Code::Lifetime | Code::Token)
+                {
+                    tracing::warn!("the session is over: {}", harmless(&close.text));
+                }
+                self.core.handle_message(now(), connection, message)
+            }
+            ConnectionEvent::Lost(connection, code) => {
+                self.live.remove(&connection);
+                self.core.connection_lost(now(), connection, code);
+            }
+        }
+        Ok(())
+    }
+
+    fn established(&mut self, id: ConnectionId, channel: Channel, endpoint: quinn::Endpoint) {
+        let Channel { connection, mut reader, writer, established, secret } = channel;
+        let gateway = connection.remote_address();
+        // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
+        let remote = if self.dual_stack { mapped(gateway) } else { gateway };
+        let gateway = Endpoint { remote, local: None };
+        let (connection_events, watched) = (self.connection_events.clone(), connection.clone());
+        let reader = tokio::spawn(async move {
+            let code = loop {
+                match reader.next().await {
+                    Ok(Some(message)) => {
+                        let _ = connection_events.send(ConnectionEvent::Message(id, message)).await;
+                    }
+                    Ok(None) => break close_code(&watched.closed().await),
+                    Err(StreamError::Message(error)) => {
+                        tracing::warn!(%error, "the gateway broke the protocol");
+                        break None;
+                    }
+                    Err(_) => break close_code(&watched.closed().await),
+                }
+            };
+            let _ = connection_events.send(ConnectionEvent::Lost(id, code)).await;
+        });
+        self.live.insert(id, LiveConnection { connection, endpoint, writer, reader });
+        self.core.established(now(), id, &established, secret, gateway);
+    }
+
+    /// Carries out the core's actions in order.
+    async fn carry_out(&mut self) -> anyhow::Result<()> {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),
+                Action::Command { shard, command } => {
+                    if let Command::PathSize { size, .. } = command
+                        && shard == 0
+                    {
+                        log_path(size);
+                    }
+                    self.shards.command(shard, command).await;
+                }
+                Action::PathMtu(mtu) => {
+                    tracing::debug!(mtu, "the tunnel's MTU");
+                    // New TCP connections are held to it in both directions, also where it is too small for the device.
+                    self.shards.set_mtu(mtu).await;
+                    self.parent.set_mtu(mtu).await?;
+                }
+                Action::Configure(network) => {
+                    self.parent.configure(&network).await?;
+                    tracing::info!(
+                        target: NEWS,
+                        ipv4 = network.ipv4.map(tracing::field::display),
+                        ipv6 = network.ipv6.map(tracing::field::display),
+                        routes = network.routes.len(),
+                        "the tunnel is set up"
+                    );
+                }
+                Action::Send { connection, message } => {
+                    if let Some(live) = self.live.get_mut(&connection) {
+                        // If the connection is gone, its reader reports that.
+                        let _ = live.writer.send(&message).await;
+                    }
+                }
+                Action::Disconnect { connection, code } => self.disconnect(connection, code),
+                Action::GiveUp { code, text } => {
+                    let why = format!("the gateway refuses this client: {text} (code {})", code.number());
+                    return Err(Refusal(why).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dial(&mut self, connection: ConnectionId, purpose: Purpose, offer: Offer) {
+        let (dialer, connection_events) = (Arc::clone(&self.dialer), self.connection_events.clone());
+        let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
+        let rtt = self.live.values().map(|live| live.connection.rtt()).min();
+        let current = self.live.values().map(|live| live.connection.remote_address()).next();
+        let attempt = tokio::spawn(async move {
+            let outcome = dialer.dial(&purpose, offer, current, rtt, may_look_up).await;
+            let _ = connection_events.send(ConnectionEvent::Dialled(connection, outcome)).await;
+        });
+        self.attempts.insert(connection, attempt);
+    }
+
+    /// Ends a connection in the background, after what was sent on it has arrived.
+    fn disconnect(&mut self, connection: ConnectionId, code: Code) {
+        if let Some(attempt) = self.attempts.remove(&connection) {
+            attempt.abort();
+        }
+        let Some(mut live) = self.live.remove(&connection) else { return };
+        live.reader.abort();
+        self.closing.push(tokio::spawn(async move {
+            let _ = tokio::time::timeout(FINISH_TIMEOUT, live.writer.finish()).await;
+            close(&live.connection, code, "");
+            let _ = tokio::time::timeout(FINISH_TIMEOUT, live.endpoint.wait_idle()).await;
+        }));
+    }
+}

@@ -1,0 +1,480 @@
+//! One control connection of a client: find the gateway, shake hands, log in or attach.
+//!
+//! Each attempt has a socket of its own, so that it leaves from whatever address the machine has now.
+
+mod candidates;
+mod challenge;
+mod trials;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quinn::{ConnectError, Connection, ConnectionError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use vpnd_control_channel::login::{
+    self, ANSWER_TIMEOUT, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, request,
+    shake_hands,
+};
+use vpnd_control_channel::quic::client_endpoint;
+use vpnd_crypto::device::PUBLIC_KEY_LEN;
+use vpnd_proto::client::Purpose;
+use vpnd_proto::control::{Code, Message, Offer, Refused, SecretText, TooLong, UserName};
+use vpnd_proto::device::DeviceProof;
+
+use super::distrust::Distrust;
+use super::parent_client::{ParentClient, ParentError};
+use candidates::Drained;
+use trials::Trials;
+use vpnd_config::profile::{Profile, ServerAddress};
+use vpnd_pki::tls::{self, TlsError};
+use vpnd_sys::address_race;
+use vpnd_sys::udp::icmp::IcmpErrors;
+
+/// Head start of known addresses before the name is looked up again: the gateway may have moved.
+const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
+/// So long after a change of the machine's network the addresses that are known are less worth.
+const JUST_CHANGED: Duration = Duration::from_secs(5);
+
+/// An error of one attempt; another may succeed, unless [`DialError::is_final`].
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("{0}")]
+    Parent(#[from] ParentError),
+    #[error("the profile names no gateway")]
+    NoAddress,
+    #[error("the profile names no other gateway")]
+    NoOther,
+    #[error("a socket for the control channel can't be made: {0}")]
+    Socket(#[from] io::Error),
+    #[error("the gateway's name or address can't be used: {0}")]
+    Connect(ConnectError),
+    #[error("{address} does not answer: {source}")]
+    Handshake { address: SocketAddr, source: ConnectionError },
+    #[error("{0} does not answer within {HANDSHAKE_TIMEOUT:?}")]
+    NoHandshake(SocketAddr),
+    #[error(transparent)]
+    Distrust(Distrust),
+    /// The same before the gateway had proved itself, when any host on the path can be the cause.
+    #[error("{address}: {cause}")]
+    Unproven { address: SocketAddr, cause: Unproven },
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    #[error("this device can't prove itself: {0}")]
+    NoProof(#[source] ParentError),
+    #[error("the gateway asks: \"{0}\", and nobody answers: run 'vpnd connect' in a terminal")]
+    NoPerson(String),
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// A fault that shows before the gateway has proved itself. It may pass: another host may have answered, the clock may be wrong until
+/// it is set, and the gateway may get another certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unproven {
+    #[error(transparent)]
+    Untrusted(Distrust),
+    #[error("it refuses the handshake, or another host on the way does: {0}")]
+    Refused(Distrust),
+}
+
+impl DialError {
+    /// Whether trying again can't help: a gateway that has proved itself refuses our certificate, or asks and nobody is there to answer.
+    /// One that was up before (`was_up`) may take it again.
+    pub(super) fn is_final(&self, was_up: bool) -> bool {
+        match self {
+            Self::Distrust(_) => !was_up,
+            Self::NoPerson(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Replaces the error by its cause if one end does not trust the other. That may show at any step: a handshake that has
+    /// succeeded here may fail there.
+    fn with_cause(self) -> Self {
+        let cause = match &self {
+            Self::Handshake { address, source } => Distrust::behind(source).map(|distrust| {
+                let is_closed = matches!(source, ConnectionError::ConnectionClosed(_));
+                let cause =
+                    if is_closed { Unproven::Refused(distrust) } else { Unproven::Untrusted(distrust) };
+                Self::Unproven { address: *address, cause }
+            }),
+            Self::Login(LoginError::Connection(source)) => Distrust::behind(source).map(Self::Distrust),
+            Self::Login(LoginError::Stream(error)) => Distrust::behind_stream(error).map(Self::Distrust),
+            _ => None,
+        };
+        cause.unwrap_or(self)
+    }
+
+    /// Whether the gateway is there and has no room for another connection now.
+    pub(super) fn is_full(&self) -> bool {
+        matches!(self, Self::Handshake { source, .. } if login::is_full(source))
+    }
+
+    fn of_handshake(address: SocketAddr, error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Connect(error) => Self::Connect(error),
+            HandshakeError::Failed(source) => Self::Handshake { address, source }.with_cause(),
+            HandshakeError::Timeout => Self::NoHandshake(address),
+        }
+    }
+}
+
+/// The gateway's reply to a login or attach.
+pub(super) enum DialOutcome {
+    /// A new epoch, and the endpoint of its connection.
+    Established(Box<Channel>, quinn::Endpoint),
+    /// No session.
+    Refused(Refused),
+}
+
+pub(super) struct Credentials {
+    pub(super) user: String,
+    pub(super) password: SecretText<1024>,
+    /// The public key of this device.
+    pub(super) device: [u8; PUBLIC_KEY_LEN],
+}
+
+/// Everything that attempts have in common.
+pub(super) struct Dialer {
+    servers: Vec<ServerAddress>,
+    server_name: String,
+    tls: tls::Client,
+    credentials: Credentials,
+    /// Opens sockets, looks up names and prompts the user.
+    parent: Arc<ParentClient>,
+    /// Addresses at which the gateway has answered, the latest first, then those where it may be.
+    known: Mutex<Vec<SocketAddr>>,
+    /// When the machine's network has changed last.
+    network: watch::Sender<Option<Instant>>,
+    trials: Mutex<Trials>,
+    drained: Mutex<Drained>,
+}
+
+impl Dialer {
+    pub(super) fn new(
+        profile: &Profile,
+        tls: tls::Client,
+        credentials: Credentials,
+        parent: Arc<ParentClient>,
+    ) -> Self {
+        // Addresses need no lookup, and names need one only where the profile has no address.
+        let servers = profile.servers.iter();
+        let known =
+            servers.filter_map(|server| Some(SocketAddr::new(server.host.parse().ok()?, server.port)));
+        Self {
+            known: Mutex::new(known.collect()),
+            servers: profile.servers.clone(),
+            server_name: profile.server_name.clone(),
+            tls,
+            credentials,
+            parent,
+            network: watch::Sender::new(None),
+            trials: Mutex::new(Trials::default()),
+            drained: Mutex::default(),
+        }
+    }
+
+    /// Races the gateway's addresses and sends the request to the first that shakes hands. `current` is the address of the
+    /// connection that there is, and `rtt` its round trip. Names are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
+    /// servers in place of the tunnel's.
+    pub(super) async fn dial(
+        &self,
+        purpose: &Purpose,
+        offer: Offer,
+        current: Option<SocketAddr>,
+        rtt: Option<Duration>,
+        may_look_up: bool,
+    ) -> Result<DialOutcome, DialError> {
+        let (endpoint, connection) = self.shake_hands(purpose, current, rtt, may_look_up).await?;
+        let address = connection.remote_address();
+        let outcome = self.ask(purpose, offer, endpoint, connection).await.map_err(DialError::with_cause)?;
+        match &outcome {
+            DialOutcome::Refused(refused) if refused.code == Code::Drain => drop(self.note_drained(address)),
+            DialOutcome::Established(..) => self.answered(address),
+            DialOutcome::Refused(_) => {}
+        }
+        Ok(outcome)
+    }
+
+    /// The gateway at this address is being drained. Whether that is news.
+    pub(super) fn note_drained(&self, address: SocketAddr) -> bool {
+        self.drained.lock().unwrap_or_else(PoisonError::into_inner).add(address, Instant::now())
+    }
+
+    /// This address is the first to be tried the next time.
+    fn answered(&self, address: SocketAddr) {
+        let mut known = self.known();
+        known.retain(|other| *other != address);
+        known.insert(0, address);
+    }
+
+    /// Sends the request, and waits for what comes of it.
+    async fn ask(
+        &self,
+        purpose: &Purpose,
+        offer: Offer,
+        endpoint: quinn::Endpoint,
+        connection: Connection,
+    ) -> Result<DialOutcome, DialError> {
+        let mut stream = RequestStream::open(connection).await?;
+        let device = self.prove(&stream).await?;
+        stream.send(&self.request(purpose, offer, device)?).await?;
+        let mut longest = ANSWER_TIMEOUT;
+        loop {
+            match stream.reply_within(longest).await? {
+                login::LoginReply::Established(established) => {
+                    let channel = stream.establish(*established)?;
+                    return Ok(DialOutcome::Established(Box::new(channel), endpoint));
+                }
+                login::LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
+                login::LoginReply::OneTimeCodeWanted => stream.send(&self.one_time_code().await?).await?,
+                login::LoginReply::Challenge(challenge) => {
+                    longest = challenge::time_for_reply(&challenge);
+                    if let Some(answer) = self.answer(&challenge).await? {
+                        stream.send(&answer).await?;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Shakes hands with the first of the gateway's addresses that answers. Begins again when the machine's network changes:
+    /// what was out of reach may not be any more.
+    async fn shake_hands(
+        &self,
+        purpose: &Purpose,
+        current: Option<SocketAddr>,
+        rtt: Option<Duration>,
+        may_look_up: bool,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        let is_move = *purpose == Purpose::Move;
+        let mut changes = self.network.subscribe();
+        let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
+        tokio::pin!(silent);
+        loop {
+            let known = self.candidates(purpose, current);
+            if is_move && known.is_empty() {
+                return Err(DialError::NoOther);
+            }
+            // The names of other gateways were looked up with that of the one that is connected.
+            let look_up = (!is_move && (may_look_up || known.is_empty())).then(|| self.look_up());
+            let attempt = |address| self.shake_hands_with(address, rtt, is_move);
+            let head_start = self.head_start();
+            let race = address_race::race(known, look_up, head_start, attempt);
+            tokio::pin!(race);
+            let outcome = loop {
+                tokio::select! {
+                    outcome = &mut race => break Some(outcome),
+                    Ok(()) = changes.changed() => break None,
+                    // A silent name server, or one address after the other, may take longer than a person should wait for a message.
+                    () = &mut silent, if !silent.is_elapsed() => drop(self.log_trials()),
+                }
+            };
+            match outcome {
+                Some(outcome) => return outcome.map_err(|error| error.unwrap_or(DialError::NoAddress)),
+                None => tracing::debug!("the network changed: trying again"),
+            }
+        }
+    }
+
+    /// Logs the addresses that were tried and the results, once in each outage. Returns whether it did.
+    pub(super) fn log_trials(&self) -> bool {
+        let report = self.trials().report();
+        if let Some(report) = &report {
+            tracing::warn!("{report}; trying on");
+        }
+        report.is_some()
+    }
+
+    /// The same as text, for the error of a client that gives up. `None` if no address failed since the gateway answered last.
+    pub(super) fn report(&self) -> Option<String> {
+        self.trials().describe()
+    }
+
+    fn trials(&self) -> MutexGuard<'_, Trials> {
+        self.trials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn candidates(&self, purpose: &Purpose, current: Option<SocketAddr>) -> Vec<SocketAddr> {
+        let drained = self.drained.lock().unwrap_or_else(PoisonError::into_inner);
+        drained.order(&self.known(), purpose, current, Instant::now())
+    }
+
+    async fn shake_hands_with(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+        is_move: bool,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        self.trials().begin(address);
+        let connected = self.try_address(address, rtt).await;
+        match &connected {
+            Ok(_) => {
+                self.trials().clear();
+                // A gateway that may refuse a move is not the one of the session.
+                if !is_move {
+                    self.answered(address);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%address, %error, "no connection");
+                match error {
+                    DialError::NoHandshake(_) => {}
+                    DialError::Handshake { source, .. } => self.trials().failed(address, source.to_string()),
+                    DialError::Unproven { cause, .. } => self.trials().unproven(address, cause.to_string()),
+                    error => self.trials().no_way(address, error.to_string()),
+                }
+            }
+        }
+        connected
+    }
+
+    async fn try_address(
+        &self,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        let socket = self.parent.socket(address).await?;
+        let errors = IcmpErrors::start(&socket)
+            .inspect_err(|error| tracing::debug!(%error, "ICMP errors are not seen"));
+        let endpoint = client_endpoint(socket, self.tls.quic()?, rtt)?;
+        let handshake = async {
+            let shaking = shake_hands(&endpoint, address, &self.server_name);
+            tokio::pin!(shaking);
+            tokio::select! {
+                outcome = &mut shaking => outcome,
+                // Ends with the queue of errors only, and the handshake goes on.
+                () = self.note_icmp(address, errors.ok()) => shaking.await,
+            }
+        };
+        let connection = handshake.await.map_err(|error| DialError::of_handshake(address, error))?;
+        Ok((endpoint, connection))
+    }
+
+    /// Notes ICMP errors about datagrams to `address` as they come.
+    async fn note_icmp(&self, address: SocketAddr, errors: Option<IcmpErrors>) {
+        let Some(errors) = errors else { return };
+        while let Ok(error) = errors.next().await {
+            if let Some(line) = self.trials().icmp(address, error) {
+                tracing::warn!("{line}");
+            }
+        }
+    }
+
+    /// Looks up all names of the profile, and for IPv4 addresses without a way there those by which NAT64 serves them. The addresses found
+    /// are kept, after the address that has answered last.
+    async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
+        let mut found = Vec::new();
+        let mut last = None;
+        for (place, server) in self.servers.iter().enumerate() {
+            match server.host.parse::<IpAddr>() {
+                Ok(address) => {
+                    let address = SocketAddr::new(address, server.port);
+                    found.push(address);
+                    if address.is_ipv4() && self.trials().has_no_way_to(address) {
+                        // Most networks have none, which is no failure.
+                        let served = self.parent.addresses(place).await.unwrap_or_default();
+                        found.extend(served.iter().map(|served| SocketAddr::new(*served, server.port)));
+                    }
+                }
+                Err(_) => match self.parent.addresses(place).await {
+                    Ok(addresses) => {
+                        found.extend(addresses.iter().map(|address| SocketAddr::new(*address, server.port)));
+                    }
+                    Err(error) => last = Some(error),
+                },
+            }
+        }
+        if let (true, Some(error)) = (found.is_empty(), last) {
+            self.trials().lookup_failed(error.to_string());
+            return Err(error.into());
+        }
+        self.trials().looked_up();
+        let mut known = self.known();
+        known.truncate(1);
+        found.iter().for_each(|address| {
+            if !known.contains(address) {
+                known.push(*address);
+            }
+        });
+        Ok(found)
+    }
+
+    /// Restarts attempts that are under way.
+    pub(super) fn network_changed(&self) {
+        self.network.send_replace(Some(Instant::now()));
+    }
+
+    /// Head start of known addresses before names are looked up. On a machine that has just changed networks they are looked
+    /// up sooner: what is known may be out of reach from there without a word.
+    fn head_start(&self) -> Duration {
+        let changed = *self.network.borrow();
+        let lately = changed.is_some_and(|at| at.elapsed() < JUST_CHANGED);
+        if lately { address_race::HEAD_START } else { LOOK_UP_AFTER }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the parent sign, which alone has the device's key.
+    async fn prove(&self, stream: &RequestStream) -> Result<DeviceProof, DialError> {
+        let proof = self.parent.prove(&stream.binding()?).await.map_err(DialError::NoProof)?;
+        Ok(DeviceProof::new(self.credentials.device, proof))
+    }
+
+    fn request(&self, purpose: &Purpose, offer: Offer, device: DeviceProof) -> Result<Message, DialError> {
+        let user = UserName::new(&self.credentials.user)?;
+        let credentials = (user, self.credentials.password.clone());
+        Ok(request(purpose, offer, credentials, device, concat!("vpnd/", env!("CARGO_PKG_VERSION"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a handshake that ends so.
+    fn handshake(source: ConnectionError) -> DialError {
+        DialError::of_handshake("192.0.2.1:4433".parse().unwrap(), HandshakeError::Failed(source))
+    }
+
+    fn closed() -> ConnectionError {
+        ConnectionError::ConnectionClosed(quinn::ConnectionClose {
+            error_code: quinn::TransportErrorCode::crypto(42),
+            frame_type: None,
+            reason: Vec::new().into(),
+        })
+    }
+
+    #[test]
+    fn what_arrives_before_the_handshake_is_authenticated_is_not_final() {
+        let forged = handshake(closed());
+        assert!(!forged.is_final(false), "{forged}");
+        assert!(forged.to_string().contains("another host on the way"), "{forged}");
+        let authenticated = DialError::Login(LoginError::Connection(closed())).with_cause();
+        assert!(authenticated.is_final(false) && !authenticated.is_final(true), "{authenticated}");
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_waited_for() {
+        for (alert, reason, expected) in [
+            (45, "certificate not valid yet: 1 < 2", "is the clock of this machine right?"),
+            (45, "certificate expired", "unless the clock of this machine is wrong"),
+            (48, "unknown issuer", "was not signed by the authority"),
+            (42, "certificate not valid for name \"x\"", "for another name"),
+            (43, "unsupported", "can't be used"),
+        ] {
+            let code = quinn::TransportErrorCode::crypto(alert);
+            let error = quinn_proto::TransportError { code, frame: None, reason: reason.to_owned() };
+            let untrusted = handshake(error.into());
+            assert!(untrusted.to_string().contains(expected), "{untrusted}");
+            assert!(!untrusted.is_final(false), "{untrusted}");
+        }
+    }
+}

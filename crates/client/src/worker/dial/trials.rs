@@ -1,0 +1,260 @@
+//! The gateway's addresses and what has become of trying them, in words for a person.
+//!
+//! It decides nothing: ICMP errors, which anybody can forge, are reported here and end no attempt.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+
+use vpnd_sys::udp::icmp::{IcmpError, Unreachable};
+
+/// Addresses that are named at most.
+const MAX_NAMED: usize = 8;
+
+/// Also what a network does, in the gateway's name, until a person has logged in to it.
+const PORTAL: &str = "If this network has a login page (captive portal), open any web page and log in first";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TrialOutcome {
+    /// No answer yet.
+    Silent,
+    /// This machine has no way there.
+    NoWay(String),
+    /// Somebody answered, and no connection came of it.
+    Failed(String),
+    /// Somebody answered who has not proved to be the gateway.
+    Unproven(String),
+}
+
+#[derive(Clone, Debug)]
+struct Trial {
+    address: SocketAddr,
+    fate: TrialOutcome,
+    icmp: Option<IcmpError>,
+}
+
+/// The addresses that were tried since the gateway answered last.
+#[derive(Debug, Default)]
+pub(super) struct Trials {
+    list: Vec<Trial>,
+    /// Error of the last lookup.
+    lookup: Option<String>,
+    /// ICMP errors that the log has.
+    logged: BTreeSet<(SocketAddr, Unreachable)>,
+    /// Whether the log has all of it.
+    reported: bool,
+}
+
+impl Trials {
+    fn trial(&mut self, address: SocketAddr) -> &mut Trial {
+        let place = self.list.iter().position(|trial| trial.address == address).unwrap_or_else(|| {
+            self.list.push(Trial { address, fate: TrialOutcome::Silent, icmp: None });
+            self.list.len() - 1
+        });
+        &mut self.list[place]
+    }
+
+    /// An attempt begins. An ICMP error of the one before counts until there is another.
+    pub(super) fn begin(&mut self, address: SocketAddr) {
+        self.trial(address).fate = TrialOutcome::Silent;
+    }
+
+    pub(super) fn no_way(&mut self, address: SocketAddr, why: String) {
+        self.trial(address).fate = TrialOutcome::NoWay(why);
+    }
+
+    /// Whether this machine had no way to this address when it was tried last.
+    pub(super) fn has_no_way_to(&self, address: SocketAddr) -> bool {
+        let tried = self.list.iter().find(|trial| trial.address == address);
+        tried.is_some_and(|trial| matches!(trial.fate, TrialOutcome::NoWay(_)))
+    }
+
+    pub(super) fn failed(&mut self, address: SocketAddr, why: String) {
+        self.trial(address).fate = TrialOutcome::Failed(why);
+    }
+
+    pub(super) fn unproven(&mut self, address: SocketAddr, why: String) {
+        self.trial(address).fate = TrialOutcome::Unproven(why);
+    }
+
+    pub(super) fn lookup_failed(&mut self, why: String) {
+        self.lookup = Some(why);
+    }
+
+    pub(super) fn looked_up(&mut self) {
+        self.lookup = None;
+    }
+
+    /// An ICMP error came. Returns a line for the log, if it is news.
+    pub(super) fn icmp(&mut self, address: SocketAddr, error: IcmpError) -> Option<String> {
+        self.trial(address).icmp = Some(error);
+        let news = self.logged.insert((address, error.reason));
+        news.then(|| format!("{address}: {}; trying on", Reported(error)))
+    }
+
+    /// The gateway has answered.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// All of it, unless the log has it already or there is nothing.
+    pub(super) fn report(&mut self) -> Option<String> {
+        let text = self.describe()?;
+        (!std::mem::replace(&mut self.reported, true)).then_some(text)
+    }
+
+    /// All of it, if there is anything.
+    pub(super) fn describe(&self) -> Option<String> {
+        let is_empty = self.list.is_empty() && self.lookup.is_none();
+        (!is_empty).then(|| self.to_string())
+    }
+
+    /// The next thing for a person to do.
+    fn advice(&self) -> String {
+        let icmp = |wanted: fn(&Trial, &IcmpError) -> bool| {
+            self.list.iter().any(|trial| trial.icmp.is_some_and(|error| wanted(trial, &error)))
+        };
+        let from_itself = |trial: &Trial, error: &IcmpError| {
+            error.reason == Unreachable::Port && error.reporter == Some(trial.address.ip())
+        };
+        let is_no_way = |trial: &Trial| matches!(trial.fate, TrialOutcome::NoWay(_));
+        if self.list.iter().all(is_no_way) {
+            let is_ipv4_alone =
+                !self.list.is_empty() && self.list.iter().all(|trial| trial.address.is_ipv4());
+            let hint = if is_ipv4_alone {
+                " If it has IPv6 alone, name the gateway in the profile by its name or its IPv6 address"
+            } else {
+                ""
+            };
+            return format!("is this machine connected to a network?{hint}");
+        }
+        if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Unproven(_))) {
+            return "the password is sent to nobody who can't prove to be the gateway".to_owned();
+        }
+        if icmp(from_itself) {
+            return format!(
+                "the gateway's machine is there: does the gateway run, and at this port? {PORTAL}"
+            );
+        }
+        if icmp(|_, _| true) {
+            return format!(
+                "this network, or a firewall on the way, refuses UDP to the gateway: try another network, or ask whoever runs this \
+                 one. {PORTAL}"
+            );
+        }
+        if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Failed(_))) {
+            return "is it a gateway that answers there?".to_owned();
+        }
+        let mut ports: Vec<_> = self.list.iter().map(|trial| trial.address.port().to_string()).collect();
+        ports.dedup();
+        format!(
+            "the gateway is down, or this network lets no UDP to port {} through: try another network, or ask the gateway's \
+             administrator. {PORTAL}",
+            ports.join(", ")
+        )
+    }
+}
+
+impl fmt::Display for Trials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no connection to the gateway")?;
+        for (number, trial) in self.list.iter().take(MAX_NAMED).enumerate() {
+            write!(f, "{} {}: ", if number == 0 { ":" } else { ";" }, trial.address)?;
+            match (&trial.fate, trial.icmp) {
+                (TrialOutcome::NoWay(why) | TrialOutcome::Failed(why) | TrialOutcome::Unproven(why), _) => {
+                    f.write_str(why)?
+                }
+                (TrialOutcome::Silent, Some(error)) => Reported(error).fmt(f)?,
+                (TrialOutcome::Silent, None) => f.write_str("no answer")?,
+            }
+        }
+        if let Some(more) = self.list.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
+            write!(f, "; and {more} more addresses")?;
+        }
+        if let Some(why) = &self.lookup {
+            write!(f, "; {why}")?;
+        }
+        write!(f, " ({})", self.advice())
+    }
+}
+
+/// An ICMP error in words.
+struct Reported(IcmpError);
+
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(IcmpError { reason, reporter }) = *self;
+        f.write_str(match reason {
+            Unreachable::Port => "nothing listens there",
+            Unreachable::Host => "the host is not reached",
+            Unreachable::Network => "no route on the way",
+            Unreachable::Prohibited => "a firewall on the way forbids it",
+        })?;
+        write!(f, ", by ICMP \"{reason}\"")?;
+        reporter.map_or(Ok(()), |reporter| write!(f, " from {reporter}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn error(reason: Unreachable, reporter: &str) -> IcmpError {
+        IcmpError { reason, reporter: Some(reporter.parse().unwrap()) }
+    }
+
+    #[test]
+    fn silence_names_the_addresses_and_the_port() {
+        let mut trials = Trials::default();
+        trials.begin(address("192.0.2.1:4433"));
+        trials.begin(address("[2001:db8::1]:4433"));
+        trials.no_way(address("[2001:db8::1]:4433"), "Network is unreachable".to_owned());
+        let report = trials.report().unwrap();
+        let wanted = "no connection to the gateway: 192.0.2.1:4433: no answer; [2001:db8::1]:4433: Network is unreachable (the gateway is \
+                      down, or this network lets no UDP to port 4433 through: ";
+        assert!(report.starts_with(wanted), "{report}");
+        assert_eq!(trials.report(), None, "the log has it");
+        trials.clear();
+        assert_eq!(trials.report(), None, "all is well");
+        trials.begin(address("192.0.2.1:4433"));
+        assert!(trials.report().is_some(), "another outage");
+    }
+
+    #[test]
+    fn icmp_is_news_once_and_says_who_refuses() {
+        let mut trials = Trials::default();
+        let gateway = address("192.0.2.1:4433");
+        trials.begin(gateway);
+        let line = trials.icmp(gateway, error(Unreachable::Prohibited, "198.51.100.1")).unwrap();
+        assert_eq!(
+            line,
+            "192.0.2.1:4433: a firewall on the way forbids it, by ICMP \"administratively prohibited\" from 198.51.100.1; trying on"
+        );
+        assert_eq!(trials.icmp(gateway, error(Unreachable::Prohibited, "198.51.100.1")), None);
+        assert!(trials.to_string().contains("refuses UDP to the gateway"));
+        trials.begin(gateway);
+        assert!(trials.to_string().contains("198.51.100.1"), "{trials}");
+
+        assert!(trials.icmp(gateway, error(Unreachable::Port, "192.0.2.1")).is_some());
+        assert!(trials.to_string().contains("does the gateway run"), "{trials}");
+        // Reported by a router on the way: a firewall's way to refuse.
+        trials.icmp(gateway, error(Unreachable::Port, "198.51.100.1"));
+        assert!(trials.to_string().contains("refuses UDP"), "{trials}");
+    }
+
+    #[test]
+    fn without_any_way_the_machine_is_at_fault() {
+        let mut trials = Trials::default();
+        trials.no_way(address("192.0.2.1:4433"), "Network is unreachable".to_owned());
+        trials.lookup_failed("the name x can't be resolved".to_owned());
+        let report = trials.to_string();
+        assert!(report.contains("can't be resolved (is this machine connected"), "{report}");
+        assert!(report.contains("by its name or its IPv6 address"), "{report}");
+        trials.no_way(address("[2001:db8::1]:4433"), "Network is unreachable".to_owned());
+        assert!(!trials.to_string().contains("IPv6 address"), "{trials}");
+    }
+}

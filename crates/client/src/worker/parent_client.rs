@@ -1,0 +1,175 @@
+//! The worker's requests to the privileged parent, and the parent's own messages.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::mpsc;
+use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
+use vpnd_proto::control::{AsText, ChallengeAnswer, Network};
+
+use crate::messages::{FromWorker, ParentReply, ParentRequest, Question, ToWorker};
+use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_ipc::requests::{Gone, Requests};
+
+/// Events that wait to be handled at most.
+const QUEUE: usize = 16;
+
+/// Messages of the parent that are no replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ParentEvent {
+    NetworkChanged,
+    /// Inform the gateway, and end.
+    Stop,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ParentError {
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("the client's first process is gone")]
+    Gone(#[from] Gone),
+}
+
+type ReplyWithDescriptors = (ParentReply, Vec<OwnedFd>);
+
+/// The privileged parent, as the worker sees it.
+pub(super) struct ParentClient {
+    requests: Requests<ParentRequest, ReplyWithDescriptors>,
+    /// Reason for the client's end.
+    reason: OnceLock<String>,
+}
+
+impl ParentClient {
+    /// Uses `channel` from now on. The parent's own messages come from the receiver, until it is gone.
+    pub(super) fn start(channel: Channel) -> (Arc<Self>, mpsc::Receiver<ParentEvent>) {
+        let frame = |number, request| FromWorker::Request { number, request };
+        let requests = Requests::start(channel.clone(), frame);
+        let parent = Arc::new(Self { requests, reason: OnceLock::new() });
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let reader = Arc::clone(&parent);
+        tokio::spawn(async move {
+            if let Err(error) = reader.receive_all(&channel, &events).await {
+                tracing::error!(%error, "the client's first process is lost");
+            }
+            reader.requests.close();
+        });
+        (parent, inbox)
+    }
+
+    async fn receive_all(
+        &self,
+        channel: &Channel,
+        events: &mpsc::Sender<ParentEvent>,
+    ) -> Result<(), ChannelError> {
+        while let Some(received) = channel.receive::<ToWorker>().await? {
+            match received.message {
+                ToWorker::Reply { number, reply } => {
+                    self.requests.reply(number, (reply, received.descriptors))?;
+                }
+                ToWorker::NetworkChanged => drop(events.send(ParentEvent::NetworkChanged).await),
+                ToWorker::Stop(reason) => {
+                    let _ = self.reason.set(reason.unwrap_or_default());
+                    // It replies no more, so callers that wait for a reply must be released here.
+                    self.requests.close();
+                    let _ = events.send(ParentEvent::Stop).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A new UDP socket for the control channel to `gateway`, whose datagrams never enter the tunnel. Refused if the
+    /// machine has no route there.
+    pub(super) async fn socket(&self, gateway: SocketAddr) -> Result<UdpSocket, ParentError> {
+        let (_, descriptors) = self.request(ParentRequest::Socket(AsText(gateway))).await?;
+        let descriptor = descriptors.into_iter().next();
+        Ok(descriptor.ok_or(ChannelError::Broken("an answer without a socket"))?.into())
+    }
+
+    /// The addresses of the gateway that the profile names in this place.
+    pub(super) async fn addresses(&self, server: usize) -> Result<Vec<IpAddr>, ParentError> {
+        match self.request(ParentRequest::Addresses(server as u32)).await? {
+            (ParentReply::Addresses(found), _) => Ok(found.into_iter().map(|address| address.0).collect()),
+            _ => Err(ChannelError::Broken("an answer without addresses").into()),
+        }
+    }
+
+    /// Has the machine use the tunnel's DNS servers, or its own.
+    pub(super) async fn use_tunnel_dns(&self, tunnel: bool) -> Result<(), ParentError> {
+        self.request(ParentRequest::UseTunnelDns(tunnel)).await.map(drop)
+    }
+
+    pub(super) async fn configure(&self, network: &Network) -> Result<(), ParentError> {
+        self.request(ParentRequest::Configure(network.clone())).await.map(drop)
+    }
+
+    /// Sets what the tunnel's device carries.
+    pub(super) async fn set_mtu(&self, mtu: u16) -> Result<(), ParentError> {
+        self.request(ParentRequest::Mtu(mtu)).await.map(drop)
+    }
+
+    /// Prompts the person at the terminal; `None` without an answer.
+    pub(super) async fn ask(&self, question: Question) -> Option<ChallengeAnswer> {
+        match self.request(ParentRequest::Ask(question)).await {
+            Ok((ParentReply::Typed(typed), _)) => typed,
+            _ => None,
+        }
+    }
+
+    /// The device's signature for the connection that has this binding.
+    pub(super) async fn prove(&self, binding: &Binding) -> Result<[u8; SIGNATURE_LEN], ParentError> {
+        match self.request(ParentRequest::Prove((*binding.as_bytes()).into())).await? {
+            (ParentReply::Proof(signature), _) => Ok(signature.into()),
+            _ => Err(ChannelError::Broken("an answer to something else").into()),
+        }
+    }
+
+    async fn request(&self, request: ParentRequest) -> Result<ReplyWithDescriptors, ParentError> {
+        match self.requests.request(request).await? {
+            (ParentReply::Failed(why), _) => Err(ParentError::Refused(why)),
+            answered => Ok(answered),
+        }
+    }
+
+    /// Whether it has ended the client, or is gone: there are no more replies.
+    pub(super) fn is_ending(&self) -> bool {
+        self.requests.is_closed()
+    }
+
+    /// Reason for the client's end; `None` unless the parent ends it.
+    pub(super) fn reason(&self) -> Option<&str> {
+        self.reason.get().map(String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use vpnd_ipc::channel;
+    use vpnd_ipc::messages::MAX_FRAME;
+
+    #[tokio::test]
+    async fn whoever_waits_for_an_answer_learns_that_it_is_the_end() {
+        let (ours, theirs) = channel::pair().unwrap();
+        let parent = Channel::new(theirs, MAX_FRAME).unwrap();
+        let (client, mut events) = ParentClient::start(Channel::new(ours, MAX_FRAME).unwrap());
+        let asker = Arc::clone(&client);
+        let asked = tokio::spawn(async move { asker.set_mtu(1400).await });
+        parent.receive::<FromWorker>().await.unwrap().unwrap();
+        assert!(!client.is_ending());
+        parent.send(&ToWorker::Stop(Some("SIGTERM".to_owned())), &[]).await.unwrap();
+        let soon = Duration::from_secs(5);
+        let answer = tokio::time::timeout(soon, asked).await.expect("it waits for ever").unwrap();
+        assert!(matches!(answer, Err(ParentError::Gone(_))), "{answer:?}");
+        assert_eq!(events.recv().await, Some(ParentEvent::Stop));
+        assert_eq!(client.reason(), Some("SIGTERM"));
+        let late = tokio::time::timeout(soon, client.set_mtu(1400)).await.expect("it waits for ever");
+        assert!(matches!(late, Err(ParentError::Gone(_))), "{late:?}");
+        assert!(client.is_ending());
+    }
+}

@@ -1,0 +1,458 @@
+//! The profile: one file with everything a client needs to reach its gateway and be let in, save the password.
+//!
+//! Invariants: a [`Profile`] names at least one server, trusts either the CAs it carries or those of the system, and
+//! has a key if and only if it has a certificate. Its text is written readable by its owner alone; the key never
+//! shows in `Debug` or in a problem. This module must not know how a connection is made.
+
+use std::fmt::{self, Write as _};
+use std::net::Ipv6Addr;
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use vpnd_crypto::Suite;
+use vpnd_proto::control::UserName;
+use vpnd_proto::wire::MAX_CLIENT_LANES;
+use zeroize::Zeroizing;
+
+use crate::document::{Document, Log as Problems, Problem, Section};
+use crate::{ConfigError, Invalid, Offload};
+use vpnd_pki::dns_name::DnsName;
+use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, WriteError};
+
+/// The format that this program writes and reads.
+pub const FORMAT: u64 = 1;
+/// The port of a server that names none.
+pub const DEFAULT_PORT: u16 = 4433;
+/// Lanes of a client that says nothing of them.
+pub const DEFAULT_LANES: usize = 1;
+const MAX_SERVERS: usize = 16;
+
+/// Everything a client needs to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// Addresses of the gateway, tried in this order.
+    pub servers: Vec<ServerAddress>,
+    /// The name that the gateway's certificate must carry.
+    pub server_name: String,
+    /// Which authorities may have signed that certificate.
+    pub trust: Trust,
+    /// The name to log in with; `None` if whoever connects says it.
+    pub user: Option<String>,
+    /// Whether to ask for a one-time code at login.
+    pub totp: bool,
+    /// The client's certificate, if the gateway requires one.
+    pub identity: Option<ClientIdentity>,
+    /// Suites to offer, best first; empty means by measured speed.
+    pub suites: Vec<Suite>,
+    /// Destinations that go into the tunnel.
+    pub routes: Routes,
+    /// Whether to use the DNS servers that the gateway names.
+    pub dns: bool,
+    /// Whether networks that the machine is directly connected to stay outside a tunnel that contains them.
+    pub local_network: bool,
+    /// Threads of the data path, each with a UDP port of its own.
+    pub lanes: usize,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    pub copy_dscp: bool,
+    /// How long the data path looks for the next packet before it sleeps; 0 is never.
+    pub busy_poll: Duration,
+    /// Switches for kernel offloads; steering means nothing to a client.
+    pub offload: Offload,
+}
+
+/// A host name or address and a UDP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// A DNS name, or an address without brackets.
+    pub host: String,
+    pub port: u16,
+}
+
+/// Trust anchors for the gateway's certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The authorities that the machine trusts.
+    System,
+    /// These authorities and no others.
+    Pinned {
+        /// One or more PEM certificates.
+        ca_pem: String,
+    },
+}
+
+/// A client certificate and its key.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    /// The PEM certificate chain, the client's own first.
+    pub certificate_pem: String,
+    pub key_pem: Zeroizing<String>,
+}
+
+/// Destinations that a client routes into the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Routes {
+    /// The networks that the gateway names.
+    Pushed,
+    All,
+    /// These networks, whatever the gateway names.
+    Only(Vec<IpNet>),
+}
+
+impl Profile {
+    /// Reads and parses the file at `path`.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = Zeroizing::new(crate::read_text(path)?);
+        Ok(Self::parse(&text, &path.display().to_string())?)
+    }
+
+    /// The same, and the text, for a process that can't read the file.
+    pub fn load_text(path: &Path) -> Result<(Zeroizing<String>, Self), ConfigError> {
+        let text = Zeroizing::new(crate::read_text(path)?);
+        let profile = Self::parse(&text, &path.display().to_string())?;
+        Ok((text, profile))
+    }
+
+    /// Parses `text`; `file` names it in problems.
+    pub fn parse(text: &str, file: &str) -> Result<Self, Invalid> {
+        read(text).map_err(|problems| Invalid::new(file, problems))
+    }
+
+    /// Writes the profile to a new file; with a client certificate's key it is one that only its owner can read.
+    pub fn save(&self, path: &Path) -> Result<(), WriteError> {
+        let mode = if self.identity.is_some() { SECRET_MODE } else { PUBLIC_MODE };
+        secret_file::write(path, self.to_toml().as_bytes(), mode, Existing::Refuse)
+    }
+
+    /// The commented text that [`Profile::parse`] reads back.
+    pub fn to_toml(&self) -> Zeroizing<String> {
+        let mut text = String::with_capacity(4096);
+        // Writing to a String can't fail.
+        let _ = self.write_toml(&mut text);
+        Zeroizing::new(text)
+    }
+
+    fn write_toml(&self, out: &mut String) -> fmt::Result {
+        let whose = self.user.as_deref().unwrap_or("any user");
+        writeln!(out, "# Profile of vpnd for {whose}. Use: vpnd connect THIS_FILE")?;
+        writeln!(out, "version = {FORMAT}\n\n[server]")?;
+        writeln!(out, "addresses = {}", list(self.servers.iter().map(ToString::to_string)))?;
+        writeln!(out, "# The name that the gateway's certificate must carry.")?;
+        writeln!(out, "name = {}", quoted(&self.server_name))?;
+        match &self.trust {
+            Trust::System => writeln!(out, "trust = \"system\"")?,
+            Trust::Pinned { ca_pem } => {
+                writeln!(out, "# Only this authority may vouch for the gateway.\ntrust = \"pinned\"")?;
+                writeln!(out, "ca = {}", *pem(ca_pem))?;
+            }
+        }
+        writeln!(out, "\n[user]")?;
+        match &self.user {
+            Some(user) => writeln!(out, "name = {}", quoted(user))?,
+            None => {
+                writeln!(out, "# The user is asked for the name, or gives it with --login.\n# name = \"\"")?
+            }
+        }
+        writeln!(out, "# Ask for a one-time code at login.\ntotp = {}", self.totp)?;
+        if let Some(identity) = &self.identity {
+            writeln!(out, "certificate = {}", *pem(&identity.certificate_pem))?;
+            writeln!(out, "# Secret: whoever has this key can try passwords as {whose}.")?;
+            writeln!(out, "key = {}", *pem(&identity.key_pem))?;
+        }
+        writeln!(out, "\n[tunnel]")?;
+        writeln!(out, "# \"pushed\": what the gateway names; \"all\": everything; or a list of networks.")?;
+        match &self.routes {
+            Routes::Pushed => writeln!(out, "routes = \"pushed\"")?,
+            Routes::All => writeln!(out, "routes = \"all\"")?,
+            Routes::Only(networks) => {
+                writeln!(out, "routes = {}", list(networks.iter().map(ToString::to_string)))?
+            }
+        }
+        writeln!(out, "dns = {}", self.dns)?;
+        if !self.local_network {
+            writeln!(
+                out,
+                "# Hosts of the local network are not reachable beside the tunnel.\nlocal_network = false"
+            )?;
+        }
+        match self.suites.as_slice() {
+            [] => writeln!(out, "suites = \"auto\"")?,
+            suites => writeln!(out, "suites = {}", list(suites.iter().map(ToString::to_string)))?,
+        }
+        if self.lanes != DEFAULT_LANES {
+            writeln!(out, "lanes = {}", self.lanes)?;
+        }
+        if self.copy_dscp {
+            writeln!(out, "# The path sees which kind of traffic is inside.\ncopy_dscp = true")?;
+        }
+        if !self.busy_poll.is_zero() {
+            writeln!(out, "busy_poll_us = {}", self.busy_poll.as_micros())?;
+        }
+        let Offload { tun, tso, uso, udp_gso, udp_gro, .. } = self.offload;
+        let switches = [("tun", tun), ("tso", tso), ("uso", uso), ("udp_gso", udp_gso), ("udp_gro", udp_gro)];
+        if switches.iter().any(|(_, on)| !on) {
+            writeln!(out, "\n[offload]")?;
+            switches
+                .iter()
+                .filter(|(_, on)| !on)
+                .try_for_each(|(name, _)| writeln!(out, "{name} = false"))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ClientIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientIdentity").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.parse::<Ipv6Addr>() {
+            Ok(address) => write!(f, "[{address}]:{}", self.port),
+            Err(_) => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl FromStr for ServerAddress {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        if let Ok(address) = text.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
+            return Ok(Self { host: address.to_string(), port: DEFAULT_PORT });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or(())?),
+            None => (text, DEFAULT_PORT),
+        };
+        let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            Some(inner) => inner.parse::<Ipv6Addr>().map_err(|_| ())?.to_string(),
+            None => host.parse::<DnsName>()?.as_str().to_owned(),
+        };
+        Ok(Self { host, port })
+    }
+}
+
+fn read(text: &str) -> Result<Profile, Vec<Problem>> {
+    let mut document = Document::parse(text)?;
+    let format = document.top(|s, p| s.number(p, "version", 1..=FORMAT, 0));
+    document.top(|s, p| {
+        if !s.has("version") {
+            s.missing(p, "version", &format!("write version = {FORMAT}"));
+        }
+    });
+    let (servers, server_name, trust) = document.section("server", read_server);
+    let (user, totp, identity) = document.section("user", read_user);
+    let tunnel = document.section("tunnel", read_tunnel);
+    let offload = document.section("offload", crate::device_offload);
+    let (problems, _) = document.finish();
+    if !problems.is_empty() || format != FORMAT {
+        return Err(problems);
+    }
+    Ok(Profile {
+        servers,
+        server_name,
+        trust,
+        user,
+        totp,
+        identity,
+        suites: tunnel.suites,
+        routes: tunnel.routes,
+        dns: tunnel.dns,
+        local_network: tunnel.local_network,
+        lanes: tunnel.lanes,
+        copy_dscp: tunnel.copy_dscp,
+        busy_poll: tunnel.busy_poll,
+        offload,
+    })
+}
+
+fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, String, Trust) {
+    let expects = "a name or address with a port, such as \"vpn.example.org:4433\" or \"[2001:db8::1]:4433\"";
+    let present = s.has("addresses");
+    let servers: Vec<ServerAddress> = s.list(p, "addresses", expects).unwrap_or_default();
+    if !present {
+        s.missing(p, "addresses", "write addresses = [\"vpn.example.org:4433\"]");
+    } else if !(1..=MAX_SERVERS).contains(&servers.len()) {
+        s.problem(p, "addresses", format!("'addresses' in [server] takes 1 to {MAX_SERVERS} servers"));
+    }
+    let name = s.text(p, "name").or_else(|| servers.first().map(|server| server.host.clone()));
+    let name = name.unwrap_or_default();
+    if s.has("name") && ServerName::try_from(name.as_str()).is_err() {
+        s.problem(p, "name", format!("'name' in [server] must be a DNS name or an address, not {name:?}"));
+    }
+    let pinned = s.choice(p, "trust", &[("pinned", true), ("system", false)]);
+    let ca = s.text(p, "ca");
+    let trust = match (pinned, ca) {
+        (Some(false), None) => Trust::System,
+        (Some(false), Some(_)) => {
+            s.problem(
+                p,
+                "ca",
+                "'ca' in [server] is of no use with trust = \"system\"; drop one of them".into(),
+            );
+            Trust::System
+        }
+        (Some(true) | None, Some(ca_pem)) => {
+            check_certificates(s, p, "ca", &ca_pem);
+            Trust::Pinned { ca_pem }
+        }
+        (Some(true) | None, None) => {
+            if !s.has("ca") && (pinned.is_some() || !s.has("trust")) {
+                s.missing(p, "ca", "the gateway's CA as PEM text, or trust = \"system\"");
+            }
+            Trust::System
+        }
+    };
+    (servers, name, trust)
+}
+
+fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (Option<String>, bool, Option<ClientIdentity>) {
+    let name = s.text(p, "name");
+    if let Some(name) = name.as_ref().filter(|name| !is_login_name(name)) {
+        s.problem(p, "name", format!("'name' in [user] must be {LOGIN_NAME_RULE}, not {name:?}"));
+    }
+    let totp = s.flag(p, "totp", false);
+    let identity = match (s.text(p, "certificate"), s.text(p, "key").map(Zeroizing::new)) {
+        (Some(certificate_pem), Some(key_pem)) => {
+            check_certificates(s, p, "certificate", &certificate_pem);
+            if PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).is_err() {
+                s.problem(p, "key", "'key' in [user] must be a private key as PEM text".to_owned());
+            }
+            Some(ClientIdentity { certificate_pem, key_pem })
+        }
+        (None, None) => None,
+        (Some(_), None) => {
+            s.missing(p, "key", "the private key of 'certificate', as PEM text");
+            None
+        }
+        (None, Some(_)) => {
+            s.missing(p, "certificate", "the certificate of 'key', as PEM text");
+            None
+        }
+    };
+    (name, totp, identity)
+}
+
+/// `[tunnel]`, as in [`Profile`].
+struct TunnelSection {
+    routes: Routes,
+    dns: bool,
+    local_network: bool,
+    suites: Vec<Suite>,
+    lanes: usize,
+    copy_dscp: bool,
+    busy_poll: Duration,
+}
+
+fn read_tunnel(s: &mut Section<'_>, p: &mut Problems) -> TunnelSection {
+    let expects = "\"pushed\", \"all\" or a list of networks such as \"10.20.0.0/16\"";
+    let words: Vec<RouteWord> = s.list(p, "routes", expects).unwrap_or_else(|| vec![RouteWord::Pushed]);
+    let routes = match words.as_slice() {
+        [RouteWord::Pushed] => Routes::Pushed,
+        [RouteWord::All] => Routes::All,
+        words => Routes::Only(words.iter().filter_map(|word| word.network()).collect()),
+    };
+    if matches!(&routes, Routes::Only(networks) if networks.len() != words.len()) {
+        s.problem(p, "routes", format!("'routes' in [tunnel] must be {expects}, not a mixture"));
+    }
+    TunnelSection {
+        routes,
+        dns: s.flag(p, "dns", true),
+        local_network: s.flag(p, "local_network", true),
+        suites: crate::suites(s, p, "suites"),
+        lanes: s.number(p, "lanes", 1..=MAX_CLIENT_LANES as u64, DEFAULT_LANES as u64) as usize,
+        copy_dscp: s.flag(p, "copy_dscp", false),
+        busy_poll: crate::busy_poll(s, p),
+    }
+}
+
+fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let fine = certificates.is_ok_and(|all| {
+        !all.is_empty() && all.iter().all(|der| x509_parser::parse_x509_certificate(der).is_ok())
+    });
+    if !fine {
+        s.problem(p, key, format!("'{key}' must be certificates as PEM text (-----BEGIN CERTIFICATE-----)"));
+    }
+}
+
+/// The rule for names to log in with, for messages.
+pub const LOGIN_NAME_RULE: &str = "1 to 128 bytes, without control characters";
+
+/// Whether `name` can be sent as a user's name. Which users there are, and how their names may be written, the gateway knows.
+pub fn is_login_name(name: &str) -> bool {
+    !name.trim().is_empty() && UserName::new(name).is_ok() && !name.chars().any(char::is_control)
+}
+
+/// The rule for names of local users, for messages.
+pub const USER_NAME_RULE: &str =
+    "1 to 64 letters, digits, '.', '_', '@', '+' or '-', the first a letter or digit";
+
+/// Whether `name` can be a local user's name; local groups follow the same rule.
+pub fn is_user_name(name: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'@' | b'+' | b'-');
+    (1..=64).contains(&name.len()) && name.bytes().all(fine) && name.as_bytes()[0].is_ascii_alphanumeric()
+}
+
+#[derive(Clone, Copy)]
+enum RouteWord {
+    Pushed,
+    All,
+    Network(IpNet),
+}
+
+impl RouteWord {
+    fn network(self) -> Option<IpNet> {
+        match self {
+            Self::Network(network) => Some(network),
+            Self::Pushed | Self::All => None,
+        }
+    }
+}
+
+impl FromStr for RouteWord {
+    type Err = ipnet::AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "pushed" => Ok(Self::Pushed),
+            "all" => Ok(Self::All),
+            network => network.parse::<IpNet>().map(|network| Self::Network(network.trunc())),
+        }
+    }
+}
+
+/// A TOML basic string. Every character that is not plain is escaped, so nothing can break out of the quotes.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{:04X}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.map(|item| quoted(&item)).collect::<Vec<_>>().join(", "))
+}
+
+/// A TOML multi-line literal string: PEM text has no quotes. Text that has some goes into a basic string instead.
+fn pem(text: &str) -> Zeroizing<String> {
+    let plain = text.bytes().all(|b| matches!(b, b'\n' | b' '..=b'~') && b != b'\'');
+    Zeroizing::new(if plain { format!("'''\n{}\n'''", text.trim_end()) } else { quoted(text) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,613 @@
+//! `[[source]]`: directories and RADIUS servers that know users besides the local store.
+//!
+//! Invariants: each user name belongs to one source at most, the first whose rule it matches; secrets are files that are named here,
+//! never values.
+
+mod factors;
+mod radius;
+mod recheck;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::document::{Log as Problems, Section};
+use crate::factor::Factors;
+use crate::ldap_filter::{Filter, NameTemplate};
+pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute, RadiusTls, Transport};
+pub use recheck::Recheck;
+
+/// Sources at most, and servers of one.
+const MAX_SOURCES: usize = 32;
+const MAX_SERVERS: usize = 8;
+/// Limit for one login, over all servers of its source.
+pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+const LDAPS_PORT: u16 = 636;
+const LDAP_PORT: u16 = 389;
+const RADIUS_PORT: u16 = 1812;
+const RADSEC_PORT: u16 = 2083;
+/// The name of the users who are kept in the gateway's own store.
+pub const LOCAL: &str = "local";
+/// Begins the name of a secret that the service manager keeps (systemd.exec(5), "Credentials").
+const CREDENTIAL: &str = "credential:";
+
+/// One entry of `[[source]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// By which users of this source are told from others for ever.
+    pub name: String,
+    pub rule: Rule,
+    /// Whether the realm is a part of the name that the source gets.
+    pub keep_realm: bool,
+    /// In the order in which they are tried.
+    pub servers: Vec<SourceServer>,
+    /// Limit for the answer of one server.
+    pub timeout: Duration,
+    /// Logins that are checked at the same time.
+    pub max_logins: usize,
+    /// Groups of one user at most; who has more is refused.
+    pub max_groups: usize,
+    /// What each login that it accepts has proved besides the password.
+    pub amr: Factors,
+    /// What the right answer to a challenge of its has proved.
+    pub challenge_amr: Factors,
+    pub kind: SourceKind,
+}
+
+/// Which user names belong to a source. Letters have no case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// `ann@REALM`.
+    Realm(String),
+    /// A pattern with `*` for anything.
+    Pattern(String),
+}
+
+/// A server's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceServer {
+    /// A name or an address.
+    pub host: String,
+    pub port: u16,
+    pub scheme: Scheme,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// LDAP, with TLS from the start.
+    Ldaps,
+    /// LDAP, with TLS by StartTLS.
+    Ldap,
+    /// RADIUS by UDP.
+    Radius,
+    /// RADIUS in TLS.
+    Radsec,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceKind {
+    Ldap(Box<Ldap>),
+    Radius(Box<Radius>),
+}
+
+/// How a directory is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ldap {
+    /// PEM file with the CA of the servers' certificates; `None` takes the system's.
+    pub ca: Option<PathBuf>,
+    pub bind: Bind,
+    /// Where users are searched for.
+    pub base: String,
+    pub filter: Filter,
+    /// The attribute that never changes and is never given to somebody else.
+    pub subject: String,
+    /// The attribute of a user's entry that names the groups.
+    pub group_attribute: String,
+    pub group_search: Option<GroupSearch>,
+    /// `None` if users are asked about at their logins alone.
+    pub recheck: Option<Recheck>,
+}
+
+/// Whose rights a search has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bind {
+    /// An account of the gateway.
+    Service { dn: String, password: SecretPlace },
+    /// The user's own: the name of the entry follows from the user's.
+    User(NameTemplate),
+}
+
+/// A search for the groups of a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSearch {
+    pub base: String,
+    pub filter: Filter,
+    /// The attribute with a group's name.
+    pub name: String,
+}
+
+/// Where a secret is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretPlace {
+    File(PathBuf),
+    /// By its name among the service's credentials.
+    Credential(String),
+}
+
+impl SecretPlace {
+    /// The file, if it is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Credential(_) => None,
+        }
+    }
+}
+
+impl Source {
+    /// Limit for the replies of all servers to one request, and how long a person may take for it.
+    #[must_use]
+    pub fn reply_timeout(&self) -> Duration {
+        self.push().map_or(LOGIN_TIMEOUT, |push| push.max(LOGIN_TIMEOUT))
+    }
+
+    /// How long a server may wait for a person; `None` if it never does.
+    #[must_use]
+    pub fn push(&self) -> Option<Duration> {
+        match &self.kind {
+            SourceKind::Ldap(_) => None,
+            SourceKind::Radius(radius) => radius.push,
+        }
+    }
+
+    /// How users with sessions are asked about again; `None` if they are not.
+    #[must_use]
+    pub fn recheck(&self) -> Option<Recheck> {
+        match &self.kind {
+            SourceKind::Ldap(ldap) => ldap.recheck,
+            SourceKind::Radius(_) => None,
+        }
+    }
+
+    /// Where its sessions are accounted for; `None` if nowhere.
+    #[must_use]
+    pub fn accounting(&self) -> Option<&Accounting> {
+        match &self.kind {
+            SourceKind::Ldap(_) => None,
+            SourceKind::Radius(radius) => radius.accounting.as_ref(),
+        }
+    }
+
+    /// Which servers may ask about sessions; `None` if none.
+    #[must_use]
+    pub fn dynamic(&self) -> Option<&DynamicAuthorization> {
+        match &self.kind {
+            SourceKind::Ldap(_) => None,
+            SourceKind::Radius(radius) => radius.dynamic.as_ref(),
+        }
+    }
+
+    /// The name here of a user whom the source has under this one.
+    #[must_use]
+    pub fn full_name(&self, user: &str) -> String {
+        match &self.rule {
+            Rule::Realm(realm) if !self.keep_realm => format!("{user}@{realm}"),
+            _ => user.to_owned(),
+        }
+    }
+
+    /// Logins at most that wait for a person.
+    #[must_use]
+    pub fn max_waiting(&self) -> usize {
+        match &self.kind {
+            SourceKind::Ldap(_) => 0,
+            SourceKind::Radius(radius) => radius.max_waiting,
+        }
+    }
+
+    /// The name for the source of a user who belongs to it.
+    #[must_use]
+    pub fn name_of(&self, user: &str) -> String {
+        match &self.rule {
+            Rule::Realm(realm) if !self.keep_realm => {
+                user.get(..user.len().saturating_sub(realm.len() + 1)).unwrap_or_default().to_owned()
+            }
+            _ => user.to_owned(),
+        }
+    }
+}
+
+impl Rule {
+    /// Whether this name, in small letters, belongs to the source.
+    #[must_use]
+    pub fn matches(&self, user: &str) -> bool {
+        match self {
+            Self::Realm(realm) => user
+                .strip_suffix(realm.as_str())
+                .and_then(|rest| rest.strip_suffix('@'))
+                .is_some_and(|name| !name.is_empty()),
+            Self::Pattern(pattern) => matches_pattern(pattern, user),
+        }
+    }
+}
+
+/// Whether `text` is `pattern`, in which `*` stands for anything.
+fn matches_pattern(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+impl fmt::Display for SourceServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+impl FromStr for SourceServer {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text.split_once("://") {
+            Some(("ldaps", place)) => Self::at(place, LDAPS_PORT, Scheme::Ldaps),
+            Some(("ldap", place)) => Self::at(place, LDAP_PORT, Scheme::Ldap),
+            Some(("radius", place)) => Self::at(place, RADIUS_PORT, Scheme::Radius),
+            Some(("radsec", place)) => Self::at(place, RADSEC_PORT, Scheme::Radsec),
+            _ => Err(()),
+        }
+    }
+}
+
+impl SourceServer {
+    /// The server at `HOST` or `HOST:PORT`.
+    fn at(place: &str, port: u16, scheme: Scheme) -> Result<Self, ()> {
+        let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, port),
+            Some((host, after)) => (host, number(after.strip_prefix(':').ok_or(())?)?),
+            None => match place.split_once(':') {
+                Some((host, after)) => (host, number(after)?),
+                None => (place, port),
+            },
+        };
+        let good = host.parse::<IpAddr>().is_ok() || host.parse::<vpnd_pki::dns_name::DnsName>().is_ok();
+        if good && port > 0 { Ok(Self { host: host.to_owned(), port, scheme }) } else { Err(()) }
+    }
+}
+
+fn number(text: &str) -> Result<u16, ()> {
+    text.parse().map_err(|_| ())
+}
+
+/// A word for names in the configuration: it shows in logs and the store.
+struct Word(String);
+
+impl FromStr for Word {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let fine = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let good = (1..=32).contains(&text.len()) && text.bytes().all(fine);
+        if good { Ok(Self(text.to_owned())) } else { Err(()) }
+    }
+}
+
+/// Reads all of them.
+pub(super) fn sources(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Vec<Source> {
+    let mut found: Vec<Source> = Vec::new();
+    s.tables(p, "source", |s, p| {
+        let source = source(s, p, base)?;
+        if source.name == LOCAL || found.iter().any(|other| other.name == source.name) {
+            let why =
+                format!("another source is named '{}' already; 'local' is the gateway's own", source.name);
+            s.problem(p, "name", why);
+        }
+        if found.iter().any(|other| other.rule == source.rule) {
+            let why = "another source has this rule already, and a login is tried at one source".to_owned();
+            s.problem(p, if s.has("realm") { "realm" } else { "match" }, why);
+        }
+        let listens = |source: &Source| source.dynamic().map(|dynamic| dynamic.listen);
+        if listens(&source).is_some_and(|listen| found.iter().any(|other| listens(other) == Some(listen))) {
+            s.problem(p, "coa_listen", "another source has this address already".to_owned());
+        }
+        if found.len() >= MAX_SOURCES {
+            s.problem(p, "name", format!("there are more than {MAX_SOURCES} sources"));
+        }
+        found.push(source);
+        Some(())
+    });
+    found
+}
+
+/// The time for one server, which leaves some of a login's for a second one.
+fn timeout(s: &mut Section<'_>, p: &mut Problems, servers: usize) -> Duration {
+    let all_ms = LOGIN_TIMEOUT.as_millis() as u64;
+    let timeout_ms = s.number(p, "timeout_ms", 100..=all_ms, 3_000);
+    if servers > 1 && timeout_ms > all_ms / 2 {
+        let why = format!(
+            "a login ends after {all_ms} ms, so the second server would get no time: write {} at most",
+            all_ms / 2
+        );
+        s.problem(p, "timeout_ms", why);
+    }
+    Duration::from_millis(timeout_ms)
+}
+
+fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> {
+    let word = "1 to 32 letters, digits, '.', '_' and '-'";
+    if !s.has("name") {
+        s.missing(
+            p,
+            "name",
+            "write name = \"staff\"; users of the source are kept under it, so don't change it later",
+        );
+    }
+    let name = s.parsed::<Word>(p, "name", word).map(|word| word.0);
+    if !s.has("kind") {
+        s.missing(p, "kind", "write kind = \"ldap\" or kind = \"radius\"");
+    }
+    let is_ldap = s.choice(p, "kind", &[("ldap", true), ("radius", false)]).or_else(|| s.leave())?;
+    let rule = rule(s, p);
+    let keep_realm = s.flag(p, "keep_realm", false);
+    let servers = servers(s, p, is_ldap);
+    let timeout = timeout(s, p, servers.len());
+    let kind = if is_ldap {
+        ldap(s, p, base).map(|ldap| SourceKind::Ldap(Box::new(ldap)))
+    } else {
+        radius::read(s, p, base, &servers).map(|radius| SourceKind::Radius(Box::new(radius)))
+    };
+    let source = Source {
+        name: name?,
+        rule: rule?,
+        keep_realm,
+        servers,
+        timeout,
+        max_logins: s.number(p, "max_logins", 1..=1_024, 32) as usize,
+        max_groups: s.number(p, "max_groups", 1..=200, 100) as usize,
+        amr: factors::read(s, p, "amr"),
+        challenge_amr: if is_ldap { Factors::default() } else { factors::read(s, p, "challenge_amr") },
+        kind: kind?,
+    };
+    Some(source)
+}
+
+fn rule(s: &mut Section<'_>, p: &mut Problems) -> Option<Rule> {
+    let realm = s.parsed::<vpnd_pki::dns_name::DnsName>(p, "realm", "a domain such as \"uni.example\"");
+    let pattern = s.text(p, "match");
+    match (realm, pattern) {
+        (Some(realm), None) => Some(Rule::Realm(realm.as_str().to_ascii_lowercase())),
+        (None, Some(pattern)) => Some(Rule::Pattern(pattern.to_ascii_lowercase())),
+        (Some(_), Some(_)) => {
+            s.problem(p, "match", "a source has a 'realm' or a 'match', not both".to_owned());
+            None
+        }
+        (None, None) if s.has("realm") || s.has("match") => None,
+        (None, None) => {
+            s.missing(
+                p,
+                "realm",
+                "write realm = \"uni.example\" for users such as ann@uni.example, or match = \"s*\"",
+            );
+            None
+        }
+    }
+}
+
+fn servers(s: &mut Section<'_>, p: &mut Problems, is_ldap: bool) -> Vec<SourceServer> {
+    let example = if is_ldap {
+        "\"ldaps://ldap.uni.example\", or \"ldap://…\" for StartTLS"
+    } else {
+        "\"radius://radius.uni.example\", or \"radsec://…\" for TLS"
+    };
+    if !s.has("servers") {
+        s.missing(p, "servers", &format!("write servers = [\"…\"] with addresses such as {example}"));
+    }
+    let found = s.list(p, "servers", &format!("a server such as {example}")).unwrap_or_default();
+    let is_right = |server: &SourceServer| matches!(server.scheme, Scheme::Ldaps | Scheme::Ldap) == is_ldap;
+    if let Some(other) = found.iter().find(|server| !is_right(server)) {
+        s.problem(p, "servers", format!("{other} is a server of another kind; write {example}"));
+    }
+    if found.len() > MAX_SERVERS {
+        s.problem(p, "servers", format!("a source has {MAX_SERVERS} servers at most"));
+    }
+    found
+}
+
+fn ldap(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Ldap> {
+    let ca = super::read::path(s, p, "ca", base);
+    let user_dn =
+        s.parsed::<NameTemplate>(p, "user_dn", "an entry's name such as \"uid={user},ou=people,dc=example\"");
+    let dn = s.text(p, "bind_dn");
+    let password = secret(s, p, "bind_password_file", base);
+    let bind = match (user_dn, dn, password) {
+        (Some(template), None, None) => Some(Bind::User(template)),
+        (None, Some(dn), Some(password)) if !dn.is_empty() => Some(Bind::Service { dn, password }),
+        _ => {
+            let hint = "write bind_dn and bind_password_file, the account that searches for users; or user_dn alone, \
+                        such as \"uid={user},ou=people,dc=example\", if each user may read the own entry";
+            s.missing(p, "bind_dn", hint);
+            None
+        }
+    };
+    let search_base = s.text(p, "base");
+    let is_direct = matches!(bind, Some(Bind::User(_)));
+    if search_base.is_none() && !is_direct {
+        s.missing(p, "base", "write base = \"ou=people,dc=uni,dc=example\", where users are searched for");
+    }
+    let filter = s.parsed::<Filter>(p, "filter", FILTER);
+    if !is_direct && filter.as_ref().is_some_and(|filter| !filter.has_user()) {
+        s.problem(p, "filter", "'filter' needs the place {user}, or it finds somebody else".to_owned());
+    }
+    let filter = filter.or_else(|| if is_direct { "(objectClass=*)" } else { "(uid={user})" }.parse().ok());
+    let subject = s.parsed::<Word>(p, "subject", "an attribute such as \"entryUUID\"");
+    let group_attribute = s.parsed::<Word>(p, "group_attribute", "an attribute such as \"memberOf\"");
+    let recheck = recheck::read(s, p, is_direct);
+    Some(Ldap {
+        ca,
+        bind: bind?,
+        base: search_base.unwrap_or_default(),
+        filter: filter?,
+        subject: subject.map_or_else(|| "entryUUID".to_owned(), |word| word.0),
+        group_attribute: group_attribute.map_or_else(|| "memberOf".to_owned(), |word| word.0),
+        group_search: group_search(s, p),
+        recheck,
+    })
+}
+
+const FILTER: &str = "a filter such as \"(&(objectClass=person)(uid={user}))\"";
+
+fn group_search(s: &mut Section<'_>, p: &mut Problems) -> Option<GroupSearch> {
+    let base = s.text(p, "group_base");
+    let filter = s.parsed::<Filter>(p, "group_filter", "a filter such as \"(member={dn})\"");
+    let name = s.parsed::<Word>(p, "group_name", "an attribute such as \"cn\"");
+    let filter = filter.or_else(|| "(member={dn})".parse().ok());
+    if base.is_none() && (s.has("group_filter") || s.has("group_name")) {
+        s.missing(
+            p,
+            "group_base",
+            "write group_base = \"ou=groups,dc=uni,dc=example\", where groups are searched for",
+        );
+    }
+    Some(GroupSearch {
+        base: base?,
+        filter: filter?,
+        name: name.map_or_else(|| "cn".to_owned(), |word| word.0),
+    })
+}
+
+pub(super) fn secret(
+    s: &mut Section<'_>,
+    p: &mut Problems,
+    key: &'static str,
+    base: &Path,
+) -> Option<SecretPlace> {
+    let text = s.text(p, key)?;
+    Some(match text.strip_prefix(CREDENTIAL) {
+        Some(name) => SecretPlace::Credential(name.to_owned()),
+        None => SecretPlace::File(base.join(text)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ServerConfig;
+
+    const REST: &str = "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n";
+
+    fn read(text: &str) -> Result<Vec<Source>, String> {
+        let config = ServerConfig::parse(&format!("{REST}{text}"), "server.toml", Path::new("/etc/vpnd"));
+        config.map(|config| config.sources).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_directory_and_a_radius_server_are_read() {
+        let sources = read(
+            "[[source]]\nname = \"staff\"\nkind = \"ldap\"\nrealm = \"Uni.example\"\nservers = [\"ldaps://a.uni.example\", \
+             \"ldap://[2001:db8::1]:3890\"]\nbind_dn = \"cn=vpn\"\nbind_password_file = \"ldap.secret\"\nbase = \"dc=uni\"\n\
+             [[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
+             secret_file = \"credential:radius\"\n",
+        );
+        let sources = sources.unwrap();
+        let [staff, guests] = &sources[..] else { panic!("{sources:?}") };
+        assert!(staff.rule.matches("ann@uni.example") && !staff.rule.matches("@uni.example"));
+        assert!(!staff.rule.matches("ann@evil-uni.example") && !staff.rule.matches("ann@uni.example.org"));
+        assert_eq!(staff.name_of("ann@uni.example"), "ann");
+        let second = &staff.servers[1];
+        assert_eq!((second.host.as_str(), second.port, second.scheme), ("2001:db8::1", 3890, Scheme::Ldap));
+        assert!(guests.rule.matches("g-bob") && !guests.rule.matches("bob-g-"));
+        assert_eq!(guests.servers[0].port, RADIUS_PORT);
+        let SourceKind::Radius(radius) = &guests.kind else { panic!("{guests:?}") };
+        assert_eq!(radius.transport, Transport::Udp(SecretPlace::Credential("radius".to_owned())));
+        assert_eq!((radius.push, guests.reply_timeout()), (None, LOGIN_TIMEOUT));
+        let (every, grace) = (Duration::from_secs(900), Duration::from_secs(14_400));
+        assert_eq!((staff.recheck(), guests.recheck()), (Some(Recheck { every, grace }), None));
+        let push = "[[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
+                    secret_file = \"s\"\n";
+        let waiting = read(&format!("{push}push = true\n")).unwrap();
+        assert_eq!((waiting[0].push(), waiting[0].max_waiting()), (Some(Duration::from_secs(45)), 64));
+        let error = read(&format!("{push}push_timeout_s = 30\n")).unwrap_err();
+        assert!(error.contains("push = true"), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        let ldap = "bind_dn = \"cn=vpn\"\nbind_password_file = \"s\"\nbase = \"dc=uni\"\n";
+        let start =
+            |rest: &str| format!("[[source]]\nname = \"a\"\nkind = \"ldap\"\nrealm = \"a.example\"\n{rest}");
+        for (text, problem) in [
+            (start(&format!("servers = \"http://a\"\n{ldap}")), "a server such as"),
+            (start(&format!("servers = \"radius://a\"\n{ldap}")), "another kind"),
+            (start(&format!("servers = \"ldaps://a\"\nfilter = \"(uid=ann)\"\n{ldap}")), "{user}"),
+            (start("servers = \"ldaps://a\"\nbase = \"b\"\n"), "bind_dn"),
+            (start(&format!("servers = \"ldaps://a\"\nbind_password = \"x\"\n{ldap}")), "bind_password_file"),
+            (start(&format!("servers = \"ldaps://a\"\nmatch = \"*\"\n{ldap}")), "not both"),
+            (start(&format!("servers = \"ldaps://a\"\ntimeout_ms = 10001\n{ldap}")), "timeout_ms"),
+            (start("servers = \"ldaps://a\"\nuser_dn = \"uid={user}\"\nrecheck_s = 60\n"), "bind_dn"),
+            (
+                start(&format!("servers = [\"ldaps://a\", \"ldaps://b\"]\ntimeout_ms = 5001\n{ldap}")),
+                "the second server would get no time",
+            ),
+            ("[[source]]\nkind = \"ldap\"\n".to_owned(), "needs the key 'name'"),
+        ] {
+            let error = read(&text).expect_err(&text);
+            assert!(error.contains(problem), "{text}\n{error}");
+        }
+        // Which keys there are depends on the kind.
+        let error = read(&start(ldap).replace("\"ldap\"", "\"ad\"")).unwrap_err();
+        let kinds = "'kind' in [source] must be one of 'ldap', 'radius', not \"ad\"";
+        assert!(error.contains(kinds) && !error.contains("unknown key"), "{error}");
+        // What one source has another does not have by that.
+        let second = format!(
+            "{}[[source]]\nname = \"b\"\nkind = \"ldap\"\nrealm = \"b.example\"\n{ldap}",
+            start(&format!("servers = \"ldaps://a\"\n{ldap}"))
+        );
+        let error = read(&second).unwrap_err();
+        assert!(error.contains("needs the key 'servers'"), "{error}");
+        let twice = start(&format!("servers = \"ldaps://a\"\n{ldap}")).repeat(2);
+        let error = read(&twice).unwrap_err();
+        assert!(error.contains("is named 'a' already") && error.contains("has this rule already"), "{error}");
+    }
+
+    #[test]
+    fn patterns() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*c", "acb", false),
+            ("aa*aa", "aaa", false),
+            ("*@x", "ann@x", true),
+            ("ann", "anna", false),
+            ("a*b*c", "a1b2c", true),
+        ] {
+            assert_eq!(matches_pattern(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn factors_of_a_source_are_those_that_its_administrator_names_and_an_approval() {
+        let of = |rest: &str| {
+            let text = format!(
+                "[[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
+                 secret_file = \"s\"\n{rest}"
+            );
+            let source = read(&text).unwrap().remove(0);
+            [false, true].map(|challenged| source.factors(challenged).to_string())
+        };
+        assert_eq!(of(""), ["pwd", "pwd"], "nobody knows what a challenge was");
+        assert_eq!(of("challenge_amr = \"otp\"\n"), ["pwd", "pwd otp"]);
+        assert_eq!(of("amr = [\"otp\"]\n"), ["pwd otp", "pwd otp"]);
+        assert_eq!(of("push = true\n"), ["pwd mca", "pwd mca"]);
+    }
+}

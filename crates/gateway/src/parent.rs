@@ -1,0 +1,494 @@
+//! The gateway: `vpnd server`, and what only its privileged process does.
+//!
+//! Start-up goes from what can fail without a trace to what changes the machine: configuration, store, certificate,
+//! ciphers, then sockets, the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine
+//! is changed before everything that can be checked has been. [`vpnd_ipc`] describes the processes: this one, the
+//! parent, touches nothing that a client sends.
+
+mod acme;
+mod certificate;
+mod firewall;
+mod idp;
+pub(crate) mod listeners;
+mod machine;
+mod releases;
+mod reload;
+mod upgrade;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+
+use super::socket_options;
+use crate::args::ServerArgs;
+use crate::quic_keys;
+use acme::Orders;
+use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
+use idp::Idp;
+use listeners::SocketFile;
+use machine::Machine;
+use releases::Releases;
+use vpnd_config::local_ports::LocalPorts;
+use vpnd_config::{ConfigError, ServerConfig, check, review};
+use vpnd_ipc::admin::status::Firewall;
+use vpnd_ipc::channel;
+use vpnd_ipc::child::ChildRole;
+use vpnd_ipc::gateway::{
+    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth, ToWorker,
+    WorkerLaunch,
+};
+use vpnd_ipc::messages::{Common, Devices, SecretBytes};
+use vpnd_ipc::signing;
+use vpnd_ipc::spawn::{self, ChildError, RunningChild, StartingChild};
+use vpnd_sys::account::UnixUser;
+use vpnd_sys::allowance::Allowance;
+use vpnd_sys::clock::{now, wall_s};
+use vpnd_sys::logging;
+use vpnd_sys::process::{self, Capability};
+use vpnd_sys::sandbox::{Protections, SandboxMode};
+use vpnd_sys::service_manager;
+use vpnd_sys::sysctl;
+use vpnd_sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
+use vpnd_sys::udp::{self, ReuseportGroup, bind_reuseport_group};
+
+/// Time for the worker to close its clients' connections, and for the auth process to finish a write.
+const CHILD_END_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// Runs `vpnd server` until it is stopped.
+///
+/// # Errors
+/// The failure and a remedy, for the administrator.
+pub async fn run(args: ServerArgs) -> anyhow::Result<()> {
+    let (configuration, config) = Configuration::read(&args.config)?;
+    let log_format = args.log_format.unwrap_or(config.log.format);
+    logging::init(&config.log.level, log_format)?;
+    process::require(Capability::NetAdmin)?;
+    review(&config, &configuration, args.insecure_lab)?;
+    process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    process::keep_memory_small();
+    let sandbox = args.sandbox.unwrap_or(config.process.sandbox);
+    if sandbox == SandboxMode::Off {
+        tracing::warn!("THE SANDBOX IS OFF: neither system calls nor files are filtered for any process");
+    }
+    let identity = UnixUser::choose(config.process.user.as_deref())?;
+    let common = Common::new(&config.log.level, log_format, sandbox, identity);
+    let gateway = Gateway::start(args, config, configuration, common).await?;
+    gateway.serve().await
+}
+
+/// Refuses what can't work on this machine, and warns of what may not be meant.
+fn review(
+    config: &ServerConfig,
+    configuration: &Configuration,
+    insecure_lab: bool,
+) -> Result<(), ConfigError> {
+    let machine = review::Machine {
+        interfaces: &check::interfaces(),
+        networks: &check::local_networks(),
+        ports: &LocalPorts::read(),
+        ipv6: sysctl::has_ipv6(&config.tunnel.name),
+        now_s: wall_s(),
+    };
+    if configuration.is_without_ipv6() {
+        tracing::warn!("IPv6 is switched off on this machine: the gateway goes on with IPv4 alone");
+    }
+    for warning in config.review(&machine, insecure_lab).into_result(&config.file)? {
+        tracing::warn!(line = warning.line, "{}: {}", config.file, warning.message);
+    }
+    Ok(())
+}
+
+/// `vpnd server --teardown`: takes back what a gateway that has ended left on this machine for its next start.
+///
+/// # Errors
+/// If the gateway runs, or not all could be taken back.
+pub async fn tear_down(args: ServerArgs) -> anyhow::Result<()> {
+    let config = ServerConfig::load(&args.config)?;
+    process::require(Capability::NetAdmin)?;
+    machine::tear_down(&config).await
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// It may come back: a service manager restarts it.
+    Stopped,
+    /// Somebody at a terminal has had enough of it, and of what it changed.
+    Interrupted,
+}
+
+/// A gateway that is up, as its privileged parent holds it.
+struct Gateway {
+    args: ServerArgs,
+    /// As it was when devices and sockets were opened.
+    config: ServerConfig,
+    common: Common,
+    /// Path of this program when it started: an upgrade starts the program that is there then.
+    program: PathBuf,
+    auth: RunningChild<FromAuth>,
+    worker: RunningChild<FromWorker>,
+    /// There only where sources are configured.
+    idp: Option<Idp>,
+    certificate_in_use: CurrentCertificate,
+    /// Orders of certificates.
+    orders: Orders,
+    machine: Machine,
+    /// The control socket, and that of the metrics.
+    listeners: Vec<OwnedFd>,
+    /// Rate limit of the worker's requests to read the configuration.
+    rereads: Allowance,
+    /// Rate limit of its requests for an upgrade.
+    upgrades: Allowance,
+    /// Its requests to forget connections of addresses.
+    releases: Releases,
+    /// The state of the firewall that the worker has, if it asked for it.
+    reported: Option<Option<Firewall>>,
+    /// Removed at the end.
+    _socket_file: SocketFile,
+}
+
+impl Gateway {
+    async fn start(
+        args: ServerArgs,
+        config: ServerConfig,
+        configuration: Configuration,
+        common: Common,
+    ) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("this program can't be found")?;
+        let this = Path::new(spawn::THIS_PROGRAM);
+        let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
+        let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key, true).await?;
+        let idp = start_idp(this, &configuration, &config, &common, &auth, None).await?;
+        let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
+        let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
+        let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;
+        let mut machine = Machine::new(&config).await?;
+        let listeners: Vec<OwnedFd> = [admin].into_iter().chain(metrics).collect();
+        let launch = worker_launch(&args, &config, configuration, common.clone(), certificate, protections)?;
+        let releases = Releases::new(&config);
+        let worker = start_worker(this, &launch, to_auth, &listeners).await?;
+        drop(launch);
+        match open_devices(&config, &mut machine, worker).await {
+            Ok(worker) => Ok(Self {
+                args,
+                orders: Orders::new(&config),
+                config,
+                common,
+                program,
+                auth: auth.at_work(),
+                worker,
+                idp,
+                certificate_in_use,
+                machine,
+                listeners,
+                rereads: Allowance::new(32, Duration::from_secs(1)),
+                upgrades: Allowance::new(16, Duration::from_secs(10)),
+                releases,
+                reported: None,
+                _socket_file: socket_file,
+            }),
+            Err(error) => {
+                machine.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn serve(mut self) -> anyhow::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        service_manager::ready("clients can log in");
+        let next_look = |certificate: &CurrentCertificate| Instant::now() + certificate.next_look();
+        let mut look_at = next_look(&self.certificate_in_use);
+        let outcome = loop {
+            // It may be another certificate by now. Never later: what wakes this loop again and again must not put a look off.
+            look_at = look_at.min(next_look(&self.certificate_in_use));
+            tokio::select! {
+                () = tokio::time::sleep_until(look_at) => {
+                    if let Err(error) = self.look_at_certificate().await {
+                        break Err(error);
+                    }
+                    look_at = next_look(&self.certificate_in_use);
+                }
+                _ = terminate.recv() => break Ok(End::Stopped),
+                _ = interrupt.recv() => break Ok(End::Interrupted),
+                _ = hangup.recv() => {
+                    if let Err(error) = self.reconfigure().await {
+                        break Err(error);
+                    }
+                }
+                message = self.worker.receive() => {
+                    if let Err(error) = self.handle_worker(message).await {
+                        break Err(error);
+                    }
+                }
+                () = self.releases.done() => {
+                    if let Err(error) = self.worker.send(&ToWorker::Forgotten, &[]).await {
+                        break Err(error);
+                    }
+                }
+                () = self.machine.disturbed() => {
+                    if let Err(error) = self.put_back().await {
+                        break Err(error);
+                    }
+                }
+                event = self.orders.event() => {
+                    if let Err(error) = self.handle_order(event).await {
+                        break Err(error);
+                    }
+                }
+                () = idp_ended(&mut self.idp) => {
+                    if let Err(error) = self.restart_idp().await {
+                        break Err(error);
+                    }
+                }
+                message = self.auth.receive() => break Err(match message {
+                    Ok(FromAuth::Failed(why)) => ChildError::Failed(why),
+                    // Only after a key or a configuration was sent.
+                    Ok(FromAuth::KeyTaken | FromAuth::ConfigurationTaken) => ChildError::Unexpected(ChildRole::Auth),
+                    Err(error) => error,
+                }),
+            }
+        };
+        if let Err(error) = &outcome {
+            tracing::error!(%error, "the gateway can't go on");
+        }
+        service_manager::stopping();
+        self.stop(outcome.as_ref().ok().copied()).await;
+        outcome?;
+        Ok(())
+    }
+
+    async fn handle_worker(&mut self, message: Result<FromWorker, ChildError>) -> Result<(), ChildError> {
+        match message? {
+            FromWorker::ReadConfiguration => self.reconfigure_for_worker().await,
+            FromWorker::Upgrade => self.upgrade_for_worker().await,
+            FromWorker::Released(addresses) => self.releases.begin(addresses),
+            FromWorker::ReportFirewall => {
+                self.reported = Some(None);
+                self.report_firewall().await
+            }
+            FromWorker::Failed(why) => Err(ChildError::Failed(why)),
+            // Only within an upgrade.
+            FromWorker::HandedOver | FromWorker::HandoverFailed(_) => {
+                Err(ChildError::Unexpected(ChildRole::Worker))
+            }
+        }
+    }
+
+    /// An upgrade starts processes, so a worker gets few of them.
+    async fn upgrade_for_worker(&mut self) -> Result<(), ChildError> {
+        if self.upgrades.take(now()) {
+            return self.upgrade().await;
+        }
+        let why = "there were too many upgrades of late; try again in 10 s".to_owned();
+        self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
+    }
+
+    async fn restart_idp(&mut self) -> Result<(), ChildError> {
+        let Some(idp) = &mut self.idp else { return Ok(()) };
+        let Some(to_auth) = idp.restart().await else { return Ok(()) };
+        self.auth.send(&ToAuth::Idp, &[to_auth]).await
+    }
+
+    /// Has the worker notify the clients. What was changed on the machine stays for the next start, unless this is for good.
+    async fn stop(self, end: Option<End>) {
+        let reason = match end {
+            Some(End::Stopped) => "SIGTERM",
+            Some(End::Interrupted) => "SIGINT",
+            None => "failure",
+        };
+        // A worker that is gone has no clients to notify.
+        let _ = self.worker.send(&ToWorker::Stop(Some(reason.to_owned())), &[]).await;
+        self.worker.end(CHILD_END_TIMEOUT).await;
+        // If it is gone, nothing is to be sent for it.
+        let _ = self.auth.send(&ToAuth::Stop, &[]).await;
+        self.auth.dismiss(CHILD_END_TIMEOUT).await;
+        if let Some(idp) = self.idp {
+            idp.dismiss(CHILD_END_TIMEOUT).await;
+        }
+        self.orders.dismiss(CHILD_END_TIMEOUT).await;
+        match end {
+            Some(End::Stopped) | None => self.machine.leave(),
+            Some(End::Interrupted) => self.machine.undo().await,
+        }
+    }
+}
+
+/// Starts the idp process, if sources are configured, and connects the auth process to it.
+async fn start_idp(
+    program: &Path,
+    configuration: &Configuration,
+    config: &ServerConfig,
+    common: &Common,
+    auth: &StartingChild,
+    before: Option<&Idp>,
+) -> anyhow::Result<Option<Idp>> {
+    let Some((idp, to_auth)) = Idp::start(program, configuration, config, common, before).await? else {
+        return Ok(None);
+    };
+    auth.send(&ToAuth::Idp, &[to_auth]).await?;
+    Ok(Some(idp))
+}
+
+/// Waits for the end of the idp process; for ever where there is none.
+async fn idp_ended(idp: &mut Option<Idp>) {
+    match idp {
+        Some(idp) => idp.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The worker's ends of the channels to the auth process.
+struct WorkerEnds {
+    questions: OwnedFd,
+    signatures: OwnedFd,
+}
+
+/// Starts the auth process, which gets the TLS key; with it the worker's ends of the channels to it, and how it is shut in.
+async fn start_auth(
+    program: &Path,
+    configuration: &Configuration,
+    common: &Common,
+    key: SecretBytes,
+    is_start: bool,
+) -> anyhow::Result<(StartingChild, WorkerEnds, Protections)> {
+    let (questions, to_worker) = channel::pair()?;
+    let (signatures, for_signing) = signing::pair()?;
+    let launch = AuthLaunch {
+        // The store stays with its owner: 'vpnd user' works on the same files.
+        common: Common { identity: None, ..common.clone() },
+        configuration: configuration.clone(),
+        key,
+        is_start: Some(is_start),
+    };
+    let descriptors = vec![to_worker.into(), for_signing];
+    let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
+    Ok((auth, WorkerEnds { questions: questions.into(), signatures }, protections))
+}
+
+/// Starts the worker, which has no devices yet.
+async fn start_worker(
+    program: &Path,
+    launch: &WorkerLaunch,
+    to_auth: WorkerEnds,
+    listeners: &[OwnedFd],
+) -> anyhow::Result<StartingChild> {
+    let mut descriptors = vec![to_auth.questions, to_auth.signatures];
+    for listener in listeners {
+        descriptors.push(listener.try_clone()?);
+    }
+    Ok(start_child(program, ChildRole::Worker, launch, descriptors).await?.0)
+}
+
+/// Starts `program` as a child with its first message.
+async fn start_child<T: minicbor::Encode<()>>(
+    program: &Path,
+    role: ChildRole,
+    launch: &T,
+    descriptors: Vec<OwnedFd>,
+) -> anyhow::Result<(StartingChild, Protections)> {
+    let mut child = StartingChild::start_from(program, role)?;
+    let sent = child.send(launch, &descriptors).await;
+    drop(descriptors);
+    // If the child has ended by itself, this error has the reason, and the other only that the pipe is closed.
+    let protections = child.prepared().await?;
+    sent?;
+    tracing::info!(
+        process = %role,
+        uid = protections.uid,
+        seccomp = protections.seccomp,
+        landlock = ?protections.landlock,
+        "privileges given up"
+    );
+    Ok((child, protections))
+}
+
+fn worker_launch(
+    args: &ServerArgs,
+    config: &ServerConfig,
+    configuration: Configuration,
+    common: Common,
+    certificate: GatewayCertificate,
+    auth: Protections,
+) -> anyhow::Result<WorkerLaunch> {
+    let client_ca = config.tls.client_ca.as_deref().map(vpnd_config::certificate::read).transpose()?;
+    let client_crl = revoked_by_authority(&config.tls)?;
+    Ok(WorkerLaunch {
+        common,
+        configuration,
+        insecure_lab: args.insecure_lab,
+        certificate,
+        client_ca: client_ca.map(Into::into),
+        quic_secret: SecretBytes(quic_keys::load_or_create_secret(&config.server.state_dir)?),
+        owner: rustix::process::geteuid().as_raw(),
+        pid: std::process::id(),
+        auth,
+        parent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        client_crl: client_crl.map(|list| list.file().into()),
+        releases: Some(true),
+        reports_firewall: Some(true),
+    })
+}
+
+/// Opens sockets and device, changes the machine, and lets the worker begin.
+async fn open_devices(
+    config: &ServerConfig,
+    machine: &mut Machine,
+    worker: StartingChild,
+) -> anyhow::Result<RunningChild<FromWorker>> {
+    let (group, shards) = bind(config)?;
+    let tun = open_tun(config, shards)?;
+    machine.configure(config, &tun).await?;
+    let devices = Devices {
+        shards: u32::try_from(shards).context("too many shards")?,
+        tun: tun.offloads(),
+        steering_refused: group.steering_refused.as_ref().map(ToString::to_string),
+    };
+    let mut descriptors: Vec<OwnedFd> = tun.into_queues().into_iter().map(OwnedFd::from).collect();
+    descriptors.extend(group.into_descriptors());
+    worker.send(&Begin::Devices(devices), &descriptors).await?;
+    // The device goes away with the worker.
+    drop(descriptors);
+    let worker = worker.ready().await?;
+    tracing::info!(listen = %config.server.listen, interface = %config.tunnel.name, "the gateway is up");
+    Ok(worker)
+}
+
+/// Binds the port for QUIC and all shards.
+fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
+    let shards = match config.server.shards {
+        0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
+        shards => shards,
+    };
+    let steering = if config.offload.steering { udp::Steering::Program } else { udp::Steering::Off };
+    let group = bind_reuseport_group(config.server.listen, shards, steering, &socket_options(config))?;
+    if let Some(error) = &group.steering_refused {
+        tracing::warn!(%error, "datagrams are not steered to their shards by the kernel: slower, but right");
+    }
+    Ok((group, shards))
+}
+
+fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {
+    let tun = Tun::open(&TunSpec {
+        name: config.tunnel.name.clone(),
+        mtu: config.tunnel.mtu,
+        queues,
+        tx_queue_len: GATEWAY_TX_QUEUE_LEN,
+        offloads: config.offload.tun_offloads(),
+    })?;
+    if config.offload.steering
+        && let Err(error) = tun.pin_flows()
+    {
+        tracing::warn!(
+            %error,
+            "the kernel may move flows between the queues of the TUN device, and packets then come out of order: run as root \
+             or with CAP_BPF, or with `shards = 1`"
+        );
+    }
+    Ok(tun)
+}

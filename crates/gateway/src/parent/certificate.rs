@@ -1,0 +1,210 @@
+//! The gateway's certificate and key in the privileged parent: it reads them, renews the certificate when that is due, and has
+//! a running gateway take it over. The chain is for the worker, the key for the auth process alone.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, anyhow};
+use minicbor::bytes::ByteVec;
+use rustls::sign::CertifiedKey;
+use zeroize::Zeroizing;
+
+use super::Gateway;
+use vpnd_config::certificate::{self, Renewal};
+use vpnd_config::{ServerConfig, Tls};
+use vpnd_ipc::child::ChildRole;
+use vpnd_ipc::gateway::{FromAuth, GatewayCertificate, ToAuth, ToWorker};
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_ipc::signing::KeyDescription;
+use vpnd_ipc::spawn::ChildError;
+use vpnd_pki::revocation_list::{LoadError, RevocationList};
+use vpnd_pki::tls;
+use vpnd_sys::clock::wall_s;
+
+/// Longest interval between checks of the certificate: clocks are set, and disks become writable again.
+const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
+/// Limit for the auth process to take another key.
+const KEY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Both, and they belong together.
+pub(super) struct TlsMaterial {
+    pub(super) certificate: GatewayCertificate,
+    pub(super) key: SecretBytes,
+}
+
+impl TlsMaterial {
+    /// Reads the files that the configuration names, and renews the certificate if it is due.
+    pub(super) fn load(tls: &Tls) -> anyhow::Result<Self> {
+        let key_path = tls.key.display();
+        let key =
+            std::fs::read(&tls.key).map(Zeroizing::new).with_context(|| format!("can't read {key_path}"))?;
+        let signing = tls::signing_key(&key)?;
+        let public_key = signing.public_key().ok_or_else(|| anyhow!("{key_path} has no public half"))?;
+        let current = certificate::current(tls, &public_key, SystemTime::now())?;
+        log(tls, &current.renewal, current.leaf.overdue_s());
+        let chain = vpnd_pki::leaf::chain(&current.chain);
+        let certified = CertifiedKey::new(chain, signing.clone());
+        certified.keys_match().with_context(|| {
+            let path = tls.certificate.display();
+            format!("{key_path} is not the key of {path}; run 'vpnd renew', or bring the right one")
+        })?;
+        let description = KeyDescription::of(&certified)
+            .ok_or_else(|| anyhow!("{key_path} holds a key that can't sign in TLS 1.3"))?;
+        let certificate = GatewayCertificate {
+            chain: ByteVec::from(current.chain),
+            key: description,
+            due_s: current.leaf.due_s(),
+            expires_s: current.leaf.not_after_s,
+        };
+        Ok(Self { certificate, key: SecretBytes(key) })
+    }
+}
+
+fn log(tls: &Tls, renewal: &Renewal, overdue_s: u64) {
+    let certificate = tls.certificate.display();
+    match renewal {
+        Renewal::NotDue => {}
+        Renewal::Done => tracing::info!(%certificate, "the gateway's certificate is renewed"),
+        Renewal::Unsaved(error) => tracing::warn!(
+            %error,
+            "the gateway's certificate is renewed, but in memory alone: let the service write into the directory of {certificate}"
+        ),
+        // It is on its way out. Before that its owner may well be about to renew it.
+        Renewal::Failed(error) if wall_s() >= overdue_s => {
+            tracing::warn!(%error, "THE GATEWAY'S CERTIFICATE EXPIRES SOON, and it can't be renewed here");
+        }
+        Renewal::Failed(error) => {
+            tracing::info!(%error, "the gateway's certificate is due, and can't be renewed here")
+        }
+    }
+}
+
+/// The revocation list of the clients' authority, if one is configured.
+///
+/// # Errors
+/// If the lists can't be used.
+pub(super) fn revoked_by_authority(tls: &Tls) -> Result<Option<RevocationList>, LoadError> {
+    match (&tls.client_crl, &tls.client_ca) {
+        (Some(list), Some(authority)) => RevocationList::load(list, authority, wall_s()).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The certificate that the worker presents, as the privileged parent remembers it.
+pub(super) struct CurrentCertificate {
+    certificate: GatewayCertificate,
+    /// The file's contents when it was read. A renewed certificate may be in memory alone.
+    file: Vec<u8>,
+}
+
+impl CurrentCertificate {
+    pub(super) fn new(certificate: GatewayCertificate, tls: &Tls) -> Self {
+        Self { certificate, file: std::fs::read(&tls.certificate).unwrap_or_default() }
+    }
+
+    /// When it should be looked at again.
+    pub(super) fn next_look(&self) -> Duration {
+        let until_due = Duration::from_secs(self.certificate.due_s.saturating_sub(wall_s()));
+        // If it is due and was not renewed, that is not tried again at once.
+        if until_due.is_zero() { LOOK_INTERVAL } else { until_due.min(LOOK_INTERVAL) }
+    }
+
+    fn is_settled(&self, tls: &Tls) -> bool {
+        self.is_in(tls) && wall_s() < self.certificate.due_s
+    }
+
+    /// Whether it is the one that is in its file.
+    pub(super) fn is_in(&self, tls: &Tls) -> bool {
+        std::fs::read(&tls.certificate).is_ok_and(|file| file == self.file)
+    }
+}
+
+impl Gateway {
+    /// Renews the certificate if that is due.
+    ///
+    /// # Errors
+    /// If a process is lost.
+    pub(super) async fn look_at_certificate(&mut self) -> Result<(), ChildError> {
+        if self.certificate_in_use.is_settled(&self.config.tls) {
+            Ok(())
+        } else {
+            self.take_over_certificate().await
+        }
+    }
+
+    /// Takes certificate and key over from their files. If that fails, what is presented stays.
+    ///
+    /// # Errors
+    /// If a process is lost.
+    pub(super) async fn take_over_certificate(&mut self) -> Result<(), ChildError> {
+        let TlsMaterial { certificate, key } = match TlsMaterial::load(&self.config.tls) {
+            Ok(credentials) => credentials,
+            Err(error) => {
+                tracing::error!(
+                    "the gateway's certificate stays as it was: {}",
+                    vpnd_sys::text::format_chain(&error)
+                );
+                return Ok(());
+            }
+        };
+        let before = std::mem::replace(
+            &mut self.certificate_in_use,
+            CurrentCertificate::new(certificate, &self.config.tls),
+        );
+        let certificate = &self.certificate_in_use.certificate;
+        if before.certificate == *certificate {
+            return Ok(());
+        }
+        // The other way round, handshakes would fail without the key.
+        if before.certificate.key != certificate.key {
+            self.auth.send(&ToAuth::Key(key), &[]).await?;
+            match tokio::time::timeout(KEY_TIMEOUT, self.auth.receive()).await {
+                Ok(Ok(FromAuth::KeyTaken)) => {}
+                Ok(Ok(FromAuth::ConfigurationTaken)) => {
+                    return Err(ChildError::Unexpected(ChildRole::Auth));
+                }
+                Ok(Ok(FromAuth::Failed(why))) => return Err(ChildError::Failed(why)),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(ChildError::Slow(ChildRole::Auth)),
+            }
+        }
+        self.worker.send(&ToWorker::Certificate(certificate.clone()), &[]).await?;
+        tracing::info!(expires_s = certificate.expires_s, "another certificate is presented");
+        Ok(())
+    }
+
+    /// Has the worker let in no certificate that the lists of a configuration name; the inner error is the reason why they don't count, and
+    /// the ones before do.
+    ///
+    /// # Errors
+    /// If the worker is lost.
+    pub(super) async fn take_over_revocations(
+        &mut self,
+        config: &ServerConfig,
+    ) -> Result<Result<(), LoadError>, ChildError> {
+        let revoked = match revoked_by_authority(&config.tls) {
+            Ok(revoked) => revoked.unwrap_or_default(),
+            Err(error) => return Ok(Err(error)),
+        };
+        // The worker goes on with the authority that it began with.
+        if config.tls.client_ca == self.config.tls.client_ca {
+            self.worker.send(&ToWorker::Revoked(revoked.file().into()), &[]).await?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Files and authority as a configuration that was read again has them.
+    pub(super) fn adopt_tls(&mut self, config: &ServerConfig) {
+        let Tls { certificate, key, ca, ca_key, certificate_days, client_ca, client_ca_key, .. } =
+            &config.tls;
+        let own = &mut self.config.tls;
+        own.certificate.clone_from(certificate);
+        own.key.clone_from(key);
+        own.ca.clone_from(ca);
+        own.ca_key.clone_from(ca_key);
+        own.certificate_days = *certificate_days;
+        own.client_ca.clone_from(client_ca);
+        own.client_ca_key.clone_from(client_ca_key);
+        self.config.acme.clone_from(&config.acme);
+        self.orders.look_now(config);
+    }
+}

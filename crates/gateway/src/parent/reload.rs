@@ -1,0 +1,87 @@
+//! Reloads: the configuration is read again, checked as a whole, and put into force in each process in turn.
+//!
+//! INVARIANT: the worker comes last. Until it has the new policy the old one holds, behind a firewall that is as configured already.
+
+use std::time::Duration;
+
+use super::Gateway;
+use vpnd_config::{Invalid, ServerConfig};
+use vpnd_ipc::child::ChildRole;
+use vpnd_ipc::gateway::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
+use vpnd_ipc::spawn::ChildError;
+use vpnd_sys::clock::{now, wall_s};
+
+/// Limit for the auth process to take a configuration over.
+const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Gateway {
+    /// Reads the configuration again on a worker's request, which may come from an administrator or from an attacker in the worker.
+    pub(super) async fn reconfigure_for_worker(&mut self) -> Result<(), ChildError> {
+        if self.rereads.take(now()) {
+            return self.reconfigure().await;
+        }
+        let why = "the configuration was read too often of late; try again in a second".to_owned();
+        self.worker.send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[]).await
+    }
+
+    /// Reads the configuration for the worker, takes over the certificate, applies its firewall rules, and has the auth process go by it.
+    pub(super) async fn reconfigure(&mut self) -> Result<(), ChildError> {
+        let reread = match Configuration::read(&self.args.config) {
+            Ok((configuration, config)) => match self.take_over(&configuration, &config).await? {
+                Ok(()) => ReloadedConfiguration::Good(configuration),
+                Err(why) => ReloadedConfiguration::Bad(why),
+            },
+            Err(error) => ReloadedConfiguration::Bad(error.to_string()),
+        };
+        self.worker.send(&ToWorker::Configuration(reread), &[]).await
+    }
+
+    /// Goes by a configuration in this process and the auth process; the inner error is the reason why not.
+    async fn take_over(
+        &mut self,
+        configuration: &Configuration,
+        config: &ServerConfig,
+    ) -> Result<Result<(), String>, ChildError> {
+        let conflict = || config.profiles.conflict(&self.config.tunnel);
+        if config.tunnel != self.config.tunnel
+            && let Some(conflict) = conflict()
+        {
+            return Ok(Err(format!("{}: {conflict}; nothing was changed", config.file)));
+        }
+        if let Err(invalid) = self.check_files(config) {
+            return Ok(Err(format!("{invalid}\nnothing was changed")));
+        }
+        if let Err(error) = self.take_over_revocations(config).await? {
+            return Ok(Err(format!("{error}; nothing was changed")));
+        }
+        self.adopt_tls(config);
+        self.take_over_certificate().await?;
+        if let Err(error) = self.machine.reconfigure(config).await {
+            return Ok(Err(vpnd_sys::text::format_chain(&error)));
+        }
+        // Before the worker: a login by new profiles is nothing to a policy that does not know them yet.
+        self.configure_auth(configuration).await?;
+        self.report_firewall().await?;
+        Ok(Ok(()))
+    }
+
+    /// Checks the files that are not in use yet. One that is in use is no reason to go on with the rest of the old configuration.
+    fn check_files(&self, config: &ServerConfig) -> Result<(), Invalid> {
+        if !self.certificate_in_use.is_in(&config.tls) {
+            config.check_certificate(wall_s())?;
+        }
+        if config.sources == self.config.sources { Ok(()) } else { config.check_sources() }
+    }
+
+    /// Has the auth process go by the access profiles of a configuration.
+    async fn configure_auth(&mut self, configuration: &Configuration) -> Result<(), ChildError> {
+        self.auth.send(&ToAuth::Configuration(configuration.clone()), &[]).await?;
+        match tokio::time::timeout(CONFIGURATION_TIMEOUT, self.auth.receive()).await {
+            Ok(Ok(FromAuth::ConfigurationTaken)) => Ok(()),
+            Ok(Ok(FromAuth::KeyTaken)) => Err(ChildError::Unexpected(ChildRole::Auth)),
+            Ok(Ok(FromAuth::Failed(why))) => Err(ChildError::Failed(why)),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ChildError::Slow(ChildRole::Auth)),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The parent's steps of an upgrade: it starts the program that is installed now beside the one that runs, lets one worker
+//! hand over to the other, and ends the old one.
+//!
+//! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if nothing had been; which
+//! program is started is decided here, never by the requester, for the worker that passes the request on is not trusted; the program's
+//! file can be changed by nobody else than its owner, who is root or this process's user. The parent sees no key: the workers
+//! exchange it among themselves.
+//!
+//! The parent itself goes on as the program that it was started as: what it knows of the machine, and its journal, stay where
+//! they are. It could replace itself by `execve`, but then a new program would have to adopt, with all privileges, children
+//! that end with the thread that started them, half-read channels and an open journal, and a failure after the point of no
+//! return would end every session. Of all processes it has the least to do with the network: it reads nothing that a client
+//! sends. So what is mended in it takes a restart, which clients survive without a login.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+
+use super::certificate::{CurrentCertificate, TlsMaterial};
+use super::idp::Idp;
+use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_idp, start_worker, worker_launch};
+use vpnd_config::{ConfigError, ServerConfig, check};
+use vpnd_ipc::channel;
+use vpnd_ipc::child::ChildRole;
+use vpnd_ipc::gateway::{Begin, Configuration, FromWorker, ToWorker};
+use vpnd_ipc::spawn::{ChildError, StartingChild};
+use vpnd_sys::clock::wall_s;
+
+/// Limit for the new version's processes to be prepared.
+const PREPARATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit for the old worker to hand over or to refuse that; an honest one gives up after 5 s.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Limit for the report of a child that has failed.
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bits of a file's mode that let others write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// The bit of a directory in which only owners remove and rename.
+const STICKY: u32 = 0o1000;
+
+/// The new version's processes, prepared.
+struct Next {
+    config: ServerConfig,
+    auth: StartingChild,
+    worker: StartingChild,
+    idp: Option<Idp>,
+    certificate_in_use: CurrentCertificate,
+}
+
+impl Gateway {
+    /// Has the program that is installed now go on.
+    ///
+    /// # Errors
+    /// If the gateway has lost its worker: the old one, or the new one after it took over. A failure before that is reported to the administrator who
+    /// has asked, and is none.
+    pub(super) async fn upgrade(&mut self) -> Result<(), ChildError> {
+        tracing::info!(program = %self.program.display(), "an upgrade begins");
+        let prepared = match tokio::time::timeout(PREPARATION_TIMEOUT, self.prepare()).await {
+            Ok(prepared) => prepared,
+            Err(_) => Err(anyhow!("its processes were not ready within {} s", PREPARATION_TIMEOUT.as_secs())),
+        };
+        let mut next = match prepared {
+            Ok(next) => next,
+            Err(error) => return self.not_upgraded(&error).await,
+        };
+        if let Err(error) = self.hand_over(&mut next).await? {
+            return self.not_upgraded(&error).await;
+        }
+        let Next { config, auth, worker, idp, certificate_in_use } = next;
+        let (auth, worker) = (auth.at_work(), worker.ready().await?);
+        (self.certificate_in_use, self.reported) = (certificate_in_use, None);
+        let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
+        let old_idp = std::mem::replace(&mut self.idp, idp);
+        if let Err(error) = self.machine.reconfigure(&config).await {
+            tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay as they were");
+        }
+        self.config = config;
+        // If it is gone already, so is the requester.
+        let _ = old.0.send(&ToWorker::Stop(None), &[]).await;
+        old.0.end(CHILD_END_TIMEOUT).await;
+        old.1.dismiss(CHILD_END_TIMEOUT).await;
+        if let Some(idp) = old_idp {
+            idp.dismiss(CHILD_END_TIMEOUT).await;
+        }
+        tracing::info!("the gateway is upgraded");
+        Ok(())
+    }
+
+    async fn not_upgraded(&self, error: &anyhow::Error) -> Result<(), ChildError> {
+        let why = format!(
+            "the gateway is not upgraded and goes on as it was: {}",
+            vpnd_sys::text::format_chain(error)
+        );
+        tracing::error!("{why}");
+        self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
+    }
+
+    /// Starts the new version's processes. The old ones carry on meanwhile.
+    async fn prepare(&self) -> anyhow::Result<Next> {
+        check_program(&self.program)?;
+        let (configuration, config) = Configuration::read(&self.args.config)?;
+        config.check(&check::local_networks(), wall_s()).map_err(ConfigError::Invalid)?;
+        if let Some(settings) = first_difference(&self.config, &config) {
+            bail!("{settings} is not as it was when the gateway started: that takes a restart");
+        }
+        let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
+        let (auth, to_auth, protections) =
+            start_auth(&self.program, &configuration, &self.common, key, false).await?;
+        let idp =
+            start_idp(&self.program, &configuration, &config, &self.common, &auth, self.idp.as_ref()).await?;
+        let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
+        let common = self.common.clone();
+        let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;
+        let worker = start_worker(&self.program, &launch, to_auth, &self.listeners).await?;
+        Ok(Next { config, auth, worker, idp, certificate_in_use })
+    }
+
+    /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on instead.
+    async fn hand_over(&mut self, next: &mut Next) -> Result<anyhow::Result<()>, ChildError> {
+        let (from_predecessor, from_successor) = match channel::pair() {
+            Ok((one, other)) => (one.into(), other.into()),
+            Err(error) => return Ok(Err(error.into())),
+        };
+        if let Err(error) = next.worker.send(&Begin::TakeOver, &[from_successor]).await {
+            return Ok(Err(error.into()));
+        }
+        self.worker.send(&ToWorker::QuicForwarder, &[from_predecessor]).await?;
+        let deadline = tokio::time::Instant::now() + HANDOVER_TIMEOUT;
+        loop {
+            let received = tokio::time::timeout_at(deadline, self.worker.receive()).await;
+            // Whether the new one has taken any of it is unknown, and both must not go on.
+            match received.map_err(|_| ChildError::Slow(ChildRole::Worker))?? {
+                FromWorker::HandedOver => return Ok(Ok(())),
+                FromWorker::HandoverFailed(why) => {
+                    // If the new one has failed, its report is more precise.
+                    let failure = next.worker.failure(FAILURE_TIMEOUT).await;
+                    return Ok(Err(anyhow!(failure.map_or(why, |error| error.to_string()))));
+                }
+                FromWorker::ReadConfiguration => self.reconfigure_for_worker().await?,
+                // Confirmed after the hand-over, to the successor if that is the worker by then: it asks for all of them again.
+                FromWorker::Released(addresses) => self.releases.begin(addresses)?,
+                FromWorker::ReportFirewall => self.reported = Some(None),
+                FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
+                FromWorker::Upgrade => return Err(ChildError::Unexpected(ChildRole::Worker)),
+            }
+        }
+    }
+}
+
+/// Whether the file is a program that only its owner can have put there: nobody else can change it, nor a directory that it is reached by.
+fn check_program(program: &Path) -> anyhow::Result<()> {
+    let not_found = || format!("can't find {}", program.display());
+    let found = std::fs::metadata(program).with_context(not_found)?;
+    if !found.is_file() || !is_trusted(&found) || found.mode() & WRITABLE_BY_OTHERS != 0 {
+        bail!(
+            "{} is no file that only root can change: install it again (mode 755, owner root)",
+            program.display()
+        );
+    }
+    // By its links as well as without them.
+    let resolved = std::fs::canonicalize(program).with_context(not_found)?;
+    let directories = program.ancestors().chain(resolved.ancestors());
+    for directory in directories.filter(|path| !path.as_os_str().is_empty()) {
+        let found = std::fs::metadata(directory).with_context(not_found)?;
+        // Where others may only add, as in /tmp, what is there stays.
+        let is_open = found.mode() & WRITABLE_BY_OTHERS != 0 && found.mode() & STICKY == 0;
+        if found.is_dir() && (!is_trusted(&found) || is_open) {
+            bail!(
+                "others can replace {}, because {} is not root's alone: chown root and chmod 755 it, or install elsewhere",
+                program.display(),
+                directory.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn is_trusted(found: &std::fs::Metadata) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
+}
+
+/// The first setting that differs and can't be changed without a restart, because devices, sockets or the machine's network depend on it.
+fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'static str> {
+    let same = [
+        ("[server] listen", before.server.listen == after.server.listen),
+        ("[server] shards", before.server.shards == after.server.shards),
+        ("[server] state_dir", before.server.state_dir == after.server.state_dir),
+        ("[server] journal_dir", before.server.journal_dir == after.server.journal_dir),
+        ("[tunnel]", before.tunnel == after.tunnel),
+        ("[nat]", before.nat == after.nat),
+        ("[offload]", before.offload == after.offload),
+        ("[admin]", before.admin == after.admin),
+        ("[process]", before.process == after.process),
+    ];
+    same.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_others_can_replace_is_not_started() {
+        let place = tempfile::tempdir().unwrap();
+        let [own, open] = ["own", "open"].map(|name| place.path().join(name));
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        for directory in [&own, &open] {
+            fs::create_dir(directory).unwrap();
+            mode(directory, 0o755);
+        }
+        let (program, link) = (own.join("vpnd"), open.join("vpnd"));
+        fs::write(&program, "").unwrap();
+        mode(&program, 0o755);
+        symlink(&program, &link).unwrap();
+        check_program(&program).unwrap();
+        check_program(&link).unwrap();
+        mode(&open, 0o777);
+        let refused = check_program(&link).unwrap_err().to_string();
+        assert!(
+            refused.contains("others can replace") && refused.contains("open is not root's alone"),
+            "{refused}"
+        );
+        check_program(&program).unwrap();
+        mode(&open, 0o1777);
+        check_program(&link).unwrap();
+        mode(&own, 0o775);
+        assert!(check_program(&program).is_err() && check_program(&link).is_err());
+    }
+}

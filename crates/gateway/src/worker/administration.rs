@@ -1,0 +1,268 @@
+//! Requests of administrators to a running gateway, answered from the control plane.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::timeout;
+use vpnd_proto::control::{Code, UserName};
+use vpnd_proto::gateway::Selector;
+use vpnd_proto::session::{LocalSuite, SessionId};
+use vpnd_proto::time::Time;
+
+use super::certificate::WorkerCertificate;
+use super::parent_client::ParentClient;
+use crate::worker::auth_client::AuthClient;
+use crate::worker::connection::Logins;
+use crate::worker::core::drain::{DrainRequest, DrainState};
+use crate::worker::core::{Core, Ended};
+use crate::worker::quic::acceptor::AdmissionControl;
+use vpnd_config as config;
+use vpnd_ipc::admin::status::{
+    Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
+};
+use vpnd_ipc::admin::{Handler, Status};
+use vpnd_ipc::gateway::Configuration;
+use vpnd_ipc::gateway::auth::{AuditHealth, AuthReply, AuthRequest, AuthStatus, SourceHealth, SourceName};
+use vpnd_sys::clock::{now, wall_s};
+use vpnd_sys::tun::TunOffloads;
+
+/// Limit for the auth process's part of the status; shorter than what a scraper of metrics waits for.
+const AUTH_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Status that does not change while the gateway runs.
+pub(super) struct StaticInfo {
+    /// The daemon's first process.
+    pub(super) pid: u32,
+    /// Its version; `None` from versions that do not send it.
+    pub(super) parent_version: Option<String>,
+    /// Whether it reports the state of the firewall.
+    pub(super) reports_firewall: bool,
+    pub(super) started: Time,
+    pub(super) listen: SocketAddr,
+    pub(super) shards: usize,
+    pub(super) steering: Steering,
+    pub(super) tun: TunOffloads,
+    pub(super) suites: Vec<LocalSuite>,
+    pub(super) processes: Vec<Process>,
+}
+
+/// The gateway as administrators see it.
+pub(super) struct Administration {
+    pub(super) static_info: StaticInfo,
+    pub(super) core: Core,
+    pub(super) auth: AuthClient,
+    pub(super) logins: Arc<Logins>,
+    pub(super) admission: AdmissionControl,
+    pub(super) parent: ParentClient,
+    pub(super) certificate: Arc<WorkerCertificate>,
+    /// Counters of the gateway's earlier processes.
+    pub(super) before: Counters,
+    pub(super) set_up: SetUp,
+    /// As the parent has sent it.
+    pub(super) firewall: Mutex<Option<Firewall>>,
+}
+
+/// Tunnel and translation of addresses as they were set up, which stay so until a restart: device, addresses and firewall are made for them.
+pub(super) struct SetUp {
+    tunnel: config::Tunnel,
+    nat: config::Nat,
+}
+
+impl SetUp {
+    pub(super) fn of(config: &config::ServerConfig) -> Self {
+        Self { tunnel: config.tunnel.clone(), nat: config.nat.clone() }
+    }
+
+    /// The sections of a configuration that are different, in words.
+    fn waiting(&self, config: &config::ServerConfig) -> &'static str {
+        match (config.tunnel == self.tunnel, config.nat == self.nat) {
+            (true, true) => "",
+            (false, true) => ", and [tunnel] has changed",
+            (true, false) => ", and [nat] has changed",
+            (false, false) => ", and [tunnel] and [nat] have changed",
+        }
+    }
+}
+
+impl Administration {
+    /// Takes the state of the firewall.
+    pub(super) fn note_firewall(&self, firewall: Firewall) {
+        *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = Some(firewall);
+    }
+
+    /// Network, policy and rate limits of a configuration hold from now on. What has changed, in words.
+    pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
+        let mut config = configuration.parse().map_err(|error| error.to_string())?;
+        let waits = self.set_up.waiting(&config);
+        config.tunnel = self.set_up.tunnel.clone();
+        let applied = self.core.apply(config).await;
+        applied.map_err(|error| format!("{error:#}"))?;
+        Ok(format!(
+            "access profiles, policy, pushed routes, DNS, rate limits, session lifetimes and the certificate are as configured now; other settings need a restart{waits}"
+        ))
+    }
+}
+
+impl Administration {
+    /// One line about the whole life of the gateway, upgrades included.
+    pub(super) async fn log_end(&self, reason: &str) {
+        let status = match self.status().await {
+            Ok(status) => status,
+            Err(error) => return tracing::info!(reason, %error, "the gateway stops"),
+        };
+        let Counters { drops, logins, ended, .. } = &status.counters;
+        let live = |bytes: fn(&Session) -> u64| status.sessions.iter().map(bytes).sum::<u64>();
+        tracing::info!(
+            reason,
+            uptime_s = status.uptime_s,
+            logins = Counters::of(logins, "accepted"),
+            refused = Counters::of(logins, "refused"),
+            attaches = Counters::of(logins, "attaches"),
+            sessions_kept = status.sessions.len(),
+            sessions_ended = Counters::of(ended, "sessions"),
+            received = Counters::of(ended, "rx_bytes") + live(|session| session.rx_bytes),
+            sent = Counters::of(ended, "tx_bytes") + live(|session| session.tx_bytes),
+            dropped = drops.values().sum::<u64>(),
+            "the gateway stops"
+        );
+    }
+}
+
+impl Administration {
+    /// State of the auth process. Without an answer in time the rest of the status is shown all the same.
+    async fn auth_status(&self) -> AuthStatus {
+        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::Status)).await {
+            Ok(Ok(AuthReply::Status(status))) => status,
+            Ok(Ok(other)) => {
+                tracing::error!(why = other.reason(), "the use of pools is not known");
+                AuthStatus::default()
+            }
+            // It is busy or gone, which the worker notices by itself.
+            Ok(Err(_)) | Err(_) => AuthStatus::default(),
+        }
+    }
+}
+
+impl From<DrainState> for Drain {
+    fn from(DrainState { in_use, left, over }: DrainState) -> Self {
+        Self { in_use, left_s: left.map(|left| left.as_secs()), over }
+    }
+}
+
+impl Handler for Administration {
+    async fn status(&self) -> Result<Status, String> {
+        let snapshot = self.core.status().await.map_err(|error| error.to_string())?;
+        let mut counters = Counters::from(&snapshot.counters);
+        counters.logins = self.logins.counts();
+        counters.handshakes = self.admission.counts();
+        let Ended { sessions, rx_bytes, tx_bytes, reasons } = snapshot.ended;
+        counters.ends = reasons.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect();
+        counters.polling = snapshot.poll.by_name().map(|(name, count)| (name.to_owned(), count)).into();
+        let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
+        counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
+        let AuthStatus { pools, sources, audit } = self.auth_status().await;
+        let by_source = |count: fn(&SourceHealth) -> u64| {
+            sources.iter().map(|source| (source.name.to_string(), count(source))).collect()
+        };
+        counters.source_answers = by_source(|source| source.answers);
+        counters.source_failures = by_source(|source| source.failures);
+        if let Some(audit) = &audit {
+            counters.audit = [("lost".to_owned(), audit.lost)].into();
+        }
+        let counters = counters.after(&self.before);
+        let now = now();
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            parent_version: self.static_info.parent_version.clone(),
+            pid: self.static_info.pid,
+            uptime_s: now.since(self.static_info.started).as_secs(),
+            listen: self.static_info.listen,
+            shards: self.static_info.shards,
+            steering: self.static_info.steering,
+            offloads: Offloads {
+                tun: Tun::of_shards(self.static_info.tun, &snapshot.tun),
+                udp: Udp::of_shards(&snapshot.udp),
+            },
+            suites: self.static_info.suites.iter().map(Suite::from).collect(),
+            processes: self.static_info.processes.clone(),
+            certificate_left_s: Some(self.certificate.expires_s().saturating_sub(wall_s())),
+            pools: pools.into_iter().map(Pool::from).collect(),
+            sources: sources.into_iter().map(Source::from).collect(),
+            audit: audit
+                .map(|AuditHealth { failure, .. }| Audit { failure: failure.map(|why| why.to_string()) }),
+            firewall: self.firewall.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            drain: snapshot.drain.map(Drain::from),
+            counters,
+            sessions: snapshot
+                .sessions
+                .iter()
+                .zip(snapshot.profiles)
+                .map(|(session, profile)| Session { profile, ..Session::at(now, session) })
+                .collect(),
+        })
+    }
+
+    async fn kick(&self, target: String) -> Result<usize, String> {
+        let which = match session_id(&target) {
+            Some(session) => Selector::Session(session),
+            None => Selector::User(UserName::new(target).map_err(|error| error.to_string())?),
+        };
+        let ended = self.core.end(which, Code::Kicked, Code::Kicked.explanation().to_owned()).await;
+        ended.map_err(|error| error.to_string())
+    }
+
+    async fn reload(&self) -> Result<String, String> {
+        self.parent.reload().await
+    }
+
+    async fn drain(&self, within: Option<Duration>) -> Result<(), String> {
+        self.core.drain(DrainRequest::Begin { within }).await.map_err(|error| error.to_string())
+    }
+
+    async fn confirm_absences(&self, source: String) -> Result<u64, String> {
+        let unknown = || format!("there is no source {source:?}: 'vpnd status' lists them");
+        let name = SourceName::new(source.clone()).map_err(|_| unknown())?;
+        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::ConfirmAbsences(name))).await {
+            Ok(Ok(AuthReply::AbsencesConfirmed(users))) => users.ok_or_else(unknown),
+            _ => Err("the auth process gave no answer; try again".to_owned()),
+        }
+    }
+
+    async fn cancel_drain(&self) -> Result<(), String> {
+        self.core.drain(DrainRequest::Cancel).await.map_err(|error| error.to_string())
+    }
+
+    async fn upgrade(&self) -> Result<String, String> {
+        if self.core.is_draining() {
+            return Err("the gateway is being drained; 'vpnd drain --cancel' ends that".to_owned());
+        }
+        self.parent.upgrade().await
+    }
+}
+
+/// A session's id as `vpnd status` prints it.
+fn session_id(text: &str) -> Option<SessionId> {
+    let mut id = [0; 16];
+    if text.len() != 2 * id.len() || !text.is_ascii() {
+        return None;
+    }
+    for (byte, digits) in id.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    Some(SessionId(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_told_from_a_name() {
+        let id = SessionId([0xA7; 16]);
+        assert_eq!(session_id(&id.to_string()), Some(id));
+        for name in ["ann", "", "+a", &"g".repeat(32), &"a".repeat(31), &"é".repeat(16)] {
+            assert_eq!(session_id(name), None, "{name}");
+        }
+    }
+}

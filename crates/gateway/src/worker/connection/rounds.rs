@@ -1,0 +1,197 @@
+//! The rounds of a login after its password: a one-time code, answers to challenges, an approval elsewhere (PROTOCOL §4, §4.2).
+//!
+//! INVARIANT: the auth process decides which step comes next and whether a login is over; this side passes on what is shown and typed.
+//! A connection that waits has a permit, of which each network has its share, and leaves nothing behind when it ends.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use vpnd_control_channel::stream::{Reader, StreamError, Writer};
+use vpnd_proto::control::{
+    Challenge, ChallengeAnswer, ChallengeKind, Code, Explanation, FEATURE_CHALLENGES, Message, Refused,
+};
+use vpnd_proto::session::DeviceId;
+
+use super::{ControlServer, Failure, unless_displaced};
+use vpnd_config::factor::Requirement;
+use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Demand};
+
+/// Time for a person to type a one-time code.
+const CODE_TIMEOUT: Duration = Duration::from_secs(90);
+/// When it makes sense to try again where too many others wait.
+const FULL_RETRY_MS: u32 = 30_000;
+
+const FULL: &str = "too many logins wait for their second factor; try again in a minute";
+const NOT_APPROVED: &str = "nobody approved the login in time";
+const UNABLE: &str =
+    "a second factor is demanded that this client can't show: it needs a newer version of vpnd";
+
+/// The other end of a connection whose login is under way.
+pub(super) struct Peer<'c> {
+    pub(super) remote: SocketAddr,
+    pub(super) reader: &'c mut Reader,
+    pub(super) writer: &'c mut Writer,
+    pub(super) device: DeviceId,
+    /// As in its offer.
+    pub(super) features: u32,
+}
+
+impl ControlServer {
+    /// Goes on after this reply of the auth process until it has decided.
+    pub(super) async fn go_on(&self, mut peer: Peer<'_>, first: AuthReply) -> Result<AuthReply, Failure> {
+        let mut reply = first;
+        loop {
+            reply = match reply {
+                AuthReply::CodeRequired(login) => self.typed(&mut peer, login, one_time_code).await?,
+                AuthReply::Challenge(demand) if peer.features & FEATURE_CHALLENGES == 0 => {
+                    self.abandon(&peer, demand.login).await?;
+                    return self.unable(peer.writer).await;
+                }
+                AuthReply::Challenge(demand) if demand.kind == ChallengeKind::Push => {
+                    self.approval(&mut peer, &demand).await?
+                }
+                AuthReply::Challenge(demand) => {
+                    let ask = async |reader: &mut Reader, writer: &mut Writer| {
+                        challenge(reader, writer, &demand).await
+                    };
+                    self.typed(&mut peer, demand.login, ask).await?
+                }
+                decided => return Ok(decided),
+            };
+        }
+    }
+
+    /// Has the person type something, and the auth process check it.
+    async fn typed(
+        &self,
+        peer: &mut Peer<'_>,
+        login: u64,
+        ask: impl AsyncFnOnce(&mut Reader, &mut Writer) -> Result<ChallengeAnswer, Failure>,
+    ) -> Result<AuthReply, Failure> {
+        let typed = match self.acceptor.code_permit(peer.remote) {
+            Some(mut permit) => unless_displaced(&mut permit, ask(peer.reader, peer.writer)).await,
+            None => Err(Failure::Displaced),
+        };
+        // Whoever leaves has made an attempt, too: the auth process counts it.
+        let answer = typed.as_ref().ok().cloned();
+        let reply = self.request(AuthRequest::Answer { login, answer, device: peer.device.0.into() }).await?;
+        match typed {
+            Ok(_) => Ok(reply),
+            Err(Failure::Displaced) => Ok(AuthReply::WaitingFull),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Waits for a decision that a person makes elsewhere, as long as the client is there.
+    async fn approval(&self, peer: &mut Peer<'_>, demand: &Demand) -> Result<AuthReply, Failure> {
+        let Some(mut permit) = self.acceptor.code_permit(peer.remote) else {
+            self.abandon(peer, demand.login).await?;
+            return Ok(AuthReply::WaitingFull);
+        };
+        let left = match send(peer.writer, demand).await {
+            Ok(()) => loop {
+                let request = AuthRequest::Approved { login: demand.login, device: peer.device.0.into() };
+                tokio::select! {
+                    reply = self.request(request) => match reply? {
+                        AuthReply::StillWaiting => {}
+                        decided => return Ok(decided),
+                    },
+                    read = peer.reader.next() => break match read {
+                        Ok(Some(_)) => Failure::Unexpected,
+                        Ok(None) => Failure::Ended,
+                        Err(error) => error.into(),
+                    },
+                    () = permit.displaced() => break Failure::Displaced,
+                }
+            },
+            Err(error) => error.into(),
+        };
+        self.abandon(peer, demand.login).await?;
+        if matches!(left, Failure::Displaced) { Ok(AuthReply::WaitingFull) } else { Err(left) }
+    }
+
+    /// The login is over: nobody is there any more, or nobody can be asked.
+    async fn abandon(&self, peer: &Peer<'_>, login: u64) -> Result<(), Failure> {
+        let request = AuthRequest::Answer { login, answer: None, device: peer.device.0.into() };
+        self.request(request).await.map(drop)
+    }
+
+    async fn request(&self, request: AuthRequest) -> Result<AuthReply, Failure> {
+        self.auth.request(request).await.map_err(|_| Failure::Stopped)
+    }
+
+    /// Refuses a login whose client lacks the feature. It would fail each time.
+    async fn unable<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
+        self.logins.refused.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, Code::Credentials, UNABLE, None).await
+    }
+
+    /// Refuses a login for good: a client that came back by itself would bother the person again.
+    pub(super) async fn not_approved<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
+        self.logins.refused.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, Code::Credentials, NOT_APPROVED, None).await
+    }
+
+    /// Refuses a login for good, and explains what its user needs besides.
+    pub(super) async fn missing_factor<T>(
+        &self,
+        writer: &mut Writer,
+        missing: Requirement,
+    ) -> Result<T, Failure> {
+        self.logins.missing_factor.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, Code::Factor, missing.explanation(), None).await
+    }
+
+    /// Refuses a login for now: too many others wait.
+    pub(super) async fn waiting_full<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
+        self.logins.waiting_full.fetch_add(1, Ordering::Relaxed);
+        refuse(writer, Code::Busy, FULL, Some(FULL_RETRY_MS)).await
+    }
+}
+
+async fn refuse<T>(
+    writer: &mut Writer,
+    code: Code,
+    text: &str,
+    retry_after_ms: Option<u32>,
+) -> Result<T, Failure> {
+    let refused = Refused { code, text: Explanation::cut(text), retry_after_ms };
+    writer.send(&Message::Refused(refused)).await?;
+    Err(Failure::Refused(code))
+}
+
+async fn send(writer: &mut Writer, demand: &Demand) -> Result<(), StreamError> {
+    let Demand { kind, text, time_s, .. } = demand;
+    writer.send(&Message::Challenge(Challenge { kind: *kind, text: text.clone(), time_s: *time_s })).await
+}
+
+/// Has the client answer a challenge.
+async fn challenge(
+    reader: &mut Reader,
+    writer: &mut Writer,
+    demand: &Demand,
+) -> Result<ChallengeAnswer, Failure> {
+    send(writer, demand).await?;
+    match next(reader, Duration::from_secs(demand.time_s.into())).await? {
+        Message::ChallengeResponse(typed) => Ok(typed.answer),
+        _ => Err(Failure::Unexpected),
+    }
+}
+
+/// Requests a one-time code from the client.
+async fn one_time_code(reader: &mut Reader, writer: &mut Writer) -> Result<ChallengeAnswer, Failure> {
+    writer.send(&Message::OneTimeCodeWanted).await?;
+    match next(reader, CODE_TIMEOUT).await? {
+        Message::OneTimeCode(typed) => {
+            ChallengeAnswer::new(typed.code.expose()).map_err(|_| Failure::Unexpected)
+        }
+        _ => Err(Failure::Unexpected),
+    }
+}
+
+/// The client's next message.
+async fn next(reader: &mut Reader, longest: Duration) -> Result<Message, Failure> {
+    let message = tokio::time::timeout(longest, reader.next()).await;
+    message.map_err(|_| Failure::TooSlow)??.ok_or(Failure::Ended)
+}

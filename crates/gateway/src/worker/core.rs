@@ -1,0 +1,458 @@
+//! The gateway's control plane: the one task that owns all sessions.
+//!
+//! It feeds the sans-IO core with requests of connections and administrators, events of shards and the clock, and
+//! carries out the core's effects, in order: a client is sent an epoch only after every shard can open it and
+//! the store holds its token (PROTOCOL §5.1).
+//!
+//! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
+
+mod access;
+mod accounting;
+mod announce;
+pub(crate) mod drain;
+mod effects;
+mod ended;
+mod snapshot;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval};
+use vpnd_crypto::EpochSecret;
+use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
+use vpnd_proto::gateway::{Authenticated, Claim, Gateway, Selector};
+use vpnd_proto::plane::{Activity, Event};
+use vpnd_proto::policy::PolicyError;
+use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
+
+use crate::worker::handover::{HandoverError, Successor};
+use crate::worker::registry::{AdmittedSession, Registry};
+use announce::Held;
+use drain::{DrainRequest, Draining};
+pub(crate) use ended::Ended;
+pub(crate) use snapshot::CoreSnapshot;
+use vpnd_config::ServerConfig;
+use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
+use vpnd_shard::Shards;
+use vpnd_sys::clock::now;
+
+/// Text of a refusal of a revoked certificate.
+const REVOKED: &str = "your certificate was revoked by the authority that signed it";
+/// Interval at which each session's traffic is collected from the shards.
+const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests and events that are carried out together, with one trip to the disk, if so many wait.
+const BATCH: usize = 256;
+/// Messages that wait for one connection's task at most. The task gives a client that does not read up after
+/// [`crate::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each second, and what an administrator
+/// changes.
+pub(crate) const OUTBOX: usize = 64;
+/// Requests that wait at most; who comes later waits in its own task.
+const QUEUE: usize = 1_024;
+
+/// A request to the control plane.
+pub(crate) enum CoreRequest {
+    /// A connection has proved its user and device.
+    Login {
+        connection: ConnectionId,
+        outbox: mpsc::Sender<Outgoing>,
+        device: DeviceId,
+        admission: Box<AdmittedSession>,
+        /// The certificate that it has presented.
+        certificate: Option<CertificateNumber>,
+        offer: Offer,
+        secret: EpochSecret,
+    },
+    /// A connection claims a session, and has proved its device.
+    Attach {
+        connection: ConnectionId,
+        outbox: mpsc::Sender<Outgoing>,
+        claim: Claim,
+        certificate: Option<CertificateNumber>,
+        offer: Offer,
+        secret: EpochSecret,
+    },
+    /// A later message of a connection.
+    Message {
+        connection: ConnectionId,
+        message: Message,
+    },
+    Lost(ConnectionId),
+    /// End sessions; answered with how many there were.
+    End {
+        which: Selector,
+        code: Code,
+        text: String,
+        reply: oneshot::Sender<usize>,
+    },
+    /// Users are in these groups from now on; answered with the number of their sessions.
+    Regroup {
+        users: Vec<(UserName, Vec<String>)>,
+        reply: oneshot::Sender<usize>,
+    },
+    /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
+    Revoke {
+        revoked: Box<RevocationList>,
+        reply: oneshot::Sender<usize>,
+    },
+    Status(oneshot::Sender<CoreSnapshot>),
+    /// The traffic of these sessions, as far as shards have reported it and they are there.
+    Traffic {
+        sessions: Vec<SessionId>,
+        reply: oneshot::Sender<Vec<(SessionId, Activity)>>,
+    },
+    Drain(DrainRequest, oneshot::Sender<()>),
+    /// New settings hold from now on; answered with what is wrong with the policy, if anything.
+    Settings {
+        config: Box<ServerConfig>,
+        reply: oneshot::Sender<Result<(), PolicyError>>,
+    },
+    /// Hand everything to another process and stop; or reply with the reason and go on.
+    QuicForwarder {
+        to: Box<Successor>,
+        reply: oneshot::Sender<Result<HandoverSummary, HandoverError>>,
+    },
+    /// Tell the clients, keep their sessions for the next start, and stop.
+    Shutdown,
+}
+
+/// An item in the outbox of a connection's task.
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    /// A message; boxed, for each connection has room for many of these.
+    Message(Box<Message>),
+    /// Nothing more: close the connection with this code once all messages are on their way.
+    Close(Code),
+}
+
+/// Summary of a completed hand-over.
+#[derive(Debug)]
+pub(crate) struct HandoverSummary {
+    pub sessions: usize,
+    /// That process's version.
+    pub version: String,
+    /// Time from the stop of the shards until the other process was ready.
+    pub paused_for: Duration,
+}
+
+/// A handle of the control plane's task.
+#[derive(Clone)]
+pub(crate) struct Core {
+    requests: mpsc::Sender<CoreRequest>,
+    draining: watch::Receiver<bool>,
+}
+
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the control plane has stopped")]
+pub(crate) struct Stopped;
+
+impl Core {
+    /// Starts the task. It ends after [`CoreRequest::Shutdown`].
+    pub(crate) fn start(
+        gateway: Gateway,
+        shards: Shards,
+        events: mpsc::Receiver<Event>,
+        registry: Registry,
+        revoked: RevocationList,
+    ) -> (Self, tokio::task::JoinHandle<()>) {
+        let (requests, inbox) = mpsc::channel(QUEUE);
+        let (is_draining, draining) = watch::channel(false);
+        let task = CoreTask {
+            gateway,
+            shards,
+            registry,
+            revoked,
+            connections: HashMap::new(),
+            begun: HashSet::new(),
+            held: HashMap::new(),
+            unready: Vec::new(),
+            leaving: Vec::new(),
+            ended: Ended::default(),
+            draining: None,
+            is_draining,
+            handed_over: false,
+        };
+        (Self { requests, draining }, tokio::spawn(task.run(inbox, events)))
+    }
+
+    pub(crate) async fn send(&self, request: CoreRequest) -> Result<(), Stopped> {
+        self.requests.send(request).await.map_err(|_| Stopped)
+    }
+
+    /// Sends a request and waits for its reply.
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> CoreRequest) -> Result<T, Stopped> {
+        let (reply, wait) = oneshot::channel();
+        self.send(request(reply)).await?;
+        wait.await.map_err(|_| Stopped)
+    }
+
+    /// Makes these settings hold from now on.
+    pub(crate) async fn apply(&self, config: ServerConfig) -> anyhow::Result<()> {
+        Ok(self.ask(|reply| CoreRequest::Settings { config: Box::new(config), reply }).await??)
+    }
+
+    /// Hands everything to another process, which then goes on; the task has stopped afterwards. After an error it goes on.
+    pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<HandoverSummary> {
+        Ok(self.ask(|reply| CoreRequest::QuicForwarder { to: Box::new(to), reply }).await??)
+    }
+
+    /// Tells the clients that the gateway goes down, and stops the task. If it has stopped already, there are none.
+    pub(crate) async fn shut_down(&self) {
+        let _ = self.send(CoreRequest::Shutdown).await;
+    }
+
+    /// Ends sessions; returns how many there were.
+    pub(crate) async fn end(&self, which: Selector, code: Code, text: String) -> Result<usize, Stopped> {
+        self.ask(|reply| CoreRequest::End { which, code, text, reply }).await
+    }
+
+    /// Users are in these groups now; returns the number of their sessions.
+    pub(crate) async fn regroup(&self, users: Vec<(UserName, Vec<String>)>) -> Result<usize, Stopped> {
+        self.ask(|reply| CoreRequest::Regroup { users, reply }).await
+    }
+
+    /// Lets in no certificate that `revoked` names; returns how many sessions ended.
+    pub(crate) async fn revoke(&self, revoked: RevocationList) -> Result<usize, Stopped> {
+        self.ask(|reply| CoreRequest::Revoke { revoked: Box::new(revoked), reply }).await
+    }
+
+    pub(crate) async fn status(&self) -> Result<CoreSnapshot, Stopped> {
+        self.ask(CoreRequest::Status).await
+    }
+
+    /// Begins to drain the gateway, or ends that.
+    pub(crate) async fn drain(&self, request: DrainRequest) -> Result<(), Stopped> {
+        self.ask(|reply| CoreRequest::Drain(request, reply)).await
+    }
+
+    /// Whether nobody is let in. A login that is checked meanwhile is refused by the core.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+}
+
+struct CoreTask {
+    gateway: Gateway,
+    shards: Shards,
+    registry: Registry,
+    /// Certificates revoked by the clients' authority. TLS refuses them, too, but a connection may have begun before.
+    revoked: RevocationList,
+    connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
+    /// Sessions of logins whose clients have not been told.
+    begun: HashSet<SessionId>,
+    held: HashMap<ConnectionId, Held>,
+    /// Sessions that could not begin, and are to end.
+    unready: Vec<SessionId>,
+    /// Sessions whose clients have left, and whose last packets are not counted yet.
+    leaving: Vec<SessionId>,
+    ended: Ended,
+    draining: Option<Draining>,
+    is_draining: watch::Sender<bool>,
+    /// The sessions are another process's.
+    handed_over: bool,
+}
+
+impl CoreTask {
+    async fn run(mut self, mut requests: mpsc::Receiver<CoreRequest>, mut events: mpsc::Receiver<Event>) {
+        let mut activity = interval(ACTIVITY_INTERVAL);
+        activity.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut open = true;
+        // Those of an earlier process, which had other settings.
+        self.registry.set_deadlines(&mut self.gateway);
+        self.end_unfit();
+        let releases = self.registry.releases().clone();
+        while open {
+            let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
+            let due = timeout.into_iter().chain(self.held_until()).min().map(|at| at.since(now()));
+            tokio::select! {
+                request = requests.recv() => open = self.handle(request).await,
+                Some(event) = events.recv() => self.gateway.handle_event(now(), event),
+                () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
+                    self.handle_timeout().await;
+                }
+                () = releases.progress() => {}
+                _ = activity.tick() => {
+                    self.collect_activity().await;
+                    self.go_on_draining();
+                }
+            }
+            // While the disk was busy, others came: they share the next trip.
+            for _ in 1..BATCH {
+                // One of each in turn: a flood of the one must not keep the other waiting.
+                let event = events.try_recv().ok();
+                let request = if open { requests.try_recv().ok() } else { None };
+                if event.is_none() && request.is_none() {
+                    break;
+                }
+                if let Some(event) = event {
+                    self.gateway.handle_event(now(), event);
+                }
+                if let Some(request) = request {
+                    open = self.handle(Some(request)).await;
+                }
+            }
+            if self.handed_over {
+                return;
+            }
+            self.deliver_held();
+            self.carry_out().await;
+        }
+        self.gateway.shutdown();
+        self.carry_out().await;
+    }
+
+    /// Returns whether there may be more.
+    async fn handle(&mut self, request: Option<CoreRequest>) -> bool {
+        let Some(request) = request else { return false };
+        match request {
+            CoreRequest::Login { connection, outbox, device, admission, certificate, offer, secret } => {
+                self.connections.insert(connection, outbox);
+                if self.is_revoked(connection, certificate.as_ref()) {
+                    self.registry.abandon(admission.session);
+                    return true;
+                }
+                self.log_in(connection, device, &admission, &offer, secret);
+                self.registry.shown(admission.session, certificate);
+            }
+            CoreRequest::Attach { connection, outbox, claim, certificate, offer, secret } => {
+                self.connections.insert(connection, outbox);
+                self.attach(connection, &claim, certificate, &offer, secret).await;
+            }
+            CoreRequest::Message { connection, message } => self.handle_message(connection, &message),
+            CoreRequest::Lost(connection) => {
+                self.connections.remove(&connection);
+                self.held.remove(&connection);
+                self.gateway.connection_lost(connection);
+            }
+            CoreRequest::End { which, code, text, reply } => {
+                // The reply is sent once it is done, if the requester still waits.
+                let _ = reply.send(self.end(&which, code, &text).await);
+            }
+            CoreRequest::Regroup { users, reply } => {
+                self.collect_last_traffic().await;
+                let _ = reply.send(self.regroup(users));
+            }
+            CoreRequest::Revoke { revoked, reply } => {
+                self.revoked = *revoked;
+                self.collect_last_traffic().await;
+                let mut count = 0;
+                for session in self.registry.sessions_of(&self.revoked) {
+                    let which = Selector::Session(session);
+                    count += self.gateway.end(&which, Code::Certificate, REVOKED);
+                }
+                self.carry_out().await;
+                let _ = reply.send(count);
+            }
+            CoreRequest::Status(reply) => {
+                let _ = reply.send(self.snapshot().await);
+            }
+            CoreRequest::Traffic { sessions, reply } => {
+                let _ = reply.send(self.traffic(sessions));
+            }
+            CoreRequest::Drain(request, reply) => self.handle_drain(request, reply),
+            CoreRequest::Settings { config, reply } => {
+                self.collect_last_traffic().await;
+                let _ = reply.send(self.set(&config));
+            }
+            CoreRequest::QuicForwarder { to, reply } => {
+                let handed_over_to = self.hand_over(*to).await;
+                self.handed_over = handed_over_to.is_ok();
+                // The requester ends with this reply.
+                let _ = reply.send(handed_over_to);
+                return !self.handed_over;
+            }
+            CoreRequest::Shutdown => return false,
+        }
+        true
+    }
+
+    async fn attach(
+        &mut self,
+        connection: ConnectionId,
+        claim: &Claim,
+        certificate: Option<CertificateNumber>,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) {
+        if self.is_revoked(connection, certificate.as_ref()) {
+            return;
+        }
+        match self.registry.restore(claim.session).await {
+            Ok(Some(record)) => {
+                let (session, addresses) = (record.id, record.addresses);
+                if !self.gateway.restore(now(), record) {
+                    self.registry.supersede(session, addresses);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "a session could not be looked up in the store"),
+        }
+        // A refusal is among the effects.
+        if self.gateway.attach(now(), connection, claim, offer, secret).is_ok() {
+            self.registry.shown(claim.session, certificate);
+        }
+    }
+
+    /// Refuses a connection that has shown a certificate which was revoked meanwhile.
+    fn is_revoked(&mut self, connection: ConnectionId, certificate: Option<&CertificateNumber>) -> bool {
+        let revoked = certificate.is_some_and(|certificate| self.revoked.names(certificate));
+        if revoked && let Some(outbox) = self.connections.remove(&connection) {
+            let text = Explanation::cut(REVOKED);
+            let refused = Refused { code: Code::Certificate, text, retry_after_ms: None };
+            for message in
+                [Outgoing::Message(Box::new(Message::Refused(refused))), Outgoing::Close(Code::Certificate)]
+            {
+                // A new connection's outbox has room for both.
+                let _ = outbox.try_send(message);
+            }
+        }
+        revoked
+    }
+
+    /// Stops the shards and hands all sessions over. Control connections stay behind; their clients attach when they notice.
+    async fn hand_over(&mut self, to: Successor) -> Result<HandoverSummary, HandoverError> {
+        self.carry_out().await;
+        self.collect_activity().await;
+        let stopped = now();
+        let mut frozen = self.shards.freeze().await?;
+        let sessions = self.gateway.hand_over(std::mem::take(&mut frozen.progress));
+        let count = sessions.len();
+        match to.hand_over(sessions, &self.registry).await {
+            // The shards end with what holds them still.
+            Ok(version) => Ok(HandoverSummary { sessions: count, version, paused_for: now().since(stopped) }),
+            Err(error) => {
+                frozen.resume();
+                Err(error)
+            }
+        }
+    }
+
+    fn log_in(
+        &mut self,
+        connection: ConnectionId,
+        device: DeviceId,
+        admission: &AdmittedSession,
+        offer: &Offer,
+        secret: EpochSecret,
+    ) {
+        let (principal, limits, deadline) = self.registry.session_started(admission);
+        let who = Authenticated {
+            session: admission.session,
+            user: admission.account.name.clone(),
+            principal,
+            limits,
+            device,
+            addresses: admission.addresses,
+            deadline,
+            idle_timeout: admission.idle_timeout,
+        };
+        match self.gateway.login(now(), connection, who, offer, secret) {
+            Ok(session) => {
+                self.begun.insert(session);
+                self.log_routes_left_out(session);
+            }
+            // The effects include the refusal.
+            Err(_) => self.registry.abandon(admission.session),
+        }
+    }
+}

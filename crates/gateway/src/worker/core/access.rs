@@ -1,0 +1,37 @@
+//! Changes of what sessions may reach: reloads, and users in other groups.
+//!
+//! INVARIANT: a session that the new settings have no place for loses its keys in the same batch of effects in which they come into force,
+//! and the policy denies it everything before.
+
+use vpnd_proto::control::UserName;
+use vpnd_proto::gateway::Selector;
+use vpnd_proto::policy::PolicyError;
+
+use super::CoreTask;
+use crate::worker::registry::Unfit;
+use vpnd_config::ServerConfig;
+
+impl CoreTask {
+    /// Puts the settings into force that a reload changes.
+    pub(super) fn set(&mut self, config: &ServerConfig) -> Result<(), PolicyError> {
+        self.registry.set_access(config, &mut self.gateway)?;
+        self.registry.set_limits(config.limits.rates.clone(), &mut self.gateway);
+        self.registry.set_deadlines(&mut self.gateway);
+        self.end_unfit();
+        Ok(())
+    }
+
+    /// Users are in these groups now. Returns the number of their sessions, those that end by it included.
+    pub(super) fn regroup(&mut self, users: Vec<(UserName, Vec<String>)>) -> usize {
+        let count = self.registry.regroup(users, &mut self.gateway);
+        self.end_unfit();
+        count
+    }
+
+    /// Ends the sessions that can't go on under the settings in force.
+    pub(super) fn end_unfit(&mut self) {
+        for Unfit { session, code, text } in self.registry.unfit() {
+            self.gateway.end(&Selector::Session(session), code, text);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Emptying the gateway before it stops: nobody is let in, clients are asked to move, and those that are left are closed at a time.
+//!
+//! INVARIANT: sessions that are closed by it stay in the store, as when the gateway goes down.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use vpnd_proto::control::Code;
+use vpnd_proto::time::Time;
+
+use super::CoreTask;
+use vpnd_sys::clock::now;
+
+/// Interval of the notices to clients (PROTOCOL §5.2).
+const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A request of an administrator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum DrainRequest {
+    /// Begin; what is in use after this time is closed. Another one before replaces the time.
+    Begin { within: Option<Duration> },
+    /// Let clients in again.
+    Cancel,
+}
+
+/// A drain that has begun and was not cancelled.
+pub(super) struct Draining {
+    until: Option<Time>,
+    next_notice: Time,
+    over: bool,
+}
+
+/// The state of a drain at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct DrainState {
+    /// Sessions with a connection or keys.
+    pub in_use: usize,
+    /// Time until they are closed.
+    pub left: Option<Duration>,
+    /// Nobody is connected any more.
+    pub over: bool,
+}
+
+impl CoreTask {
+    pub(super) fn handle_drain(&mut self, request: DrainRequest, reply: oneshot::Sender<()>) {
+        match request {
+            DrainRequest::Begin { within } => {
+                self.gateway.drain();
+                let until = within.map(|within| now() + within);
+                self.draining = Some(Draining { until, next_notice: now() + NOTICE_INTERVAL, over: false });
+                self.is_draining.send_replace(true);
+                let (in_use, within_s) = (self.gateway.in_use(), within.map(|within| within.as_secs()));
+                tracing::warn!(in_use, within_s, "the gateway is being drained: nobody is let in");
+            }
+            DrainRequest::Cancel => {
+                self.gateway.end_drain();
+                self.is_draining.send_replace(false);
+                if self.draining.take().is_some() {
+                    tracing::warn!("the gateway is not drained any more: clients are let in again");
+                }
+            }
+        }
+        // The requester may have gone meanwhile.
+        let _ = reply.send(());
+    }
+
+    /// Repeats the notice when it is time, and closes what is left when that is.
+    pub(super) fn go_on_draining(&mut self) {
+        let Some(draining) = &mut self.draining else { return };
+        let (now, in_use) = (now(), self.gateway.in_use());
+        if draining.over {
+            return;
+        }
+        if in_use == 0 || draining.until.is_some_and(|until| now >= until) {
+            draining.over = true;
+            tracing::warn!(closed = in_use, "the gateway is drained: nobody is connected");
+            self.close_all();
+        } else if now >= draining.next_notice {
+            draining.next_notice = now + NOTICE_INTERVAL;
+            self.gateway.drain();
+        }
+    }
+
+    fn close_all(&mut self) {
+        for session in self.gateway.sessions() {
+            // Totals go on.
+            self.ended.rx_bytes += session.activity.rx_bytes;
+            self.ended.tx_bytes += session.activity.tx_bytes;
+        }
+        self.gateway.close_all(Code::Drain);
+        self.registry.release_all();
+    }
+
+    pub(super) fn drain_state(&self) -> Option<DrainState> {
+        let draining = self.draining.as_ref()?;
+        let left = draining.until.map(|until| until.since(now()));
+        Some(DrainState { in_use: self.gateway.in_use(), left, over: draining.over })
+    }
+}

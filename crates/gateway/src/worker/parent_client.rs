@@ -1,0 +1,68 @@
+//! The worker's requests to the privileged parent, on behalf of administrators who wait for the result.
+
+use std::net::IpAddr;
+
+use vpnd_ipc::channel::Channel;
+use vpnd_ipc::gateway::FromWorker;
+use vpnd_ipc::requests::{Gone, Requests};
+
+/// For an administrator: the changes, or why there are none.
+pub(super) type AdminResult = Result<String, String>;
+
+/// The channel to the parent. Its replies have no numbers; they come in the order of the requests of their kind.
+pub(super) struct ParentClient {
+    requests: Requests<FromWorker, AdminResult>,
+    upgrading: tokio::sync::Mutex<()>,
+}
+
+impl ParentClient {
+    pub(super) fn start(channel: Channel) -> Self {
+        let requests = Requests::start(channel, |_, message| message);
+        Self { requests, upgrading: tokio::sync::Mutex::default() }
+    }
+
+    /// Has the configuration read again and put into force.
+    pub(super) async fn reload(&self) -> AdminResult {
+        self.requests
+            .request(FromWorker::ReadConfiguration)
+            .await
+            .unwrap_or_else(|gone| Err(gone.to_string()))
+    }
+
+    /// The configuration was read again. Gives the outcome back if nobody waits for it: SIGHUP has the same effect.
+    pub(super) fn reload_finished(&self, outcome: AdminResult) -> Result<(), AdminResult> {
+        self.requests.reply_to_oldest(&FromWorker::ReadConfiguration, outcome)
+    }
+
+    /// Has the daemon replaced.
+    pub(super) async fn upgrade(&self) -> AdminResult {
+        let lock = self.upgrading.try_lock();
+        // The requester may have gone meanwhile, but the upgrade goes on.
+        if lock.is_err() || self.requests.is_under_way(&FromWorker::Upgrade) {
+            return Err("an upgrade is under way already".to_owned());
+        }
+        self.requests.request(FromWorker::Upgrade).await.unwrap_or_else(|gone| Err(gone.to_string()))
+    }
+
+    /// The upgrade is over.
+    pub(super) fn upgraded(&self, outcome: AdminResult) {
+        // The requester may have gone meanwhile.
+        let _ = self.requests.reply_to_oldest(&FromWorker::Upgrade, outcome);
+    }
+
+    /// Has the kernel forget the connections of these addresses.
+    pub(super) async fn release(&self, addresses: Vec<IpAddr>) -> Result<(), Gone> {
+        self.requests.request(FromWorker::Released(addresses)).await.map(drop)
+    }
+
+    /// It has.
+    pub(super) fn released(&self) {
+        // An answer to the worker before this one is nobody's.
+        let _ = self.requests.reply_to_oldest(&FromWorker::Released(Vec::new()), Ok(String::new()));
+    }
+
+    /// Sends a message that is not answered.
+    pub(super) async fn send(&self, message: FromWorker) -> Result<(), Gone> {
+        self.requests.send(message).await
+    }
+}

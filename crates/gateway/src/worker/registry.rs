@@ -1,0 +1,505 @@
+//! Sessions in the store: the control plane's writes, sent to the auth process in order.
+//!
+//! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use minicbor::{Decode, Encode};
+use vpnd_proto::control::{Code, UserName};
+use vpnd_proto::gateway::{Addresses, EndedSession, Gateway, SessionRecord};
+use vpnd_proto::policy::{Names, PolicyError, Principal, ProfileId};
+use vpnd_proto::rate::SessionLimits;
+use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_proto::time::Time;
+
+use crate::worker::access::Access;
+use crate::worker::auth_client::AuthClient;
+use crate::worker::outer_addresses::OuterAddresses;
+use crate::worker::rates::RateTable;
+use crate::worker::releases::Releases;
+use vpnd_config::ServerConfig;
+use vpnd_config::access_profile::Who;
+use vpnd_config::factor::Factors;
+use vpnd_config::rate::RateLimits;
+use vpnd_ipc::gateway::auth::{
+    Account, AuthReply, AuthRequest, Granted, MAX_WRITES, SourceName, Traffic, Write, id,
+};
+use vpnd_ipc::requests::Gone;
+use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
+use vpnd_sys::clock::{self, now};
+
+/// Text for a client whose addresses are none of its profile's. It logs in again and gets some that are.
+const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
+
+/// The same for one whose user has logged in by fewer factors than are required now. The next login is told which.
+const MORE_FACTORS: &str = "the user's access profile requires another factor now; log in again";
+
+/// A session that is over, for the audit file.
+#[derive(Debug)]
+pub struct Ending {
+    pub session: SessionId,
+    pub code: Code,
+    pub traffic: Traffic,
+}
+
+impl From<EndedSession> for Ending {
+    fn from(EndedSession { session, code, activity, .. }: EndedSession) -> Self {
+        Self { session, code, traffic: activity.into() }
+    }
+}
+
+/// A session granted to a login, before the control plane has it.
+#[derive(Debug)]
+pub struct AdmittedSession {
+    pub account: Account,
+    pub session: SessionId,
+    pub addresses: Addresses,
+    pub span: Span,
+    pub factors: Factors,
+    /// Whether the device had the addresses before, and no other device since.
+    pub own_addresses: bool,
+    pub idle_timeout: Option<Duration>,
+}
+
+impl From<Granted> for AdmittedSession {
+    fn from(granted: Granted) -> Self {
+        Self {
+            account: granted.account,
+            session: SessionId(granted.session.into()),
+            addresses: granted.addresses.into(),
+            span: Span { started_s: granted.started_s, expires_s: granted.expires_s },
+            factors: granted.factors,
+            own_addresses: granted.own_addresses,
+            idle_timeout: granted.idle_timeout_s.map(|idle_s| Duration::from_secs(idle_s.into())),
+        }
+    }
+}
+
+/// The sessions of this gateway in its store.
+pub struct Registry {
+    auth: AuthClient,
+    /// Policy knows users, groups and profiles by numbers, which come from here.
+    names: Names,
+    access: Access,
+    /// Rate limits by users' groups.
+    rates: RateTable,
+    /// Sessions that are kept, and their users.
+    known: HashMap<SessionId, Member>,
+    /// The certificates that clients of sessions have shown last.
+    certificates: HashMap<SessionId, CertificateNumber>,
+    outer: OuterAddresses,
+    writes: Vec<Write>,
+    /// The sources whose sessions are accounted for.
+    accounted: BTreeSet<String>,
+    releases: Releases,
+}
+
+/// The user of a session, as far as access goes by it, and when the session was granted.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub user: UserName,
+    pub source: SourceName,
+    pub groups: Box<[String]>,
+    pub addresses: Addresses,
+    /// The factors by which the user has logged in, as auth has checked them.
+    pub factors: Factors,
+    /// `None` for a session of an earlier version, which ends as that has granted.
+    pub span: Option<Span>,
+}
+
+/// When a session began, and when it ends at the latest: seconds of the steady clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Span {
+    #[n(0)]
+    pub started_s: u64,
+    #[n(1)]
+    pub expires_s: u64,
+}
+
+impl Span {
+    /// When the session ends in a profile whose sessions last so long. A profile never makes it longer than was granted.
+    fn end_s(self, lifetime: Option<Duration>) -> u64 {
+        let end_s = lifetime.map(|lifetime| self.started_s.saturating_add(lifetime.as_secs()));
+        end_s.unwrap_or(u64::MAX).min(self.expires_s)
+    }
+}
+
+impl Member {
+    fn new(account: Account, addresses: Addresses, factors: Factors, span: Span) -> Self {
+        let Account { name: user, groups, source } = account;
+        Self { user, source, groups: groups.into(), addresses, factors, span: Some(span) }
+    }
+}
+
+/// Reason why a session can't go on under the settings in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    pub session: SessionId,
+    pub code: Code,
+    pub text: &'static str,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    #[error("{0}")]
+    Failed(String),
+    #[error("the auth process has answered something else")]
+    Unexpected,
+}
+
+impl Registry {
+    /// Without sessions, with the access profiles of this configuration.
+    ///
+    /// # Errors
+    /// If rules make no sense.
+    pub fn new(auth: AuthClient, config: &ServerConfig) -> Result<Self, PolicyError> {
+        let mut names = Names::new();
+        let access = Access::new(config, &mut names)?;
+        let accounted = config.sources.iter().filter(|source| source.accounting().is_some());
+        Ok(Self {
+            auth,
+            names,
+            access,
+            rates: RateTable::default(),
+            known: HashMap::new(),
+            certificates: HashMap::new(),
+            outer: OuterAddresses::default(),
+            writes: Vec::new(),
+            accounted: accounted.map(|source| source.name.clone()).collect(),
+            releases: Releases::default(),
+        })
+    }
+
+    /// The same, which has the addresses of ended sessions released.
+    pub fn releasing(self, releases: Releases) -> Self {
+        Self { releases, ..self }
+    }
+
+    /// The access profiles in force.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// A user has logged in: the session that is about to begin is theirs. Returns the user as policy has them, the rate limits, and
+    /// when the session ends.
+    pub fn session_started(&mut self, admission: &AdmittedSession) -> (Principal, SessionLimits, Time) {
+        let AdmittedSession { account, addresses, factors, span, .. } = admission;
+        let member = Member::new(account.clone(), *addresses, *factors, *span);
+        if !admission.own_addresses {
+            // Whatever the kernel knows of them is of a holder before, who may have left while no gateway ran.
+            self.releases.add(member.addresses.iter().collect());
+        }
+        let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
+        let (principal, limits) = self.add(admission.session, member);
+        (principal, limits, deadline(end_s))
+    }
+
+    /// When the member's session ends, unless an earlier version has granted it.
+    fn end_s(&self, member: &Member) -> Option<u64> {
+        let lifetime = self.access.profile_of(member.who()).and_then(|profile| profile.session_lifetime);
+        member.span.map(|span| span.end_s(lifetime))
+    }
+
+    fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
+        let principal = principal(&mut self.names, &self.access, &member);
+        let limits = self.limits_of(&member);
+        self.known.insert(session, member);
+        (principal, limits)
+    }
+
+    fn limits_of(&self, member: &Member) -> SessionLimits {
+        let profile = self.access.profile_of(member.who());
+        self.rates.of(profile.and_then(|profile| profile.name.as_deref()), &member.groups)
+    }
+
+    /// These access profiles hold from now on, for all sessions of `gateway`.
+    ///
+    /// # Errors
+    /// If rules make no sense; then nothing has changed.
+    pub fn set_access(&mut self, config: &ServerConfig, gateway: &mut Gateway) -> Result<(), PolicyError> {
+        let mut names = self.names.renewed();
+        self.access = Access::new(config, &mut names)?;
+        self.names = names;
+        let Self { names, access, known, .. } = self;
+        gateway.set_profiles(&access.policy, access.settings.clone(), |session| match known.get(&session) {
+            Some(member) => principal(names, access, member),
+            None => Principal::default().in_profile(ProfileId::NONE),
+        });
+        Ok(())
+    }
+
+    /// The sessions that can't go on under the settings in force.
+    pub fn unfit(&self) -> Vec<Unfit> {
+        let unfit = |(session, member): (&SessionId, &Member)| {
+            let (code, text) = self.misfit(member)?;
+            Some(Unfit { session: *session, code, text })
+        };
+        self.known.iter().filter_map(unfit).collect()
+    }
+
+    fn misfit(&self, member: &Member) -> Option<(Code, &'static str)> {
+        let who = member.who();
+        let (Some(profile), Some(pools)) = (self.access.profile_of(who), self.access.pools_of(who)) else {
+            return Some((Code::NoProfile, Code::NoProfile.explanation()));
+        };
+        if member.factors.missing(&profile.require).is_some() {
+            return Some((Code::Token, MORE_FACTORS));
+        }
+        let Addresses { ipv4, ipv6 } = member.addresses;
+        (!pools.fit(ipv4, ipv6)).then_some((Code::Token, OTHER_ADDRESSES))
+    }
+
+    /// A login was refused after [`Registry::begin`]: its addresses are free again.
+    pub fn abandon(&mut self, session: SessionId) {
+        self.forget(session);
+    }
+
+    /// A session of an earlier run of the gateway, if the store has it and it is not known yet.
+    pub async fn restore(&mut self, session: SessionId) -> Result<Option<SessionRecord>, RegistryError> {
+        if self.known.contains_key(&session) {
+            return Ok(None);
+        }
+        let stored = match self.auth.request(AuthRequest::Session(id(session))).await? {
+            AuthReply::Session(Some(stored)) => stored,
+            AuthReply::Session(None) => return Ok(None),
+            AuthReply::Failed(reason) => return Err(RegistryError::Failed(reason.to_string())),
+            _ => return Err(RegistryError::Unexpected),
+        };
+        let user = stored.account.name.clone();
+        let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
+        let addresses = stored.addresses.into();
+        let member = Member::new(stored.account, addresses, stored.factors, span);
+        let end_s = self.end_s(&member).unwrap_or(span.expires_s);
+        let (principal, limits) = self.add(session, member);
+        Ok(Some(SessionRecord {
+            id: session,
+            principal,
+            limits,
+            user,
+            device: DeviceId(stored.device.into()),
+            addresses,
+            deadline: deadline(end_s),
+            // It is not stored.
+            idle_timeout: None,
+            epoch: stored.epoch,
+            tokens: stored.tokens.into_tokens(),
+        }))
+    }
+
+    /// Users are in other groups now: profile, policy, rate limits and lifetime of these hold for the sessions. Returns how many there
+    /// are. One call for thousands of users looks at each session once.
+    pub fn regroup(&mut self, users: Vec<(UserName, Vec<String>)>, gateway: &mut Gateway) -> usize {
+        let users: BTreeMap<UserName, Vec<String>> = users.into_iter().collect();
+        let Self { names, access, known, .. } = self;
+        let mut principals = Vec::new();
+        for (session, member) in known.iter_mut() {
+            let Some(groups) = users.get(&member.user) else { continue };
+            member.groups = groups.as_slice().into();
+            principals.push((*session, principal(names, access, member)));
+        }
+        let count = principals.len();
+        gateway.set_principals(principals);
+        self.set_limits(self.rates.limits().clone(), gateway);
+        self.set_deadlines(gateway);
+        count
+    }
+
+    /// The user of a session, by which another process applies policy to it.
+    pub fn member(&self, session: SessionId) -> Option<&Member> {
+        self.known.get(&session)
+    }
+
+    /// Whether the traffic of this session is accounted for.
+    pub fn is_accounted(&self, session: SessionId) -> bool {
+        self.known.get(&session).is_some_and(|member| self.accounted.contains(&*member.source))
+    }
+
+    /// Whether the traffic of any session may be.
+    pub fn has_accounting(&self) -> bool {
+        !self.accounted.is_empty()
+    }
+
+    /// A session of another process goes on in this one. Whom policy takes it for, and its rate limits.
+    pub fn take_over(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
+        self.add(session, member)
+    }
+
+    /// These rate limits, and those of the access profiles, hold from now on, for all sessions of `gateway`.
+    pub fn set_limits(&mut self, limits: RateLimits, gateway: &mut Gateway) {
+        let groups = self.rates.set(limits, self.access.profiles());
+        let limits_of = |session| match self.known.get(&session) {
+            Some(member) => self.limits_of(member),
+            None => self.rates.of(None, &[]),
+        };
+        gateway.set_limits(now(), &groups, limits_of);
+    }
+
+    /// The lifetimes of the access profiles hold from now on, for all sessions of `gateway`.
+    pub fn set_deadlines(&self, gateway: &mut Gateway) {
+        gateway.set_deadlines(|session| self.end_s(self.known.get(&session)?).map(deadline));
+    }
+
+    /// Remember the session as it is now.
+    pub fn persist(&mut self, record: &SessionRecord) {
+        if self.known.contains_key(&record.id) {
+            let tokens = (&record.tokens).into();
+            self.writes.push(Write::Keep { session: id(record.id), tokens, epoch: record.epoch });
+        }
+    }
+
+    /// The session's client has shown this certificate.
+    pub fn shown(&mut self, session: SessionId, certificate: Option<CertificateNumber>) {
+        if let Some(certificate) = certificate.filter(|_| self.known.contains_key(&session)) {
+            self.certificates.insert(session, certificate);
+        }
+    }
+
+    /// A lane of the session's client is heard from this address: if it is another one, it is written with the next changes.
+    pub fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
+        if self.known.contains_key(&session) {
+            self.writes.extend(self.outer.heard(now(), session, lane, outer));
+        }
+    }
+
+    /// Addresses that had to wait are written with the next changes, as far as there is room.
+    pub fn note_late_addresses(&mut self) {
+        self.writes.extend(self.outer.late(now()));
+    }
+
+    /// The certificate that the session's client has shown, for another process.
+    pub fn certificate(&self, session: SessionId) -> Option<CertificateNumber> {
+        self.certificates.get(&session).cloned()
+    }
+
+    /// The sessions whose certificate is among these.
+    pub fn sessions_of(&self, revoked: &RevocationList) -> Vec<SessionId> {
+        let named = self.certificates.iter().filter(|(_, certificate)| revoked.names(certificate));
+        named.map(|(session, _)| *session).collect()
+    }
+
+    /// The session is over; its addresses are free.
+    pub fn forget(&mut self, session: SessionId) {
+        self.known.remove(&session);
+        self.certificates.remove(&session);
+        self.writes.extend(self.outer.forget(session));
+        self.writes.push(Write::End(id(session)));
+    }
+
+    /// A session of the store that can't go on, because its device has another one, is over.
+    pub fn supersede(&mut self, session: SessionId, addresses: Addresses) {
+        let (code, traffic) = (Code::Superseded, Traffic::default());
+        self.writes.push(Write::Ended { session: id(session), code, traffic });
+        self.forget(session);
+        self.release(addresses.iter().collect());
+    }
+
+    /// Sessions with these addresses are over, unless another one of the same device has them by now: its connections go on.
+    pub fn release(&self, mut over: BTreeSet<IpAddr>) {
+        if over.is_empty() {
+            return;
+        }
+        for address in self.known.values().flat_map(|member| member.addresses.iter()) {
+            over.remove(&address);
+        }
+        self.releases.add(over);
+    }
+
+    /// Whether the addresses of the session, if it is there, have nothing left of sessions before.
+    pub fn is_released(&self, session: SessionId) -> bool {
+        self.known.get(&session).is_none_or(|member| self.releases.are_released(member.addresses.iter()))
+    }
+
+    /// The addresses of sessions that are over.
+    pub fn releases(&self) -> &Releases {
+        &self.releases
+    }
+
+    /// The sessions are in the store alone: whoever attaches to one is looked up there.
+    pub fn release_all(&mut self) {
+        self.known.clear();
+        self.certificates.clear();
+        self.outer.clear();
+    }
+
+    /// Makes all pending writes durable, in one step if it is not very much. Returns the sessions for
+    /// which that failed.
+    pub async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
+        // The reason for an end comes before it.
+        let reason = |Ending { session, code, traffic }| Write::Ended { session: id(session), code, traffic };
+        let writes: Vec<Write> =
+            endings.into_iter().map(reason).chain(std::mem::take(&mut self.writes)).collect();
+        let mut failed = HashSet::new();
+        for part in writes.chunks(MAX_WRITES) {
+            match self.auth.request(AuthRequest::Commit(part.to_vec())).await {
+                Ok(AuthReply::Committed { failed: some }) => {
+                    failed.extend(some.into_iter().map(|session| SessionId(session.into())));
+                }
+                other => {
+                    let why = other.map_or_else(|gone| gone.to_string(), |reply| reply.reason());
+                    tracing::error!(why, "sessions can't be stored");
+                    failed.extend(part.iter().filter_map(Write::session));
+                }
+            }
+        }
+        failed
+    }
+}
+
+impl Member {
+    fn who(&self) -> Who<'_> {
+        Who { user: &self.user, source: &self.source, groups: &self.groups }
+    }
+}
+
+/// The user as policy has them, in their access profile.
+fn principal(names: &mut Names, access: &Access, member: &Member) -> Principal {
+    let profile = access.of(member.who());
+    names.principal(&member.user, member.groups.iter().map(String::as_str)).in_profile(profile)
+}
+
+/// The deadline on this process's clock.
+pub(crate) fn deadline(expires_s: u64) -> Time {
+    now() + Duration::from_secs(expires_s.saturating_sub(clock::steady_s()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_shortens_a_session_and_never_makes_it_longer_than_granted() {
+        let span = Span { started_s: 1_000, expires_s: 1_100 };
+        let ends = [None, Some(40), Some(100), Some(4_000)].map(|s| span.end_s(s.map(Duration::from_secs)));
+        assert_eq!(ends, [1_100, 1_040, 1_100, 1_100]);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_not_taken_up_leaves_nothing() {
+        let (ours, _theirs) = vpnd_ipc::channel::pair().unwrap();
+        let auth = vpnd_ipc::channel::Channel::new(ours, vpnd_ipc::messages::MAX_FRAME).unwrap();
+        let auth = AuthClient::start(auth, std::sync::Arc::default());
+        let mut registry = Registry::new(auth, &vpnd_config::testing::smallest(""))
+            .unwrap()
+            .releasing(Releases::by_parent(Some(true)));
+        let account = Account {
+            name: UserName::new("ann").unwrap(),
+            groups: Vec::new(),
+            source: SourceName::cut("local"),
+        };
+        let span = Span { started_s: 1, expires_s: 2 };
+        let session = SessionId([1; 16]);
+        let addresses = Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None };
+        registry.add(session, Member::new(account, addresses, Factors::default(), span));
+        registry.supersede(session, addresses);
+        assert!(registry.member(session).is_none());
+        assert!(
+            !registry.releases.are_released(addresses.iter()),
+            "the kernel is asked to forget its connections"
+        );
+        assert!(matches!(registry.writes[..], [Write::Ended { code: Code::Superseded, .. }, Write::End(_)]));
+    }
+}

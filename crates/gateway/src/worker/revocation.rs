@@ -1,0 +1,112 @@
+//! Users who were disabled, removed, given another password or other groups, by whichever process did it: their sessions end, or
+//! go on by other rules.
+//!
+//! INVARIANT: a revocation counts as carried out only when the sessions have ended or have the new groups, so that whoever goes on from the last one,
+//! in this process or in the next, passes over none.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use minicbor::bytes::ByteArray;
+use vpnd_proto::control::{Code, UserName};
+use vpnd_proto::gateway::Selector;
+use vpnd_proto::session::DeviceId;
+
+use crate::worker::auth_client::AuthClient;
+use crate::worker::core::{Core, Stopped};
+use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Revoked};
+
+/// Interval of queries for revocations: half of what is promised, so that the promise holds.
+const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
+const _: () =
+    assert!(REVOCATION_INTERVAL.as_millis() * 2 <= 1_000, "revocations reach sessions within a second");
+
+/// The number of the last revocation that was carried out, once that is known.
+#[derive(Clone, Default)]
+pub(super) struct Revocations(Arc<Mutex<Option<u64>>>);
+
+impl Revocations {
+    pub(super) fn get(&self) -> Option<u64> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set(&self, seen: u64) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
+    }
+}
+
+/// Carries out what the store has of revocations, as they come.
+pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_out: Revocations) {
+    loop {
+        match auth.request(AuthRequest::Revocations(carried_out.get())).await {
+            Ok(AuthReply::Revocations { seen: last, found }) => {
+                let may_be_more = !found.is_empty();
+                if carry_out(&core, found).await.is_err() {
+                    return;
+                }
+                // Not before: whoever goes on from here must not pass over one.
+                carried_out.set(last);
+                // A reply has room for a part of what thousands of users need.
+                if may_be_more {
+                    continue;
+                }
+            }
+            Ok(AuthReply::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
+            Ok(_) => tracing::error!("can't tell whether users were disabled: the answer makes no sense"),
+            // The daemon is going down.
+            Err(_) => return,
+        }
+        tokio::time::sleep(REVOCATION_INTERVAL).await;
+    }
+}
+
+/// Carries them out in their order. Changes of groups that follow one another are one step: each looks at all sessions.
+async fn carry_out(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
+    let mut regrouped = Vec::new();
+    for revoked in found {
+        match (revoked.cause, revoked.groups) {
+            (RevocationCause::Groups, Some(groups)) => regrouped.push((revoked.name, groups)),
+            // The user is gone, and the revocation that follows ends the sessions.
+            (RevocationCause::Groups, None) => {}
+            (cause, _) => {
+                regroup(core, std::mem::take(&mut regrouped)).await?;
+                let name = revoked.name.clone();
+                let count = end(core, revoked.name, cause, revoked.device).await?;
+                tracing::info!(user = %name, ?cause, sessions = count, "revoked");
+            }
+        }
+    }
+    regroup(core, regrouped).await
+}
+
+async fn regroup(core: &Core, users: Vec<(UserName, Vec<String>)>) -> Result<(), Stopped> {
+    if users.is_empty() {
+        return Ok(());
+    }
+    for (name, _) in &users {
+        tracing::info!(user = %name, cause = ?RevocationCause::Groups, "revoked");
+    }
+    let (users, sessions) = (users.len(), core.regroup(users).await?);
+    tracing::info!(users, sessions, "other groups");
+    Ok(())
+}
+
+/// Returns the number of sessions that it concerned.
+async fn end(
+    core: &Core,
+    user: UserName,
+    cause: RevocationCause,
+    device: Option<ByteArray<16>>,
+) -> Result<usize, Stopped> {
+    match (cause, device) {
+        (RevocationCause::Device | RevocationCause::Disconnected, Some(device)) => {
+            let which = Selector::Device(user, DeviceId(device.into()));
+            core.end(which, Code::Kicked, cause.to_string()).await
+        }
+        (RevocationCause::Disconnected, None) => {
+            core.end(Selector::User(user), Code::Kicked, cause.to_string()).await
+        }
+        _ => core.end(Selector::User(user), Code::Disabled, cause.to_string()).await,
+    }
+}

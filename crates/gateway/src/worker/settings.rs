@@ -1,0 +1,77 @@
+//! From the gateway's configuration to the terms of the protocol's core.
+
+use vpnd_crypto::LabPermit;
+use vpnd_proto::control::{AsText, List, Network, Text};
+use vpnd_proto::gateway::{Config, ProfileSettings};
+use vpnd_proto::session::{LocalSuite, Timers};
+
+use super::access::Access;
+use vpnd_config::pool::Pools;
+use vpnd_config::{AccessProfile, Push, ServerConfig, Timeouts};
+
+/// The core of a gateway with so many shards.
+pub(super) fn core(
+    config: &ServerConfig,
+    access: &Access,
+    shards: usize,
+    suites: Vec<LocalSuite>,
+    lab: Option<LabPermit>,
+) -> Config {
+    Config {
+        shards,
+        suites,
+        features: vpnd_proto::control::FEATURES,
+        lab,
+        timers: timers(&config.timeouts),
+        idle_timeout: config.timeouts.idle_timeout,
+        max_sessions: config.limits.max_sessions,
+        profiles: access.settings.clone(),
+    }
+}
+
+pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits {
+    vpnd_proto::admission::Limits {
+        places: config.limits.max_handshakes,
+        handshakes_per_s: config.limits.handshakes_per_address_s,
+    }
+}
+
+/// What the core needs of an access profile.
+pub(super) fn profile(config: &ServerConfig, profile: &AccessProfile, pools: &Pools) -> ProfileSettings {
+    ProfileSettings {
+        network: network(config, &profile.push, pools),
+        max_sessions_per_user: profile.max_sessions_per_user,
+    }
+}
+
+/// Network settings that are pushed to clients.
+fn network(config: &ServerConfig, push: &Push, own: &Pools) -> Network {
+    Network {
+        ipv4: None,
+        ipv6: None,
+        gateway_ipv4: config.tunnel.gateway_v4().filter(|_| own.v4.is_some()),
+        gateway_ipv6: config.tunnel.gateway_v6().filter(|_| own.v6.is_some()),
+        mtu: Some(config.tunnel.mtu),
+        routes: list(push.networks(&config.tunnel).map(AsText)),
+        dns: list(push.dns.iter().map(|server| AsText(*server))),
+        search: list(push.search.iter().map(|name| Text::cut(name.as_str()))),
+    }
+}
+
+fn list<T, const MAX: usize>(items: impl Iterator<Item = T>) -> List<T, MAX> {
+    List::new(items.collect()).expect("a configuration with more is refused when it is read")
+}
+
+/// The protocol's timers with what is configured.
+fn timers(timeouts: &Timeouts) -> Timers {
+    let standard = Timers::default();
+    // Half as long again as the rekey age, as in the protocol's own values.
+    let reject_after = (timeouts.rekey_after * 3 / 2).min(standard.reject_after);
+    Timers {
+        rekey_after: timeouts.rekey_after,
+        reject_after,
+        keepalive: timeouts.keepalive,
+        dead_peer: timeouts.dead_peer_timeout,
+        ..standard
+    }
+}

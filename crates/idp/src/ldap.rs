@@ -1,0 +1,368 @@
+//! Users of a directory (LDAP, RFC 4511).
+//!
+//! Invariants: a password reaches a server only over TLS, in a bind as the one entry that the user's name leads to; an empty one
+//! reaches none, for a server takes that for an anonymous bind and agrees; exactly one entry is the user's, or nobody's.
+//! Referrals are not followed: they would have the gateway send passwords where a server says.
+
+mod ber;
+mod connection;
+pub mod message;
+mod trial;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use zeroize::Zeroizing;
+
+pub(super) use ber::Malformed;
+use connection::{Connection, Found};
+use message::{
+    Entry, INVALID_CREDENTIALS, NO_SUCH_OBJECT, Outcome, SIZE_LIMIT_EXCEEDED, SUCCESS, Scope, Search,
+};
+
+use super::reply_memory::ReplyMemory;
+use super::servers::{Answered, ServerError};
+use vpnd_config::ldap_filter::{Filter, Values};
+use vpnd_config::source::{Bind, Ldap, Source, SourceServer};
+use vpnd_ipc::gateway::idp::{
+    AcceptAttributes, GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
+};
+use vpnd_pki::tls::{self, SystemTrust, Trust};
+use vpnd_proto::control::List;
+
+/// Results that mean: not this account, whatever the password (RFC 4511 appendix A).
+const CONSTRAINT_VIOLATION: u32 = 19;
+const UNWILLING_TO_PERFORM: u32 = 53;
+/// Bit of Active Directory's `userAccountControl`: the account is disabled.
+const ACCOUNT_DISABLED: u32 = 2;
+/// Attributes by which directories say that an account is disabled.
+const STATES: [&str; 4] = ["userAccountControl", "nsAccountLock", "loginDisabled", "pwdAccountLockedTime"];
+/// The value of `pwdAccountLockedTime` of an account that an administrator has locked, rather than wrong guesses.
+const LOCKED_FOR_GOOD: &[u8] = b"000001010000Z";
+
+/// How a subject begins whose bytes are written as digits.
+const HEX: &str = "hex:";
+
+/// A directory, ready to be asked.
+pub(super) struct Directory {
+    settings: Ldap,
+    tls: Arc<rustls::ClientConfig>,
+    /// Of the gateway's own account.
+    password: Option<Zeroizing<String>>,
+    answered: Answered,
+    memory: ReplyMemory,
+}
+
+impl Directory {
+    /// Reads authorities and password.
+    pub(super) fn prepare(settings: &Ldap) -> anyhow::Result<Self> {
+        let tls = match &settings.ca {
+            Some(path) => tls::to_server(&Trust::Pinned(&vpnd_config::certificate::read(path)?), None)?,
+            None => tls::to_server(&Trust::System(SystemTrust::read()?), None)?,
+        };
+        let password = match &settings.bind {
+            Bind::Service { password, .. } => Some(vpnd_config::secret_place::read(password)?),
+            Bind::User(_) => None,
+        };
+        let (settings, tls) = (settings.clone(), Arc::new(tls));
+        Ok(Self { settings, tls, password, answered: Answered::default(), memory: ReplyMemory::default() })
+    }
+
+    async fn connect(&self, server: &SourceServer) -> Result<Connection, ServerError> {
+        Connection::open(&self.answered, server, Arc::clone(&self.tls), &self.memory).await
+    }
+
+    /// Whether this is the user's password, by the word of this server.
+    pub(super) async fn check(
+        &self,
+        source: &Source,
+        server: &SourceServer,
+        login: &LoginCheck,
+    ) -> Result<IdpReply, ServerError> {
+        if login.password.expose().is_empty() {
+            return Ok(IdpReply::Refused(Refusal::WrongPassword));
+        }
+        let mut connection = self.connect(server).await?;
+        match (&self.settings.bind, &self.password) {
+            (Bind::Service { dn, .. }, Some(password)) => {
+                self.bind_as_gateway(&mut connection, dn, password).await?;
+                self.search_and_bind(&mut connection, source, login).await
+            }
+            (Bind::User(template), _) => {
+                let dn = template.entry_of(&login.user);
+                let checked = self.bind_and_search(&mut connection, source, login, &dn).await?;
+                Ok(checked.map_or_else(IdpReply::Refused, IdpReply::Accepted))
+            }
+            (Bind::Service { .. }, None) => Err(ServerError::Answer("no password was read".to_owned())),
+        }
+    }
+
+    /// Whether the user is still there and not disabled, and in which groups: what the gateway's account can see.
+    pub(super) async fn recheck(
+        &self,
+        source: &Source,
+        server: &SourceServer,
+        user: &UserRecheck,
+    ) -> Result<IdpReply, ServerError> {
+        let (Bind::Service { dn, .. }, Some(password)) = (&self.settings.bind, &self.password) else {
+            return Err(ServerError::Answer("the gateway has no account there".to_owned()));
+        };
+        let mut connection = self.connect(server).await?;
+        self.bind_as_gateway(&mut connection, dn, password).await?;
+        let values = Values { user: &user.user, dn: "" };
+        let base = &self.settings.base;
+        let found = self.find(&mut connection, source, base, Scope::Subtree, values).await?;
+        let entry = match exactly_one(found)? {
+            Ok(entry) => entry,
+            Err(refusal) => return Ok(IdpReply::Refused(refusal)),
+        };
+        let groups = self.groups(&mut connection, source, &entry, &user.user).await?;
+        Ok(self.identity(&entry, groups).map_or_else(IdpReply::Refused, IdpReply::Accepted))
+    }
+
+    async fn bind_as_gateway(
+        &self,
+        connection: &mut Connection,
+        dn: &str,
+        password: &str,
+    ) -> Result<(), ServerError> {
+        match connection.bind(dn, password).await? {
+            Outcome { code: SUCCESS, .. } => Ok(()),
+            Outcome { code, text } => Err(ServerError::Answer(format!(
+                "the account '{dn}' of the gateway is refused ({code}) {text}"
+            ))),
+        }
+    }
+
+    /// Finds the user's entry and groups with the gateway's rights, then tries the password.
+    async fn search_and_bind(
+        &self,
+        connection: &mut Connection,
+        source: &Source,
+        login: &LoginCheck,
+    ) -> Result<IdpReply, ServerError> {
+        let values = Values { user: &login.user, dn: "" };
+        let found = self.find(connection, source, &self.settings.base, Scope::Subtree, values).await?;
+        let entry = match exactly_one(found)? {
+            Ok(entry) => entry,
+            Err(refusal) => return Ok(IdpReply::Refused(refusal)),
+        };
+        let groups = self.groups(connection, source, &entry, &login.user).await?;
+        // The last on this connection, whose rights it changes.
+        let bound = bind_result(&connection.bind(&entry.dn, login.password.expose()).await?)?;
+        Ok(match bound.and_then(|()| self.identity(&entry, groups)) {
+            Ok(identity) => IdpReply::Accepted(identity),
+            Err(refusal) => match self.subject(&entry) {
+                Ok(subject) => IdpReply::RefusedEntry(refusal, subject),
+                Err(_) => IdpReply::Refused(refusal),
+            },
+        })
+    }
+
+    /// Tries the password, then reads the user's entry and groups with the user's rights.
+    async fn bind_and_search(
+        &self,
+        connection: &mut Connection,
+        source: &Source,
+        login: &LoginCheck,
+        dn: &str,
+    ) -> Result<Result<Identity, Refusal>, ServerError> {
+        if let Err(refusal) = bind_result(&connection.bind(dn, login.password.expose()).await?)? {
+            return Ok(Err(refusal));
+        }
+        let values = Values { user: &login.user, dn };
+        let found = self.find(connection, source, dn, Scope::Base, values).await?;
+        let entry = match exactly_one(found)? {
+            Ok(entry) => entry,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let groups = self.groups(connection, source, &entry, &login.user).await?;
+        Ok(self.identity(&entry, groups))
+    }
+
+    async fn find(
+        &self,
+        connection: &mut Connection,
+        source: &Source,
+        base: &str,
+        scope: Scope,
+        values: Values<'_>,
+    ) -> Result<Found, ServerError> {
+        let mut attributes = vec![self.settings.subject.as_str(), self.settings.group_attribute.as_str()];
+        attributes.extend(STATES);
+        // One more than is right, to notice it.
+        let search = (base, scope, 2);
+        run(connection, source, search, &self.settings.filter, values, &attributes).await
+    }
+
+    /// The names of the user's groups, by the entry itself and by a search if there is one.
+    async fn groups(
+        &self,
+        connection: &mut Connection,
+        source: &Source,
+        entry: &Entry,
+        user: &str,
+    ) -> Result<Result<BTreeSet<GroupName>, Refusal>, ServerError> {
+        let attribute = &self.settings.group_attribute;
+        if entry.is_cut(attribute) {
+            return Ok(Err(Refusal::TooManyGroups));
+        }
+        let mut groups = BTreeSet::new();
+        if !gather(&mut groups, entry.values(attribute), source.max_groups) {
+            return Ok(Err(Refusal::TooManyGroups));
+        }
+        if let Some(search) = &self.settings.group_search {
+            let values = Values { user, dn: &entry.dn };
+            let scope = (search.base.as_str(), Scope::Subtree, source.max_groups as u32 + 1);
+            let found = run(connection, source, scope, &search.filter, values, &[&search.name]).await?;
+            match found.code {
+                SUCCESS => {}
+                SIZE_LIMIT_EXCEEDED => return Ok(Err(Refusal::TooManyGroups)),
+                code => return Err(ServerError::Answer(format!("the search for groups failed ({code})"))),
+            }
+            let names = found.entries.iter().flat_map(|entry| entry.values(&search.name));
+            if !gather(&mut groups, names, source.max_groups) {
+                return Ok(Err(Refusal::TooManyGroups));
+            }
+        }
+        Ok(Ok(groups))
+    }
+
+    fn identity(
+        &self,
+        entry: &Entry,
+        groups: Result<BTreeSet<GroupName>, Refusal>,
+    ) -> Result<Identity, Refusal> {
+        if is_disabled(entry) {
+            return Err(Refusal::Disabled);
+        }
+        let subject = self.subject(entry)?;
+        let groups = List::new(groups?.into_iter().collect()).map_err(|_| Refusal::TooManyGroups)?;
+        Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
+    }
+
+    fn subject(&self, entry: &Entry) -> Result<Subject, Refusal> {
+        let mut values = entry.values(&self.settings.subject);
+        let (Some(subject), None) = (values.next(), values.next()) else { return Err(Refusal::NoSubject) };
+        Subject::new(subject_text(subject)).map_err(|_| Refusal::NoSubject)
+    }
+}
+
+/// Adds the groups that `values` name. False as soon as there are more than `limit`. A name that is too long is none.
+fn gather<'v>(
+    groups: &mut BTreeSet<GroupName>,
+    values: impl Iterator<Item = &'v [u8]>,
+    limit: usize,
+) -> bool {
+    values.filter_map(|value| GroupName::new(group_name(value)?).ok()).all(|name| {
+        groups.insert(name);
+        groups.len() <= limit
+    })
+}
+
+/// Searches below a base, for so many entries.
+async fn run(
+    connection: &mut Connection,
+    source: &Source,
+    (base, scope, size_limit): (&str, Scope, u32),
+    filter: &Filter,
+    values: Values<'_>,
+    attributes: &[&str],
+) -> Result<Found, ServerError> {
+    let filter = filter.encode(values);
+    let time_limit_s = source.timeout.as_secs().max(1) as u32;
+    let search = Search { base, scope, size_limit, time_limit_s, filter: &filter, attributes };
+    let found = connection.search(&search).await?;
+    if scope == Scope::Subtree && found.code == NO_SUCH_OBJECT {
+        // The directory is being restored, or rights have changed: this says nothing about a user.
+        return Err(ServerError::Answer(format!(
+            "the base '{base}' of the search is not there, or the gateway may not see it: check the directory"
+        )));
+    }
+    Ok(found)
+}
+
+/// The entry that was found, if there is one and no other.
+fn exactly_one(found: Found) -> Result<Result<Entry, Refusal>, ServerError> {
+    let Found { mut entries, code } = found;
+    match (code, entries.len()) {
+        (SIZE_LIMIT_EXCEEDED, _) | (SUCCESS, 2..) => Ok(Err(Refusal::SeveralUsers)),
+        (SUCCESS | NO_SUCH_OBJECT, 0) => Ok(Err(Refusal::UnknownUser)),
+        (SUCCESS, 1) => Ok(Ok(entries.remove(0))),
+        _ => Err(ServerError::Answer(format!("the search for the user failed ({code})"))),
+    }
+}
+
+/// What the server makes of the user's password.
+fn bind_result(outcome: &Outcome) -> Result<Result<(), Refusal>, ServerError> {
+    match outcome.code {
+        SUCCESS => Ok(Ok(())),
+        // Active Directory gives its reason in the text.
+        INVALID_CREDENTIALS
+            if ["data 533", "data 701", "data 775"].iter().any(|d| outcome.text.contains(d)) =>
+        {
+            Ok(Err(Refusal::Disabled))
+        }
+        INVALID_CREDENTIALS => Ok(Err(Refusal::WrongPassword)),
+        NO_SUCH_OBJECT => Ok(Err(Refusal::UnknownUser)),
+        CONSTRAINT_VIOLATION | UNWILLING_TO_PERFORM => Ok(Err(Refusal::Disabled)),
+        code => Err(ServerError::Answer(format!("the user's bind failed ({code}) {}", outcome.text))),
+    }
+}
+
+fn is_disabled(entry: &Entry) -> bool {
+    let yes = |name| entry.values(name).any(|value| value.eq_ignore_ascii_case(b"true"));
+    let control = entry.values(STATES[0]).filter_map(|value| str::from_utf8(value).ok()?.parse::<u32>().ok());
+    control.into_iter().any(|bits| bits & ACCOUNT_DISABLED != 0)
+        || yes(STATES[1])
+        || yes(STATES[2])
+        || entry.values(STATES[3]).any(|value| value == LOCKED_FOR_GOOD)
+}
+
+/// A value of any form as text, different ones as different texts.
+pub fn subject_text(value: &[u8]) -> String {
+    match str::from_utf8(value) {
+        // One that looks like the other form would be the same as another value.
+        Ok(text) if !text.is_empty() && !text.starts_with(HEX) && value.iter().all(u8::is_ascii_graphic) => {
+            text.to_owned()
+        }
+        _ => value.iter().fold(HEX.to_owned(), |text, byte| format!("{text}{byte:02x}")),
+    }
+}
+
+/// The name of a group: of an entry's name its first value (`cn=staff,ou=groups` is `staff`), anything else as it is.
+pub fn group_name(value: &[u8]) -> Option<String> {
+    let text = str::from_utf8(value).ok()?;
+    let name = match text.split_once('=') {
+        Some((attribute, rest)) if attribute.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
+            unescaped(rest)?
+        }
+        _ => text.to_owned(),
+    };
+    let fine = !name.is_empty() && !name.chars().any(char::is_control);
+    if fine { Some(name) } else { None }
+}
+
+/// The first value of a name (RFC 4514), which begins behind its `=`.
+fn unescaped(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b',' | b'+' => break,
+            b'\\' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                let first = rest.next()?;
+                match digit(first) {
+                    Some(high) => bytes.push((high * 16 + digit(rest.next()?)?) as u8),
+                    None => bytes.push(first),
+                }
+            }
+            other => bytes.push(other),
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! Logins at a real directory, slapd, and at servers that stop, dawdle and lie.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use vpnd_proto::control::{SecretText, UserName};
+
+use super::*;
+use crate::PreparedSource;
+use slapd::{ADMIN, Slapd, group, person};
+use vpnd_config::ServerConfig;
+use vpnd_ipc::gateway::idp::SourceName;
+
+#[path = "../../../vpnd/tests/netns/slapd.rs"]
+mod slapd;
+
+const ADDRESS: &str = "127.0.0.1";
+
+fn command(program: &str) -> Command {
+    Command::new(program)
+}
+
+/// A source with these keys besides those that each needs.
+fn source(slapd: &Slapd, servers: &str, keys: &str) -> Vec<PreparedSource> {
+    let text = format!(
+        "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n[[source]]\nname = \"staff\"\n\
+         kind = \"ldap\"\nmatch = \"*\"\nservers = [{servers}]\nca = \"{}\"\ntimeout_ms = 2000\n{keys}\n",
+        slapd.ca().display()
+    );
+    super::super::prepare(&ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap()).unwrap()
+}
+
+/// The keys of a source that searches with the rights of an account.
+fn searching(slapd: &Slapd, more: &str) -> String {
+    let file = slapd.password_file();
+    format!(
+        "bind_dn = \"{ADMIN}\"\nbind_password_file = \"{}\"\nbase = \"ou=people,dc=uni,dc=example\"\n{more}",
+        file.display()
+    )
+}
+
+fn tls(slapd: &Slapd) -> String {
+    format!("\"ldaps://{ADDRESS}:{}\"", slapd.tls)
+}
+
+/// The reply, without the entry of who is refused.
+async fn check(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
+    match check_entry(sources, user, password).await {
+        IdpReply::RefusedEntry(refusal, _) => IdpReply::Refused(refusal),
+        reply => reply,
+    }
+}
+
+async fn check_entry(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
+    let login = LoginCheck {
+        source: SourceName::cut("staff"),
+        user: UserName::new(user).unwrap(),
+        password: SecretText::new(password).unwrap(),
+        address: ADDRESS.parse().unwrap(),
+    };
+    super::super::check(sources, &login).await
+}
+
+fn refused(refusal: Refusal) -> IdpReply {
+    IdpReply::Refused(refusal)
+}
+
+fn groups(reply: &IdpReply) -> Vec<&str> {
+    let IdpReply::Accepted(identity) = reply else { panic!("{reply:?}") };
+    identity.groups.iter().map(|group| &**group).collect()
+}
+
+fn people() -> String {
+    [person("ann", "right"), person("bob", "bobs"), group("staff", &["ann"]), group("vpn", &["ann", "bob"])]
+        .concat()
+}
+
+#[tokio::test]
+async fn who_has_the_password_is_let_in_with_groups() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
+    let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
+    let accepted = check(&sources, "ann", "right").await;
+    assert_eq!(groups(&accepted), ["staff", "vpn"]);
+    let IdpReply::Accepted(identity) = &accepted else { panic!("{accepted:?}") };
+    assert_eq!(identity.subject.len(), 36, "the entryUUID: {identity:?}");
+    assert_eq!(check(&sources, "ann", "right").await, accepted, "it does not change");
+    assert_eq!(groups(&check(&sources, "ANN", "right").await), ["staff", "vpn"], "names have no case there");
+    assert_eq!(check(&sources, "ann", "wrong").await, refused(Refusal::WrongPassword));
+    assert_eq!(check(&sources, "ann", "bobs").await, refused(Refusal::WrongPassword));
+    let wrong = IdpReply::RefusedEntry(Refusal::WrongPassword, identity.subject.clone());
+    assert_eq!(check_entry(&sources, "Ann", "wrong").await, wrong, "whose password was guessed");
+    assert_eq!(check(&sources, "eve", "right").await, refused(Refusal::UnknownUser));
+}
+
+#[tokio::test]
+async fn an_empty_password_is_nobodys() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
+    let url = format!("ldap://{ADDRESS}:{}", slapd.plain);
+    let ann = "uid=ann,ou=people,dc=uni,dc=example";
+    let whoami =
+        command("/usr/bin/ldapwhoami").args(["-x", "-H", &url, "-D", ann, "-w", ""]).output().unwrap();
+    assert!(whoami.status.success(), "the server itself agrees to such a bind");
+    let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
+    assert_eq!(check(&sources, "ann", "").await, refused(Refusal::WrongPassword));
+    let direct = "user_dn = \"uid={user},ou=people,dc=uni,dc=example\"";
+    let sources = source(&slapd, &tls(&slapd), direct);
+    assert_eq!(check(&sources, "ann", "").await, refused(Refusal::WrongPassword));
+    assert_eq!(groups(&check(&sources, "ann", "right").await), ["staff", "vpn"]);
+    assert_eq!(check(&sources, "ann", "wrong").await, refused(Refusal::WrongPassword));
+    assert_eq!(check(&sources, "eve", "right").await, refused(Refusal::WrongPassword));
+}
+
+#[tokio::test]
+async fn a_name_is_a_name_and_no_filter() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &person("ann", "right")) else { return };
+    let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
+    for name in ["*)(uid=*", "*", "a*", "ann)(objectClass=*", "\\61nn", "ann\0", "ann))(|(uid=*"] {
+        assert_eq!(check(&sources, name, "right").await, refused(Refusal::UnknownUser), "{name}");
+    }
+    let sources = source(&slapd, &tls(&slapd), "user_dn = \"uid={user},ou=people,dc=uni,dc=example\"");
+    let name = "ann,ou=people,dc=uni,dc=example+uid=x";
+    assert_eq!(check(&sources, name, "right").await, refused(Refusal::WrongPassword));
+}
+
+#[tokio::test]
+async fn tls_is_begun_either_way_and_only_with_the_right_server() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
+    let start_tls = format!("\"ldap://{ADDRESS}:{}\"", slapd.plain);
+    let keys = searching(&slapd, "");
+    assert_eq!(groups(&check(&source(&slapd, &start_tls, &keys), "ann", "right").await), ["staff", "vpn"]);
+    let Some(other) = Slapd::start(ADDRESS, command, &people()) else { return };
+    // The other has a certificate of another CA, or this one is known by another name.
+    let named = format!("\"ldaps://localhost:{}\"", slapd.tls);
+    let foreign = format!("\"ldap://{ADDRESS}:{}\"", other.plain);
+    for servers in [&tls(&other), &foreign, &named] {
+        let reply = check(&source(&slapd, servers, &keys), "ann", "right").await;
+        assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("TLS")), "{servers}: {reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn exactly_one_entry_is_the_users() {
+    let twice = person("ann", "right").replace("uid=ann,", "cn=ann,");
+    let Some(slapd) = Slapd::start(ADDRESS, command, &[person("ann", "right"), twice].concat()) else {
+        return;
+    };
+    let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
+    assert_eq!(check(&sources, "ann", "right").await, refused(Refusal::SeveralUsers));
+    let one =
+        searching(&slapd, "filter = \"(&(uid={user})(!(entryDN=cn=ann,ou=people,dc=uni,dc=example)))\"");
+    assert!(matches!(
+        check(&source(&slapd, &tls(&slapd), &one), "ann", "right").await,
+        IdpReply::Accepted(_)
+    ));
+    let without = searching(
+        &slapd,
+        "filter = \"(entryDN=uid={user},ou=people,dc=uni,dc=example)\"\nsubject = \"mail\"",
+    );
+    let reply = check(&source(&slapd, &tls(&slapd), &without), "ann", "right").await;
+    assert_eq!(reply, refused(Refusal::NoSubject));
+}
+
+#[tokio::test]
+async fn a_base_that_is_missing_is_a_failure_of_the_directory_and_no_answer_about_the_user() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
+    let users = searching(&slapd, "").replace("ou=people,", "ou=missing,");
+    let groups = searching(&slapd, "group_base = \"ou=missing,dc=uni,dc=example\"\n");
+    for keys in [users, groups] {
+        let sources = source(&slapd, &tls(&slapd), &keys);
+        let reply = check(&sources, "ann", "right").await;
+        assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("ou=missing")), "{reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn groups_are_searched_for_and_too_many_are_refused() {
+    let entries: String = (0..12).map(|n| group(&format!("g{n:02}"), &["ann"])).collect();
+    let Some(slapd) = Slapd::start(ADDRESS, command, &[person("ann", "right"), entries].concat()) else {
+        return;
+    };
+    let search = "group_attribute = \"none\"\ngroup_base = \"ou=groups,dc=uni,dc=example\"\n";
+    let keys = |more: &str| searching(&slapd, more);
+    let found = check(&source(&slapd, &tls(&slapd), &keys(search)), "ann", "right").await;
+    assert_eq!((groups(&found).len(), groups(&found)[0]), (12, "g00"));
+    for more in [format!("{search}max_groups = 11\n"), "max_groups = 11\n".to_owned()] {
+        let reply = check(&source(&slapd, &tls(&slapd), &keys(&more)), "ann", "right").await;
+        assert_eq!(reply, refused(Refusal::TooManyGroups), "{more}");
+    }
+}
+
+#[tokio::test]
+async fn a_disabled_account_is_refused() {
+    let locked = "nsAccountLock: TRUE\n\n";
+    let ann = person("ann", "right").replace("objectClass", "objectClass: extensibleObject\nobjectClass");
+    let entries = [ann.trim_end(), "\n", locked].concat();
+    let Some(slapd) = Slapd::start(ADDRESS, command, &entries) else { return };
+    let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
+    assert_eq!(check(&sources, "ann", "right").await, refused(Refusal::Disabled));
+    assert_eq!(check(&sources, "ann", "wrong").await, refused(Refusal::WrongPassword));
+}
+
+#[tokio::test]
+async fn another_server_answers_for_one_that_stops_dawdles_or_lies() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
+    let dawdling = TcpListener::bind((ADDRESS, 0)).unwrap();
+    let lying = TcpListener::bind((ADDRESS, 0)).unwrap();
+    let closed = TcpListener::bind((ADDRESS, 0)).unwrap().local_addr().unwrap().port();
+    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+    let servers = format!(
+        "\"ldap://{ADDRESS}:{closed}\", \"ldaps://{ADDRESS}:{}\", \"ldap://{ADDRESS}:{}\", {}",
+        port(&dawdling),
+        port(&lying),
+        tls(&slapd)
+    );
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = lying.accept() {
+            // Agrees to everything.
+            let _ = stream.write_all(&[0x30, 12, 2, 1, 1, 0x78, 7, 0x0A, 1, 0, 4, 0, 4, 0, 0x30, 0x84, 0xFF]);
+        }
+    });
+    let sources = source(&slapd, &servers, &searching(&slapd, "").replace("timeout_ms = 2000", ""));
+    assert_eq!(groups(&check(&sources, "ann", "right").await), ["staff", "vpn"]);
+    assert_eq!(
+        check(&sources, "ann", "wrong").await,
+        refused(Refusal::WrongPassword),
+        "the last is the first now"
+    );
+}
+
+#[tokio::test]
+async fn without_any_server_nobody_is_let_in() {
+    let Some(slapd) = Slapd::start(ADDRESS, command, &people()) else { return };
+    let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
+    let account =
+        source(&slapd, &tls(&slapd), &searching(&slapd, "").replace(ADMIN, "cn=other,dc=uni,dc=example"));
+    let reply = check(&account, "ann", "right").await;
+    assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("account")), "{reply:?}");
+    // It is there and does nothing.
+    let pid = rustix::process::Pid::from_raw(slapd.pid() as i32).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let reply = tokio::time::timeout(Duration::from_secs(20), check(&sources, "ann", "right")).await.unwrap();
+    assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("no answer in time")), "{reply:?}");
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(groups(&check(&sources, "ann", "right").await), ["staff", "vpn"]);
+}
+
+#[tokio::test]
+async fn referrals_are_not_followed() {
+    let elsewhere = TcpListener::bind((ADDRESS, 0)).unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let port = elsewhere.local_addr().unwrap().port();
+    let referral = |name: &str, rest: &str| {
+        format!(
+            "dn: ou={name},dc=uni,dc=example\nobjectClass: referral\nobjectClass: extensibleObject\nou: {name}\n\
+             ref: ldap://{ADDRESS}:{port}/{rest}\n\n"
+        )
+    };
+    let entries =
+        [people(), referral("else", "ou=else"), referral("away", "ou=people,dc=uni,dc=example")].concat();
+    let Some(slapd) = Slapd::start(ADDRESS, command, &entries) else { return };
+    let keys = |base: &str| searching(&slapd, "").replace("ou=people,", base);
+    // One among the entries, and one in the place of the base.
+    assert_eq!(
+        groups(&check(&source(&slapd, &tls(&slapd), &keys("")), "ann", "right").await),
+        ["staff", "vpn"]
+    );
+    let reply = check(&source(&slapd, &tls(&slapd), &keys("ou=away,")), "ann", "right").await;
+    assert!(matches!(&reply, IdpReply::Unavailable(_)), "{reply:?}");
+    assert!(elsewhere.accept().is_err(), "nobody came");
+}
+
+#[test]
+fn names_of_groups_and_subjects() {
+    let name = |text: &str| group_name(text.as_bytes());
+    assert_eq!(name("cn=staff,ou=groups").as_deref(), Some("staff"));
+    assert_eq!(name("CN=M\\C3\\BCnchen+x=y,ou=g").as_deref(), Some("München"));
+    assert_eq!(name("staff").as_deref(), Some("staff"));
+    assert_eq!(name("cn=Fakult\u{e4}t 1\\2c Labor,ou=g").as_deref(), Some("Fakult\u{e4}t 1, Labor"));
+    assert_eq!((name("cn=\n,ou=x"), name(""), group_name(&[0xFF])), (None, None, None));
+    assert_eq!(subject_text(b"S-1-5-21"), "S-1-5-21");
+    assert_eq!(subject_text(&[0, 0xAB]), "hex:00ab");
+    assert_ne!(subject_text(b"hex:00ab"), "hex:00ab", "somebody else");
+}
+
+#[test]
+fn no_more_groups_are_kept_than_a_user_may_have() {
+    let names: Vec<Vec<u8>> = (0..100_000).map(|number| format!("group{number}").into_bytes()).collect();
+    let mut groups = BTreeSet::new();
+    assert!(gather(&mut groups, names[..100].iter().chain(&names[..100]).map(Vec::as_slice), 100));
+    assert!(!gather(&mut groups, names.iter().map(Vec::as_slice), 100));
+    assert_eq!(groups.len(), 101);
+}

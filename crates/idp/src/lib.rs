@@ -1,0 +1,315 @@
+//! The idp process of a gateway: it asks directories and RADIUS servers for the auth process.
+//!
+//! Invariants: it answers what auth asks and decides nothing; it has no store, no key of TLS and no file but those by which
+//! names are looked up; secrets and authorities are read before it shuts itself in. Whatever a server sends costs at most the
+//! one request, with bounded memory; requests under way at one source are bounded. A request takes the time that its source is
+//! given at most, whatever the servers do; one that a person may have been asked to approve is never sent to a second server.
+#![deny(unsafe_code)]
+// A library in form only: its users are the daemon's other crates.
+#![allow(missing_docs)]
+
+mod dynamic;
+pub mod ldap;
+pub mod radius;
+mod reply_memory;
+mod resolver_files;
+mod servers;
+pub mod trial;
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use tokio::sync::Semaphore;
+
+use dynamic::{Inbox, Listener};
+use servers::{ServerError, Servers};
+use vpnd_config::ServerConfig;
+use vpnd_config::source::{Scheme, Source, SourceKind};
+use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
+use vpnd_ipc::gateway::auth::Reason;
+use vpnd_ipc::gateway::idp::{
+    AccountingRecord, FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME,
+    MAX_RECORDS, Numbered, UserRecheck,
+};
+use vpnd_ipc::messages::Prepared;
+
+const UNKNOWN_SOURCE: &str = "the idp process does not know the source: restart the gateway";
+
+/// A source, ready to be asked.
+struct PreparedSource {
+    source: Source,
+    servers: Servers,
+    kind: PreparedKind,
+    /// Requests that are under way at the same time. The auth process sends no more, unless those that it has given up are among them.
+    permits: Semaphore,
+    accounting: Option<PreparedAccounting>,
+}
+
+/// Made before the process shuts itself in.
+struct Made {
+    sources: Vec<PreparedSource>,
+    /// Of the sources that are configured for it, in their order.
+    listeners: Vec<Listener>,
+}
+
+/// Servers that sessions are accounted for at.
+struct PreparedAccounting {
+    servers: Servers,
+    /// Records on their way at the same time.
+    permits: Semaphore,
+}
+
+/// A question that any server of a source can answer.
+enum Question<'q> {
+    Login(&'q LoginCheck),
+    Recheck(&'q UserRecheck),
+}
+
+enum PreparedKind {
+    Ldap(Box<ldap::Directory>),
+    Radius(Box<radius::Client>),
+}
+
+/// Runs it; `stream` leads to the parent.
+pub fn run(stream: UnixStream) -> anyhow::Result<()> {
+    let prepare = |launch: &IdpLaunch| {
+        let config = launch.configuration.parse()?;
+        let sources = prepare(&config)?;
+        let tcp_ports = tcp_ports(&config.sources);
+        let listeners = config.sources.iter().filter_map(|source| Listener::prepare(source).transpose());
+        let listeners = listeners.collect::<anyhow::Result<_>>()?;
+        Ok(Preparation { writable: Vec::new(), tcp_ports, made: Made { sources, listeners } })
+    };
+    let started = child::start(ChildRole::Idp, &stream, |launch: &IdpLaunch| &launch.common, prepare);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromIdp::Failed(vpnd_sys::text::format_chain(&error))),
+    }
+}
+
+fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
+    let prepared = config.sources.iter().map(|source| {
+        let kind = match &source.kind {
+            SourceKind::Ldap(ldap) => ldap::Directory::prepare(ldap).map(Box::new).map(PreparedKind::Ldap),
+            SourceKind::Radius(radius) => {
+                radius::Client::prepare(radius).map(Box::new).map(PreparedKind::Radius)
+            }
+        };
+        let kind = kind.with_context(|| format!("the source '{}' can't be used", source.name))?;
+        let permits = Semaphore::new(2 * (source.max_logins + source.max_waiting()));
+        let accounting = source.accounting().map(|accounting| PreparedAccounting {
+            servers: Servers::new(&accounting.servers),
+            permits: Semaphore::new(2 * MAX_RECORDS),
+        });
+        let servers = Servers::new(&source.servers);
+        Ok(PreparedSource { servers, source: source.clone(), kind, permits, accounting })
+    });
+    prepared.collect()
+}
+
+/// Where servers are reached by TCP.
+fn tcp_ports(sources: &[Source]) -> Vec<u16> {
+    let servers = sources.iter().flat_map(|source| {
+        let accounting = source.accounting().map_or(&[][..], |accounting| &accounting.servers);
+        source.servers.iter().chain(accounting)
+    });
+    servers.filter(|server| server.scheme != Scheme::Radius).map(|server| server.port).collect()
+}
+
+async fn serve(started: Started<IdpLaunch, Made>, parent: Channel) -> anyhow::Result<()> {
+    let mut descriptors = started.launch.descriptors.into_iter();
+    let auth =
+        descriptors.next().context("the idp process was started without its channel to the auth process")?;
+    let auth = Channel::new(auth.into(), MAX_FRAME)?;
+    let Made { sources, listeners } = started.made;
+    let (sources, inbox): (Arc<[PreparedSource]>, _) = (sources.into(), Arc::new(Inbox::new()));
+    if descriptors.len() < listeners.len() {
+        tracing::error!("requests of RADIUS servers are not received before the gateway is restarted");
+    }
+    for (listener, socket) in listeners.into_iter().zip(descriptors) {
+        tokio::spawn(Arc::new(listener).listen(socket, Arc::clone(&inbox)));
+    }
+    parent.send(&Prepared::Prepared(started.protections), &[]).await?;
+    tokio::select! {
+        // Nothing is sent on it after the first message: it ends.
+        ended = parent.receive::<()>() => ended.map(drop).context("the daemon's parent is lost"),
+        ended = answer(&auth, sources, inbox) => ended.context("the auth process is lost"),
+        path = resolver_files::replaced() => bail!("{path} was replaced, and a new process can read it"),
+    }
+}
+
+/// Answers until the auth process is gone, which bounds how many requests are under way.
+async fn answer(
+    auth: &Channel,
+    sources: Arc<[PreparedSource]>,
+    inbox: Arc<Inbox>,
+) -> Result<(), ChannelError> {
+    let turn = Arc::new(tokio::sync::Mutex::new(auth.clone()));
+    while let Some(received) = auth.receive::<Numbered<IdpRequest>>().await? {
+        let Numbered { number, content } = received.alone()?;
+        let (sources, turn, inbox) = (Arc::clone(&sources), Arc::clone(&turn), Arc::clone(&inbox));
+        tokio::spawn(async move {
+            let content = match content {
+                IdpRequest::Check(login) => check(&sources, &login).await,
+                IdpRequest::Answer(answer) => answer_challenge(&sources, &answer).await,
+                IdpRequest::Recheck(user) => recheck(&sources, &user).await,
+                IdpRequest::Account(record) => account(&sources, &record).await,
+                IdpRequest::Next(result) => inbox.next(result).await,
+            };
+            // If it fails, the auth process is gone, and the loop above ends.
+            let _ = turn.lock().await.send(&Numbered { number, content }, &[]).await;
+        });
+    }
+    Ok(())
+}
+
+async fn check(sources: &[PreparedSource], login: &LoginCheck) -> IdpReply {
+    asked(sources, &login.source, async |source| source.ask(&Question::Login(login)).await).await
+}
+
+async fn recheck(sources: &[PreparedSource], user: &UserRecheck) -> IdpReply {
+    asked(sources, &user.source, async |source| source.ask(&Question::Recheck(user)).await).await
+}
+
+async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> IdpReply {
+    asked(sources, &answer.source, async |source| source.answer(answer).await).await
+}
+
+/// Has a record delivered, besides the limits for logins: a server of accounting that is down keeps nobody out.
+async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> IdpReply {
+    let since = Instant::now();
+    let Some(source) = named(sources, &record.source) else { return unavailable(UNKNOWN_SOURCE) };
+    let (PreparedKind::Radius(client), Some(accounting)) = (&source.kind, &source.accounting) else {
+        return unavailable("its sessions are not accounted for");
+    };
+    let Ok(_permit) = accounting.permits.try_acquire() else {
+        return unavailable("too many records are on their way to this source");
+    };
+    let delivered = source.deliver(client, accounting, record, since);
+    let delivered = tokio::time::timeout(source.source.reply_timeout(), delivered).await;
+    delivered.unwrap_or_else(|_| unavailable("no server has answered in time"))
+}
+
+fn unavailable(why: &str) -> IdpReply {
+    IdpReply::Unavailable(Reason::cut(why))
+}
+
+fn named<'s>(sources: &'s [PreparedSource], name: &str) -> Option<&'s PreparedSource> {
+    sources.iter().find(|source| source.source.name == name)
+}
+
+/// The reply of the source with this name, within its limits.
+async fn asked(
+    sources: &[PreparedSource],
+    name: &str,
+    ask: impl AsyncFnOnce(&PreparedSource) -> IdpReply,
+) -> IdpReply {
+    let Some(source) = named(sources, name) else { return unavailable(UNKNOWN_SOURCE) };
+    let Ok(_permit) = source.permits.try_acquire() else {
+        return unavailable("too many requests are under way at this source");
+    };
+    let reply = tokio::time::timeout(source.source.reply_timeout(), ask(source)).await;
+    reply.unwrap_or_else(|_| unavailable("no server has answered in time"))
+}
+
+impl PreparedSource {
+    /// Limit for the reply of one server.
+    fn timeout(&self) -> Duration {
+        self.source.push().unwrap_or(self.source.timeout)
+    }
+
+    /// Asks one server after the other until one answers. A person who was asked to approve a login is not asked by a second one.
+    async fn ask(&self, question: &Question<'_>) -> IdpReply {
+        let mut failures = Vec::new();
+        for server in self.servers.in_order() {
+            let asked = async {
+                let (source, address) = (&self.source, server.address());
+                match (&self.kind, question) {
+                    (PreparedKind::Ldap(directory), Question::Login(login)) => {
+                        directory.check(source, address, login).await
+                    }
+                    (PreparedKind::Ldap(directory), Question::Recheck(user)) => {
+                        directory.recheck(source, address, user).await
+                    }
+                    (PreparedKind::Radius(client), Question::Login(login)) => {
+                        client.check(source, address, login).await
+                    }
+                    (PreparedKind::Radius(_), Question::Recheck(_)) => {
+                        Err(ServerError::Answer("RADIUS has no question without a password".to_owned()))
+                    }
+                }
+            };
+            let asked = tokio::time::timeout(self.timeout(), asked).await.unwrap_or(Err(ServerError::Slow));
+            let may_go_on =
+                self.source.push().is_none() || asked.as_ref().is_err_and(ServerError::is_before_request);
+            match server.noted(asked) {
+                Ok(reply) => return reply,
+                Err(why) => failures.push(why),
+            }
+            if !may_go_on {
+                break;
+            }
+        }
+        unavailable(&failures.join("; "))
+    }
+
+    /// Sends a record to one server after the other until one has it.
+    async fn deliver(
+        &self,
+        client: &radius::Client,
+        accounting: &PreparedAccounting,
+        record: &AccountingRecord,
+        since: Instant,
+    ) -> IdpReply {
+        let mut failures = Vec::new();
+        for server in accounting.servers.in_order() {
+            let sent =
+                tokio::time::timeout(self.source.timeout, client.account(server.address(), record, since));
+            match server.noted(sent.await.unwrap_or(Err(ServerError::Slow))) {
+                Ok(()) => return IdpReply::Accounted,
+                Err(why) => failures.push(why),
+            }
+        }
+        unavailable(&failures.join("; "))
+    }
+
+    /// Asks the server that has challenged: no other knows the login.
+    async fn answer(&self, answer: &LoginAnswer) -> IdpReply {
+        let (PreparedKind::Radius(client), Some(server)) =
+            (&self.kind, self.servers.named(&answer.round.server))
+        else {
+            return unavailable("no server of the source has sent such a challenge");
+        };
+        let asked = client.answer(&self.source, server.address(), answer);
+        let asked = tokio::time::timeout(self.timeout(), asked).await;
+        let noted = server.noted(asked.unwrap_or(Err(ServerError::Slow)));
+        noted.unwrap_or_else(|why| unavailable(&why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn ports_are_those_of_servers_over_tcp() {
+        let source =
+            |name: &str, rest: &str| format!("[[source]]\nname = \"{name}\"\nmatch = \"{name}-*\"\n{rest}");
+        let ldap = "kind = \"ldap\"\nservers = [\"ldaps://a\", \"ldap://a:3\"]\nuser_dn = \"uid={user}\"\n";
+        let udp = "kind = \"radius\"\nservers = \"radius://a\"\nsecret_file = \"s\"\naccounting_servers = \"radius://a\"\n";
+        let tls = "kind = \"radius\"\nservers = \"radsec://a\"\naccounting_servers = \"radsec://a:4\"\n";
+        let text = format!(
+            "[tls]\ncertificate = \"a\"\nkey = \"b\"\n[tunnel]\npool_v4 = \"10.86.0.0/16\"\n{}{}{}",
+            source("ldap", ldap),
+            source("udp", udp),
+            source("tls", tls)
+        );
+        let config = ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap();
+        assert_eq!(tcp_ports(&config.sources), [636, 3, 2083, 4]);
+    }
+}

@@ -1,0 +1,278 @@
+//! The messages between a gateway's parent and its children; those between the children are in [`auth`] and [`idp`].
+//!
+//! | | first | then |
+//! |---|---|---|
+//! | parent → auth | [`AuthLaunch`] | [`ToAuth`] |
+//! | auth → parent | [`Prepared`] | [`FromAuth`] |
+//! | parent → idp | [`idp::IdpLaunch`] | |
+//! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
+//! | parent → acme | [`acme::AcmeLaunch`] | |
+//! | acme → parent | [`Prepared`] | [`acme::FromAcme`] |
+//! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
+//! | worker → parent | [`Prepared`], [`Ready`] | [`FromWorker`] |
+//!
+//! [`Prepared`]: crate::messages::Prepared
+//! [`Ready`]: crate::messages::Ready
+
+pub mod acme;
+pub mod auth;
+pub mod idp;
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use minicbor::bytes::ByteVec;
+use minicbor::{Decode, Encode};
+
+use crate::admin::status::Firewall;
+use crate::messages::{Common, Devices, SecretBytes};
+use crate::signing::KeyDescription;
+use vpnd_config::{Invalid, ServerConfig};
+use vpnd_sys::sandbox::Protections;
+use vpnd_sys::sysctl;
+
+/// Addresses in one [`FromWorker::Released`] at most.
+pub const MAX_RELEASED: usize = 1_024;
+
+/// A gateway's configuration as it was read; the other processes parse it again, so that no second form of it exists.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Configuration {
+    #[n(0)]
+    text: String,
+    #[n(1)]
+    file: String,
+    #[n(2)]
+    base: String,
+    /// Whether IPv6 is off on this machine although the file configures it; absent from parents of earlier versions.
+    #[n(3)]
+    without_ipv6: Option<bool>,
+}
+
+impl Configuration {
+    /// Reads the file at `path` and parses it, too. If IPv6 is switched off on this machine, and IPv4 is there to go on with,
+    /// the configuration is one without IPv6.
+    pub fn read(path: &Path) -> Result<(Self, ServerConfig), vpnd_config::ConfigError> {
+        let text = vpnd_config::read_text(path)?;
+        let base = vpnd_sys::secret_file::parent(path);
+        let config = ServerConfig::parse(&text, &path.display().to_string(), base)?;
+        let tunnel = &config.tunnel;
+        let without_ipv6 =
+            tunnel.pool_v6.is_some() && tunnel.pool_v4.is_some() && !sysctl::has_ipv6(&tunnel.name);
+        let config = if without_ipv6 { config.without_ipv6() } else { config };
+        let (file, base) = (path.display().to_string(), base.to_string_lossy().into_owned());
+        Ok((Self { text, file, base, without_ipv6: Some(without_ipv6) }, config))
+    }
+
+    /// Whether the file's settings for IPv6 were left out.
+    pub fn is_without_ipv6(&self) -> bool {
+        self.without_ipv6 == Some(true)
+    }
+
+    pub fn parse(&self) -> Result<ServerConfig, Invalid> {
+        let config = ServerConfig::parse(&self.text, &self.file, Path::new(&self.base))?;
+        Ok(if self.is_without_ipv6() { config.without_ipv6() } else { config })
+    }
+}
+
+/// The gateway's certificate as the worker has it: the chain, and a description of the key, which the auth process keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct GatewayCertificate {
+    /// PEM, the gateway's own certificate first.
+    #[n(0)]
+    pub chain: ByteVec,
+    #[n(1)]
+    pub key: KeyDescription,
+    /// When it should be replaced, seconds since 1970.
+    #[n(2)]
+    pub due_s: u64,
+    /// When it expires, seconds since 1970.
+    #[n(3)]
+    pub expires_s: u64,
+}
+
+/// The auth process's first message; with two descriptors: its ends of the channels to the worker, for questions and for
+/// signatures.
+#[derive(Debug, Encode, Decode)]
+pub struct AuthLaunch {
+    #[n(0)]
+    pub common: Common,
+    #[n(1)]
+    pub configuration: Configuration,
+    /// The gateway's TLS key, PEM. No other process is given it.
+    #[n(2)]
+    pub key: SecretBytes,
+    /// Whether the gateway starts; `None` from parents of earlier versions, of which this process is an upgrade.
+    #[n(3)]
+    pub is_start: Option<bool>,
+}
+
+/// The worker's first message; with descriptors: its ends of the channels to the auth process, for questions and for
+/// signatures, the listening control socket, and the metrics' listener if there is one. No secret of TLS is in it.
+#[derive(Debug, Encode, Decode)]
+pub struct WorkerLaunch {
+    #[n(0)]
+    pub common: Common,
+    #[n(1)]
+    pub configuration: Configuration,
+    #[n(2)]
+    pub insecure_lab: bool,
+    #[n(3)]
+    pub certificate: GatewayCertificate,
+    #[n(5)]
+    pub client_ca: Option<ByteVec>,
+    #[n(6)]
+    pub quic_secret: SecretBytes,
+    /// The user who may use the control socket besides root.
+    #[n(7)]
+    pub owner: u32,
+    /// The parent.
+    #[n(8)]
+    pub pid: u32,
+    /// Protections of the auth process.
+    #[n(9)]
+    pub auth: Protections,
+    /// The parent's version; an upgrade leaves the parent as it is.
+    #[n(10)]
+    pub parent_version: Option<String>,
+    /// The file of revocation lists, as it was checked.
+    #[n(11)]
+    pub client_crl: Option<ByteVec>,
+    /// Whether the parent takes [`FromWorker::Released`]; absent from parents of earlier versions.
+    #[n(12)]
+    pub releases: Option<bool>,
+    /// Whether the parent takes [`FromWorker::ReportFirewall`]; absent from parents of earlier versions.
+    #[n(13)]
+    pub reports_firewall: Option<bool>,
+}
+
+/// A worker's second message, by which it gets its devices.
+#[derive(Debug, Encode, Decode)]
+pub enum Begin {
+    /// With the devices' descriptors.
+    #[n(0)]
+    Devices(#[n(0)] Devices),
+    /// With a channel to the worker that runs: take over from it.
+    #[n(6)]
+    TakeOver,
+}
+
+/// Parent → worker, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub enum ToWorker {
+    /// The configuration as it is now, or why it can't be used: after [`FromWorker::ReadConfiguration`], and after SIGHUP.
+    #[n(1)]
+    Configuration(#[n(0)] ReloadedConfiguration),
+    /// Inform the clients, and end; with the reason, for the log, which earlier versions don't give.
+    #[n(2)]
+    Stop(#[n(0)] Option<String>),
+    /// With a channel to the successor: hand everything over, and end.
+    #[n(5)]
+    QuicForwarder,
+    /// Reason why [`FromWorker::Upgrade`] failed.
+    #[n(7)]
+    NotUpgraded(#[n(0)] String),
+    /// Present this certificate from now on. The auth process signs for it already.
+    #[n(8)]
+    Certificate(#[n(0)] GatewayCertificate),
+    /// Let no certificate in any more that these revocation lists name. Their file, which was checked.
+    #[n(9)]
+    Revoked(#[n(0)] ByteVec),
+    /// The answer to [`FromWorker::Released`].
+    #[n(10)]
+    Forgotten,
+    /// What has become of the firewall: after [`FromWorker::ReportFirewall`], and whenever it is something else.
+    #[n(11)]
+    Firewall(#[n(0)] Firewall),
+}
+
+/// A configuration that was read again.
+#[derive(Debug, Encode, Decode)]
+pub enum ReloadedConfiguration {
+    #[n(0)]
+    Good(#[n(0)] Configuration),
+    #[n(1)]
+    Bad(#[n(0)] String),
+}
+
+/// Worker → parent, once the worker is ready.
+#[derive(Debug, Encode, Decode)]
+pub enum FromWorker {
+    /// The child failed, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// An administrator's request to read the configuration again.
+    #[n(3)]
+    ReadConfiguration,
+    /// An administrator's request to replace the daemon by the program that is installed now.
+    #[n(5)]
+    Upgrade,
+    /// The sessions are the successor's now.
+    #[n(6)]
+    HandedOver,
+    /// The hand-over failed, and why; the worker goes on.
+    #[n(7)]
+    HandoverFailed(#[n(0)] String),
+    /// Inner addresses, [`MAX_RELEASED`] at most, whose sessions are over: have the kernel forget their connections. Answered by
+    /// [`ToWorker::Forgotten`] once it has, or if it can't at all.
+    #[n(8)]
+    Released(#[n(0)] Vec<IpAddr>),
+    /// Send [`ToWorker::Firewall`] from now on.
+    #[n(9)]
+    ReportFirewall,
+}
+
+/// Parent → auth process.
+#[derive(Debug, Encode, Decode)]
+pub enum ToAuth {
+    /// Sign with this key, too (PEM). Answered by [`FromAuth::KeyTaken`].
+    #[n(0)]
+    Key(#[n(0)] SecretBytes),
+    /// With a channel to the idp process, which is there again or for the first time. Sent only where sources are configured.
+    #[n(1)]
+    Idp,
+    /// Go by the access profiles of this configuration, which was checked. Answered by [`FromAuth::ConfigurationTaken`].
+    #[n(8)]
+    Configuration(#[n(0)] Configuration),
+    /// The gateway stops, rather than this process alone.
+    #[n(9)]
+    Stop,
+}
+
+/// Auth process → parent, once it is prepared.
+#[derive(Debug, Encode, Decode)]
+pub enum FromAuth {
+    /// The child failed, and why.
+    #[n(2)]
+    Failed(#[n(0)] String),
+    /// It signs with the key that it was given.
+    #[n(9)]
+    KeyTaken,
+    /// It goes by the configuration that it was given.
+    #[n(18)]
+    ConfigurationTaken,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_without_a_reason_is_one() {
+        // From the parent of a version that gave none: the variant alone.
+        let old = [0x82, 0x02, 0x80];
+        assert!(matches!(minicbor::decode(&old), Ok(ToWorker::Stop(None))));
+    }
+
+    #[test]
+    fn what_an_earlier_parent_sends_is_understood() {
+        // Numbers as they were when gateway and client shared one enum.
+        assert!(matches!(minicbor::decode(&[0x82, 0x06, 0x80]), Ok(Begin::TakeOver)));
+        assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::QuicForwarder)));
+        let encoded = |message: FromWorker| minicbor::to_vec(message).unwrap();
+        assert_eq!(encoded(FromWorker::ReadConfiguration), [0x82, 0x03, 0x80]);
+        assert_eq!(encoded(FromWorker::Upgrade), [0x82, 0x05, 0x80]);
+        assert_eq!(encoded(FromWorker::HandedOver), [0x82, 0x06, 0x80]);
+        assert_eq!(minicbor::to_vec(FromAuth::KeyTaken).unwrap(), [0x82, 0x09, 0x80]);
+        assert_eq!(minicbor::to_vec(crate::messages::Ready::Ready).unwrap(), [0x82, 0x01, 0x80]);
+    }
+}

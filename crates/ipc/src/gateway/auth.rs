@@ -1,0 +1,487 @@
+//! Messages between the network worker and the auth process.
+//!
+//! Invariants: no answer holds a password hash, the secret of one-time codes or the id of a user; lists have a largest
+//! length, so that a frame has one.
+
+mod as_status;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, Code, SecretText, Text, UserName};
+use vpnd_proto::gateway::Addresses;
+use vpnd_proto::plane::Activity;
+use vpnd_proto::session::SessionId;
+
+use vpnd_config::factor::{Factors, Requirement};
+use vpnd_config::revocation_cause::RevocationCause;
+
+/// The longest frame in either direction, bytes.
+pub const MAX_FRAME: usize = 128 << 10;
+/// Writes of one request, at most.
+pub const MAX_WRITES: usize = 512;
+/// Revocations of one answer, at most; the worker asks again.
+pub const MAX_REVOCATIONS: usize = 128;
+/// Bytes of groups' names after which an answer takes no further revocation.
+pub const MAX_GROUP_BYTES: usize = 32 << 10;
+
+/// When a client that found too many others waiting should come back, seconds.
+pub const BUSY_S: u64 = 2;
+
+/// A request with its number, which the answer repeats.
+#[derive(Debug, Encode, Decode)]
+pub struct Numbered<T> {
+    #[n(0)]
+    pub number: u64,
+    #[n(1)]
+    pub content: T,
+}
+
+/// A request of the worker.
+#[derive(Debug, Encode, Decode)]
+pub enum AuthRequest {
+    /// Check who this is, and lease addresses for a new session.
+    #[n(0)]
+    Login(#[n(0)] LoginRequest),
+    /// A session of an earlier run.
+    #[n(1)]
+    Session(#[n(0)] ByteArray<16>),
+    /// Make these changes durable.
+    #[n(2)]
+    Commit(#[n(0)] Vec<Write>),
+    /// The revocations after this number; without one, only the number of the last.
+    #[n(3)]
+    Revocations(#[n(0)] Option<u64>),
+    /// The answer of a person has come, for the login with this number, or will not: a one-time code, or the answer to a challenge.
+    #[n(4)]
+    Answer {
+        #[n(0)]
+        login: u64,
+        #[n(1)]
+        answer: Option<ChallengeAnswer>,
+        /// As the login had it.
+        #[n(2)]
+        device: ByteArray<16>,
+    },
+    /// How full the pools are, and whether the sources answer.
+    #[n(5)]
+    Status,
+    /// Whether the login with this number is approved by now. The reply comes within moments: [`AuthReply::StillWaiting`] if not.
+    #[n(6)]
+    Approved {
+        #[n(0)]
+        login: u64,
+        /// As the login had it.
+        #[n(1)]
+        device: ByteArray<16>,
+    },
+    /// The traffic of the sessions that the last [`AuthReply::TrafficWanted`] has named.
+    #[n(7)]
+    Traffic(#[n(0)] Vec<SessionTraffic>),
+    /// An administrator says that the users whom this source shows no more have gone.
+    #[n(8)]
+    ConfirmAbsences(#[n(0)] SourceName),
+}
+
+/// Credentials that a client has presented.
+#[derive(Debug, Encode, Decode)]
+pub struct LoginRequest {
+    #[n(0)]
+    pub user: UserName,
+    #[n(1)]
+    pub password: SecretText<1024>,
+    #[n(2)]
+    pub code: Option<SecretText<16>>,
+    /// SHA-256 of the client certificate that the TLS handshake has verified.
+    #[n(3)]
+    pub certificate: Option<ByteArray<32>>,
+    #[n(4)]
+    pub source: IpAddr,
+    #[n(5)]
+    pub device: ByteArray<16>,
+}
+
+/// One change of the sessions that are kept.
+#[derive(Clone, Debug, Encode, Decode)]
+pub enum Write {
+    /// A session has these tokens now. The first time, it must have been granted by a login.
+    #[n(0)]
+    Keep {
+        #[n(0)]
+        session: ByteArray<16>,
+        #[n(1)]
+        tokens: TokenHashes,
+        #[n(2)]
+        epoch: u32,
+    },
+    /// A session is over and its addresses are free.
+    #[n(1)]
+    End(#[n(0)] ByteArray<16>),
+    /// For the audit file: why a session will be over, by a [`Write::End`] that comes after this.
+    #[n(2)]
+    Ended {
+        #[n(0)]
+        session: ByteArray<16>,
+        #[n(2)]
+        code: Code,
+        #[n(3)]
+        traffic: Traffic,
+    },
+    /// For the audit file: a lane of the session's client is heard from this address now.
+    #[n(3)]
+    Moved {
+        #[n(0)]
+        session: ByteArray<16>,
+        #[n(1)]
+        outer: SocketAddr,
+        #[n(2)]
+        lane: u8,
+        /// Addresses of the session since the last report that were left out.
+        #[n(3)]
+        left_out: u32,
+    },
+}
+
+/// Inner packets of a session since it began, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Traffic {
+    #[n(0)]
+    pub rx_packets: u64,
+    #[n(1)]
+    pub rx_bytes: u64,
+    #[n(2)]
+    pub tx_packets: u64,
+    #[n(3)]
+    pub tx_bytes: u64,
+}
+
+impl From<Activity> for Traffic {
+    fn from(activity: Activity) -> Self {
+        let Activity { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = activity;
+        Self { rx_packets, rx_bytes, tx_packets, tx_bytes }
+    }
+}
+
+/// The traffic of one session.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct SessionTraffic {
+    #[n(0)]
+    pub session: ByteArray<16>,
+    #[n(1)]
+    pub traffic: Traffic,
+}
+
+impl Write {
+    /// The session whose keeping this is about.
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Keep { session, .. } | Self::End(session) => Some(SessionId((*session).into())),
+            Self::Ended { .. } | Self::Moved { .. } => None,
+        }
+    }
+}
+
+/// Hashes of attach tokens.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct TokenHashes {
+    #[n(0)]
+    settled: ByteArray<32>,
+    #[n(1)]
+    fresh: Option<ByteArray<32>>,
+}
+
+impl From<&Tokens> for TokenHashes {
+    fn from(tokens: &Tokens) -> Self {
+        let bytes = |hash: TokenHash| ByteArray::from(*hash.as_bytes());
+        Self { settled: bytes(tokens.settled()), fresh: tokens.fresh().map(bytes) }
+    }
+}
+
+impl TokenHashes {
+    /// As the protocol's core has them.
+    pub fn into_tokens(self) -> Tokens {
+        let hash = |bytes: ByteArray<32>| TokenHash::from_bytes(bytes.into());
+        Tokens::restore(hash(self.settled), self.fresh.map(hash))
+    }
+}
+
+/// A reply of the auth process.
+#[derive(Debug, Encode, Decode)]
+pub enum AuthReply {
+    /// To a login: let in.
+    #[n(0)]
+    Granted(#[n(0)] Granted),
+    /// To a login: not without a one-time code, by [`AuthRequest::Answer`] with this number. It discloses nothing about the password.
+    #[n(1)]
+    CodeRequired(#[n(0)] u64),
+    /// To a login: no.
+    #[n(2)]
+    Refused {
+        #[n(0)]
+        retry_after_s: Option<u64>,
+    },
+    /// To a login: the user was let in, but there is no inner address.
+    #[n(3)]
+    NoAddress(#[n(0)] Reason),
+    /// To [`AuthRequest::Session`].
+    #[n(4)]
+    Session(#[n(0)] Option<StoredSession>),
+    /// All of it is durable but what concerns these sessions: the store has failed, or their user was disabled, removed or
+    /// given another password, or never logged in for them.
+    #[n(5)]
+    Committed {
+        #[n(0)]
+        failed: Vec<ByteArray<16>>,
+    },
+    /// To a login: too many wait already.
+    #[n(6)]
+    Busy,
+    /// To [`AuthRequest::Revocations`].
+    #[n(7)]
+    Revocations {
+        /// The number to ask with the next time.
+        #[n(0)]
+        seen: u64,
+        #[n(1)]
+        found: Vec<Revoked>,
+    },
+    #[n(8)]
+    Failed(#[n(0)] Reason),
+    /// To a login: everybody needs a client certificate here, and this one is not the user's. Nothing else was looked at.
+    #[n(9)]
+    NotCertified,
+    /// To a login: nothing was checked, because too many guesses were wrong; it may come back in so many seconds.
+    #[n(10)]
+    Throttled(#[n(0)] u64),
+    /// To a login: the directory or server that knows the user can't be asked now.
+    #[n(11)]
+    SourceUnavailable,
+    /// To [`AuthRequest::Status`].
+    #[n(12)]
+    Status(#[n(0)] AuthStatus),
+    /// To a login: not without this.
+    #[n(13)]
+    Challenge(#[n(0)] Demand),
+    /// To [`AuthRequest::Approved`]: ask again.
+    #[n(14)]
+    StillWaiting,
+    /// To a login: nobody has approved it in time.
+    #[n(15)]
+    NotApproved,
+    /// To a login: too many wait for a person already.
+    #[n(16)]
+    WaitingFull,
+    /// To a login: everything was right, more than the password, and no access profile is for the user.
+    #[n(20)]
+    NoProfile,
+    /// To a login: everything was right, and the user's access profile requires this besides.
+    #[n(30)]
+    MissingFactor(#[n(0)] Requirement),
+    /// To [`AuthRequest::Traffic`]: the traffic of these is to be accounted for now, [`MAX_WRITES`] at most.
+    #[n(21)]
+    TrafficWanted(#[n(0)] Vec<ByteArray<16>>),
+    /// To [`AuthRequest::ConfirmAbsences`]: how many users these are; `None` if there is no such source.
+    #[n(31)]
+    AbsencesConfirmed(#[n(0)] Option<u64>),
+}
+
+/// A demand of a server, for a person.
+#[derive(Debug, Encode, Decode)]
+pub struct Demand {
+    /// The login goes on by [`AuthRequest::Answer`] with this number, or [`AuthRequest::Approved`] if it is a push.
+    #[n(0)]
+    pub login: u64,
+    #[n(1)]
+    pub kind: ChallengeKind,
+    #[n(2)]
+    pub text: ChallengeText,
+    #[n(3)]
+    pub time_s: u16,
+}
+
+/// State of the auth process, for administrators. No user is named in it.
+#[derive(Clone, Debug, Default, Encode, Decode)]
+pub struct AuthStatus {
+    #[n(0)]
+    pub pools: Vec<PoolUsage>,
+    #[n(1)]
+    pub sources: Vec<SourceHealth>,
+    #[n(2)]
+    pub audit: Option<AuditHealth>,
+}
+
+/// State of the audit file.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct AuditHealth {
+    /// Events that were not recorded since the process began.
+    #[n(0)]
+    pub lost: u64,
+    /// Why nothing is recorded now.
+    #[n(1)]
+    pub failure: Option<Reason>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PoolUsage {
+    /// The network.
+    #[n(0)]
+    pub pool: Text<64>,
+    /// Addresses with a live lease.
+    #[n(1)]
+    pub taken: u64,
+    #[n(2)]
+    pub total: u64,
+}
+
+impl AuthReply {
+    /// Reason of a failure, for the log of whoever has asked for something else.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Failed(reason) => reason.to_string(),
+            other => format!("the auth process has answered something else: {other:?}"),
+        }
+    }
+}
+
+/// How a source of identities answers.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct SourceHealth {
+    #[n(0)]
+    pub name: SourceName,
+    /// Whether the last request was answered; `None` before the first.
+    #[n(1)]
+    pub up: Option<bool>,
+    /// Seconds since the last answer.
+    #[n(2)]
+    pub last_answer_s: Option<u64>,
+    /// Seconds since the first request after that got none.
+    #[n(7)]
+    pub silent_s: Option<u64>,
+    #[n(3)]
+    pub answers: u64,
+    #[n(4)]
+    pub failures: u64,
+    /// `None` if its sessions are not accounted for.
+    #[n(5)]
+    pub accounting: Option<AccountingHealth>,
+    /// Users with sessions whom it shows no more: so many that they are taken for a fault of the source.
+    #[n(6)]
+    pub missing: u64,
+}
+
+/// What became of the records of a source's sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct AccountingHealth {
+    /// Records that a server has.
+    #[n(0)]
+    pub sent: u64,
+    /// Records that no server will have.
+    #[n(1)]
+    pub lost: u64,
+    /// Records on their way.
+    #[n(2)]
+    pub waiting: u64,
+}
+
+/// The name of a source.
+pub type SourceName = Text<32>;
+/// The name of an access profile.
+pub type ProfileName = Text<32>;
+/// A sentence for the log.
+pub type Reason = Text<1024>;
+
+/// A user, with what access profiles and policy go by.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Account {
+    #[n(0)]
+    pub name: UserName,
+    #[n(1)]
+    pub groups: Vec<String>,
+    /// Who vouches for the user.
+    #[n(2)]
+    pub source: SourceName,
+}
+
+/// A new session that a login is entitled to.
+#[derive(Debug, Encode, Decode)]
+pub struct Granted {
+    #[n(0)]
+    pub account: Account,
+    #[n(1)]
+    pub session: ByteArray<16>,
+    #[n(2)]
+    pub addresses: Leased,
+    /// When it ends at the latest, whatever a later reload makes of the profile's lifetime.
+    #[n(3)]
+    pub expires_s: u64,
+    #[n(4)]
+    pub started_s: u64,
+    /// The name of the access profile that was decided, for the log; `None` without `[[profile]]`.
+    #[n(5)]
+    pub profile: Option<ProfileName>,
+    #[n(6)]
+    pub factors: Factors,
+    /// Whether the device had the addresses before, and no other device since.
+    #[n(7)]
+    pub own_addresses: bool,
+    /// Time without a packet of the client after which it ends, by its source.
+    #[n(8)]
+    pub idle_timeout_s: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Encode, Decode)]
+pub struct Leased {
+    #[n(0)]
+    pub ipv4: Option<Ipv4Addr>,
+    #[n(1)]
+    pub ipv6: Option<Ipv6Addr>,
+}
+
+impl From<Leased> for Addresses {
+    fn from(leased: Leased) -> Self {
+        Self { ipv4: leased.ipv4, ipv6: leased.ipv6 }
+    }
+}
+
+/// A session of an earlier run.
+#[derive(Debug, Encode, Decode)]
+pub struct StoredSession {
+    #[n(0)]
+    pub account: Account,
+    #[n(1)]
+    pub device: ByteArray<16>,
+    #[n(2)]
+    pub addresses: Leased,
+    #[n(3)]
+    pub epoch: u32,
+    #[n(4)]
+    pub tokens: TokenHashes,
+    #[n(5)]
+    pub expires_s: u64,
+    #[n(6)]
+    pub started_s: u64,
+    #[n(7)]
+    pub factors: Factors,
+}
+
+/// A user whose sessions end, or go on in other groups.
+#[derive(Debug, Encode, Decode)]
+pub struct Revoked {
+    #[n(0)]
+    pub name: UserName,
+    #[n(1)]
+    pub cause: RevocationCause,
+    /// The device whose sessions it is about, if not all.
+    #[n(2)]
+    pub device: Option<ByteArray<16>>,
+    /// With [`RevocationCause::Groups`]: those the user is in now.
+    #[n(3)]
+    pub groups: Option<Vec<String>>,
+}
+
+/// A session's id as a message has it.
+pub fn id(session: SessionId) -> ByteArray<16> {
+    ByteArray::from(session.0)
+}

@@ -1,0 +1,25 @@
+//! Reports of the auth process, in the words of a status.
+
+use super::{AccountingHealth, PoolUsage, SourceHealth};
+use crate::admin::status;
+
+impl From<PoolUsage> for status::Pool {
+    fn from(PoolUsage { pool, taken, total }: PoolUsage) -> Self {
+        Self { pool: pool.to_string(), taken, total }
+    }
+}
+
+impl From<SourceHealth> for status::Source {
+    fn from(health: SourceHealth) -> Self {
+        Self {
+            name: health.name.to_string(),
+            up: health.up,
+            last_answer_s: health.last_answer_s,
+            silent_s: health.silent_s,
+            accounting: health
+                .accounting
+                .map(|AccountingHealth { sent, lost, waiting }| status::Accounting { sent, lost, waiting }),
+            missing: health.missing,
+        }
+    }
+}

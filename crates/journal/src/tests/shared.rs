@@ -1,0 +1,80 @@
+//! A change that several processes need: the last one takes it back, however the others ended.
+
+use super::*;
+use vpnd_sys::sysctl;
+
+const KEY: &str = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
+
+fn change() -> Change {
+    Change::Sysctl(sysctl::valid_marks())
+}
+
+fn value() -> String {
+    fs::read_to_string(KEY).unwrap().trim_end().to_owned()
+}
+
+async fn journal(journals: &TestJournals) -> Journal {
+    let mut journal = journals.journal();
+    journal.apply_shared(&journals.netlink, change()).await.unwrap().expect("vpnd has made it");
+    assert_eq!(value(), "1");
+    journal
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    InOrder,
+    Undone,
+    Killed,
+}
+
+#[test]
+fn the_last_one_takes_it_back() {
+    in_namespace_async(async || {
+        let journals = TestJournals::new();
+        let ends = [End::InOrder, End::Undone, End::Killed];
+        for first in ends {
+            for last in ends {
+                let mut running = vec![journal(&journals).await, journal(&journals).await];
+                for (end, after) in [(first, "1"), (last, "0")] {
+                    let mut ending = running.remove(0);
+                    match end {
+                        End::InOrder => assert!(ending.undo_all(&journals.netlink).await.is_complete()),
+                        End::Undone => {
+                            let (id, _) = ending.in_force()[0];
+                            ending.undo(&journals.netlink, id).await.unwrap();
+                            drop(ending);
+                        }
+                        End::Killed => {
+                            drop(ending);
+                            assert_eq!(value(), "1", "nobody has cleaned up yet");
+                        }
+                    }
+                    // As the next client does at its start.
+                    journals.recover().await;
+                    assert_eq!(value(), after, "{first:?}, then {last:?}");
+                }
+                assert!(journals.names().is_empty(), "{first:?}, then {last:?}: {:?}", journals.names());
+            }
+        }
+    });
+}
+
+#[test]
+fn one_that_somebody_else_has_made_stays() {
+    in_namespace_async(async || {
+        let journals = TestJournals::new();
+        // Of a client before a power cut.
+        drop(journals.directory().take("src-valid-mark-another-boot-1-1-0").unwrap());
+        fs::write(KEY, "1").unwrap();
+        let mut running = [journals.journal(), journals.journal()];
+        for journal in &mut running {
+            assert_eq!(journal.apply_shared(&journals.netlink, change()).await.unwrap(), None);
+        }
+        for journal in running {
+            assert!(journal.undo_all(&journals.netlink).await.is_complete());
+        }
+        assert_eq!(value(), "1");
+        assert!(journals.names().is_empty(), "{:?}", journals.names());
+    });
+}

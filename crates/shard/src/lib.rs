@@ -1,0 +1,417 @@
+//! A shard: a pinned thread with its own runtime, TUN queue, UDP socket, buffers and keys.
+//!
+//! It runs each batch to completion. [`Shard::transmit`], from the TUN device: 1. read one (super-)packet; 2. find its session;
+//! 3. cut it into slices, each written behind room for a header; 4. seal in place; 5. one send for the batch.
+//! [`Shard::receive`], from the socket: 1. receive a run of datagrams; 2. find the session of each and open it in place; 3. a
+//! packet for another client is sealed again in the same buffer and sent; the others are rebuilt into super-packets; 4. one
+//! gathered write each to the TUN device.
+//!
+//! INVARIANTS: no lock, no queue between threads and no decision of policy stands on these two ways; the control plane's
+//! [`ShardMessage`]s are handled between batches, and [`Event`]s leave after them. A dropped packet is counted once, in the
+//! plane's [`Counters`].
+#![deny(unsafe_code)]
+// A library in form only: its users are the daemon's other crates.
+#![allow(missing_docs)]
+
+mod backlog;
+mod batch;
+mod busy_poll;
+mod codel;
+pub mod devices;
+mod fair_queue;
+mod inbound;
+mod marks;
+mod outbound;
+mod overload;
+mod oversize;
+pub mod quic_forwarder;
+mod sealer;
+pub mod stepped;
+pub mod suites;
+mod thread;
+mod writes;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Notify, mpsc, oneshot};
+use vpnd_proto::plane::{self, Activity, Command, Counters, Event, Origin, Plane, Role, Slot};
+use vpnd_proto::policy::Policy;
+use vpnd_proto::wire::Header;
+
+use crate::quic_forwarder::QuicForwarder;
+use busy_poll::BusyPoll;
+pub use busy_poll::PollCounts;
+use devices::{DatagramSocket, PacketDevice};
+use inbound::Inbound;
+use marks::MarksLog;
+use outbound::Outbound;
+use vpnd_sys::clock::now;
+use vpnd_sys::tun::{TunOffloads, TunQueue};
+use vpnd_sys::udp::{ShardSocket, UdpOffloads};
+pub use writes::TunWrites;
+
+/// Events of all shards that wait for the control plane at most. A shard never waits for room: an event that finds none stays in
+/// its plane, which keeps a fixed number and reports the others again.
+pub const EVENT_QUEUE: usize = 4_096;
+/// Messages that wait for a shard at most. The control plane waits for room, which always comes: a shard waits for nobody, and
+/// takes messages between any two batches. So the two can't wait for each other.
+const MESSAGE_QUEUE: usize = 1_024;
+/// Datagrams that came to the wrong shard and wait for the right one at most.
+const MISDIRECTED_QUEUE: usize = 512;
+
+/// A message of the control plane to a shard.
+#[derive(Debug)]
+pub enum ShardMessage {
+    /// For the data plane.
+    Plane(Command),
+    /// Answered when every message before it has been handled.
+    Barrier(oneshot::Sender<()>),
+    /// The tunnel carries inner packets of this many bytes at most.
+    Mtu(u16),
+    /// Requests figures.
+    Report(oneshot::Sender<Report>),
+}
+
+/// An entry of a shard's queue.
+enum Queued {
+    Message(ShardMessage),
+    Freeze(Freeze),
+}
+
+/// Makes a shard stop where it is and send how far its lanes have come. It resumes when it receives `resume`, and ends if that is
+/// dropped.
+struct Freeze {
+    progress: oneshot::Sender<Vec<plane::Progress>>,
+    resume: oneshot::Receiver<()>,
+}
+
+/// A shard's figures.
+#[derive(Debug)]
+pub struct Report {
+    /// Drops by reason.
+    pub counters: Counters,
+    /// The traffic over this shard since the last report, of the sessions that had some.
+    pub activities: Vec<(Slot, Activity)>,
+    /// Offloads of the socket.
+    pub udp: UdpOffloads,
+    /// Offloads of what is written to the TUN device.
+    pub tun: TunWrites,
+    /// What polling cost and brought.
+    pub poll: PollCounts,
+}
+
+/// A datagram that the kernel gave to the wrong shard.
+#[derive(Debug)]
+pub(crate) struct Misdirected {
+    header: Header,
+    datagram: Box<[u8]>,
+    origin: Origin,
+}
+
+/// A shard's settings and devices.
+pub struct ShardSpec {
+    /// Number of the shard; its lane.
+    pub number: usize,
+    /// Core to run on, if it is to be pinned.
+    pub core: Option<usize>,
+    /// Its priority over other work of the machine: the negative of its nice value.
+    pub priority: u8,
+    /// How long it looks for the next packet before it sleeps, if that is likely to come in time; 0 is never.
+    pub busy_poll: Duration,
+    /// Which end of the tunnel this is.
+    pub role: Role,
+    /// The policy to begin with.
+    pub policy: Arc<Policy>,
+    /// Random; keys the hashes of the route table.
+    pub hash_seed: u64,
+    /// Its queue of the TUN device.
+    pub tun: TunQueue,
+    /// The device's offloads.
+    pub tun_offloads: TunOffloads,
+    /// Largest inner packet that the tunnel carries, in bytes.
+    pub mtu: u16,
+    /// Whether outer datagrams show the DSCP of the packets inside.
+    pub copy_dscp: bool,
+    /// Its socket.
+    pub socket: ShardSocket,
+    /// Handled before anything is received.
+    pub first: Vec<Command>,
+    /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer them to QUIC itself.
+    pub quic: Option<QuicForwarder>,
+}
+
+/// The control plane's ends of all shards.
+pub struct Shards {
+    queues: Vec<mpsc::Sender<Queued>>,
+    threads: Vec<JoinHandle<()>>,
+    failure: Arc<Notify>,
+}
+
+impl Shards {
+    /// Starts a thread for each of `specs`. Their events arrive on `events`.
+    ///
+    /// # Errors
+    /// If the operating system gives no thread or no event queue; the shards started before are stopped.
+    pub fn start(specs: Vec<ShardSpec>, events: &mpsc::Sender<Event>) -> io::Result<Self> {
+        let (neighbours, mut inboxes): (Vec<_>, Vec<_>) =
+            specs.iter().map(|_| mpsc::channel(MISDIRECTED_QUEUE)).unzip();
+        let failure = Arc::new(Notify::new());
+        let mut shards = Self { queues: Vec::new(), threads: Vec::new(), failure: Arc::clone(&failure) };
+        for (spec, misdirected) in specs.into_iter().zip(inboxes.drain(..)) {
+            let (queue, inbox) = mpsc::channel(MESSAGE_QUEUE);
+            let links = Links { inbox, misdirected, neighbours: neighbours.clone(), events: events.clone() };
+            let thread = std::thread::Builder::new().name(format!("shard-{}", spec.number));
+            shards.queues.push(queue);
+            let failure = Arc::clone(&failure);
+            // Made here, so that a lack of descriptors is known before anybody relies on the shard.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+            shards.threads.push(thread.spawn(move || {
+                if let Err(error) = thread::run_thread(runtime, spec, links) {
+                    tracing::error!(%error, "a shard stopped");
+                    failure.notify_one();
+                }
+            })?);
+        }
+        Ok(shards)
+    }
+
+    /// Notified when a shard stopped by itself: its device or socket is gone, and the daemon cannot go on.
+    #[must_use]
+    pub fn failure(&self) -> Arc<Notify> {
+        Arc::clone(&self.failure)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Sends a command to one shard's data plane.
+    pub async fn command(&self, shard: usize, command: Command) {
+        self.send(shard, ShardMessage::Plane(command)).await;
+    }
+
+    /// Sends the tunnel's MTU to all shards.
+    pub async fn set_mtu(&self, mtu: u16) {
+        for shard in 0..self.count() {
+            self.send(shard, ShardMessage::Mtu(mtu)).await;
+        }
+    }
+
+    /// Waits until all shards have handled everything sent before.
+    pub async fn barrier(&self) {
+        let mut waits = Vec::with_capacity(self.count());
+        for shard in 0..self.count() {
+            let (done, wait) = oneshot::channel();
+            self.send(shard, ShardMessage::Barrier(done)).await;
+            waits.push(wait);
+        }
+        for wait in waits {
+            // A shard that is gone has nothing left to handle.
+            let _ = wait.await;
+        }
+    }
+
+    /// The figures of every shard.
+    pub async fn report(&self) -> Vec<Report> {
+        let mut waits = Vec::with_capacity(self.count());
+        for shard in 0..self.count() {
+            let (reply, wait) = oneshot::channel();
+            self.send(shard, ShardMessage::Report(reply)).await;
+            waits.push(wait);
+        }
+        let mut reports = Vec::with_capacity(waits.len());
+        for wait in waits {
+            reports.extend(wait.await.ok());
+        }
+        reports
+    }
+
+    /// Stops all shards where they are: nothing is sealed, opened or read until they resume.
+    ///
+    /// # Errors
+    /// If a shard is gone; the others resume.
+    pub async fn freeze(&self) -> Result<Frozen, ShardGone> {
+        let mut frozen = Frozen { progress: Vec::new(), shards: Vec::new() };
+        let mut waits = Vec::with_capacity(self.count());
+        for shard in 0..self.count() {
+            let (progress, wait) = oneshot::channel();
+            let (resumer, resume) = oneshot::channel();
+            let _ = self.queues[shard].send(Queued::Freeze(Freeze { progress, resume })).await;
+            frozen.shards.push(resumer);
+            waits.push(wait);
+        }
+        for wait in waits {
+            match wait.await {
+                Ok(progress) => frozen.progress.push(progress),
+                Err(_) => {
+                    frozen.resume();
+                    return Err(ShardGone);
+                }
+            }
+        }
+        Ok(frozen)
+    }
+
+    async fn send(&self, shard: usize, message: ShardMessage) {
+        // A shard ends only together with the process or after a failure that it reported itself.
+        let _ = self.queues[shard].send(Queued::Message(message)).await;
+    }
+}
+
+/// A shard has ended, and with it soon the daemon.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a shard has stopped")]
+pub struct ShardGone;
+
+/// Shards that stand still. Dropping it ends them.
+pub struct Frozen {
+    /// How far each shard's lanes have come.
+    pub progress: Vec<Vec<plane::Progress>>,
+    shards: Vec<oneshot::Sender<()>>,
+}
+
+impl Frozen {
+    /// Resumes them where they stopped. Only if nothing uses the progress that they sent: two shards would seal with one counter.
+    pub fn resume(self) {
+        for shard in self.shards {
+            // One that is gone has reported that itself.
+            let _ = shard.send(());
+        }
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        self.queues.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A shard's queues.
+struct Links {
+    inbox: mpsc::Receiver<Queued>,
+    misdirected: mpsc::Receiver<Misdirected>,
+    neighbours: Vec<mpsc::Sender<Misdirected>>,
+    events: mpsc::Sender<Event>,
+}
+
+/// Whether a source has more at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It would block.
+    Drained,
+    /// The other direction has its turn, then come back.
+    More,
+}
+
+/// The state of a shard's thread. `inbound.rs` and `outbound.rs` have its two directions, `oversize.rs` and `sealer.rs` the steps
+/// that they share, `overload.rs` the first one's way while the shard is behind.
+struct Shard<T, S> {
+    number: usize,
+    role: Role,
+    plane: Plane,
+    inbound: Inbound,
+    outbound: Outbound,
+    tun: T,
+    socket: S,
+    neighbours: Vec<mpsc::Sender<Misdirected>>,
+    quic: Option<QuicForwarder>,
+    marks_log: MarksLog,
+    busy_poll: BusyPoll,
+}
+
+impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
+    /// A shard that has no neighbours and passes nothing to QUIC.
+    fn new(
+        number: usize,
+        role: Role,
+        plane: Plane,
+        (tun_offloads, mtu): (TunOffloads, u16),
+        tun: T,
+        socket: S,
+    ) -> Self {
+        let (inbound, outbound) = (Inbound::new(tun_offloads), Outbound::new(mtu));
+        let (neighbours, quic, marks_log) = (Vec::new(), None, MarksLog::default());
+        let busy_poll = BusyPoll::new(Duration::ZERO);
+        Self { number, role, plane, inbound, outbound, tun, socket, neighbours, quic, marks_log, busy_poll }
+    }
+
+    fn handle(&mut self, message: ShardMessage) {
+        match message {
+            ShardMessage::Plane(command) => {
+                let sealing = match &command {
+                    Command::Install(spec) => Some(spec.slot),
+                    Command::Reach { slot, .. } => Some(*slot),
+                    _ => None,
+                };
+                if let Some(outgoing) = self.plane.apply(command) {
+                    self.originate(now(), outgoing);
+                }
+                if let Some(slot) = sealing {
+                    self.release(slot);
+                }
+            }
+            ShardMessage::Barrier(done) => {
+                // Whoever asked may have given up waiting.
+                let _ = done.send(());
+            }
+            ShardMessage::Mtu(mtu) => self.outbound.mtu = mtu,
+            ShardMessage::Report(reply) => {
+                let _ = reply.send(self.report());
+            }
+        }
+    }
+
+    fn report(&mut self) -> Report {
+        Report {
+            counters: self.plane.counters().clone(),
+            activities: self.plane.take_activities(),
+            udp: self.socket.offloads(),
+            tun: self.inbound.writes(),
+            poll: self.busy_poll.counts(),
+        }
+    }
+
+    /// Sends events to the control plane as far as it has room, and packets that waited for the cause of one.
+    fn report_events(&mut self, events: &mpsc::Sender<Event>) {
+        while self.plane.has_events() {
+            match events.try_reserve() {
+                Ok(room) => {
+                    let Some(event) = self.poll_event() else { return };
+                    room.send(event);
+                }
+                Err(TrySendError::Full(())) => return,
+                // The control plane is gone only when the daemon ends.
+                Err(TrySendError::Closed(())) => drop(self.poll_event()),
+            }
+        }
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        let event = self.plane.poll_event()?;
+        if let Event::Heard { slot, .. } = event {
+            self.release(slot);
+        }
+        Some(event)
+    }
+
+    /// Sends the packets that waited for an epoch of this session.
+    fn release(&mut self, slot: Slot) {
+        let now = now();
+        while let Some(packet) = self.plane.poll_waiting(now, slot) {
+            self.send_waiting(now, slot, &packet);
+        }
+        self.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! A shard's thread: its place on the machine, and the loop that waits for work.
+//!
+//! INVARIANTS: the loop is its runtime's only task, and gives the runtime its turn after each piece of work that leaves some, and while
+//! it polls: so it learns what else has become ready although one source never runs dry. The two directions then take turns, and
+//! messages of the control plane wait no longer than one batch takes.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::runtime::Runtime;
+use vpnd_proto::plane::{Plane, Role};
+
+use super::busy_poll::BusyPoll;
+use super::devices::{DatagramSocket, PacketDevice};
+use super::{Freeze, Links, Misdirected, Progress, Queued, Shard, ShardMessage, ShardSpec, now};
+use vpnd_sys::process;
+use vpnd_sys::tun::TunQueue;
+
+/// The scheduler's slice of a shard: the shortest that Linux gives, so that a shard without priority is the first of its kind to run
+/// when a packet wakes it up. It gets no more of the core by that, so there is nothing to configure.
+const SLICE: Duration = Duration::from_micros(100);
+
+/// Runs the shard on the calling thread until the control plane is gone.
+///
+/// # Errors
+/// If its device or socket is gone.
+pub(super) fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io::Result<()> {
+    if let Some(core) = spec.core
+        && let Err(error) = process::pin_current_thread(core)
+    {
+        tracing::warn!(shard = spec.number, core, %error, "can't pin the shard to its core");
+    }
+    if spec.priority > 0
+        && let Err(error) = process::prefer_current_thread(spec.priority)
+    {
+        tracing::warn!(
+            shard = spec.number,
+            priority = spec.priority,
+            %error,
+            "can't put the shard before other work; it needs CAP_SYS_NICE, or RLIMIT_NICE of 20 plus the priority",
+        );
+    }
+    let shortened = process::shorten_current_slice(SLICE);
+    if let Err(error) = shortened
+        && spec.number == 0
+    {
+        log_usual_slice(&spec, &error);
+    }
+    runtime.block_on(run(spec, links))
+}
+
+/// The line about a kernel without slices of one's own. It matters to a gateway that nothing else puts before other work.
+fn log_usual_slice(spec: &ShardSpec, error: &io::Error) {
+    const MESSAGE: &str = "shards have the scheduler's usual time slice, since only Linux 6.12 and newer give shorter ones: beside other \
+                           work they come to their turn later, unless `priority` in [server] puts them before it";
+    if spec.role == Role::Gateway && spec.priority == 0 {
+        tracing::info!(%error, "{MESSAGE}");
+    } else {
+        tracing::debug!(%error, "{MESSAGE}");
+    }
+}
+
+/// Makes the shard, and runs its loop.
+async fn run(mut spec: ShardSpec, mut links: Links) -> io::Result<()> {
+    if spec.role == Role::Client
+        && let Err(error) = spec.tun.write_together()
+    {
+        tracing::debug!(shard = spec.number, %error, "packets for the TUN device are written one by one: there is no Linux AIO");
+    }
+    let tun = spec.tun.into_async()?;
+    let socket = spec.socket.into_async()?;
+    let mut plane = Plane::new(spec.role, spec.policy, spec.hash_seed);
+    plane.set_copies_dscp(spec.copy_dscp);
+    let settings = (spec.tun_offloads, spec.mtu);
+    let mut shard = Shard::new(spec.number, spec.role, plane, settings, tun.get_ref(), socket.get_ref());
+    (shard.neighbours, shard.quic) = (std::mem::take(&mut links.neighbours), spec.quic);
+    shard.busy_poll = BusyPoll::new(spec.busy_poll);
+    for command in spec.first {
+        shard.handle(ShardMessage::Plane(command));
+    }
+    run_loop(&mut shard, (&tun, &socket), links).await
+}
+
+/// The loop: whichever of messages, events and the two directions has work. It waits for `tun` and `socket`.
+async fn run_loop<T: PacketDevice, S: DatagramSocket>(
+    shard: &mut Shard<T, S>,
+    (tun, socket): (&AsyncFd<TunQueue>, &AsyncFd<impl AsRawFd>),
+    mut links: Links,
+) -> io::Result<()> {
+    let mut last = Direction::Out;
+    loop {
+        let turn = tokio::select! {
+            queued = links.inbox.recv() => Turn::Message(queued),
+            // Only while the control plane is behind; otherwise events have left after the batch that brought them.
+            room = links.events.reserve(), if shard.plane.has_events() => {
+                if let Ok(room) = room && let Some(event) = shard.poll_event() {
+                    room.send(event);
+                }
+                Turn::Done
+            }
+            Some(misdirected) = links.misdirected.recv() => Turn::Work(Work::Misdirected(misdirected)),
+            ready = next_ready(tun, socket, last) => Turn::Work(ready?),
+            // The runtime asks the kernel what is ready, without sleeping, before it comes back here.
+            () = tokio::task::yield_now(), if shard.busy_poll.is_polling() => Turn::Look,
+        };
+        let mut progress = Progress::Drained;
+        match turn {
+            Turn::Message(None) => return Ok(()),
+            Turn::Message(Some(Queued::Message(message))) => shard.handle(message),
+            Turn::Message(Some(Queued::Freeze(freeze))) => {
+                if !shard.freeze(freeze).await {
+                    return Ok(());
+                }
+            }
+            Turn::Look => shard.offer_core(),
+            Turn::Done => {}
+            Turn::Work(work) => {
+                last = work.direction().unwrap_or(last);
+                progress = shard.carry_out(work)?;
+            }
+        }
+        shard.report_events(&links.events);
+        shard.marks_log.look_at(shard.plane.counters(), now);
+        if progress == Progress::More {
+            // Its source stays ready, so waiting for that would never ask the kernel about the others.
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// The source of packets that has some; if both have, the one that did not have the last turn.
+async fn next_ready<'a, S: AsRawFd>(
+    tun: &'a AsyncFd<TunQueue>,
+    socket: &'a AsyncFd<S>,
+    last: Direction,
+) -> io::Result<Work<'a, S>> {
+    // A deleted device has an error and is never readable.
+    let transmit = tun.ready(Interest::READABLE | Interest::ERROR);
+    let receive = socket.readable();
+    Ok(match last {
+        Direction::In => tokio::select! {
+            biased;
+            ready = transmit => Work::Transmit(ready?),
+            ready = receive => Work::Receive(ready?),
+        },
+        Direction::Out => tokio::select! {
+            biased;
+            ready = receive => Work::Receive(ready?),
+            ready = transmit => Work::Transmit(ready?),
+        },
+    })
+}
+
+/// A direction of packets, seen from the gateway's or client's own machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    In,
+    Out,
+}
+
+/// Reason why the loop goes round.
+enum Turn<'a, S: AsRawFd> {
+    /// `None` when the control plane is gone.
+    Message(Option<Queued>),
+    Work(Work<'a, S>),
+    /// A look while polling found nothing.
+    Look,
+    Done,
+}
+
+/// Packets to handle.
+enum Work<'a, S: AsRawFd> {
+    Misdirected(Misdirected),
+    Receive(AsyncFdReadyGuard<'a, S>),
+    Transmit(AsyncFdReadyGuard<'a, TunQueue>),
+}
+
+impl<S: AsRawFd> Work<'_, S> {
+    /// The direction whose turn it is.
+    fn direction(&self) -> Option<Direction> {
+        match self {
+            Self::Misdirected(_) => None,
+            Self::Receive(_) => Some(Direction::In),
+            Self::Transmit(_) => Some(Direction::Out),
+        }
+    }
+}
+
+impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
+    /// Handles packets, and notes the wait that they ended. Returns whether their source has more.
+    fn carry_out(&mut self, work: Work<'_, impl AsRawFd>) -> io::Result<Progress> {
+        let notes_waits = self.busy_poll.is_enabled();
+        if notes_waits {
+            self.busy_poll.wait_ended(now());
+        }
+        let progress = match work {
+            Work::Misdirected(misdirected) => {
+                self.handle_misdirected(misdirected);
+                Progress::Drained
+            }
+            Work::Receive(mut ready) => {
+                let progress = self.receive();
+                if progress == Progress::Drained {
+                    ready.clear_ready();
+                }
+                progress
+            }
+            Work::Transmit(mut ready) => {
+                let progress = self.transmit()?;
+                if progress == Progress::Drained {
+                    ready.clear_ready();
+                }
+                progress
+            }
+        };
+        if notes_waits {
+            self.busy_poll.wait_began(now());
+        }
+        Ok(progress)
+    }
+
+    /// Lets other threads run, between two looks.
+    fn offer_core(&mut self) {
+        let before = now();
+        process::yield_core();
+        self.busy_poll.look_failed(before, now());
+    }
+
+    /// Stands still; whether it is to resume.
+    async fn freeze(&mut self, Freeze { progress, resume }: Freeze) -> bool {
+        // Nobody else has it: the next process gets only what is still in the socket and the device.
+        self.handle_backlog();
+        // Whoever asked may have given up; then it drops the other end, too.
+        let _ = progress.send(self.plane.progress());
+        resume.await.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests;

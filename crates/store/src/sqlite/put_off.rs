@@ -1,0 +1,230 @@
+//! Changes of sessions that were put off because another process held the store, in a small database beside it.
+//!
+//! INVARIANT: such a change is on the disk before it is acknowledged, counts in [`Sqlite::session`] at once, and is in the store before
+//! later ones are written there. What it is about is no secret and no right: hashes of tokens, and sessions that are over.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+use vpnd_proto::attach::{TokenHash, Tokens};
+use vpnd_proto::session::SessionId;
+
+use super::connections::open;
+use super::{
+    SessionChange, SessionRecord, Sqlite, StoreError, bytes, explain, plain_files, sessions, unexpected,
+};
+use vpnd_sys::own_file;
+
+/// Limit for a change of sessions to wait for the store: clients wait for it, and all others behind it.
+const PATIENCE: Duration = Duration::from_millis(250);
+/// The same for [`Sqlite::catch_up`], behind which changes wait that are put off.
+const RETRY_PATIENCE: Duration = Duration::from_millis(20);
+
+const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS changes (
+    session BLOB PRIMARY KEY CHECK (length(session) = 16),
+    settled BLOB CHECK (length(settled) = 32),
+    fresh   BLOB CHECK (length(fresh) = 32),
+    epoch   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID";
+
+/// The changes that were put off.
+#[derive(Debug)]
+pub(super) struct PutOff {
+    path: PathBuf,
+    /// Whether the store was held by another process when it was tried last, or there may be changes.
+    is_held: AtomicBool,
+    database: Mutex<Option<Connection>>,
+}
+
+impl PutOff {
+    /// Those beside the store at `store`, which another process may have left.
+    pub(super) fn beside(store: &Path) -> Self {
+        let path = store.with_extension("db.put-off");
+        Self { is_held: path.exists().into(), path, database: Mutex::default() }
+    }
+
+    fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        let mut database = self.database.lock();
+        let connection = match &mut *database {
+            Some(connection) => connection,
+            none => none.insert(self.open()?),
+        };
+        work(connection).map_err(|error| explain(&self.path, error))
+    }
+
+    /// Opens the database. A damaged one is removed: the sessions that it is about need a login then, and are open to nobody.
+    fn open(&self) -> Result<Connection, StoreError> {
+        plain_files(&self.path)?;
+        match prepare(&self.path) {
+            Err(StoreError::Corrupted { detail, .. }) => {
+                tracing::error!(path = %self.path.display(), detail, "changes of sessions that waited for the store are lost");
+                let failed = |error: std::io::Error| StoreError::Failed {
+                    path: self.path.clone(),
+                    detail: error.to_string(),
+                };
+                fs::remove_file(&self.path).map_err(failed)?;
+                prepare(&self.path)
+            }
+            opened => opened,
+        }
+    }
+}
+
+fn prepare(path: &Path) -> Result<Connection, StoreError> {
+    let failed =
+        |error: std::io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
+    drop(own_file::open_or_create(path).map_err(failed)?);
+    let prepared = open(path).and_then(|connection| {
+        connection.pragma_update(None, "journal_mode", "truncate")?;
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "trusted_schema", false)?;
+        connection.execute_batch(SCHEMA)?;
+        Ok(connection)
+    });
+    prepared.map_err(|error| explain(path, error))
+}
+
+impl Sqlite {
+    /// Makes all changes. If another process holds the store, those of sessions that there are are put off; others fail as
+    /// [`StoreError::Busy`].
+    pub(super) fn change_or_put_off(
+        &self,
+        changes: &[SessionChange],
+        now_s: u64,
+    ) -> Result<Vec<bool>, StoreError> {
+        if !self.put_off.is_held() {
+            match self.connections.change(PATIENCE, |t| apply(t, changes, now_s).map(Ok)) {
+                Err(StoreError::Busy { .. }) => {
+                    self.put_off.is_held.store(true, Ordering::Release);
+                    tracing::warn!(
+                        store = %self.path.display(),
+                        "another process holds the user store: sessions go on, logins wait for it"
+                    );
+                }
+                done => return done,
+            }
+        }
+        if changes.iter().any(|change| matches!(change, SessionChange::Add(..))) {
+            return Err(StoreError::Busy { path: self.path.clone() });
+        }
+        // Whoever has lost a session gets nothing for it, as ever.
+        let exists = |change: &SessionChange| match change {
+            SessionChange::Tokens(id, ..) => Ok(self.session_as_changed(*id, now_s)?.is_some()),
+            SessionChange::Add(..) | SessionChange::End(_) => Ok(true),
+        };
+        let exist = changes.iter().map(exists).collect::<Result<Vec<bool>, StoreError>>()?;
+        self.put_off.with(|database| {
+            // The store may be free by now, and no longer known as held.
+            self.put_off.is_held.store(true, Ordering::Release);
+            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for (change, _) in changes.iter().zip(&exist).filter(|(_, exists)| **exists) {
+                keep(&transaction, change)?;
+            }
+            transaction.commit()
+        })?;
+        Ok(exist)
+    }
+
+    /// The session as it is by the store and what was put off.
+    pub(super) fn session_as_changed(
+        &self,
+        id: SessionId,
+        now_s: u64,
+    ) -> Result<Option<SessionRecord>, StoreError> {
+        let Some(stored) = self.connections.read(|c| sessions::by_id(c, id, now_s))? else { return Ok(None) };
+        if !self.put_off.is_held() {
+            return Ok(Some(stored));
+        }
+        let sql = "SELECT * FROM changes WHERE session = ?";
+        let newest =
+            self.put_off.with(|database| database.query_row(sql, [id.0], change_from_row).optional())?;
+        Ok(match newest {
+            Some(SessionChange::Tokens(_, tokens, epoch)) if epoch >= stored.epoch => {
+                Some(SessionRecord { tokens, epoch, ..stored })
+            }
+            Some(SessionChange::End(_)) => None,
+            _ => Some(stored),
+        })
+    }
+
+    /// Makes the changes that were put off, if the store is free again; how many there were.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if it is not. They stay where they are after an error.
+    pub fn catch_up(&self, now_s: u64) -> Result<usize, StoreError> {
+        if !self.put_off.is_held() {
+            return Ok(0);
+        }
+        let mut outcome = Ok(0);
+        self.put_off.with(|database| {
+            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let changes = transaction
+                .prepare("SELECT * FROM changes")?
+                .query_map((), change_from_row)?
+                .collect::<rusqlite::Result<Vec<_>>>()?;
+            outcome = self
+                .connections
+                .change(RETRY_PATIENCE, |t| apply(t, &changes, now_s).map(Ok))
+                .map(|_| changes.len());
+            if outcome.is_ok() {
+                transaction.execute("DELETE FROM changes", ())?;
+                transaction.commit()?;
+                // Before the database is free for others.
+                self.put_off.is_held.store(false, Ordering::Release);
+            }
+            Ok(())
+        })?;
+        outcome
+    }
+}
+
+/// Makes changes in the store; which of them were made.
+fn apply(t: &Transaction<'_>, changes: &[SessionChange], now_s: u64) -> rusqlite::Result<Vec<bool>> {
+    let done = changes.iter().map(|change| match change {
+        SessionChange::Add(session, generation) => sessions::add(t, session, *generation),
+        SessionChange::Tokens(id, tokens, epoch) => sessions::set_tokens(t, *id, tokens, *epoch),
+        SessionChange::End(id) => sessions::end(t, *id, now_s).map(|()| true),
+    });
+    done.collect()
+}
+
+fn keep(t: &Transaction<'_>, change: &SessionChange) -> rusqlite::Result<()> {
+    let sql = "INSERT OR REPLACE INTO changes (session, settled, fresh, epoch) VALUES (?, ?, ?, ?)";
+    let mut statement = t.prepare_cached(sql)?;
+    match change {
+        SessionChange::Tokens(id, tokens, epoch) => {
+            let fresh = tokens.fresh().map(|fresh| *fresh.as_bytes());
+            statement.execute(params![id.0, tokens.settled().as_bytes(), fresh, epoch]).map(drop)
+        }
+        SessionChange::End(id) => {
+            statement.execute(params![id.0, None::<Vec<u8>>, None::<Vec<u8>>, 0]).map(drop)
+        }
+        SessionChange::Add(..) => Ok(()),
+    }
+}
+
+fn change_from_row(row: &Row<'_>) -> rusqlite::Result<SessionChange> {
+    let id = SessionId(bytes(row, "session")?);
+    let hash = |column| -> rusqlite::Result<Option<TokenHash>> {
+        let bytes: Option<Vec<u8>> = row.get(column)?;
+        let hash = bytes.map(|bytes| bytes.try_into().map_err(|_| unexpected(column))).transpose()?;
+        Ok(hash.map(TokenHash::from_bytes))
+    };
+    Ok(match hash("settled")? {
+        Some(settled) => {
+            SessionChange::Tokens(id, Tokens::restore(settled, hash("fresh")?), row.get("epoch")?)
+        }
+        None => SessionChange::End(id),
+    })
+}
+
+#[cfg(test)]
+mod tests;

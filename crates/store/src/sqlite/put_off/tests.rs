@@ -1,0 +1,152 @@
+//! A store that another process holds.
+
+use std::time::Instant;
+
+use super::*;
+use crate::{NewUser, PasswordHash, Store as _, UserId};
+use vpnd_config::factor::Factors;
+use vpnd_proto::session::DeviceId;
+
+const NOW_S: u64 = 1_100;
+
+fn tokens(settled: u8, fresh: u8) -> Tokens {
+    Tokens::restore(TokenHash::from_bytes([settled; 32]), Some(TokenHash::from_bytes([fresh; 32])))
+}
+
+fn record(user: UserId, id: u8) -> SessionRecord {
+    SessionRecord {
+        id: SessionId([id; 16]),
+        user,
+        device: DeviceId([id; 16]),
+        epoch: 1,
+        tokens: tokens(1, 2),
+        started_s: 1_000,
+        expires_s: 2_000,
+        factors: Factors::PASSWORD,
+        auth_time_s: 1_000,
+    }
+}
+
+/// A store with a user and the sessions 1 to 3, and another process's connection to it.
+fn store(directory: &Path) -> (Sqlite, UserId, Connection) {
+    let path = directory.join("vpnd.db");
+    let store = Sqlite::open_or_create(&path).unwrap();
+    let user = store.add_user(&NewUser::new("ann", PasswordHash::new("x".to_owned())), 1_000).unwrap();
+    for id in 1..=3 {
+        assert!(store.add_session(&record(user, id), 0).unwrap());
+    }
+    let other = open(&path).unwrap();
+    (store, user, other)
+}
+
+fn hold(other: &Connection) {
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+}
+
+fn release(other: &Connection) {
+    other.execute_batch("COMMIT").unwrap();
+}
+
+fn change(store: &Sqlite, change: SessionChange) -> Result<Vec<bool>, StoreError> {
+    store.change_sessions(&[change], NOW_S)
+}
+
+fn new_tokens(id: u8, epoch: u32) -> SessionChange {
+    SessionChange::Tokens(SessionId([id; 16]), tokens(epoch as u8, epoch as u8 + 1), epoch)
+}
+
+fn epoch(store: &Sqlite, id: u8) -> Option<u32> {
+    store.session(SessionId([id; 16]), NOW_S).unwrap().map(|session| session.epoch)
+}
+
+#[test]
+fn sessions_go_on_while_another_process_holds_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, user, other) = store(directory.path());
+    hold(&other);
+    assert_eq!(change(&store, new_tokens(1, 5)).unwrap(), [true]);
+    assert_eq!(change(&store, SessionChange::End(SessionId([2; 16]))).unwrap(), [true]);
+    assert_eq!(change(&store, new_tokens(2, 6)).unwrap(), [false], "it is over");
+    assert_eq!(change(&store, new_tokens(9, 6)).unwrap(), [false], "there is none");
+    let begins = change(&store, SessionChange::Add(record(user, 4), 0));
+    assert!(matches!(begins, Err(StoreError::Busy { .. })), "{begins:?}");
+    assert_eq!([1, 2, 3].map(|id| epoch(&store, id)), [Some(5), None, Some(1)]);
+    assert!(matches!(store.catch_up(NOW_S), Err(StoreError::Busy { .. })));
+    assert_eq!(change(&store, new_tokens(1, 6)).unwrap(), [true]);
+
+    release(&other);
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 2);
+    assert_eq!([1, 2, 3].map(|id| epoch(&store, id)), [Some(6), None, Some(1)]);
+    let settled: Vec<u8> =
+        other.query_row("SELECT settled FROM sessions WHERE epoch = 6", (), |row| row.get(0)).unwrap();
+    assert_eq!(settled, [6; 32], "it is in the store itself");
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 0);
+    assert_eq!(change(&store, SessionChange::Add(record(user, 4), 0)).unwrap(), [true]);
+}
+
+#[test]
+fn what_was_put_off_survives_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let (first, _, other) = store(directory.path());
+    hold(&other);
+    change(&first, new_tokens(1, 5)).unwrap();
+    // As after a kill: nothing is made good at its end.
+    drop(first);
+    let path = directory.path().join("vpnd.db");
+    let second = Sqlite::open(&path).unwrap();
+    assert_eq!(epoch(&second, 1), Some(5), "while the store is still held");
+    release(&other);
+    assert_eq!(second.catch_up(NOW_S).unwrap(), 1);
+    assert_eq!(epoch(&Sqlite::open(&path).unwrap(), 1), Some(5));
+}
+
+#[test]
+fn nothing_older_takes_the_place_of_what_is_in_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _, other) = store(directory.path());
+    hold(&other);
+    change(&store, new_tokens(1, 5)).unwrap();
+    other.execute("UPDATE sessions SET epoch = 7 WHERE epoch = 1", ()).unwrap();
+    release(&other);
+    assert_eq!(epoch(&store, 1), Some(7));
+    store.catch_up(NOW_S).unwrap();
+    assert_eq!(epoch(&store, 1), Some(7));
+}
+
+#[test]
+fn a_damaged_file_costs_what_was_in_it_and_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _, other) = store(directory.path());
+    let path = directory.path().join("vpnd.db.put-off");
+    own_file::open_or_create(&path).unwrap();
+    fs::write(&path, [7; 4_096]).unwrap();
+    hold(&other);
+    assert_eq!(change(&store, new_tokens(1, 5)).unwrap(), [true]);
+    assert_eq!(epoch(&store, 1), Some(5));
+    release(&other);
+    assert_eq!(store.catch_up(NOW_S).unwrap(), 1);
+}
+
+#[test]
+fn many_changes_wait_together_for_a_store_that_is_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _, other) = store(directory.path());
+    hold(&other);
+    let began = Instant::now();
+    let waited = std::thread::scope(|scope| {
+        let wait = || {
+            let found = store.set_enabled("ann", true, NOW_S);
+            (matches!(found, Err(StoreError::Busy { .. })), began.elapsed())
+        };
+        let waiting: Vec<_> = (0..8).map(|_| scope.spawn(wait)).collect();
+        // Queries and sessions go on meanwhile.
+        assert!(store.user("ann").unwrap().is_some());
+        assert_eq!(change(&store, new_tokens(1, 5)).unwrap(), [true]);
+        assert!(waiting.iter().all(|waiting| !waiting.is_finished()), "{:?}", began.elapsed());
+        waiting.into_iter().map(|waiting| waiting.join().unwrap()).collect::<Vec<_>>()
+    });
+    for (is_busy, waited) in waited {
+        // One after the other they would have waited for 40 seconds.
+        assert!(is_busy && waited < 4 * super::super::BUSY_TIMEOUT, "{is_busy} after {waited:?}");
+    }
+}

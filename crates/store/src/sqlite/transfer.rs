@@ -1,0 +1,314 @@
+//! A store as bytes: a copy of one moment, and a copy that takes a store's place.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::{Sqlite, StoreError, open};
+use vpnd_sys::secret_file;
+
+/// The steps by which a replacement takes a store's place. INVARIANT: after each of them the old store or the new one is in place and whole,
+/// with no log of the other; the old one has a copy before it goes.
+const STEPS: [fn(&Replacement) -> io::Result<()>; 8] = [
+    Replacement::empty_log,
+    Replacement::clear_kept,
+    Replacement::keep_log,
+    Replacement::keep,
+    Replacement::sync_directory,
+    Replacement::clear_beside,
+    Replacement::put_in_place,
+    Replacement::sync_directory,
+];
+
+/// What SQLite keeps beside a database.
+const BESIDE: [&str; 2] = ["-wal", "-shm"];
+
+impl Sqlite {
+    /// A copy of this moment, in a file that has no name any more. Others may read and write the store meanwhile.
+    pub fn copy(&self) -> Result<File, StoreError> {
+        let failed = |error: io::Error| self.failed(&error);
+        let temporary = self.path.with_extension("db.copy");
+        remove(&temporary).map_err(failed)?;
+        let mut file = create(&temporary).map_err(failed)?;
+        let copied = self
+            .read(|connection| connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>));
+        // Two at the same time: this one's name may stand for the other's file by now.
+        let is_ours = fs::metadata(&temporary).is_ok_and(|named| {
+            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
+        });
+        remove(&temporary).map_err(failed)?;
+        copied?;
+        if !is_ours {
+            return Err(StoreError::Busy { path: self.path.clone() });
+        }
+        file.rewind().map_err(failed)?;
+        Ok(file)
+    }
+
+    /// Forgets all sessions; inner addresses stay reserved for their devices.
+    fn forget_sessions(&self) -> Result<(), StoreError> {
+        self.change(|t| t.execute("DELETE FROM sessions", ()).map(drop).map(Ok))
+    }
+
+    fn failed(&self, error: &io::Error) -> StoreError {
+        StoreError::Failed { path: self.path.clone(), detail: error.to_string() }
+    }
+}
+
+/// A store that is to take another's place. Dropped before [`Replacement::publish`], it leaves nothing.
+pub struct Replacement {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: File,
+}
+
+impl Replacement {
+    /// For the store at `path`, which may be there, be damaged or be missing.
+    pub fn new(path: &Path) -> Result<Self, StoreError> {
+        let failed =
+            |error: io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
+        let temporary = path.with_extension("db.restore");
+        let directory = secret_file::parent(path);
+        // A process that has shut itself in makes none.
+        if !directory.is_dir() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+        }
+        clear(&temporary).map_err(failed)?;
+        let file = create(&temporary).map_err(failed)?;
+        Ok(Self { path: path.to_owned(), temporary, file })
+    }
+
+    /// Adds bytes to it.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write_all(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                StoreError::Full { path: self.path.clone() }
+            }
+            _ => self.failed(error),
+        })
+    }
+
+    /// Checks it as a whole, without its sessions, and puts it in place. Whether there was a store, which is `….replaced` now.
+    pub fn publish(self) -> Result<bool, StoreError> {
+        self.file.sync_all().map_err(|error| self.failed(error))?;
+        let store = Sqlite::open(&self.temporary)?;
+        store.forget_sessions()?;
+        // SQLite empties its log into the file when the last connection ends.
+        drop(store);
+        if BESIDE.iter().any(|suffix| beside(&self.temporary, suffix).exists()) {
+            return Err(self.failed(io::Error::other("its log could not be emptied")));
+        }
+        self.file.sync_all().map_err(|error| self.failed(error))?;
+        let there = self.path.exists();
+        for step in STEPS {
+            step(&self).map_err(|error| self.failed(error))?;
+        }
+        Ok(there)
+    }
+
+    fn kept(&self) -> PathBuf {
+        self.path.with_extension("db.replaced")
+    }
+
+    /// Brings into the old store what is in its log alone. One that is damaged keeps its log.
+    fn empty_log(&self) -> io::Result<()> {
+        let log = beside(&self.path, "-wal");
+        if !self.path.exists() || !log.exists() {
+            return Ok(());
+        }
+        // The last connection to end removes the log; it fails where SQLite can't read the store.
+        let emptied = open(&self.path)
+            .and_then(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(())));
+        match emptied {
+            Ok(()) if log.exists() => {
+                Err(io::Error::other("another process uses the store; end it, and try again"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where no store is, the copy of an earlier one may be the only one.
+    fn clear_kept(&self) -> io::Result<()> {
+        if self.path.exists() { clear(&self.kept()) } else { Ok(()) }
+    }
+
+    /// A log without its store belongs to nothing.
+    fn keep_log(&self) -> io::Result<()> {
+        let log = beside(&self.path, "-wal");
+        if self.path.exists() { copy_if_there(&log, &beside(&self.kept(), "-wal")) } else { Ok(()) }
+    }
+
+    fn keep(&self) -> io::Result<()> {
+        copy_if_there(&self.path, &self.kept())
+    }
+
+    /// What is there now is the log of the old store, which must not be applied to the new one.
+    fn clear_beside(&self) -> io::Result<()> {
+        for suffix in BESIDE {
+            remove(&beside(&self.path, suffix))?;
+        }
+        self.sync_directory()
+    }
+
+    fn put_in_place(&self) -> io::Result<()> {
+        fs::rename(&self.temporary, &self.path)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        File::open(secret_file::parent(&self.path))?.sync_all()
+    }
+
+    fn failed(&self, error: io::Error) -> StoreError {
+        StoreError::Failed { path: self.path.clone(), detail: error.to_string() }
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        // After `publish` it has another name; a leftover goes with the next restore.
+        let _ = clear(&self.temporary);
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Copies a file that may be missing, durably.
+fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
+    let mut from = match File::open(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        opened => opened?,
+    };
+    let mut to = create(to)?;
+    io::copy(&mut from, &mut to)?;
+    to.sync_all()
+}
+
+/// Removes a database and what SQLite keeps beside it.
+fn clear(path: &Path) -> io::Result<()> {
+    remove(path)?;
+    BESIDE.iter().try_for_each(|suffix| remove(&beside(path, suffix)))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NewUser, PasswordHash, Store as _};
+
+    fn named(name: &str) -> NewUser {
+        NewUser::new(name, PasswordHash::new("x".to_owned()))
+    }
+
+    fn users(path: &Path) -> Vec<String> {
+        Sqlite::open(path).unwrap().users().unwrap().into_iter().map(|user| user.name).collect()
+    }
+
+    /// A store with ann, and with bob whom only its log has: as after a kill.
+    fn killed(path: &Path) {
+        let store = Sqlite::open_or_create(path).unwrap();
+        store.add_user(&named("ann"), 1).unwrap();
+        store.connections.empty_log();
+        store.add_user(&named("bob"), 1).unwrap();
+        let log = beside(path, "-wal");
+        let bytes = [fs::read(path).unwrap(), fs::read(&log).unwrap()];
+        assert!(!bytes[1].is_empty());
+        drop(store);
+        for (path, bytes) in [path, &log].into_iter().zip(bytes) {
+            fs::write(path, bytes).unwrap();
+        }
+    }
+
+    /// A replacement, ready to take the place of the store at `path`.
+    fn replacement(path: &Path, source: &Path) -> Replacement {
+        let mut replacement = Replacement::new(path).unwrap();
+        replacement.write(&fs::read(source).unwrap()).unwrap();
+        replacement
+    }
+
+    /// Another store, with cid alone.
+    fn other(directory: &Path) -> PathBuf {
+        let path = directory.join("other.db");
+        Sqlite::open_or_create(&path).unwrap().add_user(&named("cid"), 1).unwrap();
+        path
+    }
+
+    #[test]
+    fn whichever_step_is_the_last_there_is_a_whole_store_and_a_copy_of_the_old_one() {
+        for count in 0..=STEPS.len() {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("vpnd.db");
+            let source = other(directory.path());
+            killed(&path);
+            let replacement = self::replacement(&path, &source);
+            for step in &STEPS[..count] {
+                step(&replacement).unwrap();
+            }
+            // As if killed here: nothing is cleared up.
+            std::mem::forget(replacement);
+            let found = users(&path);
+            let is_new = count >= 7;
+            let wanted: &[&str] = if is_new { &["cid"] } else { &["ann", "bob"] };
+            assert_eq!(found, wanted, "after {count} steps");
+            if is_new {
+                assert_eq!(users(&path.with_extension("db.replaced")), ["ann", "bob"], "after {count} steps");
+            }
+            assert_eq!(self::replacement(&path, &source).publish().ok(), Some(true), "after {count} steps");
+            assert_eq!(users(&path), ["cid"]);
+        }
+    }
+
+    #[test]
+    fn the_only_copy_of_a_store_stays_until_there_is_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vpnd.db");
+        let source = other(directory.path());
+        killed(&path);
+        // An earlier version was killed between its two renames.
+        let kept = path.with_extension("db.replaced");
+        fs::rename(&path, &kept).unwrap();
+        assert_eq!(replacement(&path, &source).publish().ok(), Some(false));
+        assert_eq!(users(&path), ["cid"], "and the log is not that of the new store");
+        assert_eq!(users(&kept), ["ann"]);
+    }
+
+    #[test]
+    fn a_damaged_store_is_kept_with_its_log() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vpnd.db");
+        let source = other(directory.path());
+        killed(&path);
+        let (bytes, log) = (b"damaged".repeat(100), fs::read(beside(&path, "-wal")).unwrap());
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(replacement(&path, &source).publish().ok(), Some(true));
+        assert_eq!(users(&path), ["cid"]);
+        let kept = path.with_extension("db.replaced");
+        assert!(fs::read(&kept).unwrap() == bytes);
+        assert!(fs::read(beside(&kept, "-wal")).unwrap() == log);
+    }
+
+    #[test]
+    fn a_store_in_use_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vpnd.db");
+        let source = other(directory.path());
+        let used = Sqlite::open_or_create(&path).unwrap();
+        used.add_user(&named("ann"), 1).unwrap();
+        assert!(replacement(&path, &source).publish().is_err());
+        assert_eq!(users(&path), ["ann"]);
+    }
+}

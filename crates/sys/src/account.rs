@@ -1,0 +1,174 @@
+//! Users of the machine: who an unprivileged process becomes.
+
+use std::collections::HashSet;
+use std::io;
+
+use minicbor::{Decode, Encode};
+use nix::unistd::{Gid, Uid, User, setgroups, setresgid, setresuid};
+use rustix::thread::CapabilitySet;
+
+/// The user that is taken if nothing else is configured and the machine has it.
+pub const DEFAULT_USER: &str = "vpnd";
+/// Numbers that systemd gives to services for their runtime, and so nobody else (`DynamicUser=` of systemd.exec(5)).
+const DYNAMIC: std::ops::RangeInclusive<u32> = 61_184..=65_519;
+
+/// The person behind this process, as far as the machine knows: its user, and whoever has logged in or called sudo as another one. For
+/// records, not for decisions: root can set both.
+pub fn invoker() -> String {
+    let name = |uid: u32| match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) => user.name,
+        _ => uid.to_string(),
+    };
+    let this = name(nix::unistd::getuid().as_raw());
+    // 4294967295 where nobody has logged in, as for a service.
+    let login = std::fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
+    let login = login.filter(|uid| *uid != u32::MAX).map(name);
+    let sudo = std::env::var("SUDO_USER").ok().filter(|user| user.len() <= 64);
+    match login.or(sudo) {
+        Some(person) if person != this => crate::text::plain(&format!("{this} ({person})")),
+        _ => this,
+    }
+}
+
+/// A user and its group.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct UnixUser {
+    #[n(0)]
+    uid: u32,
+    #[n(1)]
+    gid: u32,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AccountError {
+    #[error(
+        "there is no user '{0}' on this machine: make it (`useradd --system --no-create-home {0}`) or name another"
+    )]
+    NoSuchUser(String),
+    /// The configured one may do everything, which is what is to be given up.
+    #[error("'{0}' is root: unprivileged processes need a user that is nobody special, such as vpnd")]
+    Root(String),
+    #[error("the machine's users can't be looked up: {0}")]
+    LookUp(#[from] nix::Error),
+    /// A number that nobody has could not be found.
+    #[error(
+        "no unused user number was found; make a user for vpnd: `useradd --system --no-create-home vpnd`"
+    )]
+    NoneFree,
+}
+
+impl UnixUser {
+    /// The user of unprivileged processes: `configured`, else `vpnd`, else a number that nobody has. `None` if
+    /// this process may not change its user; then it is nobody special already.
+    pub fn choose(configured: Option<&str>) -> Result<Option<Self>, AccountError> {
+        if let Some(name) = configured {
+            let identity = Self::of(name)?;
+            return Ok(may_change_user().then_some(identity));
+        }
+        if !may_change_user() {
+            return Ok(None);
+        }
+        match Self::of(DEFAULT_USER) {
+            Err(AccountError::NoSuchUser(_)) => {
+                let uid = unused_number()?;
+                tracing::warn!(
+                    uid,
+                    "there is no user 'vpnd', so unprivileged processes run under a number that nobody has; better \
+                     make one: useradd --system --no-create-home vpnd"
+                );
+                Ok(Some(Self { uid, gid: uid }))
+            }
+            found => found.map(Some),
+        }
+    }
+
+    /// The user of this name, who must not be root.
+    pub fn of(name: &str) -> Result<Self, AccountError> {
+        let user = User::from_name(name)?.ok_or_else(|| AccountError::NoSuchUser(name.to_owned()))?;
+        if user.uid.is_root() {
+            return Err(AccountError::Root(name.to_owned()));
+        }
+        Ok(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
+    }
+
+    /// The user of a process that works on files of `owner`. `None` if it is that user, or may not change its user.
+    ///
+    /// # Errors
+    /// If the machine's users can't be read.
+    pub fn to_become(owner: u32) -> Result<Option<Self>, AccountError> {
+        if owner == rustix::process::geteuid().as_raw() || !may_change_user() {
+            return Ok(None);
+        }
+        let user = User::from_uid(Uid::from_raw(owner))?;
+        Ok(Some(Self { uid: owner, gid: user.map_or(owner, |user| user.gid.as_raw()) }))
+    }
+
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Becomes that user, in all threads and for good.
+    pub(crate) fn assume(&self) -> io::Result<()> {
+        let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
+        setgroups(&[])?;
+        setresgid(gid, gid, gid)?;
+        setresuid(uid, uid, uid)?;
+        Ok(())
+    }
+}
+
+fn may_change_user() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
+}
+
+/// A number that no user has and no process runs under. Two daemons that start at the same moment begin their search at
+/// different places.
+fn unused_number() -> Result<u32, AccountError> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten();
+    let taken: HashSet<u32> = processes.filter_map(|entry| owner(&entry.ok()?.path())).collect();
+    let count = DYNAMIC.end() - DYNAMIC.start() + 1;
+    let first = std::process::id() % count;
+    for step in 0..count {
+        let number = DYNAMIC.start() + (first + step) % count;
+        if !taken.contains(&number) && User::from_uid(Uid::from_raw(number))?.is_none() {
+            return Ok(number);
+        }
+    }
+    Err(AccountError::NoneFree)
+}
+
+/// The real user of a process. The owner of its directory would be root for one that can't be dumped.
+fn owner(process: &std::path::Path) -> Option<u32> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unused_number_is_nobodys() {
+        let number = unused_number().unwrap();
+        assert!(DYNAMIC.contains(&number));
+        assert!(User::from_uid(Uid::from_raw(number)).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_configured_user_must_exist_and_not_be_root() {
+        let missing = UnixUser::choose(Some("no-such-user-of-vpnd"));
+        assert!(matches!(missing, Err(AccountError::NoSuchUser(_))), "{missing:?}");
+        let root = UnixUser::choose(Some("root"));
+        assert!(matches!(root, Err(AccountError::Root(_))), "{root:?}");
+        assert_eq!(UnixUser::choose(Some("nobody")).unwrap().is_some(), may_change_user());
+    }
+
+    #[test]
+    fn the_owner_of_a_process_is_known() {
+        let this = rustix::process::getuid().as_raw();
+        assert_eq!(owner(std::path::Path::new("/proc/self")), Some(this));
+    }
+}

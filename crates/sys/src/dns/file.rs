@@ -1,0 +1,266 @@
+//! Replacing one configuration file for a while, so that the old one comes back exactly, link or mode included.
+//!
+//! Readers never see half a file: the new one is renamed over the old one. Only where that is impossible, because
+//! the file is mounted from elsewhere (containers, `ip netns exec`), is it written in place.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, symlink};
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::{DnsChange, DnsError, DnsFound, DnsSettings, DnsSystem, DnsUndone, MAX_FILE_LEN};
+
+/// Characters of a file's comment that are shown.
+const MAX_COMMENT: usize = 100;
+
+/// The bits of a mode that a configuration file may have.
+const PLAIN_MODE: u32 = 0o777;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileState {
+    Absent,
+    Link {
+        target: PathBuf,
+    },
+    File {
+        /// Its bytes, in base64, since they may be of any encoding.
+        content: String,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    },
+}
+
+/// A planned replacement of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileChange {
+    pub path: PathBuf,
+    pub before: FileState,
+    /// The text that replaces it.
+    pub after: String,
+    /// A text of ours that the new one takes the place of; what comes back is still `before`.
+    #[serde(default)]
+    pub replaces: Option<String>,
+}
+
+impl FileState {
+    /// Reads what is at `path` now.
+    pub fn read(path: &Path) -> Result<Self, DnsError> {
+        let failed = |source| DnsError::Os { path: path.to_owned(), step: "read", source };
+        let metadata = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Absent),
+            metadata => metadata.map_err(failed)?,
+        };
+        if metadata.is_symlink() {
+            return Ok(Self::Link { target: fs::read_link(path).map_err(failed)? });
+        }
+        if !metadata.is_file() || metadata.len() > MAX_FILE_LEN {
+            return Err(DnsError::NotAFile(path.to_owned()));
+        }
+        let content = STANDARD.encode(fs::read(path).map_err(failed)?);
+        let mode = metadata.permissions().mode() & 0o7777;
+        Ok(Self::File { content, mode, uid: metadata.uid(), gid: metadata.gid() })
+    }
+
+    /// The bytes of a file.
+    fn bytes(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::File { content, .. } => STANDARD.decode(content).ok(),
+            Self::Absent | Self::Link { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for FileState {
+    /// For people who look for the program that wrote it: most begin with a comment that names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.bytes().unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        match (self, text.lines().find(|line| line.starts_with('#'))) {
+            (Self::Absent, _) => f.write_str("no file"),
+            (Self::Link { target }, _) => {
+                write!(f, "a link to {}", crate::text::harmless(&target.display().to_string()))
+            }
+            (Self::File { .. }, None) => f.write_str("a file without a comment"),
+            (Self::File { .. }, Some(comment)) => {
+                let comment: String = crate::text::harmless(comment).chars().take(MAX_COMMENT).collect();
+                write!(f, "a file that begins with {comment:?}")
+            }
+        }
+    }
+}
+
+impl FileChange {
+    /// Checks that it replaces the resolver's configuration by one of ours, and that what comes back is one, too.
+    ///
+    /// # Errors
+    /// [`DnsError::NotOurs`].
+    pub(super) fn check(&self, system: &DnsSystem) -> Result<(), DnsError> {
+        let refused = |why| Err(DnsError::NotOurs { path: self.path.clone(), why });
+        if self.path != system.resolv_conf && self.path != writable_place(&system.resolv_conf)? {
+            return refused("it is not the resolver's configuration");
+        }
+        let texts = [Some(&self.after), self.replaces.as_ref()];
+        if !texts.into_iter().flatten().all(|text| super::is_ours(text)) {
+            return refused("the new text is none that vpnd writes");
+        }
+        match &self.before {
+            FileState::Absent => Ok(()),
+            FileState::File { mode, .. } if mode & !PLAIN_MODE != 0 => {
+                refused("the old file has special bits")
+            }
+            FileState::File { .. } => match self.before.bytes() {
+                Some(bytes) if bytes.len() as u64 <= MAX_FILE_LEN => Ok(()),
+                _ => refused("the old text is too long"),
+            },
+            // Whatever manages name servers calls its file so, wherever it keeps it.
+            FileState::Link { target } => match target.file_name().and_then(|name| name.to_str()) {
+                Some(name) if name.ends_with("resolv.conf") => Ok(()),
+                _ => refused("the old link leads to something else than a resolver's configuration"),
+            },
+        }
+    }
+
+    /// Replaces the file. The new one has the permissions of the old one, or is readable by all.
+    pub fn apply(&self) -> Result<(), DnsError> {
+        let (mode, owner) = match &self.before {
+            FileState::File { mode, uid, gid, .. } => (*mode, Some((*uid, *gid))),
+            FileState::Absent | FileState::Link { .. } => (0o644, None),
+        };
+        self.replace(self.after.as_bytes(), mode, owner)
+    }
+
+    /// Compares it with these settings, and with what is there now. A text of this tunnel is ours whatever else it says: some
+    /// program has kept it and put it back.
+    pub(super) fn find(&self, settings: &DnsSettings) -> Result<DnsFound, DnsError> {
+        let now = FileState::read(&self.path)?;
+        let text = now.bytes().and_then(|bytes| String::from_utf8(bytes).ok());
+        let is_ours =
+            |text: &&String| super::holder(text) == Some(settings.interface.as_str()) && super::is_ours(text);
+        let Some(text) = text.as_ref().filter(is_ours) else { return Ok(DnsFound::Foreign(now)) };
+        let after = super::resolv_conf(settings, &self.after);
+        if *text == after {
+            return Ok(DnsFound::InForce);
+        }
+        let (path, before) = (self.path.clone(), self.before.clone());
+        let change = Self { path, before, after, replaces: Some(text.clone()) };
+        Ok(DnsFound::Outdated(DnsChange::File(change)))
+    }
+
+    /// Puts the old state back if the present one is ours.
+    pub fn undo(&self) -> Result<DnsUndone, DnsError> {
+        // A process killed between writing and renaming leaves this behind.
+        let _ = fs::remove_file(self.temporary());
+        let now = FileState::read(&self.path)?;
+        if now == self.before {
+            return Ok(DnsUndone::WasRestored);
+        }
+        if !self.is_ours(&now) {
+            return Ok(DnsUndone::NotOurs);
+        }
+        let failed = |source| DnsError::Os { path: self.path.clone(), step: "restored", source };
+        match &self.before {
+            FileState::Absent => fs::remove_file(&self.path).map_err(failed)?,
+            FileState::Link { target } => {
+                symlink(target, self.temporary()).map_err(failed)?;
+                fs::rename(self.temporary(), &self.path).map_err(failed)?;
+            }
+            FileState::File { content, .. } => {
+                let invalid = |error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
+                let bytes = STANDARD.decode(content).map_err(invalid)?;
+                // As the file is: ours has got mode and owner of the old one, and a journal can't change them.
+                let FileState::File { mode, uid, gid, .. } = now else { return Ok(DnsUndone::NotOurs) };
+                self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid)))?;
+            }
+        }
+        Ok(DnsUndone::Restored)
+    }
+
+    /// Whether the file is what we wrote. A process killed before it wrote leaves the text of ours that was there; one killed
+    /// while writing in place the beginning of the new text, or of the old one on the way back.
+    fn is_ours(&self, now: &FileState) -> bool {
+        let Some(bytes) = now.bytes() else { return false };
+        let old = self.before.bytes();
+        self.after.as_bytes().starts_with(&bytes)
+            || self.replaces.as_ref().is_some_and(|replaced| replaced.as_bytes() == bytes)
+            || old.is_some_and(|old| old.starts_with(&bytes))
+    }
+
+    fn replace(&self, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<(), DnsError> {
+        let failed = |step| move |source| refused(&self.path, step, source);
+        let temporary = self.temporary();
+        let _ = fs::remove_file(&temporary);
+        write_new(&temporary, bytes, mode, owner).map_err(failed("written"))?;
+        match fs::rename(&temporary, &self.path) {
+            Ok(()) => sync_directory(&self.path).map_err(failed("made durable")),
+            Err(error) => {
+                let _ = fs::remove_file(&temporary);
+                if Errno::from_io_error(&error) == Some(Errno::BUSY) {
+                    return write_in_place(&self.path, bytes).map_err(failed("written"));
+                }
+                Err(failed("replaced")(error))
+            }
+        }
+    }
+
+    fn temporary(&self) -> PathBuf {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        self.path.with_file_name(format!(".{name}.vpnd"))
+    }
+}
+
+/// The path to change for the resolver to see it: `path` itself, unless it is a link to a file that is
+/// mounted from elsewhere. Replacing that link would reach beyond the mount, to the whole machine.
+pub(super) fn writable_place(path: &Path) -> Result<PathBuf, DnsError> {
+    let failed = |source| DnsError::Os { path: path.to_owned(), step: "found", source };
+    let attributes = match rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::TYPE) {
+        Ok(status) => status.stx_attributes,
+        Err(Errno::NOENT) => return Ok(path.to_owned()),
+        Err(errno) => return Err(failed(errno.into())),
+    };
+    if attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        return fs::canonicalize(path).map_err(failed);
+    }
+    Ok(path.to_owned())
+}
+
+/// The error of a step that changes a file.
+fn refused(path: &Path, step: &'static str, source: io::Error) -> DnsError {
+    let path = path.to_owned();
+    match Errno::from_io_error(&source) {
+        Some(Errno::PERM | Errno::ROFS) => DnsError::Immutable { path, source },
+        _ => DnsError::Os { path, step, source },
+    }
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(bytes)?;
+    if let Some((uid, gid)) = owner {
+        fchown(&file, Some(uid), Some(gid))?;
+    }
+    // After the owner: a change of owner may clear bits. And not by `open`, which the umask would weaken.
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()
+}
+
+fn write_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn sync_directory(of: &Path) -> io::Result<()> {
+    match of.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}

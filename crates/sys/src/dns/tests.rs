@@ -1,0 +1,281 @@
+//! The file in every shape that it has in the field.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+
+use super::*;
+use crate::testing::{in_namespace, run};
+
+fn settings() -> DnsSettings {
+    DnsSettings {
+        interface: "vpn0".to_owned(),
+        servers: vec!["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()],
+        search: vec!["campus.example".to_owned()],
+        all_names: true,
+    }
+}
+
+/// A machine without systemd-resolved whose `/etc` is a temporary directory.
+struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("resolv.conf")
+    }
+
+    fn plan(&self) -> Result<FileChange, DnsError> {
+        let at = |name| self.dir.path().join(name);
+        let system = DnsSystem {
+            resolv_conf: self.path(),
+            resolved_runtime: at("not-there"),
+            nsswitch: at("not-there"),
+        };
+        match <[_; 1]>::try_from(DnsChange::plan(&settings(), &system, &[])?) {
+            Ok([DnsChange::File(change)]) => Ok(change),
+            other => panic!("systemd-resolved does not run here: {other:?}"),
+        }
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn a_file_is_replaced_and_comes_back_exactly() {
+    let machine = Machine::new();
+    let old = b"nameserver 192.0.2.1\noptions edns0 trust-ad\n# \xFF no UTF-8\n";
+    fs::write(machine.path(), old).unwrap();
+    fs::set_permissions(machine.path(), fs::Permissions::from_mode(0o640)).unwrap();
+    let change = machine.plan().unwrap();
+    assert_eq!(fs::read(machine.path()).unwrap(), old, "planning changes nothing");
+    change.apply().unwrap();
+    let text = fs::read_to_string(machine.path()).unwrap();
+    let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(
+        lines,
+        ["nameserver 10.8.0.1", "nameserver fd00:8::1", "search campus.example", "options edns0 trust-ad"]
+    );
+    assert_eq!(fs::metadata(machine.path()).unwrap().mode() & 0o7777, 0o640);
+    // The plan may have been through a journal.
+    let change: FileChange = serde_json::from_str(&serde_json::to_string(&change).unwrap()).unwrap();
+    assert_eq!(change.undo().unwrap(), DnsUndone::Restored);
+    assert_eq!(fs::read(machine.path()).unwrap(), old);
+    assert_eq!(fs::metadata(machine.path()).unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(change.undo().unwrap(), DnsUndone::WasRestored);
+    assert_eq!(machine.names(), ["resolv.conf"]);
+}
+
+#[test]
+fn other_settings_take_the_place_of_ours_and_the_old_file_comes_back_from_every_moment() {
+    let machine = Machine::new();
+    let old = "nameserver 192.0.2.1\noptions edns0\n";
+    fs::write(machine.path(), old).unwrap();
+    let first = machine.plan().unwrap();
+    first.apply().unwrap();
+    let other = DnsSettings { servers: vec!["10.8.0.7".parse().unwrap()], ..settings() };
+    let found = first.find(&other).unwrap();
+    let DnsFound::Outdated(DnsChange::File(second)) = found else { panic!("{found:?}") };
+    // Killed before it wrote: the text of the first is there.
+    assert_eq!(second.undo().unwrap(), DnsUndone::Restored);
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+    first.apply().unwrap();
+    second.apply().unwrap();
+    let text = fs::read_to_string(machine.path()).unwrap();
+    assert!(text.contains("nameserver 10.8.0.7\n") && !text.contains("10.8.0.1"), "{text}");
+    assert!(text.contains("options edns0\n"), "{text}");
+    assert_eq!(second.undo().unwrap(), DnsUndone::Restored);
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+
+    first.apply().unwrap();
+    assert_eq!(first.find(&settings()).unwrap(), DnsFound::InForce);
+    let foreign = ["nameserver 192.0.2.7\n", "", "# Name servers of the vpnd tunnel vpn1\n"];
+    for text in foreign {
+        fs::write(machine.path(), text).unwrap();
+        let found = FileState::read(&machine.path()).unwrap();
+        assert_eq!(first.find(&settings()).unwrap(), DnsFound::Foreign(found), "{text:?}");
+    }
+    fs::remove_file(machine.path()).unwrap();
+    assert_eq!(first.find(&settings()).unwrap(), DnsFound::Foreign(FileState::Absent));
+}
+
+#[test]
+fn mode_and_owner_are_those_of_the_file_whatever_a_journal_says() {
+    let machine = Machine::new();
+    fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
+    let planned = machine.plan().unwrap();
+    planned.apply().unwrap();
+    let before = fs::metadata(machine.path()).unwrap();
+    let FileState::File { content, gid, .. } = &planned.before else { panic!("it is a file") };
+    let forged = FileState::File { content: content.clone(), mode: 0o4777, uid: before.uid() + 1, gid: *gid };
+    assert_eq!(FileChange { before: forged, ..planned }.undo().unwrap(), DnsUndone::Restored);
+    let after = fs::metadata(machine.path()).unwrap();
+    assert_eq!((after.mode(), after.uid()), (before.mode(), before.uid()));
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 192.0.2.1\n");
+}
+
+#[test]
+fn a_link_is_replaced_and_its_target_left_alone() {
+    let machine = Machine::new();
+    let target = machine.dir.path().join("stub.conf");
+    fs::write(&target, "nameserver 127.0.0.53\n").unwrap();
+    symlink("stub.conf", machine.path()).unwrap();
+    let change = machine.plan().unwrap();
+    change.apply().unwrap();
+    assert!(fs::read_to_string(machine.path()).unwrap().contains("10.8.0.1"));
+    assert_eq!(fs::read_to_string(&target).unwrap(), "nameserver 127.0.0.53\n");
+    assert_eq!(change.undo().unwrap(), DnsUndone::Restored);
+    assert_eq!(fs::read_link(machine.path()).unwrap(), Path::new("stub.conf"));
+}
+
+#[test]
+fn a_link_to_nowhere_and_a_missing_file_come_back() {
+    let machine = Machine::new();
+    symlink("gone.conf", machine.path()).unwrap();
+    let change = machine.plan().unwrap();
+    change.apply().unwrap();
+    change.undo().unwrap();
+    assert_eq!(fs::read_link(machine.path()).unwrap(), Path::new("gone.conf"));
+
+    fs::remove_file(machine.path()).unwrap();
+    let change = machine.plan().unwrap();
+    change.apply().unwrap();
+    assert_eq!(fs::metadata(machine.path()).unwrap().mode() & 0o7777, 0o644);
+    assert_eq!(change.undo().unwrap(), DnsUndone::Restored);
+    assert!(machine.names().is_empty());
+}
+
+#[test]
+fn what_someone_else_wrote_meanwhile_stays() {
+    let machine = Machine::new();
+    fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
+    let change = machine.plan().unwrap();
+    change.apply().unwrap();
+    fs::write(machine.path(), "nameserver 198.51.100.9\n").unwrap();
+    assert_eq!(change.undo().unwrap(), DnsUndone::NotOurs);
+    assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 198.51.100.9\n");
+}
+
+#[test]
+fn a_half_written_file_and_a_left_over_are_cleaned_up() {
+    let machine = Machine::new();
+    fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
+    let change = machine.plan().unwrap();
+    for cut in [0, 10, change.after.len()] {
+        fs::write(machine.path(), &change.after[..cut]).unwrap();
+        fs::write(machine.dir.path().join(".resolv.conf.vpnd"), "half").unwrap();
+        assert_eq!(change.undo().unwrap(), DnsUndone::Restored, "{cut} bytes were written");
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), "nameserver 192.0.2.1\n");
+        assert_eq!(machine.names(), ["resolv.conf"]);
+    }
+    fs::write(machine.path(), "nameserver 1").unwrap();
+    assert_eq!(change.undo().unwrap(), DnsUndone::Restored, "the way back was cut short");
+}
+
+#[test]
+fn a_mounted_file_is_written_in_place() {
+    in_namespace(|| {
+        for linked in [false, true] {
+            let machine = Machine::new();
+            let own = machine.dir.path().join("own.conf");
+            fs::write(&own, "nameserver 192.0.2.1\n").unwrap();
+            let place = machine.dir.path().join(if linked { "stub.conf" } else { "resolv.conf" });
+            fs::write(&place, "nameserver 192.0.2.99\n").unwrap();
+            if linked {
+                symlink("stub.conf", machine.path()).unwrap();
+            }
+            run("mount", &["--bind", own.to_str().unwrap(), place.to_str().unwrap()]);
+            let change = machine.plan().unwrap();
+            change.apply().unwrap();
+            assert!(fs::read_to_string(machine.path()).unwrap().contains("10.8.0.1"));
+            assert!(fs::read_to_string(&own).unwrap().contains("10.8.0.1"), "through the mount");
+            assert_eq!(fs::symlink_metadata(machine.path()).unwrap().is_symlink(), linked);
+            assert_eq!(change.undo().unwrap(), DnsUndone::Restored);
+            assert_eq!(fs::read_to_string(&own).unwrap(), "nameserver 192.0.2.1\n");
+            // Lazily: a program that another test is starting may hold a copy of the open file for a moment.
+            run("umount", &["--lazy", place.to_str().unwrap()]);
+            assert_eq!(fs::read_to_string(&place).unwrap(), "nameserver 192.0.2.99\n", "never touched");
+        }
+    });
+}
+
+#[test]
+fn an_immutable_file_stays_and_the_way_around_it_is_named() {
+    in_namespace(|| {
+        let machine = Machine::new();
+        let old = "nameserver 192.0.2.1\n";
+        fs::write(machine.path(), old).unwrap();
+        // As `chattr +i` does on a file system of its own: the temporary directory's may have no attributes.
+        run("mount", &["-t", "tmpfs", "tmpfs", machine.dir.path().to_str().unwrap()]);
+        fs::write(machine.path(), old).unwrap();
+        let change = machine.plan().unwrap();
+        run("mount", &["-o", "remount,ro", machine.dir.path().to_str().unwrap()]);
+        let error = change.apply().unwrap_err();
+        assert!(error.to_string().contains("--no-dns"), "{error}");
+        assert_eq!(change.undo().unwrap(), DnsUndone::WasRestored);
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+        run("umount", &["--lazy", machine.dir.path().to_str().unwrap()]);
+    });
+}
+
+#[test]
+fn two_tunnels_do_not_fight_over_the_file() {
+    let machine = Machine::new();
+    fs::write(machine.path(), "nameserver 192.0.2.1\n").unwrap();
+    machine.plan().unwrap().apply().unwrap();
+    let second = machine.plan();
+    assert!(matches!(&second, Err(DnsError::HeldBy { interface, .. }) if interface == "vpn0"), "{second:?}");
+}
+
+#[test]
+fn bad_settings_are_refused() {
+    let system = DnsSystem {
+        resolv_conf: "/nonexistent/resolv.conf".into(),
+        resolved_runtime: "/nonexistent".into(),
+        nsswitch: "/nonexistent".into(),
+    };
+    for domain in ["a\nnameserver 192.0.2.66", "", "a b", "-x.example", "a..b", ".", "~."] {
+        let bad = DnsSettings { search: vec![domain.to_owned()], ..settings() };
+        assert!(matches!(DnsChange::plan(&bad, &system, &[]), Err(DnsError::BadDomain(_))), "{domain:?}");
+    }
+    let none = DnsSettings { servers: vec![], ..settings() };
+    assert!(matches!(DnsChange::plan(&none, &system, &[]), Err(DnsError::NoServers)));
+}
+
+#[test]
+fn systemd_resolved_is_told_in_its_own_words() {
+    let calls: Vec<String> = resolvectl_calls(&settings()).iter().map(|call| call.join(" ")).collect();
+    assert_eq!(
+        calls,
+        ["dns vpn0 10.8.0.1 fd00:8::1", "domain vpn0 campus.example ~.", "default-route vpn0 yes"]
+    );
+    let split = DnsSettings { search: vec![], all_names: false, ..settings() };
+    let calls: Vec<String> = resolvectl_calls(&split).iter().map(|call| call.join(" ")).collect();
+    assert_eq!(calls[1..], ["domain vpn0 ", "default-route vpn0 no"]);
+}
+
+#[test]
+fn servers_in_use_are_those_of_the_file_and_of_systemd_resolved() {
+    let machine = Machine::new();
+    let runtime = machine.dir.path().join("resolved");
+    fs::create_dir(&runtime).unwrap();
+    fs::write(machine.path(), "# nameserver 192.0.2.9\nnameserver 127.0.0.53\noptions edns0\n").unwrap();
+    fs::write(runtime.join("resolv.conf"), "nameserver\t192.0.2.1\n nameserver fe80::1%eth0\nnameserver x\n")
+        .unwrap();
+    let system =
+        DnsSystem { resolv_conf: machine.path(), resolved_runtime: runtime.clone(), ..DnsSystem::default() };
+    let found = || servers_in_use(&system).iter().map(ToString::to_string).collect::<Vec<_>>();
+    let running = UnixListener::bind(runtime.join("io.systemd.Resolve")).unwrap();
+    assert_eq!(found(), ["127.0.0.53", "192.0.2.1", "fe80::1"]);
+    drop(running);
+    assert_eq!(found(), ["127.0.0.53"], "a file that a stopped systemd-resolved has left");
+}

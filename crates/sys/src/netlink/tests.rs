@@ -1,0 +1,323 @@
+//! Requests in a namespace, with `ip` as the witness.
+
+use std::time::Duration;
+
+use super::*;
+use crate::testing::{in_namespace_async, run};
+
+/// An interface whose other end is up, so that it has a carrier.
+fn interface(name: &str) {
+    let peer = format!("{name}-peer");
+    run("ip", &["link", "add", name, "type", "veth", "peer", "name", &peer]);
+    run("ip", &["link", "set", &peer, "up"]);
+}
+
+fn address(interface: &str, address: &str) -> AddressSpec {
+    AddressSpec { interface: interface.to_owned(), address: address.parse().unwrap() }
+}
+
+fn route(destination: &str, target: RouteTarget) -> RouteSpec {
+    RouteSpec {
+        destination: destination.parse().unwrap(),
+        target,
+        source: None,
+        table: 7000,
+        metric: Some(50),
+    }
+}
+
+fn via(interface: &str) -> RouteTarget {
+    RouteTarget::Interface(interface.to_owned())
+}
+
+#[test]
+fn addresses_come_and_go() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_mtu("vp0", 1380).await.unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        let specs = [address("vp0", "10.8.0.2/24"), address("vp0", "fd00:8::2/64")];
+        for spec in &specs {
+            netlink.add_address(spec).await.unwrap();
+            assert!(netlink.add_address(spec).await.unwrap_err().is_already_there());
+        }
+        let shown = run("ip", &["addr", "show", "vp0"]);
+        assert!(shown.contains("inet 10.8.0.2/24") && shown.contains("mtu 1380"), "{shown}");
+        assert!(shown.contains("inet6 fd00:8::2/64 scope global nodad"), "{shown}");
+        assert!(!shown.contains("fd00:8::2/64 scope global tentative"), "{shown}");
+        let listed = netlink.addresses().await.unwrap();
+        for spec in &specs {
+            assert!(listed.iter().any(|local| local.address == spec.address), "{listed:?}");
+            netlink.remove_address(spec).await.unwrap();
+            assert!(netlink.remove_address(spec).await.unwrap_err().is_not_there());
+        }
+        assert!(!run("ip", &["addr", "show", "vp0"]).contains("10.8.0.2"));
+        netlink.set_up("vp0", false).await.unwrap();
+        assert!(!run("ip", &["link", "show", "vp0"]).contains(",UP"));
+    });
+}
+
+#[test]
+fn routes_come_and_go() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        netlink.add_address(&address("vp0", "10.8.0.2/24")).await.unwrap();
+        netlink.add_address(&address("vp0", "fd00:8::2/64")).await.unwrap();
+        let gateway = RouteTarget::Gateway { address: "10.8.0.1".parse().unwrap(), interface: "vp0".into() };
+        let specs = [
+            route("172.20.0.0/16", via("vp0")),
+            route("0.0.0.0/0", gateway),
+            route("::/0", via("vp0")),
+            route("fd00:9::/48", via("vp0")),
+            route("192.0.2.0/24", RouteTarget::Unreachable),
+            route("2001:db8::/32", RouteTarget::Unreachable),
+        ];
+        // The kernel adds its own routes a moment after a link comes up.
+        let everything = || {
+            let all = run("ip", &["route", "show", "table", "all"])
+                + &run("ip", &["-6", "route", "show", "table", "all"]);
+            all.lines().filter(|line| !line.contains("proto kernel")).collect::<Vec<_>>().join("\n")
+        };
+        let before = everything();
+        for spec in &specs {
+            netlink.add_route(spec).await.unwrap();
+            assert!(netlink.add_route(spec).await.unwrap_err().is_already_there());
+        }
+        let shown = everything();
+        for line in [
+            "172.20.0.0/16 dev vp0 table 7000 proto 118 metric 50",
+            "default via 10.8.0.1 dev vp0 table 7000 proto 118 metric 50",
+            "unreachable 192.0.2.0/24 table 7000 proto 118 metric 50",
+            "fd00:9::/48 dev vp0 table 7000 proto 118 metric 50",
+            "default dev vp0 table 7000 proto 118 metric 50",
+            "unreachable 2001:db8::/32 dev lo table 7000 proto 118 metric 50",
+        ] {
+            assert!(shown.contains(line), "{line} is missing in {shown}");
+        }
+        for spec in &specs {
+            netlink.remove_route(spec).await.unwrap();
+            assert!(netlink.remove_route(spec).await.unwrap_err().is_not_there());
+        }
+        assert_eq!(everything(), before);
+    });
+}
+
+#[test]
+fn what_others_made_is_never_removed() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        run("ip", &["route", "add", "172.20.0.0/16", "dev", "vp0", "table", "7000", "metric", "50"]);
+        run("ip", &["-6", "route", "add", "fd00:9::/48", "dev", "vp0", "table", "7000", "metric", "50"]);
+        run("ip", &["rule", "add", "priority", "900", "not", "fwmark", "0x51", "table", "7000"]);
+        for destination in ["172.20.0.0/16", "fd00:9::/48"] {
+            let error = netlink.remove_route(&route(destination, via("vp0"))).await.unwrap_err();
+            assert!(error.is_not_there(), "{error}");
+        }
+        let rule = RuleSpec {
+            family: Family::V4,
+            priority: 900,
+            matches: RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX },
+            table: 7000,
+        };
+        assert!(netlink.remove_rule(&rule).await.unwrap_err().is_not_there());
+        assert!(run("ip", &["rule"]).contains("fwmark 0x51"));
+        assert!(run("ip", &["route", "show", "table", "7000"]).contains("172.20.0.0/16"));
+        assert!(run("ip", &["-6", "route", "show", "table", "7000"]).contains("fd00:9::/48"));
+    });
+}
+
+#[test]
+fn rules_keep_the_tunnel_out_of_itself() {
+    in_namespace_async(async || {
+        let netlink = Netlink::open().unwrap();
+        let before = run("ip", &["rule"]) + &run("ip", &["-6", "rule"]);
+        let mut specs = Vec::new();
+        for family in [Family::V4, Family::V6] {
+            specs.push(RuleSpec {
+                family,
+                priority: 900,
+                matches: RuleMatch::User(64_123),
+                table: MAIN_TABLE,
+            });
+            specs.push(RuleSpec {
+                family,
+                priority: 901,
+                matches: RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX },
+                table: 7000,
+            });
+        }
+        for spec in &specs {
+            netlink.add_rule(spec).await.unwrap();
+        }
+        for shown in [run("ip", &["rule"]), run("ip", &["-6", "rule"])] {
+            assert!(shown.contains("900:\tfrom all uidrange 64123-64123 lookup main proto 118"), "{shown}");
+            assert!(shown.contains("901:\tnot from all fwmark 0x51 lookup 7000 proto 118"), "{shown}");
+        }
+        for spec in &specs {
+            netlink.remove_rule(spec).await.unwrap();
+            assert!(netlink.remove_rule(spec).await.unwrap_err().is_not_there());
+        }
+        assert_eq!(run("ip", &["rule"]) + &run("ip", &["-6", "rule"]), before);
+    });
+}
+
+#[test]
+fn the_way_out_is_found() {
+    in_namespace_async(async || {
+        interface("vp0");
+        interface("vp1");
+        let netlink = Netlink::open().unwrap();
+        assert_eq!(netlink.default_route(Family::V4, None).await.unwrap(), None);
+        assert_eq!(netlink.route_to("192.0.2.9".parse().unwrap(), None).await.unwrap(), None);
+        for (name, own) in [("vp0", "10.1.0.2/24"), ("vp1", "10.2.0.2/24")] {
+            netlink.set_up(name, true).await.unwrap();
+            netlink.add_address(&address(name, own)).await.unwrap();
+        }
+        run("ip", &["route", "add", "default", "via", "10.1.0.1", "metric", "100"]);
+        run("ip", &["route", "add", "default", "via", "10.2.0.1", "metric", "10"]);
+        run("ip", &["route", "add", "default", "via", "10.1.0.7", "table", "9"]);
+        let (vp0, vp1) =
+            (netlink.interface_index("vp0").await.unwrap(), netlink.interface_index("vp1").await.unwrap());
+        let best = netlink.default_route(Family::V4, None).await.unwrap().unwrap();
+        assert_eq!((best.gateway, best.interface), (Some("10.2.0.1".parse().unwrap()), vp1));
+        let other = netlink.default_route(Family::V4, Some("vp1")).await.unwrap().unwrap();
+        assert_eq!(
+            (other.gateway, other.interface, other.metric),
+            (Some("10.1.0.1".parse().unwrap()), vp0, 100)
+        );
+        let way = netlink.route_to("192.0.2.9".parse().unwrap(), Some(0x51)).await.unwrap().unwrap();
+        assert_eq!((way.source, way.interface), (Some("10.2.0.2".parse().unwrap()), vp1));
+    });
+}
+
+#[test]
+fn a_pool_that_overlaps_a_local_network_is_noticed() {
+    in_namespace_async(async || {
+        interface("vp0");
+        interface("vp1");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        netlink.add_address(&address("vp0", "10.8.3.2/24")).await.unwrap();
+        netlink.add_address(&address("vp0", "fd00:8::2/64")).await.unwrap();
+        run("ip", &["route", "add", "172.20.0.0/16", "via", "10.8.3.1"]);
+        run("ip", &["route", "add", "default", "via", "10.8.3.1"]);
+        let overlap = async |pool: &str| netlink.overlap(pool.parse().unwrap(), Some("vp1")).await.unwrap();
+        assert_eq!(overlap("10.8.0.0/16").await, Some("10.8.3.0/24".parse().unwrap()));
+        assert_eq!(overlap("10.8.3.128/25").await, Some("10.8.3.0/24".parse().unwrap()));
+        assert_eq!(overlap("172.20.5.0/24").await, Some("172.20.0.0/16".parse().unwrap()));
+        assert_eq!(overlap("fd00:8::/48").await, Some("fd00:8::/64".parse().unwrap()));
+        assert_eq!(overlap("10.9.0.0/16").await, None, "a default route is no overlap");
+        let own = netlink.overlap("10.8.0.0/16".parse().unwrap(), Some("vp0")).await.unwrap();
+        assert_eq!(own, None, "the tunnel's own addresses do not count");
+    });
+}
+
+#[test]
+fn changes_are_reported() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let index = Netlink::open().unwrap().interface_index("vp0").await.unwrap().unwrap();
+        let mut watch = NetworkWatch::open().unwrap();
+        let mut wait_for = async |wanted: NetworkChange| {
+            let search = async { while watch.next().await.unwrap() != wanted {} };
+            tokio::time::timeout(Duration::from_secs(5), search).await.expect("the change is reported");
+        };
+        run("ip", &["link", "set", "vp0", "up"]);
+        wait_for(NetworkChange::Link { interface: index }).await;
+        run("ip", &["addr", "add", "10.8.0.2/24", "dev", "vp0"]);
+        wait_for(NetworkChange::Address { interface: index }).await;
+        run("ip", &["route", "add", "172.20.0.0/16", "dev", "vp0"]);
+        wait_for(NetworkChange::Route { interface: Some(index) }).await;
+        run("ip", &["route", "del", "172.20.0.0/16", "dev", "vp0"]);
+        wait_for(NetworkChange::Route { interface: Some(index) }).await;
+        run("ip", &["rule", "add", "priority", "900", "lookup", "7000"]);
+        wait_for(NetworkChange::Rule).await;
+    });
+}
+
+#[test]
+fn of_own_routes_and_rules_the_removals_are_reported() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        for (version, any) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
+            let route = route(any, RouteTarget::Unreachable);
+            let matches = RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX };
+            let family = if version == "-4" { Family::V4 } else { Family::V6 };
+            let rule = RuleSpec { family, priority: 900, matches, table: 7000 };
+            let mut watch = NetworkWatch::open().unwrap();
+            netlink.add_route(&route).await.unwrap();
+            netlink.add_rule(&rule).await.unwrap();
+            // Neither looks for origins.
+            run("ip", &[version, "route", "flush", "table", "7000"]);
+            run("ip", &[version, "rule", "del", "priority", "900"]);
+            let mut reported = Vec::new();
+            while reported.last() != Some(&NetworkChange::RuleRemoved) {
+                let change = tokio::time::timeout(Duration::from_secs(5), watch.next()).await;
+                match change.expect("the removal is reported").unwrap() {
+                    // The kernel is still busy with the interface.
+                    NetworkChange::Link { .. }
+                    | NetworkChange::Address { .. }
+                    | NetworkChange::Route { .. } => {}
+                    change => reported.push(change),
+                }
+            }
+            assert_eq!(reported, [NetworkChange::RouteRemoved, NetworkChange::RuleRemoved], "{version}");
+        }
+    });
+}
+
+#[test]
+fn a_closed_route_takes_what_is_bound_to_no_interface() {
+    in_namespace_async(async || {
+        interface("vp0");
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up("vp0", true).await.unwrap();
+        run("ip", &["addr", "add", "192.0.2.2/24", "dev", "vp0"]);
+        run("ip", &["addr", "add", "2001:db8::2/64", "dev", "vp0", "nodad"]);
+        run("ip", &["route", "add", "default", "via", "192.0.2.1"]);
+        run("ip", &["-6", "route", "add", "default", "via", "2001:db8::1"]);
+        let way = |arguments: &[&str]| {
+            let output = std::process::Command::new("ip").args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+        };
+        for (family, any) in [(Family::V4, "0.0.0.0/0"), (Family::V6, "::/0")] {
+            let closed = route(any, RouteTarget::Closed);
+            netlink.add_route(&closed).await.unwrap();
+            let matches = RuleMatch::NotMarked { mark: 0x51, mask: u32::MAX };
+            netlink.add_rule(&RuleSpec { family, priority: 900, matches, table: 7000 }).await.unwrap();
+            let listed = netlink.table_routes().await.unwrap();
+            let listed: Vec<_> = listed.iter().filter(|route| route.made_by_vpnd).collect();
+            assert_eq!(listed.len(), 1, "{listed:?}");
+            assert_eq!(listed[0].place, closed.place());
+            let host = if family == Family::V4 { "198.51.100.9" } else { "2001:db8:1::9" };
+            let unbound = way(&["route", "get", host]);
+            assert!(
+                unbound.contains("via 192.0.0.8 dev lo") || unbound.contains("No route to host"),
+                "{unbound}"
+            );
+            for free in [&["route", "get", host, "oif", "vp0"][..], &["route", "get", host, "mark", "0x51"]] {
+                let free = way(free);
+                assert!(free.contains("dev vp0"), "{free}");
+            }
+            netlink.remove_route(&closed).await.unwrap();
+            assert!(netlink.remove_route(&closed).await.unwrap_err().is_not_there());
+        }
+    });
+}
+
+#[test]
+fn a_missing_interface_is_named() {
+    in_namespace_async(async || {
+        let netlink = Netlink::open().unwrap();
+        let error = netlink.set_up("vpnone", true).await.unwrap_err();
+        assert_eq!(error.to_string(), "there is no interface vpnone");
+        assert!(netlink.add_route(&route("10.0.0.0/8", via("vpnone"))).await.unwrap_err().is_not_there());
+    });
+}
