@@ -1,5 +1,5 @@
-//! Message types shared by the daemons. Each daemon has its own messages besides: [`crate::gateway`] and
-//! [`vpnd_client::messages`], with one enum for each direction of each channel and phase, so that nothing can be sent that
+//! Message types shared by the daemons. Each daemon has its own messages besides: [`crate::gateway`], and a
+//! client's in its own crate, with one enum for each direction of each channel and phase, so that nothing can be sent that
 //! the other end has no use for. An upgrade leaves the parent as it is, so numbers are never given to something else.
 
 use std::fmt;

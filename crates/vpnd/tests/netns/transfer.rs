@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::gateway::{Gateway, INNER_V4, INNER_V6, edit_toml, strings};
-use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V6, Lab};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V6, Lab, eventually};
 use crate::traffic::{TEN_MB, ping, ping_until, transfer};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -76,8 +76,9 @@ fn over_ipv6_outside() {
     });
     gateway.start();
     let one = Client::connect(&lab, 1, &ann);
-    let outer = gateway.sessions()[0]["outer"].to_string();
-    assert!(outer.contains("fd18:1::2"), "the outer address is IPv6: {outer}");
+    eventually("the outer address is IPv6", LIMIT, || {
+        gateway.sessions()[0]["outer"].to_string().contains("fd18:1::2").then_some(())
+    });
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     transfer(one.namespace(), &lab.campus, CAMPUS_V4.into(), TEN_MB, LIMIT);
     transfer(one.namespace(), &lab.campus, CAMPUS_V6.into(), TEN_MB, LIMIT);
