@@ -66,9 +66,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(args) => {
             check::report(&args.config, &Confined, args.insecure_lab, &mut std::io::stdout())?;
         }
-        Command::Doctor(args) => {
-            doctor::doctor(&args, &Confined, vpnd::directory_fault, &mut std::io::stdout())?
-        }
+        Command::Doctor(args) => doctor::doctor(&args, &Confined, &mut std::io::stdout())?,
         Command::Backup(args) => backup::backup(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Restore(args) => backup::restore(&args, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Renew(args) => {
@@ -79,7 +77,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::User(command) => users::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Policy(PolicyCommand::Test(args)) => {
-            let passes = policy::test(&args, &Confined, vpnd::directory_groups, &mut std::io::stdout())?;
+            let passes = policy::test(&args, &Confined, &mut std::io::stdout())?;
             return Ok(ExitCode::from(u8::from(!passes)));
         }
         Command::Source(SourceCommand::Test(args)) => {

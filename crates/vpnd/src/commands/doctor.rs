@@ -14,14 +14,12 @@ mod passage;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::pin::Pin;
 
 use serde::Serialize;
 
 use crate::admin_store::Stores;
 use crate::cli::DoctorArgs;
 use crate::commands::check;
-use vpnd_config::source::{Source, SourceServer};
 use vpnd_config::{ConfigError, Invalid, ServerConfig};
 
 /// How much a finding matters.
@@ -86,21 +84,12 @@ pub enum DoctorError {
     Output(#[from] io::Error),
 }
 
-/// Asks a server of a directory as the gateway does for logins: why that can't be done, if it can't.
-pub type DirectoryFault =
-    for<'a> fn(&'a Source, &'a SourceServer) -> Pin<Box<dyn Future<Output = Option<String>> + 'a>>;
-
 /// Looks at everything and writes the report.
 ///
 /// # Errors
 /// [`DoctorError::Problems`] if there are some; warnings are no error.
-pub fn doctor(
-    args: &DoctorArgs,
-    stores: &dyn Stores,
-    directory: DirectoryFault,
-    out: &mut dyn Write,
-) -> Result<(), DoctorError> {
-    let findings = examine(args, stores, directory)?;
+pub fn doctor(args: &DoctorArgs, stores: &dyn Stores, out: &mut dyn Write) -> Result<(), DoctorError> {
+    let findings = examine(args, stores)?;
     let text = if args.json {
         serde_json::to_string_pretty(&findings).map_err(io::Error::from)? + "\n"
     } else {
@@ -111,7 +100,7 @@ pub fn doctor(
     if problems == 0 { Ok(()) } else { Err(DoctorError::Problems(plural(problems, "problem"))) }
 }
 
-fn examine(args: &DoctorArgs, stores: &dyn Stores, directory: DirectoryFault) -> io::Result<Vec<Finding>> {
+fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
     let config = match ServerConfig::load(&args.config) {
         Ok(config) => config,
         Err(error) => {
@@ -142,7 +131,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores, directory: DirectoryFault) ->
         findings.extend(passage::findings(&config).await);
         findings.extend(names::gateway_names(&config).await);
         findings.extend(names::name_servers(&config).await);
-        findings.extend(identity::sources(&config, directory).await);
+        findings.extend(identity::sources(&config, vpnd_idp::trial::fault).await);
     });
     Ok(findings)
 }

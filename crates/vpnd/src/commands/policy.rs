@@ -51,9 +51,6 @@ pub enum PolicyTestError {
     NoQuestion,
 }
 
-/// Source and groups of a user as a directory has them; `None` if none can be asked about the name.
-pub type DirectoryGroups = fn(&ServerConfig, &str) -> Option<Result<(String, Vec<String>), String>>;
-
 /// Where the packet goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -155,7 +152,6 @@ struct Report {
 pub fn test(
     args: &PolicyTestArgs,
     stores: &dyn Stores,
-    directory: DirectoryGroups,
     out: &mut dyn Write,
 ) -> Result<bool, PolicyTestError> {
     let config = ServerConfig::load(&args.config)?;
@@ -164,12 +160,12 @@ pub fn test(
         source: args.source.clone().unwrap_or_else(|| LOCAL.to_owned()),
         groups: args.groups.clone(),
     });
-    let user = given.map_or_else(|| look_up(&config, stores, directory, &args.user), Ok)?;
+    let user = given.map_or_else(|| look_up(&config, stores, &args.user), Ok)?;
     let report = match (&args.to, args.from) {
         (Some(to), _) => {
             let receiver = match &to.receiver {
                 Receiver::Address(_) => None,
-                Receiver::User(name) => Some(look_up(&config, stores, directory, name)?),
+                Receiver::User(name) => Some(look_up(&config, stores, name)?),
             };
             evaluate(&config, &user, receiver.as_ref(), to)?
         }
@@ -182,21 +178,26 @@ pub fn test(
 }
 
 /// The user as the store has it or, before the first login, as the directory does.
-fn look_up(
-    config: &ServerConfig,
-    stores: &dyn Stores,
-    directory: DirectoryGroups,
-    name: &str,
-) -> Result<Account, PolicyTestError> {
+fn look_up(config: &ServerConfig, stores: &dyn Stores, name: &str) -> Result<Account, PolicyTestError> {
     let canonical = user_name::canonical(name);
     let is_one = |user: &UserSummary| user.name == name || Some(&user.name) == canonical.as_ref();
     let user = stores.open(config, Opening::Inspect)?.users()?.into_iter().find(is_one);
     if let Some(user) = user {
         return Ok(Account { name: user.name, source: user.source, groups: user.groups });
     }
-    let asked = directory(config, name).ok_or_else(|| PolicyTestError::NoUser(name.to_owned()))?;
+    let asked = directory_groups(config, name).ok_or_else(|| PolicyTestError::NoUser(name.to_owned()))?;
     let (source, groups) = asked.map_err(PolicyTestError::Directory)?;
     Ok(Account { name: canonical.unwrap_or_else(|| name.to_owned()), source, groups })
+}
+
+/// Source and groups of a user as a directory has them; `None` if no directory can be asked about the name.
+fn directory_groups(config: &ServerConfig, name: &str) -> Option<Result<(String, Vec<String>), String>> {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    let asked = runtime.block_on(vpnd_idp::trial::groups(config, name))?;
+    Some(asked.map(|(source, identity)| (source, identity.groups.iter().map(ToString::to_string).collect())))
 }
 
 fn evaluate(

@@ -23,18 +23,34 @@ const NETWORK: &str = "[Match]\nName=up0\n[Network]\nAddress=198.18.1.2/24\nAddr
 /// It manages interfaces without udev where `/sys` can't be written, as in a container.
 const AS_IN_A_CONTAINER: &str = "mount --bind /sys /sys && mount -o remount,bind,ro /sys && exec \"$0\"";
 
-/// Everything goes into the tunnel, before and after each of these steps, and nothing leaves in clear.
-fn through<'l>(lab: &'l Lab, client: &Client<'l>, steps: &mut [(&str, &mut dyn FnMut())]) {
-    let machine = client.namespace();
+/// Starts a manager and restarts it. Everything goes into the tunnel after each, and nothing leaves in clear. Returns the one that runs.
+fn start_and_restart<'l>(
+    lab: &'l Lab,
+    client: &Client<'l>,
+    start: impl Fn() -> Process,
+    ready: impl Fn(&mut Process),
+) -> Process {
+    let started = || {
+        let mut daemon = start();
+        ready(&mut daemon);
+        daemon
+    };
+    let mut daemon = started();
     watch(lab);
-    for (what, step) in steps {
-        step();
-        for campus in [CAMPUS_V4.into(), CAMPUS_V6.into()] {
-            ping_until(machine, campus, 20 * SECOND);
-        }
-        speak(machine);
-        assert_eq!(in_clear(lab), 0, "{what}");
+    through(lab, client, "started");
+    daemon.signal(Signal::TERM);
+    daemon.wait(10 * SECOND);
+    daemon = started();
+    through(lab, client, "restarted");
+    daemon
+}
+
+fn through<'l>(lab: &'l Lab, client: &Client<'l>, what: &str) {
+    for campus in [CAMPUS_V4.into(), CAMPUS_V6.into()] {
+        ping_until(client.namespace(), campus, 20 * SECOND);
     }
+    speak(client.namespace());
+    assert_eq!(in_clear(lab), 0, "{what}");
 }
 
 #[test]
@@ -64,21 +80,7 @@ fn systemd_networkd_starts_and_restarts_beside_a_full_tunnel() {
     };
     let client = Client::connect(&lab, 1, &ann);
     ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
-    let mut daemon = start();
-    configured(&mut daemon);
-    through(
-        &lab,
-        &client,
-        &mut [
-            ("started", &mut || ()),
-            ("restarted", &mut || {
-                daemon.signal(Signal::TERM);
-                daemon.wait(10 * SECOND);
-                daemon = start();
-                configured(&mut daemon);
-            }),
-        ],
-    );
+    let _daemon = start_and_restart(&lab, &client, start, configured);
 }
 
 #[test]
@@ -118,21 +120,7 @@ fn dhcpcd_starts_and_ends_beside_a_full_tunnel() {
             daemon.output().contains("up0: leased 198.18.1.1").then_some(())
         });
     };
-    let mut daemon = start();
-    leased(&mut daemon);
-    through(
-        &lab,
-        &client,
-        &mut [
-            ("started", &mut || ()),
-            ("restarted", &mut || {
-                daemon.signal(Signal::TERM);
-                daemon.wait(10 * SECOND);
-                daemon = start();
-                leased(&mut daemon);
-            }),
-        ],
-    );
+    let mut daemon = start_and_restart(&lab, &client, start, leased);
     eventually("names are for the tunnel", 20 * SECOND, || {
         fs::read_to_string(etc.join("resolv.conf")).ok()?.contains(PUSHED).then_some(())
     });

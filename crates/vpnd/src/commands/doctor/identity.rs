@@ -6,19 +6,25 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{DirectoryFault, Finding};
+use super::Finding;
 use vpnd_config::ServerConfig;
 use vpnd_config::source::{RadiusTls, Source, SourceKind, SourceServer};
 use vpnd_sys::address_race;
 
 const CHECK: &str = "identity";
 
-/// All sources of users.
-pub(super) async fn sources(config: &ServerConfig, directory: DirectoryFault) -> Vec<Finding> {
-    futures_util::future::join_all(config.sources.iter().map(|each| source(each, directory))).await
+/// All sources of users. `directory` says why a server of a directory can't be asked, if it can't.
+pub(super) async fn sources(
+    config: &ServerConfig,
+    directory: impl AsyncFn(&Source, &SourceServer) -> Option<String>,
+) -> Vec<Finding> {
+    futures_util::future::join_all(config.sources.iter().map(|each| source(each, &directory))).await
 }
 
-async fn source(source: &Source, directory: DirectoryFault) -> Finding {
+async fn source(
+    source: &Source,
+    directory: &impl AsyncFn(&Source, &SourceServer) -> Option<String>,
+) -> Finding {
     let name = &source.name;
     let failures = source.servers.iter().map(|server| async move {
         match &source.kind {
@@ -95,7 +101,6 @@ async fn handshake(host: &str, port: u16, tls: &RadiusTls) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::pin::Pin;
 
     use super::*;
     use crate::commands::doctor::Verdict;
@@ -110,12 +115,9 @@ mod tests {
     }
 
     /// In the place of what asks a directory.
-    fn connects<'a>(
-        _: &'a Source,
-        server: &'a SourceServer,
-    ) -> Pin<Box<dyn Future<Output = Option<String>> + 'a>> {
+    async fn connects(_: &Source, server: &SourceServer) -> Option<String> {
         let address = (server.host.as_str(), server.port);
-        Box::pin(async move { TcpStream::connect(address).await.err().map(|error| error.to_string()) })
+        TcpStream::connect(address).await.err().map(|error| error.to_string())
     }
 
     #[tokio::test]
