@@ -232,8 +232,22 @@ fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
             StoreError::Full { path: path_buf }
         }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path: path_buf },
+        Some(ErrorCode::CannotOpen) => {
+            let cause = cannot_open(path).map(|cause| format!(": {cause}")).unwrap_or_default();
+            StoreError::Failed { path: path_buf, detail: format!("{error}{cause}") }
+        }
         _ => StoreError::Failed { path: path_buf, detail: error.to_string() },
     }
+}
+
+/// Returns the system's reason why the database can't be opened, which SQLite keeps to itself.
+fn cannot_open(path: &Path) -> Option<std::io::Error> {
+    // The descriptors of a store: two connections with three files each, a directory and a temporary file.
+    // Closing a second descriptor of such a file would drop SQLite's locks on it, so this opens the directory.
+    const DESCRIPTORS: usize = 8;
+    let directory = vpnd_sys::secret_file::parent(path);
+    let opened: std::io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| fs::File::open(directory)).collect();
+    opened.err().or_else(|| fs::metadata(path).err())
 }
 
 /// A column that does not hold what this program writes there.

@@ -21,10 +21,13 @@ use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// `vpnd server` with so many descriptors for each of its processes.
+/// `vpnd server` with so many descriptors for each of its processes, and none that the test itself was started with.
 fn limited(lab: &Lab, gateway: &Gateway<'_>, limit: usize) -> Command {
-    let mut command = process::command(lab, &lab.gateway, "prlimit");
-    command.arg(format!("--nofile={limit}")).arg(VPND).args(["server", "--config"]).arg(gateway.config());
+    let close =
+        r#"for fd in /proc/self/fd/*; do fd=${fd##*/}; ((fd > 2)) && eval "exec $fd>&-"; done; exec "$@""#;
+    let mut command = process::command(lab, &lab.gateway, "bash");
+    command.args(["-c", close, "bash", "prlimit"]).arg(format!("--nofile={limit}"));
+    command.arg(VPND).args(["server", "--config"]).arg(gateway.config());
     command
 }
 
