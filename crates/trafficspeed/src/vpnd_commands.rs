@@ -17,8 +17,8 @@ pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     experiment::sessions::check(&plan)?;
     if let Some(file) = &args.out {
-        // A result that cannot be written is found out before minutes are spent on it.
-        fs::File::create(file).with_context(|| format!("writing {}", file.display()))?;
+        let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        make_room(directory.unwrap_or(Path::new(".")), &[file], args.force)?;
     }
     let interrupt = Interrupt::install()?;
     let results = match experiment::sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
@@ -44,7 +44,7 @@ pub(crate) fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan().map_err(anyhow::Error::msg)?;
     experiment::capacity::check(&plan)?;
     if let Some(directory) = &args.out {
-        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+        make_room(directory, &[directory.join("capacity.json"), directory.join("capacity.svg")], args.force)?;
     }
     let interrupt = Interrupt::install()?;
     let results = experiment::capacity::run(&plan, &Progress::new(args.quiet), &interrupt)?;
@@ -66,7 +66,9 @@ pub(crate) fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     experiment::soak::check(&plan)?;
-    fs::create_dir_all(&plan.out).with_context(|| format!("making {}", plan.out.display()))?;
+    let names = ["soak.csv", "soak.json"].into_iter().chain(report::soak::PICTURES);
+    let files: Vec<_> = names.map(|name| plan.out.join(name)).collect();
+    make_room(&plan.out, &files, args.force)?;
     let interrupt = Interrupt::install()?;
     let results = experiment::soak::run(&plan, &Progress::new(args.quiet), &interrupt)?;
     terminal::print(&report::soak::text(&results));
@@ -75,6 +77,12 @@ pub(crate) fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
         write(&plan.out, name, &picture)?;
     }
     Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
+/// Finds out that results can't be written to `directory`, or that `files` are there already, before hours are spent on them.
+fn make_room(directory: &Path, files: &[impl AsRef<Path>], force: bool) -> anyhow::Result<()> {
+    output::make_writable(directory)?;
+    files.iter().try_for_each(|file| Ok(report::files::vacate(file.as_ref(), force)?))
 }
 
 fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<()> {

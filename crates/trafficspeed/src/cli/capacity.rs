@@ -99,6 +99,9 @@ pub struct CapacityArgs {
     /// Write capacity.json and capacity.svg into this directory.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace the results of an earlier run there.
+    #[arg(long)]
+    pub force: bool,
     /// Print the JSON report instead of the table.
     #[arg(short = 'J', long)]
     pub json: bool,

@@ -62,6 +62,9 @@ pub struct SessionsArgs {
     /// Write the JSON report to this file.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Replace the results of an earlier run there.
+    #[arg(long)]
+    pub force: bool,
     /// Print the JSON report instead of the table.
     #[arg(short = 'J', long)]
     pub json: bool,

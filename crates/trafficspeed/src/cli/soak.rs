@@ -50,6 +50,9 @@ pub struct SoakArgs {
     /// The directory for soak.csv, soak.json, soak.svg (memory), soak-descriptors.svg and soak-sessions.svg.
     #[arg(long, value_name = "DIR", default_value = "results/soak")]
     pub out: PathBuf,
+    /// Replace the results of an earlier run there.
+    #[arg(long)]
+    pub force: bool,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,

@@ -32,20 +32,19 @@ pub enum FilesError {
     #[error("{} holds no measurements: none of {}, {CAMPAIGN} and {MEASUREMENTS} is there", directory.display(), journal::FILE)]
     Absent { directory: PathBuf },
     /// There are measurements already.
-    #[error(
-        "{} holds the measurements of an earlier run: name another directory with --out, or replace them with --force{}",
-        directory.display(), resumption(directory)
-    )]
-    Exists { directory: PathBuf },
+    #[error("{} holds the measurements of an earlier run: give another --out, or replace them with --force{}", path.display(), resumption(path))]
+    Exists { path: PathBuf },
     /// The journal cannot be read.
     #[error("{0}")]
     Journal(#[from] JournalError),
 }
 
-fn resumption(directory: &Path) -> String {
-    match journal::is_in(directory) {
-        true => format!("; `trafficspeed compare --resume {}` goes on with them", directory.display()),
-        false => String::new(),
+fn resumption(path: &Path) -> String {
+    match (path.file_name(), path.parent()) {
+        (Some(name), Some(directory)) if name == journal::FILE => {
+            format!("; `trafficspeed compare --resume {}` goes on with them", directory.display())
+        }
+        _ => String::new(),
     }
 }
 
@@ -54,16 +53,21 @@ fn resumption(directory: &Path) -> String {
 /// # Errors
 /// [`FilesError::Exists`] without, [`FilesError::Io`].
 pub fn make_room(directory: &Path, force: bool) -> Result<(), FilesError> {
-    for name in [journal::FILE, CAMPAIGN, MEASUREMENTS] {
-        let path = directory.join(name);
-        match fs::exists(&path) {
-            Ok(false) => {}
-            Ok(true) if !force => return Err(FilesError::Exists { directory: directory.to_owned() }),
-            Ok(true) => fs::remove_file(&path).map_err(|source| FilesError::Io { path, source })?,
-            Err(source) => return Err(FilesError::Io { path, source }),
-        }
+    [journal::FILE, CAMPAIGN, MEASUREMENTS].iter().try_for_each(|name| vacate(&directory.join(name), force))
+}
+
+/// Sees to it that no file with measurements is at `path`: with `force` by removing it.
+///
+/// # Errors
+/// [`FilesError::Exists`] without, [`FilesError::Io`].
+pub fn vacate(path: &Path, force: bool) -> Result<(), FilesError> {
+    let path = path.to_owned();
+    match fs::exists(&path) {
+        Ok(false) => Ok(()),
+        Ok(true) if !force => Err(FilesError::Exists { path }),
+        Ok(true) => fs::remove_file(&path).map_err(|source| FilesError::Io { path, source }),
+        Err(source) => Err(FilesError::Io { path, source }),
     }
-    Ok(())
 }
 
 /// Writes report.json, report.csv and report.html into `directory`.

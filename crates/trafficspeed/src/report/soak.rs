@@ -7,6 +7,9 @@ use crate::experiment::soak::results::SoakResults;
 use crate::experiment::soak::sample::Sample;
 use crate::experiment::soak::trend::Trend;
 
+/// Names of the pictures' files.
+pub const PICTURES: [&str; 3] = ["soak.svg", "soak-descriptors.svg", "soak-sessions.svg"];
+
 /// Points of a line in the picture.
 const MAX_POINTS: usize = 600;
 
@@ -78,15 +81,15 @@ pub fn pictures(results: &SoakResults) -> Vec<(&'static str, String)> {
         };
         Some((name, standalone::svg(&chart.svg()?)))
     };
-    let memory = ("soak.svg", "A gateway's memory over time", Measure::lower_is_better("MiB"), memory);
+    let [of_memory, of_descriptors, of_sessions] = PICTURES;
+    let memory = (of_memory, "A gateway's memory over time", Measure::lower_is_better("MiB"), memory);
     let descriptors = (
-        "soak-descriptors.svg",
+        of_descriptors,
         "A gateway's descriptors over time",
         Measure::lower_is_better("descriptors"),
         descriptors,
     );
-    let sessions =
-        ("soak-sessions.svg", "Sessions over time", Measure::neither_is_better("sessions"), sessions);
+    let sessions = (of_sessions, "Sessions over time", Measure::neither_is_better("sessions"), sessions);
     [memory, descriptors, sessions].into_iter().filter_map(picture).collect()
 }
 
@@ -118,7 +121,7 @@ mod tests {
         assert!(results.line().contains("second 1999: 0 up") && results.line().contains("60.0 MiB"));
         let drawn = pictures(&results);
         let names: Vec<&str> = drawn.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names, ["soak.svg", "soak-descriptors.svg", "soak-sessions.svg"]);
+        assert_eq!(names, PICTURES);
         let has = |picture: usize, words: &str| drawn[picture].1.contains(words);
         assert!(has(0, "MiB") && !has(0, "descriptors"), "an axis has one unit");
         assert!(has(1, "descriptors") && !has(1, "MiB"), "an axis has one unit");

@@ -73,3 +73,39 @@ fn a_gateway_that_is_missing_is_named_before_anything_is_made() {
     assert!(words.contains("/nonexistent/vpnd"), "{words}");
     assert_eq!(namespaces_of(std::process::id()), [""; 0]);
 }
+
+#[test]
+fn results_of_an_earlier_run_stay_unless_they_may_be_replaced() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let out = directory.path().display();
+    for (name, line) in [
+        (
+            "sessions.json",
+            format!("sessions --count 2 --vpnd {} --out {out}/sessions.json", program.display()),
+        ),
+        ("capacity.json", format!("capacity --sessions 2 --program vpnd={} --out {out}", program.display())),
+        ("soak.csv", format!("soak --hours 0.001 --vpnd {} --out {out}", program.display())),
+    ] {
+        let file = directory.path().join(name);
+        std::fs::write(&file, "an hour's work").expect("it is writable");
+        let output = run(&line);
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {words}");
+        assert!(words.contains("--force") && words.contains(name), "{line}: {words}");
+        assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "an hour's work");
+        std::fs::remove_file(file).expect("it is there");
+    }
+    let file = directory.path().join("sessions.json");
+    std::fs::write(&file, "an hour's work").expect("it is writable");
+    let line = format!(
+        "sessions --count 2 --idle 1 --restart none --vpnd {} --out {} --force",
+        program.display(),
+        file.display()
+    );
+    measured(&(line + " --json"));
+    assert!(std::fs::read_to_string(file).expect("it is there").contains("\"login\""));
+}
