@@ -3,8 +3,8 @@
 //!
 //! The reason for a cipher of our own: half of what a library needs for a datagram of 1.4 kB goes into setting
 //! up, since libraries are made for records of 16 KiB. Here all that a packet needs of its key is computed once, with
-//! the key, and GHASH runs beside the encryption of the next blocks. `docs/PERFORMANCE.md` has the figures,
-//! `docs/AES-GCM.md` says why this is GCM, what is tested how, and what is not promised.
+//! the key, and GHASH runs beside the encryption of the next blocks. `docs/AES-GCM.md` has the figures and
+//! says why this is GCM, what is tested how, and what is not promised.
 //!
 //! Numbered as a packet meets it:
 //!
