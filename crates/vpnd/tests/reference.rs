@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 use vpnd_config::ServerConfig;
 
 const HEAD: &str = "# Configuration of the gateway\n\n\
-Every key of `server.toml`, made by a test from the parser's own words and from [config/server.toml](../config/server.toml), which is a good file to \
-begin with. `vpnd check FILE` finds every mistake with its line; `vpnd reload` takes a changed file over as a whole or not at all. Relative paths start at \
-the directory of the file.\n";
+Every key of `server.toml`.\n\
+A test makes this page from the parser's messages and from [config/server.toml](../config/server.toml), a good file to begin with.\n\
+`vpnd check FILE` reports every mistake with its line.\n\
+`vpnd reload` applies a changed file as a whole or not at all.\n\
+Relative paths start at the directory of the file.\n";
 
 /// A key of the example.
 struct Setting {
