@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -14,12 +15,18 @@ use crate::full::{in_clear, ordinary, speak, watch};
 use crate::lab::{CAMPUS_V4, CAMPUS_V6, Lab, eventually};
 use crate::names::PUSHED;
 use crate::process::{self, Process};
+use crate::resolved;
 use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NETWORKD: &str = "/lib/systemd/systemd-networkd";
-const NETWORK: &str = "[Match]\nName=up0\n[Network]\nAddress=198.18.1.2/24\nAddress=fd18:1::2/64\nGateway=198.18.1.1\nGateway=fd18:1::1\n\
-                       IPv6AcceptRA=no\nLLMNR=no\n";
+/// The address has no broadcast address, as in the laboratory: networkd 252 would set it over and over to change that.
+const NETWORK: &str = "[Match]\nName=up0\n[Network]\nAddress=fd18:1::2/64\nGateway=198.18.1.1\nGateway=fd18:1::1\n\
+                       IPv6AcceptRA=no\nLLMNR=no\n[Address]\nAddress=198.18.1.2/24\nBroadcast=no\n";
+const NETWORK_MANAGER: &str = "usr/sbin/NetworkManager";
+const CONNECTION: &str = "[connection]\nid=up\ntype=ethernet\ninterface-name=up0\n\
+                          [ipv4]\nmethod=manual\naddress1=198.18.1.2/24,198.18.1.1\ndns=198.18.1.1\n\
+                          [ipv6]\nmethod=manual\naddress1=fd18:1::2/64,fd18:1::1\n";
 /// It manages interfaces without udev where `/sys` can't be written, as in a container.
 const AS_IN_A_CONTAINER: &str = "mount --bind /sys /sys && mount -o remount,bind,ro /sys && exec \"$0\"";
 
@@ -65,6 +72,7 @@ fn systemd_networkd_starts_and_restarts_beside_a_full_tunnel() {
     let (_providers, _gateway, ann) = ordinary(&lab);
     let machine = &lab.clients[0];
     let run = process::share_run(&lab, machine, Path::new("/"));
+    let _bus = resolved::bus(&lab, machine);
     fs::create_dir_all(run.join("systemd/network")).expect("the laboratory is ours");
     fs::write(run.join("systemd/network/up.network"), NETWORK).expect("the laboratory is ours");
     let start = || {
@@ -81,6 +89,68 @@ fn systemd_networkd_starts_and_restarts_beside_a_full_tunnel() {
     let client = Client::connect(&lab, 1, &ann);
     ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
     let _daemon = start_and_restart(&lab, &client, start, configured);
+    for arguments in [&["reload"][..], &["reconfigure", "up0"], &["down", "up0"], &["up", "up0"]] {
+        told(&lab, "networkctl", arguments);
+        if arguments[0] != "down" {
+            through(&lab, &client, arguments[0]);
+        }
+    }
+}
+
+#[test]
+fn network_manager_starts_and_restarts_beside_a_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let Some(root) = resolved::programs(NETWORK_MANAGER) else { return };
+    let (_providers, _gateway, ann) = ordinary(&lab);
+    let machine = &lab.clients[0];
+    process::share_run(&lab, machine, &root);
+    let _bus = resolved::bus(&lab, machine);
+    let settings = process::etc(&lab, machine).join("NetworkManager");
+    let connections = settings.join("system-connections");
+    fs::create_dir_all(&connections).expect("the laboratory is ours");
+    fs::write(settings.join("NetworkManager.conf"), "[main]\nplugins=keyfile\nauth-polkit=false\n")
+        .expect("the laboratory is ours");
+    let connection = connections.join("up.nmconnection");
+    fs::write(&connection, CONNECTION).expect("the laboratory is ours");
+    fs::set_permissions(&connection, fs::Permissions::from_mode(0o600)).expect("the laboratory is ours");
+    let start = || {
+        let mut command = process::command(&lab, machine, "sh");
+        let state = format!("mount -t tmpfs state /var/lib && {AS_IN_A_CONTAINER} \"$@\"");
+        command.args(["-c", &state]).arg(root.join(NETWORK_MANAGER)).arg("--debug");
+        Process::start(&lab, "network-manager", command)
+    };
+    let activated = |daemon: &mut Process| {
+        eventually("it manages the uplink", 20 * SECOND, || {
+            daemon.assert_running();
+            daemon.output().contains("device (up0): Activation: successful").then_some(())
+        });
+    };
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
+    let _daemon = start_and_restart(&lab, &client, start, activated);
+    for arguments in [&["connection", "up", "up"][..], &["networking", "off"], &["networking", "on"]] {
+        told(&lab, "nmcli", arguments);
+        if arguments[1] != "off" {
+            through(&lab, &client, &arguments.join(" "));
+        }
+    }
+    let resolv_conf = process::etc(&lab, machine).join("resolv.conf");
+    let name_servers = |server| {
+        eventually("name servers", 20 * SECOND, || {
+            fs::read_to_string(&resolv_conf).ok()?.contains(server).then_some(())
+        });
+    };
+    name_servers(PUSHED);
+    client.interrupt();
+    name_servers("198.18.1.1");
+}
+
+/// Runs a command of a manager, which has to succeed.
+fn told(lab: &Lab, program: &str, arguments: &[&str]) {
+    let mut command = process::command(lab, &lab.clients[0], program);
+    command.args(arguments);
+    let output = process::run(command);
+    assert!(output.status.success(), "{program} {arguments:?}: {}", process::text(&output));
 }
 
 #[test]

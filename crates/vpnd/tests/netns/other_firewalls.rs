@@ -1,6 +1,7 @@
 //! Behaviour: a gateway beside the programs that ordinary machines manage their firewalls with: what nftables' unit, ufw and firewalld run
 //! leaves the gateway's table in force, or it is back before long, and no stranger gets through meanwhile.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::traffic::ping_until;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const UNIT: &str = "/lib/systemd/system/nftables.service";
+const DOCKERD: &str = "usr/sbin/dockerd";
 
 /// Gives the gateway's box its own copy of the settings of these programs, and a `/run` that they share.
 fn prepare(lab: &Lab) {
@@ -42,7 +44,7 @@ fn run(lab: &Lab, command: &str) {
 
 /// What systemd runs to restart Debian's `nftables.service`.
 fn restart_of_nftables() -> Vec<String> {
-    let unit = std::fs::read_to_string(UNIT).expect("./x setup installs nftables");
+    let unit = fs::read_to_string(UNIT).expect("./x setup installs nftables");
     let line = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).expect(key).to_owned();
     vec![line("ExecStop="), line("ExecStart=")]
 }
@@ -72,6 +74,56 @@ impl Firewalld {
         self.daemon.signal(Signal::TERM);
         self.daemon.wait(LIMIT);
     }
+}
+
+/// Starts dockerd with `containerd`, and a bridge of its own.
+fn docker(lab: &Lab) -> Option<Process> {
+    let root = resolved::programs(DOCKERD)?;
+    let mut command = process::command(lab, &lab.gateway, "sh");
+    let cgroups = "mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec \"$0\" \"$@\"";
+    command.args(["-c", cgroups]).arg(root.join(DOCKERD));
+    let path = std::env::var("PATH").expect("there is one");
+    let programs = ["usr/sbin", "usr/bin"].map(|place| root.join(place).display().to_string());
+    command.env("PATH", format!("{}:{path}", programs.join(":")));
+    for (option, place) in
+        [("--data-root", "docker"), ("--exec-root", "docker-run"), ("--pidfile", "docker.pid")]
+    {
+        command.arg(option).arg(lab.path(place));
+    }
+    command.arg(format!("--host=unix://{}", lab.path("docker.sock").display()));
+    command.arg("--storage-driver=vfs");
+    let mut daemon = Process::start(lab, "dockerd", command);
+    eventually("dockerd answers", LIMIT, || {
+        daemon.assert_running();
+        daemon.output().contains("API listen on").then_some(())
+    });
+    Some(daemon)
+}
+
+#[test]
+fn docker_opens_the_gateway_to_nobody_whichever_starts_first() {
+    let Some(lab) = lab_with_stranger() else { return };
+    prepare(&lab);
+    let mut gateway = behind_nat(&lab);
+    let ann = gateway.add_user("ann");
+    // Docker forwards, and drops what it has not allowed, where nothing was forwarded before.
+    lab.gateway.within(|| {
+        fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("it is the laboratory's");
+    });
+    let Some(mut daemon) = docker(&lab) else { return };
+    gateway.start();
+    finds(&lab, &gateway, &["ip filter FORWARD"]);
+    let one = Client::connect(&lab, 1, &ann);
+    ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
+    let rules = lines(&lab);
+    Stranger::during(&lab, |stranger| {
+        daemon.signal(Signal::TERM);
+        daemon.wait(LIMIT);
+        let _again = docker(&lab);
+        assert_eq!((lines(&lab), stranger.arrived()), (rules, 0));
+        assert_eq!(obstacles(&gateway).len(), 0);
+        ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
+    });
 }
 
 #[test]

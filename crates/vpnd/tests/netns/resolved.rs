@@ -18,7 +18,7 @@ use crate::process::{self, Process};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Directory into which `./x setup` unpacks the packages.
-const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/resolved");
+const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/unpacked");
 const DAEMON: &str = "lib/systemd/systemd-resolved";
 /// The address of its own that it answers at.
 const STUB: &str = "127.0.0.53";
@@ -38,9 +38,15 @@ const BUS: &str = r#"<busconfig>
 
 const SETTINGS: &str = "[Resolve]\nLLMNR=no\nMulticastDNS=no\nDNSSEC=no\nCache=no\n";
 
-/// The root of the tree that has the programs.
-fn programs() -> Option<PathBuf> {
-    [UNPACKED, "/", "/usr"].iter().map(PathBuf::from).find(|root| root.join(DAEMON).exists())
+/// Returns the root of the tree that has a program. `None`, and a loud word, if it is not there; a failure instead where `CI` is set.
+pub(crate) fn programs(path: &str) -> Option<PathBuf> {
+    let found = [UNPACKED, "/", "/usr"].iter().map(PathBuf::from).find(|root| root.join(path).exists());
+    if found.is_none() {
+        let message = format!("SKIPPED: {path} is missing; run ./x setup\n");
+        assert!(std::env::var_os("CI").is_none(), "{message}");
+        std::io::stderr().write_all(message.as_bytes()).expect("standard error is open");
+    }
+    found
 }
 
 /// A running systemd-resolved; ends with its value.
@@ -58,12 +64,7 @@ impl<'l> Resolved<'l> {
     /// Starts it as the resolver of a box, whose uplink has these name servers. Everything that runs there afterwards shares its `/run`.
     /// `None`, and a loud word, if it is not there; a failure instead where `CI` is set.
     pub(crate) fn start(lab: &'l Lab, namespace: &'l Namespace, name_servers: &[&str]) -> Option<Self> {
-        let Some(root) = programs() else {
-            let word = "SKIPPED: systemd-resolved is missing; run ./x setup\n";
-            assert!(std::env::var_os("CI").is_none(), "{word}");
-            std::io::stderr().write_all(word.as_bytes()).expect("standard error is open");
-            return None;
-        };
+        let root = programs(DAEMON)?;
         prepare(lab, namespace, &root);
         let bus = bus(lab, namespace);
         let name_servers = name_servers.iter().map(|server| (*server).to_owned()).collect();
