@@ -11,6 +11,7 @@ use std::str::FromStr;
 const MAX_DEPTH: usize = 16;
 
 const OCTET_STRING: u8 = 0x04;
+const OR: u8 = 0xA1;
 const SUBSTRINGS_CHOICES: u8 = 0x30;
 
 /// Values for the places of a filter or a name.
@@ -73,10 +74,26 @@ impl Filter {
         self.0.has(&Piece::User)
     }
 
+    /// Whether a value for `{dn}` is part of it.
+    #[must_use]
+    pub fn has_dn(&self) -> bool {
+        self.0.has(&Piece::Dn)
+    }
+
     /// The filter as a search request has it.
     #[must_use]
     pub fn encode(&self, values: Values<'_>) -> Vec<u8> {
         self.0.encode(values)
+    }
+
+    /// The filter for entries that it finds with any of these names as `{dn}`.
+    #[must_use]
+    pub fn encode_any(&self, user: &str, names: &[String]) -> Vec<u8> {
+        let encode = |dn: &String| self.encode(Values { user, dn });
+        match names {
+            [name] => encode(name),
+            names => element(OR, &names.iter().flat_map(encode).collect::<Vec<u8>>()),
+        }
     }
 }
 
@@ -86,7 +103,7 @@ fn node(rest: &mut &str, depth: usize) -> Result<Node, ()> {
     *rest = rest.strip_prefix('(').ok_or(())?;
     let tag = match rest.as_bytes().first() {
         Some(b'&') => Some(0xA0),
-        Some(b'|') => Some(0xA1),
+        Some(b'|') => Some(OR),
         Some(b'!') => None,
         _ => {
             let end = rest.find(')').ok_or(())?;

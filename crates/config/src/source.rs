@@ -4,6 +4,7 @@
 //! never values.
 
 mod factors;
+mod ldap;
 mod radius;
 mod recheck;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use super::document::{Log as Problems, Section};
 use crate::factor::Factors;
-use crate::ldap_filter::{Filter, NameTemplate};
+pub use ldap::{Bind, GroupSearch, Ldap};
 pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute, RadiusTls, Transport};
 pub use recheck::Recheck;
 
@@ -91,42 +92,6 @@ pub enum Scheme {
 pub enum SourceKind {
     Ldap(Box<Ldap>),
     Radius(Box<Radius>),
-}
-
-/// How a directory is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ldap {
-    /// PEM file with the CA of the servers' certificates; `None` takes the system's.
-    pub ca: Option<PathBuf>,
-    pub bind: Bind,
-    /// Where users are searched for.
-    pub base: String,
-    pub filter: Filter,
-    /// The attribute that never changes and is never given to somebody else.
-    pub subject: String,
-    /// The attribute of a user's entry that names the groups.
-    pub group_attribute: String,
-    pub group_search: Option<GroupSearch>,
-    /// `None` if users are asked about at their logins alone.
-    pub recheck: Option<Recheck>,
-}
-
-/// Whose rights a search has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bind {
-    /// An account of the gateway.
-    Service { dn: String, password: SecretPlace },
-    /// The user's own: the name of the entry follows from the user's.
-    User(NameTemplate),
-}
-
-/// A search for the groups of a user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupSearch {
-    pub base: String,
-    pub filter: Filter,
-    /// The attribute with a group's name.
-    pub name: String,
 }
 
 /// Where a secret is read.
@@ -362,7 +327,7 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
     let servers = servers(s, p, is_ldap);
     let timeout = timeout(s, p, servers.len());
     let kind = if is_ldap {
-        ldap(s, p, base).map(|ldap| SourceKind::Ldap(Box::new(ldap)))
+        ldap::read(s, p, base).map(|ldap| SourceKind::Ldap(Box::new(ldap)))
     } else {
         radius::read(s, p, base, &servers).map(|radius| SourceKind::Radius(Box::new(radius)))
     };
@@ -421,68 +386,6 @@ fn servers(s: &mut Section<'_>, p: &mut Problems, is_ldap: bool) -> Vec<SourceSe
         s.problem(p, "servers", format!("a source has {MAX_SERVERS} servers at most"));
     }
     found
-}
-
-fn ldap(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Ldap> {
-    let ca = super::read::path(s, p, "ca", base);
-    let user_dn =
-        s.parsed::<NameTemplate>(p, "user_dn", "an entry's name such as \"uid={user},ou=people,dc=example\"");
-    let dn = s.text(p, "bind_dn");
-    let password = secret(s, p, "bind_password_file", base);
-    let bind = match (user_dn, dn, password) {
-        (Some(template), None, None) => Some(Bind::User(template)),
-        (None, Some(dn), Some(password)) if !dn.is_empty() => Some(Bind::Service { dn, password }),
-        _ => {
-            let hint = "write bind_dn and bind_password_file, the account that searches for users; or user_dn alone, \
-                        such as \"uid={user},ou=people,dc=example\", if each user may read the own entry";
-            s.missing(p, "bind_dn", hint);
-            None
-        }
-    };
-    let search_base = s.text(p, "base");
-    let is_direct = matches!(bind, Some(Bind::User(_)));
-    if search_base.is_none() && !is_direct {
-        s.missing(p, "base", "write base = \"ou=people,dc=uni,dc=example\", where users are searched for");
-    }
-    let filter = s.parsed::<Filter>(p, "filter", FILTER);
-    if !is_direct && filter.as_ref().is_some_and(|filter| !filter.has_user()) {
-        s.problem(p, "filter", "'filter' needs the place {user}, or it finds somebody else".to_owned());
-    }
-    let filter = filter.or_else(|| if is_direct { "(objectClass=*)" } else { "(uid={user})" }.parse().ok());
-    let subject = s.parsed::<Word>(p, "subject", "an attribute such as \"entryUUID\"");
-    let group_attribute = s.parsed::<Word>(p, "group_attribute", "an attribute such as \"memberOf\"");
-    let recheck = recheck::read(s, p, is_direct);
-    Some(Ldap {
-        ca,
-        bind: bind?,
-        base: search_base.unwrap_or_default(),
-        filter: filter?,
-        subject: subject.map_or_else(|| "entryUUID".to_owned(), |word| word.0),
-        group_attribute: group_attribute.map_or_else(|| "memberOf".to_owned(), |word| word.0),
-        group_search: group_search(s, p),
-        recheck,
-    })
-}
-
-const FILTER: &str = "a filter such as \"(&(objectClass=person)(uid={user}))\"";
-
-fn group_search(s: &mut Section<'_>, p: &mut Problems) -> Option<GroupSearch> {
-    let base = s.text(p, "group_base");
-    let filter = s.parsed::<Filter>(p, "group_filter", "a filter such as \"(member={dn})\"");
-    let name = s.parsed::<Word>(p, "group_name", "an attribute such as \"cn\"");
-    let filter = filter.or_else(|| "(member={dn})".parse().ok());
-    if base.is_none() && (s.has("group_filter") || s.has("group_name")) {
-        s.missing(
-            p,
-            "group_base",
-            "write group_base = \"ou=groups,dc=uni,dc=example\", where groups are searched for",
-        );
-    }
-    Some(GroupSearch {
-        base: base?,
-        filter: filter?,
-        name: name.map_or_else(|| "cn".to_owned(), |word| word.0),
-    })
 }
 
 pub(super) fn secret(
@@ -557,6 +460,14 @@ mod tests {
             (
                 start(&format!("servers = [\"ldaps://a\", \"ldaps://b\"]\ntimeout_ms = 5001\n{ldap}")),
                 "the second server would get no time",
+            ),
+            (start(&format!("servers = \"ldaps://a\"\nnested_groups = true\n{ldap}")), "group_base"),
+            (
+                start(&format!(
+                    "servers = \"ldaps://a\"\ngroup_base = \"b\"\ngroup_filter = \"(memberUid={{user}})\"\n\
+                     nested_groups = true\n{ldap}"
+                )),
+                "needs the place {dn}",
             ),
             ("[[source]]\nkind = \"ldap\"\n".to_owned(), "needs the key 'name'"),
         ] {

@@ -6,26 +6,27 @@
 
 mod ber;
 mod connection;
+mod groups;
 pub mod message;
 mod trial;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use zeroize::Zeroizing;
 
 pub(super) use ber::Malformed;
 use connection::{Connection, Found};
+use groups::Groups;
 use message::{
     Entry, INVALID_CREDENTIALS, NO_SUCH_OBJECT, Outcome, SIZE_LIMIT_EXCEEDED, SUCCESS, Scope, Search,
 };
 
 use super::reply_memory::ReplyMemory;
 use super::servers::{Answered, ServerError};
-use vpnd_config::ldap_filter::{Filter, Values};
+use vpnd_config::ldap_filter::Values;
 use vpnd_config::source::{Bind, Ldap, Source, SourceServer};
 use vpnd_ipc::gateway::idp::{
-    AcceptAttributes, GroupName, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
+    AcceptAttributes, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
 };
 use vpnd_pki::tls::{self, SystemTrust, Trust};
 use vpnd_proto::control::List;
@@ -192,52 +193,15 @@ impl Directory {
         attributes.extend(STATES);
         // One more than is right, to notice it.
         let search = (base, scope, 2);
-        run(connection, source, search, &self.settings.filter, values, &attributes).await
+        run(connection, source, search, &self.settings.filter.encode(values), &attributes).await
     }
 
-    /// The names of the user's groups, by the entry itself and by a search if there is one.
-    async fn groups(
-        &self,
-        connection: &mut Connection,
-        source: &Source,
-        entry: &Entry,
-        user: &str,
-    ) -> Result<Result<BTreeSet<GroupName>, Refusal>, ServerError> {
-        let attribute = &self.settings.group_attribute;
-        if entry.is_cut(attribute) {
-            return Ok(Err(Refusal::TooManyGroups));
-        }
-        let mut groups = BTreeSet::new();
-        if !gather(&mut groups, entry.values(attribute), source.max_groups) {
-            return Ok(Err(Refusal::TooManyGroups));
-        }
-        if let Some(search) = &self.settings.group_search {
-            let values = Values { user, dn: &entry.dn };
-            let scope = (search.base.as_str(), Scope::Subtree, source.max_groups as u32 + 1);
-            let found = run(connection, source, scope, &search.filter, values, &[&search.name]).await?;
-            match found.code {
-                SUCCESS => {}
-                SIZE_LIMIT_EXCEEDED => return Ok(Err(Refusal::TooManyGroups)),
-                code => return Err(ServerError::Answer(format!("the search for groups failed ({code})"))),
-            }
-            let names = found.entries.iter().flat_map(|entry| entry.values(&search.name));
-            if !gather(&mut groups, names, source.max_groups) {
-                return Ok(Err(Refusal::TooManyGroups));
-            }
-        }
-        Ok(Ok(groups))
-    }
-
-    fn identity(
-        &self,
-        entry: &Entry,
-        groups: Result<BTreeSet<GroupName>, Refusal>,
-    ) -> Result<Identity, Refusal> {
+    fn identity(&self, entry: &Entry, groups: Result<Groups, Refusal>) -> Result<Identity, Refusal> {
         if is_disabled(entry) {
             return Err(Refusal::Disabled);
         }
         let subject = self.subject(entry)?;
-        let groups = List::new(groups?.into_iter().collect()).map_err(|_| Refusal::TooManyGroups)?;
+        let groups = List::new(groups?.into_names()).map_err(|_| Refusal::TooManyGroups)?;
         Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
     }
 
@@ -248,30 +212,16 @@ impl Directory {
     }
 }
 
-/// Adds the groups that `values` name. False as soon as there are more than `limit`. A name that is too long is none.
-fn gather<'v>(
-    groups: &mut BTreeSet<GroupName>,
-    values: impl Iterator<Item = &'v [u8]>,
-    limit: usize,
-) -> bool {
-    values.filter_map(|value| GroupName::new(group_name(value)?).ok()).all(|name| {
-        groups.insert(name);
-        groups.len() <= limit
-    })
-}
-
 /// Searches below a base, for so many entries.
 async fn run(
     connection: &mut Connection,
     source: &Source,
     (base, scope, size_limit): (&str, Scope, u32),
-    filter: &Filter,
-    values: Values<'_>,
+    filter: &[u8],
     attributes: &[&str],
 ) -> Result<Found, ServerError> {
-    let filter = filter.encode(values);
     let time_limit_s = source.timeout.as_secs().max(1) as u32;
-    let search = Search { base, scope, size_limit, time_limit_s, filter: &filter, attributes };
+    let search = Search { base, scope, size_limit, time_limit_s, filter, attributes };
     let found = connection.search(&search).await?;
     if scope == Scope::Subtree && found.code == NO_SUCH_OBJECT {
         // The directory is being restored, or rights have changed: this says nothing about a user.

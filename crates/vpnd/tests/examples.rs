@@ -128,6 +128,7 @@ fn every_setting_of_the_server_is_in_the_example() {
         "group_attribute ",
         "group_attributes",
         "max_groups",
+        "nested_groups",
         "nas_identifier",
         "max_waiting",
         "recheck_s",

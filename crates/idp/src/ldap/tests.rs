@@ -10,7 +10,7 @@ use vpnd_proto::control::{SecretText, UserName};
 
 use super::*;
 use crate::PreparedSource;
-use slapd::{ADMIN, Slapd, group, person};
+use slapd::{ADMIN, Slapd, group, nested_group, person};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::gateway::idp::SourceName;
 
@@ -285,11 +285,56 @@ fn names_of_groups_and_subjects() {
     assert_ne!(subject_text(b"hex:00ab"), "hex:00ab", "somebody else");
 }
 
-#[test]
-fn no_more_groups_are_kept_than_a_user_may_have() {
-    let names: Vec<Vec<u8>> = (0..100_000).map(|number| format!("group{number}").into_bytes()).collect();
-    let mut groups = BTreeSet::new();
-    assert!(gather(&mut groups, names[..100].iter().chain(&names[..100]).map(Vec::as_slice), 100));
-    assert!(!gather(&mut groups, names.iter().map(Vec::as_slice), 100));
-    assert_eq!(groups.len(), 101);
+/// Groups in groups: `staff` is in `faculty`, that in `all`, and `all` in `staff` again.
+fn nest(slapd: &Slapd) {
+    let changes = [
+        nested_group("faculty", "staff"),
+        nested_group("all", "faculty"),
+        "dn: cn=staff,ou=groups,dc=uni,dc=example\nchangetype: modify\nadd: member\n\
+         member: cn=all,ou=groups,dc=uni,dc=example\n-\n"
+            .to_owned(),
+    ];
+    slapd.modify(&command, ADDRESS, &changes.concat());
+}
+
+#[tokio::test]
+async fn groups_in_groups_count_where_that_is_configured_and_circles_end() {
+    let entries = [person("ann", "right"), person("bob", "right"), group("staff", &["ann"])].concat();
+    let Some(slapd) = Slapd::start(ADDRESS, command, &entries) else { return };
+    nest(&slapd);
+    let base = "group_base = \"ou=groups,dc=uni,dc=example\"\n";
+    // The user's groups are in the entry, or a search alone finds them.
+    for way in ["", "group_attribute = \"none\"\n"] {
+        for (nested, expected) in
+            [("", &["staff"][..]), ("nested_groups = true\n", &["all", "faculty", "staff"])]
+        {
+            let keys = searching(&slapd, &format!("{base}{way}{nested}"));
+            let sources = source(&slapd, &tls(&slapd), &keys);
+            let before = slapd.searches(&command, ADDRESS);
+            assert_eq!(groups(&check(&sources, "ann", "right").await), expected, "{way}{nested}");
+            // One for the user, one for the groups, one for each group above; the count is a search itself.
+            let searches = slapd.searches(&command, ADDRESS) - before - 1;
+            assert_eq!(searches, if nested.is_empty() { 2 } else { 5 }, "{way}{nested}");
+            assert_eq!(groups(&check(&sources, "bob", "right").await), [""; 0], "{way}{nested}");
+        }
+        let keys = searching(&slapd, &format!("{base}{way}nested_groups = true\nmax_groups = 2\n"));
+        let reply = check(&source(&slapd, &tls(&slapd), &keys), "ann", "right").await;
+        assert_eq!(reply, refused(Refusal::TooManyGroups), "{way}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_in_groups_that_are_nested_too_deep_is_refused() {
+    let entries = [person("ann", "right"), group("g0", &["ann"])].concat();
+    let Some(slapd) = Slapd::start(ADDRESS, command, &entries) else { return };
+    let add = |number: usize| {
+        let group = nested_group(&format!("g{number}"), &format!("g{}", number - 1));
+        slapd.modify(&command, ADDRESS, &group);
+    };
+    (1..groups::MAX_LEVELS).for_each(add);
+    let keys = searching(&slapd, "group_base = \"ou=groups,dc=uni,dc=example\"\nnested_groups = true\n");
+    let sources = source(&slapd, &tls(&slapd), &keys);
+    assert_eq!(self::groups(&check(&sources, "ann", "right").await).len(), groups::MAX_LEVELS);
+    add(groups::MAX_LEVELS);
+    assert_eq!(check(&sources, "ann", "right").await, refused(Refusal::TooManyGroups));
 }

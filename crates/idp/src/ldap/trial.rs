@@ -1,5 +1,6 @@
 //! A directory asked step by step, for an administrator.
 
+use super::groups::MAX_LEVELS;
 use super::{Directory, exactly_one};
 use crate::ldap::message::Scope;
 use crate::trial::{End, Steps, end_of_connection};
@@ -41,8 +42,12 @@ impl Directory {
         steps.good("entry", entry.dn.as_str());
         let groups = self.groups(&mut connection, source, &entry, &name).await;
         let groups = groups.map_err(|error| ("groups", error.to_string()))?;
-        let listed: Vec<&str> = groups.iter().flatten().map(|group| &**group).collect();
-        if groups.is_ok() {
+        if let Ok(groups) = &groups {
+            let words = |(name, is_through_another): (&str, bool)| match is_through_another {
+                true => format!("{name} (through another)"),
+                false => name.to_owned(),
+            };
+            let listed: Vec<String> = groups.iter().map(words).collect();
             let none = format!("none by '{}' or group_base", self.settings.group_attribute);
             steps.good("groups", if listed.is_empty() { none } else { listed.join("; ") });
         }
@@ -60,7 +65,11 @@ impl Directory {
                 format!("the entry has not exactly one value of '{}' (subject)", self.settings.subject)
             }
             Refusal::Disabled => "the entry says that the account is disabled or locked".to_owned(),
-            Refusal::TooManyGroups => "the user is in more groups than max_groups".to_owned(),
+            Refusal::TooManyGroups => {
+                format!(
+                    "the user is in more groups than max_groups, or they nest deeper than {MAX_LEVELS} levels"
+                )
+            }
             Refusal::WrongPassword => "wrong password".to_owned(),
         }
     }

@@ -7,6 +7,7 @@ mod by_hand;
 mod dynamic_authorization;
 mod guesses;
 mod hostile;
+mod nested;
 mod rate;
 mod recheck;
 mod taken_over;

@@ -228,3 +228,11 @@ pub fn group(name: &str, members: &[&str]) -> String {
         members.collect::<String>()
     )
 }
+
+/// A change that adds a group whose member is another group.
+pub fn nested_group(name: &str, member: &str) -> String {
+    format!(
+        "dn: cn={name},ou=groups,dc=uni,dc=example\nchangetype: add\nobjectClass: groupOfNames\ncn: {name}\n\
+         member: cn={member},ou=groups,dc=uni,dc=example\n\n"
+    )
+}
