@@ -5,6 +5,7 @@
 //! trusts the authority: a renewal can fail, but it can't make a working gateway unreachable.
 
 pub mod order;
+pub mod pinned;
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -130,17 +131,27 @@ pub enum Renewal {
 
 /// Reads the certificate, and renews it for the same key if it is due or not the key's. `public_key` is the key's, DER.
 pub fn current(tls: &Tls, public_key: &[u8], now: SystemTime) -> Result<Current, RenewalError> {
-    let (old, leaf) = load(&tls.certificate)?;
+    current_in(&tls.certificate, Files::of(tls), tls.certificate_days, public_key, now)
+}
+
+/// The same for the certificate in `path`, which `files` renew.
+fn current_in(
+    path: &Path,
+    files: Result<Files<'_>, RenewalError>,
+    days: u32,
+    public_key: &[u8],
+    now: SystemTime,
+) -> Result<Current, RenewalError> {
+    let (old, leaf) = load(path)?;
     let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     if now_s < leaf.due_s() && leaf.public_key == public_key {
         return Ok(Current { chain: old, leaf, renewal: Renewal::NotDue });
     }
-    let renewed = Files::of(tls).and_then(|files| files.renew(Some(public_key), tls.certificate_days, now));
-    let new = match renewed {
+    let new = match files.and_then(|files| files.renew(Some(public_key), days, now)) {
         Ok(new) => new,
         Err(error) => return Ok(Current { chain: old, leaf, renewal: Renewal::Failed(error) }),
     };
-    let written = secret_file::write(&tls.certificate, new.as_bytes(), PUBLIC_MODE, Existing::Replace);
+    let written = secret_file::write(path, new.as_bytes(), PUBLIC_MODE, Existing::Replace);
     let renewal = written.map_or_else(Renewal::Unsaved, |()| Renewal::Done);
     let leaf = chain(new.as_bytes()).first().and_then(|leaf| Leaf::parse(leaf)).unwrap_or(leaf);
     Ok(Current { chain: new.into_bytes(), leaf, renewal })

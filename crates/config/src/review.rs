@@ -77,6 +77,9 @@ impl ServerConfig {
         let tls = &self.tls;
         findings.certificate("tls.certificate", &tls.certificate, machine.now_s);
         findings.presented(machine.now_s);
+        if let Some(message) = certificate::pinned::fault(self, machine.now_s) {
+            findings.warning("tls.ca", message);
+        }
         if let Some(authority) = &tls.client_ca {
             findings.certificate("tls.client_ca", authority, machine.now_s);
         }

@@ -159,7 +159,7 @@ impl Gateway {
     ) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("this program can't be found")?;
         let this = Path::new(spawn::THIS_PROGRAM);
-        let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
+        let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key, true).await?;
         let idp = start_idp(this, &configuration, &config, &common, &auth, None).await?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);

@@ -88,6 +88,20 @@ pub struct GatewayCertificate {
     /// When it expires, seconds since 1970.
     #[n(3)]
     pub expires_s: u64,
+    /// Another certificate for the same key; absent from parents of earlier versions.
+    #[n(4)]
+    pub pinned: Option<PinnedCertificate>,
+}
+
+/// The certificate for clients that pin the gateway's own authority, where all others get one of another authority.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PinnedCertificate {
+    /// PEM, the gateway's own certificate first.
+    #[n(0)]
+    pub chain: ByteVec,
+    /// The authorities that such clients name (PEM).
+    #[n(1)]
+    pub ca: ByteVec,
 }
 
 /// The auth process's first message; with two descriptors: its ends of the channels to the worker, for questions and for

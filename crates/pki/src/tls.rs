@@ -5,16 +5,17 @@
 //! gateway has to prove itself again ([`resumption`]).
 
 mod fault;
+mod presented;
 mod resumption;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use crate::revocation_list::RevocationList;
 use quinn::crypto::rustls::QuicServerConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::WebPkiClientVerifier;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
@@ -22,6 +23,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vpnd_control_channel::tls::{client_builder, finish};
 
 pub use fault::in_words;
+use presented::PinningVerifier;
+pub use presented::{Chains, Presented};
 pub use resumption::Client;
 pub use vpnd_control_channel::tls::{ALPN, device_binding, epoch_secret};
 
@@ -73,37 +76,6 @@ impl Identity {
     pub fn certified(self) -> Result<CertifiedKey, TlsError> {
         CertifiedKey::from_der(self.chain, self.key, &aws_lc_rs::default_provider())
             .map_err(|source| TlsError::Refused { what: "the gateway's certificate or key", source })
-    }
-}
-
-/// The certificate that a gateway presents, and what signs for it. It can be replaced while connections come in: each
-/// handshake takes the one that is there when it begins.
-#[derive(Debug)]
-pub struct Presented(RwLock<Arc<CertifiedKey>>);
-
-impl Presented {
-    #[must_use]
-    pub fn new(certified: CertifiedKey) -> Arc<Self> {
-        Arc::new(Self(RwLock::new(certified.into())))
-    }
-
-    /// A chain (PEM, leaf first) with a key that is elsewhere.
-    ///
-    /// # Errors
-    /// If the chain is malformed.
-    pub fn signed_by(chain: &[u8], key: Arc<dyn SigningKey>) -> Result<CertifiedKey, TlsError> {
-        Ok(CertifiedKey::new(certificates("the certificate", chain)?, key))
-    }
-
-    /// Presents `certified` from now on.
-    pub fn replace(&self, certified: CertifiedKey) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = certified.into();
-    }
-}
-
-impl ResolvesServerCert for Presented {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -221,7 +193,12 @@ pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client, T
 
 fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
     let builder = client_builder().map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(verifier(trust)?);
+    // Its authorities are named to the gateway, which may have a certificate of theirs besides another one.
+    let verifier = match trust {
+        Trust::Pinned(ca) => Arc::new(PinningVerifier::new(ca)?) as _,
+        Trust::System(_) => verifier(trust)?,
+    };
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     let config = match identity {
         Some(Identity { chain, key }) => builder
             .with_client_auth_cert(chain, key)

@@ -114,8 +114,10 @@ pub(crate) struct NamedFile {
 /// The files beside the store that a gateway with this configuration reads. Authorities' keys may be kept elsewhere.
 pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
     let tls = &config.tls;
+    let pinned = Some(tls.pinned_certificate()).filter(|path| path.exists());
     let all = [
         ("certificate.pem", Some(&tls.certificate), FileKind::Certificates, true),
+        ("pinned-certificate.pem", pinned.as_ref(), FileKind::Certificates, false),
         ("key.pem", Some(&tls.key), FileKind::PrivateKey, true),
         ("ca.pem", tls.ca.as_ref(), FileKind::Certificates, false),
         ("ca-key.pem", tls.ca_key.as_ref(), FileKind::PrivateKey, false),

@@ -201,7 +201,9 @@ impl Gateway {
             return Ok(());
         }
         let path = &self.config.tls.certificate;
-        if let Err(error) = secret_file::write(path, &chain, PUBLIC_MODE, Existing::Replace) {
+        let written = certificate::pinned::keep(&self.config.tls, &chain)
+            .and_then(|()| secret_file::write(path, &chain, PUBLIC_MODE, Existing::Replace));
+        if let Err(error) = written {
             self.orders.unsaved = Some(chain);
             self.orders.failed(&self.config, format!("the new certificate waits for its file: {error}"));
             return Ok(());

@@ -1,6 +1,7 @@
 //! The gateway's certificate and key in the privileged parent: it reads them, renews the certificate when that is due, and has
 //! a running gateway take it over. The chain is for the worker, the key for the auth process alone.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow};
@@ -9,10 +10,10 @@ use rustls::sign::CertifiedKey;
 use zeroize::Zeroizing;
 
 use super::Gateway;
-use vpnd_config::certificate::{self, Renewal};
+use vpnd_config::certificate::{self, Current, Renewal};
 use vpnd_config::{ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::{FromAuth, GatewayCertificate, ToAuth, ToWorker};
+use vpnd_ipc::gateway::{FromAuth, GatewayCertificate, PinnedCertificate, ToAuth, ToWorker};
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::signing::KeyDescription;
 use vpnd_ipc::spawn::ChildError;
@@ -33,14 +34,17 @@ pub(super) struct TlsMaterial {
 
 impl TlsMaterial {
     /// Reads the files that the configuration names, and renews the certificate if it is due.
-    pub(super) fn load(tls: &Tls) -> anyhow::Result<Self> {
+    pub(super) fn load(config: &ServerConfig) -> anyhow::Result<Self> {
+        let tls = &config.tls;
         let key_path = tls.key.display();
         let key =
             std::fs::read(&tls.key).map(Zeroizing::new).with_context(|| format!("can't read {key_path}"))?;
         let signing = tls::signing_key(&key)?;
         let public_key = signing.public_key().ok_or_else(|| anyhow!("{key_path} has no public half"))?;
         let current = certificate::current(tls, &public_key, SystemTime::now())?;
-        log(tls, &current.renewal, current.leaf.overdue_s());
+        log(&tls.certificate, &current.renewal, current.leaf.overdue_s());
+        let pinned = pinned(config, &public_key);
+        let due_s = pinned.iter().fold(current.leaf.due_s(), |due_s, pinned| due_s.min(pinned.leaf.due_s()));
         let chain = vpnd_pki::leaf::chain(&current.chain);
         let certified = CertifiedKey::new(chain, signing.clone());
         certified.keys_match().with_context(|| {
@@ -52,15 +56,36 @@ impl TlsMaterial {
         let certificate = GatewayCertificate {
             chain: ByteVec::from(current.chain),
             key: description,
-            due_s: current.leaf.due_s(),
+            due_s,
             expires_s: current.leaf.not_after_s,
+            pinned: pinned.map(|pinned| sent(tls, pinned)).transpose()?,
         };
         Ok(Self { certificate, key: SecretBytes(key) })
     }
 }
 
-fn log(tls: &Tls, renewal: &Renewal, overdue_s: u64) {
-    let certificate = tls.certificate.display();
+/// The certificate for clients that pin the own authority. Without it, all others connect all the same.
+fn pinned(config: &ServerConfig, public_key: &[u8]) -> Option<Current> {
+    let current = match certificate::pinned::current(config, public_key, SystemTime::now()) {
+        Ok(current) => current?,
+        Err(error) => {
+            tracing::warn!(%error, "CLIENTS WHOSE PROFILES PIN THE GATEWAY'S OWN AUTHORITY ARE CUT OFF");
+            return None;
+        }
+    };
+    log(&config.tls.pinned_certificate(), &current.renewal, current.leaf.overdue_s());
+    // One for another key would be refused after the handshake, and with no better reason.
+    (current.leaf.public_key == public_key).then_some(current)
+}
+
+fn sent(tls: &Tls, pinned: Current) -> anyhow::Result<PinnedCertificate> {
+    let (ca, _) = tls.authority();
+    let ca = certificate::read(ca.context("[tls] names no authority")?)?;
+    Ok(PinnedCertificate { chain: pinned.chain.into(), ca: ca.into() })
+}
+
+fn log(path: &Path, renewal: &Renewal, overdue_s: u64) {
+    let certificate = path.display();
     match renewal {
         Renewal::NotDue => {}
         Renewal::Done => tracing::info!(%certificate, "the gateway's certificate is renewed"),
@@ -136,7 +161,7 @@ impl Gateway {
     /// # Errors
     /// If a process is lost.
     pub(super) async fn take_over_certificate(&mut self) -> Result<(), ChildError> {
-        let TlsMaterial { certificate, key } = match TlsMaterial::load(&self.config.tls) {
+        let TlsMaterial { certificate, key } = match TlsMaterial::load(&self.config) {
             Ok(credentials) => credentials,
             Err(error) => {
                 tracing::error!(

@@ -104,7 +104,7 @@ impl Gateway {
         if let Some(settings) = first_difference(&self.config, &config) {
             bail!("{settings} is not as it was when the gateway started: that takes a restart");
         }
-        let TlsMaterial { certificate, key } = TlsMaterial::load(&config.tls)?;
+        let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) =
             start_auth(&self.program, &configuration, &self.common, key, false).await?;
         let idp =

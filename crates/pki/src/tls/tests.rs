@@ -114,6 +114,109 @@ fn a_new_certificate_is_presented_without_new_settings() {
     assert!(connect(&client_of(&old), &gateway).is_err() && connect(&client_of(&new), &gateway).is_ok());
 }
 
+/// A gateway with a certificate of `usual` for everybody, and one of `pinned` for clients that name it.
+fn gateway_of_two(usual: &Authority, pinned: &Authority) -> ServerConfig {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let chain = |authority: &Authority| {
+        let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
+        authority.server_for(&["localhost".to_owned()], &public_key, 30, SystemTime::now()).unwrap()
+    };
+    let signing = signing_key(key.serialize_pem().as_bytes()).unwrap();
+    let chains = Chains::signed_by(chain(usual).as_bytes(), signing).unwrap();
+    let chains = chains.with_pinned(chain(pinned).as_bytes(), pinned.certificate_pem().as_bytes()).unwrap();
+    server_config(Presented::new(chains), &ClientCertificates::Ignored).unwrap()
+}
+
+#[test]
+fn each_client_gets_the_certificate_of_the_authority_that_it_trusts() {
+    let [usual, own, stranger] =
+        ["public", "own", "stranger"].map(|name| Authority::new(name, SystemTime::now()).unwrap());
+    let gateway = gateway_of_two(&usual, &own);
+    assert!(connect(&client_of(&own), &gateway).is_ok(), "it names its authority");
+    assert!(connect(&client_of(&usual), &gateway).is_ok(), "its authority is not the gateway's own");
+    assert!(connect(&client_of(&stranger), &gateway).is_err());
+    // A client of an earlier version names none.
+    let verifier = verifier(&Trust::Pinned(usual.certificate_pem().as_bytes())).unwrap();
+    assert!(verifier.root_hint_subjects().is_none());
+    let config = client_builder().unwrap().dangerous().with_custom_certificate_verifier(verifier);
+    let client = Client::new(finish(config.with_no_client_auth()), now);
+    assert!(connect(&client, &gateway).is_ok());
+    // An authority of the same name has another key.
+    let namesake = Authority::new("own", SystemTime::now()).unwrap();
+    assert!(connect(&client_of(&namesake), &gateway).is_err());
+}
+
+/// A verifier that names more authorities than a client does.
+#[derive(Debug)]
+struct Naming(Arc<dyn ServerCertVerifier>, Vec<rustls::DistinguishedName>);
+
+impl ServerCertVerifier for Naming {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: rustls_pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        self.0.verify_server_cert(leaf, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+
+    fn root_hint_subjects(&self) -> Option<&[rustls::DistinguishedName]> {
+        Some(&self.1)
+    }
+}
+
+#[test]
+fn a_hello_that_names_a_thousand_authorities_is_answered() {
+    let [usual, own] = ["public", "own"].map(|name| Authority::new(name, SystemTime::now()).unwrap());
+    let gateway = gateway_of_two(&usual, &own);
+    // Names of authorities differ, and those that are none are names, too.
+    let strange = |n: u32| rustls::DistinguishedName::in_sequence(&n.to_be_bytes());
+    let subject = roots(own.certificate_pem().as_bytes()).unwrap().subjects();
+    for (last, trusted) in [(subject, &own), (vec![strange(1_000)], &usual)] {
+        let names: Vec<_> = (1..1_000).map(strange).chain(last).collect();
+        let verifier = verifier(&Trust::Pinned(trusted.certificate_pem().as_bytes())).unwrap();
+        let naming = Arc::new(Naming(verifier, names));
+        let config = client_builder().unwrap().dangerous().with_custom_certificate_verifier(naming);
+        let client = Client::new(finish(config.with_no_client_auth()), now);
+        assert!(matches!(connect(&client, &gateway), Ok(HandshakeKind::Full)));
+    }
+}
+
+#[test]
+fn a_client_that_pins_many_authorities_names_none() {
+    let own = Authority::new("own", SystemTime::now()).unwrap();
+    let named = |count: usize| {
+        let ca = own.certificate_pem().repeat(count);
+        let verifier = PinningVerifier::new(ca.as_bytes()).unwrap();
+        verifier.root_hint_subjects().map(<[_]>::len)
+    };
+    assert_eq!((named(1), named(4), named(100)), (Some(1), Some(4), None));
+}
+
 #[test]
 fn a_certificate_that_is_revoked_is_refused_and_a_ticket_of_before_too() {
     use rcgen::{

@@ -1,12 +1,13 @@
 //! `vpnd renew`: a new certificate for the gateway, by hand.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::cli::RenewArgs;
-use vpnd_config::certificate::{Files, RenewalError};
-use vpnd_config::{ConfigError, ServerConfig};
+use vpnd_config::certificate::pinned::keep;
+use vpnd_config::certificate::{Files, RenewalError, read};
+use vpnd_config::{ConfigError, ServerConfig, Tls};
 use vpnd_pki::authority::{SERVER_DAYS, new_key};
 use vpnd_pki::leaf::{Leaf, chain};
 use vpnd_sys::date::rfc3339;
@@ -18,6 +19,11 @@ pub enum RenewError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Renewal(#[from] RenewalError),
+    #[error(
+        "{} is from the ACME authority, and the gateway renews it. To go back to a certificate of its own authority, take [acme] out of \
+         the configuration, then run: vpnd renew && vpnd reload", certificate.display()
+    )]
+    Ordered { certificate: PathBuf },
 }
 
 /// Renews what `args` name, in its place. Returns when the new certificate expires, in words.
@@ -25,7 +31,9 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
     if let (Some(certificate), Some(ca), Some(ca_key)) = (&args.certificate, &args.ca, &args.ca_key) {
         let files = Files { certificate, ca, ca_key, foreign: false };
         let renewed = files.renew(None, args.days.unwrap_or(SERVER_DAYS), now)?;
-        publish(certificate, &renewed, None)?;
+        Staged::new(certificate, renewed.as_bytes(), PUBLIC_MODE)
+            .and_then(|staged| staged.publish(Existing::Replace))
+            .map_err(RenewalError::from)?;
         return Ok(describe(&renewed));
     }
     let config = ServerConfig::load(&args.config)?;
@@ -33,13 +41,21 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
     if let Some(ca_key) = &args.ca_key {
         files.ca_key = ca_key;
     }
+    let (pinned, is_own) = (config.tls.pinned_certificate(), is_own(&config));
+    if !is_own && config.acme.is_some() && !args.new_key {
+        return Err(RenewError::Ordered { certificate: config.tls.certificate });
+    }
     files.foreign = args.new_key && config.acme.is_some();
+    // It has the names by which the profiles of before know the gateway.
+    if !is_own && pinned.exists() {
+        files.certificate = &pinned;
+    }
     let days = args.days.unwrap_or(config.tls.certificate_days);
     let key_path = &config.tls.key;
     let renewed = if args.new_key {
         let (key, pem) = new_key().map_err(RenewalError::from)?;
         let renewed = files.renew(Some(&rcgen::PublicKeyData::subject_public_key_info(&key)), days, now)?;
-        publish(&config.tls.certificate, &renewed, Some((key_path, &pem)))?;
+        publish(&config.tls, &renewed, Some((key_path, &pem)))?;
         renewed
     } else {
         let read = |source| RenewalError::Read { path: key_path.clone(), source };
@@ -47,16 +63,21 @@ pub fn renew(args: &RenewArgs, now: SystemTime) -> Result<String, RenewError> {
         let public_key =
             vpnd_pki::tls::signing_key(&key).ok().and_then(|key| Some(key.public_key()?.to_vec()));
         let renewed = files.renew(public_key.as_deref(), days, now)?;
-        publish(&config.tls.certificate, &renewed, None)?;
+        publish(&config.tls, &renewed, None)?;
         renewed
     };
     Ok(describe(&renewed))
 }
 
-/// Writes the certificate, and the key before it. Whoever is stopped in between has a key without its certificate, and runs the
+fn is_own(config: &ServerConfig) -> bool {
+    read(&config.tls.certificate).is_ok_and(|pem| config.tls.is_own(&pem))
+}
+
+/// Writes the certificate, and the key before it; one of another authority is kept. Whoever is stopped in between has a key without its certificate, and runs the
 /// command again.
-fn publish(path: &Path, certificate: &str, key: Option<(&Path, &str)>) -> Result<(), RenewalError> {
-    let certificate = Staged::new(path, certificate.as_bytes(), PUBLIC_MODE)?;
+fn publish(tls: &Tls, certificate: &str, key: Option<(&Path, &str)>) -> Result<(), RenewalError> {
+    keep(tls, certificate.as_bytes())?;
+    let certificate = Staged::new(&tls.certificate, certificate.as_bytes(), PUBLIC_MODE)?;
     if let Some((path, pem)) = key {
         Staged::new(path, pem.as_bytes(), SECRET_MODE)?.publish(Existing::Replace)?;
     }

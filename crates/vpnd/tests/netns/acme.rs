@@ -10,6 +10,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base64::Engine as _;
 use rcgen::{CertificateParams, KeyPair};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -183,6 +184,104 @@ fn a_certificate_is_ordered_presented_and_ordered_anew() {
     assert_ne!(leaf(&gateway).1, key);
     assert_eq!(chain(&gateway).len(), 2, "it is the authority's");
     ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
+}
+
+#[test]
+fn profiles_of_before_and_after_connect_and_a_renewal_goes_back() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some(authority) = Authority::start(&lab, false) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let before = gateway.add_user("ann");
+    let own = chain(&gateway);
+    gateway.start();
+    configure(&gateway, &authority.ca, &[NAME]);
+    must(gateway.ask(&["reload"]));
+    let (failed, _) = outcome(&gateway, "");
+    assert_eq!(failed, None, "{}", authority.process.output());
+    let kept = || fs::read(gateway.file("server.local.pem")).unwrap();
+    assert_eq!(CertificateDer::from_pem_slice(&kept()).unwrap(), own[0]);
+
+    // A new profile is for the authority's certificate, here of one that no system trusts.
+    let after = gateway.add_user("bob");
+    let pem = fs::read_to_string(gateway.file("server.pem")).unwrap();
+    let second = pem.match_indices("-----BEGIN").nth(1).expect("the authority sends its own along").0;
+    edit_toml(&after.profile, |profile| {
+        assert_eq!(profile["server"]["trust"].as_str(), Some("system"), "{profile}");
+        let server = profile["server"].as_table_mut().unwrap();
+        server.remove("trust");
+        server.insert("addresses".to_owned(), strings(&[&format!("{GATEWAY_V4}:{PORT}")]));
+        server.insert("ca".to_owned(), pem[second..].into());
+    });
+    let both = || {
+        for (number, profile) in [(1, &before), (2, &after)] {
+            let client = Client::connect(&lab, number, profile);
+            ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+        }
+    };
+    both();
+    // Without the file there is another one, for the names of the presented certificate.
+    fs::remove_file(gateway.file("server.local.pem")).unwrap();
+    must(gateway.ask(&["reload"]));
+    assert_ne!(CertificateDer::from_pem_slice(&kept()).unwrap(), own[0]);
+    fs::write(gateway.file("server.local.pem"), pem_of(&own[0])).unwrap();
+    gateway.kill();
+    gateway.start();
+    both();
+
+    // The other profiles go on where the own authority is over.
+    let (ca, ca_key) = (gateway.file("ca.pem"), gateway.file("ca-key.pem"));
+    let good = fs::read(&ca).unwrap();
+    let key = KeyPair::from_pem(&fs::read_to_string(&ca_key).unwrap()).unwrap();
+    expire(&ca, &key);
+    fs::remove_file(gateway.file("server.local.pem")).unwrap();
+    // No certificate of a client is of an authority whose time is over, which is another finding.
+    edit_toml(&gateway.config(), |config| {
+        let tls = config["tls"].as_table_mut().unwrap();
+        tls.retain(|key, _| !key.starts_with("client_ca"));
+    });
+    let check = gateway.check();
+    assert!(check.status.success() && text(&check).contains("are cut off"), "{}", text(&check));
+    gateway.kill();
+    gateway.start();
+    let client = Client::connect(&lab, 2, &after);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+    drop(client);
+    assert!(gateway.process().output().contains("ARE CUT OFF"));
+    fs::write(&ca, good).unwrap();
+    fs::write(gateway.file("server.local.pem"), pem_of(&own[0])).unwrap();
+
+    // Back to the own authority.
+    let renew = || {
+        let mut renew = gateway.vpnd(&["renew", "--config"]);
+        renew.arg(gateway.config());
+        process::run(renew)
+    };
+    let refused = renew();
+    assert!(!refused.status.success() && text(&refused).contains("take [acme] out"), "{}", text(&refused));
+    edit_toml(&gateway.config(), |config| drop(config.remove("acme")));
+    must(renew());
+    assert_eq!(fs::read_to_string(gateway.file("server.replaced.pem")).unwrap(), pem);
+    must(gateway.ask(&["reload"]));
+    let client = Client::connect(&lab, 1, &before);
+    ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
+}
+
+fn pem_of(certificate: &CertificateDer<'_>) -> String {
+    let encoded = base64::engine::general_purpose::STANDARD.encode(certificate);
+    format!("-----BEGIN CERTIFICATE-----\n{encoded}\n-----END CERTIFICATE-----\n")
+}
+
+/// Puts an authority of the same name and key in place of this one whose time is over.
+fn expire(ca: &Path, key: &KeyPair) {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(&fs::read(ca).unwrap()).unwrap();
+    let parsed = pem.parse_x509().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    let name = parsed.subject().iter_common_name().next().unwrap().as_str().unwrap();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+    params.not_after = rcgen::date_time_ymd(2020, 1, 1);
+    fs::write(ca, params.self_signed(key).unwrap().pem()).unwrap();
 }
 
 #[test]
