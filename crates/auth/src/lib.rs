@@ -171,8 +171,10 @@ fn move_audit_log(store: &Sqlite, path: &Path, policy: Policy) {
     };
     match work() {
         Ok(0) => {}
-        Ok(lines) => tracing::info!(lines, "the audit log of the store is in the audit file now"),
-        Err(error) => tracing::warn!(%error, "the audit log of the store stays there until the next start"),
+        Ok(lines) => tracing::info!(lines, "the store's audit log was moved to the audit file"),
+        Err(error) => {
+            tracing::warn!(%error, "the store's audit log could not be moved; the next start tries again")
+        }
     }
 }
 
@@ -280,12 +282,12 @@ async fn catch_up(store: Arc<Sqlite>) {
         match tokio::task::spawn_blocking(move || store.catch_up(steady_s())).await {
             Ok(Ok(0)) | Ok(Err(StoreError::Busy { .. })) | Err(_) => {}
             Ok(Ok(changes)) => {
-                tracing::info!(changes, "what was put off while the user store was held is in it")
+                tracing::info!(changes, "postponed changes are in the user store now")
             }
             Ok(Err(error)) => {
                 let error = error.to_string();
                 if error != last {
-                    tracing::error!(error, "what was put off while the user store was held is not in it yet");
+                    tracing::error!(error, "postponed changes could not be written to the user store yet");
                 }
                 last = error;
             }
@@ -302,9 +304,11 @@ async fn forget_devices(store: Arc<Sqlite>, after: Duration) {
         match tokio::task::spawn_blocking(move || store.forget_leases(before_s)).await {
             Ok(Ok(0)) | Err(_) => {}
             Ok(Ok(leases)) => {
-                tracing::info!(leases, "addresses of devices that have not come back are free for all")
+                tracing::info!(leases, "addresses of devices without a recent session were freed")
             }
-            Ok(Err(error)) => tracing::warn!(%error, "devices that have not come back are not forgotten"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "devices without a recent session could not be forgotten")
+            }
         }
         tokio::time::sleep(FORGET_INTERVAL).await;
     }

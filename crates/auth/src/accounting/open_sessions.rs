@@ -44,7 +44,7 @@ impl OpenSessions {
     /// The file at this path, made if it is missing. One that is damaged is made anew.
     pub(super) fn open(path: &Path) -> Option<Self> {
         let opened = Self::connect(path).or_else(|error| {
-            tracing::warn!(%error, path = %path.display(), "the file of sessions that are accounted for is made anew");
+            tracing::warn!(%error, path = %path.display(), "the file of accounted sessions is damaged, so another is made");
             for name in ["", "-wal", "-shm"] {
                 let mut file = path.as_os_str().to_owned();
                 file.push(name);
@@ -140,7 +140,7 @@ impl OpenSessions {
 }
 
 fn warn(error: &impl std::fmt::Display) {
-    tracing::warn!(%error, "a restart will know less of the sessions that are accounted for");
+    tracing::warn!(%error, "accounted sessions could not be saved, so a restart loses some");
 }
 
 #[cfg(test)]

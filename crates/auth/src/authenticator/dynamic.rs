@@ -75,7 +75,7 @@ impl Authenticator {
                 Some(cause)
             }
             Err(NotDone::Store(error)) => {
-                tracing::error!(%error, "a request about sessions can't be done");
+                tracing::error!(%error, "a request about sessions failed");
                 Some(ErrorCause::Resources)
             }
         }

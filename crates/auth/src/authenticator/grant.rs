@@ -104,12 +104,12 @@ impl Authenticator {
             let stored = fresh
                 .and_then(|fresh| self.store.rehash(user.id, old, &fresh).map_err(|error| error.to_string()));
             if let Err(error) = stored {
-                tracing::warn!(%error, "a password hash stays at its old strength");
+                tracing::warn!(%error, "a password hash could not be strengthened");
             }
         }
         let prefix = source_prefix(login.source);
         if let Err(error) = self.store.remember_source(user.id, &prefix, now_s) {
-            tracing::warn!(%error, "where a user came from is not remembered");
+            tracing::warn!(%error, "the network of a login could not be stored");
         }
         self.known_sources().add(prefix, now_s);
         self.audit(login, "login", "", now_s);

@@ -17,7 +17,7 @@ impl KnownSources {
     /// Loads the store's sources. If it fails, everybody begins as a stranger.
     pub(super) fn of(store: &dyn Store) -> Self {
         let found = store.newest_sources(MAX_SOURCES).unwrap_or_else(|error| {
-            tracing::warn!(%error, "from where people logged in before is not known");
+            tracing::warn!(%error, "networks of earlier logins could not be read");
             Vec::new()
         });
         Self(found.into_iter().collect())

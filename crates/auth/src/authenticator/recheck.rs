@@ -98,7 +98,7 @@ impl Authenticator {
                     source.absences().retain(|user| turns.contains_key(user));
                     self.recheck_due(&source, recheck, &mut turns, users).await;
                 }
-                Err(error) => tracing::error!(%error, "users with sessions can't be asked about again"),
+                Err(error) => tracing::error!(%error, "users with sessions can't be checked again"),
             }
             tokio::time::sleep((recheck.every / PART).clamp(SHORTEST, LONGEST)).await;
         }
@@ -219,7 +219,7 @@ impl Authenticator {
             // Removed here meanwhile, which has ended the sessions.
             Ok(Err(StoreError::NoSuchUser { .. })) => Outcome::Over,
             Ok(Err(error)) => {
-                tracing::error!(%error, "a user of a source can't be brought up to date");
+                tracing::error!(%error, "a user of a source can't be updated");
                 Outcome::NoAnswer
             }
             Err(_) => Outcome::NoAnswer,
@@ -235,7 +235,7 @@ impl Authenticator {
             Ok::<_, StoreError>(())
         });
         if let Ok(Err(error)) = ended.await {
-            tracing::error!(%error, "sessions that should end go on until the next try");
+            tracing::error!(%error, "sessions could not be ended; trying again");
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) ->
             changes.iter().flat_map(|change| write(store, std::slice::from_ref(change), now_s)).collect()
         }
         Err(error) => {
-            tracing::error!(%error, "the store did not take a change of sessions");
+            tracing::error!(%error, "a change of sessions could not be stored");
             changes.iter().filter_map(session_of).collect()
         }
     }

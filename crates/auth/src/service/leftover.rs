@@ -64,7 +64,7 @@ impl Service {
             let Ok((seen, ended)) = ended.await else { return };
             since = seen;
             if let Err(error) = ended {
-                tracing::warn!(%error, "addresses of sessions that are over can't be freed; trying again");
+                tracing::warn!(%error, "addresses of ended sessions can't be freed; trying again");
             }
         }
     }
