@@ -19,7 +19,7 @@ pub const DEFAULT_CLIENT_STATE: &str = "/var/lib/vpnd";
 pub struct ConnectArgs {
     /// The profile, as written by `vpnd user add --profile-out`
     pub profile: PathBuf,
-    /// The name to log in with [default: the profile's; it is asked for if that has none]
+    /// The name to log in with [default: the profile's, or a prompt]
     #[arg(long, value_name = "NAME", value_parser = user_name)]
     pub login: Option<String>,
     /// File with the password in its first line, readable by its owner alone
@@ -34,16 +34,16 @@ pub struct ConnectArgs {
     /// Use this cipher suite and no other
     #[arg(long, value_name = "S")]
     pub suite: Option<Suite>,
-    /// Threads of the data path, each with a UDP port of its own, 1 to 16 [default: the profile's]
+    /// Threads of the data path, each with its own UDP port, 1 to 16 [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
     pub lanes: Option<u8>,
-    /// Show the path which kind of traffic is inside, so that it can prefer some: copy the DSCP of packets to the outer header
+    /// Copy the DSCP of packets to the outer header, so that the path can prefer some; it then sees the kind of traffic inside
     #[arg(long)]
     pub copy_dscp: bool,
     /// Implementation of the ciphers: auto takes the fastest library; or ring, aws-lc, rustcrypto, or vaes, which is our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
-    /// End with status 4 once there was no session for so many seconds in a row [default: try for ever]
+    /// End with status 4 once there was no session for so many seconds in a row [default: try forever]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub give_up: Option<u32>,
     /// Name of the TUN device
@@ -64,7 +64,7 @@ pub struct ConnectArgs {
     /// Whether the process that talks to the network is shut in
     #[arg(long, value_enum, default_value = "on", value_name = "MODE")]
     pub sandbox: SandboxMode,
-    /// The user whom that process becomes [default: vpnd, or a number that nobody has]
+    /// The user that this process runs as [default: vpnd, or an unused number]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
     /// Format of log lines

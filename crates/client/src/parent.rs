@@ -296,7 +296,7 @@ impl RunningClient {
                         && let Err(error) = self.setup.end_lookups().await
                     {
                         let error = vpnd_sys::text::format_chain(&error.into());
-                        tracing::error!(%error, "names are looked up outside the tunnel for longer than they should");
+                        tracing::error!(%error, "names are still looked up outside the tunnel, and should not be");
                     }
                     self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
                 }
@@ -437,7 +437,7 @@ impl RunningClient {
             && self.failures.admits()
         {
             let error = vpnd_sys::text::format_chain(&error.into());
-            tracing::error!(%error, "the tunnel's addresses, routes and rules are not up to date");
+            tracing::error!(%error, "the tunnel's addresses, routes and rules could not be updated");
         }
     }
 

@@ -346,7 +346,7 @@ impl Connected {
                         return Err(Refusal(vpnd_sys::text::format_chain(&error.into())).into());
                     }
                     Err(error) if error.is_full() => {
-                        tracing::warn!("the gateway has no room now; trying again soon");
+                        tracing::warn!("the gateway is full; trying again soon");
                         self.core.turned_away(now(), connection);
                     }
                     Err(DialError::NoOther) => self.core.connect_failed(now(), connection),
@@ -363,7 +363,7 @@ impl Connected {
                     && let Some(live) = self.live.get(&connection)
                     && self.dialer.note_drained(live.connection.remote_address())
                 {
-                    tracing::warn!("the gateway is going to stop: looking for another one of the profile");
+                    tracing::warn!("the gateway is draining: looking for another one of the profile");
                 }
                 // Other reasons are shown where they end the client, or mean no more than a new connection.
                 if let Message::Close(close) = &message

@@ -37,7 +37,7 @@ pub(super) struct OwnLayer {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LayerError {
-    #[error("{0} clients run on this machine already, and no more fit: end one of them", Layer::COUNT)]
+    #[error("{0} clients run on this machine already, which is the most: end one of them", Layer::COUNT)]
     NoneLeft,
     #[error("the places of this machine's tunnels can't be read: {0}")]
     Os(#[from] io::Error),

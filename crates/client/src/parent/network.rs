@@ -343,7 +343,7 @@ impl NetworkSetup {
     pub(super) async fn undo(self) {
         let report = self.journal.undo_all(&self.netlink).await;
         for change in &report.not_ours {
-            tracing::warn!(%change, "left as it is: someone else has changed it since");
+            tracing::warn!(%change, "left as it is: another program has changed it since");
         }
         for error in &report.failed {
             tracing::error!(%error, "not undone; `vpnd cleanup` tries again");

@@ -64,7 +64,9 @@ pub(super) enum DialError {
     Login(#[from] LoginError),
     #[error("this device can't prove itself: {0}")]
     NoProof(#[source] ParentError),
-    #[error("the gateway asks: \"{0}\", and nobody answers: run 'vpnd connect' in a terminal")]
+    #[error(
+        "the gateway asks: \"{0}\", and there is no terminal for the answer: run 'vpnd connect' in a terminal"
+    )]
     NoPerson(String),
     #[error(transparent)]
     TooLong(#[from] TooLong),
@@ -78,7 +80,7 @@ pub(super) enum DialError {
 pub(super) enum Unproven {
     #[error(transparent)]
     Untrusted(Distrust),
-    #[error("it refuses the handshake, or another host on the way does: {0}")]
+    #[error("it, or another host on the way, refuses the handshake: {0}")]
     Refused(Distrust),
 }
 

@@ -27,9 +27,11 @@ pub(super) async fn choose(
             let left = change.to_string();
             match change.undo(netlink).await {
                 Ok(_) => {
-                    tracing::info!(%left, "removed what a tunnel of vpnd had left behind without a journal")
+                    tracing::info!(%left, "removed leftovers of a tunnel of vpnd without a journal")
                 }
-                Err(error) => tracing::warn!(%left, %error, "a tunnel of vpnd has left this behind"),
+                Err(error) => {
+                    tracing::warn!(%left, %error, "leftovers of a tunnel of vpnd could not be removed")
+                }
             }
         }
     }
@@ -39,7 +41,7 @@ pub(super) async fn choose(
     if now.map(|now| now[0]).or(usual) != Some(found[0]) {
         tracing::warn!(
             table = found[0],
-            "somebody else uses the usual routing table of this tunnel, so it takes another"
+            "another program uses the usual routing table of this tunnel, so it takes another"
         );
     }
     Ok(found)

@@ -129,7 +129,7 @@ impl Trials {
             return format!("is this machine connected to a network?{hint}");
         }
         if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Unproven(_))) {
-            return "the password is sent to nobody who can't prove to be the gateway".to_owned();
+            return "the password is sent only to a gateway that has proved its identity".to_owned();
         }
         if icmp(from_itself) {
             return format!(
