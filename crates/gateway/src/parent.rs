@@ -468,7 +468,7 @@ fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
     let steering = if config.offload.steering { udp::Steering::Program } else { udp::Steering::Off };
     let group = bind_reuseport_group(config.server.listen, shards, steering, &socket_options(config))?;
     if let Some(error) = &group.steering_refused {
-        tracing::warn!(%error, "datagrams are not steered to their shards by the kernel: slower, but right");
+        tracing::warn!(%error, "the kernel does not steer datagrams to their shards; this costs throughput only");
     }
     Ok((group, shards))
 }

@@ -347,7 +347,7 @@ impl RunningWorker {
                     }
                 },
                 () = self.shard_failure.notified() => bail!("a shard stopped; see the log above"),
-                () = self.auth_gone.notified() => bail!("without the auth process nobody can log in"),
+                () = self.auth_gone.notified() => bail!("without the auth process no user can log in"),
             }
         };
         self.stop(reason.as_deref()).await;

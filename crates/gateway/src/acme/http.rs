@@ -32,7 +32,7 @@ const MAX_ADDRESSES: usize = 4;
 /// A request came to nothing.
 #[derive(Debug, thiserror::Error)]
 enum HttpError {
-    #[error("the authority names an address that is not below https and the directory's port: {0}")]
+    #[error("the authority names an address that is not https at the directory's port: {0}")]
     Elsewhere(Uri),
     #[error("the name of the authority can't be looked up: {0}")]
     Name(std::io::Error),
@@ -40,9 +40,9 @@ enum HttpError {
     Connect(std::io::Error),
     #[error("no TLS with the authority: {0}")]
     Tls(std::io::Error),
-    #[error("the authority's response is no HTTP: {0}")]
+    #[error("the authority's response is not HTTP: {0}")]
     Http(#[from] hyper::Error),
-    #[error("the authority's response can't be taken in: {0}")]
+    #[error("the authority's response can't be read: {0}")]
     Body(Box<dyn std::error::Error + Send + Sync>),
     #[error("the authority has not answered within {} s", TIMEOUT.as_secs())]
     Slow,

@@ -135,7 +135,7 @@ impl Administration {
         match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::Status)).await {
             Ok(Ok(AuthReply::Status(status))) => status,
             Ok(Ok(other)) => {
-                tracing::error!(why = other.reason(), "the use of pools is not known");
+                tracing::error!(why = other.reason(), "the use of the pools can't be determined");
                 AuthStatus::default()
             }
             // It is busy or gone, which the worker notices by itself.

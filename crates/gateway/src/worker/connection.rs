@@ -66,13 +66,13 @@ enum Failure {
     Handshake(#[from] quinn::ConnectionError),
     #[error(transparent)]
     Stream(#[from] StreamError),
-    #[error("nothing was asked for in time")]
+    #[error("no login or attach in time")]
     TooSlow,
     #[error("displaced by a connection from a network that held less")]
     Displaced,
-    #[error("the peer sent something else than was to come now")]
+    #[error("the peer sent an unexpected message")]
     Unexpected,
-    #[error("the peer ended its side before it had an answer")]
+    #[error("the peer ended its stream before it was answered")]
     Ended,
     #[error("the peer does not read what it is sent")]
     Unread,
@@ -84,7 +84,7 @@ enum Failure {
     Expired,
     #[error("no keys could be made from the handshake")]
     NoSecret,
-    #[error("the daemon is going down")]
+    #[error("the gateway is stopping")]
     Stopped,
 }
 

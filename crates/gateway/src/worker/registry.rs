@@ -147,7 +147,7 @@ pub enum RegistryError {
     Gone(#[from] Gone),
     #[error("{0}")]
     Failed(String),
-    #[error("the auth process has answered something else")]
+    #[error("the auth process has sent an unexpected answer")]
     Unexpected,
 }
 

@@ -53,7 +53,7 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
                 }
             }
             Ok(AuthReply::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
-            Ok(_) => tracing::error!("can't tell whether users were disabled: the answer makes no sense"),
+            Ok(_) => tracing::error!("can't tell whether users were disabled: unexpected answer"),
             // The daemon is going down.
             Err(_) => return,
         }

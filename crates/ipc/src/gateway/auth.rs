@@ -340,7 +340,7 @@ impl AuthReply {
     pub fn reason(&self) -> String {
         match self {
             Self::Failed(reason) => reason.to_string(),
-            other => format!("the auth process has answered something else: {other:?}"),
+            other => format!("the auth process has sent an unexpected answer: {other:?}"),
         }
     }
 }

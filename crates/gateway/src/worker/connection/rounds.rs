@@ -23,7 +23,7 @@ const CODE_TIMEOUT: Duration = Duration::from_secs(90);
 const FULL_RETRY_MS: u32 = 30_000;
 
 const FULL: &str = "too many logins wait for their second factor; try again in a minute";
-const NOT_APPROVED: &str = "nobody approved the login in time";
+const NOT_APPROVED: &str = "the login was not approved in time";
 const UNABLE: &str =
     "a second factor is demanded that this client can't show: it needs a newer version of vpnd";
 

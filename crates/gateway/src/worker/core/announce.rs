@@ -108,7 +108,7 @@ impl CoreTask {
         }
         let full = self.connections.get(&connection).map(|outbox| outbox.try_send(message));
         if let Some(Err(TrySendError::Full(_))) = full {
-            tracing::info!(connection = connection.0, "a client does not take what it is sent");
+            tracing::info!(connection = connection.0, "a client does not read its messages");
             // Without its outbox the task closes the connection, and the client attaches anew.
             self.connections.remove(&connection);
         }

@@ -50,13 +50,13 @@ impl CoreTask {
                 self.draining = Some(Draining { until, next_notice: now() + NOTICE_INTERVAL, over: false });
                 self.is_draining.send_replace(true);
                 let (in_use, within_s) = (self.gateway.in_use(), within.map(|within| within.as_secs()));
-                tracing::warn!(in_use, within_s, "the gateway is being drained: nobody is let in");
+                tracing::warn!(in_use, within_s, "the gateway is draining: logins are refused");
             }
             DrainRequest::Cancel => {
                 self.gateway.end_drain();
                 self.is_draining.send_replace(false);
                 if self.draining.take().is_some() {
-                    tracing::warn!("the gateway is not drained any more: clients are let in again");
+                    tracing::warn!("the gateway is no longer draining: logins are accepted again");
                 }
             }
         }
@@ -73,7 +73,7 @@ impl CoreTask {
         }
         if in_use == 0 || draining.until.is_some_and(|until| now >= until) {
             draining.over = true;
-            tracing::warn!(closed = in_use, "the gateway is drained: nobody is connected");
+            tracing::warn!(closed = in_use, "the gateway is drained: no client is connected");
             self.close_all();
         } else if now >= draining.next_notice {
             draining.next_notice = now + NOTICE_INTERVAL;

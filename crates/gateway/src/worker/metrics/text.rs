@@ -100,7 +100,7 @@ fn process(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
         out.gauge("certificate_expiry", help, Some(Unit::Seconds), left_s)?;
     }
     let draining = u64::from(status.drain.is_some());
-    out.gauge("draining", "Whether nobody is let in, because the gateway is being drained", None, draining)?;
+    out.gauge("draining", "Whether the gateway is draining and refuses logins", None, draining)?;
     out.gauge("shards", "Threads of the data path", None, status.shards as u64)
 }
 
