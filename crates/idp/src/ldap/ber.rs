@@ -14,7 +14,7 @@ pub(super) const SET: u8 = 0x31;
 
 /// Bytes that are no BER, or none that LDAP permits here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the server has sent what is no LDAP: {0}")]
+#[error("the server's message is not LDAP: {0}")]
 pub struct Malformed(pub(super) &'static str);
 
 /// Reads elements one after the other.

@@ -142,7 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.hold()?;
         }
         if of != id {
-            return Err(Malformed("a reply that nobody waits for").into());
+            return Err(Malformed("an unexpected reply").into());
         }
         Ok(reply)
     }

@@ -89,7 +89,7 @@ pub struct Attribute {
 pub enum NoReply {
     #[error("no RADIUS")]
     Malformed,
-    #[error("another number than the request's")]
+    #[error("not the request's number")]
     Id,
     #[error("not signed for this request with the shared secret")]
     Authenticator,

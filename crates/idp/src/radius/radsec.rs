@@ -326,7 +326,7 @@ impl Connection {
     fn arrived(&self, packet: Packet) -> Result<(), String> {
         let mut table = self.table();
         match std::mem::take(&mut table.numbers[usize::from(packet[1])]) {
-            Number::Free => return Err("a reply that nobody waits for".to_owned()),
+            Number::Free => return Err("an unexpected reply".to_owned()),
             // Whoever waited may have gone in this moment.
             Number::Awaited(waiting) => drop(waiting.send(packet)),
             Number::Abandoned => table.abandoned -= 1,

@@ -73,7 +73,7 @@ impl Watchdog {
 
     /// Takes the answer; why it is none, if it is none.
     pub(super) fn reply(&mut self, packet: &[u8]) -> Result<(), String> {
-        let asked = self.asked.take().ok_or("a reply that nobody waits for")?;
+        let asked = self.asked.take().ok_or("an unexpected reply")?;
         let made = made_for(&asked, packet, SECRET.as_bytes());
         match made.map_err(|why| why.to_string())?.0 {
             ACCESS_ACCEPT | ACCOUNTING_RESPONSE => {
