@@ -61,7 +61,7 @@ impl<T> Received<T> {
         if self.descriptors.is_empty() {
             Ok(self.message)
         } else {
-            Err(ChannelError::Broken("a descriptor that nobody asked for"))
+            Err(ChannelError::Broken("an unexpected descriptor"))
         }
     }
 }

@@ -85,7 +85,7 @@ impl<M: Send + 'static, R: Send + 'static> Requests<M, R> {
         // No request is open after the end, and replies may still be on their way.
         let Some(open) = &mut *self.waiting.lock() else { return Ok(()) };
         let (_, sender) =
-            open.requests.remove(&number).ok_or(ChannelError::Broken("an answer that nobody waits for"))?;
+            open.requests.remove(&number).ok_or(ChannelError::Broken("an unexpected answer"))?;
         let _ = sender.send(reply);
         Ok(())
     }
