@@ -188,7 +188,7 @@ impl fmt::Display for AccessProfile {
             .into_iter()
             .filter_map(|(key, values)| values.as_ref().map(|values| format!("{key} {}", values.join(", "))));
         let members: Vec<_> = keys.collect();
-        let members = if members.is_empty() { "everybody".to_owned() } else { members.join("; ") };
+        let members = if members.is_empty() { "all users".to_owned() } else { members.join("; ") };
         let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         write!(
             f,

@@ -10,7 +10,7 @@ impl ServerConfig {
     #[must_use]
     pub fn unleasable(&self, who: Who<'_>, address: IpAddr) -> Option<String> {
         let Some(position) = self.profiles.position(who) else {
-            return Some("the user is in no [[profile]], so nobody is let in with it".to_owned());
+            return Some("the user is in no [[profile]], so logins are refused".to_owned());
         };
         let profile = self.profiles.at(position);
         let pools = self.profiles.pools(&self.tunnel);

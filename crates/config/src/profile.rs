@@ -159,7 +159,7 @@ impl Profile {
         writeln!(out, "# Ask for a one-time code at login.\ntotp = {}", self.totp)?;
         if let Some(identity) = &self.identity {
             writeln!(out, "certificate = {}", *pem(&identity.certificate_pem))?;
-            writeln!(out, "# Secret: whoever has this key can try passwords as {whose}.")?;
+            writeln!(out, "# Secret: with this key an attacker can try passwords as {whose}.")?;
             writeln!(out, "key = {}", *pem(&identity.key_pem))?;
         }
         writeln!(out, "\n[tunnel]")?;
@@ -175,7 +175,7 @@ impl Profile {
         if !self.local_network {
             writeln!(
                 out,
-                "# Hosts of the local network are not reachable beside the tunnel.\nlocal_network = false"
+                "# Hosts of the local network are not reachable outside the tunnel.\nlocal_network = false"
             )?;
         }
         match self.suites.as_slice() {

@@ -73,7 +73,7 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
     }
     let filter = s.parsed::<Filter>(p, "filter", FILTER);
     if !is_direct && filter.as_ref().is_some_and(|filter| !filter.has_user()) {
-        s.problem(p, "filter", "'filter' needs the place {user}, or it finds somebody else".to_owned());
+        s.problem(p, "filter", "'filter' needs the placeholder {user}, or it finds another user".to_owned());
     }
     let filter = filter.or_else(|| if is_direct { "(objectClass=*)" } else { "(uid={user})" }.parse().ok());
     let subject = s.parsed::<Word>(p, "subject", "an attribute such as \"entryUUID\"");
