@@ -39,7 +39,7 @@ pub enum Request {
         /// Seconds after which those that are left are closed.
         within_s: Option<u64>,
     },
-    /// Let clients in again.
+    /// Accept logins again.
     CancelDrain,
     /// End the sessions of the users whom this source shows no more.
     ConfirmAbsences {

@@ -47,9 +47,9 @@ pub enum Command {
     Init(InitArgs),
     /// Check a gateway's configuration and everything it names, and change nothing
     Check(CheckArgs),
-    /// Look at everything that a gateway needs of this machine and its network, and say what to do
+    /// Test everything that a gateway needs of this machine and its network, and say what to do
     Doctor(DoctorArgs),
-    /// Write everything of a gateway into one file: configuration, certificates, keys, users. It may run meanwhile
+    /// Back up a gateway, also while it runs, into one file: configuration, certificates, keys, users
     Backup(BackupArgs),
     /// Put a backup in place, on this machine or a new one
     Restore(RestoreArgs),
@@ -60,19 +60,19 @@ pub enum Command {
     /// Manage the users of a gateway
     #[command(subcommand)]
     User(UserCommand),
-    /// Ask who may reach what by a gateway's configuration
+    /// Test which packets a gateway's configuration permits
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// Look after the directories and RADIUS servers that know users
+    /// Test the directories and RADIUS servers that users are looked up in
     #[command(subcommand)]
     Source(SourceCommand),
-    /// Turn the configuration of another VPN into one of vpnd
+    /// Translate the configuration of another VPN
     #[command(subcommand)]
     Migrate(MigrateCommand),
     /// Ask who had an address, and export what the gateway has recorded. Each question is recorded, too
     #[command(subcommand)]
     Audit(AuditCommand),
-    /// Let a client certificate in no more, and end its user's sessions
+    /// Revoke a client certificate, and end its user's sessions
     Revoke(RevokeArgs),
     /// Connect to a gateway
     Connect(ConnectArgs),
@@ -82,7 +82,7 @@ pub enum Command {
     Status(StatusArgs),
     /// End sessions: all of a user, or one by its id
     Kick(KickArgs),
-    /// Let nobody in any more, ask clients to use another gateway, and wait until this one is empty
+    /// Refuse logins, ask clients to use another gateway, and wait until this one is empty
     Drain(DrainArgs),
     /// Let a running gateway read its configuration again
     Reload(AdminArgs),
@@ -279,7 +279,7 @@ pub struct UserCertificateArgs {
 /// Arguments of `vpnd user profile`.
 #[derive(Args, Debug)]
 pub struct UserProfileArgs {
-    /// The user's name; without one the profile is for everybody
+    /// The user's name; without one the profile is for all users
     #[arg(value_parser = user_name)]
     pub name: Option<String>,
     #[command(flatten)]

@@ -16,13 +16,13 @@ pub struct DrainArgs {
     /// Close the sessions that are left at this time, such as 2027-01-31T23:00:00Z
     #[arg(long, value_name = "TIME", conflicts_with = "cancel")]
     pub until: Option<Expiry>,
-    /// Stop the gateway once it is drained. This command has to go on running until then
+    /// Stop the gateway once it is drained. This command has to keep running until then
     #[arg(long, conflicts_with_all = ["cancel", "no_wait"])]
     pub stop: bool,
     /// Don't wait until it is drained
     #[arg(long, conflicts_with = "cancel")]
     pub no_wait: bool,
-    /// Let clients in again
+    /// Accept logins again
     #[arg(long)]
     pub cancel: bool,
     #[command(flatten)]

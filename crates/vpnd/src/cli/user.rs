@@ -34,7 +34,7 @@ pub struct UserChangeArgs {
     /// Take the user out of this group. May be repeated
     #[arg(long, value_name = "G")]
     pub remove_group: Vec<String>,
-    /// An inner address that the user gets from the next login on, and nobody else; in place of those before. May be repeated, for IPv4 and IPv6 and
+    /// An inner address reserved for the user from the next login on; replaces those before. May be repeated, for IPv4 and IPv6 and
     /// for several devices: each gets one that is free
     #[arg(long, value_name = "IP", group = "addresses")]
     pub address: Vec<IpAddr>,
@@ -98,7 +98,7 @@ pub struct UserDevicesArgs {
 pub struct UserImportArgs {
     /// CSV with a header, or a JSON array: name, groups, expires, sponsor, note, enabled, and password, or password_hash (argon2,
     /// bcrypt, {SSHA}), totp_secret (base64) and addresses. Groups stand with spaces between them, addresses
-    /// (inner ones that nobody else gets), too
+    /// (inner ones, reserved for the user), too
     pub file: PathBuf,
     /// Change users who are there already, in the fields that are given
     #[arg(long)]
@@ -117,7 +117,7 @@ pub struct UserExportArgs {
     /// Write JSON instead of CSV
     #[arg(long)]
     pub json: bool,
-    /// Write password hashes and secrets of one-time codes, too: whoever reads them can guess passwords and make codes
+    /// Write password hashes and secrets of one-time codes, too: they allow guessing passwords and making codes
     #[arg(long)]
     pub with_hashes: bool,
     #[command(flatten)]

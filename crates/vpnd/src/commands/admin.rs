@@ -43,7 +43,7 @@ pub enum CommandError {
     Output(#[from] io::Error),
     #[error("that time has passed already")]
     Past,
-    #[error("the drain was cancelled by another command, so clients are let in again")]
+    #[error("the drain was cancelled by another command, so logins are accepted again")]
     Cancelled,
     #[error("the gateway is drained and was not stopped: {0}; stop it as you have started it")]
     NotStopped(io::Error),

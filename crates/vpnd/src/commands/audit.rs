@@ -33,7 +33,7 @@ pub enum AuditCommandError {
         "a reason is 1 to {MAX_REASON} bytes of text without control characters, such as 'complaint 4711'"
     )]
     Reason,
-    #[error("that time has not come yet")]
+    #[error("that time is in the future")]
     Future,
     #[error("--from is later than --to")]
     Backwards,
@@ -174,7 +174,7 @@ impl Notes<'_> {
                 )),
                 Some(port) => match blocks.inner_of(public, port) {
                     Some(inner) if nobody => Some(format!(
-                        "{asked} is of the block of {inner}, and nobody is on record with that address at that time"
+                        "{asked} is of the block of {inner}, and no client is on record with that address at that time"
                     )),
                     Some(_) => None,
                     None => Some(format!(
@@ -182,7 +182,7 @@ impl Notes<'_> {
                     )),
                 },
             },
-            _ if is_inner => nobody.then(|| format!("nobody is on record with {asked} at that time")),
+            _ if is_inner => nobody.then(|| format!("no client is on record with {asked} at that time")),
             _ if !nobody => None,
             (Some(blocks), IpAddr::V4(_)) => {
                 let addresses: Vec<String> = blocks.addresses.iter().map(ToString::to_string).collect();
@@ -311,7 +311,7 @@ fn export(
     let config = ServerConfig::load(&args.store.config)?;
     let mut store = open(&config, stores)?;
     let range = Range { from_s, to_s, user: args.user.clone() };
-    let whose = args.user.as_ref().map_or("everybody".to_owned(), |user| format!("user {user}"));
+    let whose = args.user.as_ref().map_or("all users".to_owned(), |user| format!("user {user}"));
     store.audit(AuditEntry {
         at_s: now_s,
         event: "audit-exported".to_owned(),

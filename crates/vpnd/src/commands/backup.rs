@@ -169,7 +169,7 @@ pub fn restore(
     let age_h = now_s.saturating_sub(manifest.made_s) / 3_600;
     writeln!(out, "{name} is in place, with {users} users as they were {age_h} hours ago")?;
     if kept {
-        writeln!(out, "the store that was there is beside the new one, as vpnd.db.replaced")?;
+        writeln!(out, "the previous store is kept as vpnd.db.replaced")?;
     }
     writeln!(
         out,

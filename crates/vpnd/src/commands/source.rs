@@ -53,7 +53,7 @@ pub fn test(args: &SourceTestArgs, stores: &dyn Stores, out: &mut dyn Write) -> 
     }
     let verdict = match (is_good, &name) {
         (true, Some(name)) => format!("{name} gets in with the right password"),
-        (true, None) => format!("the source {} can be asked; --user NAME asks about somebody", source.name),
+        (true, None) => format!("the source {} can be asked; --user NAME asks about a user", source.name),
         (false, _) => "it ends above: look there".to_owned(),
     };
     writeln!(out, "{verdict}")?;
@@ -82,9 +82,8 @@ fn here(
     let groups: Vec<String> = identity.groups.iter().map(ToString::to_string).collect();
     match config.profiles.of(Who { user: name, source: &source.name, groups: &groups }) {
         Some(profile) => steps.good("profile", profile.title()),
-        None => steps.end((
-            "profile",
-            "no [[profile]] is for somebody of these groups, so the login is refused".to_owned(),
-        )),
+        None => {
+            steps.end(("profile", "no [[profile]] matches these groups, so the login is refused".to_owned()))
+        }
     }
 }

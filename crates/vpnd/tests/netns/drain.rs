@@ -136,7 +136,7 @@ fn without_another_gateway_clients_stay_until_the_time_and_come_back_afterwards(
 
     // Another time replaces the first.
     let shown = drain(&gateway, &["--within", "1s"]);
-    assert!(shown.contains("1 session in use yet") && shown.contains("nobody is connected"), "{shown}");
+    assert!(shown.contains("1 session in use yet") && shown.contains("no client is connected"), "{shown}");
     assert!(!ping(one.namespace(), CAMPUS_V4.into(), 56, SECOND));
     one.process().assert_running();
 

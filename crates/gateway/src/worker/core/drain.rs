@@ -19,7 +19,7 @@ const NOTICE_INTERVAL: Duration = Duration::from_secs(30);
 pub(crate) enum DrainRequest {
     /// Begin; what is in use after this time is closed. Another one before replaces the time.
     Begin { within: Option<Duration> },
-    /// Let clients in again.
+    /// Accept logins again.
     Cancel,
 }
 

@@ -27,7 +27,7 @@ pub fn drain(args: &DrainArgs, stores: &dyn Stores) -> Result<(), CommandError> 
     if args.cancel {
         client.cancel_drain()?;
         record(stores, &args.admin.config, &args.admin.socket, "drain-cancelled", "");
-        return Ok(write_all(&mut out, "clients are let in again\n")?);
+        return Ok(write_all(&mut out, "logins are accepted again\n")?);
     }
     let within_s = match (args.within, args.until.and_then(Expiry::seconds)) {
         (Some(within), _) => Some(within.as_secs()),
@@ -38,7 +38,7 @@ pub fn drain(args: &DrainArgs, stores: &dyn Stores) -> Result<(), CommandError> 
     let detail = within_s.map_or(String::new(), |within_s| format!("within {within_s} s"));
     record(stores, &args.admin.config, &args.admin.socket, "drained", &detail);
     if args.no_wait {
-        return Ok(write_all(&mut out, "nobody is let in any more; 'vpnd status' shows how far it is\n")?);
+        return Ok(write_all(&mut out, "logins are refused now; 'vpnd status' shows the progress\n")?);
     }
     wait(&mut client, &mut out)?;
     if args.stop {

@@ -137,12 +137,10 @@ fn firewall(Firewall { table, rules, renewals, over_limit }: &Firewall) -> Optio
 pub(crate) fn drain(Drain { in_use, left_s, over }: Drain) -> String {
     let sessions = count(in_use, "session");
     match (over, left_s) {
-        (true, _) => {
-            "DRAINED: nobody is connected or let in; 'vpnd drain --cancel' lets clients in again".to_owned()
-        }
-        (false, None) => format!("DRAINING: nobody is let in, {sessions} in use yet"),
+        (true, _) => "DRAINED: no client is connected; 'vpnd drain --cancel' accepts logins again".to_owned(),
+        (false, None) => format!("DRAINING: logins are refused, {sessions} in use yet"),
         (false, Some(left_s)) => {
-            format!("DRAINING: nobody is let in, {sessions} in use yet, closed in {}", age(left_s))
+            format!("DRAINING: logins are refused, {sessions} in use yet, closed in {}", age(left_s))
         }
     }
 }
@@ -486,7 +484,8 @@ TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE
         assert!(!shown(None).contains("DRAIN"));
         let drain = Drain { in_use: 1, left_s: Some(95), over: false };
         assert!(
-            shown(Some(drain)).contains("DRAINING: nobody is let in, 1 session in use yet, closed in 1m 35s")
+            shown(Some(drain))
+                .contains("DRAINING: logins are refused, 1 session in use yet, closed in 1m 35s")
         );
         assert!(shown(Some(Drain { left_s: None, ..drain })).contains("1 session in use yet\n"));
         assert!(shown(Some(Drain { over: true, ..drain })).contains("DRAINED"));

@@ -84,7 +84,7 @@ fn a_question_is_answered_and_is_on_record_with_its_reason() {
     let (_, with_port) = bench.whois("10.86.0.2:40123", "2027-01-15T08:30:00+01:00");
     assert_eq!(with_port, text, "an inner address has all its ports");
     let (found, text) = bench.whois("10.86.0.2", "2027-01-15T06:30:00Z");
-    assert!(!found && text.contains("nobody is on record"), "{text}");
+    assert!(!found && text.contains("no client is on record"), "{text}");
     let (_, json) = bench
         .run(&["whois", "10.86.0.2", "--at", "2027-01-15T07:30:00Z", "--reason", "x", "--json"])
         .unwrap();
@@ -161,7 +161,7 @@ fn a_port_of_a_public_address_is_answered_by_its_block() {
         (&public, &public)
     );
     for (address, why) in [
-        ("192.0.2.10:20300", "192.0.2.10:20300 is of the block of 10.86.0.3, and nobody is on record"),
+        ("192.0.2.10:20300", "192.0.2.10:20300 is of the block of 10.86.0.3, and no client is on record"),
         ("192.0.2.10:4433", "of no client's block: the gateway itself"),
         ("192.0.2.11:20200", "clients left by 192.0.2.10 only"),
     ] {
@@ -221,7 +221,7 @@ fn an_export_is_read_by_scripts_and_harmless_in_a_spreadsheet() {
     );
     assert_eq!(
         (&rows[2][0], &rows[2][11]),
-        ("audit-exported", "everybody from 2027-01-15T00:00:00Z to 2027-01-15T08:00:00Z: GDPR 15")
+        ("audit-exported", "all users from 2027-01-15T00:00:00Z to 2027-01-15T08:00:00Z: GDPR 15")
     );
     let (_, text) = bench.run(&[&line[..], &["--format", "json", "--user", "ann"]].concat()).unwrap();
     let json: Value = serde_json::from_str(&text).unwrap();

@@ -136,7 +136,7 @@ fn certificate_in_use(status: &Status) -> Option<Finding> {
     Some(match left_s {
         0 => Finding::problem(
             CHECK,
-            "the running gateway's certificate has expired: nobody can connect",
+            "the running gateway's certificate has expired: no client can connect",
             advice,
         ),
         1..DAY_S => {

@@ -40,7 +40,7 @@ fn of_addresses(addresses: &[Ipv4Addr], own: &[Ipv4Addr], networks: &[LocalNetwo
             _ if own.contains(address) => here.push(*address),
             Some(LocalNetwork { network, interface }) => findings.push(Finding::problem(
                 ADDRESSES,
-                format!("{address} is of the network {network} at {interface}, and no interface has it: nobody answers when a router looks for it"),
+                format!("{address} is of the network {network} at {interface}, and no interface has it: no host answers a router's ARP for it"),
                 format!("ip addr add {address}/32 dev {interface}, and in the machine's own configuration"),
             )),
             None => routed.push(*address),

@@ -153,7 +153,7 @@ impl Plan {
         for directive in directives {
             let result = match (user, directive.name()) {
                 ("DEFAULT", _) => {
-                    Err("it is for all without a file: [push], or a [[profile]] for everybody".to_owned())
+                    Err("it is for all without a file: [push], or a [[profile]] for all users".to_owned())
                 }
                 (_, "ifconfig-push" | "ifconfig-ipv6-push") if !is_login_name(user) => {
                     Err("that can't be a user's name here".to_owned())

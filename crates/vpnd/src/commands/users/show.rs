@@ -132,7 +132,10 @@ impl Page {
             format!("state:     {}", self.state),
             format!("expires:   {expires}"),
             format!("factor:    {}", second_factor(user)),
-            format!("profile:   {}", self.profile.as_deref().unwrap_or("none: nobody lets this user in")),
+            format!(
+                "profile:   {}",
+                self.profile.as_deref().unwrap_or("none: logins of this user are refused")
+            ),
             format!("groups:    {}", or_none(&user.groups.join(", "))),
             format!("sponsor:   {}", or_none(user.sponsor.as_deref().unwrap_or_default())),
             format!("note:      {}", or_none(&user.note)),
