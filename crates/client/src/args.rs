@@ -37,7 +37,8 @@ pub struct ConnectArgs {
     /// Threads of the data path, each with its own UDP port, 1 to 16 [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
     pub lanes: Option<u8>,
-    /// Copy the DSCP of packets to the outer header, so that the path can prefer some; it then sees the kind of traffic inside
+    /// Copy the DSCP of packets to the outer header, so that the path can prefer some; it then sees the
+    /// kind of traffic inside
     #[arg(long)]
     pub copy_dscp: bool,
     /// Implementation of the ciphers: auto takes the fastest library; or ring, aws-lc, rustcrypto, or vaes, which is our own

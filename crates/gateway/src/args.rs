@@ -14,10 +14,12 @@ pub struct ServerArgs {
     /// The configuration
     #[arg(long, default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
-    /// Replace the running gateway by the program that is installed now. Sessions continue after a short pause of traffic. If that fails, the running gateway continues and says why
+    /// Replace the running gateway by the program that is installed now. Sessions continue after a
+    /// short pause of traffic. If that fails, the running gateway continues and says why
     #[arg(long, conflicts_with_all = ["insecure_lab", "sandbox", "log_format"])]
     pub upgrade: bool,
-    /// Undo what a stopped gateway leaves in place for its next start: firewall, forwarding and the routes that reject packets for clients
+    /// Undo what a stopped gateway leaves in place for its next start: firewall, forwarding and the
+    /// routes that reject packets for clients
     #[arg(long, conflicts_with_all = ["upgrade", "insecure_lab", "sandbox", "log_format"])]
     pub teardown: bool,
     /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch

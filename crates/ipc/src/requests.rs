@@ -15,7 +15,7 @@ use super::channel::{Channel, ChannelError};
 /// Messages that wait to be sent at most; who comes later waits in its own task.
 const QUEUE: usize = 256;
 
-/// The other process does not reply: the gateway is stopping.
+/// The other process does not reply: the daemon is stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("another process of the daemon is gone")]
 pub struct Gone;

@@ -64,9 +64,7 @@ pub(super) enum DialError {
     Login(#[from] LoginError),
     #[error("this device can't prove itself: {0}")]
     NoProof(#[source] ParentError),
-    #[error(
-        "the gateway asks: \"{0}\", and there is no terminal for the answer: run 'vpnd connect' in a terminal"
-    )]
+    #[error("the gateway asks: \"{0}\", and there is no answer: run 'vpnd connect' in a terminal")]
     NoPerson(String),
     #[error(transparent)]
     TooLong(#[from] TooLong),

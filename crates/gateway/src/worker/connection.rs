@@ -84,7 +84,7 @@ enum Failure {
     Expired,
     #[error("no keys could be made from the handshake")]
     NoSecret,
-    #[error("the gateway is stopping")]
+    #[error("the daemon is stopping")]
     Stopped,
 }
 

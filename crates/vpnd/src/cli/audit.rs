@@ -9,7 +9,8 @@ use vpnd_sys::date::Moment;
 /// The commands of `vpnd audit`.
 #[derive(Debug, Subcommand)]
 pub enum AuditCommand {
-    /// Show who had an address, or a port of a public address, at a time. Exit code 0: found, 1: no client is on record, or it can't be determined
+    /// Show who had an address, or a port of a public address, at a time. Exit code 0: found, 1: no
+    /// client is on record, or it can't be determined
     Whois(AuditWhoisArgs),
     /// Write what is recorded about a time: sessions, outer addresses, logins, what administrators did, gaps
     Export(AuditExportArgs),

@@ -11,7 +11,8 @@ use vpnd_config::DEFAULT_CONFIG;
 /// The commands of `vpnd policy`.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Show whether a user's client may reach a destination, or a host the client, and which rule decides. Exit code 0: it may, 1: it may not
+    /// Show whether a user's client may reach a destination, or a host the client, and which rule
+    /// decides. Exit code 0: it may, 1: it may not
     Test(PolicyTestArgs),
 }
 

@@ -34,7 +34,8 @@ pub struct UserChangeArgs {
     /// Take the user out of this group. May be repeated
     #[arg(long, value_name = "G")]
     pub remove_group: Vec<String>,
-    /// An inner address reserved for the user from the next login on; replaces those before. May be repeated, for IPv4 and IPv6 and
+    /// An inner address reserved for the user from the next login on; replaces those before. May be
+    /// repeated, for IPv4 and IPv6 and
     /// for several devices: each gets one that is free
     #[arg(long, value_name = "IP", group = "addresses")]
     pub address: Vec<IpAddr>,
@@ -117,7 +118,8 @@ pub struct UserExportArgs {
     /// Write JSON instead of CSV
     #[arg(long)]
     pub json: bool,
-    /// Write password hashes and secrets of one-time codes, too: they allow guessing passwords and making codes
+    /// Write password hashes and secrets of one-time codes, too: they allow guessing passwords and
+    /// making codes
     #[arg(long)]
     pub with_hashes: bool,
     #[command(flatten)]
