@@ -12,7 +12,7 @@ use vpnd_store::User;
 /// The profiles, which a reload replaces as a whole.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// As it was set up: a reload leaves it as it is.
+    /// Fixed at start; a reload does not change it.
     tunnel: Tunnel,
     in_force: RwLock<Arc<InForce>>,
 }
@@ -24,7 +24,7 @@ struct InForce {
     pools: Vec<Pools>,
 }
 
-/// Why nobody is let in as this user, though all that the login has shown was right.
+/// Why a login of this user is refused although its credentials were right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAdmitted {
     /// No profile is for the user.
@@ -46,7 +46,7 @@ impl Access {
         Self { tunnel: tunnel.clone(), in_force: RwLock::new(Arc::new(in_force)) }
     }
 
-    /// These profiles hold for whoever logs in or comes back from now on.
+    /// Profiles for logins and attaches from now on.
     pub(crate) fn replace(&self, profiles: AccessProfiles) {
         let in_force = InForce { pools: profiles.pools(&self.tunnel), profiles };
         *self.in_force.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(in_force);

@@ -96,7 +96,7 @@ impl Accounting {
         }
     }
 
-    /// Sends records, for ever.
+    /// Sends records; never returns.
     pub async fn deliver(self: Arc<Self>) {
         futures_util::future::join_all(self.ledgers.iter().map(|ledger| ledger.deliver(&self.idp))).await;
     }
@@ -320,7 +320,7 @@ fn cause(code: Code) -> TerminateCause {
 
 #[cfg(test)]
 impl Accounting {
-    /// By which the servers of a source know a session.
+    /// Identifies a session to the servers of its source.
     pub fn id_of(&self, source: &str, id: SessionId) -> Option<Text<32>> {
         let state = self.state();
         let running = state.open.get(&id).filter(|running| *running.session.source == *source)?;

@@ -92,11 +92,11 @@ pub enum LoginOutcome {
     Approval(u64, Demand),
     /// The server still waits for a person's approval.
     StillWaiting,
-    /// Nobody has approved the login in time.
+    /// The login was not approved in time.
     NotApproved,
     /// Too many logins wait for a person already.
     WaitingFull,
-    /// Everybody must show a certificate here, and this is not one of the user whom the login names. The password was not
+    /// Every client needs a certificate, and the one shown is not of the user that the login names. The password was not
     /// looked at, and whether there is such a user does not show: the certificate would be the wrong one in any case.
     NotCertified,
     /// Not let in.
@@ -154,7 +154,7 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Makes an authenticator over `store`. Takes as long as one login, to hash a password that nobody has.
+    /// Makes an authenticator over `store`. Takes as long as one login, to hash a dummy password.
     ///
     /// # Errors
     /// [`NoMemory`], as for any login.
@@ -207,7 +207,7 @@ impl Authenticator {
         })
     }
 
-    /// The standing of the device, or else of the source. Nobody can claim another's device, which proves who it is; and a
+    /// The standing of the device, or else of the source. A device can't be claimed by another, because it proves its key; and a
     /// source counts whichever user came from there, so that turns disclose nothing about the user who is named.
     async fn standing(self: &Arc<Self>, login: &Login, now_s: u64) -> Standing {
         let (this, name, device) = (Arc::clone(self), login.user.clone(), login.device);
@@ -373,7 +373,7 @@ impl Authenticator {
         None
     }
 
-    /// Records a login that has waited in vain.
+    /// Records a login that waited without success.
     fn record_over(&self, attempt: &Attempt, now_s: u64) {
         let cause = attempt.step.cause();
         self.record(&attempt.login, cause, now_s);

@@ -42,7 +42,7 @@ use vpnd_sys::clock::{Clocks, steady_s};
 use vpnd_sys::log_limit::REPORT_INTERVAL;
 use vpnd_sys::process;
 
-/// The file, beside the store, with what accounting needs after a restart.
+/// The file, in the store's directory, with what accounting needs after a restart.
 const ACCOUNTING_FILE: &str = "accounting.sqlite";
 /// A store that another process holds is tried this often.
 const CATCH_UP_INTERVAL: Duration = Duration::from_millis(250);
@@ -138,7 +138,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     ended
 }
 
-/// Begins what goes on beside requests.
+/// Starts the tasks that run besides requests.
 fn begin_tasks(
     sqlite: Arc<Sqlite>,
     service: &Arc<Service>,
@@ -268,13 +268,13 @@ async fn report_log(service: Arc<Service>) {
     }
 }
 
-/// Keeps the store backed up and free of what nobody needs, for ever.
+/// Backs the store up and removes what is no longer needed; never returns.
 async fn look_after(store: Arc<Sqlite>, forget_device: Duration) {
     let (backed_up, caught_up) = (Arc::clone(&store), Arc::clone(&store));
     tokio::join!(back_up(backed_up), catch_up(caught_up), forget_devices(store, forget_device));
 }
 
-/// Makes the changes that were put off while another process held the store, for ever.
+/// Makes postponed changes once another process no longer holds the store; never returns.
 async fn catch_up(store: Arc<Sqlite>) {
     let mut last = String::new();
     loop {
@@ -296,7 +296,7 @@ async fn catch_up(store: Arc<Sqlite>) {
     }
 }
 
-/// Forgets devices that have not come back, for ever.
+/// Forgets devices without a recent session; never returns.
 async fn forget_devices(store: Arc<Sqlite>, after: Duration) {
     loop {
         let store = Arc::clone(&store);
@@ -314,7 +314,7 @@ async fn forget_devices(store: Arc<Sqlite>, after: Duration) {
     }
 }
 
-/// Keeps a copy of the store, which has just proved whole, beside it.
+/// Keeps a copy of the store, which was just verified, next to it.
 async fn back_up(store: Arc<Sqlite>) {
     loop {
         let copied = Arc::clone(&store);

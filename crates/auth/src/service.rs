@@ -69,7 +69,7 @@ struct Grant {
     generation: u64,
     started_s: u64,
     expires_s: u64,
-    /// As they were checked here.
+    /// In the form that was checked here.
     factors: Factors,
     auth_time_s: u64,
     /// For the audit file. INVARIANT: nothing of it comes from the worker but the outer address.
@@ -103,7 +103,7 @@ impl Service {
         self.authenticator.report_log();
     }
 
-    /// Asks about users who have sessions again, and does what servers ask about these, for ever.
+    /// Checks users with sessions again, and does what servers request for these; never returns.
     pub(crate) async fn follow_sources(self: Arc<Self>) {
         let authenticator = || Arc::clone(&self.authenticator);
         tokio::join!(authenticator().recheck(), authenticator().follow_servers());

@@ -415,7 +415,7 @@ impl RunningClient {
         Ok(Some(Prompt::show(number, &question)))
     }
 
-    /// The key stays here, so whoever has the worker can use it only while the client runs, and only to prove a connection.
+    /// The key stays here, so an attacker in the worker can use it only while the client runs, and only to prove a connection.
     fn prove(&self, binding: ByteArray<32>) -> ParentReply {
         ParentReply::Proof(self.device.key().sign(&Binding::new(binding.into())).into())
     }

@@ -116,14 +116,14 @@ pub async fn tear_down(args: ServerArgs) -> anyhow::Result<()> {
 enum End {
     /// It may come back: a service manager restarts it.
     Stopped,
-    /// Somebody at a terminal has had enough of it, and of what it changed.
+    /// Ctrl-C at a terminal: end, and undo all changes.
     Interrupted,
 }
 
 /// A gateway that is up, as its privileged parent holds it.
 struct Gateway {
     args: ServerArgs,
-    /// As it was when devices and sockets were opened.
+    /// The configuration with which devices and sockets were opened.
     config: ServerConfig,
     common: Common,
     /// Path of this program when it started: an upgrade starts the program that is there then.
@@ -335,7 +335,7 @@ async fn start_idp(
     Ok(Some(idp))
 }
 
-/// Waits for the end of the idp process; for ever where there is none.
+/// Waits for the end of the idp process; never returns without one.
 async fn idp_ended(idp: &mut Option<Idp>) {
     match idp {
         Some(idp) => idp.ended().await,

@@ -34,7 +34,7 @@ const MAX_SEEN: usize = 16_384;
 /// Requests that are passed on: so many at once, and then one in each interval.
 const BURST: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Datagrams whose signature is looked at, the same way. What is more is dropped: anybody can write a server's address into a datagram.
+/// Datagrams whose signature is looked at, the same way. Further ones are dropped: source addresses of datagrams can be forged.
 const CHECKS: u32 = 500;
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// Lines about datagrams that were dropped.
@@ -153,7 +153,7 @@ impl Listener {
         }))
     }
 
-    /// Answers what comes to the socket, for ever.
+    /// Answers requests at the socket; never returns.
     pub(super) async fn listen(self: Arc<Self>, socket: OwnedFd, inbox: Arc<Inbox>) -> std::io::Result<()> {
         let socket = Arc::new(UdpSocket::from_std(socket.into())?);
         let mut buffer = vec![0; MAX_PACKET];
@@ -251,7 +251,7 @@ impl Listener {
         has_room
     }
 
-    /// The reply to a request that is noted, which everybody who repeats it gets.
+    /// The recorded reply to a request, for each repetition of it.
     fn replied(&self, request: &Request, decision: Decision) -> Vec<u8> {
         let reply = self.reply(request, decision);
         if let Some(seen) = self.seen().get_mut(&request.authenticator()) {

@@ -178,7 +178,7 @@ async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> I
     asked(sources, &answer.source, async |source| source.answer(answer).await).await
 }
 
-/// Has a record delivered, besides the limits for logins: a server of accounting that is down keeps nobody out.
+/// Delivers a record outside the limits for logins: an accounting server that is down must not block logins.
 async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> IdpReply {
     let since = Instant::now();
     let Some(source) = named(sources, &record.source) else { return unavailable(UNKNOWN_SOURCE) };

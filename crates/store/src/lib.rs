@@ -211,7 +211,7 @@ pub struct User {
     /// The user who answers for this one, a guest.
     pub sponsor: Option<String>,
     pub note: String,
-    /// Inner addresses that nobody else gets.
+    /// Inner addresses reserved for the user.
     pub fixed_addresses: Vec<FixedAddress>,
 }
 

@@ -369,7 +369,7 @@ impl Requests for StoreProcess {
 }
 
 impl Drop for StoreProcess {
-    /// Lets it close the store, which empties the log beside it.
+    /// Lets it close the store, which empties its write-ahead log.
     fn drop(&mut self) {
         if let Some(running) = self.running.take() {
             self.runtime.block_on(running.dismiss(END_TIMEOUT));

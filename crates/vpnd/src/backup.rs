@@ -111,7 +111,7 @@ pub(crate) struct NamedFile {
     pub(crate) required: bool,
 }
 
-/// The files beside the store that a gateway with this configuration reads. Authorities' keys may be kept elsewhere.
+/// The files, besides the store, that a gateway with this configuration reads. Authorities' keys may be kept elsewhere.
 pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
     let tls = &config.tls;
     let pinned = Some(tls.pinned_certificate()).filter(|path| path.exists());

@@ -15,7 +15,7 @@ pub mod fuzzing;
 /// parent.
 ///
 /// # Errors
-/// Only what can't be reported there: this process was started by somebody else.
+/// Only what can't be reported there: another program started this process.
 pub fn run_child(role: vpnd_ipc::child::ChildRole) -> anyhow::Result<()> {
     use vpnd_ipc::child::ChildRole;
     let parent = vpnd_ipc::child::enter()?;

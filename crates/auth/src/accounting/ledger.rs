@@ -70,7 +70,7 @@ impl Ledger {
         AccountingHealth { sent: queue.sent, lost: queue.lost, waiting: queue.waiting.len() as u64 }
     }
 
-    /// Sends what is added, for ever.
+    /// Sends what is added; never returns.
     pub(super) async fn deliver(&self, idp: &IdpClient) {
         let (mut pause, mut at_once) = (FIRST_PAUSE, MAX_RECORDS);
         loop {

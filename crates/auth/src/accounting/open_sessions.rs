@@ -30,10 +30,10 @@ pub(super) struct OpenSession {
     pub(super) source: SourceName,
     #[n(1)]
     pub(super) session: AccountedSession,
-    /// As the server has it.
+    /// In the server's form.
     #[n(2)]
     pub(super) interim_s: Option<u32>,
-    /// By the clock that nobody can set.
+    /// By the monotonic clock.
     #[n(3)]
     pub(super) started_s: u64,
 }
@@ -41,7 +41,7 @@ pub(super) struct OpenSession {
 pub(super) struct OpenSessions(Mutex<Connection>);
 
 impl OpenSessions {
-    /// The file at this path, made if it is missing. One that is damaged is made anew.
+    /// The file at this path, made if it is missing. A damaged one is replaced.
     pub(super) fn open(path: &Path) -> Option<Self> {
         let opened = Self::connect(path).or_else(|error| {
             tracing::warn!(%error, path = %path.display(), "the file of accounted sessions is damaged, so another is made");

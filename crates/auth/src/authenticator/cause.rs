@@ -35,7 +35,7 @@ pub enum Cause {
     TooManyGroups,
     /// A server has challenged again and again.
     TooManyRounds,
-    /// Nobody has approved the login in time.
+    /// The login was not approved in time.
     NotApproved,
     /// Everything was right, and no access profile is for the user.
     NoProfile,

@@ -25,7 +25,7 @@ pub(super) enum CheckResult {
 }
 
 impl Authenticator {
-    /// Checks the password and all else, for a user whom this gateway knows itself, or for nobody.
+    /// Checks the password and everything else of a local user, or of none.
     pub(super) fn check_credentials(
         &self,
         login: &Login,

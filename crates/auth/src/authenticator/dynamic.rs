@@ -46,7 +46,7 @@ struct Target {
 }
 
 impl Authenticator {
-    /// Does what servers ask, for ever; nothing where no source is configured for it.
+    /// Does what servers request; never returns. Does nothing if no source is configured for it.
     pub(crate) async fn follow_servers(self: Arc<Self>) {
         if self.external.sources.iter().all(|source| source.source.dynamic().is_none()) {
             return;

@@ -281,7 +281,7 @@ impl Authenticator {
         self.refuse_login(&at.login, cause, at.guess, now_s)
     }
 
-    /// No guess: nothing was checked, and nobody may be locked out by a directory that is down.
+    /// No guess: nothing was checked, and a directory that is down must not lock users out.
     fn unavailable(&self, source: &str, login: &Login, why: &str, now_s: u64) -> LoginOutcome {
         self.refusals.source_failed(source, why);
         self.record(login, Cause::SourceUnavailable, now_s);

@@ -14,7 +14,7 @@ const MAX_SOURCES: usize = 16_384;
 pub(super) struct KnownSources(HashMap<String, u64>);
 
 impl KnownSources {
-    /// Loads the store's sources. If it fails, everybody begins as a stranger.
+    /// Loads the store's sources. If it fails, every network counts as unknown.
     pub(super) fn of(store: &dyn Store) -> Self {
         let found = store.newest_sources(MAX_SOURCES).unwrap_or_else(|error| {
             tracing::warn!(%error, "networks of earlier logins could not be read");

@@ -76,7 +76,7 @@ impl Authenticator {
         ended.get(&number).copied().unwrap_or(stored)
     }
 
-    /// Asks about the users of all sources, as they are configured, for ever.
+    /// Checks the users of all configured sources again; never returns.
     pub async fn recheck(self: Arc<Self>) {
         let mut all = JoinSet::new();
         for source in &self.external.sources {

@@ -69,7 +69,7 @@ pub(super) struct AtSource {
     waits_since: Option<Time>,
 }
 
-/// The reply of the idp process to a request, as long as somebody wants it.
+/// The reply of the idp process to a request, while its login waits for it.
 pub(super) struct PendingReply(JoinHandle<Option<IdpReply>>);
 
 impl AtSource {
@@ -110,7 +110,7 @@ impl Drop for PendingReply {
 }
 
 impl Authenticator {
-    /// Has the source asked. Whoever is to approve the login elsewhere has time for that in the pool of logins that wait.
+    /// Has the source asked. A login that is to be approved elsewhere waits in the pool for that.
     pub(super) async fn ask(
         self: &Arc<Self>,
         at: AtSource,

@@ -39,10 +39,10 @@ const MAX_ENTRIES: usize = 16_384;
 /// The longest name that has an entry of its own, in bytes: a user's name is shorter.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Whose password is guessed, as far as is known.
+/// The account whose password is guessed, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Person {
-    /// Whoever has this name, in the form that [`user_name::folded`] gives it.
+    /// Any account of this name, in the form that [`user_name::folded`] gives it.
     Named(String),
     /// The entry of a source, which may have several names.
     Entry { source: String, subject: String },
@@ -98,7 +98,7 @@ struct Level {
 }
 
 impl Person {
-    /// Whoever logs in by this name; `user` is their record here, if there is one.
+    /// An account that logs in by this name; `user` is their record here, if there is one.
     pub(super) fn of(typed: &str, user: Option<&User>) -> Self {
         match user {
             Some(user) if user.source != LOCAL => Self::entry(&user.source, &user.subject),

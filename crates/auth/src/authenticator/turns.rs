@@ -18,7 +18,7 @@ use vpnd_sys::clock::now;
 pub(super) struct Turns(Mutex<Queue>);
 
 struct Queue {
-    /// Turns that nobody has. While there is one, nobody waits.
+    /// Free turns. While there is one, no login waits.
     free: usize,
     shares: Shares,
     waiting: HashMap<PermitId, oneshot::Sender<Turn>>,
@@ -45,7 +45,7 @@ impl Turns {
         })))
     }
 
-    /// A turn, if nobody waits.
+    /// A turn, if no login waits.
     pub(super) fn at_once(self: &Arc<Self>) -> Option<Turn> {
         let mut queue = self.lock();
         queue.free = queue.free.checked_sub(1)?;

@@ -44,7 +44,7 @@ impl Service {
         self.end(absent, Code::Token);
     }
 
-    /// Ends what is left over when it is time, for ever. `idle` is how long a session may be unused.
+    /// Ends leftover sessions when they are due; never returns. `idle` is how long a session may be unused.
     pub(crate) async fn end_leftover(self: Arc<Self>, idle: Option<Duration>) {
         let idle_at = idle.map(|idle| Instant::now() + idle);
         let mut since = HashMap::new();

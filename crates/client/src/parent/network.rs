@@ -57,7 +57,7 @@ pub(super) enum NetworkError {
     /// A signal ends the client; what was changed is undone.
     #[error("the client is ending")]
     Ending,
-    /// All that the tunnel may use is somebody else's.
+    /// All that the tunnel may use belongs to other programs.
     #[error(
         "each routing table that the tunnel could have holds routes of somebody else, or rules name it: remove some of them \
          (`ip route show table all`, `ip rule`), then connect again"

@@ -18,7 +18,7 @@ pub(super) struct Plan<Id> {
 pub(super) enum Step<Id> {
     /// It is in force already.
     Keep(Id),
-    /// It comes beside what is in force.
+    /// It is added to what is in force.
     Make(Change),
     /// It takes the place of one that is in force: the kernel has room for one of the two.
     Replace(Id, Change),

@@ -31,7 +31,7 @@ impl Prompt {
     }
 }
 
-/// The number of the prompt and the text typed, if any. Pending for ever without a prompt.
+/// The number of the prompt and the text typed, if any. Never ready without a prompt.
 pub(super) async fn typed(prompt: &mut Option<Prompt>) -> (u64, Option<ChallengeAnswer>) {
     let Some(prompt) = prompt else { return std::future::pending().await };
     let typed = (&mut prompt.asked).await.ok().and_then(Result::ok);

@@ -27,7 +27,7 @@ pub(super) use watch::DnsWatch;
 
 /// What another program writes has to stay the same for so long before it counts: it may be writing.
 const SETTLES: Duration = Duration::from_millis(100);
-/// A systemd-resolved that starts anew is back sooner.
+/// A systemd-resolved that restarts is back sooner.
 const RESTARTS: Duration = Duration::from_secs(2);
 /// Time for which a program that rewrites again and again is left alone.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -275,7 +275,7 @@ impl TunnelDns {
 
 /// How often another program has taken the tunnel's name servers away.
 struct Rewrites {
-    /// Those that may be a lease's renewals, or somebody's work at the machine.
+    /// Those that may be a lease's renewals, or an administrator's changes.
     ordinary: Allowance,
     paused_until: Option<Time>,
 }

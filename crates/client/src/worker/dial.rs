@@ -83,7 +83,7 @@ pub(super) enum Unproven {
 }
 
 impl DialError {
-    /// Whether trying again can't help: a gateway that has proved itself refuses our certificate, or asks and nobody is there to answer.
+    /// Whether trying again can't help: a gateway that has proved itself refuses our certificate, or asks a question that is not answered.
     /// One that was up before (`was_up`) may take it again.
     pub(super) fn is_final(&self, was_up: bool) -> bool {
         match self {

@@ -70,7 +70,7 @@ impl Answers {
 }
 
 impl ResolvesServerCert for Answers {
-    /// Nobody but an authority asks for this protocol.
+    /// Only an authority asks for this protocol.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let asks = hello.alpn().is_some_and(|mut protocols| protocols.any(|protocol| protocol == ALPN));
         let name = hello.server_name().filter(|_| asks)?;

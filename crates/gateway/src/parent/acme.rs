@@ -53,7 +53,7 @@ pub(super) struct Orders {
 struct RunningOrder {
     child: RunningChild<FromAcme>,
     deadline: Instant,
-    /// As it was configured when the order began.
+    /// The configuration when the order began.
     acme: Acme,
     /// A process that was taken over would report accounts without an end.
     has_account: bool,

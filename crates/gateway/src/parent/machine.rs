@@ -295,7 +295,7 @@ struct EarlierChanges {
     settings: Vec<SysctlChange>,
 }
 
-/// Ends the flows that have ports of before: by the blocks of now these are somebody else's.
+/// Ends flows with ports of the previous blocks, which are another client's now.
 fn end_flows(rules: &GatewayRules) {
     let Some(blocks) = &rules.blocks else { return };
     match conntrack::forget(blocks.pool) {

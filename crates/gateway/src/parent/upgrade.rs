@@ -148,7 +148,7 @@ impl Gateway {
     }
 }
 
-/// Whether the file is a program that only its owner can have put there: nobody else can change it, nor a directory that it is reached by.
+/// Whether only its owner can have written this program: no other user can change it or a directory on its path.
 fn check_program(program: &Path) -> anyhow::Result<()> {
     let not_found = || format!("can't find {}", program.display());
     let found = std::fs::metadata(program).with_context(not_found)?;

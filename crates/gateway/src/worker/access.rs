@@ -22,7 +22,7 @@ pub struct Access {
     numbers: Vec<ProfileId>,
     /// Where addresses of their clients come from, in the same order.
     pools: Vec<Pools>,
-    /// As the core has them.
+    /// In the core's form.
     pub settings: Profiles,
     pub policy: Arc<Policy>,
 }

@@ -14,7 +14,7 @@ use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, SessionTraffic, id};
 /// Interval at which the auth process is asked whose traffic is due.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Sends traffic for ever; `None` if no source is configured for it.
+/// Sends traffic; never returns. `None` if no source is configured for it.
 pub(super) fn report_traffic(
     core: Core,
     auth: AuthClient,

@@ -132,7 +132,7 @@ impl ControlServer {
         }
     }
 
-    /// Logs how many lines were left out, for ever.
+    /// Logs how many lines were left out; never returns.
     async fn report_log(&self) {
         loop {
             tokio::time::sleep(REPORT_INTERVAL).await;

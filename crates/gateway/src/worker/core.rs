@@ -225,7 +225,7 @@ impl Core {
         self.ask(|reply| CoreRequest::Drain(request, reply)).await
     }
 
-    /// Whether nobody is let in. A login that is checked meanwhile is refused by the core.
+    /// Whether logins are refused. The core refuses one that is being checked meanwhile.
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }

@@ -29,7 +29,7 @@ impl ParentClient {
             .unwrap_or_else(|gone| Err(gone.to_string()))
     }
 
-    /// The configuration was read again. Gives the outcome back if nobody waits for it: SIGHUP has the same effect.
+    /// The configuration was read again. Gives the outcome back if no command waits for it: SIGHUP has the same effect.
     pub(super) fn reload_finished(&self, outcome: AdminResult) -> Result<(), AdminResult> {
         self.requests.reply_to_oldest(&FromWorker::ReadConfiguration, outcome)
     }

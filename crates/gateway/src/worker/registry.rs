@@ -418,7 +418,7 @@ impl Registry {
         &self.releases
     }
 
-    /// The sessions are in the store alone: whoever attaches to one is looked up there.
+    /// The sessions are in the store only, and an attach looks them up there.
     pub fn release_all(&mut self) {
         self.known.clear();
         self.certificates.clear();

@@ -66,7 +66,7 @@ impl Releases {
         state.waiting.union(&state.under_way).copied().collect()
     }
 
-    /// Has the parent release what is added, for ever.
+    /// Has the parent release what is added; never returns.
     pub(super) async fn run(self, administration: Arc<Administration>) {
         let Some(shared) = &self.0 else { return };
         loop {

@@ -54,7 +54,7 @@ pub struct AccessRequest<'r> {
     pub user: &'r str,
     /// The password, or the answer to a challenge.
     pub password: &'r str,
-    /// As the challenge had it.
+    /// Copied from the challenge.
     pub state: Option<&'r [u8]>,
     pub nas_identifier: &'r str,
     /// From where the user comes.
@@ -69,7 +69,7 @@ pub enum Reply {
     Challenge(Challenge),
 }
 
-/// The server lets nobody in without an answer to this.
+/// The server requires an answer to this.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Challenge {
     pub text: String,

@@ -58,7 +58,7 @@ struct Place {
     not_before: Option<Instant>,
 }
 
-/// Requests on their way over one connection. A task of its own reads and writes, until the connection is over.
+/// Requests on their way over one connection. A separate task reads and writes until the connection ends.
 struct Connection {
     outgoing: mpsc::Sender<Packet>,
     /// Numbers that are free.
@@ -85,7 +85,7 @@ enum Number {
     #[default]
     Free,
     Awaited(oneshot::Sender<Packet>),
-    /// Nobody waits for the reply any more. It may come all the same.
+    /// The request was given up; its reply may still arrive.
     Abandoned,
 }
 
@@ -297,7 +297,7 @@ impl Connection {
         let _ = tokio::time::timeout(WRITE_TIMEOUT, stream.shutdown()).await;
     }
 
-    /// Gives packets that have come whole to whoever waits for them.
+    /// Gives complete packets to the requests that wait for them.
     fn received(
         &self,
         read: io::Result<usize>,

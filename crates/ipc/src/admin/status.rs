@@ -89,7 +89,7 @@ pub struct Drain {
     pub in_use: usize,
     /// Seconds until those are closed; `None` if the gateway waits for them.
     pub left_s: Option<u64>,
-    /// Nobody is connected any more.
+    /// No client is connected any more.
     pub over: bool,
 }
 

@@ -98,7 +98,7 @@ pub struct LoginAnswer {
     pub answer: ChallengeAnswer,
     #[n(3)]
     pub address: IpAddr,
-    /// As the challenge had it.
+    /// Copied from the challenge.
     #[n(4)]
     pub round: Continuation,
 }

@@ -41,7 +41,7 @@ pub enum Opening {
     /// It is not opened: another is to take its place.
     #[n(3)]
     Replace,
-    /// It is not opened, but the audit file beside it.
+    /// The audit file is opened, not the store.
     #[n(4)]
     Audit,
 }
@@ -97,7 +97,7 @@ pub struct UserSummary {
     pub sponsor: Option<String>,
     #[n(10)]
     pub note: String,
-    /// Inner addresses that nobody else gets.
+    /// Inner addresses reserved for the user.
     #[n(11)]
     pub fixed_addresses: Vec<FixedSummary>,
 }
@@ -131,7 +131,7 @@ pub struct DeviceSummary {
 }
 
 impl DeviceSummary {
-    /// As people see it.
+    /// The displayed form.
     pub fn name(&self) -> String {
         self.id.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -167,7 +167,7 @@ impl From<&User> for UserSummary {
 }
 
 impl UserSummary {
-    /// The same for a terminal: whoever may write the store may have written control characters into it.
+    /// The same for a terminal: an attacker who writes the store may have written control characters into it.
     pub(crate) fn plain(mut self) -> Self {
         self.name = vpnd_sys::text::plain(&self.name);
         for group in &mut self.groups {

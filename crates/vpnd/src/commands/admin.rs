@@ -52,7 +52,7 @@ pub enum CommandError {
 /// Shows a running gateway on standard output.
 ///
 /// # Errors
-/// [`CommandError`]. That nobody reads any more is no error.
+/// [`CommandError`]. A closed pipe is no error.
 pub fn status(args: &StatusArgs) -> Result<(), CommandError> {
     let mut client = Client::connect(&socket(&args.admin)?)?;
     let mut out = io::stdout().lock();
@@ -142,7 +142,7 @@ fn record(stores: &dyn Stores, config: &Path, socket: &Option<PathBuf>, event: &
     }
 }
 
-/// Shows the status once a second. Ends when the gateway does or nobody reads any more.
+/// Shows the status once a second. Ends when the gateway does or the pipe is closed.
 fn watch(client: &mut Client, out: &mut impl Write, as_json: bool) -> Result<io::Result<()>, CommandError> {
     let redraw = !as_json && io::stdout().is_terminal();
     let mut earlier: Option<(Instant, Status)> = None;
@@ -195,7 +195,7 @@ fn default_socket() -> PathBuf {
 }
 
 /// Resolves `wanted` to a session or user: the digits of an id that the table shows stand for the whole id. Names of
-/// users win, and what nobody bears goes to the gateway as it is.
+/// users win, and an unknown name goes to the gateway unchanged.
 fn target(status: &Status, wanted: &str) -> Result<String, CommandError> {
     if status.sessions.iter().any(|session| session.user == wanted) || wanted.len() < MIN_ID_DIGITS {
         return Ok(wanted.to_owned());

@@ -383,7 +383,7 @@ impl<'o> Sheet<'o> {
     }
 }
 
-/// The same for a spreadsheet, which would compute what begins like a formula: names that were typed at a login are anybody's.
+/// The same for a spreadsheet, which would compute what begins like a formula: anyone can type names at a login.
 fn harmless_cell(text: &str) -> String {
     let text = vpnd_sys::text::plain(text);
     if text.starts_with(['=', '+', '-', '@', '\t', '\n']) { format!("'{text}") } else { text }

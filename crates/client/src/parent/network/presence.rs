@@ -52,7 +52,7 @@ impl Present {
         }
     }
 
-    /// Whether nobody else has routes in this table, or rules that name it.
+    /// Whether no other program has routes in this table, or rules that name it.
     pub(super) fn leaves_free(&self, table: u32) -> bool {
         table::is_free(table, &self.routes, &self.rules)
     }

@@ -72,7 +72,7 @@ fn pick(
     Some([choose(0)?, choose(1)?])
 }
 
-/// Whether nobody else has routes in this table, or rules that name it.
+/// Whether no other program has routes in this table, or rules that name it.
 pub(super) fn is_free(table: u32, routes: &[TableRoute], rules: &[TableRule]) -> bool {
     !routes.iter().any(|route| route.place.table == table && !route.made_by_vpnd)
         && !rules.iter().any(|rule| rule.table == table && !rule.made_by_vpnd)

@@ -48,7 +48,7 @@ impl DnsWatch {
     }
 }
 
-/// Waits for a change of the file; for ever if it is not watched.
+/// Waits for a change of the file; never returns if it is not watched.
 async fn changed(file: &mut Option<FileWatch>) {
     if let Some(watch) = file
         && watch.changed().await.is_ok()

@@ -20,9 +20,9 @@ enum TrialOutcome {
     Silent,
     /// This machine has no way there.
     NoWay(String),
-    /// Somebody answered, and no connection came of it.
+    /// A host answered, without a connection.
     Failed(String),
-    /// Somebody answered who has not proved to be the gateway.
+    /// A host answered that has not proved to be the gateway.
     Unproven(String),
 }
 

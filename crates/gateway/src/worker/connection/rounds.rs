@@ -111,7 +111,7 @@ impl ControlServer {
         if matches!(left, Failure::Displaced) { Ok(AuthReply::WaitingFull) } else { Err(left) }
     }
 
-    /// The login is over: nobody is there any more, or nobody can be asked.
+    /// The login is over: the client has left, or can't answer.
     async fn abandon(&self, peer: &Peer<'_>, login: u64) -> Result<(), Failure> {
         let request = AuthRequest::Answer { login, answer: None, device: peer.device.0.into() };
         self.request(request).await.map(drop)

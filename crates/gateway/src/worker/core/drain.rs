@@ -37,7 +37,7 @@ pub struct DrainState {
     pub in_use: usize,
     /// Time until they are closed.
     pub left: Option<Duration>,
-    /// Nobody is connected any more.
+    /// No client is connected any more.
     pub over: bool,
 }
 

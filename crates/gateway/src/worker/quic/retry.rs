@@ -151,7 +151,7 @@ fn address(address: SocketAddr) -> Vec<u8> {
     start
 }
 
-/// Whether the token proves that whoever shows it from `from` has got a Retry there, not long before this second.
+/// Whether the token proves that its sender received a Retry at `from` shortly before this second.
 pub fn is_proof(key: &dyn HandshakeTokenKey, token: &[u8], from: SocketAddr, now_s: u64) -> bool {
     let start = address(from);
     // No key is derived for what has not a token's length.

@@ -68,7 +68,7 @@ impl Request {
         Ok(Self { header: *header, is_disconnect, attributes })
     }
 
-    /// By which it is known again.
+    /// Identifies a repeated request.
     pub fn authenticator(&self) -> [u8; 16] {
         let mut authenticator = [0; 16];
         authenticator.copy_from_slice(&self.header[4..]);

@@ -49,7 +49,7 @@ pub fn drain(args: &DrainArgs, stores: &dyn Stores) -> Result<(), CommandError> 
     Ok(())
 }
 
-/// Shows each change until nobody is connected.
+/// Shows each change until no client is connected.
 fn wait(client: &mut Client, out: &mut impl io::Write) -> Result<(), CommandError> {
     let mut shown = None;
     loop {

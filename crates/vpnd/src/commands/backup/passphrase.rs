@@ -35,7 +35,7 @@ pub(super) fn new(file: Option<&Path>) -> Result<Password, PassphraseError> {
     Ok(passphrase)
 }
 
-/// That of a backup which was made before.
+/// The passphrase of an existing backup.
 pub(super) fn known(file: Option<&Path>) -> Result<Password, PassphraseError> {
     match file {
         Some(path) => Ok(first_line(path, &path.display().to_string())?),

@@ -67,7 +67,7 @@ fn missing_users(status: &Status) -> Vec<Finding> {
     alarms.map(finding).collect()
 }
 
-/// A gateway that lets nobody in: why clients are refused.
+/// A gateway that refuses all logins, and why.
 fn draining(status: &Status) -> Option<Finding> {
     let state = table::drain(status.drain?);
     let advice = "stop or restart the gateway when it is empty; to let clients in again: vpnd drain --cancel";

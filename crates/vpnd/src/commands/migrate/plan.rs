@@ -111,7 +111,7 @@ const UNNEEDED: [&str; 62] = [
     "verb",
 ];
 
-/// As above, of those that some files have besides.
+/// The same for lines that only some files have.
 const UNNEEDED_TOO: [&str; 9] = [
     "txqueuelen",
     "user",

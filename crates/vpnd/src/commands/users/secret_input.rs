@@ -74,7 +74,7 @@ pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
     Ok(Chosen { password, is_generated: false })
 }
 
-/// Refuses a file that another user than root, this one and the one who called sudo can write: passwords there may be of somebody else's choice.
+/// Refuses a file that another user than root, this one and the one who called sudo can write: another user could have chosen the passwords.
 pub(super) fn own(file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     // A pipe or a terminal was opened by the caller.

@@ -27,7 +27,7 @@ pub(super) const FIELDS: [&str; 10] = [
 
 /// One user of a file.
 pub(super) struct Row {
-    /// As people find it: `line 7`, or `entry 3`.
+    /// The position as displayed: `line 7`, or `entry 3`.
     pub(super) place: String,
     fields: BTreeMap<&'static str, Zeroizing<String>>,
 }
