@@ -131,7 +131,7 @@ impl Findings<'_> {
             let off = "IPv6 is switched off on this machine (net.ipv6.conf.*.disable_ipv6)";
             match tunnel.pool_v4 {
                 Some(_) => {
-                    self.warning("tunnel.pool_v6", format!("{off}: the gateway goes on with IPv4 alone"));
+                    self.warning("tunnel.pool_v6", format!("{off}: the gateway uses IPv4 only"));
                 }
                 None => {
                     self.error(

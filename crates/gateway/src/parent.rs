@@ -94,7 +94,7 @@ fn review(
         now_s: wall_s(),
     };
     if configuration.is_without_ipv6() {
-        tracing::warn!("IPv6 is switched off on this machine: the gateway goes on with IPv4 alone");
+        tracing::warn!("IPv6 is switched off on this machine: the gateway uses IPv4 only");
     }
     for warning in config.review(&machine, insecure_lab).into_result(&config.file)? {
         tracing::warn!(line = warning.line, "{}: {}", config.file, warning.message);

@@ -364,7 +364,7 @@ impl RunningWorker {
         match self.administration.parent.reload_finished(outcome) {
             Ok(()) => {}
             Err(Ok(changed)) => tracing::info!("{changed}"),
-            Err(Err(error)) => tracing::error!(%error, "the configuration stays as it was"),
+            Err(Err(error)) => tracing::error!(%error, "the configuration stays unchanged"),
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) const MAX_BYTES: u64 = 1 << 30;
 /// An error of an archive; nothing of it is used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    #[error("it is no backup of vpnd, or the beginning is damaged: {0}")]
+    #[error("it is not a backup of vpnd, or its beginning is damaged: {0}")]
     Foreign(String),
     #[error(
         "its format is {found}, this vpnd reads up to {FORMAT}: install the vpnd that wrote it ({version}) or a newer one"

@@ -318,7 +318,7 @@ fn judge(
             source = name,
             missing = absences.held(),
             users = all,
-            "the source no longer shows many users who have sessions, so these go on: look at its base, rights and \
+            "the source no longer shows many users who have sessions, so their sessions continue: look at its base, rights and \
              replicas; if the users have left, run: vpnd source confirm {name}"
         ),
         (1.., 0) => tracing::info!(source = name, "the source shows its users again"),

@@ -93,7 +93,7 @@ fn without_ipv6_the_gateway_goes_on_if_it_can() {
     let bench = Bench::new();
     let review = bench.review_at(ROUTES, false, wall_s());
     assert!(review.errors.is_empty());
-    only(&review.warnings, 7, "IPv4 alone");
+    only(&review.warnings, 7, "IPv4 only");
     let text = BASE.replace("pool_v4 = '10.86.0.0/16'\n", "") + ROUTES;
     let alone = ServerConfig::parse(&text, "server.toml", bench.dir.path()).unwrap();
     let machine = Machine {

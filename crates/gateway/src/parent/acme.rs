@@ -109,7 +109,7 @@ impl Orders {
         let why: String = vpnd_sys::text::harmless(&why).chars().take(MAX_REASON).collect();
         tracing::error!(
             error = %why, next_s = self.delay.as_secs(),
-            "no certificate from the ACME authority; the gateway goes on with the one it has"
+            "no certificate from the ACME authority; the gateway keeps the one it has"
         );
         self.next = Some(Instant::now() + self.delay);
         note(config, Some(why), Some(self.delay));

@@ -165,7 +165,7 @@ impl Gateway {
             Ok(credentials) => credentials,
             Err(error) => {
                 tracing::error!(
-                    "the gateway's certificate stays as it was: {}",
+                    "the gateway's certificate stays unchanged: {}",
                     vpnd_sys::text::format_chain(&error)
                 );
                 return Ok(());

@@ -301,7 +301,7 @@ fn end_flows(rules: &GatewayRules) {
     match conntrack::forget(blocks.pool) {
         Ok(0) => {}
         Ok(flows) => {
-            tracing::info!(flows, "other port blocks are in force; flows with ports of before have ended")
+            tracing::info!(flows, "other port blocks are in force; flows with earlier ports have ended")
         }
         Err(error) => tracing::error!(
             %error,
@@ -325,7 +325,7 @@ pub(super) async fn tear_down(config: &ServerConfig) -> anyhow::Result<()> {
         bail!("the gateway is running: stop it first (systemctl stop vpnd-server), then try again");
     }
     let Some(directory) = JournalDirectory::open(&config.server.journal_dir)? else {
-        println!("nothing to take back");
+        println!("nothing to undo");
         return Ok(());
     };
     let netlink = Netlink::open()?;
@@ -336,7 +336,7 @@ pub(super) async fn tear_down(config: &ServerConfig) -> anyhow::Result<()> {
         println!("{one}");
     }
     if recovered.is_empty() {
-        println!("nothing to take back");
+        println!("nothing to undo");
     }
     if recovered.iter().all(journal::Recovered::is_complete) {
         Ok(())

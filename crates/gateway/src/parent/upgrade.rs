@@ -73,7 +73,7 @@ impl Gateway {
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
         let old_idp = std::mem::replace(&mut self.idp, idp);
         if let Err(error) = self.machine.reconfigure(&config).await {
-            tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay as they were");
+            tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay unchanged");
         }
         self.config = config;
         // If it is gone already, so is the requester.
@@ -89,7 +89,7 @@ impl Gateway {
 
     async fn not_upgraded(&self, error: &anyhow::Error) -> Result<(), ChildError> {
         let why = format!(
-            "the gateway is not upgraded and goes on as it was: {}",
+            "the gateway is not upgraded and continues unchanged: {}",
             vpnd_sys::text::format_chain(error)
         );
         tracing::error!("{why}");
@@ -102,7 +102,7 @@ impl Gateway {
         let (configuration, config) = Configuration::read(&self.args.config)?;
         config.check(&check::local_networks(), wall_s()).map_err(ConfigError::Invalid)?;
         if let Some(settings) = first_difference(&self.config, &config) {
-            bail!("{settings} is not as it was when the gateway started: that takes a restart");
+            bail!("{settings} has changed since the gateway started: that takes a restart");
         }
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) =

@@ -37,7 +37,7 @@ pub enum CommandError {
     NoSuchSession(String),
     #[error("several sessions have ids that begin with {0:?}: give more digits")]
     Ambiguous(String),
-    #[error("the source {0:?} shows all users who have sessions: there is nothing to confirm")]
+    #[error("the source {0:?} shows all users with sessions: there is nothing to confirm")]
     NobodyMissing(String),
     #[error("can't write the result: {0}")]
     Output(#[from] io::Error),

@@ -169,7 +169,7 @@ impl Notes<'_> {
         match (self.blocks, asked.address) {
             (Some(blocks), IpAddr::V4(public)) if blocks.addresses.contains(&public) => match asked.port {
                 None => Some(format!(
-                    "{asked} is a public address of up to {} clients: which of them it was, a port says",
+                    "{asked} is a public address of up to {} clients: give the port to find which",
                     blocks.in_address()
                 )),
                 Some(port) => match blocks.inner_of(public, port) {
@@ -209,7 +209,7 @@ impl Notes<'_> {
     /// Why the address is no client's outer address.
     fn outer(&self) -> &'static str {
         match (self.config.audit.outer, self.asked.port) {
-            (OuterAddresses::Full, Some(_)) => "no client was heard from there at that time",
+            (OuterAddresses::Full, Some(_)) => "no client sent from there at that time",
             (OuterAddresses::Full, None) => "a client's outer address is found with its port only",
             _ => "clients' outer addresses are not recorded in full ('outer_addresses' in [audit])",
         }

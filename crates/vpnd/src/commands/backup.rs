@@ -49,7 +49,7 @@ pub enum BackupError {
     Passphrase(#[from] PassphraseError),
     #[error(transparent)]
     Place(#[from] PlaceError),
-    #[error("{entry} in the backup can't be what {} is to be; nothing was changed", path.display())]
+    #[error("{entry} in the backup can't become {}; nothing was changed", path.display())]
     Content { entry: String, path: PathBuf },
     #[error(transparent)]
     Write(#[from] WriteError),

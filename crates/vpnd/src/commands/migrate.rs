@@ -56,7 +56,7 @@ pub fn openvpn(args: &MigrateOpenvpnArgs, out: &mut dyn Write) -> Result<(), Mig
         out,
         "# Made of {title} by 'vpnd migrate openvpn'. 'vpnd init' makes the certificate and keys.\n\n{text}"
     )?;
-    list(out, "What has no counterpart, or is to be done by hand:", notes)?;
+    list(out, "Without a counterpart, or to do by hand:", notes)?;
     let mut commands = Vec::new();
     let parsed = ServerConfig::parse(&text, "server.toml", beside);
     for (name, address) in users {

@@ -47,7 +47,7 @@ pub enum PolicyTestError {
     NoPacket(IpAddr),
     #[error("{0} is an address for clients: ask about two of them by --user SENDER --to user:RECEIVER")]
     FromClient(IpAddr),
-    #[error("neither --to nor --from says what is asked about")]
+    #[error("give --to or --from")]
     NoQuestion,
 }
 

@@ -63,7 +63,7 @@ pub enum UserError {
     )]
     NoServerName { path: String },
     #[error(
-        "there is no client certificate of {whose} that this gateway lets in; 'vpnd user list --json' shows whose there are"
+        "this gateway accepts no client certificate of {whose}; 'vpnd user list --json' shows the certificates of all users"
     )]
     NoSuchCertificate { whose: String },
     /// The profile could not be written. The user was not added.

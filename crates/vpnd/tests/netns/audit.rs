@@ -156,7 +156,7 @@ fn an_outer_address_and_port_lead_to_the_client_that_was_heard_from_there() {
                 assert_eq!((&found["outer"], &answer["certain"]), (&outer.as_str().into(), &true.into()));
             } else {
                 assert!(found.is_null(), "{outer} at {moment}: {answer}");
-                assert!(answer["notes"].to_string().contains("no client was heard from there"), "{answer}");
+                assert!(answer["notes"].to_string().contains("no client sent from there"), "{answer}");
             }
         }
     }

@@ -108,7 +108,7 @@ fn an_upgrade_that_fails_changes_nothing() {
         let output = gateway.upgrade();
         let text = process::text(&output);
         assert!(!output.status.success() && text.contains(why), "wanted {why:?}: {text}");
-        assert!(text.contains("goes on as it was"), "{text}");
+        assert!(text.contains("continues unchanged"), "{text}");
         assert_eq!(gateway.process().children(), workers, "the old processes and no others");
         assert_eq!(identities(gateway), sessions);
         ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);

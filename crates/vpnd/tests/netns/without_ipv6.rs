@@ -28,7 +28,7 @@ fn a_gateway_goes_on() {
     assert!(checked.status.success() && text.contains("warning: IPv6 is switched off"), "{text}");
 
     gateway.start();
-    assert!(gateway.process().output().contains("goes on with IPv4 alone"), "it says so");
+    assert!(gateway.process().output().contains("uses IPv4 only"), "it says so");
     let one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     assert!(one.addresses().iter().all(|address| address.is_ipv4()), "{:?}", one.addresses());

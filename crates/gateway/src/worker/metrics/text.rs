@@ -206,7 +206,7 @@ fn sources(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.gauges("source_last_answer", help, Some(Unit::Seconds), series)?;
     let missing = status.sources.iter();
     let series = missing.map(|source| ([("source", source.name.as_str())], source.missing));
-    let help = "Users with sessions whom a source no longer shows, so many that it is taken for its fault";
+    let help = "Users with sessions whom a source no longer shows, if too many at once to be believed";
     out.gauges("source_missing_users", help, None, series)?;
     accounting(out, status)?;
     let counted = |counts: &BTreeMap<String, u64>| -> Vec<_> {

@@ -163,7 +163,7 @@ fn a_damaged_or_foreign_file_changes_nothing() {
     let whole = fs::read(place.path("file")).unwrap();
     let before = (place.files("one"), place.users("one"));
     for (bytes, hint) in
-        [(&whole[..whole.len() / 2], "passphrase is wrong"), (&b"hello"[..], "no backup of vpnd")]
+        [(&whole[..whole.len() / 2], "passphrase is wrong"), (&b"hello"[..], "not a backup of vpnd")]
     {
         fs::write(place.path("file"), bytes).unwrap();
         let error = place.restore("one", true).unwrap_err();

@@ -57,7 +57,7 @@ fn missing_users(status: &Status) -> Vec<Finding> {
     let finding = |source: &Source| {
         let Source { name, missing, .. } = source;
         let found = format!(
-            "the source {name} no longer shows {missing} users who have sessions: too many at once to be believed, so these go on"
+            "the source {name} no longer shows {missing} users who have sessions: too many at once to be believed, so their sessions continue"
         );
         let advice = format!(
             "look at the directory: its base, the rights of the gateway's account, its replicas. If the users have left: vpnd source confirm {name}"
@@ -159,7 +159,7 @@ fn audit(status: &Status) -> Option<Finding> {
         Some(why) => Finding::problem(
             CHECK,
             format!("nothing is recorded for 'vpnd audit': {why}"),
-            "make room on the disk of the state directory, or do what it says; the gateway goes on, and tries again by itself",
+            "make room on the disk of the state directory, or do what it says; the gateway keeps running and tries again",
         ),
         None if lost > 0 => Finding::warning(
             CHECK,
@@ -198,7 +198,7 @@ pub(super) fn certificate(config: &ServerConfig) -> Finding {
             format!("{found} and should have been renewed"),
             "is the gateway running? Its log says why not",
         ),
-        Ok(()) => Finding::good(CHECK, format!("{found}; the gateway renews it by itself")),
+        Ok(()) => Finding::good(CHECK, format!("{found}; the gateway renews it automatically")),
         Err(why) if now_s >= leaf.due_s() => Finding::warning(
             CHECK,
             format!("{found}, and the gateway can't renew it: {why}"),

@@ -44,7 +44,7 @@ pub(super) async fn findings(config: &ServerConfig) -> Vec<Finding> {
         local_networks().into_iter().filter(|net| net.interface != config.tunnel.name).collect();
     match try_out(config, &networks).await {
         Ok(findings) if findings.is_empty() => {
-            vec![Finding::good(CHECK, "no other firewall of this machine stands in the way")]
+            vec![Finding::good(CHECK, "no other firewall of this machine drops clients' packets")]
         }
         Ok(findings) => findings,
         Err(CopyError::Tool(ToolError::Missing { .. })) if config.nat.mode == NatMode::None => Vec::new(),

@@ -33,7 +33,7 @@ const OTHERWISE: [(&str, &str); 22] = [
     ("crl-verify", "[tls] client_crl, with client_ca"),
     ("client-connect", "no scripts: the log has a line for each session that begins (docs/OPERATIONS.md)"),
     ("client-disconnect", "no scripts: the log has a line for each session that ends (docs/OPERATIONS.md)"),
-    ("learn-address", "no scripts: 'vpnd audit whois' says who had an address"),
+    ("learn-address", "no scripts: 'vpnd audit whois' shows who had an address"),
     ("up", "no scripts"),
     ("down", "no scripts"),
     ("tls-verify", "no scripts"),

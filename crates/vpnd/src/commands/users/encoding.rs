@@ -23,7 +23,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Zeroizing<String>, String> {
         let text = String::from_utf16(&units.iter().map(|unit| number(*unit)).collect::<Vec<_>>());
         match text {
             Ok(text) if rest.is_empty() => Ok(Zeroizing::new(text)),
-            _ => Err(format!("it begins as UTF-16 and does not go on so: {SAVE_ANEW}")),
+            _ => Err(format!("it begins as UTF-16 and is not valid UTF-16: {SAVE_ANEW}")),
         }
     };
     match bytes {
@@ -41,9 +41,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Zeroizing<String>, String> {
     if bytes.iter().all(|byte| byte.is_ascii() || COMMON.contains(byte)) {
         return Ok(Zeroizing::new(bytes.iter().map(|byte| char::from(*byte)).collect()));
     }
-    Err(format!(
-        "it is neither UTF-8 nor UTF-16, and in which code page it was saved can't be told: {SAVE_ANEW}"
-    ))
+    Err(format!("it is neither UTF-8 nor UTF-16, and its code page is unknown: {SAVE_ANEW}"))
 }
 
 #[cfg(test)]
