@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// A list's place, from the root of the tree.
-const LISTS: [&str; 4] = ["crypto", "proto", "control-channel", "vpnd"];
+/// The lists beside this file, by area.
+const LISTS: [&str; 7] = ["cipher", "session", "access", "login", "sources", "processes", "kept"];
 
 /// One check made wrong.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ impl Mutation {
     }
 }
 
-/// All mutations of the tree at `root`, by crate.
+/// All mutations of the tree at `root`, by package.
 pub(crate) fn read(root: &Path) -> Vec<Mutation> {
     let mut all: Vec<Mutation> = LISTS.iter().flat_map(|list| read_one(root, list)).collect();
     let mut names: Vec<String> = all.iter().map(|mutation| mutation.name.clone()).collect();
@@ -58,9 +58,7 @@ pub(crate) fn read(root: &Path) -> Vec<Mutation> {
     names.dedup();
     assert_eq!(names.len(), all.len(), "each mutation has a name of its own");
     // Those that are built and run alike stand together: less is compiled anew.
-    all.sort_by_key(|mutation| {
-        (LISTS.iter().position(|list| mutation.package.ends_with(list)), mutation.target.clone())
-    });
+    all.sort_by_key(|mutation| (mutation.package.clone(), mutation.target.clone()));
     all
 }
 
@@ -68,14 +66,13 @@ fn read_one(root: &Path, list: &str) -> Vec<Mutation> {
     let path = root.join(format!("crates/vpnd/tests/mutations/{list}.toml"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let table: toml::Table = text.parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let package = string(&table["package"]);
     let entries = table["mutation"].as_array().expect("a list of mutations");
     let mutations = entries.iter().map(|entry| Mutation {
         name: string(&entry["name"]),
         file: string(&entry["file"]),
         text: string(&entry["text"]),
         by: string(&entry["by"]),
-        package: entry.get("package").map_or_else(|| package.clone(), string),
+        package: string(&entry["package"]),
         target: string(&entry["target"]),
         tests: entry["tests"].as_array().expect("a list of tests").iter().map(string).collect(),
     });
