@@ -35,9 +35,11 @@ fn one(len: usize) -> Load {
 fn route(len: usize) -> Stage {
     let mut table = RouteTable::new(0x5EED);
     for client in 0..CLIENTS {
-        table.insert(IpAddr::V4(Ipv4Addr::from_bits(0x0A08_0000 + client)).into(), client);
+        table
+            .insert(IpAddr::V4(Ipv4Addr::from_bits(0x0A08_0000 + client)).into(), client)
+            .expect("a free address");
     }
-    table.insert("10.0.0.0/8".parse().expect("a network"), 0);
+    table.insert("10.0.0.0/8".parse().expect("a network"), 0).expect("a free prefix");
     let bytes = packet(CAMPUS, CLIENT, len);
     let mut client = 0;
     Stage::plain(Name::new("parse and route", Side::Sender, Unit::SuperPacket), one(len), move || {
@@ -87,7 +89,7 @@ fn parse(len: usize) -> Stage {
 /// Where the packet goes and whether it may, by a gateway's default policy.
 fn policy(len: usize) -> Stage {
     let mut table = RouteTable::new(0x5EED);
-    table.insert(IpAddr::V4(CLIENT.into()).into(), 0_u32);
+    table.insert(IpAddr::V4(CLIENT.into()).into(), 0_u32).expect("a free address");
     let policy = Policy::without_rules(true);
     let bytes = packet(CLIENT, CAMPUS, len);
     let from = Principal::default();

@@ -283,7 +283,10 @@ impl Plane {
             self.forget(&old);
         }
         let principal = Arc::new(spec.principal.clone());
-        self.forwarding.insert(&spec, Arc::clone(&principal));
+        if self.forwarding.insert(&spec, Arc::clone(&principal)).is_err() {
+            self.reports.drop(DropReason::AddressTaken);
+            return;
+        }
         self.sessions[index] = Some(Box::new(Session::new(spec, principal, &mut self.shared)));
     }
 

@@ -5,10 +5,16 @@
 //! results depend on content only.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+
+/// A prefix has a route already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the prefix has a route already")]
+pub struct RouteTaken;
 
 /// Maps prefixes of both IP versions to values; lookups return that of the longest prefix.
 #[derive(Clone, Debug)]
@@ -24,8 +30,11 @@ impl<T: Copy> RouteTable<T> {
         Self { v4: Family::new(state), v6: Family::new(state.next()) }
     }
 
-    /// Adds or replaces the route to `net`; returns the value it had.
-    pub fn insert(&mut self, net: IpNet, value: T) -> Option<T> {
+    /// Adds the route to `net`.
+    ///
+    /// # Errors
+    /// If there is one: it stays as it is.
+    pub fn insert(&mut self, net: IpNet, value: T) -> Result<(), RouteTaken> {
         match net {
             IpNet::V4(net) => self.v4.insert(net.network().to_bits(), net.prefix_len(), value),
             IpNet::V6(net) => self.v6.insert(net.network().to_bits(), net.prefix_len(), value),
@@ -106,9 +115,9 @@ impl<B: Bits, T: Copy> Family<B, T> {
         Self { hosts: HashMap::with_hasher(seed), nets: Vec::new(), seed }
     }
 
-    fn insert(&mut self, net: B, prefix_len: u8, value: T) -> Option<T> {
+    fn insert(&mut self, net: B, prefix_len: u8, value: T) -> Result<(), RouteTaken> {
         if prefix_len == B::LEN {
-            return self.hosts.insert(net, value);
+            return add(&mut self.hosts, net, value);
         }
         let at = match self.position(prefix_len) {
             Ok(at) => at,
@@ -117,7 +126,7 @@ impl<B: Bits, T: Copy> Family<B, T> {
                 at
             }
         };
-        self.nets[at].1.insert(net, value)
+        add(&mut self.nets[at].1, net, value)
     }
 
     fn remove(&mut self, net: B, prefix_len: u8) -> Option<T> {
@@ -154,6 +163,16 @@ impl<B: Bits, T: Copy> Family<B, T> {
 
     fn position(&self, prefix_len: u8) -> Result<usize, usize> {
         self.nets.binary_search_by(|(len, _)| prefix_len.cmp(len))
+    }
+}
+
+fn add<B: Bits, T>(routes: &mut HashMap<B, T, Seed>, net: B, value: T) -> Result<(), RouteTaken> {
+    match routes.entry(net) {
+        Entry::Vacant(free) => {
+            free.insert(value);
+            Ok(())
+        }
+        Entry::Occupied(_) => Err(RouteTaken),
     }
 }
 
@@ -241,7 +260,7 @@ mod tests {
     fn the_longest_prefix_wins() {
         let mut table = RouteTable::new(1);
         for (prefix, value) in [("0.0.0.0/0", 0), ("10.0.0.0/8", 1), ("10.1.0.0/16", 2), ("10.1.2.3/32", 3)] {
-            assert_eq!(table.insert(net(prefix), value), None);
+            table.insert(net(prefix), value).unwrap();
         }
         assert_eq!(table.lookup(ip("10.1.2.3")), Some(3));
         assert_eq!(table.lookup(ip("10.1.2.4")), Some(2));
@@ -254,8 +273,8 @@ mod tests {
     #[test]
     fn removing_uncovers_the_shorter_prefix() {
         let mut table = RouteTable::new(1);
-        table.insert(net("fd00::/8"), 'a');
-        table.insert(net("fd00::7/128"), 'b');
+        table.insert(net("fd00::/8"), 'a').unwrap();
+        table.insert(net("fd00::7/128"), 'b').unwrap();
         assert_eq!(table.lookup(ip("fd00::7")), Some('b'));
         assert_eq!(table.remove(net("fd00::7/128")), Some('b'));
         assert_eq!(table.lookup(ip("fd00::7")), Some('a'));
@@ -267,7 +286,7 @@ mod tests {
     #[test]
     fn host_bits_of_a_prefix_do_not_matter() {
         let mut table = RouteTable::new(1);
-        table.insert(net("10.1.2.3/16"), 5);
+        table.insert(net("10.1.2.3/16"), 5).unwrap();
         assert_eq!(table.exact(net("10.1.0.0/16")), Some(5));
         assert_eq!(table.lookup(ip("10.1.99.99")), Some(5));
     }
@@ -313,11 +332,13 @@ mod tests {
             let mut table = RouteTable::new(seed);
             let mut model: Vec<(IpNet, u32)> = Vec::new();
             for (value, (remove, net)) in (0..).zip(changes) {
-                let old = model.iter().position(|(other, _)| *other == net).map(|at| model.remove(at).1);
+                let old = model.iter().position(|(other, _)| *other == net);
                 if remove {
-                    prop_assert_eq!(table.remove(net), old);
+                    prop_assert_eq!(table.remove(net), old.map(|at| model.remove(at).1));
+                } else if old.is_some() {
+                    prop_assert_eq!(table.insert(net, value), Err(RouteTaken));
                 } else {
-                    prop_assert_eq!(table.insert(net, value), old);
+                    prop_assert_eq!(table.insert(net, value), Ok(()));
                     model.push((net, value));
                 }
             }

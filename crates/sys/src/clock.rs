@@ -1,7 +1,7 @@
 //! The daemon's three clocks. The protocol's own code has none: time is an argument there.
 
 use std::sync::OnceLock;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use minicbor::{Decode, Encode};
 use vpnd_proto::time::Time;
@@ -31,6 +31,18 @@ pub struct Origin {
 }
 
 impl Origin {
+    /// The moment at which the system's clock was at `wall_s` and boot time at `boot`.
+    #[must_use]
+    pub const fn new(wall_s: u64, boot: Time) -> Self {
+        Self { wall_s, boot }
+    }
+
+    /// Boot time at a second of [`steady_s`]; the origin for all seconds before it.
+    #[must_use]
+    pub fn boot_time(self, steady_s: u64) -> Time {
+        self.boot + Duration::from_secs(steady_s.saturating_sub(self.wall_s))
+    }
+
     fn steady_s(self, now: Time) -> u64 {
         self.wall_s.saturating_add(now.since(self.boot).as_secs())
     }
@@ -41,7 +53,7 @@ static ORIGIN: OnceLock<Origin> = OnceLock::new();
 
 /// This daemon's origin, which the parent hands to each child, also to those of an upgrade.
 pub fn origin() -> Origin {
-    *ORIGIN.get_or_init(|| Origin { wall_s: wall_s(), boot: now() })
+    *ORIGIN.get_or_init(|| Origin::new(wall_s(), now()))
 }
 
 /// Takes over the parent's origin.
@@ -83,8 +95,6 @@ impl Default for Clocks {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     const DAY_S: u64 = 86_400;
@@ -101,6 +111,7 @@ mod tests {
             let now = boot + Duration::from_secs(later_s);
             assert_eq!(origin.steady_s(now), 10 * DAY_S + later_s);
             assert_eq!(handed_over.steady_s(now), origin.steady_s(now));
+            assert_eq!(handed_over.boot_time(origin.steady_s(now)), now);
         }
     }
 

@@ -28,7 +28,7 @@ use vpnd_ipc::gateway::auth::{
 };
 use vpnd_ipc::requests::Gone;
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
-use vpnd_sys::clock::{self, now};
+use vpnd_sys::clock::{self, Origin, now};
 
 /// Text for a client whose addresses are none of its profile's. It logs in again and gets some that are.
 const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
@@ -80,6 +80,8 @@ impl From<Granted> for AdmittedSession {
 /// The sessions of this gateway in its store.
 pub struct Registry {
     auth: AuthClient,
+    /// Sessions' ends are seconds of its clock.
+    origin: Origin,
     /// Policy knows users, groups and profiles by numbers, which come from here.
     names: Names,
     access: Access,
@@ -162,6 +164,7 @@ impl Registry {
         let accounted = config.sources.iter().filter(|source| source.accounting().is_some());
         Ok(Self {
             auth,
+            origin: clock::origin(),
             names,
             access,
             rates: RateTable::default(),
@@ -195,7 +198,7 @@ impl Registry {
         }
         let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
         let (principal, limits) = self.add(admission.session, member);
-        (principal, limits, deadline(end_s))
+        (principal, limits, self.origin.boot_time(end_s))
     }
 
     /// When the member's session ends, unless an earlier version has granted it.
@@ -282,7 +285,7 @@ impl Registry {
             user,
             device: DeviceId(stored.device.into()),
             addresses,
-            deadline: deadline(end_s),
+            deadline: self.origin.boot_time(end_s),
             // It is not stored.
             idle_timeout: None,
             epoch: stored.epoch,
@@ -340,7 +343,8 @@ impl Registry {
 
     /// The lifetimes of the access profiles hold from now on, for all sessions of `gateway`.
     pub fn set_deadlines(&self, gateway: &mut Gateway) {
-        gateway.set_deadlines(|session| self.end_s(self.known.get(&session)?).map(deadline));
+        let end_s = |session| self.end_s(self.known.get(&session)?);
+        gateway.set_deadlines(|session| end_s(session).map(|end_s| self.origin.boot_time(end_s)));
     }
 
     /// Remember the session as it is now.
@@ -461,10 +465,8 @@ fn principal(names: &mut Names, access: &Access, member: &Member) -> Principal {
     names.principal(&member.user, member.groups.iter().map(String::as_str)).in_profile(profile)
 }
 
-/// The deadline on this process's clock.
-pub(crate) fn deadline(expires_s: u64) -> Time {
-    now() + Duration::from_secs(expires_s.saturating_sub(clock::steady_s()))
-}
+#[cfg(test)]
+mod clock_steps;
 
 #[cfg(test)]
 mod tests {

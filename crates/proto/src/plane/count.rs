@@ -30,7 +30,7 @@ impl DropReason {
     /// Whether its counter is of packets and datagrams; the others count what happened to something else.
     #[must_use]
     pub const fn is_of_a_packet(self) -> bool {
-        !matches!(self, Self::BadEpoch | Self::EventQueue)
+        !matches!(self, Self::BadEpoch | Self::AddressTaken | Self::EventQueue)
     }
 }
 
@@ -80,6 +80,8 @@ drop_reasons! {
     Congestion = "congestion",
     /// No packet, but keys that could not be made from what the control plane sent.
     BadEpoch = "bad_epoch",
+    /// No packet, but a session that was not opened, because another one has one of its inner addresses.
+    AddressTaken = "address_taken",
     /// Offload fields of the TUN device that don't fit the packet.
     BadOffload = "bad_offload",
     /// The TUN device did not take the packet.

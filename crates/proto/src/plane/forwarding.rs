@@ -10,7 +10,7 @@ use super::{DropReason, Role, SessionSpec, Slot};
 use crate::flows::{Flows, Opener, known};
 use crate::packet::Packet;
 use crate::policy::{Destination, Policy, Principal, Verdict};
-use crate::route::RouteTable;
+use crate::route::{RouteTable, RouteTaken};
 use crate::time::Time;
 
 use super::session::Session;
@@ -58,19 +58,27 @@ impl Forwarding {
         self.routes.lookup(address)
     }
 
-    /// Adds a session. The one that was in its slot has been removed, as has any with one of its addresses.
-    pub(super) fn insert(&mut self, spec: &SessionSpec, principal: Arc<Principal>) {
+    /// Adds a session. The one that was in its slot has been removed.
+    ///
+    /// # Errors
+    /// If another session has one of its addresses: that one keeps all of its routes, and nothing is added.
+    pub(super) fn insert(&mut self, spec: &SessionSpec, principal: Arc<Principal>) -> Result<(), RouteTaken> {
+        if self.role == Role::Gateway {
+            for (added, address) in spec.addresses.iter().enumerate() {
+                if let Err(taken) = self.routes.insert(*address, spec.slot) {
+                    for address in &spec.addresses[..added] {
+                        self.routes.remove(*address);
+                    }
+                    return Err(taken);
+                }
+            }
+        }
         let index = spec.slot.index as usize;
         if self.members.len() <= index {
             self.members.resize_with(index + 1, || None);
         }
         self.members[index] = Some(Member { slot: spec.slot, principal, flows: Arc::clone(&spec.flows) });
-        if self.role == Role::Gateway {
-            for address in &spec.addresses {
-                let before = self.routes.insert(*address, spec.slot);
-                debug_assert!(before.is_none_or(|before| before == spec.slot), "{address} has two sessions");
-            }
-        }
+        Ok(())
     }
 
     /// Policy takes a session for somebody else from now on.
@@ -87,10 +95,7 @@ impl Forwarding {
             entry.take_if(|member| member.slot == session.slot);
         }
         for address in &session.addresses {
-            // Another session may have the address by now.
-            if self.routes.exact(*address) == Some(session.slot) {
-                self.routes.remove(*address);
-            }
+            self.routes.remove(*address);
         }
     }
 

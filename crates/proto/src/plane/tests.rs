@@ -202,6 +202,28 @@ fn a_packet_goes_to_the_tun_device_and_back() {
 }
 
 #[test]
+fn a_session_never_takes_the_address_of_another_one() {
+    let mut net = Net::new(false);
+    let free: IpNet = "10.0.0.99/32".parse().unwrap();
+    let spec = SessionSpec {
+        slot: slot(7),
+        addresses: vec![free, address(BOB)],
+        principal: Principal::default(),
+        limits: None,
+        flows: Arc::default(),
+        confirmations: Arc::default(),
+    };
+    net.gateway.apply(Command::Open(spec.clone()));
+    assert_eq!(net.gateway.counters().dropped(DropReason::AddressTaken), 1);
+    assert_eq!(net.gateway.forwarding.session_of(address(BOB).addr()), Some(slot(BOB)));
+    assert_eq!(net.gateway.forwarding.session_of(free.addr()), None, "all of its addresses, or none");
+
+    net.gateway.apply(Command::Close(slot(BOB)));
+    net.gateway.apply(Command::Open(spec));
+    assert_eq!(net.gateway.forwarding.session_of(address(BOB).addr()), Some(slot(7)));
+}
+
+#[test]
 fn a_datagram_is_taken_for_a_sessions_only_from_where_its_peer_is() {
     let mut net = Net::new(false);
     let claim = |net: &Net, datagram: &[u8], from: &str| {

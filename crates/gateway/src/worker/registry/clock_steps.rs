@@ -1,0 +1,230 @@
+//! The life of a session at a worker, in which the system's clock is set by two days at each point in turn.
+//!
+//! INVARIANT: the session ends when it was granted to end, counted by boot time from the origin of the privileged parent. A worker
+//! that starts later, the next one of an upgrade too, counts from the same origin.
+
+use std::sync::Arc;
+
+use vpnd_crypto::{Backend, EpochSecret, Suite};
+use vpnd_ipc::channel::{Channel, pair};
+use vpnd_ipc::messages::MAX_FRAME;
+use vpnd_proto::control::{List, Network, Offer, SuiteSpeed};
+use vpnd_proto::gateway::{Authenticated, Config, ProfileSettings};
+use vpnd_proto::plane::Activity;
+use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
+
+use super::*;
+
+const HOUR_S: u64 = 3_600;
+const LIFETIME_S: u64 = 24 * HOUR_S;
+const IDLE_S: u64 = 12 * HOUR_S;
+const STEP_S: i64 = 48 * HOUR_S as i64;
+
+/// Points before which the clock may be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Point {
+    WorkerStarts,
+    Login,
+    Attach,
+    Recheck,
+    Upgrade,
+    AfterUpgrade,
+    End,
+}
+
+const POINTS: [Point; 7] = [
+    Point::WorkerStarts,
+    Point::Login,
+    Point::Attach,
+    Point::Recheck,
+    Point::Upgrade,
+    Point::AfterUpgrade,
+    Point::End,
+];
+
+/// A machine's two clocks.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    wall_s: u64,
+    boot: Time,
+}
+
+impl Clock {
+    fn pass(&mut self, s: u64) {
+        self.wall_s += s;
+        self.boot = self.boot + Duration::from_secs(s);
+    }
+}
+
+struct Life {
+    clock: Clock,
+    /// The clock of another process of the daemon, which has the same origin.
+    steady_s: u64,
+    step: (Point, i64),
+    origin: Origin,
+    registry: Registry,
+    gateway: Gateway,
+}
+
+fn registry(origin: Origin) -> Registry {
+    let (ours, _theirs) = pair().unwrap();
+    let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+    Registry { origin, ..Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap() }
+}
+
+fn gateway() -> Gateway {
+    let config = Config {
+        shards: 1,
+        suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
+        features: 0,
+        lab: None,
+        timers: Timers::default(),
+        idle_timeout: Some(Duration::from_secs(IDLE_S)),
+        max_sessions: 2,
+        profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 2 }.alone(),
+    };
+    Gateway::new(config, vpnd_sys::random::random()).unwrap()
+}
+
+fn offer() -> Offer {
+    Offer {
+        indexes: List::new(vec![100]).unwrap(),
+        suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 10 }]).unwrap(),
+        features: 0,
+        lab: false,
+    }
+}
+
+impl Life {
+    fn begin(step: (Point, i64)) -> Self {
+        let clock = Clock { wall_s: 1_000 * 24 * HOUR_S, boot: Time::from_nanos(7_000_000_000) };
+        let origin = Origin::new(clock.wall_s, clock.boot);
+        // As the parent hands it to each child.
+        let handed = minicbor::decode(&minicbor::to_vec(origin).unwrap()).unwrap();
+        let (registry, gateway) = (registry(handed), gateway());
+        Self { clock, steady_s: clock.wall_s, step, origin, registry, gateway }
+    }
+
+    /// Time passes, and the clock is set if this is the point.
+    fn reach(&mut self, point: Point) {
+        self.pass(600);
+        if self.step.0 == point {
+            self.clock.wall_s = self.clock.wall_s.strict_add_signed(self.step.1);
+        }
+        if point == Point::WorkerStarts {
+            self.registry = registry(self.origin);
+        }
+    }
+
+    fn pass(&mut self, s: u64) {
+        self.clock.pass(s);
+        self.steady_s += s;
+        self.gateway.handle_timeout(self.clock.boot);
+    }
+
+    fn log_in(&mut self) -> SessionId {
+        let session = SessionId([1; 16]);
+        let user = UserName::new("ann").unwrap();
+        let admission = AdmittedSession {
+            account: Account { name: user.clone(), groups: Vec::new(), source: SourceName::cut("local") },
+            session,
+            addresses: Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None },
+            span: Span { started_s: self.steady_s, expires_s: self.steady_s + LIFETIME_S },
+            factors: Factors::default(),
+            own_addresses: true,
+            idle_timeout: None,
+        };
+        let (principal, limits, deadline) = self.registry.session_started(&admission);
+        let who = Authenticated {
+            session,
+            user,
+            principal,
+            limits,
+            device: DeviceId([1; 16]),
+            addresses: admission.addresses,
+            deadline,
+            idle_timeout: None,
+        };
+        let secret = EpochSecret::new([1; 32]);
+        self.gateway.login(self.clock.boot, ConnectionId(1), who, &offer(), secret).unwrap();
+        session
+    }
+
+    /// Its client sends a packet.
+    fn uses(&mut self, session: SessionId) {
+        let slot =
+            self.gateway.session(session).unwrap_or_else(|| panic!("it is over: {:?}", self.step)).slot;
+        let activity = Activity { last_rx_packet: self.clock.boot, ..Activity::default() };
+        self.gateway.handle_activity(slot, activity);
+    }
+
+    fn goes_on(&self, session: SessionId) -> bool {
+        self.gateway.session(session).is_some()
+    }
+
+    /// Settings are read again, and policy.
+    fn recheck(&mut self) {
+        let config = vpnd_config::testing::smallest("");
+        self.registry.set_access(&config, &mut self.gateway).unwrap();
+        self.registry.set_deadlines(&mut self.gateway);
+        assert!(self.registry.unfit().is_empty());
+        assert_eq!(self.gateway.due_to_end(self.clock.boot).count(), 0, "{:?}", self.step);
+    }
+
+    /// The next worker has everything that this one has handed over, and its own start.
+    fn upgrade(&mut self, session: SessionId) {
+        let mut next = (registry(self.origin), gateway());
+        let handed = self.gateway.hand_over(Vec::new());
+        assert_eq!(handed.len(), 1);
+        for handed in handed {
+            let bytes = minicbor::to_vec(handed).unwrap();
+            let member = self.registry.member(session).unwrap().clone();
+            let (principal, limits) = next.0.take_over(session, member);
+            let handed = minicbor::decode(&bytes).unwrap();
+            next.1.take_over(self.clock.boot, handed, principal, limits).unwrap();
+        }
+        (self.registry, self.gateway) = next;
+    }
+}
+
+/// Uses a session up to its end, by its lifetime or because it is idle.
+fn live(step: (Point, i64), idle: bool) {
+    let mut life = Life::begin(step);
+    life.reach(Point::WorkerStarts);
+    life.reach(Point::Login);
+    let began_s = life.steady_s;
+    let session = life.log_in();
+    for point in [Point::Attach, Point::Recheck, Point::Upgrade, Point::AfterUpgrade] {
+        life.reach(point);
+        life.uses(session);
+        match point {
+            Point::Upgrade => life.upgrade(session),
+            _ => life.recheck(),
+        }
+    }
+    let last_s = life.steady_s;
+    life.reach(Point::End);
+    let end_s = if idle { last_s + IDLE_S } else { began_s + LIFETIME_S };
+    while life.steady_s + HOUR_S < end_s {
+        life.pass(HOUR_S);
+        if !idle {
+            life.uses(session);
+        }
+    }
+    life.pass(end_s - 1 - life.steady_s);
+    assert!(life.goes_on(session), "{step:?}, idle {idle}");
+    life.recheck();
+    life.pass(1);
+    assert!(!life.goes_on(session), "{step:?}, idle {idle}");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_by_two_days_at_any_point_moves_no_end_of_a_session() {
+    for point in POINTS {
+        for step_s in [STEP_S, -STEP_S] {
+            for idle in [true, false] {
+                live((point, step_s), idle);
+            }
+        }
+    }
+}
