@@ -1,6 +1,6 @@
 //! Load in vpnd's own protocol: many sessions from few processes, each as an ordinary client would keep it.
 //!
-//! A coordinator (`trafficspeed sessions`, `trafficspeed soak`) starts processes ([`processes`]) that run [`run`]. Each
+//! A coordinator (`vpnd-endurance sessions`, `vpnd-endurance soak`) starts processes ([`processes`]) that run [`run`]. Each
 //! gets [`message::Command`]s on standard input and writes [`message::Report`]s to standard output, which [`tally`] adds
 //! up. Nothing here knows laboratories, namespaces or gateways: a process works where its coordinator has put it.
 

@@ -1,4 +1,4 @@
-//! Bulk traffic over many sessions of one process, with as few cycles as it can be made with (`trafficspeed capacity`).
+//! Bulk traffic over many sessions of one process, with as few cycles as it can be made with (`vpnd-endurance capacity`).
 //!
 //! Sessions work in pairs, each sending to its partner through the gateway, or with the campus: a socket in the gateway's
 //! namespace, which this process has, too. The inner packets are made up beforehand, sealed

@@ -1,7 +1,6 @@
 //! The command line: what a user can ask for, checked as far as that needs no system call.
 
 pub mod block;
-pub mod capacity;
 pub mod compare;
 mod guidance;
 pub mod home;
@@ -10,12 +9,9 @@ pub mod link;
 pub mod load;
 pub mod model;
 mod output;
-pub mod sessions;
-pub mod soak;
 pub mod suite;
 pub mod verify;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -26,6 +22,7 @@ use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
+use crate::own_processes::OwnProcess;
 use crate::system::command::{HELP, Scripts};
 use crate::system::generator;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
@@ -82,12 +79,6 @@ pub enum Command {
         /// An existing directory, such as /usr/local/share/man/man1.
         dir: PathBuf,
     },
-    /// Open many sessions of vpnd from few processes, and see what they cost its gateway.
-    Sessions(sessions::SessionsArgs),
-    /// Measure what active sessions cost vpnd's gateway as they grow, by a load that takes little of the machine.
-    Capacity(capacity::CapacityArgs),
-    /// Let many sessions of vpnd come, go, move and be killed for hours, and see whether its gateway stands it.
-    Soak(soak::SoakArgs),
     /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.
     Stream(load::StreamArgs),
     /// Real paths: a download, an upload, a call and pages at once over a link as a home has it.
@@ -117,47 +108,9 @@ pub enum Command {
     Model(model::ModelArgs),
     /// Remove what a killed run left behind.
     Cleanup,
-    /// A process that wants the whole CPU (used by trafficspeed itself).
-    #[command(hide = true)]
-    Hog {
-        /// The process that started it.
-        #[arg(long)]
-        parent: u32,
-        /// When it ends, whatever happens.
-        #[arg(long, value_parser = seconds)]
-        seconds: f64,
-    },
-    /// Many sessions in one process (used by trafficspeed itself).
-    #[command(hide = true)]
-    Swarm(sessions::SwarmArgs),
-    /// The generator of one lab client (used by trafficspeed itself).
-    #[command(hide = true)]
-    Agent {
-        /// The process that started it.
-        #[arg(long)]
-        parent: u32,
-        /// The namespace to work in.
-        #[arg(long)]
-        netns: Option<String>,
-        /// The file or device that blocks are written to; its contents are lost.
-        #[arg(long)]
-        block_place: Option<PathBuf>,
-    },
-    /// Run a program in a lab namespace (used by trafficspeed itself).
-    #[command(hide = true)]
-    Inside {
-        /// The process that started it.
-        #[arg(long)]
-        parent: u32,
-        /// A directory, and where the program sees it; may be given again.
-        #[arg(long, num_args = 2, value_names = ["OWN", "SEEN_AS"])]
-        private: Vec<PathBuf>,
-        /// The namespace.
-        namespace: String,
-        /// Program and arguments.
-        #[arg(last = true, required = true)]
-        words: Vec<OsString>,
-    },
+    /// A process of the program itself.
+    #[command(flatten)]
+    Own(OwnProcess),
 }
 
 /// The lab experiment.
@@ -269,7 +222,8 @@ impl DoctorArgs {
     }
 }
 
-fn named(programs: Programs, named: &[(String, PathBuf)]) -> Programs {
+/// `programs` with those that the user named.
+pub fn named(programs: Programs, named: &[(String, PathBuf)]) -> Programs {
     named.iter().fold(programs, |all, (name, path)| all.with(name, path.clone()))
 }
 
@@ -436,7 +390,11 @@ impl WorkArgs {
     }
 }
 
-fn program(text: &str) -> Result<(String, PathBuf), String> {
+/// A program and its path.
+///
+/// # Errors
+/// In words, for what names no program.
+pub fn program(text: &str) -> Result<(String, PathBuf), String> {
     let Some((name, path)) = text.split_once('=') else { return Err("give it as NAME=PATH".into()) };
     let mut known: Vec<&str> =
         Kind::value_variants().iter().flat_map(|kind| kind.profile().programs).map(|p| p.name).collect();
@@ -470,7 +428,11 @@ fn clients(text: &str) -> Result<u32, String> {
     Ok(count)
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+/// Seconds of a measurement.
+///
+/// # Errors
+/// In words, for anything else.
+pub fn seconds(text: &str) -> Result<f64, String> {
     match seconds_or_none(text)? {
         value if value >= 0.1 => Ok(value),
         _ => Err("measure for at least 0.1 seconds".into()),

@@ -5,14 +5,12 @@
 
 pub mod block;
 pub mod bulk_pairs;
-pub mod capacity;
 pub mod compare;
-mod cpu;
+pub mod cpu;
 pub mod environment;
 pub mod event;
 pub mod figures;
 pub mod generate;
-pub mod held_sessions;
 pub mod hog;
 pub mod home;
 pub mod hosts;
@@ -23,8 +21,6 @@ pub mod model;
 pub mod outcome;
 pub mod pair_run;
 pub mod progress;
-pub mod sessions;
-pub mod soak;
 pub mod suite;
 pub mod testbed;
 pub mod traffic;

@@ -2,10 +2,10 @@
 //!
 //! `experiment` drives `lab` (namespaces), `system` (VPNs), `coordinate` (agents on lab clients or real hosts) and
 //! `load` (the generators that agents run), and returns plain data that `report` shows. `doctor` says which VPNs this
-//! machine can measure. Load that speaks vpnd's own protocol is a crate of its own, `vpnd_swarm`.
+//! machine can measure. What speaks vpnd's own protocol is the crate `vpnd-endurance`, which uses this one.
 //!
-//! A library only so that the program and its tests share it: nothing here is an interface for other programs, and
-//! nothing depends on the internals of any VPN.
+//! A library for the program, its tests and `vpnd-endurance`: nothing here is an interface for others, and nothing
+//! depends on the internals of any VPN.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![allow(
@@ -25,6 +25,7 @@ pub mod line;
 pub mod load;
 pub mod observe;
 pub mod output;
+pub mod own_processes;
 pub mod report;
 pub mod stats;
 pub mod sys;

@@ -4,14 +4,8 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
-mod vpnd_commands;
-
-use std::io::{BufReader, stdin, stdout};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::{CommandFactory, FromArgMatches, Parser};
@@ -23,14 +17,11 @@ use trafficspeed::cli::hosts::ServeArgs;
 use trafficspeed::cli::link::LinkCheckArgs;
 use trafficspeed::cli::load::PathArgs;
 use trafficspeed::cli::model::ModelArgs;
-use trafficspeed::cli::sessions::SwarmArgs;
 use trafficspeed::cli::suite::SuiteArgs;
 use trafficspeed::cli::verify::VerifyArgs;
 use trafficspeed::cli::{
     Cli, Command, DoctorArgs, EXAMPLES, LabArgs, OutputArgs, RunArgs, SystemArgs, naming_known,
 };
-use trafficspeed::coordinate::agent::Agent;
-use trafficspeed::coordinate::agent::blocks::BlockPermission;
 use trafficspeed::coordinate::serve;
 use trafficspeed::coordinate::token::Token;
 use trafficspeed::doctor;
@@ -40,7 +31,6 @@ use trafficspeed::experiment::compare::same::Identity;
 use trafficspeed::experiment::compare::{self, schedule};
 use trafficspeed::experiment::environment::{self, Environment};
 use trafficspeed::experiment::generate::{self, LoadPlan, MeasuredPath};
-use trafficspeed::experiment::hog;
 use trafficspeed::experiment::hosts::{self, HostsPlan};
 use trafficspeed::experiment::link_check;
 use trafficspeed::experiment::model;
@@ -50,9 +40,7 @@ use trafficspeed::experiment::suite;
 use trafficspeed::experiment::traffic::{self, TrafficPlan};
 use trafficspeed::experiment::verify;
 use trafficspeed::interrupt::Interrupt;
-use trafficspeed::lab::namespace::Namespace;
-use trafficspeed::lab::{cpu_limit, enter, record};
-use trafficspeed::line::{LineReader, LineWriter};
+use trafficspeed::lab::record;
 use trafficspeed::load::block::place::Place;
 use trafficspeed::observe::HostInfo;
 use trafficspeed::output;
@@ -86,10 +74,6 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(Command::Man { dir }) => manual(&dir),
-        Some(Command::Sessions(args)) => vpnd_commands::sessions(&args),
-        Some(Command::Capacity(args)) => vpnd_commands::capacity(&args),
-        Some(Command::Soak(args)) => vpnd_commands::soak(&args),
-        Some(Command::Swarm(args)) => swarm(&args),
         Some(Command::Stream(args)) => generate(args.plan(), &args.path),
         Some(Command::Home(args)) => home(&args),
         Some(Command::Rr(args)) => generate(args.plan(), &args.path),
@@ -100,14 +84,8 @@ fn main() -> ExitCode {
         Some(Command::Doctor(args)) => examine(&args),
         Some(Command::Suite(args)) => suite(&args),
         Some(Command::Model(args)) => predict(&args),
-        Some(Command::Hog { parent, seconds }) => hog(parent, seconds),
         Some(Command::Cleanup) => cleanup(),
-        Some(Command::Agent { parent, netns, block_place }) => {
-            agent(parent, netns.as_deref(), block_place.as_deref())
-        }
-        Some(Command::Inside { parent, private, namespace, words }) => {
-            Err(enter::exec_inside(parent, &namespace, &private, &words).into())
-        }
+        Some(Command::Own(process)) => process.run(),
     };
     match done {
         Ok(code) => code,
@@ -140,15 +118,6 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     begin(&plan.settings, &Environment::read(Some(plan.links)), &args.output);
     let campaign = traffic::run(&plan, &output::progress(&args.output), &interrupt);
     output::finish(&Results::Traffic(Box::new(campaign)), &args.output)
-}
-
-/// One process of many sessions, in the namespace that its coordinator names.
-fn swarm(args: &SwarmArgs) -> anyhow::Result<ExitCode> {
-    enter::end_with_parent(args.parent)?;
-    // Threads that are started from here on inherit the namespace.
-    Namespace::unmade(&args.netns).enter()?;
-    vpnd_swarm::run()?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn write_blocks(args: &BlockArgs) -> anyhow::Result<ExitCode> {
@@ -246,11 +215,6 @@ fn suite(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
         suite::run(&plan, &progress, &Interrupt::install()?)
     };
     output::finish(&Results::Suite(Box::new(campaign)), output)
-}
-
-fn hog(parent: u32, seconds: f64) -> anyhow::Result<ExitCode> {
-    terminal::print(&format!("{}\n", hog::run(parent, Duration::from_secs_f64(seconds))?));
-    Ok(ExitCode::SUCCESS)
 }
 
 fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
@@ -460,28 +424,4 @@ fn cleanup() -> anyhow::Result<ExitCode> {
         terminal::print("Nothing to clean up.\n");
     }
     Ok(if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn agent(parent: u32, netns: Option<&str>, block_place: Option<&Path>) -> anyhow::Result<ExitCode> {
-    enter::end_with_parent(parent)?;
-    if let Some(name) = netns {
-        if block_place.is_some() {
-            cpu_limit::join(name)?;
-        }
-        // Threads that are started from here on inherit the namespace.
-        Namespace::unmade(name).enter()?;
-    }
-    let (commands, inbox) = channel();
-    let (outbox, reports) = channel();
-    std::thread::spawn(move || {
-        serve::take_commands(LineReader::new(BufReader::new(stdin()), None), &commands);
-    });
-    let permission = Arc::new(BlockPermission::in_lab(block_place.map(Place::ready).transpose()?));
-    let agent = Agent::new(inbox, outbox).with_block_permission(permission);
-    let working = std::thread::spawn(move || agent.run());
-    serve::give_reports(&reports, &mut LineWriter::new(stdout(), None));
-    if working.join().is_err() {
-        bail!("the generator failed; see above");
-    }
-    Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,6 @@
 //! Reports are pure functions of an experiment's plain data ([`results::Results`]); they measure nothing and invent nothing.
 
 pub mod block;
-pub mod capacity;
 pub mod chart;
 pub mod csv;
 pub mod delivered;
@@ -24,8 +23,6 @@ pub mod problems;
 pub mod published;
 pub mod ratio;
 pub mod results;
-pub mod sessions;
-pub mod soak;
 pub mod stream;
 pub mod suite;
 pub mod summary;

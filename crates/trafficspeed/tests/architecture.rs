@@ -14,9 +14,9 @@ const LAYERS: [&[&str]; 11] = [
     &["experiment"],
     &["report"],
     &["doctor"],
+    &["own_processes"],
     &["cli"],
     &["output"],
-    &["vpnd_commands"],
     &["main"],
 ];
 

@@ -58,7 +58,12 @@ pub fn naming_known(mut error: clap::Error) -> clap::Error {
         let parent = words.fold(&top, |command, word| command.find_subcommand(word).unwrap_or(command));
         let known = parent.get_subcommands().filter(|command| !command.is_hide_set());
         let known: Vec<&str> = known.map(clap::Command::get_name).collect();
-        let tip = format!("known ones: {}", known.join(", "));
+        let tip = match unknown.as_str() {
+            "sessions" | "capacity" | "soak" => {
+                format!("vpnd alone is measured by: vpnd-endurance {unknown}")
+            }
+            _ => format!("known ones: {}", known.join(", ")),
+        };
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error

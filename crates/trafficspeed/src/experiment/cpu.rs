@@ -6,7 +6,7 @@ use crate::observe::{HostCpu, foreign_cpu_seconds, tree_cpu_seconds, tree_sleeps
 use crate::sys::realtime;
 
 /// Reads CPU time where a measurement begins and where it ends.
-pub(super) struct CpuMeter {
+pub struct CpuMeter {
     gateway: Vec<u32>,
     clients: Vec<u32>,
     first: Option<Reading>,
@@ -26,12 +26,12 @@ struct Reading {
 
 impl CpuMeter {
     /// For the VPN processes of the gateway and of the clients, each with all its children.
-    pub(super) fn new((gateway, clients): (Vec<u32>, Vec<u32>)) -> Self {
+    pub fn new((gateway, clients): (Vec<u32>, Vec<u32>)) -> Self {
         Self { gateway, clients, first: None, last: None }
     }
 
     /// Takes the reading of the beginning; the next one is that of the end.
-    pub(super) fn read(&mut self) {
+    pub fn read(&mut self) {
         let reading = self.reading();
         if self.first.is_none() {
             self.first = Some(reading);
@@ -60,7 +60,7 @@ impl CpuMeter {
     }
 
     /// The time used between the two readings, without that of the generators; `None` unless both were taken.
-    pub(super) fn used(&self) -> Option<CpuUse> {
+    pub fn used(&self) -> Option<CpuUse> {
         let (first, last) = (self.first?, self.last?);
         Some(CpuUse {
             // A process that has ended takes its time along, and less than none was never used.

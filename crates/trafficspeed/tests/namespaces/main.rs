@@ -8,7 +8,6 @@
 //! These tests need root. Without it they skip with a loud message, and fail where CI=true.
 
 mod block;
-mod capacity;
 mod compare;
 mod home;
 mod hosts;
@@ -18,8 +17,6 @@ mod load;
 mod model;
 mod peers;
 mod routers;
-mod sessions;
-mod soak;
 mod suite;
 mod verify;
 mod vpn;

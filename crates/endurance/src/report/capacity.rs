@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
-use super::grid::{Grid, NARROW, wrapped};
-use super::noise::{TAKEN, far, percent};
 use crate::experiment::capacity::results::{
     CapacityResults, Case, Figures, RelativeCost, Row, SATURATED_PERCENT,
 };
 use crate::experiment::capacity::words::{again, describe, direction_words, limited, name, row_name};
-use crate::stats::Spread;
-use crate::unit::{gbit, significant};
+use trafficspeed::report::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
+use trafficspeed::report::grid::{Grid, NARROW, wrapped};
+use trafficspeed::report::noise::{TAKEN, far, percent};
+use trafficspeed::stats::Spread;
+use trafficspeed::unit::{gbit, significant};
 
 /// Stands below the table.
 const DEFINITIONS: [&str; 11] = [

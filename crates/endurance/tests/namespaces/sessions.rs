@@ -4,8 +4,7 @@
 //!   one process ── eth0 ─── gateway (vpnd server)        a hundred sessions, no TUN device but the gateway's
 //! ```
 
-use super::vpn::real_vpnd;
-use super::{can_run, measured, namespaces_of, run};
+use super::{can_run, measured, namespaces_of, real_vpnd, run};
 
 #[test]
 fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {

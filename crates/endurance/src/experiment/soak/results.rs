@@ -8,9 +8,9 @@ use vpnd_swarm::churn::Counts;
 use super::SoakPlan;
 use super::judgement::{Judgement, judge};
 use super::sample::Sample;
-use crate::experiment::environment::Environment;
-use crate::system::SystemInfo;
-use crate::system::vpnd::Counters;
+use trafficspeed::experiment::environment::Environment;
+use trafficspeed::system::SystemInfo;
+use trafficspeed::system::vpnd::Counters;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct SoakResults {
@@ -112,7 +112,7 @@ impl SoakResults {
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
-    use crate::observe::memory::Memory;
+    use trafficspeed::observe::memory::Memory;
 
     pub(crate) fn results() -> SoakResults {
         let sample = |n: u32| Sample {

@@ -18,24 +18,24 @@ use vpnd_swarm::message::{Command, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::Tally;
 
-use super::cpu::CpuMeter;
-use super::environment::Environment;
 use super::held_sessions::{
     self, SessionsError, add_users, holder, job, real_work, take_reports, with_gateway,
 };
-use super::outcome::CpuUse;
-use super::progress::Progress;
-use super::traffic::{TrafficPlan, run_up};
-use super::turns::order;
-use crate::clock;
-use crate::interrupt::Interrupt;
-use crate::lab::cpu_limit::{self, CpuLimit};
-use crate::lab::device::{Counters, Traffic as Received};
-use crate::lab::{Lab, LinkSettings};
-use crate::stats::{Spread, jain};
-use crate::system::vpnd::{Room, Vpnd};
-use crate::system::{ClientAddress, Programs, Subject, System, SystemInfo};
 use results::{CapacityResults, Case, Figures, Row, Traffic, base_sessions};
+use trafficspeed::clock;
+use trafficspeed::experiment::cpu::CpuMeter;
+use trafficspeed::experiment::environment::Environment;
+use trafficspeed::experiment::outcome::CpuUse;
+use trafficspeed::experiment::progress::Progress;
+use trafficspeed::experiment::traffic::{TrafficPlan, run_up};
+use trafficspeed::experiment::turns::order;
+use trafficspeed::interrupt::Interrupt;
+use trafficspeed::lab::cpu_limit::{self, CpuLimit};
+use trafficspeed::lab::device::{Counters, Traffic as Received};
+use trafficspeed::lab::{Lab, LinkSettings};
+use trafficspeed::stats::{Spread, jain};
+use trafficspeed::system::vpnd::{Room, Vpnd};
+use trafficspeed::system::{ClientAddress, Programs, Subject, System, SystemInfo};
 use words::{name, row_name};
 
 /// Bytes on their way at most: so few that no queue of a gateway without a limit overflows.
@@ -494,7 +494,7 @@ mod tests {
 
     use super::results::samples;
     use super::*;
-    use crate::system::{Cipher, Kind};
+    use trafficspeed::system::{Cipher, Kind};
 
     fn plan(cases: Vec<Case>) -> CapacityPlan {
         CapacityPlan {

@@ -14,23 +14,23 @@ use vpnd_swarm::message::{Command, Credentials};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::{self, Tally};
 
-use super::cpu::CpuMeter;
-use super::environment::Environment;
 use super::held_sessions::{
     self, SessionsError, add_users, holder, job, real_work, share_of, shares, take_reports, with_gateway,
 };
-use super::outcome::Taken;
-use super::progress::Progress;
-use super::traffic::{TrafficPlan, run_up};
-use crate::clock;
-use crate::interrupt::Interrupt;
-use crate::lab::{Lab, LinkSettings};
-use crate::observe::memory::Memory;
-use crate::observe::tree_cpu_seconds;
-use crate::stats::median;
-use crate::system::vpnd::{Room, Vpnd};
-use crate::system::{Cipher, ClientAddress, Kind, Programs, Subject, System};
 use results::{Idle, PairRates, Phase, Restarted, SessionsResults};
+use trafficspeed::clock;
+use trafficspeed::experiment::cpu::CpuMeter;
+use trafficspeed::experiment::environment::Environment;
+use trafficspeed::experiment::outcome::Taken;
+use trafficspeed::experiment::progress::Progress;
+use trafficspeed::experiment::traffic::{TrafficPlan, run_up};
+use trafficspeed::interrupt::Interrupt;
+use trafficspeed::lab::{Lab, LinkSettings};
+use trafficspeed::observe::memory::Memory;
+use trafficspeed::observe::tree_cpu_seconds;
+use trafficspeed::stats::median;
+use trafficspeed::system::vpnd::{Room, Vpnd};
+use trafficspeed::system::{Cipher, ClientAddress, Kind, Programs, Subject, System};
 
 /// Real clients that are measured beside the sessions.
 const PAIR: u32 = 2;
@@ -148,7 +148,7 @@ fn begin(plan: &SessionsPlan) -> SessionsResults {
         users: plan.users,
         at_once: plan.at_once,
         environment: Environment::read(Some(SessionsPlan::links())),
-        facts: crate::system::SystemInfo::default(),
+        facts: trafficspeed::system::SystemInfo::default(),
         machine: None,
         login: None,
         memory_before: Memory::default(),

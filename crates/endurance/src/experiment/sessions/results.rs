@@ -4,10 +4,10 @@ use serde::Serialize;
 use vpnd_swarm::tally::{Storm, Watched};
 
 use super::Restart;
-use crate::experiment::environment::Environment;
-use crate::experiment::outcome::{CpuUse, Taken};
-use crate::observe::memory::Memory;
-use crate::system::SystemInfo;
+use trafficspeed::experiment::environment::Environment;
+use trafficspeed::experiment::outcome::{CpuUse, Taken};
+use trafficspeed::observe::memory::Memory;
+use trafficspeed::system::SystemInfo;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionsResults {
@@ -127,7 +127,7 @@ impl SessionsResults {
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
-    use crate::observe::HostCpu;
+    use trafficspeed::observe::HostCpu;
 
     /// Ten sessions that came up and back.
     pub(crate) fn results() -> SessionsResults {

@@ -96,7 +96,7 @@ fn grown(points: &[(f64, f64)]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::memory::Memory;
+    use trafficspeed::observe::memory::Memory;
 
     /// A look every five seconds, with `kib` and `descriptors` by the hour.
     fn seen(hours: f64, kib: f64, descriptors: f64) -> Vec<Sample> {

@@ -1,4 +1,4 @@
-//! The command line of `trafficspeed capacity`.
+//! The command line of `vpnd-endurance capacity`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use vpnd_swarm::load::{Direction, LEAST_PACKET, MOST_BURST, USUAL_ACK_DELAY_MS, 
 
 use crate::experiment::capacity::CapacityPlan;
 use crate::experiment::capacity::results::{Case, Traffic};
-use crate::lab::cpu_limit::CpuLimit;
-use crate::lab::emulator::impairment::Rate;
-use crate::system::{Cipher, Kind, Priority, Programs, Subject};
+use trafficspeed::lab::cpu_limit::CpuLimit;
+use trafficspeed::lab::emulator::impairment::Rate;
+use trafficspeed::system::{Cipher, Kind, Priority, Programs, Subject};
 
 /// As many sessions as the gateway of a lab has addresses for, and a process has descriptors.
 const MOST_SESSIONS: i64 = 20_000;
@@ -81,10 +81,10 @@ pub struct CapacityArgs {
     #[arg(long, value_enum, default_value = "own")]
     pub priority: Priority,
     /// Seconds of each measurement.
-    #[arg(short = 't', long, default_value_t = 2.0, value_parser = super::seconds)]
+    #[arg(short = 't', long, default_value_t = 2.0, value_parser = trafficspeed::cli::seconds)]
     pub seconds: f64,
     /// Seconds before it that don't count.
-    #[arg(short = 'O', long, default_value_t = 1.0, value_parser = super::seconds)]
+    #[arg(short = 'O', long, default_value_t = 1.0, value_parser = trafficspeed::cli::seconds)]
     pub omit: f64,
     /// How often each case is measured, in rounds, every second one from the last to the first. The case that costs are compared with is
     /// measured twice in each (A/A), and ratios that do not go beyond what it is of itself show no difference.
@@ -93,8 +93,8 @@ pub struct CapacityArgs {
     /// Seconds after which sessions that are not up are given up.
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub patience: u32,
-    /// Where `vpnd` is, as vpnd=PATH; by default beside trafficspeed, then in PATH.
-    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
+    /// Where `vpnd` is, as vpnd=PATH; by default beside this one, then in PATH.
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = trafficspeed::cli::program)]
     pub programs: Vec<(String, PathBuf)>,
     /// Write capacity.json and capacity.svg into this directory.
     #[arg(long, value_name = "DIR")]
@@ -173,7 +173,8 @@ impl CapacityArgs {
         for &GatewayCpu(gateway_cpu) in &self.gateway_cpu {
             cases.extend(self.real.iter().map(|&clients| Case::Real { clients, gateway_cpu }));
         }
-        let programs = super::named(Programs::default(), &self.programs).with_busy_poll(self.busy_poll);
+        let programs =
+            trafficspeed::cli::named(Programs::default(), &self.programs).with_busy_poll(self.busy_poll);
         Ok(CapacityPlan {
             subject: Subject { priority: self.priority, ..Subject::new(Kind::Vpnd, self.cipher) },
             cases,
@@ -240,16 +241,17 @@ mod tests {
     fn plan(line: &str) -> Result<CapacityPlan, String> {
         let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
         match cli.command {
-            Some(Command::Capacity(args)) => args.plan(),
+            Command::Capacity(args) => args.plan(),
             other => Err(format!("{other:?}")),
         }
     }
 
     #[test]
     fn every_combination_is_a_case_and_real_clients_come_last() {
-        let plan =
-            plan("trafficspeed capacity --sessions 2,8 --packet full,64 --burst 4 --real 2 --in-flight 1024")
-                .unwrap();
+        let plan = plan(
+            "vpnd-endurance capacity --sessions 2,8 --packet full,64 --burst 4 --real 2 --in-flight 1024",
+        )
+        .unwrap();
         let traffic = Traffic { burst: 4, ..samples::traffic() };
         let made = |sessions, packet| Case::Made {
             sessions,
@@ -264,7 +266,7 @@ mod tests {
     #[test]
     fn a_gateway_is_measured_with_each_limit() {
         let plan = plan(
-            "trafficspeed capacity --sessions 8 --real 2 --gateway-cpu all,0.5 --acknowledge 0 --busy-poll 70",
+            "vpnd-endurance capacity --sessions 8 --real 2 --gateway-cpu all,0.5 --acknowledge 0 --busy-poll 70",
         )
         .unwrap();
         let traffic = Traffic { acknowledge: 0, ack_delay_ms: 0, ..samples::traffic() };
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn rates_are_cases_and_what_stands_beside_holds_for_all() {
         let plan =
-            plan("trafficspeed capacity --sessions 4 --rate 1mbit,2mbit --calls 2 --greedy 8 --small 10")
+            plan("vpnd-endurance capacity --sessions 4 --rate 1mbit,2mbit --calls 2 --greedy 8 --small 10")
                 .unwrap();
         let traffic = Traffic { calls: 2, greedy: 8, small: 10, ..samples::traffic() };
         let made = |rate| Case::Made {
@@ -292,13 +294,13 @@ mod tests {
     #[test]
     fn acknowledgements_make_cases_of_traffic_that_has_some() {
         let some =
-            plan("trafficspeed capacity --sessions 4 --direction pairs,up --acknowledge 0,50").unwrap();
+            plan("vpnd-endurance capacity --sessions 4 --direction pairs,up --acknowledge 0,50").unwrap();
         let traffic: Vec<_> = some.cases.iter().filter_map(|case| case.traffic()).collect();
         let kinds: Vec<_> = traffic.iter().map(|traffic| (traffic.direction, traffic.acknowledge)).collect();
         assert_eq!(kinds, [(Direction::Pairs, 0), (Direction::Pairs, 50), (Direction::Up, 0)]);
 
         let delayed =
-            plan("trafficspeed capacity --sessions 4 --acknowledge 0,100 --ack-delay 5,10000").unwrap();
+            plan("vpnd-endurance capacity --sessions 4 --acknowledge 0,100 --ack-delay 5,10000").unwrap();
         let traffic: Vec<_> = delayed.cases.iter().filter_map(|case| case.traffic()).collect();
         let kinds: Vec<_> =
             traffic.iter().map(|traffic| (traffic.acknowledge, traffic.ack_delay_ms)).collect();
@@ -321,7 +323,7 @@ mod tests {
             "--burst 65",
             "--burst 0",
         ] {
-            assert!(plan(&format!("trafficspeed capacity {line}")).is_err(), "{line}");
+            assert!(plan(&format!("vpnd-endurance capacity {line}")).is_err(), "{line}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The command line of `trafficspeed soak`.
+//! The command line of `vpnd-endurance soak`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::experiment::soak::SoakPlan;
-use crate::system::Programs;
+use trafficspeed::system::Programs;
 
 /// Hours of churn.
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ pub struct SoakArgs {
     /// Replace the results of an earlier run there.
     #[arg(long)]
     pub force: bool,
-    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    /// The `vpnd` program; by default the one beside this one, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// No progress on standard error.
@@ -99,23 +99,23 @@ mod tests {
     fn plan(line: &str) -> Result<SoakPlan, String> {
         let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
         match cli.command {
-            Some(Command::Soak(args)) => Ok(args.plan()),
+            Command::Soak(args) => Ok(args.plan()),
             other => Err(format!("{other:?}")),
         }
     }
 
     #[test]
     fn what_is_not_given_follows_from_what_is() {
-        let two_hours = plan("trafficspeed soak").unwrap();
+        let two_hours = plan("vpnd-endurance soak").unwrap();
         assert_eq!((two_hours.clients, two_hours.processes, two_hours.talkers), (1_000, 8, 100));
         assert_eq!((two_hours.time.as_secs(), two_hours.warm_up.as_secs()), (7_200, 900));
-        assert_ne!(two_hours.seed, plan("trafficspeed soak").unwrap().seed);
+        assert_ne!(two_hours.seed, plan("vpnd-endurance soak").unwrap().seed);
         let few =
-            plan("trafficspeed soak --hours 0.01 --clients 3 --talkers 9 --seed 5 --warm-up 7").unwrap();
+            plan("vpnd-endurance soak --hours 0.01 --clients 3 --talkers 9 --seed 5 --warm-up 7").unwrap();
         assert_eq!((few.processes, few.users, few.talkers, few.seed), (2, 3, 3, 5));
         assert_eq!((few.time.as_secs(), few.warm_up.as_secs()), (36, 7));
         for refused in ["--hours 0", "--hours x", "--hours 1e9", "--clients 0", "--rekey-after 121"] {
-            assert!(plan(&format!("trafficspeed soak {refused}")).is_err(), "{refused}");
+            assert!(plan(&format!("vpnd-endurance soak {refused}")).is_err(), "{refused}");
         }
     }
 }

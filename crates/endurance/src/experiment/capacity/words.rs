@@ -6,9 +6,9 @@ use vpnd_swarm::load::{Direction, SMALL_PACKET};
 
 use super::results::{Case, Row, Traffic};
 use crate::experiment::held_sessions::REAL_STREAMS;
-use crate::lab::cpu_limit::CpuLimit;
-use crate::system::AGAIN;
-use crate::unit::significant;
+use trafficspeed::lab::cpu_limit::CpuLimit;
+use trafficspeed::system::AGAIN;
+use trafficspeed::unit::significant;
 
 /// A case in words.
 pub fn name(case: Case) -> String {

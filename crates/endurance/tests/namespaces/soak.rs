@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::vpn::real_vpnd;
-use super::{PROGRAM, can_run, namespaces_of};
+use super::{PROGRAM, can_run, namespaces_of, real_vpnd};
 
 const LINE: &str =
     "--clients 30 --users 4 --every 6 --kill-every 5 --rekey-after 4 --sample 1 --warm-up 2 --quiet";

@@ -4,10 +4,10 @@ use serde::Serialize;
 use vpnd_swarm::load::{AcknowledgementCounts, CallCounts, Direction, USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 use vpnd_swarm::tally::Percentiles;
 
-use crate::experiment::environment::Environment;
-use crate::lab::cpu_limit::CpuLimit;
-use crate::stats::Spread;
-use crate::system::{Subject, SystemInfo};
+use trafficspeed::experiment::environment::Environment;
+use trafficspeed::lab::cpu_limit::CpuLimit;
+use trafficspeed::stats::Spread;
+use trafficspeed::system::{Subject, SystemInfo};
 
 /// One point of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -293,7 +293,7 @@ impl CapacityResults {
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
-    use crate::system::{Cipher, Kind};
+    use trafficspeed::system::{Cipher, Kind};
 
     /// Full packets in pairs.
     pub(crate) fn traffic() -> Traffic {

@@ -28,17 +28,17 @@ use vpnd_swarm::churn;
 use vpnd_swarm::message::{Command, Job, Report};
 use vpnd_swarm::processes::Processes;
 
-use super::environment::Environment;
 use super::held_sessions::{self, SessionsError, add_users, holder, job, share_of, shares, with_gateway};
-use super::progress::Progress;
-use crate::csv_table;
-use crate::interrupt::Interrupt;
-use crate::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
-use crate::observe::process_tree;
-use crate::system::vpnd::{Held, Room, Vpnd};
-use crate::system::{Cipher, Kind, Programs, Subject, System};
 use results::{Incident, SoakResults};
 use sample::Sample;
+use trafficspeed::csv_table;
+use trafficspeed::experiment::environment::Environment;
+use trafficspeed::experiment::progress::Progress;
+use trafficspeed::interrupt::Interrupt;
+use trafficspeed::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
+use trafficspeed::observe::process_tree;
+use trafficspeed::system::vpnd::{Held, Room, Vpnd};
+use trafficspeed::system::{Cipher, Kind, Programs, Subject, System};
 
 /// How long the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(100);

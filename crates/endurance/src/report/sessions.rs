@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use super::grid::{Grid, NARROW, wrapped};
-use super::noise::percent;
-use crate::experiment::outcome::Taken;
 use crate::experiment::sessions::Restart;
 use crate::experiment::sessions::results::{Beside, PairRates, Phase, SessionsResults};
-use crate::stats::Spread;
-use crate::unit::{gbit, significant};
+use trafficspeed::experiment::outcome::Taken;
+use trafficspeed::report::grid::{Grid, NARROW, wrapped};
+use trafficspeed::report::noise::percent;
+use trafficspeed::stats::Spread;
+use trafficspeed::unit::{gbit, significant};
 
 /// Stands below the table.
 const DEFINITIONS: &str = "\
@@ -173,7 +173,6 @@ fn grid(results: &SessionsResults) -> Grid {
 mod tests {
     use super::*;
     use crate::experiment::sessions::results::samples;
-    use crate::report::grid::tests::assert_narrow;
 
     #[test]
     fn the_table_shows_each_storm_memory_and_failures() {
@@ -197,7 +196,7 @@ mod tests {
             (&["0.5 %", "10.0 %"].map(str::to_owned)[..], &["0.5 %", "0.0 %"].map(str::to_owned)[..])
         );
         let text = table(&results);
-        assert_narrow(&text);
+        assert!(text.lines().all(|line| line.chars().count() <= NARROW), "{text}");
         assert!(
             text.contains("8.50 (8.00–9.00) Gbit/s alone") && text.contains("no difference is shown"),
             "{text}"

@@ -14,8 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 use vpnd_swarm::load::{USUAL_ACK_DELAY_MS, USUAL_ACKNOWLEDGE};
 
-use super::vpn::real_vpnd;
-use super::{can_run, measured, run, trafficspeed};
+use super::{can_run, endurance, measured, real_vpnd, run};
 
 #[test]
 fn sessions_without_devices_carry_bulk_traffic_and_real_clients_stand_beside_them() {
@@ -169,7 +168,7 @@ fn a_gateway_that_cannot_keep_up_serves_its_sessions_by_turns() {
         program.display()
     );
     let mut child =
-        trafficspeed(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
+        endurance(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
     let mut dropped = 0;
     while child.try_wait().expect("it is a child").is_none() {
         dropped = dropped.max(overload(&program, child.id()).unwrap_or(0));

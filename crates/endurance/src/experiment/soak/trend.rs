@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::stats::median;
+use trafficspeed::stats::median;
 
 /// Groups into which a series is cut before its slope is taken, each counting as its lowest value: what is held for a
 /// moment, such as the memory of a password's check, is no growth. Neighbours depend on each other; groups that are

@@ -9,8 +9,8 @@ use vpnd_swarm::tally::{Tally, Watched};
 
 use super::results::{Beside, Restarted};
 use super::{Measurement, Restart};
-use crate::clock;
 use crate::experiment::held_sessions::{SessionsError, share_of, take_reports};
+use trafficspeed::clock;
 
 /// Sessions that are watched, in all processes together: few, so that the measurement takes little of the machine.
 const WATCHED: u32 = 32;

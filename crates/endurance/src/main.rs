@@ -1,19 +1,43 @@
-//! The commands that measure vpnd alone, since they speak its protocol: `sessions`, `capacity`, `soak`.
+//! `vpnd-endurance`: measures vpnd's gateway alone, since its load speaks vpnd's protocol.
+//!
+//! This file only leads each command to its module.
+
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use trafficspeed::cli::capacity::CapacityArgs;
-use trafficspeed::cli::sessions::SessionsArgs;
-use trafficspeed::cli::soak::SoakArgs;
-use trafficspeed::experiment;
+use clap::Parser as _;
+
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::interrupt::Interrupt;
-use trafficspeed::{output, report, terminal};
+use trafficspeed::lab::enter;
+use trafficspeed::lab::namespace::Namespace;
+use trafficspeed::report::files;
+use trafficspeed::{output, terminal};
+use vpnd_endurance::cli::capacity::CapacityArgs;
+use vpnd_endurance::cli::sessions::{SessionsArgs, SwarmArgs};
+use vpnd_endurance::cli::soak::SoakArgs;
+use vpnd_endurance::cli::{Cli, Command};
+use vpnd_endurance::{experiment, report};
 
-pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Sessions(args) => sessions(&args),
+        Command::Capacity(args) => capacity(&args),
+        Command::Soak(args) => soak(&args),
+        Command::Swarm(args) => swarm(&args),
+        Command::Own(process) => process.run(),
+    };
+    done.unwrap_or_else(|error| {
+        terminal::say(format_args!("vpnd-endurance: {error:#}"));
+        ExitCode::from(2)
+    })
+}
+
+fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     experiment::sessions::check(&plan)?;
     if let Some(file) = &args.out {
@@ -23,7 +47,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::install()?;
     let results = match experiment::sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
         Err(error) if interrupt.is_set() => {
-            terminal::say(format_args!("trafficspeed: {error:#}; no session was measured yet"));
+            terminal::say(format_args!("vpnd-endurance: {error:#}; no session was measured yet"));
             return Ok(ExitCode::from(130));
         }
         results => results?,
@@ -40,7 +64,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     Ok(output::exit_code(results.interrupted, results.is_whole()))
 }
 
-pub(crate) fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
+fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan().map_err(anyhow::Error::msg)?;
     experiment::capacity::check(&plan)?;
     if let Some(directory) = &args.out {
@@ -63,7 +87,7 @@ pub(crate) fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
     Ok(output::exit_code(results.interrupted, results.is_whole()))
 }
 
-pub(crate) fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
+fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     experiment::soak::check(&plan)?;
     let names = ["soak.csv", "soak.json"].into_iter().chain(report::soak::PICTURES);
@@ -82,10 +106,19 @@ pub(crate) fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
 /// Finds out that results can't be written to `directory`, or that `files` are there already, before hours are spent on them.
 fn make_room(directory: &Path, files: &[impl AsRef<Path>], force: bool) -> anyhow::Result<()> {
     output::make_writable(directory)?;
-    files.iter().try_for_each(|file| Ok(report::files::vacate(file.as_ref(), force)?))
+    files.iter().try_for_each(|file| Ok(files::vacate(file.as_ref(), force)?))
 }
 
 fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     let path = directory.join(name);
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// One process of many sessions, in the namespace that its coordinator names.
+fn swarm(args: &SwarmArgs) -> anyhow::Result<ExitCode> {
+    enter::end_with_parent(args.parent)?;
+    // Threads that are started from here on inherit the namespace.
+    Namespace::unmade(&args.netns).enter()?;
+    vpnd_swarm::run()?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,4 +1,4 @@
-//! The command line of `trafficspeed sessions`.
+//! The command line of `vpnd-endurance sessions`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use crate::experiment::sessions::{Restart, SessionsPlan, Traffic};
-use crate::system::Programs;
+use trafficspeed::system::Programs;
 
 /// Most sessions of one measurement: as many inner addresses as the lab's gateway has.
 const MAX_SESSIONS: i64 = 60_000;
@@ -48,16 +48,16 @@ pub struct SessionsArgs {
     #[arg(long)]
     pub with_traffic: bool,
     /// Seconds of each of these measurements.
-    #[arg(short = 't', long, default_value_t = 10.0, requires = "with_traffic", value_parser = super::seconds)]
+    #[arg(short = 't', long, default_value_t = 10.0, requires = "with_traffic", value_parser = trafficspeed::cli::seconds)]
     pub seconds: f64,
     /// How often the pair is measured, each time before and after.
     #[arg(long, default_value_t = 3, requires = "with_traffic", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeat: u32,
-    /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
+    /// The `vpnd` program; by default the one beside this one, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
     /// Where `vpnd` is, as vpnd=PATH, as other commands take it.
-    #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
+    #[arg(long = "program", value_name = "NAME=PATH", value_parser = trafficspeed::cli::program)]
     pub named_programs: Vec<(String, PathBuf)>,
     /// Write the JSON report to this file.
     #[arg(long, value_name = "FILE")]
@@ -120,7 +120,7 @@ impl SessionsArgs {
             programs: self
                 .vpnd
                 .iter()
-                .fold(super::named(Programs::default(), &self.named_programs), |all, path| {
+                .fold(trafficspeed::cli::named(Programs::default(), &self.named_programs), |all, path| {
                     all.with("vpnd", path.clone())
                 }),
         }
@@ -137,24 +137,24 @@ mod tests {
     fn plan(line: &str) -> Result<SessionsPlan, String> {
         let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
         match cli.command {
-            Some(Command::Sessions(args)) => Ok(args.plan()),
+            Command::Sessions(args) => Ok(args.plan()),
             other => Err(format!("{other:?}")),
         }
     }
 
     #[test]
     fn numbers_that_cannot_be_are_trimmed_or_refused() {
-        let few = plan("trafficspeed sessions --count 3 --processes 9 --talkers 7").unwrap();
+        let few = plan("vpnd-endurance sessions --count 3 --processes 9 --talkers 7").unwrap();
         assert_eq!((few.processes, few.users, few.talkers), (3, 3, 3));
         assert_eq!(few.restarts, [Restart::Kill, Restart::Clean]);
         assert!(few.traffic.is_none());
-        let upgraded = plan("trafficspeed sessions --restart upgrade,upgrade").unwrap();
+        let upgraded = plan("vpnd-endurance sessions --restart upgrade,upgrade").unwrap();
         assert_eq!(upgraded.restarts, [Restart::Upgrade; 2]);
-        let many = plan("trafficspeed sessions --count 12000 --restart none").unwrap();
+        let many = plan("vpnd-endurance sessions --count 12000 --restart none").unwrap();
         assert_eq!((many.processes, many.restarts.len()), (3, 0));
-        assert!(plan("trafficspeed sessions --count 0").is_err());
-        assert!(plan("trafficspeed sessions --count 70000").is_err());
-        assert!(plan("trafficspeed sessions -t 5").is_err(), "seconds of what?");
-        assert!(plan("trafficspeed sessions --with-traffic -t 5").unwrap().traffic.is_some());
+        assert!(plan("vpnd-endurance sessions --count 0").is_err());
+        assert!(plan("vpnd-endurance sessions --count 70000").is_err());
+        assert!(plan("vpnd-endurance sessions -t 5").is_err(), "seconds of what?");
+        assert!(plan("vpnd-endurance sessions --with-traffic -t 5").unwrap().traffic.is_some());
     }
 }

@@ -10,13 +10,13 @@ use vpnd_swarm::message::{Credentials, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::Tally;
 
-use super::outcome::{RemoteEnd, Settings};
-use crate::interrupt::Interrupt;
-use crate::lab::namespace::Namespace;
-use crate::lab::{Lab, LabError, LinkSettings};
-use crate::load::congestion::CongestionControl;
-use crate::system::vpnd::{PORT, Vpnd};
-use crate::system::{ClientAddress, System, SystemError};
+use trafficspeed::experiment::outcome::{RemoteEnd, Settings};
+use trafficspeed::interrupt::Interrupt;
+use trafficspeed::lab::namespace::Namespace;
+use trafficspeed::lab::{Lab, LabError, LinkSettings};
+use trafficspeed::load::congestion::CongestionControl;
+use trafficspeed::system::vpnd::{PORT, Vpnd};
+use trafficspeed::system::{ClientAddress, System, SystemError};
 
 /// TCP connections of each pair of real clients beside the sessions: those of experiment 1 for two hosts.
 pub const REAL_STREAMS: u32 = 32;

@@ -5,9 +5,9 @@ use std::fs;
 
 use serde::Serialize;
 
-use crate::observe::memory::Memory;
-use crate::observe::process_tree;
-use crate::system::vpnd::Held;
+use trafficspeed::observe::memory::Memory;
+use trafficspeed::observe::process_tree;
+use trafficspeed::system::vpnd::Held;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {

@@ -1,0 +1,37 @@
+//! The command line of `vpnd-endurance`.
+
+pub mod capacity;
+pub mod sessions;
+pub mod soak;
+
+use clap::{Parser, Subcommand};
+
+use trafficspeed::own_processes::OwnProcess;
+
+/// Measures vpnd's gateway alone, in a laboratory of network namespaces on this machine (needs root).
+///
+/// The sessions are real, but few processes hold thousands of them. To compare vpnd with other VPNs: trafficspeed.
+#[derive(Debug, Parser)]
+#[command(name = "vpnd-endurance", version)]
+pub struct Cli {
+    /// What is measured.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Open many sessions from few processes, and see what they cost the gateway.
+    Sessions(sessions::SessionsArgs),
+    /// Measure what active sessions cost the gateway as they grow, by a load that takes little of the machine.
+    Capacity(capacity::CapacityArgs),
+    /// Let many sessions come, go, move and be killed for hours, and see whether the gateway stands it.
+    Soak(soak::SoakArgs),
+    /// Many sessions in one process (used by the program itself).
+    #[command(hide = true)]
+    Swarm(sessions::SwarmArgs),
+    /// A process of the laboratory.
+    #[command(flatten)]
+    Own(OwnProcess),
+}

@@ -1,0 +1,6 @@
+//! The experiments with sessions that processes of `vpnd_swarm` hold.
+
+pub mod capacity;
+pub mod held_sessions;
+pub mod sessions;
+pub mod soak;
