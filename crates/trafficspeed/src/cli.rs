@@ -28,7 +28,7 @@ use crate::system::generator;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
 use compare::{CompareArgs, ReportArgs};
-pub use guidance::{EXAMPLES, naming_known};
+pub use guidance::{EXAMPLES, OVERVIEW, naming_known};
 pub use output::OutputArgs;
 
 /// Rounds of a measurement unless the user says otherwise: the fewest that have a median and a spread.
@@ -40,7 +40,7 @@ const ROUNDS: u32 = 3;
 /// with that many clients, lets all pairs of clients talk at once and shows the totals. Everything it makes is
 /// removed again.
 #[derive(Debug, Parser)]
-#[command(version, after_long_help = HELP, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(version, override_help = OVERVIEW, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Cli {
     /// The experiment in the lab.
     #[command(flatten)]
@@ -50,35 +50,36 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// Everything but experiment 1 in the lab.
+/// What can be done, in the order of the overview.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Let the holder of a token measure with this host.
-    Serve(hosts::ServeArgs),
-    /// Measure between hosts where `trafficspeed serve` runs.
-    Run(RunArgs),
-    /// Make a token file for `serve` and `run`.
-    Token {
-        /// The file to make; it must not exist yet.
-        file: PathBuf,
-    },
+    /// Let all pairs of clients talk at once, in a laboratory on this machine; the word `lab` may be left out.
+    ///
+    /// It makes network namespaces (needs root), brings up each system with that many clients, lets all pairs of clients talk at once
+    /// and shows the totals. Everything it makes is removed again.
+    #[command(after_long_help = HELP)]
+    Lab(LabArgs),
     /// Compare systems in rounds, with median, spread and ratios; can be resumed.
     ///
     /// Exit code: 0 if all was measured, 1 if something was not, 2 if nothing could be, 3 if other load disturbed every attempt at
     /// something (then nothing is claimed), 130 if it was interrupted.
     Compare(CompareArgs),
+    /// Measure between hosts where `trafficspeed serve` runs.
+    Run(RunArgs),
+    /// Let the holder of a token measure with this host.
+    Serve(hosts::ServeArgs),
+    /// Make a token file for `serve` and `run`.
+    Token {
+        /// The file to make; it must not exist yet.
+        file: PathBuf,
+    },
     /// Show the results in a directory again, also as pictures.
     Report(ReportArgs),
-    /// Print the completions of a shell.
-    Completions {
-        /// The shell.
-        shell: clap_complete::Shell,
-    },
-    /// Write the manual pages into a directory.
-    Man {
-        /// An existing directory, such as /usr/local/share/man/man1.
-        dir: PathBuf,
-    },
+    /// Show which systems this machine can measure, and what installs the others.
+    ///
+    /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2 if it could not
+    /// be found out.
+    Doctor(DoctorArgs),
     /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.
     Stream(load::StreamArgs),
     /// Real paths: a download, an upload, a call and pages at once over a link as a home has it.
@@ -97,17 +98,22 @@ pub enum Command {
     LinkCheck(link::LinkCheckArgs),
     /// Compare trafficspeed's TCP generator with iperf3 and nuttcp; exit code 0 if those installed agree within 5 %, otherwise 1.
     Verify(verify::VerifyArgs),
-    /// Show which systems this machine can measure, and what installs the others.
-    ///
-    /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2 if it could not
-    /// be found out.
-    Doctor(DoctorArgs),
     /// Experiments that compare ciphers under many loads.
     Suite(suite::SuiteArgs),
     /// Experiment 3: where the time goes, and a model of it beside what it was not fitted to.
     Model(model::ModelArgs),
     /// Remove what a killed run left behind.
     Cleanup,
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory.
+    Man {
+        /// An existing directory, such as /usr/local/share/man/man1.
+        dir: PathBuf,
+    },
     /// A process of the program itself.
     #[command(flatten)]
     Own(OwnProcess),
@@ -163,7 +169,7 @@ pub struct SystemArgs {
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
     pub named_programs: Vec<(String, PathBuf)>,
     /// Brings up a system of your own, for --vpn command, and what the report calls it, `command` without a name; may be
-    /// given again for another system. `trafficspeed --help` tells how at its end.
+    /// given again for another system. `trafficspeed lab --help` tells how at its end.
     #[arg(long, value_name = "[NAME=]SCRIPT", value_parser = own_script)]
     pub command_up: Vec<(String, PathBuf)>,
     /// Takes the system of that name down again.

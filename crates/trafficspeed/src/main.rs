@@ -59,6 +59,7 @@ fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let done = match cli.command {
         None => lab(&cli.lab),
+        Some(Command::Lab(args)) => lab(&args),
         Some(Command::Run(args)) => between_hosts(&args),
         Some(Command::Serve(args)) => serve_coordinator(&args),
         Some(Command::Token { file }) => make_token(&file),

@@ -38,6 +38,31 @@ fn the_bare_name_shows_five_examples() {
 }
 
 #[test]
+fn the_overview_fits_a_screen_and_names_every_command() {
+    let shown = |words: &[&str]| {
+        let output = trafficspeed(words).output().expect("the program was built");
+        assert!(output.status.success(), "{words:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let overview = shown(&["--help"]);
+    assert_eq!(overview, shown(&["-h"]));
+    assert!(overview.lines().count() <= 24, "{overview}");
+    assert!(overview.lines().all(|line| line.chars().count() <= 100), "{overview}");
+    let error = answer(&["nonexistent"]);
+    let known = error.lines().find_map(|line| line.split("known ones: ").nth(1)).expect("the commands");
+    for command in known.split(", ") {
+        let named = overview.lines().any(|line| {
+            line.strip_prefix("  ").is_some_and(|line| line.split([' ', ',']).any(|word| word == command))
+        });
+        assert!(named, "{command}: {overview}");
+    }
+    assert!(
+        shown(&["lab", "--help"]).contains("--command-up"),
+        "it has the options, and the example at its end"
+    );
+}
+
+#[test]
 fn the_options_of_iperf3_are_answered_with_the_way_here() {
     for words in [&["-c", "192.0.2.1"][..], &["-s"], &["stream", "-c", "192.0.2.1"]] {
         let said = answer(words);
@@ -53,7 +78,7 @@ fn no_hidden_command_is_a_tip() {
         for hidden in ["'inside'", "'hog'", "'agent'"] {
             assert!(!said.contains(hidden), "{said}");
         }
-        assert!(said.contains("known ones: serve, run"), "{said}");
+        assert!(said.contains("known ones: lab, compare"), "{said}");
     }
     assert!(answer(&["comprae"]).contains("'compare'"), "others are");
     assert!(answer(&["soak"]).contains("vpnd-endurance soak"));

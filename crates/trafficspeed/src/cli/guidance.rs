@@ -19,6 +19,32 @@ trafficspeed measures what a VPN carries as its clients grow. Five ways to begin
 Between real hosts: trafficspeed serve --help, trafficspeed run --help. Everything: trafficspeed --help.
 ";
 
+/// What `trafficspeed --help` shows: one screen, with the commands in groups. Their options are shown by each.
+pub const OVERVIEW: &str = "\
+Measures what a VPN carries as its clients grow.
+
+Usage: trafficspeed --clients N[,N...] [OPTIONS]      the lab; needs root
+       trafficspeed COMMAND [OPTIONS]                 trafficspeed COMMAND --help shows the options
+
+To begin:
+  lab                  all pairs of clients at once, in namespaces of this machine
+  compare              several VPNs in rounds, with median, spread and ratios; can be resumed
+  run, serve, token    between hosts: `serve` on each host, `run` on one; a token for both
+  report               shows the results in a directory again, also as pictures
+  doctor               which VPNs this machine can measure, and what installs the others
+One kind of load:
+  stream, udp, rr      TCP; UDP with its losses; requests and their delay; options as in iperf3
+  home                 a download, an upload, a call and web pages at once over a home's line
+Experiments of papers:
+  suite, model, block  ciphers under many loads; where the time goes; block writes over long delays
+Checks and the rest:
+  verify, link-check   the generator against iperf3 and nuttcp; the emulated links alone
+  cleanup              removes what a killed run left behind
+  completions, man     for a shell; manual pages
+
+Thousands of sessions and hours of churn, vpnd alone: vpnd-endurance --help
+";
+
 /// The answer to the options by which iperf3 begins.
 const AS_IPERF: &str = "\
 trafficspeed has no server that measures for everybody. On one host: trafficspeed token FILE, and copy FILE to the other; there: \

@@ -29,7 +29,7 @@ const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer answers are none.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
-/// The scripts' environment and answers, with a complete example; `trafficspeed --help` shows it.
+/// The scripts' environment and answers, with a complete example; `trafficspeed lab --help` shows it.
 pub const HELP: &str = concat!(
     "A system of your own (--vpn command --command-up [NAME=]UP [--command-down [NAME=]DOWN]), or several by several names:
 
@@ -136,7 +136,7 @@ impl Scripted {
     fn scripts(&self) -> Result<&Scripts, SystemError> {
         self.scripts.as_ref().ok_or_else(|| {
             SystemError::Missing(
-                "`--vpn command` needs --command-up SCRIPT; `trafficspeed --help` tells more".into(),
+                "`--vpn command` needs --command-up SCRIPT; `trafficspeed lab --help` tells more".into(),
             )
         })
     }

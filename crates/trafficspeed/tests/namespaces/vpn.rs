@@ -199,7 +199,7 @@ fn the_real_vpnd_carries_every_byte_of_both_ip_versions_and_unprotected_if_told_
     }
 }
 
-/// The script that `trafficspeed --help` shows, as the user would have typed it off.
+/// The script that `trafficspeed lab --help` shows, as the user would have typed it off.
 fn example(directory: &Path) -> PathBuf {
     script(directory, "up", include_str!("../../assets/example-up.sh"))
 }
