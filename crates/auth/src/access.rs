@@ -7,6 +7,7 @@ use vpnd_config::Tunnel;
 use vpnd_config::access_profile::{AccessProfile, AccessProfiles, Who};
 use vpnd_config::factor::{Factors, Requirement};
 use vpnd_config::pool::Pools;
+use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::User;
 
 /// The profiles, which a reload replaces as a whole.
@@ -31,6 +32,15 @@ pub(crate) enum NotAdmitted {
     NoProfile,
     /// The user's profile requires this besides.
     MissingFactor(Requirement),
+}
+
+impl From<NotAdmitted> for Refusal {
+    fn from(why: NotAdmitted) -> Self {
+        match why {
+            NotAdmitted::NoProfile => Self::NoProfile,
+            NotAdmitted::MissingFactor(missing) => missing.into(),
+        }
+    }
 }
 
 /// A profile that was in force when it was looked up.

@@ -1,6 +1,6 @@
 //! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
-//! Invariants: a refusal does not disclose its cause to the client ([`Refused`]), while the audit file has it; whoever shows no
+//! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]), while the audit file has it; whoever shows no
 //! code and is not let in is asked for one, whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one comes; an
 //! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
 //! person from a source they came from before; if the store fails, nobody is let in. Hashing takes tens of
@@ -44,9 +44,10 @@ use refusal_log::{RefusalLog, printable};
 use rounds::Demand;
 use throttle::{Guess, Person, Throttle, source_prefix};
 use turns::Turns;
-use vpnd_config::factor::{Factors, Requirement};
+use vpnd_config::factor::Factors;
 use vpnd_config::{AccessProfiles, Tunnel};
 use vpnd_ipc::gateway::auth::{AuthReply, SourceHealth};
+use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_store::password::{Hasher, NoMemory, Password};
@@ -92,33 +93,8 @@ pub enum LoginOutcome {
     Approval(u64, Demand),
     /// The server still waits for a person's approval.
     StillWaiting,
-    /// The login was not approved in time.
-    NotApproved,
-    /// Too many logins wait for a person already.
-    WaitingFull,
-    /// Every client needs a certificate, and the one shown is not of the user that the login names. The password was not
-    /// looked at, and whether there is such a user does not show: the certificate would be the wrong one in any case.
-    NotCertified,
     /// Not let in.
     Refused(Refused),
-    /// Too many wrong guesses: nothing was checked, and it makes sense to come back in so many seconds.
-    Throttled(u64),
-    /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked, and the client should
-    /// come back a little later.
-    Busy,
-    /// The directory or server that knows the user can't be asked now.
-    SourceUnavailable,
-    /// Everything was right, more than the password, and no access profile is for the user.
-    NoProfile,
-    /// Everything was right, more than the password, and the user's access profile requires this besides.
-    MissingFactor(Requirement),
-}
-
-/// The part of a refusal that the client may learn: no cause, only when to come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// When it makes sense to try again, if it is a matter of time alone.
-    pub retry_after_s: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +168,7 @@ impl Authenticator {
         };
         let Some(turn) = turn else {
             self.log_refusal(&login, Cause::Overloaded);
-            return LoginOutcome::Busy;
+            return Refusal::Busy.into();
         };
         let (this, now_s) = (Arc::clone(self), now_s + now().since(since).as_secs());
         // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
@@ -203,7 +179,7 @@ impl Authenticator {
         });
         checked.await.unwrap_or_else(|error| {
             tracing::error!(%error, "checking a login failed");
-            LoginOutcome::Refused(Refused { retry_after_s: None })
+            Refusal::Credentials.into()
         })
     }
 
@@ -267,7 +243,7 @@ impl Authenticator {
                 tracing::error!(error = %none, "a login could not be checked");
                 self.throttle().take_back(guess);
                 self.log_refusal(login, Cause::NoMemory);
-                LoginOutcome::Busy
+                Refusal::Busy.into()
             }
             Err(error) => {
                 self.throttle().take_back(guess);
@@ -285,7 +261,7 @@ impl Authenticator {
     /// Nothing was checked, so this neither counts nor costs a write.
     fn throttled(&self, login: &Login, wait_s: u64) -> LoginOutcome {
         self.log_refusal(login, Cause::Throttled);
-        LoginOutcome::Throttled(wait_s)
+        LoginOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)))
     }
 
     /// The user, and whether they have logged in from this source or with this device before. Makes as many queries for unknown
@@ -310,7 +286,7 @@ impl Authenticator {
 
     fn refuse_for_good(&self, login: &Login, cause: Cause, guess: &Guess, now_s: u64) -> LoginOutcome {
         self.record(login, cause, now_s);
-        LoginOutcome::Refused(Refused { retry_after_s: self.throttle().wait_after_s(guess, now_s) })
+        LoginOutcome::Refused(Refusal::Credentials.retry_after_s(self.throttle().wait_after_s(guess, now_s)))
     }
 
     /// Asks for a one-time code, whatever was wrong. The login goes on counting as a guess, so that leaving discloses nothing.
@@ -322,7 +298,7 @@ impl Authenticator {
         now_s: u64,
     ) -> LoginOutcome {
         let attempt = Attempt { login: login.clone(), since: now(), step: Step::Code(awaited, guess) };
-        self.add(attempt, now_s).map_or(LoginOutcome::WaitingFull, LoginOutcome::CodeRequired)
+        self.add(attempt, now_s).map_or(Refusal::WaitingFull.into(), LoginOutcome::CodeRequired)
     }
 
     /// Has a login wait for a person; its number, if there is room.
@@ -338,7 +314,7 @@ impl Authenticator {
     pub fn complete(&self, number: u64, code: &Password, now_s: u64) -> LoginOutcome {
         let Some((login, awaited, guess)) = self.take(number, now_s).and_then(Attempt::into_code) else {
             // It came too late or was displaced, and was counted then.
-            return LoginOutcome::Busy;
+            return Refusal::Busy.into();
         };
         match (
             self.check_code(awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause), code, now_s),
@@ -382,7 +358,7 @@ impl Authenticator {
     /// Not counted as a guess: a stranger could lock users out by it.
     fn not_certified(&self, login: &Login, now_s: u64) -> LoginOutcome {
         self.record(login, certificate_cause(login), now_s);
-        LoginOutcome::NotCertified
+        Refusal::Certificate.into()
     }
 
     fn record(&self, login: &Login, cause: Cause, now_s: u64) {
@@ -400,7 +376,7 @@ impl Authenticator {
     fn failed(&self, login: &Login, error: &StoreError) -> LoginOutcome {
         tracing::error!(%error, "a login could not be checked");
         self.log_refusal(login, Cause::StoreFailed);
-        LoginOutcome::Refused(Refused { retry_after_s: None })
+        Refusal::Credentials.into()
     }
 
     fn log_refusal(&self, login: &Login, cause: Cause) {
@@ -437,6 +413,12 @@ impl Authenticator {
 
     fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
         self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<Refusal> for LoginOutcome {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal.into())
     }
 }
 

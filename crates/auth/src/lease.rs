@@ -14,6 +14,7 @@ use vpnd_proto::session::SessionId;
 
 use vpnd_config::pool::{Pool, Pools};
 use vpnd_ipc::gateway::auth::{AuthReply, PoolUsage, Reason};
+use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::{Family, Lease, LeaseOwner, Store, StoreError};
 
 /// Addresses tried at a place that depends on the owner alone, before the whole pool is looked at.
@@ -35,11 +36,13 @@ pub(super) enum LeaseError {
 
 impl From<LeaseError> for AuthReply {
     fn from(error: LeaseError) -> Self {
-        let why = Reason::cut(&error.to_string());
         match error {
-            LeaseError::Exhausted { .. } | LeaseError::NoPool => Self::NoAddress(why),
-            LeaseError::Store(StoreError::Busy { .. }) => Self::Busy,
-            LeaseError::Store(_) => Self::Failed(why),
+            LeaseError::Exhausted { .. } | LeaseError::NoPool => {
+                tracing::warn!(why = %error, "no inner address for a login");
+                Self::Refused(Refusal::NoAddress.into())
+            }
+            LeaseError::Store(StoreError::Busy { .. }) => Self::Refused(Refusal::Busy.into()),
+            LeaseError::Store(error) => Self::Failed(Reason::cut(&error.to_string())),
         }
     }
 }

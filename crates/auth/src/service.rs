@@ -20,7 +20,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use commit::write;
 
 use super::authenticator::{self, Authenticated, Authenticator, LoginOutcome};
-use crate::access::{Access, NotAdmitted};
+use crate::access::Access;
 use crate::accounting::Accounting;
 use crate::lease::{self, Acquired, Addresses};
 use vpnd_config::factor::Factors;
@@ -31,6 +31,7 @@ use vpnd_ipc::gateway::auth::{
     MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
     StoredSession, Write, id,
 };
+use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::audit::SessionStart;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
@@ -160,27 +161,19 @@ impl Service {
             LoginOutcome::Granted(user) => {
                 self.blocking(move |service| service.admit(&user, device, outer)).await
             }
-            LoginOutcome::Busy => AuthReply::Busy,
-            LoginOutcome::SourceUnavailable => AuthReply::SourceUnavailable,
             LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
             LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
                 AuthReply::Challenge(demanded.of_login(number))
             }
             LoginOutcome::StillWaiting => AuthReply::StillWaiting,
-            LoginOutcome::NotApproved => AuthReply::NotApproved,
-            LoginOutcome::WaitingFull => AuthReply::WaitingFull,
-            LoginOutcome::Throttled(retry_after_s) => AuthReply::Throttled(retry_after_s),
-            LoginOutcome::NotCertified => AuthReply::NotCertified,
-            LoginOutcome::NoProfile => AuthReply::NoProfile,
-            LoginOutcome::MissingFactor(missing) => AuthReply::MissingFactor(missing),
-            LoginOutcome::Refused(refused) => AuthReply::Refused { retry_after_s: refused.retry_after_s },
+            LoginOutcome::Refused(refused) => AuthReply::Refused(refused),
         }
     }
 
     /// The person has gone, whom a login waited for.
     fn abandon(&self, login: u64, now_s: u64) -> AuthReply {
         self.authenticator.abandon(login, now_s);
-        AuthReply::Refused { retry_after_s: None }
+        AuthReply::Refused(Refusal::Credentials.into())
     }
 
     /// Runs `work` on a thread that may wait for the disk.
@@ -212,9 +205,8 @@ impl Service {
         let profile = match self.access.admit(user, factors) {
             Ok(profile) => profile,
             // To a password alone nothing shows that it was right, as for a login that is checked now.
-            Err(_) if !factors.has_second() => return AuthReply::Refused { retry_after_s: None },
-            Err(NotAdmitted::NoProfile) => return AuthReply::NoProfile,
-            Err(NotAdmitted::MissingFactor(missing)) => return AuthReply::MissingFactor(missing),
+            Err(_) if !factors.has_second() => return AuthReply::Refused(Refusal::Credentials.into()),
+            Err(why) => return AuthReply::Refused(Refusal::from(why).into()),
         };
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
@@ -224,7 +216,7 @@ impl Service {
         let grant =
             Grant { user: user.id, device, generation, started_s, expires_s, factors, auth_time_s, start };
         if !self.grant(session, grant, profile.max_sessions_per_user) {
-            return AuthReply::Busy;
+            return AuthReply::Refused(Refusal::Busy.into());
         }
         let owner = LeaseOwner { user: user.id, device };
         let leased =

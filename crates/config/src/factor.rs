@@ -91,25 +91,6 @@ impl Requirement {
             Self::Several => Factors::ONE_TIME_CODE.and(Factors::KEY).and(Factors::APPROVAL),
         }
     }
-
-    /// An explanation for a user whose login lacks it.
-    #[must_use]
-    pub const fn explanation(self) -> &'static str {
-        match self {
-            Self::OneTimeCode => {
-                "your account needs one-time codes for this access, and has none yet; ask the administrator to set them up"
-            }
-            Self::Key => {
-                "your account needs a client certificate for this access; ask the administrator for one, and name it in the client's profile"
-            }
-            Self::Approval => {
-                "your account needs an approval on another device for this access; ask the administrator to set that up"
-            }
-            Self::Several => {
-                "your account needs a second factor for this access, such as one-time codes; ask the administrator to set one up"
-            }
-        }
-    }
 }
 
 impl FromStr for Requirement {

@@ -17,6 +17,7 @@
 pub mod acme;
 pub mod auth;
 pub mod idp;
+pub mod refusal;
 
 use std::net::IpAddr;
 use std::path::Path;

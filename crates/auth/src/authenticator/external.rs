@@ -18,13 +18,14 @@ use super::recheck::Ended;
 use super::rounds::AtSource;
 use super::throttle::Person;
 use super::turns::{Turn, Turns};
-use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome, Refused};
+use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome};
 use crate::accounting::Accounting;
 use crate::idp_client::IdpClient;
 use vpnd_config::source::Source;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::auth::SourceHealth;
-use vpnd_ipc::gateway::idp::{Identity, IdpReply, IdpRequest, LoginCheck, Refusal, SourceName, Subject};
+use vpnd_ipc::gateway::idp::{self, Identity, IdpReply, IdpRequest, LoginCheck, SourceName, Subject};
+use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_store::{ExternalUser, LOCAL, StoreError};
 use vpnd_sys::clock::now;
 
@@ -160,7 +161,11 @@ impl Authenticator {
         let since = Instant::now();
         let login = Login { user: name, ..login };
         let outcome = self.log_in_at(source, login, now_s).await;
-        if matches!(outcome, LoginOutcome::Refused(_) | LoginOutcome::CodeRequired(_)) {
+        if matches!(
+            outcome,
+            LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+                | LoginOutcome::CodeRequired(_)
+        ) {
             tokio::time::sleep_until((since + REFUSAL_TIME).into()).await;
         }
         outcome
@@ -175,7 +180,7 @@ impl Authenticator {
         };
         let Some(turn) = self.turn_at(&at, &login, now_s).await else {
             self.log_refusal(&login, Cause::Overloaded);
-            return LoginOutcome::Busy;
+            return Refusal::Busy.into();
         };
         let Some(request) = request(&at.source, &login) else {
             return self.unavailable(&at.source.name, &login, "the name or password is too long", now_s);
@@ -237,7 +242,7 @@ impl Authenticator {
             // The server gives no answer to who does not approve. Coming back by itself, the client would bother the person again.
             tracing::warn!(source = at.source.source.name, why, "a login was not approved");
             self.record(&at.login, Cause::NotApproved, now_s);
-            return LoginOutcome::NotApproved;
+            return Refusal::NotApproved.into();
         }
         self.throttle().take_back(at.guess);
         self.unavailable(&at.source.source.name, &at.login, why, now_s)
@@ -285,7 +290,7 @@ impl Authenticator {
     fn unavailable(&self, source: &str, login: &Login, why: &str, now_s: u64) -> LoginOutcome {
         self.refusals.source_failed(source, why);
         self.record(login, Cause::SourceUnavailable, now_s);
-        LoginOutcome::SourceUnavailable
+        Refusal::SourceUnavailable.into()
     }
 }
 
@@ -295,7 +300,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 ) -> Result<T, LoginOutcome> {
     tokio::task::spawn_blocking(work).await.map_err(|error| {
         tracing::error!(%error, "checking a login failed");
-        LoginOutcome::Refused(Refused { retry_after_s: None })
+        Refusal::Credentials.into()
     })
 }
 
@@ -309,13 +314,13 @@ fn request(source: &Source, login: &Login) -> Option<IdpRequest> {
     }))
 }
 
-fn cause(refusal: Refusal) -> Cause {
+fn cause(refusal: idp::Refusal) -> Cause {
     match refusal {
-        Refusal::UnknownUser => Cause::UnknownUser,
-        Refusal::WrongPassword => Cause::WrongPassword,
-        Refusal::Disabled => Cause::Disabled,
-        Refusal::SeveralUsers | Refusal::NoSubject => Cause::NoRecord,
-        Refusal::TooManyGroups => Cause::TooManyGroups,
+        idp::Refusal::UnknownUser => Cause::UnknownUser,
+        idp::Refusal::WrongPassword => Cause::WrongPassword,
+        idp::Refusal::Disabled => Cause::Disabled,
+        idp::Refusal::SeveralUsers | idp::Refusal::NoSubject => Cause::NoRecord,
+        idp::Refusal::TooManyGroups => Cause::TooManyGroups,
     }
 }
 

@@ -16,6 +16,7 @@ use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::access::{Access, NotAdmitted};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::idp::SourceLimits;
+use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::{StoreError, User};
 use vpnd_sys::clock::now;
@@ -80,10 +81,7 @@ impl Authenticator {
     ) -> LoginOutcome {
         self.throttle().take_back(guess);
         self.record(login, Cause::from(why), now_s);
-        match why {
-            NotAdmitted::NoProfile => LoginOutcome::NoProfile,
-            NotAdmitted::MissingFactor(missing) => LoginOutcome::MissingFactor(missing),
-        }
+        Refusal::from(why).into()
     }
 
     pub(super) fn granted(

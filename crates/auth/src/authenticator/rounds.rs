@@ -18,10 +18,11 @@ use super::external::{ExternalSource, blocking};
 use super::pending::{Attempt, LIFETIME, Step, StepKind};
 use super::throttle::Guess;
 use super::turns::Turn;
-use super::{Authenticator, Cause, Login, LoginOutcome, Refused};
+use super::{Authenticator, Cause, Login, LoginOutcome};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway as messages;
 use vpnd_ipc::gateway::idp::{IdpChallenge, IdpReply, IdpRequest, LoginAnswer, SourceName};
+use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::password::Password;
 use vpnd_sys::clock::now;
 use vpnd_sys::text::harmless;
@@ -148,7 +149,7 @@ impl Authenticator {
         };
         let step = |at| Step::Challenge(at, challenge.round.clone());
         self.wait(at, step, now_s)
-            .map_or(LoginOutcome::WaitingFull, |number| LoginOutcome::Challenge(number, demand))
+            .map_or(Refusal::WaitingFull.into(), |number| LoginOutcome::Challenge(number, demand))
     }
 
     fn await_approval(&self, at: AtSource, reply: PendingReply, now_s: u64) -> LoginOutcome {
@@ -156,7 +157,7 @@ impl Authenticator {
         let demand = Demand { kind: ChallengeKind::Push, text: ChallengeText::cut(APPROVE), time };
         let step = |at| Step::Approval(at, Some(reply));
         self.wait(at, step, now_s)
-            .map_or(LoginOutcome::WaitingFull, |number| LoginOutcome::Approval(number, demand))
+            .map_or(Refusal::WaitingFull.into(), |number| LoginOutcome::Approval(number, demand))
     }
 
     /// Has a login wait for a person; its number, if there is room.
@@ -177,7 +178,7 @@ impl Authenticator {
         let kind = self.pending().kind_of(number, device);
         match kind {
             // It came too late or was displaced, and was recorded then.
-            None => LoginOutcome::Busy,
+            None => Refusal::Busy.into(),
             Some(StepKind::Code) => {
                 let (this, code) = (Arc::clone(self), Password::new(answer.expose().to_owned()));
                 blocking(move || this.complete(number, &code, now_s)).await.unwrap_or_else(|refused| refused)
@@ -186,7 +187,7 @@ impl Authenticator {
             // The worker mixes up its logins.
             Some(StepKind::Approval | StepKind::Foreign) => {
                 self.abandon(number, now_s);
-                LoginOutcome::Refused(Refused { retry_after_s: None })
+                Refusal::Credentials.into()
             }
         }
     }
@@ -198,10 +199,10 @@ impl Authenticator {
         now_s: u64,
     ) -> LoginOutcome {
         let Some(Step::Challenge(at, round)) = self.take(number, now_s).map(|attempt| attempt.step) else {
-            return LoginOutcome::Busy;
+            return Refusal::Busy.into();
         };
         let source = &at.source.source;
-        let Ok(user) = UserName::new(source.name_of(&at.login.user)) else { return LoginOutcome::Busy };
+        let Ok(user) = UserName::new(source.name_of(&at.login.user)) else { return Refusal::Busy.into() };
         let request = IdpRequest::Answer(LoginAnswer {
             source: SourceName::cut(&source.name),
             user,
@@ -215,7 +216,7 @@ impl Authenticator {
     /// Whether the server has decided meanwhile, for the login with this number.
     pub async fn approved(self: &Arc<Self>, number: u64, device: DeviceId, now_s: u64) -> LoginOutcome {
         let reply = self.pending().take_reply(number, device);
-        let Some(mut reply) = reply else { return LoginOutcome::Busy };
+        let Some(mut reply) = reply else { return Refusal::Busy.into() };
         let Ok(arrived) = tokio::time::timeout(APPROVAL_POLL, reply.arrived()).await else {
             self.pending().put_back(number, reply);
             return LoginOutcome::StillWaiting;
@@ -223,7 +224,7 @@ impl Authenticator {
         let this = Arc::clone(self);
         blocking(move || {
             let Some(Step::Approval(at, _)) = this.take(number, now_s).map(|attempt| attempt.step) else {
-                return LoginOutcome::Busy;
+                return Refusal::Busy.into();
             };
             this.after_source(at, arrived, now_s)
         })

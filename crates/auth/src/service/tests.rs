@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::authenticator::{QUEUE_TIMEOUT, Settings};
 use vpnd_config::Tunnel;
-use vpnd_config::factor::Requirement;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
 use vpnd_ipc::gateway::auth::{MAX_FRAME, TokenHashes};
 use vpnd_ipc::gateway::idp::SourceLimits;
+use vpnd_ipc::gateway::refusal::Refused;
 use vpnd_proto::control::Code;
 use vpnd_store::audit::Event;
 use vpnd_store::audit::testing::Recorded;
@@ -141,13 +141,25 @@ async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
         panic!("not asked")
     };
     let code = |answer| AuthRequest::Answer { login: number, answer, device: [1; 16].into() };
-    assert!(matches!(service.answer(code(None)).await, AuthReply::Refused { .. }));
+    assert!(matches!(
+        service.answer(code(None)).await,
+        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     let typed = Some(vpnd_proto::control::SecretText::new("123456").unwrap());
-    assert!(matches!(service.answer(code(typed)).await, AuthReply::Busy), "it is over");
+    assert!(
+        matches!(
+            service.answer(code(typed)).await,
+            AuthReply::Refused(Refused { refusal: Refusal::Busy, .. })
+        ),
+        "it is over"
+    );
     for device in 1..=5 {
         granted(&service, device).await;
     }
-    assert!(matches!(service.answer(login("right", 6)).await, AuthReply::NoAddress(_)));
+    assert!(matches!(
+        service.answer(login("right", 6)).await,
+        AuthReply::Refused(Refused { refusal: Refusal::NoAddress, .. })
+    ));
 }
 
 #[tokio::test]
@@ -179,7 +191,7 @@ async fn a_user_has_no_more_logins_under_way_than_sessions() {
     let [first, second] = [granted(&service, 1).await, granted(&service, 2).await];
     for device in 3..=5 {
         let reply = service.answer(login("right", device)).await;
-        assert!(matches!(reply, AuthReply::Busy), "{reply:?}");
+        assert!(matches!(reply, AuthReply::Refused(Refused { refusal: Refusal::Busy, .. })), "{reply:?}");
     }
     let now_s = (service.clocks.steady)();
     assert_eq!(service.store.leases(Family::V4).unwrap().len(), 2, "the others have taken no address");
@@ -252,7 +264,10 @@ async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
     for wall_s in [began_s + YEAR_S, began_s - YEAR_S] {
         set(wall_s, began_s + 60);
         assert!(
-            matches!(service.answer(login("right", 6)).await, AuthReply::NoAddress(_)),
+            matches!(
+                service.answer(login("right", 6)).await,
+                AuthReply::Refused(Refused { refusal: Refusal::NoAddress, .. })
+            ),
             "no address is free"
         );
         for session in &sessions {
@@ -332,9 +347,15 @@ async fn who_is_in_no_profile_gets_nothing() {
     // A reload between the check of the password and the lease.
     let user = service.store.user("ann").unwrap().unwrap();
     let mut user = Authenticated { user, factors: Factors::PASSWORD, limits: SourceLimits::default() };
-    assert!(matches!(service.admit(&user, DeviceId([3; 16]), None), AuthReply::Refused { .. }));
+    assert!(matches!(
+        service.admit(&user, DeviceId([3; 16]), None),
+        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     user.factors = user.factors.and(Factors::ONE_TIME_CODE);
-    assert!(matches!(service.admit(&user, DeviceId([3; 16]), None), AuthReply::NoProfile));
+    assert!(matches!(
+        service.admit(&user, DeviceId([3; 16]), None),
+        AuthReply::Refused(Refused { refusal: Refusal::NoProfile, .. })
+    ));
 }
 
 #[tokio::test]
@@ -399,8 +420,8 @@ async fn addresses_are_those_of_the_profile_and_others_end_the_session() {
     let first = address().await.expect("it is kept");
     assert!((9..=10).contains(&first.octets()[3]), "{first}");
     granted(&service, 2).await;
-    let AuthReply::NoAddress(why) = service.answer(login("right", 3)).await else { panic!("two are all") };
-    assert!(why.contains("all 2 addresses of the pool 10.86.0.8/30 are in use"), "{why}");
+    let full = service.answer(login("right", 3)).await;
+    assert!(matches!(full, AuthReply::Refused(Refused { refusal: Refusal::NoAddress, .. })), "{full:?}");
     let AuthReply::Status(status) = service.answer(AuthRequest::Status).await else { panic!("a status") };
     let pools: Vec<_> = status.pools.iter().map(|pool| (&*pool.pool, pool.taken, pool.total)).collect();
     assert_eq!(pools, [("10.86.0.8/30", 2, 2)]);
@@ -506,9 +527,12 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     let factors = Factors::PASSWORD.and(Factors::KEY).and(Factors::APPROVAL);
     let ann = Authenticated { user, factors, limits: SourceLimits::default() };
     let reply = service.admit(&ann, DeviceId([3; 16]), None);
-    assert!(matches!(reply, AuthReply::MissingFactor(Requirement::OneTimeCode)), "{reply:?}");
+    assert!(matches!(reply, AuthReply::Refused(Refused { refusal: Refusal::NeedsCode, .. })), "{reply:?}");
     let ann = Authenticated { factors: Factors::PASSWORD, ..ann };
-    assert!(matches!(service.admit(&ann, DeviceId([3; 16]), None), AuthReply::Refused { .. }));
+    assert!(matches!(
+        service.admit(&ann, DeviceId([3; 16]), None),
+        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     assert_eq!(failed(&service, keep(pending)).await, 0);
     assert_eq!(is_there(&service, pending).await, None);
 
@@ -519,7 +543,10 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     };
     let typed = |code: &str| vpnd_proto::control::SecretText::new(code).ok();
     let wrong = AuthRequest::Answer { login: number, answer: typed("000000"), device: [1; 16].into() };
-    assert!(matches!(service.answer(wrong).await, AuthReply::Refused { .. }));
+    assert!(matches!(
+        service.answer(wrong).await,
+        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     let AuthReply::Granted(granted) = service.answer(code_for(&service.store, "287082")).await else {
         panic!("the code is right")
     };

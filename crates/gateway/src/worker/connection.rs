@@ -16,10 +16,10 @@ use quinn::{Connection, Incoming};
 use rustls::server::ParsedCertificate;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use vpnd_control_channel::stream::{Reader, StreamError, Writer, close};
-use vpnd_proto::control::{Attach, Code, End, Explanation, Login, Message, Refused};
+use vpnd_proto::control::{Attach, Code, End, Login, Message};
 use vpnd_proto::device::{BadProof, CertificateKey, DeviceProof};
 use vpnd_proto::gateway::Claim;
 use vpnd_proto::session::{ConnectionId, DeviceId};
@@ -31,7 +31,8 @@ use login_log::LoggedIn;
 pub(crate) use login_log::LoginLog;
 pub(crate) use logins::Logins;
 use rounds::Peer;
-use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, BUSY_S, Granted, LoginRequest};
+use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Granted, LoginRequest};
+use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_pki::revocation_list::CertificateNumber;
 use vpnd_pki::tls;
 use vpnd_sys::clock::wall_s;
@@ -41,10 +42,6 @@ use vpnd_sys::log_limit::REPORT_INTERVAL;
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit for sending the last message of a connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// For a user whose directory gives no answer, and when it makes sense to try again.
-const SOURCE_UNAVAILABLE: &str = "the directory of your university can't be reached; try again in a minute";
-const SOURCE_RETRY_MS: u32 = 30_000;
 
 /// Serves control connections: the state that all of them share.
 pub(crate) struct ControlServer {
@@ -76,8 +73,8 @@ enum Failure {
     Ended,
     #[error("the peer does not read what it is sent")]
     Unread,
-    #[error("refused: {0}")]
-    Refused(Code),
+    #[error("refused: {}", .0.code())]
+    Refused(Refusal),
     #[error(transparent)]
     Unproved(#[from] BadProof),
     #[error("the client certificate has expired, or is not valid yet")]
@@ -98,7 +95,7 @@ impl Failure {
             | Self::Unread
             | Self::TooSlow
             | Self::Unproved(_) => Code::BadRequest,
-            Self::Refused(code) => *code,
+            Self::Refused(refusal) => refusal.code(),
             Self::Expired => Code::Certificate,
             Self::Displaced => Code::Busy,
             Self::Stopped => Code::Shutdown,
@@ -218,7 +215,7 @@ impl ControlServer {
     ) -> Result<LoggedIn, Failure> {
         let device = verify_device(connection, &login.device)?;
         if self.core.is_draining() {
-            return self.drained(connection, writer, &login, device).await;
+            return self.refuse_here(connection, writer, &login, device, Refusal::Draining).await;
         }
         let admission = self.check(connection, reader, writer, &login, device).await?;
         let who = LoggedIn {
@@ -242,37 +239,24 @@ impl ControlServer {
         Ok(who)
     }
 
-    /// Refuses a login for now: the client should come back later.
-    async fn busy<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
-        self.logins.busy.fetch_add(1, Ordering::Relaxed);
-        refuse(writer, Code::Busy, Some(Duration::from_secs(BUSY_S))).await?;
-        Err(Failure::Refused(Code::Busy))
+    /// Counts a refused login, and says why to its client.
+    async fn refuse<T>(&self, writer: &mut Writer, refused: Refused) -> Result<T, Failure> {
+        self.logins.count_refused(refused.refusal);
+        writer.send(&Message::Refused(refused.into())).await?;
+        Err(Failure::Refused(refused.refusal))
     }
 
-    /// Refuses a login because the gateway is being drained; before anything is checked, so that a one-time code stays good.
-    async fn drained<T>(
+    /// Refuses a login of which the auth process has logged nothing.
+    async fn refuse_here<T>(
         &self,
         connection: &Connection,
         writer: &mut Writer,
         login: &Login,
         device: DeviceId,
+        refusal: Refusal,
     ) -> Result<T, Failure> {
-        self.logins.draining.fetch_add(1, Ordering::Relaxed);
-        self.login_log.refused(connection.remote_address(), &login.user, None, device, Code::Drain.name());
-        refuse(writer, Code::Drain, None).await?;
-        Err(Failure::Refused(Code::Drain))
-    }
-
-    /// Refuses a login for now: the directory that knows the user gives no answer.
-    async fn source_unavailable<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
-        self.logins.source_unavailable.fetch_add(1, Ordering::Relaxed);
-        let refused = Refused {
-            code: Code::Busy,
-            text: Explanation::cut(SOURCE_UNAVAILABLE),
-            retry_after_ms: Some(SOURCE_RETRY_MS),
-        };
-        writer.send(&Message::Refused(refused)).await?;
-        Err(Failure::Refused(Code::Busy))
+        self.login_log.refused(connection.remote_address(), &login.user, None, device, refusal.code().name());
+        self.refuse(writer, refusal.into()).await
     }
 
     /// Has the credentials checked. On an error the client has got its refusal already.
@@ -284,40 +268,20 @@ impl ControlServer {
         login: &Login,
         device: DeviceId,
     ) -> Result<Granted, Failure> {
-        let (code, retry_after_s) = match self.authenticate(connection, reader, writer, login, device).await?
-        {
-            AuthReply::Granted(granted) => return Ok(granted),
-            AuthReply::Busy => return self.busy(writer).await,
-            AuthReply::SourceUnavailable => return self.source_unavailable(writer).await,
-            AuthReply::WaitingFull => return self.waiting_full(writer).await,
-            AuthReply::NotApproved => return self.not_approved(writer).await,
-            AuthReply::MissingFactor(missing) => return self.missing_factor(writer, missing).await,
-            AuthReply::Refused { retry_after_s } => (Code::Credentials, retry_after_s),
-            AuthReply::Throttled(retry_after_s) => (Code::Throttled, Some(retry_after_s)),
-            AuthReply::NotCertified => (Code::Certificate, None),
-            AuthReply::NoAddress(why) => {
-                self.logins.no_address.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%why, "no inner address for a login");
-                let outer = connection.remote_address();
-                self.login_log.refused(outer, &login.user, None, device, Code::NoAddress.name());
-                refuse(writer, Code::NoAddress, None).await?;
-                return Err(Failure::Refused(Code::NoAddress));
+        let Some(permit) = self.acceptor.login_permit() else {
+            return self.refuse_here(connection, writer, login, device, Refusal::Busy).await;
+        };
+        match self.authenticate(connection, reader, writer, login, device, permit).await? {
+            AuthReply::Granted(granted) => Ok(granted),
+            AuthReply::Refused(Refused { refusal: refusal @ Refusal::NoAddress, .. }) => {
+                self.refuse_here(connection, writer, login, device, refusal).await
             }
-            AuthReply::NoProfile => {
-                self.logins.no_profile.fetch_add(1, Ordering::Relaxed);
-                refuse(writer, Code::NoProfile, None).await?;
-                return Err(Failure::Refused(Code::NoProfile));
-            }
+            AuthReply::Refused(refused) => self.refuse(writer, refused).await,
             other => {
                 tracing::error!(why = other.reason(), "a login could not be completed");
-                let outer = connection.remote_address();
-                self.login_log.refused(outer, &login.user, None, device, Code::Internal.name());
-                (Code::Internal, None)
+                self.refuse_here(connection, writer, login, device, Refusal::Internal).await
             }
-        };
-        self.logins.refused.fetch_add(1, Ordering::Relaxed);
-        refuse(writer, code, retry_after_s.map(Duration::from_secs)).await?;
-        Err(Failure::Refused(code))
+        }
     }
 
     /// Has the auth process check a login, with all that it demands of a person beyond the password.
@@ -328,12 +292,8 @@ impl ControlServer {
         writer: &mut Writer,
         login: &Login,
         device: DeviceId,
+        permit: OwnedSemaphorePermit,
     ) -> Result<AuthReply, Failure> {
-        let Some(permit) = self.acceptor.login_permit() else {
-            let outer = connection.remote_address();
-            self.login_log.refused(outer, &login.user, None, device, Code::Busy.name());
-            return Ok(AuthReply::Busy);
-        };
         let request = LoginRequest {
             user: login.user.clone(),
             password: login.password.clone(),
@@ -446,18 +406,6 @@ fn verify_device(connection: &Connection, proof: &DeviceProof) -> Result<DeviceI
     let binding = tls::device_binding(connection).map_err(|_| Failure::NoSecret)?;
     let certificate = certificate_key(connection)?;
     Ok(proof.verify(&binding, certificate.as_ref())?)
-}
-
-async fn refuse(writer: &mut Writer, code: Code, retry_after: Option<Duration>) -> Result<(), StreamError> {
-    let retry_after_ms = retry_after.map(|wait| u32::try_from(wait.as_millis()).unwrap_or(u32::MAX));
-    // Nothing was checked, so the source, which has proved that it is there, may know what it waits for.
-    let text = match (code, retry_after) {
-        (Code::Throttled, Some(wait)) => {
-            Explanation::cut(&format!("{}: wait {} s", code.explanation(), wait.as_secs()))
-        }
-        _ => Explanation::cut(code.explanation()),
-    };
-    writer.send(&Message::Refused(Refused { code, text, retry_after_ms })).await
 }
 
 /// Closes the stream, and waits until the peer has what was sent, within limits.

@@ -15,7 +15,8 @@ use vpnd_proto::gateway::Addresses;
 use vpnd_proto::plane::Activity;
 use vpnd_proto::session::SessionId;
 
-use vpnd_config::factor::{Factors, Requirement};
+use super::refusal::Refused;
+use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 
 /// The longest frame in either direction, bytes.
@@ -26,9 +27,6 @@ pub const MAX_WRITES: usize = 512;
 pub const MAX_REVOCATIONS: usize = 128;
 /// Bytes of groups' names after which an answer takes no further revocation.
 pub const MAX_GROUP_BYTES: usize = 32 << 10;
-
-/// When a client that found too many others waiting should come back, seconds.
-pub const BUSY_S: u64 = 2;
 
 /// A request with its number, which the answer repeats.
 #[derive(Debug, Encode, Decode)]
@@ -218,13 +216,7 @@ pub enum AuthReply {
     CodeRequired(#[n(0)] u64),
     /// To a login: no.
     #[n(2)]
-    Refused {
-        #[n(0)]
-        retry_after_s: Option<u64>,
-    },
-    /// To a login: the user was let in, but there is no inner address.
-    #[n(3)]
-    NoAddress(#[n(0)] Reason),
+    Refused(#[n(0)] Refused),
     /// To [`AuthRequest::Session`].
     #[n(4)]
     Session(#[n(0)] Option<StoredSession>),
@@ -235,9 +227,6 @@ pub enum AuthReply {
         #[n(0)]
         failed: Vec<ByteArray<16>>,
     },
-    /// To a login: too many wait already.
-    #[n(6)]
-    Busy,
     /// To [`AuthRequest::Revocations`].
     #[n(7)]
     Revocations {
@@ -249,15 +238,6 @@ pub enum AuthReply {
     },
     #[n(8)]
     Failed(#[n(0)] Reason),
-    /// To a login: everybody needs a client certificate here, and this one is not the user's. Nothing else was looked at.
-    #[n(9)]
-    NotCertified,
-    /// To a login: nothing was checked, because too many guesses were wrong; it may come back in so many seconds.
-    #[n(10)]
-    Throttled(#[n(0)] u64),
-    /// To a login: the directory or server that knows the user can't be asked now.
-    #[n(11)]
-    SourceUnavailable,
     /// To [`AuthRequest::Status`].
     #[n(12)]
     Status(#[n(0)] AuthStatus),
@@ -267,18 +247,6 @@ pub enum AuthReply {
     /// To [`AuthRequest::Approved`]: ask again.
     #[n(14)]
     StillWaiting,
-    /// To a login: nobody has approved it in time.
-    #[n(15)]
-    NotApproved,
-    /// To a login: too many wait for a person already.
-    #[n(16)]
-    WaitingFull,
-    /// To a login: everything was right, more than the password, and no access profile is for the user.
-    #[n(20)]
-    NoProfile,
-    /// To a login: everything was right, and the user's access profile requires this besides.
-    #[n(30)]
-    MissingFactor(#[n(0)] Requirement),
     /// To [`AuthRequest::Traffic`]: the traffic of these is to be accounted for now, [`MAX_WRITES`] at most.
     #[n(21)]
     TrafficWanted(#[n(0)] Vec<ByteArray<16>>),

@@ -179,7 +179,7 @@ impl Bench {
 
 #[tokio::test]
 async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
-    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let refused = IdpReply::Refused(idp::Refusal::WrongPassword);
     let replies = [
         ("token-ann", challenge()),
         ("token-ann=123456", accepted("id-1", &["staff"])),
@@ -192,18 +192,45 @@ async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
     assert_eq!((demand.kind, &*demand.text), (ChallengeKind::Code, "Code [2Jfrom your token"));
     assert!(demand.time <= Duration::from_secs(90));
     // No approval is waited for, and nothing is let in by asking for one.
-    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::Busy));
+    assert!(matches!(
+        bench.auth.approved(number, DEVICE, NOW).await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+    ));
     assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Granted(_)));
-    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "a number is good once");
+    assert!(
+        matches!(
+            bench.answer(number, "123456").await,
+            LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+        ),
+        "a number is good once"
+    );
 
     let number = bench.challenged("token-ann").await;
-    assert!(matches!(bench.answer(number, "wrong").await, LoginOutcome::Refused(_)));
-    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "it is over");
+    assert!(matches!(
+        bench.answer(number, "wrong").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
+    assert!(
+        matches!(
+            bench.answer(number, "123456").await,
+            LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+        ),
+        "it is over"
+    );
 
     let number = bench.challenged("token-ann").await;
     let (answer, other) = (SecretText::new("123456").unwrap(), DeviceId([2; 16]));
-    assert!(matches!(bench.auth.answer(number, &answer, other, NOW).await, LoginOutcome::Refused(_)));
-    assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Busy), "it is over");
+    assert!(matches!(
+        bench.auth.answer(number, &answer, other, NOW).await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
+    assert!(
+        matches!(
+            bench.answer(number, "123456").await,
+            LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+        ),
+        "it is over"
+    );
 
     let number = bench.challenged("token-ann").await;
     bench.auth.abandon(number, NOW);
@@ -220,7 +247,10 @@ async fn a_source_can_challenge_five_times() {
             outcome => panic!("{outcome:?}"),
         };
     }
-    assert!(matches!(bench.answer(number, "again").await, LoginOutcome::Refused(_)));
+    assert!(matches!(
+        bench.answer(number, "again").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     assert_eq!(bench.audited("too-many-rounds"), 1);
 }
 
@@ -229,7 +259,10 @@ async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
     let bench = Bench::new(&[("token-ann", challenge()), ("token-ann=123456", accepted("id-1", &[]))]);
     let first = bench.challenged("token-ann").await;
     bench.challenged("token-ann").await;
-    assert!(matches!(bench.log_in("token-ann", "right").await, LoginOutcome::WaitingFull));
+    assert!(matches!(
+        bench.log_in("token-ann", "right").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::WaitingFull, .. })
+    ));
     assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
     assert!(matches!(bench.answer(first, "123456").await, LoginOutcome::Granted(_)), "and makes room");
     // Whoever knows the password can't bother a person, or guess codes, without end.
@@ -237,7 +270,7 @@ async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
     for _ in 0..8 {
         match bench.log_in("token-ann", "right").await {
             LoginOutcome::Challenge(number, _) => bench.auth.abandon(number, NOW),
-            LoginOutcome::Throttled(_) => throttled = true,
+            LoginOutcome::Refused(Refused { refusal: Refusal::Throttled, .. }) => throttled = true,
             outcome => panic!("{outcome:?}"),
         }
     }
@@ -246,7 +279,7 @@ async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
 
 #[tokio::test]
 async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
-    let wrong = IdpReply::Refused(Refusal::WrongPassword);
+    let wrong = IdpReply::Refused(idp::Refusal::WrongPassword);
     let bench = Bench::new(&[("ann", accepted("id-1", &[])), ("bob", wrong)]);
     assert!(matches!(bench.log_in("ann@uni.example", "right").await, LoginOutcome::Granted(_)));
     let secret = TotpSecret::new(b"12345678901234567890".to_vec());
@@ -257,7 +290,13 @@ async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
         let outcome = bench.log_in(name, "guess").await;
         let LoginOutcome::CodeRequired(number) = outcome else { panic!("{name}: {outcome:?}") };
         assert!(since.elapsed() >= REFUSAL_TIME, "{name}");
-        assert!(matches!(bench.answer(number, "000000").await, LoginOutcome::Refused(_)), "{name}");
+        assert!(
+            matches!(
+                bench.answer(number, "000000").await,
+                LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+            ),
+            "{name}"
+        );
     }
     assert_eq!((bench.audited("wrong-code"), bench.audited("wrong-password")), (1, 1));
 }
@@ -270,11 +309,20 @@ async fn an_approval_is_waited_for_without_a_turn_and_over_when_the_client_leave
     let LoginOutcome::Approval(number, demand) = outcome else { panic!("{outcome:?}") };
     assert_eq!((demand.kind, demand.time), (ChallengeKind::Push, Duration::from_secs(45)));
     assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::StillWaiting));
-    assert!(matches!(bench.auth.approved(number, DeviceId([2; 16]), NOW).await, LoginOutcome::Busy));
+    assert!(matches!(
+        bench.auth.approved(number, DeviceId([2; 16]), NOW).await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+    ));
     assert!(matches!(bench.log_in("phone-bob", "right").await, LoginOutcome::Granted(_)));
     // No answer of the client's stands for the server's.
-    assert!(matches!(bench.answer(number, "").await, LoginOutcome::Refused(_)));
-    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::Busy));
+    assert!(matches!(
+        bench.answer(number, "").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
+    assert!(matches!(
+        bench.auth.approved(number, DEVICE, NOW).await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+    ));
     assert_eq!(bench.audited("not-approved"), 1);
 }
 
@@ -288,16 +336,22 @@ async fn a_user_of_a_source_has_a_record_here_which_can_be_disabled() {
     assert_eq!(user.groups, ["staff", "vpn"]);
     assert_eq!(*bench.asked.lock().unwrap(), [("staff".to_owned(), "ann".to_owned())]);
     bench.store.set_enabled("ann@uni.example", false, NOW).unwrap();
-    assert!(matches!(bench.through_code("ann@uni.example", "right").await, LoginOutcome::Refused(_)));
+    assert!(matches!(
+        bench.through_code("ann@uni.example", "right").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     assert_eq!(bench.audited("disabled"), 1);
 }
 
 #[tokio::test]
 async fn a_login_is_tried_at_one_source_and_a_refusal_takes_its_time() {
-    let wrong = IdpReply::Refused(Refusal::WrongPassword);
+    let wrong = IdpReply::Refused(idp::Refusal::WrongPassword);
     let bench = Bench::new(&[("ann", wrong), ("g-bob", accepted("2", &[]))]);
     let since = Instant::now();
-    assert!(matches!(bench.through_code("ann@uni.example", "wrong").await, LoginOutcome::Refused(_)));
+    assert!(matches!(
+        bench.through_code("ann@uni.example", "wrong").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     assert!(since.elapsed() >= REFUSAL_TIME);
     assert!(matches!(bench.log_in("g-bob", "right").await, LoginOutcome::Granted(_)));
     assert!(matches!(bench.log_in("local", "local's").await, LoginOutcome::Granted(_)));
@@ -308,7 +362,10 @@ async fn a_login_is_tried_at_one_source_and_a_refusal_takes_its_time() {
 #[tokio::test]
 async fn an_empty_password_reaches_no_source() {
     let bench = Bench::new(&[("ann", accepted("id-1", &[]))]);
-    assert!(matches!(bench.log_in("ann@uni.example", "").await, LoginOutcome::Refused(_)));
+    assert!(matches!(
+        bench.log_in("ann@uni.example", "").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     assert!(bench.asked.lock().unwrap().is_empty());
 }
 
@@ -317,7 +374,10 @@ async fn without_an_answer_nobody_is_let_in_and_nobody_is_locked_out() {
     let bench = Bench::new(&[("ann", IdpReply::Unavailable(Text::cut("down")))]);
     for _ in 0..8 {
         let outcome = bench.log_in("ann@uni.example", "right").await;
-        assert!(matches!(outcome, LoginOutcome::SourceUnavailable), "{outcome:?}");
+        assert!(
+            matches!(outcome, LoginOutcome::Refused(Refused { refusal: Refusal::SourceUnavailable, .. })),
+            "{outcome:?}"
+        );
     }
     assert_eq!(bench.audited("source-unavailable"), 8);
 }
@@ -331,7 +391,11 @@ async fn reach(bench: &Arc<Bench>, logins: impl Iterator<Item = Login>) -> usize
         under_way.spawn(async move { auth.log_in(login, NOW).await });
     }
     for outcome in under_way.join_all().await {
-        let expected = matches!(outcome, LoginOutcome::CodeRequired(_) | LoginOutcome::Throttled(_));
+        let expected = matches!(
+            outcome,
+            LoginOutcome::CodeRequired(_)
+                | LoginOutcome::Refused(Refused { refusal: Refusal::Throttled, .. })
+        );
         assert!(expected || matches!(outcome, LoginOutcome::Granted(_)), "{outcome:?}");
     }
     bench.asked.lock().unwrap().len()
@@ -339,7 +403,7 @@ async fn reach(bench: &Arc<Bench>, logins: impl Iterator<Item = Login>) -> usize
 
 #[tokio::test]
 async fn guesses_that_come_at_once_reach_a_source_no_oftener_than_others() {
-    let wrong = || IdpReply::Refused(Refusal::WrongPassword);
+    let wrong = || IdpReply::Refused(idp::Refusal::WrongPassword);
     let bench = Arc::new(Bench::new(&[("token-eve", wrong()), ("token-bob", wrong())]));
     let of_host = (0..60).map(|_| login("token-eve", "guess"));
     assert_eq!(reach(&bench, of_host).await, 5);
@@ -365,13 +429,13 @@ async fn many_people_behind_one_address_log_in_at_once() {
 
 #[tokio::test]
 async fn guesses_by_all_names_of_an_entry_count_together() {
-    let wrong = || IdpReply::RefusedEntry(Refusal::WrongPassword, Subject::cut("id-1"));
+    let wrong = || IdpReply::RefusedEntry(idp::Refusal::WrongPassword, Subject::cut("id-1"));
     let bench = Bench::new(&[("ann", wrong()), ("ann.smith", wrong()), ("bob", wrong())]);
     let mut throttled = Vec::new();
     for name in ["ann", "ann.smith", "ann", "ann.smith", "ann", "ann.smith", "ann"] {
         match bench.log_in(&format!("{name}@uni.example"), "guess").await {
             LoginOutcome::CodeRequired(_) => throttled.push(false),
-            LoginOutcome::Throttled(_) => throttled.push(true),
+            LoginOutcome::Refused(Refused { refusal: Refusal::Throttled, .. }) => throttled.push(true),
             outcome => panic!("{outcome:?}"),
         }
     }
@@ -380,7 +444,7 @@ async fn guesses_by_all_names_of_an_entry_count_together() {
 
 #[tokio::test]
 async fn how_a_source_answers_is_counted() {
-    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let refused = IdpReply::Refused(idp::Refusal::WrongPassword);
     let bench = Bench::new(&[
         ("ann", accepted("id-1", &[])),
         ("bob", refused),
@@ -423,7 +487,10 @@ async fn a_name_that_is_somebody_elses_gets_no_record() {
     let bench = Bench::new(&[("g-bob", accepted("2", &[]))]);
     let hash = Hasher::with_cost(64, 1).hash(&Password::new("x".to_owned())).unwrap();
     bench.store.add_user(&NewUser::new("g-bob", hash), NOW).unwrap();
-    assert!(matches!(bench.through_code("g-bob", "right").await, LoginOutcome::Refused(_)));
+    assert!(matches!(
+        bench.through_code("g-bob", "right").await,
+        LoginOutcome::Refused(Refused { refusal: Refusal::Credentials, .. })
+    ));
     assert_eq!(bench.audited("no-record"), 1);
 }
 
@@ -434,9 +501,9 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
         ("ann", accepted("id-1", &["staff"])),
         ("ann?", accepted("id-1", &["vpn"])),
         ("bob?", accepted("id-1", &[])),
-        ("cat?", IdpReply::Refused(Refusal::Disabled)),
+        ("cat?", IdpReply::Refused(idp::Refusal::Disabled)),
         ("dan?", IdpReply::Unavailable(Text::cut("down"))),
-        ("eve?", IdpReply::Refused(Refusal::UnknownUser)),
+        ("eve?", IdpReply::Refused(idp::Refusal::UnknownUser)),
         ("fay?", accepted("id-1", &[])),
     ];
     let bench = Bench::new(&replies);
@@ -496,10 +563,10 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     // One of them is disabled: that the directory says, so nothing keeps it.
     let about = |number| match number {
-        7 => IdpReply::Refused(Refusal::Disabled),
+        7 => IdpReply::Refused(idp::Refusal::Disabled),
         8 => accepted("id-8", &["staff"]),
         9 => accepted("id-9", &[]),
-        _ => IdpReply::Refused(Refusal::UnknownUser),
+        _ => IdpReply::Refused(idp::Refusal::UnknownUser),
     };
     let (bench, mut turns) = crowd(about).await;
     let staff = Arc::clone(&bench.auth.external.sources[0]);
@@ -525,7 +592,7 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
 async fn one_user_who_is_not_there_has_left() {
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     let about = |number: usize| match number {
-        0 => IdpReply::Refused(Refusal::UnknownUser),
+        0 => IdpReply::Refused(idp::Refusal::UnknownUser),
         other => accepted(&format!("id-{other}"), &["staff"]),
     };
     let (bench, mut turns) = crowd(about).await;

@@ -4,28 +4,18 @@
 //! A connection that waits has a permit, of which each network has its share, and leaves nothing behind when it ends.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use vpnd_control_channel::stream::{Reader, StreamError, Writer};
-use vpnd_proto::control::{
-    Challenge, ChallengeAnswer, ChallengeKind, Code, Explanation, FEATURE_CHALLENGES, Message, Refused,
-};
+use vpnd_proto::control::{Challenge, ChallengeAnswer, ChallengeKind, FEATURE_CHALLENGES, Message};
 use vpnd_proto::session::DeviceId;
 
 use super::{ControlServer, Failure, unless_displaced};
-use vpnd_config::factor::Requirement;
 use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Demand};
+use vpnd_ipc::gateway::refusal::Refusal;
 
 /// Time for a person to type a one-time code.
 const CODE_TIMEOUT: Duration = Duration::from_secs(90);
-/// When it makes sense to try again where too many others wait.
-const FULL_RETRY_MS: u32 = 30_000;
-
-const FULL: &str = "too many logins wait for their second factor; try again in a minute";
-const NOT_APPROVED: &str = "the login was not approved in time";
-const UNABLE: &str =
-    "a second factor is demanded that this client can't show: it needs a newer version of vpnd";
 
 /// The other end of a connection whose login is under way.
 pub(super) struct Peer<'c> {
@@ -46,7 +36,7 @@ impl ControlServer {
                 AuthReply::CodeRequired(login) => self.typed(&mut peer, login, one_time_code).await?,
                 AuthReply::Challenge(demand) if peer.features & FEATURE_CHALLENGES == 0 => {
                     self.abandon(&peer, demand.login).await?;
-                    return self.unable(peer.writer).await;
+                    return Ok(refused(Refusal::LacksChallenges));
                 }
                 AuthReply::Challenge(demand) if demand.kind == ChallengeKind::Push => {
                     self.approval(&mut peer, &demand).await?
@@ -78,7 +68,7 @@ impl ControlServer {
         let reply = self.request(AuthRequest::Answer { login, answer, device: peer.device.0.into() }).await?;
         match typed {
             Ok(_) => Ok(reply),
-            Err(Failure::Displaced) => Ok(AuthReply::WaitingFull),
+            Err(Failure::Displaced) => Ok(refused(Refusal::WaitingFull)),
             Err(failure) => Err(failure),
         }
     }
@@ -87,7 +77,7 @@ impl ControlServer {
     async fn approval(&self, peer: &mut Peer<'_>, demand: &Demand) -> Result<AuthReply, Failure> {
         let Some(mut permit) = self.acceptor.code_permit(peer.remote) else {
             self.abandon(peer, demand.login).await?;
-            return Ok(AuthReply::WaitingFull);
+            return Ok(refused(Refusal::WaitingFull));
         };
         let left = match send(peer.writer, demand).await {
             Ok(()) => loop {
@@ -108,7 +98,7 @@ impl ControlServer {
             Err(error) => error.into(),
         };
         self.abandon(peer, demand.login).await?;
-        if matches!(left, Failure::Displaced) { Ok(AuthReply::WaitingFull) } else { Err(left) }
+        if matches!(left, Failure::Displaced) { Ok(refused(Refusal::WaitingFull)) } else { Err(left) }
     }
 
     /// The login is over: the client has left, or can't answer.
@@ -120,45 +110,10 @@ impl ControlServer {
     async fn request(&self, request: AuthRequest) -> Result<AuthReply, Failure> {
         self.auth.request(request).await.map_err(|_| Failure::Stopped)
     }
-
-    /// Refuses a login whose client lacks the feature. It would fail each time.
-    async fn unable<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
-        self.logins.refused.fetch_add(1, Ordering::Relaxed);
-        refuse(writer, Code::Credentials, UNABLE, None).await
-    }
-
-    /// Refuses a login for good: a client that came back by itself would bother the person again.
-    pub(super) async fn not_approved<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
-        self.logins.refused.fetch_add(1, Ordering::Relaxed);
-        refuse(writer, Code::Credentials, NOT_APPROVED, None).await
-    }
-
-    /// Refuses a login for good, and explains what its user needs besides.
-    pub(super) async fn missing_factor<T>(
-        &self,
-        writer: &mut Writer,
-        missing: Requirement,
-    ) -> Result<T, Failure> {
-        self.logins.missing_factor.fetch_add(1, Ordering::Relaxed);
-        refuse(writer, Code::Factor, missing.explanation(), None).await
-    }
-
-    /// Refuses a login for now: too many others wait.
-    pub(super) async fn waiting_full<T>(&self, writer: &mut Writer) -> Result<T, Failure> {
-        self.logins.waiting_full.fetch_add(1, Ordering::Relaxed);
-        refuse(writer, Code::Busy, FULL, Some(FULL_RETRY_MS)).await
-    }
 }
 
-async fn refuse<T>(
-    writer: &mut Writer,
-    code: Code,
-    text: &str,
-    retry_after_ms: Option<u32>,
-) -> Result<T, Failure> {
-    let refused = Refused { code, text: Explanation::cut(text), retry_after_ms };
-    writer.send(&Message::Refused(refused)).await?;
-    Err(Failure::Refused(code))
+fn refused(refusal: Refusal) -> AuthReply {
+    AuthReply::Refused(refusal.into())
 }
 
 async fn send(writer: &mut Writer, demand: &Demand) -> Result<(), StreamError> {
