@@ -419,8 +419,7 @@ impl Service {
 
     fn status(&self) -> Result<AuthStatus, StoreError> {
         let pools = lease::usage(&self.access.pools(), self.store.as_ref(), (self.clocks.steady)())?;
-        let audit = self.audit_health();
-        Ok(AuthStatus { pools, sources: self.authenticator.source_health(), audit })
+        Ok(AuthStatus { pools, sources: self.authenticator.source_health(), audit: self.audit_health() })
     }
 
     fn revocations(&self, seen: Option<u64>) -> Result<AuthReply, StoreError> {
@@ -432,6 +431,7 @@ impl Service {
         let Some(seen) = seen else {
             return Ok(AuthReply::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
         };
+        self.store.forget_revocations(seen);
         let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
         for revocation in self.store.revocations_since(seen)?.into_iter().take(MAX_REVOCATIONS) {
             let revoked = self.revoked(&revocation)?;

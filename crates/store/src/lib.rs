@@ -483,6 +483,9 @@ pub trait Store: Send + Sync {
 
     /// The number of the last revocation, 0 before the first.
     fn last_revocation(&self) -> Result<u64, StoreError>;
+    /// The worker has carried out all revocations up to this number; they are forgotten once there are many. What they ended is not in
+    /// the store, and a worker that starts without sessions goes on from the last one.
+    fn forget_revocations(&self, carried_out: u64);
     /// The revocations after number `seq`, oldest first.
     fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError>;
 

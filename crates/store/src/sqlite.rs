@@ -41,14 +41,18 @@ use super::{
 use vpnd_sys::own_file;
 
 /// The steps from each format to the next; `user_version` counts those that were taken.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("sqlite/schema_1.sql"),
     include_str!("sqlite/schema_2.sql"),
     include_str!("sqlite/schema_3.sql"),
     include_str!("sqlite/schema_4.sql"),
     include_str!("sqlite/schema_5.sql"),
     include_str!("sqlite/schema_6.sql"),
+    include_str!("sqlite/schema_7.sql"),
 ];
+
+/// Revocations that may be kept though they were carried out, so that not each is a change of its own.
+const KEPT_REVOCATIONS: u64 = 64;
 
 #[derive(Debug)]
 pub struct Sqlite {
@@ -440,6 +444,17 @@ impl Store for Sqlite {
 
     fn last_revocation(&self) -> Result<u64, StoreError> {
         self.read(events::last_revocation)
+    }
+
+    fn forget_revocations(&self, carried_out: u64) {
+        let forget = || match self.read(|c| events::count_until(c, carried_out))? {
+            0..=KEPT_REVOCATIONS => Ok(()),
+            _ => self.change(|t| events::forget_until(t, carried_out).map(Ok)),
+        };
+        // The next call does it.
+        if let Err(error) = forget() {
+            tracing::debug!(%error, "revocations that were carried out are not forgotten");
+        }
     }
 
     fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError> {

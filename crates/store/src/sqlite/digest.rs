@@ -55,7 +55,8 @@ pub(super) fn verify_all(c: &Connection) -> rusqlite::Result<()> {
     ids(c, "SELECT id FROM users")?.into_iter().try_for_each(|id| verify(c, id))?;
     let sql =
         "SELECT 1 FROM users u LEFT JOIN (SELECT user_id, count(*) AS n FROM revocations GROUP BY user_id) r
-               ON r.user_id = u.id WHERE u.generation <> coalesce(r.n, 0)";
+               ON r.user_id = u.id LEFT JOIN past_revocations p ON p.user_id = u.id
+         WHERE u.generation <> coalesce(r.n, 0) + coalesce(p.count, 0)";
     if c.prepare(sql)?.exists(())? {
         return Err(damaged("users and revocations disagree"));
     }

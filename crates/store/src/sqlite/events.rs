@@ -21,7 +21,24 @@ pub(super) fn add_revocation(
 }
 
 pub(super) fn last_revocation(c: &Connection) -> rusqlite::Result<u64> {
-    c.prepare_cached("SELECT coalesce(max(seq), 0) FROM revocations")?.query_row((), |row| row.get(0))
+    // Of those that are forgotten, too.
+    let sql = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'revocations'), 0)";
+    c.prepare_cached(sql)?.query_row((), |row| row.get(0))
+}
+
+pub(super) fn count_until(c: &Connection, seq: u64) -> rusqlite::Result<u64> {
+    c.prepare_cached("SELECT count(*) FROM revocations WHERE seq <= ?")?.query_row([seq], |row| row.get(0))
+}
+
+/// Forgets revocations, all but how many of each user there were.
+pub(super) fn forget_until(t: &Transaction<'_>, seq: u64) -> rusqlite::Result<()> {
+    t.execute(
+        "INSERT INTO past_revocations (user_id, count)
+         SELECT user_id, count(*) FROM revocations WHERE seq <= ? AND user_id IN (SELECT id FROM users) GROUP BY user_id
+         ON CONFLICT (user_id) DO UPDATE SET count = count + excluded.count",
+        [seq],
+    )?;
+    t.execute("DELETE FROM revocations WHERE seq <= ?", [seq]).map(drop)
 }
 
 pub(super) fn revocations_since(c: &Connection, seq: u64) -> rusqlite::Result<Vec<Revocation>> {

@@ -379,6 +379,46 @@ fn a_user_of_an_older_time_than_the_revocations_is_refused() {
     assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })));
 }
 
+/// Three hundred revocations a year, which the worker carries out, and one that it has not yet.
+#[test]
+fn revocations_of_years_leave_few_rows_and_none_is_lost_unnoticed() {
+    let (dir, store) = new_store();
+    let (id, bob) = (store.add_user(&ann(), 1).unwrap(), store.add_user(&named("bob"), 1).unwrap());
+    let revoke = |id, name, times: u64| {
+        let work = |t: &Transaction<'_>| {
+            (0..times).try_for_each(|at_s| users::revoke(t, id, name, RevocationCause::Groups, at_s))?;
+            digest::renew(t, id).map(Ok)
+        };
+        store.change(work).unwrap();
+    };
+    let path = dir.path().join("state/vpnd.db");
+    for year in 1..=5 {
+        revoke(bob, "bob", 50);
+        revoke(id, "ann", 250);
+        let carried_out = store.last_revocation().unwrap();
+        assert_eq!(carried_out, 300 * year + year - 1, "numbers go on");
+        revoke(id, "ann", 1);
+        store.forget_revocations(carried_out);
+        let left = store.revocations_since(0).unwrap();
+        assert_eq!(left.iter().map(|left| left.seq).collect::<Vec<_>>(), [carried_out + 1], "year {year}");
+        Sqlite::open(&path).expect("it is whole");
+    }
+    store.remove_user("bob", 1).unwrap();
+    Sqlite::open(&path).expect("without a user who had some");
+    drop(store);
+    let bytes = std::fs::read(&path).unwrap();
+    for damage in [
+        "DELETE FROM revocations",
+        "DELETE FROM revocations WHERE seq = (SELECT min(seq) FROM revocations)",
+        "DELETE FROM past_revocations",
+        "UPDATE past_revocations SET count = count - 1",
+    ] {
+        std::fs::write(&path, &bytes).unwrap();
+        Connection::open(&path).unwrap().execute_batch(damage).unwrap();
+        assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })), "{damage}");
+    }
+}
+
 #[test]
 fn a_store_of_format_1_goes_on_as_format_2() {
     let dir = tempfile::tempdir().unwrap();
@@ -626,7 +666,7 @@ fn a_store_of_format_3_goes_on_in_the_newest_with_the_digests_that_it_has() {
     assert_eq!((user.source.as_str(), user.subject.as_str(), user.enabled), (LOCAL, "Ann", false));
     assert_eq!((user.expires_s, user.sponsor, user.note.as_str()), (None, None, ""));
     assert_eq!(user.password, Some(PasswordHash::new("$argon2id$hash".to_owned())));
-    assert_eq!(store.read(format).unwrap(), 6, "so a vpnd of format 3 refuses it");
+    assert_eq!(store.read(format).unwrap(), 7, "so a vpnd of format 3 refuses it");
     drop(store);
     Sqlite::open(&path).expect("and again");
 
