@@ -434,6 +434,8 @@ impl RunningClient {
     async fn follow(&mut self) {
         if let Err(error) = self.setup.follow().await
             && !self.stop.is_asked_for()
+            // The interface goes with the worker, whose end is noticed next.
+            && self.setup.has_interface().await
             && self.failures.admits()
         {
             let error = vpnd_sys::text::format_chain(&error.into());

@@ -179,6 +179,11 @@ impl NetworkSetup {
         self.guard(addresses).await
     }
 
+    /// Returns whether the tunnel's interface exists, as far as that can be found out.
+    pub(super) async fn has_interface(&self) -> bool {
+        !matches!(self.netlink.interface_index(&self.interface).await, Ok(None))
+    }
+
     /// Follows the machine to another local network: what it is directly connected to decides about exceptions from the tunnel.
     /// Puts back what other programs have removed, by comparison with the kernel.
     ///

@@ -133,7 +133,8 @@ impl GuardRules {
             }
         }
         if let Some(Returning { mark, lookups, .. }) = self.returning {
-            let own = format!("iifname != \"{}\" meta l4proto {{ udp, icmp, ipv6-icmp }}", self.tunnel);
+            // nft itself knows the names of the first two; the third's is in /etc/protocols, which small systems lack.
+            let own = format!("iifname != \"{}\" meta l4proto {{ udp, icmp, 58 }}", self.tunnel);
             script.line(&format!("{own} socket mark {mark:#x} meta mark set {mark:#x}"));
             if lookups.is_some() {
                 // Questions go beside all tunnels.

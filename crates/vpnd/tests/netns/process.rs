@@ -23,7 +23,8 @@ pub(crate) fn etc(lab: &Lab, namespace: &Namespace) -> PathBuf {
     let etc = lab.path(format!("etc-{}", namespace.name()));
     if !etc.exists() {
         fs::create_dir(&etc).expect("the laboratory's directory is writable");
-        for name in ["passwd", "group", "nsswitch.conf", "hosts", "ld.so.cache", "protocols"] {
+        // A small system has neither /etc/protocols nor /etc/services.
+        for name in ["passwd", "group", "nsswitch.conf", "hosts", "ld.so.cache"] {
             let from = Path::new("/etc").join(name);
             if from.exists() {
                 fs::copy(&from, etc.join(name)).expect("it is readable by root");
