@@ -14,6 +14,7 @@ use vpnd_proto::session::SessionId;
 
 use vpnd_config::pool::{Pool, Pools};
 use vpnd_ipc::gateway::auth::{AuthReply, PoolUsage, Reason};
+use vpnd_ipc::gateway::idp::SourceAddresses;
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::{Family, Lease, LeaseOwner, Store, StoreError};
 
@@ -64,11 +65,18 @@ pub struct Addresses {
     pub v6: Option<Ipv6Addr>,
 }
 
-/// Leases one address of each pool to `session` of `owner` until `until_s`, or none at all.
+/// The device that wants addresses, and those that its user's source names, if any.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) owner: LeaseOwner,
+    pub(super) addresses: SourceAddresses,
+}
+
+/// Leases one address of each pool to `session` of the owner until `until_s`, or none at all.
 pub(super) fn acquire(
     pools: &Pools,
     store: &dyn Store,
-    owner: LeaseOwner,
+    wanted: Wanted,
     session: SessionId,
     now_s: u64,
     until_s: u64,
@@ -76,7 +84,7 @@ pub(super) fn acquire(
     if pools.iter().next().is_none() {
         return Err(LeaseError::NoPool);
     }
-    let lease = |pool: &Pool| acquire_from(pool, store, owner, session, now_s, until_s);
+    let lease = |pool: &Pool| acquire_from(pool, store, wanted, session, now_s, until_s);
     let v4 = pools.v4.as_ref().map(lease).transpose()?;
     let v6 = match pools.v6.as_ref().map(lease).transpose() {
         Ok(v6) => v6,
@@ -111,19 +119,19 @@ pub(super) fn usage(pools: &[Pools], store: &dyn Store, now_s: u64) -> Result<Ve
 fn acquire_from(
     pool: &Pool,
     store: &dyn Store,
-    owner: LeaseOwner,
+    wanted: Wanted,
     session: SessionId,
     now_s: u64,
     until_s: u64,
 ) -> Result<(IpAddr, bool), LeaseError> {
-    let (family, size) = (family(pool), pool.size());
+    let (family, size, owner) = (family(pool), pool.size(), wanted.owner);
     let exhausted = || LeaseError::Exhausted { pool: pool.to_string(), size };
     if size == 0 {
         return Err(exhausted());
     }
     let claim = |address| store.claim(&Lease { address, owner, session, until_s }, now_s);
     let before = store.lease_of(owner, family)?;
-    if let Some(fixed) = fixed(pool, store, owner, before.map(|lease| lease.address), claim)? {
+    if let Some(fixed) = fixed(pool, store, wanted, before.map(|lease| lease.address), claim)? {
         return Ok((fixed, before.is_some_and(|lease| lease.address == fixed)));
     }
     if let Some(before) = before
@@ -158,15 +166,15 @@ fn acquire_from(
     Err(exhausted())
 }
 
-/// The fixed address that the owner gets, if it has one that is free: the one of before, or else the first.
+/// The fixed address that the owner gets, if it has one that is free: the one of before, or else the first, or else that of its source.
 fn fixed(
     pool: &Pool,
     store: &dyn Store,
-    owner: LeaseOwner,
+    wanted: Wanted,
     before: Option<IpAddr>,
     claim: impl Fn(IpAddr) -> Result<bool, StoreError>,
 ) -> Result<Option<IpAddr>, StoreError> {
-    let mut fixed = store.fixed_addresses(owner, family(pool))?;
+    let mut fixed = store.fixed_addresses(wanted.owner, family(pool))?;
     fixed.sort_by_key(|address| Some(*address) != before);
     for address in fixed {
         if !pool.contains(address) {
@@ -178,6 +186,17 @@ fn fixed(
             return Ok(Some(address));
         }
     }
+    let SourceAddresses { ipv4, ipv6 } = wanted.addresses;
+    let address = if pool.is_ipv4() { ipv4.map(IpAddr::from) } else { ipv6.map(IpAddr::from) };
+    let Some(address) = address else { return Ok(None) };
+    let why = if !pool.contains(address) {
+        "it is not in the pool of the user's profile"
+    } else if claim(address)? {
+        return Ok(Some(address));
+    } else {
+        "another session has it, or it is fixed for somebody else"
+    };
+    tracing::warn!(%address, %pool, why, "a device does not get the address that its user's RADIUS server names");
     Ok(None)
 }
 

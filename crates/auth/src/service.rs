@@ -218,9 +218,9 @@ impl Service {
         if !self.grant(session, grant, profile.max_sessions_per_user) {
             return AuthReply::Refused(Refusal::Busy.into());
         }
-        let owner = LeaseOwner { user: user.id, device };
+        let wanted = lease::Wanted { owner: LeaseOwner { user: user.id, device }, addresses: user.addresses };
         let leased =
-            lease::acquire(profile.pools(), self.store.as_ref(), owner, session, started_s, expires_s);
+            lease::acquire(profile.pools(), self.store.as_ref(), wanted, session, started_s, expires_s);
         let account = match account(user) {
             Ok(account) => account,
             Err(reason) => return AuthReply::Failed(reason),

@@ -7,7 +7,6 @@ use super::grant::{certificate_cause, is_certified};
 use super::{Authenticated, Authenticator, Cause, Login};
 use crate::access::NotAdmitted;
 use vpnd_config::factor::Factors;
-use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_store::password::{NoMemory, Password};
 use vpnd_store::totp;
 use vpnd_store::{StoreError, User, UserId};
@@ -55,10 +54,7 @@ impl Authenticator {
         // The same is done whatever was wrong, but that a right code is used up only beside a right password.
         let checked = match cause {
             Some(cause) if login.code.is_some() => self.refuse(login, cause, now_s)?,
-            _ => {
-                let limits = SourceLimits::default();
-                self.check_user(login, Authenticated { user, factors: Factors::PASSWORD, limits }, now_s)?
-            }
+            _ => self.check_user(login, Authenticated::here(user, Factors::PASSWORD), now_s)?,
         };
         Ok(cause.map_or(checked, CheckResult::Refused))
     }

@@ -271,8 +271,9 @@ impl Authenticator {
             Err(error) => return self.failed(login, &error),
         };
         self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
-        let limits = identity.accept.limits;
-        match self.check_user(login, Authenticated { user, factors: at.factors(), limits }, now_s) {
+        let (limits, addresses) = (identity.accept.limits, identity.accept.addresses);
+        match self.check_user(login, Authenticated { user, factors: at.factors(), limits, addresses }, now_s)
+        {
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
             checked => self.conclude(login, checked, at.guess, now_s),
         }

@@ -15,7 +15,7 @@ use super::throttle::{Guess, source_prefix};
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::access::{Access, NotAdmitted};
 use vpnd_config::factor::Factors;
-use vpnd_ipc::gateway::idp::SourceLimits;
+use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::{StoreError, User};
@@ -28,6 +28,15 @@ pub struct Authenticated {
     pub factors: Factors,
     /// Of the session, by the user's source.
     pub limits: SourceLimits,
+    /// The inner addresses that the user's source has for the user.
+    pub addresses: SourceAddresses,
+}
+
+impl Authenticated {
+    /// A user for whom no source sets limits or addresses.
+    pub fn here(user: User, factors: Factors) -> Self {
+        Self { user, factors, limits: SourceLimits::default(), addresses: SourceAddresses::default() }
+    }
 }
 
 impl Deref for Authenticated {

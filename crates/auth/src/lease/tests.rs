@@ -31,7 +31,7 @@ impl Bench {
     }
 
     fn acquired(&self, owner: LeaseOwner, session: u8, now_s: u64) -> Result<Acquired, LeaseError> {
-        acquire(&self.pools, &self.store, owner, SessionId([session; 16]), now_s, now_s + 100)
+        acquire(&self.pools, &self.store, anything(owner), SessionId([session; 16]), now_s, now_s + 100)
     }
 }
 
@@ -154,7 +154,10 @@ fn a_fixed_address_is_its_users_alone() {
     assert_eq!(bench.store.user("ann").unwrap().unwrap().fixed_addresses.len(), 3, "nothing has changed");
     // A pool that has lost it gives another, and a user who is removed gives it back.
     let narrow = Bench::new("10.86.0.0/30", None);
-    assert!(acquire(&narrow.pools, &bench.store, of(ann, 1), SessionId([30; 16]), 10_000, 10_100).is_ok());
+    assert!(
+        acquire(&narrow.pools, &bench.store, anything(of(ann, 1)), SessionId([30; 16]), 10_000, 10_100)
+            .is_ok()
+    );
     bench.store.remove_user("ann", 10_000).unwrap();
     fix_at(20_000, "bob", None, &["10.86.0.6", "fd00:1::7"]).unwrap();
 }
@@ -272,4 +275,29 @@ proptest! {
             }
         }
     }
+}
+
+fn anything(owner: LeaseOwner) -> Wanted {
+    Wanted { owner, addresses: SourceAddresses::default() }
+}
+
+#[test]
+fn an_address_of_the_source_is_leased_if_it_is_in_the_pool_and_free() {
+    let bench = Bench::new("10.86.0.0/24", Some("fd00:1::/64"));
+    let lease = |owner, session: u8, v4: [u8; 4], now_s| {
+        let v6 = "fd00:1::7".parse().unwrap();
+        let wanted = Wanted { owner, addresses: SourceAddresses { ipv4: Some(v4.into()), ipv6: Some(v6) } };
+        let acquired =
+            acquire(&bench.pools, &bench.store, wanted, SessionId([session; 16]), now_s, now_s + 100)
+                .unwrap();
+        (acquired.addresses.v4 == Some(v4.into()), acquired.addresses.v6 == Some(v6))
+    };
+    let (ann, bob) = (owner(1, 1), owner(2, 1));
+    // She had another one before.
+    bench.acquire(ann, 1, 1_000).unwrap();
+    assert_eq!(lease(ann, 2, [10, 86, 0, 77], 1_010), (true, true));
+    assert_eq!(lease(bob, 3, [10, 86, 0, 77], 1_020), (false, false), "ann's session has them");
+    assert_eq!(lease(owner(3, 1), 4, [10, 9, 8, 7], 1_020), (false, false), "it is in no pool");
+    assert_eq!(lease(owner(4, 1), 5, [10, 86, 0, 1], 1_020), (false, false), "it is the gateway's own");
+    assert_eq!(lease(bob, 6, [10, 86, 0, 77], 5_000), (true, true), "her session has ended");
 }

@@ -346,7 +346,7 @@ async fn who_is_in_no_profile_gets_nothing() {
     assert!(!is_there().await, "nor does a session of before come back");
     // A reload between the check of the password and the lease.
     let user = service.store.user("ann").unwrap().unwrap();
-    let mut user = Authenticated { user, factors: Factors::PASSWORD, limits: SourceLimits::default() };
+    let mut user = Authenticated::here(user, Factors::PASSWORD);
     assert!(matches!(
         service.admit(&user, DeviceId([3; 16]), None),
         AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
@@ -369,7 +369,7 @@ async fn a_source_limits_sessions_and_makes_none_longer() {
         (1..).zip([(None, 1_100), (Some(20), 1_020), (Some(200), 1_100), (Some(u32::MAX), 1_100)])
     {
         let limits = SourceLimits { session_s, idle_s: session_s };
-        let ann = Authenticated { user: user.clone(), factors: Factors::PASSWORD, limits };
+        let ann = Authenticated { limits, ..Authenticated::here(user.clone(), Factors::PASSWORD) };
         let AuthReply::Granted(granted) = service.admit(&ann, DeviceId([number; 16]), None) else {
             panic!("{session_s:?}")
         };
@@ -525,7 +525,7 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     // A reload between the check and the lease, and a session that is kept after it.
     let user = service.store.user("ann").unwrap().unwrap();
     let factors = Factors::PASSWORD.and(Factors::KEY).and(Factors::APPROVAL);
-    let ann = Authenticated { user, factors, limits: SourceLimits::default() };
+    let ann = Authenticated::here(user, factors);
     let reply = service.admit(&ann, DeviceId([3; 16]), None);
     assert!(matches!(reply, AuthReply::Refused(Refused { refusal: Refusal::NeedsCode, .. })), "{reply:?}");
     let ann = Authenticated { factors: Factors::PASSWORD, ..ann };

@@ -1,19 +1,23 @@
 //! The attributes of an Access-Accept: those that count besides the groups, and those that do not, each of which is named once in the log.
 //!
-//! INVARIANT: an attribute makes no session longer and gives nobody more than the gateway does without it. A server that sends more than is kept
-//! gets less back.
+//! INVARIANT: an attribute makes no session longer and gives nobody more than the gateway does without it; an address is a wish, which counts if the
+//! auth process finds it in the pool and free. A server that sends more than is kept gets less back.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 
 use vpnd_proto::control::{List, UserName};
 
 use super::packet::{
-    ACCT_INTERIM_INTERVAL, Attribute, CLASS, IDLE_TIMEOUT, MESSAGE_AUTHENTICATOR, SESSION_TIMEOUT, USER_NAME,
+    ACCT_INTERIM_INTERVAL, Attribute, CLASS, FRAMED_IP_ADDRESS, FRAMED_IPV6_ADDRESS, IDLE_TIMEOUT,
+    MESSAGE_AUTHENTICATOR, SESSION_TIMEOUT, USER_NAME,
 };
-use vpnd_ipc::gateway::idp::{AcceptAttributes, Classes, MAX_CLASSES, SourceLimits};
+use vpnd_ipc::gateway::idp::{AcceptAttributes, Classes, MAX_CLASSES, SourceAddresses, SourceLimits};
 
+/// Values of Framed-IP-Address that leave the choice to the user or to the gateway (RFC 2865 §5.8).
+const ANY_ADDRESS: [[u8; 4]; 2] = [[255; 4], [255, 255, 255, 254]];
 /// A proxy's own, which means nothing to others.
 const PROXY_STATE: u8 = 33;
 
@@ -52,6 +56,8 @@ const fn counts(kind: u8) -> bool {
             | PROXY_STATE
             | MESSAGE_AUTHENTICATOR
             | ACCT_INTERIM_INTERVAL
+            | FRAMED_IP_ADDRESS
+            | FRAMED_IPV6_ADDRESS
     )
 }
 
@@ -63,12 +69,19 @@ pub(super) fn attributes(user: &str, attributes: &[Attribute]) -> AcceptAttribut
     // A limit of 0 is how some servers write none.
     let limit = |kind| number(kind).filter(|limit| *limit > 0);
     let classes = values(CLASS).take(MAX_CLASSES).filter_map(|class| List::new(class.value.clone()).ok());
+    let ipv4 = values(FRAMED_IP_ADDRESS).find_map(|value| <[u8; 4]>::try_from(&value.value[..]).ok());
+    let ipv6 = values(FRAMED_IPV6_ADDRESS).find_map(|value| <[u8; 16]>::try_from(&value.value[..]).ok());
+    let addresses = SourceAddresses {
+        ipv4: ipv4.filter(|address| !ANY_ADDRESS.contains(address)).map(Ipv4Addr::from),
+        ipv6: ipv6.map(Ipv6Addr::from),
+    };
     let text = values(USER_NAME).find_map(|name| str::from_utf8(&name.value).ok());
     AcceptAttributes {
         classes: Classes::new(classes.collect()).unwrap_or_default(),
         interim_s: number(ACCT_INTERIM_INTERVAL),
         limits: SourceLimits { session_s: limit(SESSION_TIMEOUT), idle_s: limit(IDLE_TIMEOUT) },
         user: text.filter(|name| *name != user).and_then(|name| UserName::new(name).ok()),
+        addresses,
     }
 }
 
@@ -77,7 +90,6 @@ fn name(kind: u8) -> Cow<'static, str> {
     let name = match kind {
         6 => "Service-Type",
         7 => "Framed-Protocol",
-        8 => "Framed-IP-Address",
         9 => "Framed-IP-Netmask",
         10 => "Framed-Routing",
         11 => "Filter-Id",
@@ -97,7 +109,6 @@ fn name(kind: u8) -> Cow<'static, str> {
         97 => "Framed-IPv6-Prefix",
         99 => "Framed-IPv6-Route",
         100 => "Framed-IPv6-Pool",
-        168 => "Framed-IPv6-Address",
         other => return format!("attribute {other}").into(),
     };
     name.into()
@@ -127,14 +138,27 @@ mod tests {
     }
 
     #[test]
+    fn addresses_are_taken_over_but_for_those_that_leave_the_choice_to_others() {
+        let found = |v4: &[u8], v6: &[u8]| {
+            attributes("ann", &[of(FRAMED_IP_ADDRESS, v4), of(FRAMED_IPV6_ADDRESS, v6)]).addresses
+        };
+        let v6: Ipv6Addr = "fd86::7".parse().unwrap();
+        let both = SourceAddresses { ipv4: Some([10, 86, 0, 7].into()), ipv6: Some(v6) };
+        assert_eq!(found(&[10, 86, 0, 7], &v6.octets()), both);
+        for other in ANY_ADDRESS {
+            assert_eq!(found(&other, &[0; 15]), SourceAddresses::default());
+        }
+    }
+
+    #[test]
     fn what_is_ignored_is_named_once() {
         let ignored = Ignored::default();
         let named = || ignored.0.lock().unwrap().iter().copied().collect::<Vec<_>>();
         ignored.note("guests", &[of(11, b"staff"), of(CLASS, b"x"), of(USER_NAME, b"ann")], &[11]);
         assert!(named().is_empty());
-        ignored.note("guests", &[of(8, &[10, 0, 0, 1]), of(26, b"x")], &[11]);
-        ignored.note("guests", &[of(8, &[10, 0, 0, 2])], &[11]);
-        assert_eq!(named(), [8, 26]);
-        assert_eq!((name(8), name(200)), ("Framed-IP-Address".into(), "attribute 200".into()));
+        ignored.note("guests", &[of(9, &[10, 0, 0, 1]), of(26, b"x")], &[11]);
+        ignored.note("guests", &[of(9, &[10, 0, 0, 2])], &[11]);
+        assert_eq!(named(), [9, 26]);
+        assert_eq!((name(9), name(200)), ("Framed-IP-Netmask".into(), "attribute 200".into()));
     }
 }

@@ -30,6 +30,7 @@ const STATUS_SERVER: u8 = 12;
 
 pub const USER_NAME: u8 = 1;
 const USER_PASSWORD: u8 = 2;
+pub(crate) const FRAMED_IP_ADDRESS: u8 = 8;
 pub const FILTER_ID: u8 = 11;
 const REPLY_MESSAGE: u8 = 18;
 const STATE: u8 = 24;
@@ -45,6 +46,7 @@ const ECHO: [u8; 4] = [0, 0, 0, 1];
 const VIRTUAL: [u8; 4] = [0, 0, 0, 5];
 pub const MESSAGE_AUTHENTICATOR: u8 = 80;
 pub(crate) const ACCT_INTERIM_INTERVAL: u8 = 85;
+pub(crate) const FRAMED_IPV6_ADDRESS: u8 = 168;
 
 /// A question.
 pub struct AccessRequest<'r> {

@@ -17,7 +17,7 @@ use super::Configuration;
 pub use super::auth::{Numbered, SourceName};
 pub use accounting::{
     AcceptAttributes, AccountedSession, AccountingEvent, AccountingRecord, Classes, MAX_CLASSES, MAX_RECORDS,
-    SourceLimits, TerminateCause, Usage,
+    SourceAddresses, SourceLimits, TerminateCause, Usage,
 };
 pub use dynamic_authorization::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, SessionAttributes,

@@ -174,10 +174,15 @@ const IN_TLS: &str = r"
     }
 ";
 
-/// Users whose sessions the server limits; `brief` has another name in its records, and an address that a gateway gives to nobody.
+/// Users whose sessions the server limits, with attributes that a gateway ignores; `brief` has another name in its records, and an address that is in
+/// no pool, `still` has [`FRAMED`].
 const LIMITED: &str = "brief Cleartext-Password := \"right\"\n\tSession-Timeout = 6,\n\tUser-Name := \"brief@here\",\n\t\
-                       Class = 0x00ff02,\n\tFramed-IP-Address = 10.9.8.7\n\
-                       still Cleartext-Password := \"right\"\n\tIdle-Timeout = 5,\n\tFramed-IP-Address = 10.9.8.8\n";
+                       Class = 0x00ff02,\n\tFramed-IP-Address = 10.9.8.7,\n\tFramed-IP-Netmask = 255.255.255.0\n\
+                       still Cleartext-Password := \"right\"\n\tIdle-Timeout = 5,\n\tFramed-IP-Address = 10.86.77.7,\n\t\
+                       Framed-IPv6-Address = fd86::7:7,\n\tFramed-IP-Netmask = 255.255.255.0\n";
+
+/// The addresses of `still`.
+pub const FRAMED: [&str; 2] = ["10.86.77.7", "fd86::7:7"];
 
 /// It knows `ann`, `token`, `menu` and `phone` with the password `right` and two groups, `brief` and `still` with that password.
 pub struct FreeRadius {

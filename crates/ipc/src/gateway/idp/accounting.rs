@@ -33,6 +33,17 @@ pub struct AcceptAttributes {
     /// The name by which the server accounts for the user, if it is another one than that of the login (RFC 2865 §5.1).
     #[n(3)]
     pub user: Option<UserName>,
+    #[n(4)]
+    pub addresses: SourceAddresses,
+}
+
+/// Inner addresses that the server has for the user (Framed-IP-Address, Framed-IPv6-Address), if they are in the pool and free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct SourceAddresses {
+    #[n(0)]
+    pub ipv4: Option<Ipv4Addr>,
+    #[n(1)]
+    pub ipv6: Option<Ipv6Addr>,
 }
 
 /// Limits of a session by its source, seconds (Session-Timeout, Idle-Timeout). They make no session longer than the gateway does.

@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{ADDRESS, SOON, add_source, beside, login_of};
 use crate::client::Client;
-use crate::freeradius::FreeRadius;
+use crate::freeradius::{self, FreeRadius};
 use crate::gateway::{Gateway, must};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::traffic::{ping_until, transfer};
@@ -154,12 +154,20 @@ fn limits_and_a_name_of_the_server_hold_for_its_sessions_and_what_is_ignored_is_
     let mut still = Client::connect(&lab, 2, &login("still"));
     let stop = end_of("still");
     assert_eq!(value(&stop, "Acct-Terminate-Cause"), "Idle-Timeout", "{stop:?}");
+    let addresses = ["Framed-IP-Address", "Framed-IPv6-Address"].map(|name| value(&stop, name));
+    assert_eq!(addresses, freeradius::FRAMED, "{stop:?}");
     still.interrupt();
     let log = gateway.process().output();
+    let elsewhere =
+        |line: &str| line.contains("10.9.8.7") && line.contains("not in the pool of the user's profile");
+    assert!(log.lines().any(elsewhere), "{log}");
     let named: Vec<&str> = log.lines().filter(|line| line.contains("attributes that are ignored")).collect();
     let [line] = named[..] else { panic!("it is named once: {named:?}") };
     assert!(
-        line.contains("guests") && line.contains("Framed-IP-Address") && !line.contains("Timeout"),
+        line.contains("guests")
+            && line.contains("Framed-IP-Netmask")
+            && !line.contains("Address")
+            && !line.contains("Timeout"),
         "{line}"
     );
 }
