@@ -2,45 +2,64 @@
 
 use crate::access::NotAdmitted;
 
-/// The cause of a refusal, for the audit file and counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+/// Declares the causes once, with the name of each in the log and the audit file.
+macro_rules! causes {
+    ($($(#[doc = $doc:literal])* $cause:ident = $name:literal;)+) => {
+        /// The cause of a refusal, for the log and the audit file.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Cause { $($(#[doc = $doc])* $cause,)+ }
+
+        impl Cause {
+            #[cfg(test)]
+            const ALL: &'static [Self] = &[$(Self::$cause,)+];
+
+            /// The name in the log and the audit file.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$cause => $name,)+
+                }
+            }
+        }
+    };
+}
+
+causes! {
     /// No user has that name.
-    UnknownUser,
-    WrongPassword,
-    Disabled,
+    UnknownUser = "unknown-user";
+    WrongPassword = "wrong-password";
+    Disabled = "disabled";
     /// The user's time is over.
-    Expired,
+    Expired = "expired";
     /// The one-time code is wrong.
-    WrongCode,
+    WrongCode = "wrong-code";
     /// The one-time code was used before.
-    ReplayedCode,
+    ReplayedCode = "replayed-code";
     /// Everything was right but the one-time code or the answer to a challenge, which did not come.
-    NoCode,
+    NoCode = "no-code";
     /// A client certificate is required and there was none.
-    NoCertificate,
+    NoCertificate = "no-certificate";
     /// The client certificate is not one of this user.
-    ForeignCertificate,
+    ForeignCertificate = "foreign-certificate";
     /// Too many wrong guesses; nothing was checked.
-    Throttled,
+    Throttled = "throttled";
     /// Too many logins wait, or for too long; nothing was checked.
-    Overloaded,
+    Overloaded = "overloaded";
     /// There is no memory to check a password; nothing was checked.
-    NoMemory,
-    StoreFailed,
+    NoMemory = "no-memory";
+    StoreFailed = "store-failed";
     /// The user's source can't be asked; nothing was checked.
-    SourceUnavailable,
+    SourceUnavailable = "source-unavailable";
     /// The source's answer does not lead to one user.
-    NoRecord,
-    TooManyGroups,
+    NoRecord = "no-record";
+    TooManyGroups = "too-many-groups";
     /// A server has challenged again and again.
-    TooManyRounds,
+    TooManyRounds = "too-many-rounds";
     /// The login was not approved in time.
-    NotApproved,
+    NotApproved = "not-approved";
     /// Everything was right, and no access profile is for the user.
-    NoProfile,
+    NoProfile = "no-profile";
     /// Everything was right, and the user's access profile requires another factor.
-    MissingFactor,
+    MissingFactor = "missing-factor";
 }
 
 impl From<NotAdmitted> for Cause {
@@ -52,30 +71,20 @@ impl From<NotAdmitted> for Cause {
     }
 }
 
-impl Cause {
-    /// The name in the audit file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::UnknownUser => "unknown-user",
-            Self::WrongPassword => "wrong-password",
-            Self::Disabled => "disabled",
-            Self::Expired => "expired",
-            Self::WrongCode => "wrong-code",
-            Self::ReplayedCode => "replayed-code",
-            Self::NoCode => "no-code",
-            Self::NoCertificate => "no-certificate",
-            Self::ForeignCertificate => "foreign-certificate",
-            Self::Throttled => "throttled",
-            Self::Overloaded => "overloaded",
-            Self::NoMemory => "no-memory",
-            Self::StoreFailed => "store-failed",
-            Self::SourceUnavailable => "source-unavailable",
-            Self::NoRecord => "no-record",
-            Self::TooManyGroups => "too-many-groups",
-            Self::TooManyRounds => "too-many-rounds",
-            Self::NotApproved => "not-approved",
-            Self::NoProfile => "no-profile",
-            Self::MissingFactor => "missing-factor",
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_is_documented() {
+        let operations = include_str!("../../../../docs/OPERATIONS.md");
+        let (_, table) = operations.split_once("| reason of a refusal |").unwrap();
+        let (table, _) = table.split_once("\n\n").unwrap();
+        let missing: Vec<&str> = Cause::ALL
+            .iter()
+            .map(|cause| cause.name())
+            .filter(|name| !table.contains(&format!("`{name}`")))
+            .collect();
+        assert!(missing.is_empty(), "not in the table of OPERATIONS.md: {missing:?}");
     }
 }
