@@ -26,7 +26,7 @@ use super::servers::{Answered, ServerError};
 use vpnd_config::ldap_filter::Values;
 use vpnd_config::source::{Bind, Ldap, Source, SourceServer};
 use vpnd_ipc::gateway::idp::{
-    AcceptAttributes, Identity, IdpReply, LoginCheck, Refusal, Subject, UserRecheck,
+    AcceptAttributes, Identity, IdpReply, LoginCheck, SourceRefusal, Subject, UserRecheck,
 };
 use vpnd_pki::tls::{self, SystemTrust, Trust};
 use vpnd_proto::control::List;
@@ -81,7 +81,7 @@ impl Directory {
         login: &LoginCheck,
     ) -> Result<IdpReply, ServerError> {
         if login.password.expose().is_empty() {
-            return Ok(IdpReply::Refused(Refusal::WrongPassword));
+            return Ok(IdpReply::Refused(SourceRefusal::WrongPassword));
         }
         let mut connection = self.connect(server).await?;
         match (&self.settings.bind, &self.password) {
@@ -167,7 +167,7 @@ impl Directory {
         source: &Source,
         login: &LoginCheck,
         dn: &str,
-    ) -> Result<Result<Identity, Refusal>, ServerError> {
+    ) -> Result<Result<Identity, SourceRefusal>, ServerError> {
         if let Err(refusal) = bind_result(&connection.bind(dn, login.password.expose()).await?)? {
             return Ok(Err(refusal));
         }
@@ -196,19 +196,25 @@ impl Directory {
         run(connection, source, search, &self.settings.filter.encode(values), &attributes).await
     }
 
-    fn identity(&self, entry: &Entry, groups: Result<Groups, Refusal>) -> Result<Identity, Refusal> {
+    fn identity(
+        &self,
+        entry: &Entry,
+        groups: Result<Groups, SourceRefusal>,
+    ) -> Result<Identity, SourceRefusal> {
         if is_disabled(entry) {
-            return Err(Refusal::Disabled);
+            return Err(SourceRefusal::Disabled);
         }
         let subject = self.subject(entry)?;
-        let groups = List::new(groups?.into_names()).map_err(|_| Refusal::TooManyGroups)?;
+        let groups = List::new(groups?.into_names()).map_err(|_| SourceRefusal::TooManyGroups)?;
         Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
     }
 
-    fn subject(&self, entry: &Entry) -> Result<Subject, Refusal> {
+    fn subject(&self, entry: &Entry) -> Result<Subject, SourceRefusal> {
         let mut values = entry.values(&self.settings.subject);
-        let (Some(subject), None) = (values.next(), values.next()) else { return Err(Refusal::NoSubject) };
-        Subject::new(subject_text(subject)).map_err(|_| Refusal::NoSubject)
+        let (Some(subject), None) = (values.next(), values.next()) else {
+            return Err(SourceRefusal::NoSubject);
+        };
+        Subject::new(subject_text(subject)).map_err(|_| SourceRefusal::NoSubject)
     }
 }
 
@@ -233,29 +239,29 @@ async fn run(
 }
 
 /// The entry that was found, if there is one and no other.
-fn exactly_one(found: Found) -> Result<Result<Entry, Refusal>, ServerError> {
+fn exactly_one(found: Found) -> Result<Result<Entry, SourceRefusal>, ServerError> {
     let Found { mut entries, code } = found;
     match (code, entries.len()) {
-        (SIZE_LIMIT_EXCEEDED, _) | (SUCCESS, 2..) => Ok(Err(Refusal::SeveralUsers)),
-        (SUCCESS | NO_SUCH_OBJECT, 0) => Ok(Err(Refusal::UnknownUser)),
+        (SIZE_LIMIT_EXCEEDED, _) | (SUCCESS, 2..) => Ok(Err(SourceRefusal::SeveralUsers)),
+        (SUCCESS | NO_SUCH_OBJECT, 0) => Ok(Err(SourceRefusal::UnknownUser)),
         (SUCCESS, 1) => Ok(Ok(entries.remove(0))),
         _ => Err(ServerError::Answer(format!("the search for the user failed ({code})"))),
     }
 }
 
 /// What the server makes of the user's password.
-fn bind_result(outcome: &Outcome) -> Result<Result<(), Refusal>, ServerError> {
+fn bind_result(outcome: &Outcome) -> Result<Result<(), SourceRefusal>, ServerError> {
     match outcome.code {
         SUCCESS => Ok(Ok(())),
         // Active Directory gives its reason in the text.
         INVALID_CREDENTIALS
             if ["data 533", "data 701", "data 775"].iter().any(|d| outcome.text.contains(d)) =>
         {
-            Ok(Err(Refusal::Disabled))
+            Ok(Err(SourceRefusal::Disabled))
         }
-        INVALID_CREDENTIALS => Ok(Err(Refusal::WrongPassword)),
-        NO_SUCH_OBJECT => Ok(Err(Refusal::UnknownUser)),
-        CONSTRAINT_VIOLATION | UNWILLING_TO_PERFORM => Ok(Err(Refusal::Disabled)),
+        INVALID_CREDENTIALS => Ok(Err(SourceRefusal::WrongPassword)),
+        NO_SUCH_OBJECT => Ok(Err(SourceRefusal::UnknownUser)),
+        CONSTRAINT_VIOLATION | UNWILLING_TO_PERFORM => Ok(Err(SourceRefusal::Disabled)),
         code => Err(ServerError::Answer(format!("the user's bind failed ({code}) {}", outcome.text))),
     }
 }

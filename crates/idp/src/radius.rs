@@ -28,7 +28,8 @@ use packet::{
 use radsec::Connections;
 use vpnd_config::source::{Radius, RadiusAttribute, Source, SourceServer, Transport};
 use vpnd_ipc::gateway::idp::{
-    Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer, LoginCheck, Refusal, Subject,
+    Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer, LoginCheck, SourceRefusal,
+    Subject,
 };
 use vpnd_sys::address_race;
 
@@ -81,7 +82,7 @@ impl Client {
     ) -> Result<IdpReply, ServerError> {
         let password = login.password.expose();
         if password.is_empty() || password.len() > MAX_PASSWORD {
-            return Ok(IdpReply::Refused(Refusal::WrongPassword));
+            return Ok(IdpReply::Refused(SourceRefusal::WrongPassword));
         }
         let station = login.address.to_string();
         let request = self.request(&login.user, password, None, &station);
@@ -97,7 +98,7 @@ impl Client {
     ) -> Result<IdpReply, ServerError> {
         let typed = answer.answer.expose();
         if typed.len() > MAX_PASSWORD {
-            return Ok(IdpReply::Refused(Refusal::WrongPassword));
+            return Ok(IdpReply::Refused(SourceRefusal::WrongPassword));
         }
         let (station, state) = (answer.address.to_string(), answer.round.state.as_deref());
         let request = self.request(&answer.user, typed, state, &station);
@@ -131,7 +132,7 @@ impl Client {
             Reply::Accept(attributes) => self.identity(source, request.user, &attributes),
             Reply::Reject(text) => {
                 tracing::debug!(text, "refused by a RADIUS server");
-                IdpReply::Refused(Refusal::WrongPassword)
+                IdpReply::Refused(SourceRefusal::WrongPassword)
             }
             Reply::Challenge(challenge) => IdpReply::Challenge(demand(server, challenge)),
         })
@@ -200,14 +201,14 @@ impl Client {
         let values = attributes.iter().filter(|attribute| kinds.contains(&attribute.kind));
         let groups: BTreeSet<&str> = values.filter_map(|attribute| group(&attribute.value)).collect();
         if groups.len() > source.max_groups {
-            return IdpReply::Refused(Refusal::TooManyGroups);
+            return IdpReply::Refused(SourceRefusal::TooManyGroups);
         }
         let groups = groups.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
         match (Subject::new(user), List::new(groups)) {
             (Ok(subject), Ok(groups)) => {
                 IdpReply::Accepted(Identity { subject, groups, accept: accept::attributes(user, attributes) })
             }
-            _ => IdpReply::Refused(Refusal::NoSubject),
+            _ => IdpReply::Refused(SourceRefusal::NoSubject),
         }
     }
 }

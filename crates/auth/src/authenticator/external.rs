@@ -24,7 +24,9 @@ use crate::idp_client::IdpClient;
 use vpnd_config::source::Source;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::auth::SourceHealth;
-use vpnd_ipc::gateway::idp::{self, Identity, IdpReply, IdpRequest, LoginCheck, SourceName, Subject};
+use vpnd_ipc::gateway::idp::{
+    Identity, IdpReply, IdpRequest, LoginCheck, SourceName, SourceRefusal, Subject,
+};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_store::{ExternalUser, LOCAL, StoreError};
 use vpnd_sys::clock::now;
@@ -315,13 +317,13 @@ fn request(source: &Source, login: &Login) -> Option<IdpRequest> {
     }))
 }
 
-fn cause(refusal: idp::Refusal) -> Cause {
+fn cause(refusal: SourceRefusal) -> Cause {
     match refusal {
-        idp::Refusal::UnknownUser => Cause::UnknownUser,
-        idp::Refusal::WrongPassword => Cause::WrongPassword,
-        idp::Refusal::Disabled => Cause::Disabled,
-        idp::Refusal::SeveralUsers | idp::Refusal::NoSubject => Cause::NoRecord,
-        idp::Refusal::TooManyGroups => Cause::TooManyGroups,
+        SourceRefusal::UnknownUser => Cause::UnknownUser,
+        SourceRefusal::WrongPassword => Cause::WrongPassword,
+        SourceRefusal::Disabled => Cause::Disabled,
+        SourceRefusal::SeveralUsers | SourceRefusal::NoSubject => Cause::NoRecord,
+        SourceRefusal::TooManyGroups => Cause::TooManyGroups,
     }
 }
 

@@ -18,7 +18,7 @@ use super::Authenticator;
 use super::external::ExternalSource;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::source::Recheck;
-use vpnd_ipc::gateway::idp::{Identity, IdpReply, IdpRequest, Refusal, SourceName, UserRecheck};
+use vpnd_ipc::gateway::idp::{Identity, IdpReply, IdpRequest, SourceName, SourceRefusal, UserRecheck};
 use vpnd_store::{ExternalUser, LiveUser, StoreError, UserId};
 use vpnd_sys::clock::{now, wall_s};
 
@@ -186,7 +186,7 @@ impl Authenticator {
                 }
                 self.refresh(source, user, &identity).await
             }
-            Some(IdpReply::Refused(Refusal::Disabled)) => Outcome::Over,
+            Some(IdpReply::Refused(SourceRefusal::Disabled)) => Outcome::Over,
             // With another subject, somebody else has the name now.
             Some(IdpReply::Accepted(_) | IdpReply::Refused(_)) => Outcome::Absent,
             Some(

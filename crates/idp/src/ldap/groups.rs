@@ -10,7 +10,7 @@ use super::message::{Entry, SIZE_LIMIT_EXCEEDED, SUCCESS, Scope};
 use super::{Directory, group_name, run};
 use crate::servers::ServerError;
 use vpnd_config::source::{GroupSearch, Source};
-use vpnd_ipc::gateway::idp::{GroupName, Refusal};
+use vpnd_ipc::gateway::idp::{GroupName, SourceRefusal};
 
 /// Levels of groups above those that the user is a member of.
 pub(super) const MAX_LEVELS: usize = 10;
@@ -69,23 +69,23 @@ impl Directory {
         source: &Source,
         entry: &Entry,
         user: &str,
-    ) -> Result<Result<Groups, Refusal>, ServerError> {
+    ) -> Result<Result<Groups, SourceRefusal>, ServerError> {
         let attribute = &self.settings.group_attribute;
         let mut groups = Groups::new(source.max_groups);
         if entry.is_cut(attribute) || !groups.add(0, entry.values(attribute)) {
-            return Ok(Err(Refusal::TooManyGroups));
+            return Ok(Err(SourceRefusal::TooManyGroups));
         }
         let Some(search) = &self.settings.group_search else { return Ok(Ok(groups)) };
         let named = entry.values(attribute).filter_map(|value| str::from_utf8(value).ok());
         if search.is_nested && !groups.note(named.filter(|value| value.contains('='))) {
-            return Ok(Err(Refusal::TooManyGroups));
+            return Ok(Err(SourceRefusal::TooManyGroups));
         }
         let mut members = vec![entry.dn.clone()];
         for level in 0..=MAX_LEVELS {
             for members in members.chunks(ASKED_AT_ONCE) {
                 let filter = search.filter.encode_any(user, members);
                 if !add_found(connection, source, search, &filter, level, &mut groups).await? {
-                    return Ok(Err(Refusal::TooManyGroups));
+                    return Ok(Err(SourceRefusal::TooManyGroups));
                 }
             }
             members = std::mem::take(&mut groups.new);
@@ -93,7 +93,7 @@ impl Directory {
                 return Ok(Ok(groups));
             }
         }
-        Ok(Err(Refusal::TooManyGroups))
+        Ok(Err(SourceRefusal::TooManyGroups))
     }
 }
 

@@ -64,7 +64,7 @@ async fn check_entry(sources: &[PreparedSource], user: &str, password: &str) -> 
     super::super::check(sources, &login).await
 }
 
-fn refused(refusal: Refusal) -> IdpReply {
+fn refused(refusal: SourceRefusal) -> IdpReply {
     IdpReply::Refused(refusal)
 }
 
@@ -88,11 +88,11 @@ async fn who_has_the_password_is_let_in_with_groups() {
     assert_eq!(identity.subject.len(), 36, "the entryUUID: {identity:?}");
     assert_eq!(check(&sources, "ann", "right").await, accepted, "it does not change");
     assert_eq!(groups(&check(&sources, "ANN", "right").await), ["staff", "vpn"], "names have no case there");
-    assert_eq!(check(&sources, "ann", "wrong").await, refused(Refusal::WrongPassword));
-    assert_eq!(check(&sources, "ann", "bobs").await, refused(Refusal::WrongPassword));
-    let wrong = IdpReply::RefusedEntry(Refusal::WrongPassword, identity.subject.clone());
+    assert_eq!(check(&sources, "ann", "wrong").await, refused(SourceRefusal::WrongPassword));
+    assert_eq!(check(&sources, "ann", "bobs").await, refused(SourceRefusal::WrongPassword));
+    let wrong = IdpReply::RefusedEntry(SourceRefusal::WrongPassword, identity.subject.clone());
     assert_eq!(check_entry(&sources, "Ann", "wrong").await, wrong, "whose password was guessed");
-    assert_eq!(check(&sources, "eve", "right").await, refused(Refusal::UnknownUser));
+    assert_eq!(check(&sources, "eve", "right").await, refused(SourceRefusal::UnknownUser));
 }
 
 #[tokio::test]
@@ -104,13 +104,13 @@ async fn an_empty_password_is_nobodys() {
         command("/usr/bin/ldapwhoami").args(["-x", "-H", &url, "-D", ann, "-w", ""]).output().unwrap();
     assert!(whoami.status.success(), "the server itself agrees to such a bind");
     let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
-    assert_eq!(check(&sources, "ann", "").await, refused(Refusal::WrongPassword));
+    assert_eq!(check(&sources, "ann", "").await, refused(SourceRefusal::WrongPassword));
     let direct = "user_dn = \"uid={user},ou=people,dc=uni,dc=example\"";
     let sources = source(&slapd, &tls(&slapd), direct);
-    assert_eq!(check(&sources, "ann", "").await, refused(Refusal::WrongPassword));
+    assert_eq!(check(&sources, "ann", "").await, refused(SourceRefusal::WrongPassword));
     assert_eq!(groups(&check(&sources, "ann", "right").await), ["staff", "vpn"]);
-    assert_eq!(check(&sources, "ann", "wrong").await, refused(Refusal::WrongPassword));
-    assert_eq!(check(&sources, "eve", "right").await, refused(Refusal::WrongPassword));
+    assert_eq!(check(&sources, "ann", "wrong").await, refused(SourceRefusal::WrongPassword));
+    assert_eq!(check(&sources, "eve", "right").await, refused(SourceRefusal::WrongPassword));
 }
 
 #[tokio::test]
@@ -118,11 +118,11 @@ async fn a_name_is_a_name_and_no_filter() {
     let Some(slapd) = Slapd::start(ADDRESS, command, &person("ann", "right")) else { return };
     let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
     for name in ["*)(uid=*", "*", "a*", "ann)(objectClass=*", "\\61nn", "ann\0", "ann))(|(uid=*"] {
-        assert_eq!(check(&sources, name, "right").await, refused(Refusal::UnknownUser), "{name}");
+        assert_eq!(check(&sources, name, "right").await, refused(SourceRefusal::UnknownUser), "{name}");
     }
     let sources = source(&slapd, &tls(&slapd), "user_dn = \"uid={user},ou=people,dc=uni,dc=example\"");
     let name = "ann,ou=people,dc=uni,dc=example+uid=x";
-    assert_eq!(check(&sources, name, "right").await, refused(Refusal::WrongPassword));
+    assert_eq!(check(&sources, name, "right").await, refused(SourceRefusal::WrongPassword));
 }
 
 #[tokio::test]
@@ -148,7 +148,7 @@ async fn exactly_one_entry_is_the_users() {
         return;
     };
     let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
-    assert_eq!(check(&sources, "ann", "right").await, refused(Refusal::SeveralUsers));
+    assert_eq!(check(&sources, "ann", "right").await, refused(SourceRefusal::SeveralUsers));
     let one =
         searching(&slapd, "filter = \"(&(uid={user})(!(entryDN=cn=ann,ou=people,dc=uni,dc=example)))\"");
     assert!(matches!(
@@ -160,7 +160,7 @@ async fn exactly_one_entry_is_the_users() {
         "filter = \"(entryDN=uid={user},ou=people,dc=uni,dc=example)\"\nsubject = \"mail\"",
     );
     let reply = check(&source(&slapd, &tls(&slapd), &without), "ann", "right").await;
-    assert_eq!(reply, refused(Refusal::NoSubject));
+    assert_eq!(reply, refused(SourceRefusal::NoSubject));
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn groups_are_searched_for_and_too_many_are_refused() {
     assert_eq!((groups(&found).len(), groups(&found)[0]), (12, "g00"));
     for more in [format!("{search}max_groups = 11\n"), "max_groups = 11\n".to_owned()] {
         let reply = check(&source(&slapd, &tls(&slapd), &keys(&more)), "ann", "right").await;
-        assert_eq!(reply, refused(Refusal::TooManyGroups), "{more}");
+        assert_eq!(reply, refused(SourceRefusal::TooManyGroups), "{more}");
     }
 }
 
@@ -198,8 +198,8 @@ async fn a_disabled_account_is_refused() {
     let entries = [ann.trim_end(), "\n", locked].concat();
     let Some(slapd) = Slapd::start(ADDRESS, command, &entries) else { return };
     let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
-    assert_eq!(check(&sources, "ann", "right").await, refused(Refusal::Disabled));
-    assert_eq!(check(&sources, "ann", "wrong").await, refused(Refusal::WrongPassword));
+    assert_eq!(check(&sources, "ann", "right").await, refused(SourceRefusal::Disabled));
+    assert_eq!(check(&sources, "ann", "wrong").await, refused(SourceRefusal::WrongPassword));
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn another_server_answers_for_one_that_stops_dawdles_or_lies() {
     assert_eq!(groups(&check(&sources, "ann", "right").await), ["staff", "vpn"]);
     assert_eq!(
         check(&sources, "ann", "wrong").await,
-        refused(Refusal::WrongPassword),
+        refused(SourceRefusal::WrongPassword),
         "the last is the first now"
     );
 }
@@ -319,7 +319,7 @@ async fn groups_in_groups_count_where_that_is_configured_and_circles_end() {
         }
         let keys = searching(&slapd, &format!("{base}{way}nested_groups = true\nmax_groups = 2\n"));
         let reply = check(&source(&slapd, &tls(&slapd), &keys), "ann", "right").await;
-        assert_eq!(reply, refused(Refusal::TooManyGroups), "{way}");
+        assert_eq!(reply, refused(SourceRefusal::TooManyGroups), "{way}");
     }
 }
 
@@ -336,5 +336,5 @@ async fn who_is_in_groups_that_are_nested_too_deep_is_refused() {
     let sources = source(&slapd, &tls(&slapd), &keys);
     assert_eq!(self::groups(&check(&sources, "ann", "right").await).len(), groups::MAX_LEVELS);
     add(groups::MAX_LEVELS);
-    assert_eq!(check(&sources, "ann", "right").await, refused(Refusal::TooManyGroups));
+    assert_eq!(check(&sources, "ann", "right").await, refused(SourceRefusal::TooManyGroups));
 }

@@ -6,7 +6,7 @@ use crate::ldap::message::Scope;
 use crate::trial::{End, Steps, end_of_connection};
 use vpnd_config::ldap_filter::Values;
 use vpnd_config::source::{Bind, Source, SourceServer};
-use vpnd_ipc::gateway::idp::{Identity, Refusal};
+use vpnd_ipc::gateway::idp::{Identity, SourceRefusal};
 
 /// A user's name that no directory has, to search for.
 const NOBODY: &str = "vpnd-source-test";
@@ -57,28 +57,30 @@ impl Directory {
         Ok(Some(identity))
     }
 
-    fn words(&self, refusal: Refusal, name: &str) -> String {
+    fn words(&self, refusal: SourceRefusal, name: &str) -> String {
         match refusal {
-            Refusal::UnknownUser => format!("no entry below the base has the name '{name}' by the filter"),
-            Refusal::SeveralUsers => format!("several entries have the name '{name}' by the filter"),
-            Refusal::NoSubject => {
+            SourceRefusal::UnknownUser => {
+                format!("no entry below the base has the name '{name}' by the filter")
+            }
+            SourceRefusal::SeveralUsers => format!("several entries have the name '{name}' by the filter"),
+            SourceRefusal::NoSubject => {
                 format!("the entry has not exactly one value of '{}' (subject)", self.settings.subject)
             }
-            Refusal::Disabled => "the entry says that the account is disabled or locked".to_owned(),
-            Refusal::TooManyGroups => {
+            SourceRefusal::Disabled => "the entry says that the account is disabled or locked".to_owned(),
+            SourceRefusal::TooManyGroups => {
                 format!(
                     "the user is in more groups than max_groups, or they nest deeper than {MAX_LEVELS} levels"
                 )
             }
-            Refusal::WrongPassword => "wrong password".to_owned(),
+            SourceRefusal::WrongPassword => "wrong password".to_owned(),
         }
     }
 }
 
-const fn step(refusal: Refusal) -> &'static str {
+const fn step(refusal: SourceRefusal) -> &'static str {
     match refusal {
-        Refusal::TooManyGroups => "groups",
-        Refusal::Disabled => "state",
+        SourceRefusal::TooManyGroups => "groups",
+        SourceRefusal::Disabled => "state",
         _ => "subject",
     }
 }

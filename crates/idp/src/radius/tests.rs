@@ -72,7 +72,7 @@ async fn who_has_the_password_is_let_in_with_groups() {
     }
     assert!(!is_unavailable(&reply), "{}", server.log());
     assert_eq!(groups(&reply), ["staff", "vpn"]);
-    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
     for (user, password) in [("ann", "wrong"), ("eve", "right"), ("ann", ""), ("ann", &"x".repeat(129))] {
         assert_eq!(check(&sources, user, password).await, refused, "{user}");
     }
@@ -210,7 +210,7 @@ async fn challenges_are_answered_round_by_round() {
     let second = challenge(answer(&sources, "menu", "1", &first.round).await);
     assert_eq!((second.kind, &*second.text), (ChallengeKind::Code, "Code from your token:"));
     assert_eq!(groups(&answer(&sources, "menu", "123456", &second.round).await), ["staff"]);
-    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
     assert_eq!(check(&sources, "menu", "wrong").await, refused);
     for typed in ["", "654321", &"1".repeat(MAX_PASSWORD + 1)] {
         assert_eq!(answer(&sources, "menu", typed, &second.round).await, refused, "{typed}");

@@ -141,7 +141,7 @@ pub enum IdpReply {
     #[n(0)]
     Accepted(#[n(0)] Identity),
     #[n(1)]
-    Refused(#[n(0)] Refusal),
+    Refused(#[n(0)] SourceRefusal),
     /// None of the source's servers gave an answer that counts, and why, for the log.
     #[n(2)]
     Unavailable(#[n(0)] super::auth::Reason),
@@ -156,7 +156,7 @@ pub enum IdpReply {
     Dynamic(#[n(0)] DynamicRequest),
     /// The user has this entry, and is refused all the same.
     #[n(6)]
-    RefusedEntry(#[n(0)] Refusal, #[n(1)] Subject),
+    RefusedEntry(#[n(0)] SourceRefusal, #[n(1)] Subject),
 }
 
 /// A user, as a source has it.
@@ -175,7 +175,7 @@ pub struct Identity {
 /// Why a source does not let a user in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(index_only)]
-pub enum Refusal {
+pub enum SourceRefusal {
     #[n(0)]
     UnknownUser,
     #[n(1)]

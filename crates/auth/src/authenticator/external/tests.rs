@@ -179,7 +179,7 @@ impl Bench {
 
 #[tokio::test]
 async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
-    let refused = IdpReply::Refused(idp::Refusal::WrongPassword);
+    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
     let replies = [
         ("token-ann", challenge()),
         ("token-ann=123456", accepted("id-1", &["staff"])),
@@ -279,7 +279,7 @@ async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
 
 #[tokio::test]
 async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
-    let wrong = IdpReply::Refused(idp::Refusal::WrongPassword);
+    let wrong = IdpReply::Refused(SourceRefusal::WrongPassword);
     let bench = Bench::new(&[("ann", accepted("id-1", &[])), ("bob", wrong)]);
     assert!(matches!(bench.log_in("ann@uni.example", "right").await, LoginOutcome::Granted(_)));
     let secret = TotpSecret::new(b"12345678901234567890".to_vec());
@@ -345,7 +345,7 @@ async fn a_user_of_a_source_has_a_record_here_which_can_be_disabled() {
 
 #[tokio::test]
 async fn a_login_is_tried_at_one_source_and_a_refusal_takes_its_time() {
-    let wrong = IdpReply::Refused(idp::Refusal::WrongPassword);
+    let wrong = IdpReply::Refused(SourceRefusal::WrongPassword);
     let bench = Bench::new(&[("ann", wrong), ("g-bob", accepted("2", &[]))]);
     let since = Instant::now();
     assert!(matches!(
@@ -403,7 +403,7 @@ async fn reach(bench: &Arc<Bench>, logins: impl Iterator<Item = Login>) -> usize
 
 #[tokio::test]
 async fn guesses_that_come_at_once_reach_a_source_no_oftener_than_others() {
-    let wrong = || IdpReply::Refused(idp::Refusal::WrongPassword);
+    let wrong = || IdpReply::Refused(SourceRefusal::WrongPassword);
     let bench = Arc::new(Bench::new(&[("token-eve", wrong()), ("token-bob", wrong())]));
     let of_host = (0..60).map(|_| login("token-eve", "guess"));
     assert_eq!(reach(&bench, of_host).await, 5);
@@ -429,7 +429,7 @@ async fn many_people_behind_one_address_log_in_at_once() {
 
 #[tokio::test]
 async fn guesses_by_all_names_of_an_entry_count_together() {
-    let wrong = || IdpReply::RefusedEntry(idp::Refusal::WrongPassword, Subject::cut("id-1"));
+    let wrong = || IdpReply::RefusedEntry(SourceRefusal::WrongPassword, Subject::cut("id-1"));
     let bench = Bench::new(&[("ann", wrong()), ("ann.smith", wrong()), ("bob", wrong())]);
     let mut throttled = Vec::new();
     for name in ["ann", "ann.smith", "ann", "ann.smith", "ann", "ann.smith", "ann"] {
@@ -444,7 +444,7 @@ async fn guesses_by_all_names_of_an_entry_count_together() {
 
 #[tokio::test]
 async fn how_a_source_answers_is_counted() {
-    let refused = IdpReply::Refused(idp::Refusal::WrongPassword);
+    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
     let bench = Bench::new(&[
         ("ann", accepted("id-1", &[])),
         ("bob", refused),
@@ -501,9 +501,9 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
         ("ann", accepted("id-1", &["staff"])),
         ("ann?", accepted("id-1", &["vpn"])),
         ("bob?", accepted("id-1", &[])),
-        ("cat?", IdpReply::Refused(idp::Refusal::Disabled)),
+        ("cat?", IdpReply::Refused(SourceRefusal::Disabled)),
         ("dan?", IdpReply::Unavailable(Text::cut("down"))),
-        ("eve?", IdpReply::Refused(idp::Refusal::UnknownUser)),
+        ("eve?", IdpReply::Refused(SourceRefusal::UnknownUser)),
         ("fay?", accepted("id-1", &[])),
     ];
     let bench = Bench::new(&replies);
@@ -563,10 +563,10 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     // One of them is disabled: that the directory says, so nothing keeps it.
     let about = |number| match number {
-        7 => IdpReply::Refused(idp::Refusal::Disabled),
+        7 => IdpReply::Refused(SourceRefusal::Disabled),
         8 => accepted("id-8", &["staff"]),
         9 => accepted("id-9", &[]),
-        _ => IdpReply::Refused(idp::Refusal::UnknownUser),
+        _ => IdpReply::Refused(SourceRefusal::UnknownUser),
     };
     let (bench, mut turns) = crowd(about).await;
     let staff = Arc::clone(&bench.auth.external.sources[0]);
@@ -592,7 +592,7 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
 async fn one_user_who_is_not_there_has_left() {
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     let about = |number: usize| match number {
-        0 => IdpReply::Refused(idp::Refusal::UnknownUser),
+        0 => IdpReply::Refused(SourceRefusal::UnknownUser),
         other => accepted(&format!("id-{other}"), &["staff"]),
     };
     let (bench, mut turns) = crowd(about).await;

@@ -20,7 +20,7 @@ use super::*;
 use crate::{PreparedSource, account, check, prepare};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::gateway::idp::testing::record;
-use vpnd_ipc::gateway::idp::{AccountingEvent, IdpReply, LoginCheck, Refusal, SourceName};
+use vpnd_ipc::gateway::idp::{AccountingEvent, IdpReply, LoginCheck, SourceName, SourceRefusal};
 
 const REQUEST: u8 = 1;
 const ACCEPT: u8 = 2;
@@ -227,7 +227,7 @@ async fn a_real_server_lets_users_in_and_takes_records_over_tls() {
     }
     let IdpReply::Accepted(identity) = reply else { panic!("{reply:?}: {}", server.log()) };
     assert_eq!(identity.groups.iter().map(|group| &**group).collect::<Vec<_>>(), ["staff", "vpn"]);
-    let refused = IdpReply::Refused(Refusal::WrongPassword);
+    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
     let (many, wrong) = tokio::join!(
         futures_util::future::join_all((0..20).map(|_| log_in(&sources, "ann", "right"))),
         log_in(&sources, "ann", "wrong")
