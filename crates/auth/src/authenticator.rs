@@ -1,7 +1,7 @@
 //! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
-//! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]), while the audit file has it; whoever shows no
-//! code and is not let in is asked for one, whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one comes; an
+//! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]), while the audit file has it; where any user has
+//! codes, whoever shows none and is not let in is asked for one, whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one comes; an
 //! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
 //! person from a source they came from before; if the store fails, nobody is let in. Hashing takes tens of
 //! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, which networks share
@@ -276,9 +276,10 @@ impl Authenticator {
         Ok((user, prefix | device))
     }
 
-    /// Refuses a login. One without a code is asked for it first, whatever was wrong.
+    /// Refuses a login. Where any user has codes, one without a code is asked for it first, whatever was wrong.
     fn refuse_login(&self, login: &Login, cause: Cause, guess: Guess, now_s: u64) -> LoginOutcome {
-        if login.code.is_none() {
+        // Not the named user counts, so this discloses nothing of one.
+        if login.code.is_none() && self.store.has_one_time_codes().unwrap_or(true) {
             return self.require_code(login, Err(cause), guess, now_s);
         }
         self.refuse_for_good(login, cause, &guess, now_s)

@@ -48,7 +48,7 @@ use crate::worker::metrics::Metrics;
 use crate::worker::quic::acceptor::{Acceptor, AdmissionControl};
 use crate::worker::registry::Registry;
 use crate::worker::releases::Releases;
-use administration::{Administration, SetUp, StaticInfo};
+use administration::{Administration, StaticInfo};
 use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
 use closing::{all_closed, refuse_all};
@@ -271,7 +271,8 @@ impl RunningWorker {
             parent: ParentClient::start(channel.clone()),
             certificate: prepared.certificate,
             before,
-            set_up: SetUp::of(config),
+            tunnel: config.tunnel.clone(),
+            in_force: Mutex::new(prepared.launch.configuration.settings()),
             firewall: Mutex::default(),
         });
         let reporting = accounting::report_traffic(core.clone(), auth.clone(), &config.sources);

@@ -28,6 +28,7 @@ use minicbor::{Decode, Encode};
 use crate::admin::status::Firewall;
 use crate::messages::{Common, Devices, SecretBytes};
 use crate::signing::KeyDescription;
+use vpnd_config::in_force::Settings;
 use vpnd_config::{Invalid, ServerConfig};
 use vpnd_sys::sandbox::Protections;
 use vpnd_sys::sysctl;
@@ -62,6 +63,11 @@ impl Configuration {
         let config = if without_ipv6 { config.without_ipv6() } else { config };
         let (file, base) = (path.display().to_string(), base.to_string_lossy().into_owned());
         Ok((Self { text, file, base, without_ipv6: Some(without_ipv6) }, config))
+    }
+
+    /// The settings of the file.
+    pub fn settings(&self) -> Settings {
+        Settings::of(&self.text)
     }
 
     /// Whether the file's settings for IPv6 were left out.

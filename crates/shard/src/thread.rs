@@ -33,14 +33,15 @@ pub(super) fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io:
     {
         tracing::warn!(shard = spec.number, core, %error, "can't pin the shard to its core");
     }
+    // It goes the same way for all of them.
     if spec.priority > 0
         && let Err(error) = process::prefer_current_thread(spec.priority)
+        && spec.number == 0
     {
         tracing::warn!(
-            shard = spec.number,
             priority = spec.priority,
             %error,
-            "can't put the shard before other work; it needs CAP_SYS_NICE, or RLIMIT_NICE of 20 plus the priority",
+            "can't put shards before other work; that needs CAP_SYS_NICE, or LimitNICE=-20 in the service's unit",
         );
     }
     let shortened = process::shorten_current_slice(SLICE);

@@ -437,6 +437,8 @@ pub trait Store: Send + Sync {
         certificates: &[CertificateHash],
         now_s: u64,
     ) -> Result<(), StoreError>;
+    /// Whether any user has one-time codes.
+    fn has_one_time_codes(&self) -> Result<bool, StoreError>;
     /// Marks a step of one-time codes as used: `true` once for each step, and never for one before it.
     fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError>;
     /// Whether the user has logged in from `source` since `since_s`.

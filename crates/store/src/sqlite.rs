@@ -366,6 +366,10 @@ impl Store for Sqlite {
         self.revoke(|t| users::revoke_certificates(t, name, certificates, now_s))
     }
 
+    fn has_one_time_codes(&self) -> Result<bool, StoreError> {
+        self.read(users::have_one_time_codes)
+    }
+
     fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError> {
         self.change(|t| users::use_totp_step(t, id, step).map(Ok))
     }

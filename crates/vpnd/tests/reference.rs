@@ -12,12 +12,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use vpnd_config::ServerConfig;
+use vpnd_config::in_force::waits;
 
 const HEAD: &str = "# Configuration of the gateway\n\n\
 Every key of `server.toml`.\n\
 A test makes this page from the parser's messages and from [config/server.toml](../config/server.toml), a good file to begin with.\n\
 `vpnd check FILE` reports every mistake with its line.\n\
-`vpnd reload` applies a changed file as a whole or not at all.\n\
+`vpnd reload` applies a changed file as a whole or not at all, but for keys that take effect at a restart, which it names.\n\
 Relative paths start at the directory of the file.\n";
 
 /// A key of the example.
@@ -108,14 +109,15 @@ fn is_needed(lines: &[String], setting: &Setting) -> bool {
     parse(&(without.join("\n") + "\n")).is_err_and(|problems| problems.contains(&needs))
 }
 
-fn entry(lines: &[String], setting: &Setting, is_default: bool) -> String {
+fn entry(lines: &[String], setting: &Setting, section: &str, is_default: bool) -> String {
     let Setting { key, value, meaning, .. } = setting;
+    let effect = if waits(section, key) { " Takes effect at a restart." } else { "" };
     let shown = match (is_needed(lines, setting), is_default) {
         (true, _) => format!("Needed; for example `{value}`."),
         (false, true) => format!("Default: `{value}`."),
         (false, false) => format!("Optional; for example `{value}`."),
     };
-    format!("- **`{key}`**: {}. {shown} {meaning}\n", takes(lines, setting))
+    format!("- **`{key}`**: {}. {shown} {meaning}{effect}\n", takes(lines, setting))
 }
 
 /// Whether a configuration with the key as shown is the same as without.
@@ -136,9 +138,10 @@ fn the_reference_is_what_the_parser_says() {
     let (lines, settings) = read(&example);
     parse(&(lines.join("\n") + "\n")).expect("the example with everything switched on is good");
     let mut text = HEAD.to_owned();
-    let before = std::iter::once(None).chain(settings.iter().map(Some));
+    let (before, mut section) = (std::iter::once(None).chain(settings.iter().map(Some)), "");
     for (setting, before) in settings.iter().zip(before) {
         if setting.key.is_empty() {
+            section = setting.value.trim_matches(['[', ']']);
             write!(text, "\n## `{}`\n\n", setting.value).unwrap();
             if !setting.meaning.trim().is_empty() {
                 write!(text, "{}\n\n", setting.meaning.trim()).unwrap();
@@ -152,7 +155,7 @@ fn the_reference_is_what_the_parser_says() {
                 "config/server.toml has no comment of its own above '{}'",
                 setting.key
             );
-            text.push_str(&entry(&lines, setting, is_default(&lines, setting)));
+            text.push_str(&entry(&lines, setting, section, is_default(&lines, setting)));
         }
     }
     let path = root().join("docs/CONFIGURATION.md");

@@ -169,6 +169,28 @@ fn whoever_is_not_let_in_is_asked_for_a_code_whatever_was_wrong() {
 }
 
 #[test]
+fn nobody_is_asked_for_a_code_where_no_user_has_any() {
+    let bench = bench(settings());
+    bench.store.remove_user("tom", NOW_S).unwrap();
+    for (user, password, cause) in [
+        ("nobody", "right", Cause::UnknownUser),
+        ("ann", "wrong", Cause::WrongPassword),
+        ("dis", "right", Cause::Disabled),
+        ("cat", "right", Cause::NoCertificate),
+    ] {
+        let outcome = bench.check(&login(user, password));
+        assert!(matches!(outcome, LoginOutcome::Refused(CREDENTIALS)), "{user}: {outcome:?}");
+        assert_eq!(bench.audit.newest()[0].detail, cause.name(), "{user}");
+    }
+    // Guesses count all the same.
+    let guess = Login { source: [192, 0, 2, 9].into(), ..login("zoe", "wrong") };
+    let throttled =
+        |_| matches!(bench.check(&guess), LoginOutcome::Refused(Refused { refusal: Refusal::Throttled, .. }));
+    let throttled: Vec<_> = (0..6).map(throttled).collect();
+    assert_eq!(throttled, [false, false, false, false, false, true]);
+}
+
+#[test]
 fn a_right_password_without_a_code_counts_as_a_wrong_one() {
     let bench = bench(settings());
     let waits = |user: &str, password: &str, source: u8| -> Vec<bool> {

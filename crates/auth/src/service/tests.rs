@@ -44,6 +44,10 @@ fn service_for(directory: &Path, clocks: Clocks, access: Arc<Access>) -> Arc<Ser
     };
     if store.user("ann").unwrap().is_none() {
         store.add_user(&user, 1).unwrap();
+        // Codes are asked for where somebody has them.
+        let totp = Some(vpnd_store::TotpSecret::new(vec![7; 20]));
+        let holder = NewUser { totp, ..NewUser::new("holder", user.password.clone()) };
+        store.add_user(&holder, 1).unwrap();
     }
     let store: Arc<dyn Store> = Arc::new(store);
     let settings = Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };

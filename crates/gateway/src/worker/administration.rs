@@ -18,6 +18,7 @@ use crate::worker::core::drain::{DrainRequest, DrainState};
 use crate::worker::core::{Core, Ended};
 use crate::worker::quic::acceptor::AdmissionControl;
 use vpnd_config as config;
+use vpnd_config::in_force::Settings;
 use vpnd_ipc::admin::status::{
     Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
 };
@@ -58,31 +59,11 @@ pub(super) struct Administration {
     pub(super) certificate: Arc<WorkerCertificate>,
     /// Counters of the gateway's earlier processes.
     pub(super) before: Counters,
-    pub(super) set_up: SetUp,
+    /// As it was set up, which stays so until a restart: device, addresses and firewall are made for it.
+    pub(super) tunnel: config::Tunnel,
+    pub(super) in_force: Mutex<Settings>,
     /// As the parent has sent it.
     pub(super) firewall: Mutex<Option<Firewall>>,
-}
-
-/// Tunnel and translation of addresses as they were set up, which stay so until a restart: device, addresses and firewall are made for them.
-pub(super) struct SetUp {
-    tunnel: config::Tunnel,
-    nat: config::Nat,
-}
-
-impl SetUp {
-    pub(super) fn of(config: &config::ServerConfig) -> Self {
-        Self { tunnel: config.tunnel.clone(), nat: config.nat.clone() }
-    }
-
-    /// The sections of a configuration that are different, in words.
-    fn waiting(&self, config: &config::ServerConfig) -> &'static str {
-        match (config.tunnel == self.tunnel, config.nat == self.nat) {
-            (true, true) => "",
-            (false, true) => ", and [tunnel] has changed",
-            (true, false) => ", and [nat] has changed",
-            (false, false) => ", and [tunnel] and [nat] have changed",
-        }
-    }
 }
 
 impl Administration {
@@ -91,16 +72,23 @@ impl Administration {
         *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = Some(firewall);
     }
 
-    /// Network, policy and rate limits of a configuration hold from now on. What has changed, in words.
+    /// The settings of a configuration that need no restart hold from now on. Names those that do, in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
         let mut config = configuration.parse().map_err(|error| error.to_string())?;
-        let waits = self.set_up.waiting(&config);
-        config.tunnel = self.set_up.tunnel.clone();
+        config.tunnel = self.tunnel.clone();
         let applied = self.core.apply(config).await;
         applied.map_err(|error| format!("{error:#}"))?;
-        Ok(format!(
-            "access profiles, policy, pushed routes, DNS, rate limits, session lifetimes and the certificate are as configured now; other settings need a restart{waits}"
-        ))
+        let file = configuration.settings();
+        let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
+        in_force.reload(&file);
+        let (waiting, _) = in_force.differences(&file);
+        Ok(match &waiting[..] {
+            [] => "everything is as configured now".to_owned(),
+            waiting => format!(
+                "everything is as configured now but what needs a restart and has changed: {}",
+                waiting.join(", ")
+            ),
+        })
     }
 }
 
@@ -192,6 +180,7 @@ impl Handler for Administration {
             audit: audit
                 .map(|AuditHealth { failure, .. }| Audit { failure: failure.map(|why| why.to_string()) }),
             firewall: self.firewall.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            settings: self.in_force.lock().unwrap_or_else(PoisonError::into_inner).report(),
             drain: snapshot.drain.map(Drain::from),
             counters,
             sessions: snapshot

@@ -57,6 +57,9 @@ pub struct Status {
     /// The gateway's firewall table; `None` with `mode = "none"`, or from versions without this field.
     #[serde(default)]
     pub firewall: Option<Firewall>,
+    /// Digests of the settings in force, by section and key; empty from versions without this field.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<String, String>,
     /// Present if nobody is let in.
     #[serde(default)]
     pub drain: Option<Drain>,

@@ -81,6 +81,7 @@ pub fn status() -> Status {
         shards: 2,
         steering: Steering::Cbpf,
         certificate_left_s: Some(1_900_000),
+        settings: BTreeMap::new(),
         processes: vec![Process::new(
             "worker",
             &Protections {

@@ -85,7 +85,8 @@ codes! {
         "the gateway has no inner address left; try later or ask the administrator";
     /// 6: sessions of this user, or of the gateway, are at their limit.
     TooMany = 6, "too-many", Again,
-        "too many sessions of this user, or on this gateway; end one or try later";
+        "too many sessions: end one of your account on another device; one that was switched off without a goodbye counts for some \
+        minutes. If no other device of yours is connected, the gateway is full: try later";
     /// 7: try later.
     Busy = 7, "busy", Again,
         "the gateway is busy; try later";

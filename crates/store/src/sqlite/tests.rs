@@ -187,6 +187,7 @@ fn changes_of_many_sessions_are_made_together_or_not_at_all() {
 fn a_step_of_codes_is_used_once_and_in_order() {
     let (_dir, store) = new_store();
     let id = store.add_user(&ann(), 1000).unwrap();
+    assert!(store.has_one_time_codes().unwrap());
     assert!(store.use_totp_step(id, 50).unwrap());
     assert!(!store.use_totp_step(id, 50).unwrap(), "again");
     assert!(!store.use_totp_step(id, 49).unwrap(), "before");

@@ -101,6 +101,10 @@ pub(super) fn set_password(
     Ok(Ok(()))
 }
 
+pub(super) fn have_one_time_codes(c: &Connection) -> rusqlite::Result<bool> {
+    c.query_row("SELECT EXISTS (SELECT 1 FROM users WHERE totp_secret IS NOT NULL)", [], |row| row.get(0))
+}
+
 pub(super) fn rehash(
     t: &Transaction<'_>,
     id: UserId,

@@ -79,6 +79,10 @@ impl Bench {
         let hasher = Hasher::with_cost(64, 1);
         let local = NewUser::new("local", hasher.hash(&Password::new("local's".to_owned())).unwrap());
         store.add_user(&local, NOW).unwrap();
+        // Codes are asked for where somebody has them.
+        let totp = Some(vpnd_store::TotpSecret::new(vec![7; 20]));
+        let holder = NewUser { totp, ..NewUser::new("holder", local.password.clone()) };
+        store.add_user(&holder, NOW).unwrap();
         let auth = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
         let (ours, theirs) = channel::pair().unwrap();
         let idp = Arc::new(IdpClient::default());

@@ -1,11 +1,15 @@
 //! The gateway's part: whether it runs, what it says of itself, its pools and its certificate.
 
+use std::path::Path;
+
 use super::{Finding, plural};
 use crate::commands::admin::table;
 use vpnd_config::Acme;
 use vpnd_config::ServerConfig;
 use vpnd_config::certificate;
 use vpnd_config::certificate::order::{Outcome, wanted};
+use vpnd_config::in_force::Settings;
+use vpnd_config::read_text;
 use vpnd_ipc::admin::Status;
 use vpnd_ipc::admin::client::{Client, ClientError};
 use vpnd_ipc::admin::status::{Counters, Source};
@@ -48,6 +52,7 @@ pub(super) fn running(config: &ServerConfig) -> Running {
     findings.extend(audit(&status));
     findings.extend(missing_users(&status));
     findings.extend(draining(&status));
+    findings.extend(read_text(Path::new(&config.file)).ok().and_then(|text| settings(&status, &text)));
     Running { status: Some(Box::new(status)), findings }
 }
 
@@ -72,6 +77,30 @@ fn draining(status: &Status) -> Option<Finding> {
     let state = table::drain(status.drain?);
     let advice = "stop or restart the gateway when it is empty; to let clients in again: vpnd drain --cancel";
     Some(Finding::warning("gateway.drain", state, advice))
+}
+
+/// Whether the gateway goes by the file as it is now.
+fn settings(status: &Status, file: &str) -> Option<Finding> {
+    const CHECK: &str = "gateway.configuration";
+    if status.settings.is_empty() {
+        return None;
+    }
+    let (start, reload) = Settings::reported(status.settings.clone()).differences(&Settings::of(file));
+    let found = |keys: &[String]| {
+        format!("the file differs from what the running gateway goes by: {}", keys.join(", "))
+    };
+    Some(match (&start[..], &reload[..]) {
+        ([], []) => Finding::good(CHECK, "the running gateway goes by the file as it is"),
+        (start, []) => {
+            Finding::warning(CHECK, found(start), "restart the gateway, and it goes by these, too")
+        }
+        ([], reload) => Finding::warning(CHECK, found(reload), "run: vpnd reload"),
+        (start, reload) => Finding::warning(
+            CHECK,
+            found(&[start, reload].concat()),
+            format!("restart the gateway for all of them; 'vpnd reload' takes over {}", reload.join(", ")),
+        ),
+    })
 }
 
 fn version(status: &Status) -> Finding {
@@ -303,6 +332,30 @@ mod tests {
             finding.found.contains("DRAINING")
                 && finding.advice.is_some_and(|advice| advice.contains("--cancel"))
         );
+    }
+
+    #[test]
+    fn a_file_that_the_gateway_does_not_go_by_is_named_by_its_keys() {
+        let mut status = status();
+        let file = "[server]\nshards = 2\n[push]\nroutes = []\n";
+        assert_eq!(settings(&status, file), None, "a version that does not say");
+        status.settings = Settings::of(file).report();
+        let judged = |file: &str| {
+            let finding = settings(&status, file).unwrap();
+            (finding.verdict, finding.found, finding.advice.unwrap_or_default())
+        };
+        assert_eq!(judged(file).0, Verdict::Good);
+        let (verdict, found, advice) = judged(&file.replace('2', "3"));
+        assert_eq!((verdict, found.split_once(": ").unwrap().1), (Verdict::Warning, "'shards' in [server]"));
+        assert!(advice.contains("restart"), "{advice}");
+        let (_, found, advice) = judged(&file.replace("[]", "['::/0']"));
+        assert_eq!(
+            (found.split_once(": ").unwrap().1, &advice[..]),
+            ("'routes' in [push]", "run: vpnd reload")
+        );
+        let (_, found, advice) = judged("");
+        assert!(found.ends_with("'shards' in [server], 'routes' in [push]"), "{found}");
+        assert!(advice.ends_with("takes over 'routes' in [push]"), "{advice}");
     }
 
     #[test]

@@ -16,8 +16,9 @@ use tokio::task::JoinSet;
 use vpnd_proto::control::Message;
 
 use super::{Form, OnDrop, SECOND};
-use crate::gateway::{Gateway, Login};
+use crate::gateway::{Gateway, Login, must};
 use crate::lab::Lab;
+use crate::process;
 use crate::theft::Speaker;
 
 /// Junk logins each second.
@@ -142,6 +143,9 @@ fn measure(load: &Load) {
     gateway.configure("limits.max_sessions_per_user", 1024);
     gateway.configure("limits.logins_per_user", 100_000);
     let ann = gateway.add_user("ann");
+    // Codes are asked for where somebody has them.
+    gateway.add_user("tom");
+    must(process::run(gateway.user(&["modify", "tom", "--totp"])));
     gateway.start();
     if matches!(load.honest, Honest::Returning) {
         lab.clients[1].within(|| on_a_runtime(first_login(&ann)));

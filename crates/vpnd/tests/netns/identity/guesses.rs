@@ -38,7 +38,7 @@ fn guess(lab: &Lab, profile: &Login, guesses: &[Guess]) -> (u64, u64) {
         under_way.join_all().await
     });
     let looked_at = |outcome: &Result<Message, Code>| match outcome {
-        Ok(Message::OneTimeCodeWanted) => true,
+        Err(Code::Credentials) => true,
         Err(Code::Throttled | Code::Busy) => false,
         other => panic!("{other:?}"),
     };

@@ -1,0 +1,163 @@
+//! The settings that a running gateway goes by, and those of a changed file that wait for its next start.
+//!
+//! INVARIANT: [`AT_START`] is the one list of keys that a reload leaves out. What a reload reports, what `vpnd doctor` compares and what
+//! docs/CONFIGURATION.md says of each key come from it. This module must not know what a key means.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use toml::Value;
+
+/// Keys that take effect when the gateway starts, by section. A section without keys is one as a whole.
+const AT_START: [(&str, &[&str]); 12] = [
+    ("server", &[]),
+    ("tls", &["client_ca", "require_client_certificate"]),
+    ("tunnel", &[]),
+    ("nat", &[]),
+    ("crypto", &[]),
+    ("offload", &[]),
+    (
+        "limits",
+        &[
+            "max_sessions",
+            "logins_per_user",
+            "max_handshakes",
+            "handshakes_per_address_s",
+            "password_workers",
+            "password_queue",
+        ],
+    ),
+    (
+        "timeouts",
+        &[
+            "idle_timeout_s",
+            "dead_peer_timeout_s",
+            "keepalive_s",
+            "rekey_after_s",
+            "authentication_deadline_s",
+            "forget_device_s",
+        ],
+    ),
+    ("admin", &[]),
+    ("process", &[]),
+    ("log", &[]),
+    ("source", &[]),
+];
+
+/// Whether a change of this key waits for the gateway's next start. `key` is empty for a list of tables.
+#[must_use]
+pub fn waits(section: &str, key: &str) -> bool {
+    AT_START.iter().any(|(listed, keys)| *listed == section && (keys.is_empty() || keys.contains(&key)))
+}
+
+/// Digests of the values that a file sets, by `section.key`, or by `section` for a list of tables.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings(BTreeMap<String, String>);
+
+impl Settings {
+    /// Those of a file's text; none if it is malformed.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        let document: toml::Table = text.parse().unwrap_or_default();
+        let mut settings = BTreeMap::new();
+        for (section, value) in document {
+            match value {
+                Value::Table(keys) => {
+                    settings
+                        .extend(keys.iter().map(|(key, value)| (format!("{section}.{key}"), digest(value))));
+                }
+                list => drop(settings.insert(section, digest(&list))),
+            }
+        }
+        Self(settings)
+    }
+
+    /// As they were reported.
+    #[must_use]
+    pub fn reported(settings: BTreeMap<String, String>) -> Self {
+        Self(settings)
+    }
+
+    #[must_use]
+    pub fn report(&self) -> BTreeMap<String, String> {
+        self.0.clone()
+    }
+
+    /// What differs, in words, as `(waits for a start, waits for a reload)`.
+    #[must_use]
+    pub fn differences(&self, file: &Self) -> (Vec<String>, Vec<String>) {
+        let names = self.0.keys().chain(file.0.keys().filter(|name| !self.0.contains_key(*name)));
+        let mut differing: Vec<&String> =
+            names.filter(|name| self.0.get(*name) != file.0.get(*name)).collect();
+        differing.sort();
+        let (start, reload): (Vec<&String>, _) = differing.into_iter().partition(|name| name_waits(name));
+        (
+            start.into_iter().map(|name| title(name)).collect(),
+            reload.into_iter().map(|name| title(name)).collect(),
+        )
+    }
+
+    /// A reload takes over what it can.
+    pub fn reload(&mut self, file: &Self) {
+        self.0.retain(|name, _| name_waits(name));
+        let taken = file.0.iter().filter(|(name, _)| !name_waits(name));
+        self.0.extend(taken.map(|(name, digest)| (name.clone(), digest.clone())));
+    }
+}
+
+fn name_waits(name: &str) -> bool {
+    let (section, key) = name.split_once('.').unwrap_or((name, ""));
+    waits(section, key)
+}
+
+fn title(name: &str) -> String {
+    match name.split_once('.') {
+        Some((section, key)) => format!("'{key}' in [{section}]"),
+        None => format!("[[{name}]]"),
+    }
+}
+
+/// Both ends are one program, so it need not be the same in another version.
+fn digest(value: &Value) -> String {
+    let mut hasher = DefaultHasher::new();
+    value.to_string().hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "[server]\nlisten = '[::]:4433' # here\n[push]\nroutes = []\n[limits]\nmax_sessions = 8\n\
+                       [[source]]\nname = 'a'\n[[profile]]\nname = 'p'\n";
+
+    #[test]
+    fn a_reload_names_each_key_that_waits_for_a_start() {
+        let new = "[server]\nlisten = '[::]:4434'\nshards = 2\n[limits]\nmax_sessions_per_user = 3\n[push]\nroutes = ['::/0']\n\
+                   [[source]]\nname = 'b'\n[[profile]]\nname = 'q'\n";
+        let (mut in_force, file) = (Settings::of(OLD), Settings::of(new));
+        let (start, reload) = in_force.differences(&file);
+        let waiting =
+            ["'max_sessions' in [limits]", "'listen' in [server]", "'shards' in [server]", "[[source]]"];
+        assert_eq!(start, waiting);
+        assert_eq!(reload, ["'max_sessions_per_user' in [limits]", "[[profile]]", "'routes' in [push]"]);
+        in_force.reload(&file);
+        assert_eq!(in_force.differences(&file), (waiting.map(str::to_owned).into(), Vec::new()));
+        let reported = Settings::reported(in_force.report());
+        assert_eq!(reported.differences(&Settings::of(new)).0, waiting);
+    }
+
+    #[test]
+    fn lines_comments_and_order_are_no_difference() {
+        let moved = "# a comment\n[[profile]]\nname = 'p'\n[[source]]\nname = 'a'\n\n[limits]\nmax_sessions = 8\n[push]\nroutes = []\n\
+                     [server]\nlisten = '[::]:4433'\n";
+        assert_eq!(Settings::of(OLD), Settings::of(moved));
+        assert_eq!(Settings::of("[["), Settings::default());
+    }
+
+    #[test]
+    fn what_waits_is_what_is_listed() {
+        assert!(waits("server", "priority") && waits("source", "") && waits("tls", "client_ca"));
+        assert!(!waits("tls", "ca") && !waits("profile", "") && !waits("limits", "user_rate_up"));
+    }
+}
