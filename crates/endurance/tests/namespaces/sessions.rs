@@ -4,7 +4,42 @@
 //!   one process ── eth0 ─── gateway (vpnd server)        a hundred sessions, no TUN device but the gateway's
 //! ```
 
-use super::{can_run, measured, namespaces_of, real_vpnd, run};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::{can_run, endurance, measured, namespaces_of, real_vpnd, run};
+
+#[test]
+fn ctrl_c_ends_it_shows_what_was_measured_and_leaves_nothing() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let line = format!("sessions --count 20 --users 2 --idle 60 --json --vpnd {}", program.display());
+    let child = endurance(&line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it was built");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while namespaces_of(child.id()).is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_millis(1500));
+    let pid = child.id();
+    assert!(!namespaces_of(pid).is_empty(), "it runs");
+    kill_process(Pid::from_raw(pid.cast_signed()).expect("a process"), Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{words}");
+    assert_eq!(namespaces_of(pid), [""; 0]);
+    if output.stdout.is_empty() {
+        // On a busy machine nothing may have been measured yet.
+        assert!(words.contains("interrupted"), "{words}");
+        return;
+    }
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["interrupted"], true, "{report:#}");
+}
 
 #[test]
 fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {

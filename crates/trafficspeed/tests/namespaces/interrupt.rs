@@ -40,7 +40,6 @@ fn ctrl_c_ends_every_experiment_shows_what_was_measured_and_leaves_nothing() {
         "block --delays 5ms --sizes 8K,16K --ahead 1 -t 60 --span 4 -J",
         "suite ipsec -t 60 -O 0 --part stream --no-sweep -J",
         "suite aead -t 60 -J",
-        "sessions --count 20 --users 2 --idle 60 --json",
         &model,
     ] {
         let child = start(&format!("{line} --vpnd {}", vpnd.display()));

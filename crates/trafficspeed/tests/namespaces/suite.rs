@@ -85,7 +85,7 @@ fn a_missing_program_and_unknown_names_are_said_before_anything_changes() {
     let output = run("suite ipsec --cipher rot13");
     assert!(String::from_utf8_lossy(&output.stderr).contains("chacha20-poly1305"));
     assert_eq!(output.status.code(), Some(2));
-    for (line, known) in [("suite rot13", "ipsec, aead"), ("moon", "compare, report")] {
+    for (line, known) in [("suite rot13", "ipsec, aead"), ("moon", "lab, compare, run")] {
         let output = run(line);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("unrecognized subcommand") && said.contains(known), "{said}");
