@@ -29,6 +29,7 @@ pub mod content;
 pub mod place;
 pub mod seal;
 pub mod target;
+mod way;
 pub mod writer;
 
 use std::fmt;

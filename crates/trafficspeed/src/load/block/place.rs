@@ -1,6 +1,6 @@
 //! Where blocks go: a file of this program's own, a new file of a given name, or something that may be overwritten.
 //!
-//! INVARIANT: nothing that was there before is touched unless the user said that it may be.
+//! INVARIANT: nothing that was there before is touched unless the user said that it may be, nor what somebody else can put there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::{NamedTempFile, TempPath};
+
+use super::way;
 
 /// How the names of this program's own files begin.
 const OWN_PREFIX: &str = "trafficspeed-blocks-";
@@ -60,11 +62,12 @@ impl Place {
     /// Makes it ready: a file gets `bytes` of zeros on disk, so that later writes change data and nothing else.
     pub fn prepare(options: &PlaceOptions, bytes: u64) -> Result<Self, PlaceError> {
         let path = options.path.clone().unwrap_or_else(std::env::temp_dir);
+        way::check(&path).map_err(PlaceError::io("checking the way to", &path))?;
         if path.is_dir() {
             let own = NamedTempFile::with_prefix_in(OWN_PREFIX, &path);
             let own = own.map_err(PlaceError::io("making a file in", &path))?;
             let path = own.path().to_owned();
-            fill(&path, bytes).map_err(PlaceError::io("writing", &path))?;
+            fill(&path, bytes, false).map_err(PlaceError::io("writing", &path))?;
             return Self::open(path, false, Some(own.into_temp_path()));
         }
         let (exists, is_device, empty) = match path.metadata() {
@@ -76,7 +79,7 @@ impl Place {
             return Err(PlaceError::Precious(path));
         }
         if !is_device {
-            fill(&path, bytes).map_err(PlaceError::io("writing", &path))?;
+            fill(&path, bytes, !exists).map_err(PlaceError::io("writing", &path))?;
         }
         Self::open(path, is_device, None)
     }
@@ -122,8 +125,9 @@ impl Place {
     }
 }
 
-fn fill(path: &Path, bytes: u64) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+/// Writes zeros. A `new` file is none that somebody else has made meanwhile.
+fn fill(path: &Path, bytes: u64, new: bool) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(new).open(path)?;
     let zeros = vec![0; 1 << 20];
     let mut left = bytes;
     while left > 0 {
