@@ -24,7 +24,7 @@ const DOCKERD: &str = "usr/sbin/dockerd";
 /// Gives the gateway's box its own copy of the settings of these programs, and a `/run` that they share.
 fn prepare(lab: &Lab) {
     let etc = process::etc(lab, &lab.gateway);
-    for name in ["ufw", "default", "firewalld", "nftables.conf", "alternatives", "services"] {
+    for name in ["ufw", "default", "firewalld", "nftables.conf", "alternatives", "services", "protocols"] {
         let mut copy = Command::new("cp");
         copy.arg("-a").arg(format!("/etc/{name}")).arg(&etc);
         let output = process::run(copy);
