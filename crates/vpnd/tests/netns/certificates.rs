@@ -48,9 +48,7 @@ fn the_worker_of_a_running_gateway_does_not_hold_the_key() {
     assert!(held(&auth).contains(&true), "the auth process signs with it, so this search finds keys");
     assert_eq!(held(&worker), [false; 4], "the worker holds the gateway's key");
     // What makes this a search of what the worker does hold.
-    let chain = fs::read_to_string(gateway.file("server.pem")).expect("vpnd init made it");
-    let line = chain.lines().nth(1).expect("a PEM block has lines");
-    assert!(worker.remembers(line.as_bytes()), "the worker presents the certificate");
+    assert!(worker.remembers(&certificate(&gateway)), "the worker presents the certificate");
 }
 
 /// Gives the gateway a certificate of its own CA, for the key it has, that began so long ago and is good for so long.

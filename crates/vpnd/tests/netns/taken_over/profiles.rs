@@ -25,7 +25,7 @@ const COMMIT: u32 = 2;
 const GRANTED: u32 = 0;
 const STORED: u32 = 4;
 const COMMITTED: u32 = 5;
-const CODE_REQUIRED: u32 = 1;
+const REFUSED: u32 = 2;
 
 /// An address of the profile that nobody here is in.
 const OF_STAFF: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 86, 16, 9));
@@ -137,7 +137,7 @@ fn a_gateways_worker_chooses_nobodys_profile_and_addresses() {
     let (kind, granted) = auth.log_in(1 << 40, "ann");
     assert_eq!(kind, GRANTED, "{granted:?}");
     assert!(is_of_guests(&granted) && has(&granted, b"guests") && !has(&granted, b"staff"), "{granted:?}");
-    assert_eq!(auth.log_in((1 << 40) + 1, "eve").0, CODE_REQUIRED);
+    assert_eq!(auth.log_in((1 << 40) + 1, "eve").0, REFUSED, "she is in no profile");
 
     // A session that was granted to nobody is not kept, and the one that was is in ann's profile.
     let invented = [0xee; 16];
