@@ -125,13 +125,13 @@ pub enum FromWorker {
 impl From<&anyhow::Error> for FromWorker {
     /// Its last message.
     fn from(error: &anyhow::Error) -> Self {
-        let why = vpnd_sys::text::format_chain(error);
+        let reason = vpnd_sys::text::format_chain(error);
         if error.is::<Refusal>() {
-            Self::Refused(why)
+            Self::Refused(reason)
         } else if error.is::<Unreached>() {
-            Self::Unreached(why)
+            Self::Unreached(reason)
         } else {
-            Self::Failed(why)
+            Self::Failed(reason)
         }
     }
 }

@@ -129,14 +129,14 @@ pub(super) fn acme(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
     let key_id = s.text(p, "eab_key_id").filter(|id| !id.is_empty());
     let key = secret(s, p, "eab_key_file", base);
     if key_id.is_some() != key.is_some() {
-        let why = "'eab_key_id' and 'eab_key_file' in [acme] belong together: the authority gives both";
-        s.problem(p, "eab_key_id", why.to_owned());
+        let reason = "'eab_key_id' and 'eab_key_file' in [acme] belong together: the authority gives both";
+        s.problem(p, "eab_key_id", reason.to_owned());
     }
     let agreed = s.flag(p, "terms_of_service_agreed", false);
     if !agreed {
-        let why = "read the authority's terms of service (its directory names them), then write \
+        let reason = "read the authority's terms of service (its directory names them), then write \
                    terms_of_service_agreed = true";
-        s.problem(p, "terms_of_service_agreed", format!("[acme]: {why}"));
+        s.problem(p, "terms_of_service_agreed", format!("[acme]: {reason}"));
     }
     Some(Acme {
         directory: directory?,

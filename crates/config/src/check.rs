@@ -104,10 +104,10 @@ impl Check<'_> {
 
     fn sources(&mut self) {
         for source in &self.config.sources {
-            for (key, why) in crate::source_files::faults(source) {
+            for (key, reason) in crate::source_files::faults(source) {
                 self.problem(
                     &format!("source.{key}"),
-                    format!("the source '{}' can't be asked: {why}", source.name),
+                    format!("the source '{}' can't be asked: {reason}", source.name),
                 );
             }
         }

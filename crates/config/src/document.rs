@@ -384,9 +384,9 @@ impl<'i> Section<'i> {
                 Some(near) => format!("; did you mean '{near}'?"),
                 None => format!("; it knows {}", quoted(&self.asked)),
             };
-            let what =
+            let kind =
                 if self.title.is_empty() && entry.is_table() { "unknown section" } else { "unknown key" };
-            log.push(Some(entry.key_line), format!("{what} '{key}' in {}{hint}", self.name()));
+            log.push(Some(entry.key_line), format!("{kind} '{key}' in {}{hint}", self.name()));
         }
     }
 

@@ -20,7 +20,7 @@ impl ServerConfig {
         }
         let names: Vec<String> = pools.iter().map(ToString::to_string).collect();
         let (names, title) = (names.join(" and "), profile.title());
-        let of = if self.profiles.are_configured() {
+        let profile = if self.profiles.are_configured() {
             format!(" of the profile '{title}', which is the user's")
         } else {
             String::new()
@@ -31,6 +31,6 @@ impl ServerConfig {
         } else {
             "choose another, or make the pool in [tunnel] larger"
         };
-        Some(format!("it is none that clients get out of {names}{of}; {what_to_do}"))
+        Some(format!("it is none that clients get out of {names}{profile}; {what_to_do}"))
     }
 }

@@ -76,7 +76,7 @@ mod tests {
             assert_eq!(machine(text).taken_of(ports), taken, "{text:?} {ports:?}");
         }
         assert_eq!(LocalPorts::default().taken_of((1, 65_535)), None);
-        let here = LocalPorts::read();
-        assert!(here.range.is_some() && here.addresses.contains(&Ipv4Addr::LOCALHOST), "{here:?}");
+        let ports = LocalPorts::read();
+        assert!(ports.range.is_some() && ports.addresses.contains(&Ipv4Addr::LOCALHOST), "{ports:?}");
     }
 }

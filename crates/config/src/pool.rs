@@ -358,17 +358,17 @@ mod tests {
         let profiles =
             parse("[[profile]]\nname = 'six'\npool_v4 = 'none'\npool_v6 = 'fd00::1:0:0/96'\n").unwrap();
         let six = profiles.pools(&tunnel()).remove(0);
-        let both = Pools::rest(&tunnel(), &[]);
+        let dual = Pools::rest(&tunnel(), &[]);
         let v4 = |text: &str| text.parse().ok();
         let v6 = |text: &str| text.parse().ok();
-        assert!(six.fit(None, v6("fd00::1:0:7")) && both.fit(v4("10.86.0.9"), v6("fd00::7")));
+        assert!(six.fit(None, v6("fd00::1:0:7")) && dual.fit(v4("10.86.0.9"), v6("fd00::7")));
         for (pools, v4, v6) in [
             (&six, v4("10.86.0.9"), v6("fd00::1:0:7")),
             (&six, None, v6("fd00::7")),
             (&six, None, None),
-            (&both, v4("10.86.0.9"), None),
-            (&both, v4("10.86.0.1"), v6("fd00::7")),
-            (&both, v4("10.86.1.9"), v6("fd00::7")),
+            (&dual, v4("10.86.0.9"), None),
+            (&dual, v4("10.86.0.1"), v6("fd00::7")),
+            (&dual, v4("10.86.1.9"), v6("fd00::7")),
         ] {
             assert!(!pools.fit(v4, v6), "{v4:?} {v6:?}");
         }

@@ -70,18 +70,18 @@ fn report_faults(blocks: &PortBlocks, s: &Section<'_>, p: &mut Problems, config:
             || pool.contains(*address)
     };
     if let Some(address) = addresses.iter().find(is_unusable) {
-        let why =
+        let reason =
             format!("'addresses' in [nat] has {address}, which is no address that other hosts can answer");
-        s.problem(p, "addresses", why);
+        s.problem(p, "addresses", reason);
     }
     if ports.0 < 1024 {
-        let why = "'ports' in [nat] begins at 1024 at least: lower ports are those of servers";
-        s.problem(p, "ports", why.to_owned());
+        let reason = "'ports' in [nat] begins at 1024 at least: lower ports are those of servers";
+        s.problem(p, "ports", reason.to_owned());
     }
     if pool.prefix_len() < SHORTEST_POOL {
-        let why =
+        let reason =
             format!("'addresses' in [nat] needs a 'pool_v4' of a /{SHORTEST_POOL} or less, and it is {pool}");
-        s.problem(p, "addresses", why);
+        s.problem(p, "addresses", reason);
     } else if blocks.count() < blocks.needed() {
         s.problem(p, "addresses", shortage(blocks));
     }
@@ -89,10 +89,10 @@ fn report_faults(blocks: &PortBlocks, s: &Section<'_>, p: &mut Problems, config:
         [Some(config.server.listen), config.admin.metrics, config.acme.as_ref().map(|acme| acme.listen)];
     for port in own.into_iter().flatten().map(|address| address.port()) {
         if (ports.0..=ports.1).contains(&port) {
-            let why = format!(
+            let reason = format!(
                 "'ports' in [nat] has {port}, at which the gateway listens: a client could take packets that are meant for the gateway"
             );
-            s.problem(p, "ports", why);
+            s.problem(p, "ports", reason);
         }
     }
 }

@@ -311,9 +311,9 @@ impl Findings<'_> {
                     continue;
                 }
                 let [(name, key), (wide_name, wide_key)] = [NAMES[narrow], NAMES[wide]];
-                let each = if wide == 1 { "each " } else { "" };
+                let unit = if wide == 1 { "each " } else { "" };
                 let message = format!(
-                    "each {name}{whose} may have {} {way}, more than the {} of {each}{wide_name}; raise '{wide_key}_{way}' or lower \
+                    "each {name}{whose} may have {} {way}, more than the {} of {unit}{wide_name}; raise '{wide_key}_{way}' or lower \
                      '{key}_{way}'",
                     Rate(rates[narrow]),
                     Rate(rates[wide])

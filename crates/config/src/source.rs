@@ -273,13 +273,14 @@ pub(super) fn sources(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Vec
     s.tables(p, "source", |s, p| {
         let source = source(s, p, base)?;
         if source.name == LOCAL || found.iter().any(|other| other.name == source.name) {
-            let why =
+            let reason =
                 format!("another source is named '{}' already; 'local' is the gateway's own", source.name);
-            s.problem(p, "name", why);
+            s.problem(p, "name", reason);
         }
         if found.iter().any(|other| other.rule == source.rule) {
-            let why = "another source has this rule already, and a login is tried at one source".to_owned();
-            s.problem(p, if s.has("realm") { "realm" } else { "match" }, why);
+            let reason =
+                "another source has this rule already, and a login is tried at one source".to_owned();
+            s.problem(p, if s.has("realm") { "realm" } else { "match" }, reason);
         }
         let listens = |source: &Source| source.dynamic().map(|dynamic| dynamic.listen);
         if listens(&source).is_some_and(|listen| found.iter().any(|other| listens(other) == Some(listen))) {
@@ -299,11 +300,11 @@ fn timeout(s: &mut Section<'_>, p: &mut Problems, servers: usize) -> Duration {
     let all_ms = LOGIN_TIMEOUT.as_millis() as u64;
     let timeout_ms = s.number(p, "timeout_ms", 100..=all_ms, 3_000);
     if servers > 1 && timeout_ms > all_ms / 2 {
-        let why = format!(
+        let reason = format!(
             "a login ends after {all_ms} ms, so the second server would get no time: write {} at most",
             all_ms / 2
         );
-        s.problem(p, "timeout_ms", why);
+        s.problem(p, "timeout_ms", reason);
     }
     Duration::from_millis(timeout_ms)
 }
@@ -508,7 +509,7 @@ mod tests {
 
     #[test]
     fn factors_of_a_source_are_those_that_its_administrator_names_and_an_approval() {
-        let of = |rest: &str| {
+        let factors = |rest: &str| {
             let text = format!(
                 "[[source]]\nname = \"guests\"\nkind = \"radius\"\nmatch = \"g-*\"\nservers = \"radius://10.0.0.1\"\n\
                  secret_file = \"s\"\n{rest}"
@@ -516,9 +517,9 @@ mod tests {
             let source = read(&text).unwrap().remove(0);
             [false, true].map(|challenged| source.factors(challenged).to_string())
         };
-        assert_eq!(of(""), ["pwd", "pwd"], "nobody knows what a challenge was");
-        assert_eq!(of("challenge_amr = \"otp\"\n"), ["pwd", "pwd otp"]);
-        assert_eq!(of("amr = [\"otp\"]\n"), ["pwd otp", "pwd otp"]);
-        assert_eq!(of("push = true\n"), ["pwd mca", "pwd mca"]);
+        assert_eq!(factors(""), ["pwd", "pwd"], "nobody knows what a challenge was");
+        assert_eq!(factors("challenge_amr = \"otp\"\n"), ["pwd", "pwd otp"]);
+        assert_eq!(factors("amr = [\"otp\"]\n"), ["pwd otp", "pwd otp"]);
+        assert_eq!(factors("push = true\n"), ["pwd mca", "pwd mca"]);
     }
 }

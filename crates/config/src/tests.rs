@@ -176,12 +176,12 @@ fn a_group_has_the_session_rates_of_all_unless_it_names_its_own() {
                 user_rate_down = '32mbit'\n\
                 [[limits.groups]]\nname = 'staff'\nsession_rate_up = 'none'\n";
     let rates = parse(&format!("{LEAST}{text}")).unwrap().limits.rates;
-    let of = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
-    assert_eq!(of(rates.session), (10_000_000, 1_000_000));
+    let pair = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
+    assert_eq!(pair(rates.session), (10_000_000, 1_000_000));
     let [guests, staff] = rates.groups.as_slice() else { panic!("two groups") };
-    assert_eq!((of(guests.together), of(guests.session)), ((125_000_000, 0), (2_000_000, 1_000_000)));
-    assert_eq!((of(rates.user), of(guests.user)), ((0, 3_000_000), (4_000_000, 3_000_000)));
-    assert_eq!((of(staff.together), of(staff.session)), ((0, 0), (10_000_000, 0)));
+    assert_eq!((pair(guests.together), pair(guests.session)), ((125_000_000, 0), (2_000_000, 1_000_000)));
+    assert_eq!((pair(rates.user), pair(guests.user)), ((0, 3_000_000), (4_000_000, 3_000_000)));
+    assert_eq!((pair(staff.together), pair(staff.session)), ((0, 0), (10_000_000, 0)));
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Listener {
             Err(NoReply::Unsigned) => {
                 return self.dropped(from, "it has no Message-Authenticator; the server must send one");
             }
-            Err(why) => return self.dropped(from, &why.to_string()),
+            Err(reason) => return self.dropped(from, &reason.to_string()),
         };
         if let Some(seen) = self.seen().get(&request.authenticator()) {
             return seen.reply.clone().map_or(Handling::Drop, Handling::Reply);
@@ -264,9 +264,9 @@ impl Listener {
         request.reply(decision, self.secret.as_bytes())
     }
 
-    fn dropped(&self, from: SocketAddr, why: &str) -> Handling {
+    fn dropped(&self, from: SocketAddr, reason: &str) -> Handling {
         if self.limits().lines.take(now()) {
-            tracing::warn!(source = &*self.source, %from, why, "a request about sessions does not count");
+            tracing::warn!(source = &*self.source, %from, reason, "a request about sessions does not count");
         }
         Handling::Drop
     }

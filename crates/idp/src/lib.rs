@@ -193,8 +193,8 @@ async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> IdpRe
     delivered.unwrap_or_else(|_| unavailable("no server has answered in time"))
 }
 
-fn unavailable(why: &str) -> IdpReply {
-    IdpReply::Unavailable(Reason::cut(why))
+fn unavailable(reason: &str) -> IdpReply {
+    IdpReply::Unavailable(Reason::cut(reason))
 }
 
 fn named<'s>(sources: &'s [PreparedSource], name: &str) -> Option<&'s PreparedSource> {
@@ -247,7 +247,7 @@ impl PreparedSource {
                 self.source.push().is_none() || asked.as_ref().is_err_and(ServerError::is_before_request);
             match server.noted(asked) {
                 Ok(reply) => return reply,
-                Err(why) => failures.push(why),
+                Err(reason) => failures.push(reason),
             }
             if !may_go_on {
                 break;
@@ -270,7 +270,7 @@ impl PreparedSource {
                 tokio::time::timeout(self.source.timeout, client.account(server.address(), record, since));
             match server.noted(sent.await.unwrap_or(Err(ServerError::Slow))) {
                 Ok(()) => return IdpReply::Accounted,
-                Err(why) => failures.push(why),
+                Err(reason) => failures.push(reason),
             }
         }
         unavailable(&failures.join("; "))
@@ -286,7 +286,7 @@ impl PreparedSource {
         let asked = client.answer(&self.source, server.address(), answer);
         let asked = tokio::time::timeout(self.timeout(), asked).await;
         let noted = server.noted(asked.unwrap_or(Err(ServerError::Slow)));
-        noted.unwrap_or_else(|why| unavailable(&why))
+        noted.unwrap_or_else(|reason| unavailable(&reason))
     }
 }
 

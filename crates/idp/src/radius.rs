@@ -230,7 +230,9 @@ async fn accept<T>(
         while let Ok(received) = tokio::time::timeout_at(until, socket.recv(&mut buffer)).await {
             match check(&buffer[..received.map_err(failure)?]) {
                 Ok(reply) => return Ok(reply),
-                Err(why) if dropped == 0 => tracing::warn!(%address, %why, "a RADIUS packet does not count"),
+                Err(reason) if dropped == 0 => {
+                    tracing::warn!(%address, %reason, "a RADIUS packet does not count")
+                }
                 Err(_) => {}
             }
             dropped = dropped.saturating_add(1);

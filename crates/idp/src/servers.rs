@@ -79,9 +79,9 @@ impl Server {
     pub(super) fn noted<T>(&self, answer: Result<T, ServerError>) -> Result<T, String> {
         self.set_failed(answer.is_err().then(Instant::now));
         answer.map_err(|error| {
-            let why = format!("{}: {error}", self.address);
-            tracing::warn!(%why, "a server of a source has failed");
-            why
+            let reason = format!("{}: {error}", self.address);
+            tracing::warn!(%reason, "a server of a source has failed");
+            reason
         })
     }
 
@@ -186,8 +186,8 @@ mod tests {
         let servers = Servers::new(&[server(1), server(2), server(3)]);
         let order = || servers.in_order().iter().map(|server| server.address.port).collect::<Vec<_>>();
         assert_eq!(order(), [1, 2, 3]);
-        let why = servers.0[0].noted::<()>(Err(ServerError::Slow)).unwrap_err();
-        assert_eq!((why.as_str(), order()), ("192.0.2.1:1: no answer in time", vec![2, 3, 1]));
+        let reason = servers.0[0].noted::<()>(Err(ServerError::Slow)).unwrap_err();
+        assert_eq!((reason.as_str(), order()), ("192.0.2.1:1: no answer in time", vec![2, 3, 1]));
         servers.0[0].noted(Ok(())).unwrap();
         assert_eq!(order(), [1, 2, 3]);
         *servers.0[0].failed.lock().unwrap() = Instant::now().checked_sub(DOWN);

@@ -34,8 +34,8 @@ impl Steps {
         self.0.push(Step { name, found: Ok(found.into()) });
     }
 
-    pub fn end(&mut self, (name, why): End) {
-        self.0.push(Step { name, found: Err(why) });
+    pub fn end(&mut self, (name, reason): End) {
+        self.0.push(Step { name, found: Err(reason) });
     }
 
     pub fn end_of(&self) -> Option<(&'static str, &str)> {
@@ -48,7 +48,7 @@ impl fmt::Display for Steps {
         for Step { name, found } in &self.0 {
             let (mark, text) = match found {
                 Ok(text) => ("ok", text),
-                Err(why) => ("ENDS", why),
+                Err(reason) => ("ENDS", reason),
             };
             writeln!(f, "  {mark:4}  {name:10}  {}", vpnd_sys::text::harmless(text))?;
         }
@@ -60,7 +60,7 @@ impl fmt::Display for Steps {
 pub async fn fault(source: &Source, server: &SourceServer) -> Option<String> {
     let mut steps = Steps::default();
     ask(source, server, None, &mut steps).await;
-    steps.end_of().map(|(step, why)| format!("{server} ({step}: {why})"))
+    steps.end_of().map(|(step, reason)| format!("{server} ({step}: {reason})"))
 }
 
 /// Groups of a user who may never have been here, and the source; `None` if no directory can be asked about the name.
@@ -72,17 +72,17 @@ pub async fn groups(config: &ServerConfig, typed: &str) -> Option<Result<(String
     if !matches!(source.kind, SourceKind::Ldap(_)) {
         return None;
     }
-    let mut why = String::new();
+    let mut reason = String::new();
     for server in &source.servers {
         let mut steps = Steps::default();
         if let Some(identity) = ask(source, server, Some(&name), &mut steps).await {
             return Some(Ok((source.name.clone(), identity)));
         }
         if let Some((step, end)) = steps.end_of() {
-            why = format!("the directory '{}' at {server} ends at '{step}': {end}", source.name);
+            reason = format!("the directory '{}' at {server} ends at '{step}': {end}", source.name);
         }
     }
-    Some(Err(why))
+    Some(Err(reason))
 }
 
 /// The canonical name of the source's user.

@@ -80,8 +80,8 @@ impl JournalDirectory {
             Err(errno) => return Err(os_error(other, "examined", errno.into())),
         };
         if self.lineage.contains(&id) {
-            let why = format!("it lies in {}, where less privileged processes write", other.display());
-            return Err(untrusted(&self.path, why));
+            let reason = format!("it lies in {}, where less privileged processes write", other.display());
+            return Err(untrusted(&self.path, reason));
         }
         Ok(())
     }
@@ -106,8 +106,8 @@ impl JournalDirectory {
             handle = match open_directory(&handle, name) {
                 Err(Errno::NOENT) if make => make_directory(&handle, name).map_err(failed("created"))?,
                 Err(Errno::NOTDIR | Errno::LOOP) => {
-                    let why = format!("{} is no directory, or a symbolic link to one", at.display());
-                    return Err(untrusted(path, format!("{why}: name the directory itself")));
+                    let reason = format!("{} is no directory, or a symbolic link to one", at.display());
+                    return Err(untrusted(path, format!("{reason}: name the directory itself")));
                 }
                 opened => opened.map_err(failed("opened"))?,
             };
@@ -212,8 +212,8 @@ impl JournalDirectory {
             Err(Errno::LOOP) => return Ok(Opened::Untrusted("it is a symbolic link".to_owned())),
             Err(errno) => return Err(errno.into()),
         };
-        if let Some(why) = own_file::fault_of(&rustix::fs::fstat(&file)?) {
-            return Ok(Opened::Untrusted(why));
+        if let Some(reason) = own_file::fault_of(&rustix::fs::fstat(&file)?) {
+            return Ok(Opened::Untrusted(reason));
         }
         let Some(file) = LockedFile::try_lock(file.into())? else { return Ok(Opened::InUse) };
         // Its process may have put another file in its place and let go of this one meanwhile.
@@ -285,8 +285,8 @@ fn check_parent(path: &Path, found: &Stat) -> Result<(), JournalError> {
 /// Checks the directory of journals itself.
 fn check_last(path: &Path, found: &Stat) -> Result<(), JournalError> {
     if found.st_uid != us() {
-        let why = format!("it belongs to user {}, and vpnd runs as user {}", found.st_uid, us());
-        return Err(untrusted(path, why));
+        let reason = format!("it belongs to user {}, and vpnd runs as user {}", found.st_uid, us());
+        return Err(untrusted(path, reason));
     }
     if found.st_mode & WRITABLE_BY_OTHERS != 0 {
         return Err(untrusted(path, "others than its owner can write in it".to_owned()));
@@ -306,8 +306,8 @@ fn identity(found: &Stat) -> (u64, u64) {
     (found.st_dev, found.st_ino)
 }
 
-fn untrusted(path: &Path, why: String) -> JournalError {
-    JournalError::Untrusted { path: path.to_owned(), why }
+fn untrusted(path: &Path, reason: String) -> JournalError {
+    JournalError::Untrusted { path: path.to_owned(), reason }
 }
 
 #[cfg(test)]

@@ -48,13 +48,13 @@ pub enum JournalError {
     Os { path: PathBuf, step: &'static str, source: io::Error },
     /// Somebody without privileges could have written in the directory.
     #[error(
-        "{path} can't hold undo journals: {why}; choose a directory that only the user of vpnd writes (--journal-dir, or \
+        "{path} can't hold undo journals: {reason}; choose a directory that only the user of vpnd writes (--journal-dir, or \
          'journal_dir' in [server] of a gateway)"
     )]
     Untrusted {
         /// The directory, or one above it.
         path: PathBuf,
-        why: String,
+        reason: String,
     },
     /// More changes are in force than a journal holds.
     #[error("the undo journal {0} is full, so nothing more is changed on this machine")]
@@ -166,8 +166,8 @@ impl fmt::Display for Recovered {
                 return f
                     .write_str("of a gateway, for its next start; `vpnd server --teardown` takes it back");
             }
-            RecoveryOutcome::Refused(why) => {
-                return write!(f, "not undone: {why}; look who has written it, then remove it");
+            RecoveryOutcome::Refused(reason) => {
+                return write!(f, "not undone: {reason}; look who has written it, then remove it");
             }
             RecoveryOutcome::Undone { report, damaged_lines } => (report, damaged_lines),
         };
@@ -364,7 +364,7 @@ async fn recover_of(
             }
             Ok(_) if !is_journal => continue,
             Ok(Opened::InUse) => RecoveryOutcome::StillRunning,
-            Ok(Opened::Untrusted(why)) => RecoveryOutcome::Refused(why),
+            Ok(Opened::Untrusted(reason)) => RecoveryOutcome::Refused(reason),
             Ok(Opened::Abandoned(_lock, bytes)) => {
                 let this = Owner { keeper: keeper.map(str::to_owned), ..this.clone() };
                 recover_one(directory, &name, record::parse(&bytes), &this, netlink).await

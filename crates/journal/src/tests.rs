@@ -384,7 +384,7 @@ fn a_journal_of_nobody_in_particular_is_not_undone() {
             fs::write(journals.path(), forged).unwrap();
             let outcome = journals.outcome().await;
             assert!(
-                matches!(&outcome, RecoveryOutcome::Refused(why) if why.contains("process")),
+                matches!(&outcome, RecoveryOutcome::Refused(reason) if reason.contains("process")),
                 "{outcome:?}"
             );
             assert_eq!(machine(), before);

@@ -184,20 +184,20 @@ mod tests {
 
     #[test]
     fn a_hash_that_costs_too_much_is_neither_taken_over_nor_verified() {
-        let of = |memory: u32, passes: u32| {
+        let hash_of = |memory: u32, passes: u32| {
             let hash = Hasher::with_cost(8, 1).hash(&Password::new("secret".to_owned())).unwrap();
             let cost = hash.expose().replace("m=8,t=1,", &format!("m={memory},t={passes},"));
             PasswordHash::new(cost)
         };
         for (memory, passes) in [(8, 1), (MEMORY_KIB, PASSES), (64 * 1024, 4), (MAX_MEMORY_KIB, 2)] {
-            assert!(Hasher::is_acceptable(&of(memory, passes)), "{memory} KiB, {passes} passes");
+            assert!(Hasher::is_acceptable(&hash_of(memory, passes)), "{memory} KiB, {passes} passes");
         }
         for (memory, passes) in [(MAX_MEMORY_KIB, 3), (MAX_MEMORY_KIB + 1, 1), (64 * 1024, 16), (8, u32::MAX)]
         {
-            assert!(!Hasher::is_acceptable(&of(memory, passes)), "{memory} KiB, {passes} passes");
+            assert!(!Hasher::is_acceptable(&hash_of(memory, passes)), "{memory} KiB, {passes} passes");
         }
         // This would take days.
-        let endless = of(8, u32::MAX);
+        let endless = hash_of(8, u32::MAX);
         assert_eq!(Hasher::default().verify(&Password::new("secret".to_owned()), &endless), Ok(false));
     }
 

@@ -612,8 +612,8 @@ mod tests {
 
     /// How many bursts each flow has.
     fn bursts(flows: &[usize]) -> Vec<usize> {
-        let of = |flow| flows.iter().filter(|&&sent| sent == flow).count();
-        (0..=flows.iter().copied().max().unwrap_or(0)).map(of).collect()
+        let count = |flow| flows.iter().filter(|&&sent| sent == flow).count();
+        (0..=flows.iter().copied().max().unwrap_or(0)).map(count).collect()
     }
 
     #[test]

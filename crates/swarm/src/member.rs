@@ -298,11 +298,11 @@ impl Member {
     fn act(&mut self, now: Time, action: Action, tasks: &mut Vec<Task>) {
         match action {
             Action::Connect { connection, purpose, offer } => {
-                let by = match purpose {
+                let source = match purpose {
                     Purpose::Attach { .. } => KeySource::Attach,
                     Purpose::Login | Purpose::Move => KeySource::Login,
                 };
-                self.attempt = Some(Attempt { connection, asked: now, by, epoch: None });
+                self.attempt = Some(Attempt { connection, asked: now, by: source, epoch: None });
                 tasks.push(Task::Dial { connection, purpose, offer });
             }
             Action::Command { command, .. } => self.command(now, command, tasks),

@@ -90,13 +90,13 @@ pub enum Report {
         took_ns: u64,
     },
     /// An attempt came to nothing; the client tries again by itself.
-    Failed { session: u32, at_ns: u64, why: String },
+    Failed { session: u32, at_ns: u64, reason: String },
     /// A client stopped for good.
     GaveUp {
         session: u32,
         at_ns: u64,
         /// The message that a user would get.
-        why: String,
+        reason: String,
     },
     /// A packet went through the session and came back.
     Answered { session: u32 },

@@ -294,12 +294,12 @@ impl Swarm {
         }
     }
 
-    fn failed(&mut self, number: usize, why: String) {
+    fn failed(&mut self, number: usize, reason: String) {
         // A session that waits to try again makes room for others.
         self.opening.remove(&number);
         self.churning.counts.failed += 1;
         let session = self.session(number);
-        self.reports.push(Report::Failed { session, at_ns: now_ns(), why });
+        self.reports.push(Report::Failed { session, at_ns: now_ns(), reason });
     }
 
     fn established(&mut self, number: usize, id: ConnectionId, channel: Channel) {
@@ -403,11 +403,11 @@ impl Swarm {
                 self.reports.push(Report::Up { session, at_ns: now_ns(), by, took_ns });
             }
             Task::Answered(mark) => self.answered(number, mark),
-            Task::GaveUp(why) => {
+            Task::GaveUp(reason) => {
                 self.opening.remove(&number);
-                self.gave_up(number, &why);
+                self.gave_up(number, &reason);
                 let session = self.session(number);
-                self.reports.push(Report::GaveUp { session, at_ns: now_ns(), why });
+                self.reports.push(Report::GaveUp { session, at_ns: now_ns(), reason });
             }
         }
     }

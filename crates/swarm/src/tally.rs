@@ -117,14 +117,15 @@ impl Tally {
                     self.first_ups.push(at_ns);
                 }
             }
-            Report::Failed { why, .. } => {
-                let full = self.storm.failures.len() >= MAX_KINDS && !self.storm.failures.contains_key(&why);
-                let kind = if full { "other".to_owned() } else { why };
+            Report::Failed { reason, .. } => {
+                let full =
+                    self.storm.failures.len() >= MAX_KINDS && !self.storm.failures.contains_key(&reason);
+                let kind = if full { "other".to_owned() } else { reason };
                 *self.storm.failures.entry(kind).or_default() += 1;
             }
-            Report::GaveUp { why, .. } => {
+            Report::GaveUp { reason, .. } => {
                 self.storm.gave_up += 1;
-                *self.storm.failures.entry(format!("gave up: {why}")).or_default() += 1;
+                *self.storm.failures.entry(format!("gave up: {reason}")).or_default() += 1;
             }
             Report::Answered { session } => {
                 self.answered.insert(session);
@@ -142,7 +143,7 @@ impl Tally {
             // Only in a soak test, whose coordinator counts by itself.
             Report::Status { .. } | Report::Unexplained { .. } => {}
             Report::Loaded(counts) => self.loaded = Some(counts),
-            Report::Broken(why) => self.broken = Some(why),
+            Report::Broken(reason) => self.broken = Some(reason),
         }
     }
 
@@ -206,9 +207,9 @@ mod tests {
         tally.note(up(1, 10 * SECOND + 1, KeySource::Attach));
         tally.note(up(2, 12 * SECOND, KeySource::Login));
         tally.note(up(1, 15 * SECOND, KeySource::Attach));
-        tally.note(Report::Failed { session: 3, at_ns: 9 * SECOND, why: "early".into() });
-        tally.note(Report::Failed { session: 3, at_ns: 11 * SECOND, why: "busy".into() });
-        tally.note(Report::GaveUp { session: 4, at_ns: 11 * SECOND, why: "no".into() });
+        tally.note(Report::Failed { session: 3, at_ns: 9 * SECOND, reason: "early".into() });
+        tally.note(Report::Failed { session: 3, at_ns: 11 * SECOND, reason: "busy".into() });
+        tally.note(Report::GaveUp { session: 4, at_ns: 11 * SECOND, reason: "no".into() });
         let storm = tally.storm();
         assert_eq!((storm.up, storm.logins, storm.attaches, storm.gave_up), (2, 1, 2, 1));
         assert_eq!(storm.timeline, [1, 0, 1]);
@@ -239,7 +240,7 @@ mod tests {
     fn causes_are_bounded() {
         let mut tally = Tally::new(0);
         for n in 0..100 {
-            tally.note(Report::Failed { session: n, at_ns: 1, why: format!("cause {n}") });
+            tally.note(Report::Failed { session: n, at_ns: 1, reason: format!("cause {n}") });
         }
         let failures = tally.storm().failures;
         assert_eq!((failures.len(), failures["other"]), (MAX_KINDS + 1, 68));

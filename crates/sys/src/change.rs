@@ -145,7 +145,8 @@ impl Change {
 
     /// Checks that it is a change that vpnd makes.
     fn check(&self) -> Result<(), ChangeError> {
-        allowed::fault(self, &DnsSystem::default()).map_or(Ok(()), |why| Err(ChangeError::Forbidden(why)))
+        allowed::fault(self, &DnsSystem::default())
+            .map_or(Ok(()), |reason| Err(ChangeError::Forbidden(reason)))
     }
 
     /// Whether the interface that it is for, if that exists, is the tunnel that is meant.

@@ -108,8 +108,8 @@ pub enum DnsError {
     #[error("{0} can't be a name server")]
     BadServer(IpAddr),
     /// It would change something else than the resolver's configuration, or more of it.
-    #[error("{path} is not changed so: {why}")]
-    NotOurs { path: PathBuf, why: &'static str },
+    #[error("{path} is not changed so: {reason}")]
+    NotOurs { path: PathBuf, reason: &'static str },
     /// A domain could smuggle in other settings.
     #[error("`{0}` is no domain name")]
     BadDomain(String),

@@ -33,8 +33,8 @@ mod tests {
 
     #[test]
     fn each_namespace_has_a_cookie_of_its_own() {
-        let here = cookie().unwrap();
-        assert_eq!(cookie().unwrap(), here);
-        in_namespace_async(async move || assert_ne!(cookie().unwrap(), here));
+        let own = cookie().unwrap();
+        assert_eq!(cookie().unwrap(), own);
+        in_namespace_async(async move || assert_ne!(cookie().unwrap(), own));
     }
 }

@@ -51,13 +51,13 @@ fn open(path: &Path, flags: OFlags) -> io::Result<File> {
         Err(errno) => return Err(errno.into()),
     };
     match fault_of(&rustix::fs::fstat(&file)?) {
-        Some(why) => Err(not_ours(&why)),
+        Some(reason) => Err(not_ours(&reason)),
         None => Ok(file.into()),
     }
 }
 
-fn not_ours(why: &str) -> io::Error {
-    io::Error::other(format!("{why}: vpnd did not make it so; find out who did, then remove it"))
+fn not_ours(reason: &str) -> io::Error {
+    io::Error::other(format!("{reason}: vpnd did not make it so; find out who did, then remove it"))
 }
 
 /// The reason why a file can't be one that this user's privileged process has written for itself, if there is one.

@@ -344,7 +344,7 @@ impl StoreProcess {
             self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, running.receive()).await });
         match answer {
             Ok(Ok(FromStore::StoreReply(answer))) => Ok(answer),
-            Ok(Ok(FromStore::Failed(why))) => Err(self.failed(why)),
+            Ok(Ok(FromStore::Failed(reason))) => Err(self.failed(reason)),
             Ok(Err(error)) => Err(self.failed(error)),
             Err(_) => {
                 // Dropping it kills it.

@@ -304,7 +304,7 @@ mod tests {
         let mut longer = tar::Builder::new(archive[..archive.len() - 1024].to_vec());
         append(&mut longer, "ca-key.pem", b"forged", 0).unwrap();
         let error = read(&longer.into_inner().unwrap()).unwrap_err();
-        assert!(matches!(&error, ArchiveError::Damaged(why) if why.contains("ca-key.pem")), "{error}");
+        assert!(matches!(&error, ArchiveError::Damaged(reason) if reason.contains("ca-key.pem")), "{error}");
     }
 
     proptest! {

@@ -384,9 +384,9 @@ mod tests {
 
     #[test]
     fn a_password_has_one_source() {
-        let both = ["vpnd", "user", "add", "ann", "--password-fd", "3", "--password-file", "f"];
-        assert!(Cli::try_parse_from(both).is_err());
-        assert!(Cli::try_parse_from(&both[..6]).is_ok());
+        let arguments = ["vpnd", "user", "add", "ann", "--password-fd", "3", "--password-file", "f"];
+        assert!(Cli::try_parse_from(arguments).is_err());
+        assert!(Cli::try_parse_from(&arguments[..6]).is_ok());
         assert!(Cli::try_parse_from(["vpnd", "user", "add", "ann", "--password", "secret"]).is_err());
     }
 

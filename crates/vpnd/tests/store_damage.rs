@@ -182,10 +182,10 @@ fn a_database_with_changed_bytes() {
     for _ in 0..RANDOM_DAMAGES {
         let damage = damages(&mut random, 0..image.database.len());
         let (_copy, path) = image.put(&damaged(&image.database, &damage), None);
-        let what = format!("{} at {:?}", damage.2, damage.0);
-        match look(&path, &what) {
+        let damaged = format!("{} at {:?}", damage.2, damage.0);
+        match look(&path, &damaged) {
             None => refused += 1,
-            Some(users) => assert_eq!(users, image.users, "{what}"),
+            Some(users) => assert_eq!(users, image.users, "{damaged}"),
         }
     }
     assert!(refused > RANDOM_DAMAGES / 10, "damage was done: {refused} refused");
@@ -206,10 +206,10 @@ fn every_byte_of_a_disabled_user() {
             let mut bad = image.database.clone();
             bad[at] ^= change;
             let (_copy, path) = image.put(&bad, None);
-            let what = format!("{change:#x} at {at}");
-            match look(&path, &what) {
+            let damaged = format!("{change:#x} at {at}");
+            match look(&path, &damaged) {
                 None => refused += 1,
-                Some(users) => assert_eq!(users, image.users, "{what}"),
+                Some(users) => assert_eq!(users, image.users, "{damaged}"),
             }
         }
     }

@@ -53,12 +53,12 @@ impl Limits {
         if allowance.take(now) {
             return Ok(());
         }
-        let why = format!("the network worker asks for more {what} than any client needs");
+        let reason = format!("the network worker asks for more {what} than any client needs");
         // Once: otherwise a hostile worker could fill the log.
         if !std::mem::replace(&mut self.logged, true) {
-            tracing::warn!("refused: {why}");
+            tracing::warn!("refused: {reason}");
         }
-        Err(why)
+        Err(reason)
     }
 }
 
@@ -86,8 +86,8 @@ mod tests {
             let granted = minute.filter(|at| limits.take(&ask, *at).is_ok()).count();
             assert!((most - 1..=most).contains(&granted), "{ask:?}: {granted} in a minute, at most {most}");
             let end = Time::ZERO + Duration::from_millis(59_999);
-            let why = limits.take(&ask, end).unwrap_err();
-            assert!(why.contains("than any client needs"), "{why}");
+            let reason = limits.take(&ask, end).unwrap_err();
+            assert!(reason.contains("than any client needs"), "{reason}");
             // One kind does not use up another's.
             let other = if matches!(ask, ParentRequest::Ask(_)) {
                 ParentRequest::Mtu(1_400)

@@ -59,11 +59,11 @@ impl Lookups {
         let Ok(running) = StartingChild::start(ChildRole::Lookup) else { return };
         let launch = LookupLaunch { common: self.common.clone(), host };
         tokio::spawn(async move {
-            let ParentReply::Failed(why) = wait(running, &launch).await else { return };
+            let ParentReply::Failed(reason) = wait(running, &launch).await else { return };
             // That there is no such name is an answer, too.
-            if why.contains(NO_SERVER_ANSWERS) || why.contains(TEMPORARY) {
+            if reason.contains(NO_SERVER_ANSWERS) || reason.contains(TEMPORARY) {
                 tracing::warn!(
-                    "the gateway's name servers are set, and names can't be looked up: {why}; do they run, and do the tunnel's \
+                    "the gateway's name servers are set, and names can't be looked up: {reason}; do they run, and do the tunnel's \
                      routes lead to them? --no-dns does without them"
                 );
             }
@@ -93,7 +93,7 @@ async fn wait(lookup: StartingChild, launch: &LookupLaunch) -> ParentReply {
         Ok(Ok(FromLookup::Found(_))) => {
             ParentReply::Failed("the lookup found more addresses than it may".to_owned())
         }
-        Ok(Ok(FromLookup::Failed(why))) => ParentReply::Failed(why),
+        Ok(Ok(FromLookup::Failed(reason))) => ParentReply::Failed(reason),
         Ok(Err(error)) => ParentReply::Failed(error.to_string()),
         Err(_) => {
             ParentReply::Failed(format!("the name {} can't be resolved: {NO_SERVER_ANSWERS}", launch.host))

@@ -72,9 +72,9 @@ fn limits_that_a_profile_has_not_are_those_of_all() {
     let lifetime = Some(Duration::from_secs(100));
     assert_eq!((&staff.rates, staff.max_sessions_per_user, staff.session_lifetime), (&None, 5, lifetime));
     let rates = guests.rates.as_ref().unwrap();
-    let of = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
-    assert_eq!((of(rates.together), of(rates.session)), ((10_000_000, 0), (0, 1_000_000)));
-    assert_eq!(of(rates.user), (0, 2_000_000));
+    let pair = |rates: vpnd_proto::rate::Rates| (rates.down, rates.up);
+    assert_eq!((pair(rates.together), pair(rates.session)), ((10_000_000, 0), (0, 1_000_000)));
+    assert_eq!(pair(rates.user), (0, 2_000_000));
     assert_eq!(
         (rates.name.as_str(), guests.max_sessions_per_user, guests.session_lifetime),
         ("guests", 1, None)

@@ -35,8 +35,8 @@ pub fn wanted(config: &ServerConfig, acme: &Acme) -> anyhow::Result<Option<&'sta
     let Some(leaf) = chain.first().and_then(|leaf| Leaf::parse(leaf)) else {
         return Ok(Some("the one that is there can't be read"));
     };
-    if let Some(why) = lacks(&leaf, acme, wall_s()) {
-        return Ok(Some(why));
+    if let Some(reason) = lacks(&leaf, acme, wall_s()) {
+        return Ok(Some(reason));
     }
     // One of the local authority, which made it so that the gateway could start.
     let (Some(ca), Some(ca_key)) = config.tls.authority() else { return Ok(None) };
@@ -76,8 +76,8 @@ mod tests {
         let names = ["VPN.uni.example".to_owned()];
         let leaf = Leaf { names: names.into(), not_before_s: 0, not_after_s: 900, public_key: Vec::new() };
         assert_eq!(lacks(&leaf, &acme(&["vpn.uni.example"]), 599), None);
-        assert!(lacks(&leaf, &acme(&["vpn.uni.example"]), 600).is_some_and(|why| why.contains("due")));
+        assert!(lacks(&leaf, &acme(&["vpn.uni.example"]), 600).is_some_and(|reason| reason.contains("due")));
         let more = acme(&["vpn.uni.example", "vpn2.uni.example"]);
-        assert!(lacks(&leaf, &more, 0).is_some_and(|why| why.contains("lacks a name")));
+        assert!(lacks(&leaf, &more, 0).is_some_and(|reason| reason.contains("lacks a name")));
     }
 }

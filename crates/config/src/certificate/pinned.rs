@@ -110,12 +110,13 @@ pub(crate) fn fault(config: &ServerConfig, now_s: u64) -> Option<String> {
     if kept.as_ref().is_some_and(|leaf| now_s < leaf.due_s()) {
         return None;
     }
-    let why = files(tls, &template).and_then(|files| files.renew(None, tls.certificate_days, now)).err()?;
+    let reason =
+        files(tls, &template).and_then(|files| files.renew(None, tls.certificate_days, now)).err()?;
     let since = match kept.filter(|leaf| now_s < leaf.not_after_s) {
         Some(leaf) => format!("will be cut off on {}", rfc3339(leaf.not_after_s)),
         None => "are cut off".to_owned(),
     };
-    Some(format!("profiles that pin {ca} {since}: {why}"))
+    Some(format!("profiles that pin {ca} {since}: {reason}"))
 }
 
 #[cfg(test)]

@@ -44,23 +44,23 @@ pub(crate) fn fault(config: &ServerConfig, chain: &[CertificateDer<'static>], no
         return None;
     }
     let system = SystemTrust::read().map(|trust| verified(&Trust::System(trust)));
-    let why = match system {
+    let reason = match system {
         Ok(Ok(())) => return None,
         Ok(Err(error)) => error,
         Err(error) => rustls::Error::General(error.to_string()),
     };
     // One authority may have been found, and the other one not.
-    let reasons = [pinned.and_then(Result::err), Some(why)].into_iter().flatten();
-    let why = reasons.min_by_key(is_unknown_issuer)?;
+    let reasons = [pinned.and_then(Result::err), Some(reason)].into_iter().flatten();
+    let reason = reasons.min_by_key(is_unknown_issuer)?;
     let ca = config.tls.ca.as_deref().filter(|_| config.acme.is_none());
     // Authorities that are in the machines of a campus alone are not in this one's.
-    if ca.is_none() && is_unknown_issuer(&why) {
+    if ca.is_none() && is_unknown_issuer(&reason) {
         return Some(Fault::Possible(format!(
             "{path} leads to no authority that this machine trusts, so clients take it only if theirs do. If an intermediate authority \
              has signed it, put that one's certificate behind it in the file; if it is of an authority of your own, name that as 'ca'"
         )));
     }
-    Some(Fault::Certain(format!("clients refuse {path}: {}", Reason { why, ca })))
+    Some(Fault::Certain(format!("clients refuse {path}: {}", Reason { reason, ca })))
 }
 
 fn is_unknown_issuer(error: &rustls::Error) -> bool {
@@ -72,14 +72,16 @@ fn is_unknown_issuer(error: &rustls::Error) -> bool {
 
 /// Words for a client's reason.
 struct Reason<'r> {
-    why: rustls::Error,
+    reason: rustls::Error,
     ca: Option<&'r Path>,
 }
 
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rustls::Error::InvalidCertificate(why) = &self.why else { return write!(f, "{}", self.why) };
-        match (why, self.ca) {
+        let rustls::Error::InvalidCertificate(reason) = &self.reason else {
+            return write!(f, "{}", self.reason);
+        };
+        match (reason, self.ca) {
             (CertificateError::UnknownIssuer, Some(ca)) => write!(
                 f,
                 "it leads neither to the authority in {} nor to one that this machine trusts. If an intermediate authority has signed \

@@ -194,7 +194,7 @@ fn the_files_of_sources_are_read() {
     assert_eq!(source(&format!("ca = 'ca.pem'\n{}", bind("secret"))), "");
     // The credential is there in the unit alone.
     assert_eq!(source(&bind("credential:ldap")), "");
-    for (rest, why) in [
+    for (rest, reason) in [
         (bind("gone"), "gone"),
         (bind("open"), "chmod 600"),
         (bind("empty"), "no secret"),
@@ -203,7 +203,7 @@ fn the_files_of_sources_are_read() {
     ] {
         let problems = source(&rest);
         assert!(
-            problems.contains("the source 'staff' can't be asked") && problems.contains(why),
+            problems.contains("the source 'staff' can't be asked") && problems.contains(reason),
             "{rest}: {problems}"
         );
     }

@@ -60,11 +60,15 @@ fn an_interface_that_is_not_there_is_a_warning() {
 #[test]
 fn a_pushed_network_behind_another_interface_than_the_outgoing_one_is_a_warning() {
     let (bench, interfaces) = (Bench::new(), ["eth0".to_owned(), "eth1".to_owned()]);
-    let by = |network: &str, interface: &str| LocalNetwork {
+    let network_at = |network: &str, interface: &str| LocalNetwork {
         network: network.parse().unwrap(),
         interface: interface.to_owned(),
     };
-    let networks = [by("10.20.7.0/24", "eth1"), by("192.0.2.0/24", "eth1"), by("0.0.0.0/0", "eth1")];
+    let networks = [
+        network_at("10.20.7.0/24", "eth1"),
+        network_at("192.0.2.0/24", "eth1"),
+        network_at("0.0.0.0/0", "eth1"),
+    ];
     let machine = Machine {
         interfaces: &interfaces,
         networks: &networks,

@@ -98,9 +98,9 @@ fn group_search(s: &mut Section<'_>, p: &mut Problems) -> Option<GroupSearch> {
     let filter = filter.or_else(|| "(member={dn})".parse().ok());
     let is_nested = s.flag(p, "nested_groups", false);
     if is_nested && filter.as_ref().is_some_and(|filter| !filter.has_dn()) {
-        let why =
+        let reason =
             "'group_filter' needs the place {dn}, or it finds no group that contains another".to_owned();
-        s.problem(p, "nested_groups", why);
+        s.problem(p, "nested_groups", reason);
     }
     if base.is_none() && (is_nested || s.has("group_filter") || s.has("group_name")) {
         s.missing(

@@ -91,8 +91,8 @@ pub(super) fn read(
 ) -> Option<Radius> {
     let is_tls = servers.iter().any(|server| server.scheme == Scheme::Radsec);
     if is_tls && servers.iter().any(|server| server.scheme != Scheme::Radsec) {
-        let why = "a source has radius:// or radsec:// servers, not both: passwords would leave TLS as soon as a server fails";
-        s.problem(p, "servers", why.to_owned());
+        let reason = "a source has radius:// or radsec:// servers, not both: passwords would leave TLS as soon as a server fails";
+        s.problem(p, "servers", reason.to_owned());
     }
     let transport = transport(s, p, base, is_tls);
     let nas_identifier = s.parsed::<Word>(p, "nas_identifier", "1 to 32 letters, digits, '.', '_' and '-'");
@@ -116,8 +116,8 @@ pub(super) fn read(
 
 fn transport(s: &mut Section<'_>, p: &mut Problems, base: &Path, is_tls: bool) -> Option<Transport> {
     if is_tls && s.has("secret_file") {
-        let why = "radsec:// needs no secret, for TLS protects what is sent; take it out".to_owned();
-        s.problem(p, "secret_file", why);
+        let reason = "radsec:// needs no secret, for TLS protects what is sent; take it out".to_owned();
+        s.problem(p, "secret_file", reason);
     }
     for key in ["ca", "certificate", "key"] {
         if !is_tls && s.has(key) {
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn servers_in_tls_are_read() {
-        let of = |servers: &str, rest: &str| {
+        let sources = |servers: &str, rest: &str| {
             let text = parsed_text(rest).replace("\"radius://10.0.0.1\"\nsecret_file = \"s\"\n", servers);
             let config = ServerConfig::parse(&text, "server.toml", Path::new("/at"));
             config.map(|config| config.sources).map_err(|error| error.to_string())
@@ -250,7 +250,7 @@ mod tests {
         let two = "[\"radsec://a.example\", \"radsec://[2001:db8::1]:99\"]\n";
         let rest = "ca = \"ca.pem\"\ncertificate = \"c.pem\"\nkey = \"credential:k\"\n\
                     accounting_servers = \"radsec://a.example\"\n";
-        let source = of(two, rest).unwrap().remove(0);
+        let source = sources(two, rest).unwrap().remove(0);
         assert_eq!(source.servers.iter().map(|server| server.port).collect::<Vec<_>>(), [RADSEC_PORT, 99]);
         let SourceKind::Radius(radius) = source.kind else { panic!("it is one") };
         let key = SecretPlace::Credential("k".to_owned());
@@ -265,7 +265,7 @@ mod tests {
             ("\"radius://a.example\"\nsecret_file = \"s\"\n", "ca = \"ca.pem\"\n", "alone"),
             ("\"radius://a.example\"\n", "", "secret_file"),
         ] {
-            let error = of(servers, rest).expect_err(problem);
+            let error = sources(servers, rest).expect_err(problem);
             assert!(error.contains(problem), "{error}");
         }
     }

@@ -18,8 +18,9 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, is_direct: bool) -> Op
     let every_s = s.number(p, "recheck_s", 0..=86_400, if is_direct { 0 } else { 900 });
     let grace_s = s.number(p, "recheck_grace_s", 0..=604_800, 14_400);
     if is_direct && every_s > 0 {
-        let why = "users can't be asked about again without their password: that needs bind_dn, not user_dn";
-        s.problem(p, "recheck_s", why.to_owned());
+        let reason =
+            "users can't be asked about again without their password: that needs bind_dn, not user_dn";
+        s.problem(p, "recheck_s", reason.to_owned());
     }
     let (every, grace) = (Duration::from_secs(every_s), Duration::from_secs(grace_s));
     (every_s > 0).then_some(Recheck { every, grace })

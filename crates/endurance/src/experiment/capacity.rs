@@ -260,8 +260,8 @@ impl Measurement<'_> {
             self.progress.live(&format!("{} of {count} sessions logged in", tally.up()));
         }
         if tally.up() < count && !self.interrupt.is_set() {
-            let why = tally.broken.take().unwrap_or_else(|| failures(&tally));
-            self.results.problems.push(format!("{} of {count} sessions are up: {why}", tally.up()));
+            let reason = tally.broken.take().unwrap_or_else(|| failures(&tally));
+            self.results.problems.push(format!("{} of {count} sessions are up: {reason}", tally.up()));
         }
         self.pause(SETTLE);
         Ok(())
@@ -304,7 +304,7 @@ impl Measurement<'_> {
             }
             // Half a measurement is none.
             Err(_) if self.interrupt.is_set() => {}
-            Err(why) => self.results.problems.push(format!("{title}: {why}")),
+            Err(reason) => self.results.problems.push(format!("{title}: {reason}")),
         }
     }
 
@@ -371,7 +371,7 @@ impl Measurement<'_> {
             take_reports(&self.process, &mut tally, POLL);
         }
         match (tally.loaded, tally.broken) {
-            (_, Some(why)) => Err(why),
+            (_, Some(reason)) => Err(reason),
             (Some(counts), None) => Ok(counts),
             (None, None) => Err("the sessions' process does not report".into()),
         }
@@ -413,7 +413,7 @@ impl Measurement<'_> {
 fn failures(tally: &Tally) -> String {
     let failures = tally.storm().failures;
     let words: Vec<String> =
-        failures.into_iter().map(|(why, count)| format!("{count} times {why}")).collect();
+        failures.into_iter().map(|(reason, count)| format!("{count} times {reason}")).collect();
     if words.is_empty() { "the others did not come up in time (--patience)".into() } else { words.join("; ") }
 }
 

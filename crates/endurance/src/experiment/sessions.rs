@@ -261,8 +261,8 @@ impl Measurement<'_> {
     }
 
     fn over(&mut self, tally: &mut Tally, deadline: Instant) -> bool {
-        if let Some(why) = tally.broken.take() {
-            self.results.problems.push(why);
+        if let Some(reason) = tally.broken.take() {
+            self.results.problems.push(reason);
             return true;
         }
         self.interrupt.is_set() || Instant::now() > deadline

@@ -305,10 +305,10 @@ impl<'a> Soak<'a> {
                 Report::Unexplained { session, what, after_stall_s, .. } => {
                     self.unexplained(session, what, after_stall_s);
                 }
-                Report::Failed { why, .. } => *self.results.failures.entry(why).or_default() += 1,
-                Report::Broken(why) => {
+                Report::Failed { reason, .. } => *self.results.failures.entry(reason).or_default() += 1,
+                Report::Broken(reason) => {
                     self.broken = true;
-                    self.problem(why);
+                    self.problem(reason);
                 }
                 Report::Up { .. }
                 | Report::GaveUp { .. }

@@ -87,21 +87,21 @@ fn same(results: &CapacityResults) -> Option<String> {
 
 /// Rounds that are far from the others of their case.
 fn remarks(results: &CapacityResults) -> Vec<String> {
-    let of = |row: &Row| {
-        let each = |of: Value| row.runs.iter().filter_map(of).collect::<Vec<_>>();
-        let cost = far(&row_name(row), &each(|figures| Some(figures.gateway_seconds_per_gbit)), |cost| {
+    let outliers = |row: &Row| {
+        let values = |outliers: Value| row.runs.iter().filter_map(outliers).collect::<Vec<_>>();
+        let cost = far(&row_name(row), &values(|figures| Some(figures.gateway_seconds_per_gbit)), |cost| {
             format!("{} gateway CPU s/Gbit", significant(cost))
         });
         let rate = |rate: f64| format!("{} Gbit/s", gbit(rate));
-        cost.into_iter().chain(far(&row_name(row), &each(|figures| Some(figures.goodput)), rate))
+        cost.into_iter().chain(far(&row_name(row), &values(|figures| Some(figures.goodput)), rate))
     };
-    results.rows.iter().flat_map(of).collect()
+    results.rows.iter().flat_map(outliers).collect()
 }
 
 /// Made traffic that comes in other lengths than that of as many real clients, and which burst would be as long.
 fn unlike(results: &CapacityResults) -> Vec<String> {
     let at_once = |row: &Row| Some(row.spread(|figures| figures.received_at_once)?.median);
-    let of = |row: &Row| {
+    let difference = |row: &Row| {
         let traffic = row.case.traffic()?;
         let (made, real) = (at_once(row)?, at_once(results.real_row(row)?)?);
         let burst = (f64::from(traffic.burst) * real / made).round().max(1.0);
@@ -114,18 +114,18 @@ fn unlike(results: &CapacityResults) -> Vec<String> {
             )
         })
     };
-    results.first_rows().filter_map(of).collect()
+    results.first_rows().filter_map(difference).collect()
 }
 
 /// The bytes on their way at most, by whether the gateway was limited.
 fn in_flight(results: &CapacityResults) -> String {
-    let of = |is_limited: bool| {
+    let in_flight = |is_limited: bool| {
         let rows = results.rows.iter().filter(|row| row.case.gateway_cpu().is_some() == is_limited);
         let kib: BTreeSet<u64> = rows.filter_map(|row| Some(row.in_flight? / 1_024)).collect();
         let words: Vec<String> = kib.iter().map(u64::to_string).collect();
         (!kib.is_empty()).then(|| format!("{} KiB", words.join(" or ")))
     };
-    match (of(false), of(true)) {
+    match (in_flight(false), in_flight(true)) {
         (usual, None) => usual.unwrap_or_else(dash),
         (None, Some(limited)) => limited,
         (Some(usual), Some(limited)) => format!("{usual}, {limited} where the gateway was limited,"),

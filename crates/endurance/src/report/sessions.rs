@@ -65,8 +65,8 @@ fn text(results: &SessionsResults) -> String {
     }
     line(results.environment.machine());
     for (name, phase) in phases(results) {
-        for (why, count) in &phase.storm.failures {
-            line(format!("{name}: {count} attempts failed and were repeated: {why}"));
+        for (reason, count) in &phase.storm.failures {
+            line(format!("{name}: {count} attempts failed and were repeated: {reason}"));
         }
         if phase.storm.gave_up > 0 {
             line(format!("{name}: {} clients gave up", phase.storm.gave_up));

@@ -42,8 +42,8 @@ pub fn text(results: &SoakResults) -> String {
         line(format!("After a standstill of the machine or of a process: {} more", results.after_stalls));
     }
     line(results.environment.machine());
-    for (why, count) in &results.failures {
-        line(format!("{count} attempts were repeated: {why}"));
+    for (reason, count) in &results.failures {
+        line(format!("{count} attempts were repeated: {reason}"));
     }
     for problem in results.problems.iter().chain(&verdict.problems) {
         line(format!("Problem: {problem}"));

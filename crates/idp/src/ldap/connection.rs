@@ -253,7 +253,9 @@ mod tests {
     async fn entries_are_kept_up_to_a_limit() {
         let mut entry = message::tests::entry_with("cn", &[b'x'; 50_000], 1).to_vec();
         let found = flooding(entry.clone(), &ReplyMemory::default()).search(&SEARCH).await;
-        assert!(matches!(found, Err(ServerError::Malformed(why)) if why.to_string().contains("too long")));
+        assert!(
+            matches!(found, Err(ServerError::Malformed(reason)) if reason.to_string().contains("too long"))
+        );
         // Without what was asked for there is nothing to keep.
         entry.truncate(message::len(&entry).unwrap().unwrap());
         let connection = &mut flooding(entry, &ReplyMemory::default());

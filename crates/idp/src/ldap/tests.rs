@@ -137,7 +137,10 @@ async fn tls_is_begun_either_way_and_only_with_the_right_server() {
     let foreign = format!("\"ldap://{ADDRESS}:{}\"", other.plain);
     for servers in [&tls(&other), &foreign, &named] {
         let reply = check(&source(&slapd, servers, &keys), "ann", "right").await;
-        assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("TLS")), "{servers}: {reply:?}");
+        assert!(
+            matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("TLS")),
+            "{servers}: {reply:?}"
+        );
     }
 }
 
@@ -171,7 +174,10 @@ async fn a_base_that_is_missing_is_a_failure_of_the_directory_and_no_answer_abou
     for keys in [users, groups] {
         let sources = source(&slapd, &tls(&slapd), &keys);
         let reply = check(&sources, "ann", "right").await;
-        assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("ou=missing")), "{reply:?}");
+        assert!(
+            matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("ou=missing")),
+            "{reply:?}"
+        );
     }
 }
 
@@ -237,12 +243,15 @@ async fn without_any_server_nobody_is_let_in() {
     let account =
         source(&slapd, &tls(&slapd), &searching(&slapd, "").replace(ADMIN, "cn=other,dc=uni,dc=example"));
     let reply = check(&account, "ann", "right").await;
-    assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("account")), "{reply:?}");
+    assert!(matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("account")), "{reply:?}");
     // It is there and does nothing.
     let pid = rustix::process::Pid::from_raw(slapd.pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let reply = tokio::time::timeout(Duration::from_secs(20), check(&sources, "ann", "right")).await.unwrap();
-    assert!(matches!(&reply, IdpReply::Unavailable(why) if why.contains("no answer in time")), "{reply:?}");
+    assert!(
+        matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("no answer in time")),
+        "{reply:?}"
+    );
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     assert_eq!(groups(&check(&sources, "ann", "right").await), ["staff", "vpn"]);
 }

@@ -143,8 +143,8 @@ mod tests {
             attributes("ann", &[of(FRAMED_IP_ADDRESS, v4), of(FRAMED_IPV6_ADDRESS, v6)]).addresses
         };
         let v6: Ipv6Addr = "fd86::7".parse().unwrap();
-        let both = SourceAddresses { ipv4: Some([10, 86, 0, 7].into()), ipv6: Some(v6) };
-        assert_eq!(found(&[10, 86, 0, 7], &v6.octets()), both);
+        let addresses = SourceAddresses { ipv4: Some([10, 86, 0, 7].into()), ipv6: Some(v6) };
+        assert_eq!(found(&[10, 86, 0, 7], &v6.octets()), addresses);
         for other in ANY_ADDRESS {
             assert_eq!(found(&other, &[0; 15]), SourceAddresses::default());
         }

@@ -125,7 +125,7 @@ impl Connections {
         };
         outcome.map_err(|failure| match failure {
             Failure::Over(error) => error,
-            Failure::Reply(why) => ServerError::Answer(format!("its reply does not count: {why}")),
+            Failure::Reply(reason) => ServerError::Answer(format!("its reply does not count: {reason}")),
         })
     }
 
@@ -136,8 +136,8 @@ impl Connections {
             return Ok((connection, false));
         }
         if let Some(pause) = place.pause() {
-            let why = format!("it has failed just now; the next attempt is in {} ms", pause.as_millis());
-            return Err(ServerError::Connect(io::Error::other(why)));
+            let reason = format!("it has failed just now; the next attempt is in {} ms", pause.as_millis());
+            return Err(ServerError::Connect(io::Error::other(reason)));
         }
         let watchdog = Watchdog::new(&self.options);
         // A task of its own: the attempt and what it teaches must not end with a request that has waited for too long.
@@ -244,9 +244,9 @@ impl Connection {
             return Err(self.failure());
         }
         let Ok(reply) = reply.await else { return Err(self.failure()) };
-        check(&packet, &reply).map_err(|why| {
-            self.end(&format!("a packet that does not count: {why}"));
-            Failure::Reply(why)
+        check(&packet, &reply).map_err(|reason| {
+            self.end(&format!("a packet that does not count: {reason}"));
+            Failure::Reply(reason)
         })
     }
 
@@ -274,14 +274,14 @@ impl Connection {
         mut watchdog: Watchdog,
     ) {
         let mut received = Vec::with_capacity(2 * MAX_PACKET);
-        let why = loop {
+        let reason = loop {
             let step = tokio::select! {
                 read = stream.read_buf(&mut received) => self.received(read, &mut received, &mut watchdog),
                 Some(packet) = packets.recv() => write(&mut stream, &packet).await,
                 () = tokio::time::sleep_until(watchdog.due()) => match watchdog.next(self.is_awaited()) {
                     Ok(Some(packet)) => write(&mut stream, &packet).await,
                     Ok(None) => Ok(()),
-                    Err(why) => Err(why),
+                    Err(reason) => Err(reason),
                 },
                 () = self.suspicion.notified() => {
                     watchdog.suspect();
@@ -289,11 +289,11 @@ impl Connection {
                 }
                 () = self.over.notified() => break "it does not count any more".to_owned(),
             };
-            if let Err(why) = step {
-                break why;
+            if let Err(reason) = step {
+                break reason;
             }
         };
-        self.end(&why);
+        self.end(&reason);
         let _ = tokio::time::timeout(WRITE_TIMEOUT, stream.shutdown()).await;
     }
 
@@ -307,7 +307,7 @@ impl Connection {
         if read.map_err(|error| error.to_string())? == 0 {
             return Err("the server has closed the connection".to_owned());
         }
-        while let Some(len) = packet::len(received).map_err(|why| why.to_string())? {
+        while let Some(len) = packet::len(received).map_err(|reason| reason.to_string())? {
             if len > received.len() {
                 break;
             }
@@ -340,10 +340,10 @@ impl Connection {
     }
 
     /// Ends the connection, and with it the requests on it.
-    fn end(&self, why: &str) {
+    fn end(&self, reason: &str) {
         let mut table = self.table();
         if table.over.is_none() {
-            table.over = Some((Instant::now(), why.to_owned()));
+            table.over = Some((Instant::now(), reason.to_owned()));
         }
         table.numbers.fill_with(Number::default);
         self.free.close();
@@ -351,8 +351,8 @@ impl Connection {
     }
 
     fn failure(&self) -> Failure {
-        let why = self.table().over.as_ref().map_or_else(String::new, |(_, why)| why.clone());
-        Failure::Over(ServerError::Answer(format!("the connection is over: {why}")))
+        let reason = self.table().over.as_ref().map_or_else(String::new, |(_, reason)| reason.clone());
+        Failure::Over(ServerError::Answer(format!("the connection is over: {reason}")))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -22,7 +22,7 @@ fn refused(path: &Path) -> Option<String> {
     let opened = JournalDirectory::open(path).and(JournalDirectory::create(path));
     match opened {
         Ok(_) => None,
-        Err(JournalError::Untrusted { why, .. }) => Some(why),
+        Err(JournalError::Untrusted { reason, .. }) => Some(reason),
         Err(other) => panic!("{other}"),
     }
 }
@@ -36,8 +36,8 @@ fn a_directory_that_others_write_is_refused_and_so_is_one_below_it() {
     for place in [&above, &below] {
         for mode in [0o770, 0o707, 0o720, 0o702, 0o777] {
             chmod(place, mode);
-            let why = refused(&below).unwrap_or_else(|| panic!("{} with {mode:o}", place.display()));
-            assert!(why.contains("write"), "{why}");
+            let reason = refused(&below).unwrap_or_else(|| panic!("{} with {mode:o}", place.display()));
+            assert!(reason.contains("write"), "{reason}");
             chmod(place, 0o700);
         }
         chmod(place, 0o755);
@@ -88,8 +88,8 @@ fn no_link_leads_to_journals() {
     symlink("/nonexistent", dir.path().join("nowhere")).unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     for path in ["last", "middle/journals", "nowhere", "file", "file/x"] {
-        let why = refused(&dir.path().join(path)).unwrap_or_else(|| panic!("{path}"));
-        assert!(why.contains("symbolic link"), "{path}: {why}");
+        let reason = refused(&dir.path().join(path)).unwrap_or_else(|| panic!("{path}"));
+        assert!(reason.contains("symbolic link"), "{path}: {reason}");
     }
     assert!(refused(&real.join("../last")).unwrap().contains(".."));
     assert_eq!(refused(&real.join("./journals")), None);
@@ -128,7 +128,7 @@ fn fault(directory: &JournalDirectory) -> Option<String> {
             assert_eq!(bytes, b"text");
             None
         }
-        Opened::Untrusted(why) => Some(why),
+        Opened::Untrusted(reason) => Some(reason),
         Opened::InUse | Opened::Gone => panic!("it is there"),
     }
 }

@@ -86,12 +86,12 @@ fn a_list_that_is_not_to_be_believed_is_refused_as_a_whole() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let good = ours.list(&[7], -1, 30);
     assert!(matches!(checked(&theirs.list(&[7], -1, 30), &[&ours]), Err(ListError::Foreign(_))));
-    let both = format!("{good}{}", theirs.list(&[8], -1, 30));
+    let lists = format!("{good}{}", theirs.list(&[8], -1, 30));
     assert!(
-        matches!(checked(&both, &[&ours]), Err(ListError::Foreign(_))),
+        matches!(checked(&lists, &[&ours]), Err(ListError::Foreign(_))),
         "a good one beside it is no help"
     );
-    assert_eq!(checked(&both, &[&ours, &theirs]).unwrap().len(), 2);
+    assert_eq!(checked(&lists, &[&ours, &theirs]).unwrap().len(), 2);
     assert!(matches!(checked(&good, &[&ours, &theirs]), Err(ListError::Missing(_))));
     // One that has the name and another key.
     assert!(matches!(

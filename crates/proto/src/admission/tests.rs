@@ -266,16 +266,16 @@ fn the_smallest_gateway_lets_one_in() {
 fn who_shares_a_cell_gives_nothing_back_to_it() {
     let mut sketch = Sketch::new(Rate { per_s: 1, burst: 3 });
     let (first, second) = (Cells::from_hash(5), Cells::from_hash(7 << 32));
-    let both = Cells::from_hash(7 << 32 | 5);
+    let cells = Cells::from_hash(7 << 32 | 5);
     for _ in 0..3 {
-        assert!(sketch.allows(both, at(0)));
-        sketch.charge(both, at(0));
+        assert!(sketch.allows(cells, at(0)));
+        sketch.charge(cells, at(0));
     }
     for neighbour in [first, second] {
         assert!(sketch.allows(neighbour, at(0)), "its other cell is fresh");
         sketch.charge(neighbour, at(0));
     }
-    assert!(!sketch.allows(both, at(0)));
+    assert!(!sketch.allows(cells, at(0)));
 }
 
 proptest! {

@@ -82,7 +82,7 @@ fn up() -> (Client, ConnectionId) {
         client.handle_event(START, Event::ProbeReply { slot, lane: 0, id, size: 4 });
     }
     assert!(client.is_up());
-    let told = actions(&mut client).into_iter().filter_map(|action| match action {
+    let mtus = actions(&mut client).into_iter().filter_map(|action| match action {
         Action::PathMtu(mtu) => Some(mtu),
         Action::Command { command: Command::PathSize { size, .. }, .. } => {
             assert_eq!(size, DEFAULT_MTU + 32);
@@ -90,7 +90,7 @@ fn up() -> (Client, ConnectionId) {
         }
         other => panic!("nothing else is left to do: {other:?}"),
     });
-    assert_eq!(told.collect::<Vec<_>>(), [DEFAULT_MTU], "the path carries all");
+    assert_eq!(mtus.collect::<Vec<_>>(), [DEFAULT_MTU], "the path carries all");
     (client, connection)
 }
 

@@ -610,10 +610,10 @@ fn a_new_network_is_told_to_those_it_concerns() {
         panic!("{unchanged:?}")
     };
     assert_eq!(access.principals.len(), 0);
-    let told = set_network(Network { mtu: Some(1300), ..Network::default() });
-    let [_, Effect::Send { connection: ConnectionId(1), message: Message::Update(update) }] = &told[..]
+    let effects = set_network(Network { mtu: Some(1300), ..Network::default() });
+    let [_, Effect::Send { connection: ConnectionId(1), message: Message::Update(update) }] = &effects[..]
     else {
-        panic!("{told:?}")
+        panic!("{effects:?}")
     };
     assert_eq!((update.network.mtu, update.network.ipv4), (Some(1300), Some([10, 0, 0, 1].into())));
 }
@@ -723,8 +723,8 @@ fn policy_and_principals_change_in_one_command_and_before_the_network_does() {
     else {
         panic!("{changed:?}")
     };
-    let of = first.principals.iter().map(|(_, principal)| principal.profile());
-    assert!(first.policy.is_some() && of.eq([staff, guests]));
+    let profiles = first.principals.iter().map(|(_, principal)| principal.profile());
+    assert!(first.policy.is_some() && profiles.eq([staff, guests]));
     assert_eq!((of_ann.network.mtu, of_bob.network.mtu), (Some(1400), Some(1300)));
 }
 

@@ -239,17 +239,17 @@ impl Group {
     /// the header's length among it.
     #[inline]
     fn continues_tcp(&self, first: &[u8], next: &Candidate<'_>) -> bool {
-        let mine = &first[self.transport..self.headers];
+        let own = &first[self.transport..self.headers];
         let theirs = &next.packet.bytes()[next.transport..next.headers];
-        let expected = be32(mine, 4).wrapping_add((self.total_len - self.headers) as u32);
+        let expected = be32(own, 4).wrapping_add((self.total_len - self.headers) as u32);
         let flags = theirs[13];
         be32(theirs, 4) == expected
-            && mine[8..13] == theirs[8..13]
+            && own[8..13] == theirs[8..13]
             && flags & tcp_flag::CWR == 0
-            && (mine[13] ^ flags) & !LOOSE_FLAGS == 0
+            && (own[13] ^ flags) & !LOOSE_FLAGS == 0
             // Window, urgent pointer, options; the checksum between them is made anew.
-            && mine[14..16] == theirs[14..16]
-            && mine[18..] == theirs[18..]
+            && own[14..16] == theirs[14..16]
+            && own[18..] == theirs[18..]
     }
 
     /// Complete packets are merged only if their checksums are there and right, for the merged packet's is declared good to the

@@ -212,9 +212,9 @@ mod tests {
         for len in [2, 41, 1_201, 1_279, 1_280] {
             let mut halves = Halves::default();
             let packet = packet(len, 1);
-            let both = [(header(8), written(&packet, false)), (header(9), written(&packet, true))];
+            let parts = [(header(8), written(&packet, false)), (header(9), written(&packet, true))];
             for order in [[0, 1], [1, 0]] {
-                let [one, other] = order.map(|which| &both[which]);
+                let [one, other] = order.map(|which| &parts[which]);
                 assert_eq!(take(&mut halves, one.0, &one.1), Err(Outcome::Waits));
                 assert_eq!(take(&mut halves, other.0, &other.1), Ok(packet.clone()));
             }

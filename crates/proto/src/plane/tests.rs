@@ -261,15 +261,15 @@ fn only_sessions_in_use_are_told_of_and_each_use_once() {
         let mut datagram = net.client_sends(ALICE, &packet(10, 200));
         open(&mut net.gateway, net.now, &mut datagram, "198.51.100.1:1000", Ecn::NotEct).unwrap();
     }
-    let told = net.gateway.take_activities();
-    assert_eq!(told.len(), 1);
-    assert_eq!((told[0].0, told[0].1.rx_packets), (slot(ALICE), 3));
+    let activities = net.gateway.take_activities();
+    assert_eq!(activities.len(), 1);
+    assert_eq!((activities[0].0, activities[0].1.rx_packets), (slot(ALICE), 3));
     let reply = packet(200, 10);
     let to = route(&mut net.gateway, net.now, &reply).unwrap();
     seal(&mut net.gateway, net.now, to, &reply).unwrap();
-    let told = net.gateway.take_activities();
+    let activities = net.gateway.take_activities();
     assert_eq!(
-        (told[0].1.rx_packets, told[0].1.tx_packets),
+        (activities[0].1.rx_packets, activities[0].1.tx_packets),
         (0, 1),
         "what was told before is not told again"
     );

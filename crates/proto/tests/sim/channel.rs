@@ -270,8 +270,8 @@ impl World {
     /// The device's network is gone, and with it whatever its connections had under way. Unless the device is told of
     /// the change, it finds out when they time out.
     pub(crate) fn break_channels_of(&mut self, device: usize) {
-        let mine = self.channels.iter().filter(|(_, channel)| channel.device == device);
-        let numbers: Vec<u64> = mine.map(|(number, _)| *number).collect();
+        let channels = self.channels.iter().filter(|(_, channel)| channel.device == device);
+        let numbers: Vec<u64> = channels.map(|(number, _)| *number).collect();
         for number in numbers {
             self.after(IDLE_TIMEOUT, Happening::ClosedAtHub { channel: number });
             self.after(IDLE_TIMEOUT, Happening::ClosedAtDevice { channel: number, code: None });

@@ -72,9 +72,9 @@ fn a_session_shows_congestion_if_its_own_messages_wait_and_not_if_others_do() {
         assert!(count == 1 && congested <= 1);
         *marked.entry((metas[0].addr.ip().to_string(), congested)).or_default() += 1;
     }
-    let of = |host: &str, congested| marked.get(&(host.to_owned(), congested)).copied().unwrap_or(0);
-    assert!((5..40).contains(&of("192.0.2.1", 1)), "{marked:?}");
-    assert_eq!((of("192.0.2.2", 0), of("192.0.2.2", 1)), (12, 0), "{marked:?}");
+    let marks = |host: &str, congested| marked.get(&(host.to_owned(), congested)).copied().unwrap_or(0);
+    assert!((5..40).contains(&marks("192.0.2.1", 1)), "{marked:?}");
+    assert_eq!((marks("192.0.2.2", 0), marks("192.0.2.2", 1)), (12, 0), "{marked:?}");
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn strangers_share_a_few_queues() {
     }
     assert!(flows.keys().all(|(flow, _)| *flow < FIRST_SESSION));
     assert_eq!(flows.len() as u32, FIRST_SESSION, "none is both, {flows:?}");
-    let of = |address: &str| backlog.flow(Owner::Unproven(address.parse().unwrap()));
-    assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"), "one network");
-    assert_eq!(of("::ffff:198.51.100.7"), of("198.51.100.7"));
+    let flow = |address: &str| backlog.flow(Owner::Unproven(address.parse().unwrap()));
+    assert_eq!(flow("2001:db8:1:2::1"), flow("2001:db8:1:2:ffff::9"), "one network");
+    assert_eq!(flow("::ffff:198.51.100.7"), flow("198.51.100.7"));
 }
 
 #[derive(Clone, Debug)]

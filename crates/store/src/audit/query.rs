@@ -336,16 +336,16 @@ fn parse(text: String) -> Result<PortBlocks, AuditError> {
 /// A record with the ports of its time; behind a session, a record for each time within `range` at which it got others.
 fn with_ports(record: Record, in_force: &[BlocksFrom], range: &Range) -> Vec<Record> {
     let Some(ipv4) = record.ipv4 else { return vec![record] };
-    let of = |(_, blocks): &BlocksFrom| blocks.as_ref()?.block_of(ipv4);
+    let block = |(_, blocks): &BlocksFrom| blocks.as_ref()?.block_of(ipv4);
     let (before, after) = in_force.split_at(in_force.partition_point(|(from_s, _)| *from_s <= record.at_s));
-    let first = Record { public: before.last().and_then(of), ..record };
+    let first = Record { public: before.last().and_then(block), ..record };
     let mut records = vec![first.clone()];
     if first.kind == SESSION {
         let mut public = first.public;
         for blocks in
             after.iter().take_while(|(from_s, _)| first.until_s.is_none_or(|until_s| *from_s <= until_s))
         {
-            let others = of(blocks);
+            let others = block(blocks);
             let is_asked_for = (range.from_s..=range.to_s).contains(&blocks.0);
             if std::mem::replace(&mut public, others) != others && is_asked_for {
                 let (kind, at_s) = ("public-ports".to_owned(), blocks.0);

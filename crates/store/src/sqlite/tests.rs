@@ -739,16 +739,16 @@ fn a_removed_device_loses_its_session_and_addresses_and_the_others_keep_theirs()
 #[test]
 fn an_address_that_a_device_gives_up_for_another_is_nobodys_until_its_session_has_ended() {
     let (_dir, store) = new_store();
-    let mine = |address: &str| lease(address, 1, 1, 9000);
-    assert!(store.claim(&mine("10.0.0.1"), 1000).unwrap());
-    let again = Lease { session: SessionId([2; 16]), ..mine("10.0.1.1") };
+    let own = |address: &str| lease(address, 1, 1, 9000);
+    assert!(store.claim(&own("10.0.0.1"), 1000).unwrap());
+    let again = Lease { session: SessionId([2; 16]), ..own("10.0.1.1") };
     assert!(store.claim(&again, 1000).unwrap());
     let other = |address: &str| lease(address, 9, 9, 9000);
     assert_eq!(store.lease_of(again.owner, Family::V4).unwrap(), Some(again));
     assert!(!store.claim(&other("10.0.0.1"), 1059).unwrap());
     assert!(store.claim(&other("10.0.0.1"), 1060).unwrap());
 
-    let third = Lease { session: SessionId([3; 16]), ..mine("10.0.2.1") };
+    let third = Lease { session: SessionId([3; 16]), ..own("10.0.2.1") };
     assert!(store.claim(&third, 2000).unwrap());
     assert!(!store.claim(&lease("10.0.1.1", 8, 8, 9000), 2001).unwrap());
     store.end_session(SessionId([2; 16]), 2002).unwrap();

@@ -200,13 +200,13 @@ impl Swarm {
         // The gateway ends the connection before when it grants a new one, and the end may arrive first.
         let replaced = code == Some(Code::Superseded) && self.attempts.keys().any(|(who, _)| *who == number);
         if self.live.contains_key(&(number, id)) && !replaced {
-            let why = code.map_or_else(|| "no sign of life".to_owned(), |code| code.to_string());
-            self.unexplained(number, format!("its control connection ended: {why}"));
+            let reason = code.map_or_else(|| "no sign of life".to_owned(), |code| code.to_string());
+            self.unexplained(number, format!("its control connection ended: {reason}"));
         }
     }
 
-    pub(super) fn gave_up(&mut self, number: usize, why: &str) {
-        self.unexplained(number, format!("gave up: {why}"));
+    pub(super) fn gave_up(&mut self, number: usize, reason: &str) {
+        self.unexplained(number, format!("gave up: {reason}"));
         self.lifecycles[number].state = State::Gone;
     }
 

@@ -35,7 +35,7 @@ impl Swarm {
                 self.load = Some(load);
                 self.send_turns();
             }
-            Err(why) => self.reports.push(Report::Broken(why)),
+            Err(reason) => self.reports.push(Report::Broken(reason)),
         }
     }
 

@@ -97,9 +97,9 @@ impl Assembler {
     }
 
     fn bind_label(&mut self, label: Label) {
-        let here = self.program.len();
+        let end = self.program.len();
         for (from, _) in self.jumps.extract_if(.., |(_, to)| *to == label) {
-            self.program[from].offset = (here - from - 1) as i16;
+            self.program[from].offset = (end - from - 1) as i16;
         }
     }
 

@@ -104,7 +104,7 @@ impl FileChange {
     /// # Errors
     /// [`DnsError::NotOurs`].
     pub(super) fn check(&self, system: &DnsSystem) -> Result<(), DnsError> {
-        let refused = |why| Err(DnsError::NotOurs { path: self.path.clone(), why });
+        let refused = |reason| Err(DnsError::NotOurs { path: self.path.clone(), reason });
         if self.path != system.resolv_conf && self.path != writable_place(&system.resolv_conf)? {
             return refused("it is not the resolver's configuration");
         }

@@ -226,10 +226,10 @@ impl Netlink {
         mark: Option<u32>,
     ) -> Result<Option<LocalRoute>, NetlinkError> {
         let whole = if destination.is_ipv4() { 32 } else { 128 };
-        let what = format!("looking up the route to {destination}");
+        let task = format!("looking up the route to {destination}");
         let mut builder = RouteMessageBuilder::<IpAddr>::new()
             .destination_prefix(destination, whole)
-            .map_err(|error| NetlinkError::Protocol { what: what.clone(), detail: error.to_string() })?;
+            .map_err(|error| NetlinkError::Protocol { what: task.clone(), detail: error.to_string() })?;
         if let Some(mark) = mark {
             builder = builder.mark(mark);
         }
@@ -237,7 +237,7 @@ impl Netlink {
         match answers.try_next().await {
             Ok(answer) => Ok(answer.as_ref().and_then(parse)),
             Err(error) => {
-                let error = NetlinkError::new(what, &error);
+                let error = NetlinkError::new(task, &error);
                 let nowhere = [rustix::io::Errno::NETUNREACH, rustix::io::Errno::HOSTUNREACH];
                 if error.errno().is_some_and(|errno| nowhere.contains(&errno)) {
                     Ok(None)

@@ -79,7 +79,9 @@ impl Fault {
         let (path, name) = (path.to_owned(), name.to_owned());
         match self {
             Self::Missing => StoreError::Missing { path },
-            Self::Unreadable(why) => StoreError::Unreadable { path, source: std::io::Error::other(why) },
+            Self::Unreadable(reason) => {
+                StoreError::Unreadable { path, source: std::io::Error::other(reason) }
+            }
             Self::Corrupted(detail) => StoreError::corrupted(path, detail),
             Self::Newer { found, known } => StoreError::Newer { path, found, known },
             Self::Full => StoreError::Full { path },

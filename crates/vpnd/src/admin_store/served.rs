@@ -134,8 +134,8 @@ fn of_audit(file: &mut AuditFile, path: &Path, request: StoreRequest) -> Result<
     answered.map_err(|error| failed(path, &error))
 }
 
-fn unexpected(why: &str) -> StoreReply {
-    StoreReply::Failed(Fault::Failed(why.to_owned()))
+fn unexpected(reason: &str) -> StoreReply {
+    StoreReply::Failed(Fault::Failed(reason.to_owned()))
 }
 
 /// The next bytes of a copy.

@@ -104,9 +104,9 @@ pub fn confirm_absences(args: &SourceConfirmArgs, stores: &dyn Stores) -> Result
 /// # Errors
 /// [`CommandError`]; the gateway goes on with what it had then.
 pub fn reload(args: &AdminArgs, stores: &dyn Stores) -> Result<(), CommandError> {
-    let what = Client::connect(&socket(args)?)?.reload()?;
+    let report = Client::connect(&socket(args)?)?.reload()?;
     record(stores, &args.config, &args.socket, "reloaded", "");
-    Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
+    Ok(write_all(&mut io::stdout(), &format!("{}\n", report.trim_end()))?)
 }
 
 /// Has the program that is installed now replace a running gateway, and prints the result.
@@ -115,9 +115,9 @@ pub fn reload(args: &AdminArgs, stores: &dyn Stores) -> Result<(), CommandError>
 /// [`CommandError`]; if the gateway gives a reason, it goes on as it was.
 pub fn upgrade(args: &ServerArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     let config = ServerConfig::load(&args.config)?;
-    let what = Client::connect(&config.admin.socket)?.upgrade()?;
+    let report = Client::connect(&config.admin.socket)?.upgrade()?;
     record(stores, &args.config, &None, "upgraded", env!("CARGO_PKG_VERSION"));
-    Ok(write_all(&mut io::stdout(), &format!("{}\n", what.trim_end()))?)
+    Ok(write_all(&mut io::stdout(), &format!("{}\n", report.trim_end()))?)
 }
 
 /// Records in the gateway's audit file what was done. The gateway's worker, which does it, is not believed about that. A failure is said, and

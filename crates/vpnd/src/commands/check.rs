@@ -86,9 +86,11 @@ fn fixed_addresses(findings: &mut Findings<'_>, users: &[UserSummary]) {
     for user in users {
         let who = Who { user: &user.name, source: &user.source, groups: &user.groups };
         for fixed in &user.fixed_addresses {
-            if let Some(why) = config.unleasable(who, fixed.address) {
-                let message =
-                    format!("the user '{}' never gets the fixed address {}: {why}", user.name, fixed.address);
+            if let Some(reason) = config.unleasable(who, fixed.address) {
+                let message = format!(
+                    "the user '{}' never gets the fixed address {}: {reason}",
+                    user.name, fixed.address
+                );
                 findings.warning("tunnel", message);
             }
         }

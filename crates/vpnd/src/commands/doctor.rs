@@ -159,9 +159,11 @@ fn unusable(error: &ConfigError) -> Vec<Finding> {
         ConfigError::Invalid(invalid) => {
             let said = |problem: &_| Invalid::new(&invalid.file, vec![Clone::clone(problem)]).to_string();
             let advice = "correct it there; the rest needs a configuration that can be read";
-            let each =
-                invalid.problems.iter().map(|each| Finding::problem("configuration", said(each), advice));
-            each.collect()
+            let findings = invalid
+                .problems
+                .iter()
+                .map(|findings| Finding::problem("configuration", said(findings), advice));
+            findings.collect()
         }
         ConfigError::Read { .. } => vec![Finding::problem("configuration", error.to_string(), advice)],
     }

@@ -61,9 +61,9 @@ pub fn openvpn(args: &MigrateOpenvpnArgs, out: &mut dyn Write) -> Result<(), Mig
     let parsed = ServerConfig::parse(&text, "server.toml", beside);
     for (name, address) in users {
         let who = Who { user: name, source: LOCAL, groups: &[] };
-        let why = parsed.as_ref().ok().and_then(|config| config.unleasable(who, *address));
-        let why = why.map_or_else(String::new, |why| format!("   # refused: {why}"));
-        commands.push(format!("vpnd user modify {name} --address {address}{why}"));
+        let reason = parsed.as_ref().ok().and_then(|config| config.unleasable(who, *address));
+        let reason = reason.map_or_else(String::new, |reason| format!("   # refused: {reason}"));
+        commands.push(format!("vpnd user modify {name} --address {address}{reason}"));
     }
     list(out, "Addresses of users, once they are there ('vpnd user add' or 'vpnd user import'):", &commands)?;
     if let Err(problems) = &parsed {

@@ -348,16 +348,16 @@ fn report(
     client: &Principal,
     other: IpAddr,
 ) -> Report {
-    let of = |number: ProfileId| {
+    let profile = |number: ProfileId| {
         let position = compiled.numbers.iter().position(|one| *one == number);
         position.map(|position| config.profiles.at(position))
     };
-    let title = |number| of(number).map_or("default", AccessProfile::title).to_owned();
+    let title = |number| profile(number).map_or("default", AccessProfile::title).to_owned();
     let Decision { verdict, ground, .. } = decision;
     let mut rule = None;
     let reason = match ground {
         Ground::Rule(number, at) => {
-            let (profile, at) = (of(number), usize::from(at));
+            let (profile, at) = (profile(number), usize::from(at));
             let own = profile.map_or(0, |profile| profile.own_rules);
             let line = profile.and_then(|profile| profile.rules.get(at - 1)?.line);
             let (place, is_own) = if at <= own { (at, true) } else { (at - own, false) };

@@ -29,8 +29,8 @@ pub fn test(args: &SourceTestArgs, stores: &dyn Stores, out: &mut dyn Write) -> 
     };
     let name = match args.user.as_deref().map(|typed| named(&config, source, typed)).transpose() {
         Ok(name) => name,
-        Err(why) => {
-            writeln!(out, "{}", vpnd_sys::text::plain(&why))?;
+        Err(reason) => {
+            writeln!(out, "{}", vpnd_sys::text::plain(&reason))?;
             return Ok(false);
         }
     };

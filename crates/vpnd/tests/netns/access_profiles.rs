@@ -410,13 +410,13 @@ fn limits_are_those_of_the_profile_and_a_reload_changes_them_for_live_sessions()
     let [ann, bob] = ["ann", "bob"].map(|name| gateway.add_user(name));
     gateway.configure("policy.campus_to_client", true);
     let profiles = |rate: &str, lifetime: &str| {
-        let of = |user: &str, limits: &str| {
+        let profile = |user: &str, limits: &str| {
             format!(
                 "[[profile]]\nname = \"of-{user}\"\nusers = [\"{user}\"]\nroutes = [\"10.200.0.0/24\"]\n{limits}\n"
             )
         };
         let of_bob = format!("session_rate_down = \"{rate}\"\nmax_sessions_per_user = 1\n{lifetime}");
-        of("ann", "session_rate_down = \"16mbit\"") + &of("bob", &of_bob)
+        profile("ann", "session_rate_down = \"16mbit\"") + &profile("bob", &of_bob)
     };
     configure(&gateway, &profiles("4mbit", ""));
     gateway.start();
@@ -470,12 +470,12 @@ fn each_profile_has_its_pools_and_a_change_moves_only_whom_it_must() {
     let mut gateway = Gateway::init(&lab);
     let [ann, bob] = ["ann", "bob"].map(|name| gateway.add_user(name));
     let profiles = |staff: &str, guests: &str| {
-        let of = |name: &str, user: &str, pools: &str| {
+        let profile = |name: &str, user: &str, pools: &str| {
             format!(
                 "[[profile]]\nname = \"{name}\"\nusers = [\"{user}\"]\nroutes = [\"10.200.0.0/24\", \"{CAMPUS_V6}/128\"]\n{pools}\n"
             )
         };
-        of("staff", "ann", staff) + &of("guests", "bob", guests)
+        profile("staff", "ann", staff) + &profile("guests", "bob", guests)
     };
     // One address, for the gateway has the other that hosts could have.
     const TINY: &str = "pool_v4 = \"10.86.0.0/30\"";

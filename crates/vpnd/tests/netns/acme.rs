@@ -212,13 +212,13 @@ fn profiles_of_before_and_after_connect_and_a_renewal_goes_back() {
         server.insert("addresses".to_owned(), strings(&[&format!("{GATEWAY_V4}:{PORT}")]));
         server.insert("ca".to_owned(), pem[second..].into());
     });
-    let both = || {
+    let connect_both = || {
         for (number, profile) in [(1, &before), (2, &after)] {
             let client = Client::connect(&lab, number, profile);
             ping_until(client.namespace(), CAMPUS_V4.into(), 10 * SECOND);
         }
     };
-    both();
+    connect_both();
     // Without the file there is another one, for the names of the presented certificate.
     fs::remove_file(gateway.file("server.local.pem")).unwrap();
     must(gateway.ask(&["reload"]));
@@ -226,7 +226,7 @@ fn profiles_of_before_and_after_connect_and_a_renewal_goes_back() {
     fs::write(gateway.file("server.local.pem"), pem_of(&own[0])).unwrap();
     gateway.kill();
     gateway.start();
-    both();
+    connect_both();
 
     // The other profiles go on where the own authority is over.
     let (ca, ca_key) = (gateway.file("ca.pem"), gateway.file("ca-key.pem"));

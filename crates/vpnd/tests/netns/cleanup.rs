@@ -36,7 +36,7 @@ pub(crate) fn look_at(lab: &Lab, namespace: &Namespace) -> Machine {
         lines.sort();
         lines
     };
-    let both = |what: &[&str]| {
+    let families = |what: &[&str]| {
         let v6 = [&["-6"], what].concat();
         sorted(namespace.ip(what) + &namespace.ip(&v6))
     };
@@ -44,8 +44,8 @@ pub(crate) fn look_at(lab: &Lab, namespace: &Namespace) -> Machine {
     nft.args(["list", "ruleset"]);
     Machine {
         links: namespace.ip(&["-brief", "address", "show"]),
-        routes: both(&["route", "show", "table", "all"]),
-        rules: both(&["rule", "show"]),
+        routes: families(&["route", "show", "table", "all"]),
+        rules: families(&["rule", "show"]),
         firewall: process::text(&must(process::run(nft))),
         resolv_conf: fs::read_to_string(process::etc(lab, namespace).join("resolv.conf"))
             .expect("it is there"),

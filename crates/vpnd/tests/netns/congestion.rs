@@ -99,8 +99,8 @@ fn marks_arrive_as_they_were_sent() {
             for (mark, name) in MARKS {
                 let before = arrived(&lab, to.0, to.1.is_ipv6(), name);
                 send_marked(from, listener.local_addr().expect("it is bound"), mark);
-                let what = format!("{DATAGRAMS} of {name} from {} to {}", from.1, to.1);
-                eventually(&what, 5 * SECOND, || {
+                let flow = format!("{DATAGRAMS} of {name} from {} to {}", from.1, to.1);
+                eventually(&flow, 5 * SECOND, || {
                     (arrived(&lab, to.0, to.1.is_ipv6(), name) == before + DATAGRAMS).then_some(())
                 });
             }

@@ -34,13 +34,13 @@ pub(crate) fn examine(gateway: &Gateway<'_>) -> (bool, Vec<Finding>) {
     let findings: Vec<Json> = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", process::text(&output)));
     let text = |finding: &Json, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
-    let each = findings.iter().map(|finding| Finding {
+    let rows = findings.iter().map(|finding| Finding {
         check: text(finding, "check"),
         verdict: text(finding, "verdict"),
         found: text(finding, "found"),
         advice: text(finding, "advice"),
     });
-    (output.status.success(), each.collect())
+    (output.status.success(), rows.collect())
 }
 
 /// A gateway with a name that its machine can look up, and a campus name server.

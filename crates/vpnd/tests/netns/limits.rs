@@ -213,9 +213,9 @@ fn a_group_shares_its_limit_and_a_change_of_groups_changes_limits() {
     for client in [&one, &two] {
         ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     }
-    let both = [(one.namespace(), one.v4()), (two.namespace(), two.v4())];
+    let clients = [(one.namespace(), one.v4()), (two.namespace(), two.v4())];
     is_kept(&lab.campus, one.namespace(), one.v4(), mbit(6));
-    is_kept_together(&lab.campus, &both, mbit(8));
+    is_kept_together(&lab.campus, &clients, mbit(8));
 
     let has_limits = |down: usize, group: bool| {
         eventually("the limits of other groups hold", LIMIT, || {
@@ -232,7 +232,7 @@ fn a_group_shares_its_limit_and_a_change_of_groups_changes_limits() {
     is_kept(&lab.campus, two.namespace(), two.v4(), mbit(6));
     modify("ann", "--add-group");
     has_limits(mbit(6), true);
-    is_kept_together(&lab.campus, &both, mbit(8));
+    is_kept_together(&lab.campus, &clients, mbit(8));
 }
 
 #[test]
@@ -250,17 +250,17 @@ fn the_sessions_of_a_user_share_a_limit_over_reloads_and_upgrades() {
     for client in [&one, &two] {
         ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     }
-    let both = [(one.namespace(), one.v4()), (two.namespace(), two.v4())];
+    let clients = [(one.namespace(), one.v4()), (two.namespace(), two.v4())];
     is_kept(&lab.campus, one.namespace(), one.v4(), mbit(6));
-    is_kept_together(&lab.campus, &both, mbit(8));
+    is_kept_together(&lab.campus, &clients, mbit(8));
     is_kept(two.namespace(), &lab.campus, CAMPUS_V4.into(), mbit(4));
     assert!(gateway.sessions().iter().all(|session| session["user_tx_limit"] == mbit(8)));
 
     gateway.configure("limits.user_rate_down", "10mbit");
     must(gateway.ask(&["reload"]));
-    is_kept_together(&lab.campus, &both, mbit(10));
+    is_kept_together(&lab.campus, &clients, mbit(10));
     must(gateway.upgrade());
-    is_kept_together(&lab.campus, &both, mbit(10));
+    is_kept_together(&lab.campus, &clients, mbit(10));
 }
 
 #[test]

@@ -45,14 +45,14 @@ fn the_gateway_restarts_under_traffic() {
 fn a_restart_is_announced() {
     let Some(lab) = Lab::new(1) else { return };
     let (mut gateway, mut one) = Client::alone(&lab);
-    let told = Instant::now();
+    let start = Instant::now();
     gateway.terminate();
-    let stopped = told.elapsed();
+    let stopped = start.elapsed();
     assert!(one.process().output().contains("interrupted"), "the client has heard of it");
     gateway.start();
-    let started = told.elapsed();
+    let started = start.elapsed();
     ping_until(one.namespace(), CAMPUS_V4.into(), 10 * SECOND);
-    println!("stopped after {stopped:?}, up after {started:?}, traffic after {:?}", told.elapsed());
+    println!("stopped after {stopped:?}, up after {started:?}, traffic after {:?}", start.elapsed());
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 0, "nobody had to log in");
 }
 

@@ -236,8 +236,8 @@ fn flows_keep_their_ports_through_whatever_becomes_of_the_gateway() {
     let server = Server::new(&lab.campus);
     let flows: Vec<UdpSocket> = clients.iter().map(|client| flow(client, 0, server.udp())).collect();
     let seen = |when: &str| -> Vec<SocketAddr> {
-        let of = |(n, flow): (usize, &UdpSocket)| exchange(flow, &server, &format!("{n} {when}"));
-        flows.iter().enumerate().map(of).collect()
+        let reply = |(n, flow): (usize, &UdpSocket)| exchange(flow, &server, &format!("{n} {when}"));
+        flows.iter().enumerate().map(reply).collect()
     };
     let before = seen("before");
     clients.iter().zip(&before).for_each(|(client, seen)| assert_in_block(*seen, client));

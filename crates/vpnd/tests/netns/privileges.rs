@@ -202,8 +202,8 @@ fn the_worker_and_the_auth_process_are_shut_in() {
         assert!(group(&auth).ends_with("nice 0\n"), "{}", group(&auth));
     }
 
-    let told = gateway.status();
-    for process in told["processes"].as_array().unwrap() {
+    let status = gateway.status();
+    for process in status["processes"].as_array().unwrap() {
         assert_eq!(
             (&process["no_capabilities"], &process["seccomp"]),
             (&true.into(), &true.into()),

@@ -109,8 +109,8 @@ impl Process {
         let log = (0..).map(|n| lab.path(format!("{name}.{n}.log"))).find(|path| !path.exists());
         let log = log.expect("numbers don't run out");
         let file = File::create(&log).expect("the laboratory's directory is writable");
-        let both = file.try_clone().expect("a descriptor is free");
-        let child = command.stdin(input).stdout(file).stderr(both).spawn();
+        let stderr = file.try_clone().expect("a descriptor is free");
+        let child = command.stdin(input).stdout(file).stderr(stderr).spawn();
         Self { name: name.to_owned(), child: child.expect("the program can be started"), log }
     }
 
@@ -151,8 +151,8 @@ impl Process {
 
     /// Waits for its end.
     pub(crate) fn wait(&mut self, limit: Duration) -> ExitStatus {
-        let what = format!("{} ends", self.name);
-        eventually(&what, limit, || self.ended())
+        let condition = format!("{} ends", self.name);
+        eventually(&condition, limit, || self.ended())
     }
 
     /// Ends it as a power cut would.

@@ -164,6 +164,6 @@ pub(crate) fn library_path(root: &Path) -> Option<OsString> {
         if libraries.exists() { libraries } else { root.join("usr/lib/aarch64-linux-gnu/systemd") };
     // The C library's module lies above.
     let module = libraries.parent().filter(|_| root == Path::new(UNPACKED)).unwrap_or(&libraries);
-    let both = std::env::join_paths([libraries.as_path(), module]).expect("no path has a colon");
-    libraries.exists().then_some(both)
+    let path = std::env::join_paths([libraries.as_path(), module]).expect("no path has a colon");
+    libraries.exists().then_some(path)
 }

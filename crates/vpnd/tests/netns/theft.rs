@@ -246,15 +246,15 @@ fn a_captured_attach_is_worth_nothing_on_another_connection() {
         let (victim, thief) = (Speaker::new(&ann.profile, 1), Speaker::new(&ann.profile, 2));
         let (_line, first) = victim.log_in("ann").await;
         // The victim's attach, to the last byte, before the gateway has seen it.
-        let mut here = victim.dial().await;
-        let captured = victim.claim(&here, first.session, &first.token);
+        let mut channel = victim.dial().await;
+        let captured = victim.claim(&channel, first.session, &first.token);
         let unproved = |gateway: &Gateway<'_>| gateway.status()["counters"]["logins"]["unproved"].clone();
         assert_eq!(unproved(&gateway), 0);
         let mut elsewhere = thief.dial().await;
         assert_eq!(elsewhere.ask(&captured).await, Err(Code::BadRequest));
         assert_eq!(unproved(&gateway), 1, "it is counted");
         // Where it belongs it is good.
-        established(here.ask(&captured).await);
+        established(channel.ask(&captured).await);
         let mut again = thief.dial().await;
         assert_eq!(again.ask(&captured).await, Err(Code::BadRequest));
         assert_eq!(gateway.sessions().len(), 1);

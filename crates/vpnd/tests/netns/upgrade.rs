@@ -104,10 +104,10 @@ fn an_upgrade_that_fails_changes_nothing() {
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     let (workers, sessions) = (gateway.process().children(), identities(&gateway));
     let good = fs::read_to_string(gateway.config()).expect("it is there");
-    let refused = |gateway: &mut Gateway, why: &str| {
+    let refused = |gateway: &mut Gateway, reason: &str| {
         let output = gateway.upgrade();
         let text = process::text(&output);
-        assert!(!output.status.success() && text.contains(why), "wanted {why:?}: {text}");
+        assert!(!output.status.success() && text.contains(reason), "wanted {reason:?}: {text}");
         assert!(text.contains("continues unchanged"), "{text}");
         assert_eq!(gateway.process().children(), workers, "the old processes and no others");
         assert_eq!(identities(gateway), sessions);

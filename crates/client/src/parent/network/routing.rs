@@ -83,8 +83,8 @@ impl Overlap {
                 "the tunnel contains the local network, which stays outside of it and reachable; 'local_network = false' in \
                  the profile would take it in"
             ),
-            Some(why) => tracing::warn!(
-                %local, %taken, %why,
+            Some(reason) => tracing::warn!(
+                %local, %taken, %reason,
                 "the tunnel contains the local network, which goes into it: its hosts are not reachable meanwhile"
             ),
         }

@@ -25,8 +25,8 @@ impl NetworkSetup {
         let leads_in = routing.families().next().is_some();
         let returning = Returning { mark: self.layer.mark(), lookups: self.options.lookups, arp };
         self.returning = leads_in.then_some(returning);
-        if arp && let Err(why) = self.make_marks_valid().await {
-            log_drops(&why);
+        if arp && let Err(reason) = self.make_marks_valid().await {
+            log_drops(&reason);
         }
     }
 
@@ -49,12 +49,12 @@ impl NetworkSetup {
 
 static DROPS: LogLimit = LogLimit::new(1, Duration::from_secs(60));
 
-fn log_drops(why: &str) {
+fn log_drops(reason: &str) {
     if !DROPS.admits() {
         return;
     }
     tracing::warn!(
-        error = why,
+        error = reason,
         "the kernel checks sources (net.ipv4.conf.*.rp_filter), and may drop the tunnel's own datagrams: if the tunnel carries \
          nothing, set net.ipv4.conf.all.src_valid_mark = 1 in a file in /etc/sysctl.d"
     );

@@ -55,15 +55,15 @@ impl<M: Machine, const R: usize> Compared<M, R> {
 
     /// Seals and opens with our code, which must be the inverse, and compares with a library.
     fn check(&self, nonce: [u8; IV_LEN], aad: &[u8], text: &[u8]) {
-        let what = || format!("{} bytes, {} beside, {R} rounds", text.len(), aad.len());
+        let case = || format!("{} bytes, {} beside, {R} rounds", text.len(), aad.len());
         let wanted = self.by_library(nonce, aad, text);
         let mut packet = text.to_vec();
         let tag = self.own.seal(nonce, aad, &mut packet);
         let (ciphertext, wanted_tag) = wanted.split_last_chunk().unwrap();
-        assert!(packet == ciphertext, "ciphertext of {}", what());
-        assert_eq!(&tag, wanted_tag, "tag of {}", what());
-        assert_eq!(self.own.open(nonce, aad, &mut packet, &tag), Ok(()), "{}", what());
-        assert!(packet == text, "opened {}", what());
+        assert!(packet == ciphertext, "ciphertext of {}", case());
+        assert_eq!(&tag, wanted_tag, "tag of {}", case());
+        assert_eq!(self.own.open(nonce, aad, &mut packet, &tag), Ok(()), "{}", case());
+        assert!(packet == text, "opened {}", case());
     }
 
     /// That what is no packet of this key is refused and leaves zeros.

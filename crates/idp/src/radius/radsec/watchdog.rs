@@ -75,7 +75,7 @@ impl Watchdog {
     pub(super) fn reply(&mut self, packet: &[u8]) -> Result<(), String> {
         let asked = self.asked.take().ok_or("an unexpected reply")?;
         let made = made_for(&asked, packet, SECRET.as_bytes());
-        match made.map_err(|why| why.to_string())?.0 {
+        match made.map_err(|reason| reason.to_string())?.0 {
             ACCESS_ACCEPT | ACCOUNTING_RESPONSE => {
                 self.is_offered = true;
                 Ok(())

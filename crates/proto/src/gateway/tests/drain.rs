@@ -24,7 +24,7 @@ fn stored(gateway: &mut Gateway, device: u8) -> (SessionRecord, Established) {
 #[test]
 fn nobody_gets_in_and_sessions_in_use_go_on() {
     let mut gateway = gateway(config(1));
-    let here = login(&mut gateway, 1, "ann", 1);
+    let session = login(&mut gateway, 1, "ann", 1);
     gateway.drain();
     assert_eq!(notified(&effects(&mut gateway)), [ConnectionId(1)]);
     let refused = gateway.login(NOW, ConnectionId(2), who("bob", 2), &offer(2), secret());
@@ -34,7 +34,7 @@ fn nobody_gets_in_and_sessions_in_use_go_on() {
     assert_eq!(refused.unwrap_err(), Code::Drain);
     effects(&mut gateway);
     gateway.connection_lost(ConnectionId(1));
-    assert!(attach(&mut gateway, NOW, 4, &here).is_ok(), "its keys are alive: it is renewed");
+    assert!(attach(&mut gateway, NOW, 4, &session).is_ok(), "its keys are alive: it is renewed");
     assert_eq!(gateway.in_use(), 1);
     gateway.drain();
     assert_eq!(notified(&effects(&mut gateway)), [ConnectionId(4)], "the notice comes again");

@@ -170,13 +170,13 @@ fn what_comes_twice_is_refused() {
         next.take_over(NOW, again, Principal::default(), SessionLimits::default()),
         Err(NotTaken::Twice)
     );
-    for (ipv4, why) in
+    for (ipv4, reason) in
         [(old.sessions().next().unwrap().addresses.ipv4, NotTaken::Twice), (None, NotTaken::IndexTaken)]
     {
         let mut other = handed(&old, progress.clone());
         (other.id, other.device, other.ipv4) = (SessionId([9; 16]), DeviceId([9; 16]), ipv4);
         let taken = next.take_over(NOW, other, Principal::default(), SessionLimits::default());
-        assert_eq!(taken, Err(why));
+        assert_eq!(taken, Err(reason));
     }
 }
 

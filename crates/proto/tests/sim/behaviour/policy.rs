@@ -50,11 +50,11 @@ fn clients_are_kept_apart_until_policy_says_otherwise() {
 
 /// The first device may send to the second, by one rule; both are otherwise kept apart.
 fn one_way(world: &World) -> Policy {
-    let of = |device| {
+    let selectors = |device| {
         let addresses = [false, true].map(|ipv6| world.inner_address(Place::Device(device), ipv6));
         addresses.map(|address| Selector::Net(address.into())).to_vec()
     };
-    let (from, to, protocol) = (of(0), of(1), Protocol::Udp);
+    let (from, to, protocol) = (selectors(0), selectors(1), Protocol::Udp);
     let rule = RuleSpec { action: Verdict::Allow, from, to, protocol, ports: vec![9..=9] };
     Policy::compile(&[rule], false, &mut Names::new()).expect("a good rule")
 }

@@ -19,8 +19,8 @@ fn a_rebinding_translator_moves_the_session_without_a_handshake() {
         assert!(sent - arrived < 10, "{arrived} of {sent} arrived");
         assert_eq!(world.devices[0].connects, connects);
         let status = world.hub.core.sessions().next().expect("two clients");
-        let here: Vec<_> = (0..world.devices[0].lanes).map(|lane| outer(0, 2, lane)).collect();
-        assert!(status.endpoints.iter().all(|endpoint| here.contains(&endpoint.remote)), "{status:?}");
+        let endpoints: Vec<_> = (0..world.devices[0].lanes).map(|lane| outer(0, 2, lane)).collect();
+        assert!(status.endpoints.iter().all(|endpoint| endpoints.contains(&endpoint.remote)), "{status:?}");
     });
 }
 

@@ -145,8 +145,8 @@ pub(crate) fn drain(Drain { in_use, left_s, over }: Drain) -> String {
     }
 }
 
-fn not_recorded(why: &str) -> String {
-    format!("audit: NOTHING IS RECORDED: {}", vpnd_sys::text::plain(why))
+fn not_recorded(reason: &str) -> String {
+    format!("audit: NOTHING IS RECORDED: {}", vpnd_sys::text::plain(reason))
 }
 
 fn pool(pool: &Pool) -> String {

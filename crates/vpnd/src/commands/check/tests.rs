@@ -42,12 +42,12 @@ fn a_session_that_may_have_more_than_its_group_is_a_warning() {
     assert!(more.len() == 1 && more[0].message.contains("each user of the group 'staff'"), "{more:?}");
     let store = store(&bench);
     let users: Vec<_> = store.users().unwrap().iter().map(UserSummary::from).collect();
-    let of = |name: &str| {
+    let warnings = |name: &str| {
         let text = format!("{ROUTES}[[limits.groups]]\nname = '{name}'\n");
         of_users(&bench.config(&text), Ok(&users)).warnings
     };
-    assert!(of("staff").is_empty());
-    let staf = of("staf");
+    assert!(warnings("staff").is_empty());
+    let staf = warnings("staf");
     assert!(staf.len() == 1 && staf[0].message.contains("did you mean 'staff'?"), "{staf:?}");
 }
 

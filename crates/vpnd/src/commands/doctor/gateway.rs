@@ -185,9 +185,9 @@ fn audit(status: &Status) -> Option<Finding> {
     let audit = status.audit.as_ref()?;
     let lost = Counters::of(&status.counters.audit, "lost");
     Some(match &audit.failure {
-        Some(why) => Finding::problem(
+        Some(reason) => Finding::problem(
             CHECK,
-            format!("nothing is recorded for 'vpnd audit': {why}"),
+            format!("nothing is recorded for 'vpnd audit': {reason}"),
             "make room on the disk of the state directory, or do what it says; the gateway keeps running and tries again",
         ),
         None if lost > 0 => Finding::warning(
@@ -228,9 +228,9 @@ pub(super) fn certificate(config: &ServerConfig) -> Finding {
             "is the gateway running? Its log says why not",
         ),
         Ok(()) => Finding::good(CHECK, format!("{found}; the gateway renews it automatically")),
-        Err(why) if now_s >= leaf.due_s() => Finding::warning(
+        Err(reason) if now_s >= leaf.due_s() => Finding::warning(
             CHECK,
-            format!("{found}, and the gateway can't renew it: {why}"),
+            format!("{found}, and the gateway can't renew it: {reason}"),
             "renew it, then run: vpnd reload",
         ),
         Err(_) => Finding::good(CHECK, format!("{found}; renewed elsewhere")),
@@ -244,8 +244,8 @@ fn ordered(config: &ServerConfig, acme: &Acme, leaf: &Leaf, found: String) -> Fi
     let last = Outcome::read(config);
     let found = match last.as_ref().and_then(|last| last.failed.as_ref()) {
         None => found,
-        Some(why) => {
-            format!("{found}, but the last order at {directory} failed: {}", vpnd_sys::text::harmless(why))
+        Some(reason) => {
+            format!("{found}, but the last order at {directory} failed: {}", vpnd_sys::text::harmless(reason))
         }
     };
     let advice = format!(
@@ -257,7 +257,7 @@ fn ordered(config: &ServerConfig, acme: &Acme, leaf: &Leaf, found: String) -> Fi
         _ if wall_s() >= leaf.overdue_s() => Finding::problem(CHECK, found, advice),
         Ok(None) if has_failed => Finding::warning(CHECK, found, advice),
         Ok(None) => Finding::good(CHECK, format!("{found}; the gateway orders the next at {directory}")),
-        Ok(Some(why)) => Finding::warning(CHECK, format!("{found}; another is wanted: {why}"), advice),
+        Ok(Some(reason)) => Finding::warning(CHECK, format!("{found}; another is wanted: {reason}"), advice),
         Err(error) => Finding::warning(CHECK, format!("{found}; {error}"), advice),
     }
 }

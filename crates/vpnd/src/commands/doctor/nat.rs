@@ -130,11 +130,11 @@ mod tests {
         let network =
             |text: &str| LocalNetwork { network: text.parse().unwrap(), interface: "eth0".to_owned() };
         let networks = [network("0.0.0.0/0"), network("192.0.2.0/28"), network("198.51.100.1/32")];
-        let of = |addresses: &[[u8; 4]]| {
+        let findings_of = |addresses: &[[u8; 4]]| {
             let addresses: Vec<Ipv4Addr> = addresses.iter().copied().map(Into::into).collect();
             of_addresses(&addresses, &own, &networks)
         };
-        let findings = of(&[[192, 0, 2, 1], [192, 0, 2, 2], [192, 0, 2, 16], [198, 51, 100, 1]]);
+        let findings = findings_of(&[[192, 0, 2, 1], [192, 0, 2, 2], [192, 0, 2, 16], [198, 51, 100, 1]]);
         assert_eq!(
             findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(),
             [Verdict::Problem, Verdict::Good, Verdict::Unknown],
@@ -147,7 +147,7 @@ mod tests {
         // The default route is no network at which an address stands.
         assert!(findings[2].found.contains("192.0.2.16, 198.51.100.1"), "{findings:?}");
         let many: Vec<[u8; 4]> = (1..=20).map(|last| [203, 0, 113, last]).collect();
-        assert!(of(&many)[0].found.contains("203.0.113.8 and 12 more"), "{:?}", of(&many));
+        assert!(findings_of(&many)[0].found.contains("203.0.113.8 and 12 more"), "{:?}", findings_of(&many));
     }
 
     #[test]

@@ -142,9 +142,9 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn take(&mut self, directive: &Directive) {
-        if let Err(why) = self.translate(directive) {
+        if let Err(reason) = self.translate(directive) {
             let Directive { line, words } = directive;
-            self.notes.push(format!("line {line}: {}: {why}", words.join(" ")));
+            self.notes.push(format!("line {line}: {}: {reason}", words.join(" ")));
         }
     }
 
@@ -167,9 +167,9 @@ impl Plan {
                 }
                 (_, name) => Err(otherwise(name).to_owned()),
             };
-            if let Err(why) = result {
+            if let Err(reason) = result {
                 let Directive { line, words } = directive;
-                self.notes.push(format!("{user}, line {line}: {}: {why}", words.join(" ")));
+                self.notes.push(format!("{user}, line {line}: {}: {reason}", words.join(" ")));
             }
         }
     }

@@ -57,12 +57,12 @@ fn between_clients_the_profile_that_decides_is_named() {
 
 #[test]
 fn a_host_that_opens_a_connection_to_a_client() {
-    let of = |mode: &str, campus_to_client: bool| {
+    let texts = |mode: &str, campus_to_client: bool| {
         let policy = format!("[policy]\ncampus_to_client = {campus_to_client}\n");
         (format!("[nat]\nmode = '{mode}'\n"), PROFILES.replace("[policy]\n", &policy))
     };
     let ask = |mode: &str, campus_to_client: bool, group: &str, host: &str| {
-        let (nat, profiles) = of(mode, campus_to_client);
+        let (nat, profiles) = texts(mode, campus_to_client);
         let config = smallest(&format!("{nat}{profiles}"));
         let user = account("ann", group);
         evaluate_from(&config, host.parse().unwrap(), &user, Service::Tcp(22)).unwrap().to_string()
@@ -94,7 +94,7 @@ fn a_host_that_opens_a_connection_to_a_client() {
     // A rule about the way in, by its line.
     let rule =
         "[[profile.rules]]\naction = 'deny'\nfrom = '10.20.7.0/24'\nto = 'clients'\nprotocol = 'tcp'\n";
-    let config = smallest(&format!("{}{}{rule}", of("route", true).0, of("route", true).1));
+    let config = smallest(&format!("{}{}{rule}", texts("route", true).0, texts("route", true).1));
     let denied =
         evaluate_from(&config, "10.20.7.1".parse().unwrap(), &account("ann", "guests"), Service::Tcp(22));
     let denied = denied.unwrap().to_string();

@@ -86,7 +86,7 @@ fn read(args: &UserImportArgs) -> Result<Zeroizing<String>, UserError> {
         let detail = format!("it has more than {} MiB; import it in parts", MAX_BYTES >> 20);
         return Err(failed(std::io::Error::other(detail)));
     }
-    encoding::decode(&bytes).map_err(|why| failed(std::io::Error::other(why)))
+    encoding::decode(&bytes).map_err(|reason| failed(std::io::Error::other(reason)))
 }
 
 fn plan(

@@ -157,7 +157,7 @@ impl Page {
     fn logins_as_text(&self) -> Vec<String> {
         let logins = match &self.logins {
             Ok(logins) => logins,
-            Err(why) => return vec![format!("logins:    {why}")],
+            Err(reason) => return vec![format!("logins:    {reason}")],
         };
         let last = logins.last_s.map_or_else(|| "none in 30 days".to_owned(), rfc3339);
         let mut lines = vec![format!("login:     {last}"), String::new()];
@@ -173,7 +173,7 @@ impl Page {
     fn sessions_as_text(&self) -> Vec<String> {
         let sessions = match &self.sessions {
             Ok(sessions) => sessions,
-            Err(why) => return vec![format!("sessions: not known: {why}")],
+            Err(reason) => return vec![format!("sessions: not known: {reason}")],
         };
         let mut lines = vec![format!("sessions: {}", sessions.len())];
         lines.extend(sessions.iter().map(|session| {

@@ -108,7 +108,7 @@ fn fixed_addresses_are_checked_shown_and_exported() {
     let v6 = config.tunnel.pool_v6.unwrap().network().to_string() + "7";
     let out = bench.user(&format!("modify ann --address 10.86.0.7 --address {v6}")).unwrap();
     assert!(out.contains("vpnd kick ann"), "{out}");
-    for (line, why) in [
+    for (line, reason) in [
         (
             "modify bob --address 10.86.0.7",
             "10.86.0.7 can't be an address of 'bob': it is one of 'ann' already",
@@ -120,7 +120,7 @@ fn fixed_addresses_are_checked_shown_and_exported() {
         ("modify bob --address 10.86.0.8 --device 01", "the beginning of 0 devices"),
     ] {
         let error = bench.user(line).unwrap_err().to_string();
-        assert!(error.contains(why), "{line}: {error}");
+        assert!(error.contains(reason), "{line}: {error}");
     }
     assert!(bench.user("list").unwrap().contains(&format!("10.86.0.7 {v6}")));
     let listed: serde_json::Value = serde_json::from_str(&bench.user("list --json").unwrap()).unwrap();

@@ -301,7 +301,7 @@ impl Figures {
         for login in logins {
             match login {
                 Ok(time) => times.push(time),
-                Err(why) => refused.push(why),
+                Err(reason) => refused.push(reason),
             }
         }
         assert!(!times.is_empty(), "none of {} got in: {refused:?}", refused.len());

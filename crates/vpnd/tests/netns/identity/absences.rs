@@ -33,8 +33,8 @@ fn a_directory_that_shows_nobody_any_more_ends_no_session_until_that_is_confirme
     let Some(second) = Slapd::start(ADDRESS, command, &entries) else { return };
     configure(&gateway, &first, first.password_file());
     let authorities = lab.path("directories.pem");
-    let both = [first.ca(), second.ca()].map(|path| fs::read_to_string(path).expect("it was made"));
-    fs::write(&authorities, both.concat()).expect("the laboratory has room");
+    let certificates = [first.ca(), second.ca()].map(|path| fs::read_to_string(path).expect("it was made"));
+    fs::write(&authorities, certificates.concat()).expect("the laboratory has room");
     set_source(&gateway, "ca", authorities.display().to_string());
     let servers = [first.tls, second.tls].map(|port| Value::from(format!("ldaps://{ADDRESS}:{port}")));
     set_source(&gateway, "servers", servers.to_vec());

@@ -115,8 +115,8 @@ fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
                 let speaker = Arc::new(first.at(address, [number; 32]));
                 crowd.spawn(again_and_again(speaker, user.to_owned(), password.to_owned(), began + time));
             }
-            let each = crowd.join_all().await;
-            (each, began.elapsed())
+            let results = crowd.join_all().await;
+            (results, began.elapsed())
         })
     });
     let mut times: Vec<Duration> = outcomes.iter().flat_map(|(times, _)| times).copied().collect();

@@ -57,9 +57,9 @@ fn rounds_of_rechecks_find_each_change_and_leave_all_others_alone() {
     assert_eq!(gateway.sessions().len(), people);
     println!("{people} sessions by logins within {:.1} s", began.elapsed().as_secs_f64());
     for (role, kib) in memory_kib(gateway.process().children()) {
-        let each = kib.saturating_sub(empty[&role]) as f64 / people as f64;
+        let session_kib = kib.saturating_sub(empty[&role]) as f64 / people as f64;
         println!(
-            "  memory (PSS) of {role}: {} KiB before, {kib} KiB after, {each:.1} KiB a session",
+            "  memory (PSS) of {role}: {} KiB before, {kib} KiB after, {session_kib:.1} KiB a session",
             empty[&role]
         );
     }
@@ -249,12 +249,12 @@ fn role(pid: u32) -> Option<String> {
 
 /// The memory of the gateway's processes by their roles; what several share counts in parts.
 fn memory_kib(children: Vec<u32>) -> BTreeMap<String, u64> {
-    let of = |pid: u32| {
+    let memory = |pid: u32| {
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
         let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
         Some((role(pid)?, line.trim().trim_end_matches(" kB").parse().ok()?))
     };
-    children.into_iter().filter_map(of).collect()
+    children.into_iter().filter_map(memory).collect()
 }
 
 /// CPU time that a process has used.

@@ -129,8 +129,8 @@ fn a_gateways_worker_chooses_nobodys_profile_and_addresses() {
              pool_v6 = \"none\"\n"
         )
     };
-    let both = profile("staff", "nobody", "10.86.16.0/24") + &profile("guests", "ann", "10.86.32.0/24");
-    access_profiles::configure(&gateway, &both);
+    let profiles = profile("staff", "nobody", "10.86.16.0/24") + &profile("guests", "ann", "10.86.32.0/24");
+    access_profiles::configure(&gateway, &profiles);
     gateway.start();
     let mut auth = AuthChannel::of(&gateway);
 

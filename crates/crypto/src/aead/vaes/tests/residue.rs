@@ -24,8 +24,8 @@ fn far_below(work: &mut dyn FnMut()) {
 
 /// Which of the `secrets` are still on the stack after `work`.
 fn left_by<'a>(secrets: &[(&'a str, Block)], mut work: impl FnMut()) -> Vec<&'a str> {
-    let here = 0_u8;
-    let begin = (&raw const here).addr() - SEARCHED;
+    let marker = 0_u8;
+    let begin = (&raw const marker).addr() - SEARCHED;
     let memory = File::open("/proc/self/mem").unwrap();
     let mut stack = vec![0; SEARCHED];
     far_below(&mut work);
