@@ -107,26 +107,36 @@ pub(crate) struct NamedFile {
     pub(crate) entry: String,
     pub(crate) path: PathBuf,
     pub(crate) kind: FileKind,
-    /// A gateway does not start without it.
-    pub(crate) required: bool,
+    pub(crate) absence: Absence,
+}
+
+/// What a backup makes of a file that is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absence {
+    /// A gateway does not start without it: there is no backup.
+    Refused,
+    /// It may be kept elsewhere: the administrator is told.
+    Reported,
+    /// Only some gateways have it.
+    Usual,
 }
 
 /// The files, besides the store, that a gateway with this configuration reads. Authorities' keys may be kept elsewhere.
 pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
     let tls = &config.tls;
-    let pinned = Some(tls.pinned_certificate()).filter(|path| path.exists());
+    let pinned = tls.pinned_certificate();
     let all = [
-        ("certificate.pem", Some(&tls.certificate), FileKind::Certificates, true),
-        ("pinned-certificate.pem", pinned.as_ref(), FileKind::Certificates, false),
-        ("key.pem", Some(&tls.key), FileKind::PrivateKey, true),
-        ("ca.pem", tls.ca.as_ref(), FileKind::Certificates, false),
-        ("ca-key.pem", tls.ca_key.as_ref(), FileKind::PrivateKey, false),
-        ("client-ca.pem", tls.client_ca.as_ref(), FileKind::Certificates, true),
-        ("client-ca-key.pem", tls.client_ca_key.as_ref(), FileKind::PrivateKey, false),
-        ("client-crl", tls.client_crl.as_ref(), FileKind::RevocationLists, true),
+        ("certificate.pem", Some(&tls.certificate), FileKind::Certificates, Absence::Refused),
+        ("pinned-certificate.pem", Some(&pinned), FileKind::Certificates, Absence::Usual),
+        ("key.pem", Some(&tls.key), FileKind::PrivateKey, Absence::Refused),
+        ("ca.pem", tls.ca.as_ref(), FileKind::Certificates, Absence::Reported),
+        ("ca-key.pem", tls.ca_key.as_ref(), FileKind::PrivateKey, Absence::Reported),
+        ("client-ca.pem", tls.client_ca.as_ref(), FileKind::Certificates, Absence::Refused),
+        ("client-ca-key.pem", tls.client_ca_key.as_ref(), FileKind::PrivateKey, Absence::Reported),
+        ("client-crl", tls.client_crl.as_ref(), FileKind::RevocationLists, Absence::Refused),
     ];
-    let of_tls = all.into_iter().filter_map(|(entry, path, kind, required)| {
-        Some(NamedFile { entry: entry.to_owned(), path: path?.clone(), kind, required })
+    let of_tls = all.into_iter().filter_map(|(entry, path, kind, absence)| {
+        Some(NamedFile { entry: entry.to_owned(), path: path?.clone(), kind, absence })
     });
     let of_acme = config.acme.iter().flat_map(|acme| {
         let eab = acme.external_account.as_ref().and_then(|external| external.key.file());
@@ -136,7 +146,7 @@ pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
             ("acme-eab", eab.map(Path::to_owned), FileKind::Secret),
         ];
         files.into_iter().filter_map(|(entry, path, kind)| {
-            Some(NamedFile { entry: entry.to_owned(), path: path?, kind, required: false })
+            Some(NamedFile { entry: entry.to_owned(), path: path?, kind, absence: Absence::Reported })
         })
     });
     of_tls
@@ -172,7 +182,7 @@ fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> 
     ];
     files.into_iter().filter_map(move |(entry, path, kind)| {
         let entry = format!("source-{number}-{entry}");
-        Some(NamedFile { entry, path: path?.to_owned(), kind, required: true })
+        Some(NamedFile { entry, path: path?.to_owned(), kind, absence: Absence::Refused })
     })
 }
 

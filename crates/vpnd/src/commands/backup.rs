@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::admin_store::{AdminStore, Opening, Stores};
-use crate::backup::{self, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files, sealed};
+use crate::backup::{
+    self, Absence, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files, sealed,
+};
 use crate::cli::{BackupArgs, RestoreArgs};
 use passphrase::PassphraseError;
 use places::{PlaceError, Places};
@@ -82,9 +84,9 @@ pub fn backup(
         match read(&file.path) {
             Ok(bytes) => drop(contents.insert(file.entry, bytes)),
             Err(BackupError::Read { source, .. })
-                if !file.required && source.kind() == std::io::ErrorKind::NotFound =>
+                if file.absence != Absence::Refused && source.kind() == std::io::ErrorKind::NotFound =>
             {
-                left_out.push(file.path);
+                left_out.extend((file.absence == Absence::Reported).then_some(file.path));
             }
             Err(error) => return Err(error),
         }
@@ -134,7 +136,10 @@ pub fn restore(
     let places = Places::new(base, &args.outside)?;
     let paths = || targets.iter().map(|target| &target.path).chain([&store_path]);
     paths().try_for_each(|path| places.check(path))?;
-    if Client::connect(&config.admin.socket).and_then(|mut client| client.status()).is_ok() {
+    // The gateway that runs has the socket of the configuration in place, which may be another.
+    let in_place = ServerConfig::load(config_path).ok();
+    let mut sockets = in_place.iter().chain([&config]).map(|config| &config.admin.socket);
+    if sockets.any(|socket| Client::connect(socket).and_then(|mut client| client.status()).is_ok()) {
         return Err(BackupError::Running(config_path.clone()));
     }
     if !args.force {

@@ -289,3 +289,15 @@ fn each_file_of_a_backup_must_be_of_its_kind() {
         assert!(!place.path("two").exists(), "{entry}");
     }
 }
+
+#[test]
+fn the_certificate_for_clients_that_pin_the_authority_comes_back() {
+    let place = Place::with_backup();
+    fs::copy(place.path("one/server.pem"), place.path("one/server.local.pem")).unwrap();
+    let said = place.backup("with").unwrap();
+    assert!(!said.contains("without"), "{said}");
+    fs::rename(place.path("with"), place.path("file")).unwrap();
+    place.restore("two", false).unwrap();
+    let read = |name: &str| fs::read(place.path(name)).unwrap();
+    assert_eq!(read("two/server.local.pem"), read("one/server.local.pem"));
+}
