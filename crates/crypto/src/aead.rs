@@ -34,6 +34,7 @@
 mod cipher;
 mod erased;
 mod lab;
+pub mod noise;
 #[cfg(test)]
 mod tests;
 #[cfg(any(target_arch = "x86_64", test, fuzzing))]

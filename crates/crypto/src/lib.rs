@@ -39,6 +39,7 @@ pub mod schedule;
 pub mod secret;
 pub mod suite;
 
+pub use aead::noise::NoiseKey;
 pub use aead::{KeyError, OpenError, OpenKey, SealError, SealKey};
 pub use backend::{Backend, Choice, Preference};
 pub use device::{BINDING_LABEL, Binding, DeviceKey};

@@ -9,7 +9,7 @@
 //! state exists only for places and sessions, which are limited. It must not know QUIC, nor what a login is.
 
 pub mod shares;
-mod sketch;
+pub mod sketch;
 mod source;
 
 use core::time::Duration;

@@ -20,7 +20,7 @@ pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// `N` bytes from `random`.
 #[must_use]
-pub(crate) fn random_bytes<const N: usize>(random: &mut Random) -> [u8; N] {
+pub fn random_bytes<const N: usize>(random: &mut Random) -> [u8; N] {
     let mut bytes = [0; N];
     random(&mut bytes);
     bytes
@@ -100,7 +100,8 @@ pub fn choose_suite(local: &[LocalSuite], offered: &[SuiteSpeed], lab: bool) -> 
 }
 
 /// A random index whose owner is `shard` of `shards` (PROTOCOL §7.1) and that is not `taken`.
-pub(crate) fn random_index(
+#[must_use]
+pub fn random_index(
     random: &mut Random,
     shard: usize,
     shards: usize,

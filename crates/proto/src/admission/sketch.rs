@@ -12,25 +12,28 @@ const CELLS: usize = 1 << 14;
 
 /// So much each second, and so much at once.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    pub(super) per_s: u64,
-    pub(super) burst: u64,
+pub struct Rate {
+    /// As many in the long run; 0 counts as 1.
+    pub per_s: u64,
+    /// As many at once.
+    pub burst: u64,
 }
 
 /// Where a source stands in the rows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cells([usize; 2]);
+pub struct Cells([usize; 2]);
 
 impl Cells {
     /// From a keyed hash of the source.
-    pub(super) fn from_hash(hash: u64) -> Self {
+    #[must_use]
+    pub fn from_hash(hash: u64) -> Self {
         Self([hash as u32 as usize % CELLS, (hash >> 32) as usize % CELLS])
     }
 }
 
 /// Keeps the rates of sources.
 #[derive(Debug)]
-pub(super) struct Sketch {
+pub struct Sketch {
     rows: [Box<[u64]>; 2],
     /// Nanoseconds that one costs, and that a source may be ahead.
     cost: u64,
@@ -38,19 +41,22 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    pub(super) fn new(rate: Rate) -> Self {
+    /// No source has used anything.
+    #[must_use]
+    pub fn new(rate: Rate) -> Self {
         let cost = (1_000_000_000 / rate.per_s.max(1)).max(1);
         let row = || vec![0; CELLS].into_boxed_slice();
         Self { rows: [row(), row()], cost, ahead: cost.saturating_mul(rate.burst.saturating_sub(1)) }
     }
 
     /// Whether the source may have one more now.
-    pub(super) fn allows(&self, cells: Cells, now: Time) -> bool {
+    #[must_use]
+    pub fn allows(&self, cells: Cells, now: Time) -> bool {
         self.used_until(cells) <= now.as_nanos().saturating_add(self.ahead)
     }
 
     /// The source takes one.
-    pub(super) fn charge(&mut self, Cells(cells): Cells, now: Time) {
+    pub fn charge(&mut self, Cells(cells): Cells, now: Time) {
         let until = self.used_until(Cells(cells)).max(now.as_nanos()).saturating_add(self.cost);
         for (row, cell) in self.rows.iter_mut().zip(cells) {
             row[cell] = row[cell].max(until);

@@ -1,0 +1,411 @@
+//! All peers of a worker: handshakes, sessions, timers and addresses, found by key and by index without a scan.
+//!
+//! Datagrams and reports go in; messages to send, requests to the process with the static key, keys for the shards and
+//! events come out ([`Peers::poll_output`]). Data are sealed and opened by the shards, which report what they have seen
+//! ([`Peers::on_opened`], [`Peers::on_sent`]); timers count seconds, so one report a second for each peer is enough, besides the
+//! first message of each session.
+//!
+//! The work on a message of a handshake has one order: its first MAC, the gate, then the process with the static key. Nothing
+//! is kept for a message before that, and a bounded amount while it is there.
+
+mod handshake;
+mod indexes;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use vpnd_crypto::Backend;
+use vpnd_proto::plane::Endpoint;
+use vpnd_proto::session::{Random, random_bytes};
+use vpnd_proto::time::Time;
+use vpnd_proto::timer::TimerQueue;
+use vpnd_proto::wire::Index;
+
+use crate::cookie::CookieJar;
+use crate::endpoint::{Moved, Roaming};
+use crate::gate::{self, Gate};
+use crate::handshakes::{Refused, Request};
+use crate::key::PublicKey;
+use crate::mac::Mac1Key;
+use crate::message::CookieReply;
+use crate::timers::{Due, JITTER, REKEY_AFTER_TIME, REKEY_ON_RECEIVE, Timers};
+use crate::transport::{Opened, Opener, REKEY_AFTER_MESSAGES, Sealer};
+use handshake::Pending;
+use indexes::Indexes;
+use session::{Role, Session, Sessions};
+
+/// A peer's number, which is never given to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(u64);
+
+/// A request's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(u64);
+
+/// What a worker is.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The public half of the static key.
+    pub own: PublicKey,
+    /// Shards, which own the receiving indexes.
+    pub shards: usize,
+    /// The library that seals and opens.
+    pub backend: Backend,
+    /// Rates of handshakes.
+    pub limits: gate::Limits,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Output {
+    /// Send this.
+    Send {
+        /// Where to.
+        to: Endpoint,
+        /// The bytes.
+        datagram: Vec<u8>,
+    },
+    /// Ask the process with the static key, and bring its reply to [`Peers::on_reply`].
+    Ask(RequestId, Box<Request>),
+    /// Open messages to `index` with this, in the shard that owns the index.
+    Open {
+        /// Whose messages they are.
+        peer: PeerId,
+        /// The index in them.
+        index: Index,
+        /// Their key.
+        opener: Box<Opener>,
+    },
+    /// Forget the key of `index`.
+    Close(Index),
+    /// Seal data for the peer with this from now on, in every shard; with nothing, if there is none.
+    Seal(PeerId, Option<Arc<Sealer>>),
+    /// Send to the peer there from now on.
+    Endpoint(PeerId, Endpoint),
+    /// Something that people may want to know.
+    Event(Event),
+}
+
+/// Something that people may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A handshake is done: the peer has shown that it has the keys of a new session.
+    HandshakeDone(PeerId),
+    /// All sessions of the peer have ended: nothing was received for long.
+    SessionEnded(PeerId),
+    /// The peer was asked for a handshake for a minute and a half, and has not answered.
+    Unreachable(PeerId),
+    /// Two devices have the peer's configuration: it comes back and back to addresses that it has left.
+    BackAndForth {
+        /// Who.
+        peer: PeerId,
+        /// Where it is, and where it was before.
+        between: [Endpoint; 2],
+    },
+    /// A handshake was refused.
+    Refused {
+        /// Where it came from.
+        from: Endpoint,
+        /// Why, with the peer's key if that is known.
+        why: Refused,
+    },
+}
+
+/// The reason why a message of a handshake is dropped. Each is one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Dropped {
+    /// It is no message of a handshake.
+    #[error("not a message of a handshake")]
+    Malformed,
+    /// The sender does not know our public key.
+    #[error("the first MAC is wrong")]
+    WrongMac,
+    /// It answers nothing that was sent.
+    #[error("it answers nothing that was sent")]
+    UnknownIndex,
+    /// The sender was asked to prove its address.
+    #[error("the sender must prove its address")]
+    CookieSent,
+    /// The sender's host sends too many.
+    #[error("its host sends too many handshakes")]
+    TooMany,
+    /// Too many handshakes wait for the process with the static key.
+    #[error("too many handshakes are being worked on")]
+    Busy,
+}
+
+/// One peer.
+#[derive(Debug)]
+struct Peer {
+    key: PublicKey,
+    mac1: Mac1Key,
+    shard: usize,
+    roaming: Roaming,
+    cookies: CookieJar,
+    timers: Timers,
+    sessions: Sessions,
+    /// The index of the last first message, until it is answered.
+    begun: Option<Index>,
+}
+
+/// All peers.
+pub struct Peers {
+    config: Config,
+    random: Random,
+    gate: Gate,
+    peers: BTreeMap<PeerId, Peer>,
+    by_key: HashMap<PublicKey, PeerId>,
+    indexes: Indexes,
+    timers: TimerQueue<PeerId>,
+    pending: BTreeMap<RequestId, Pending>,
+    outputs: VecDeque<Output>,
+    next_peer: u64,
+    next_request: u64,
+}
+
+impl Peers {
+    /// A worker without peers.
+    #[must_use]
+    pub fn new(now: Time, config: Config, mut random: Random) -> Self {
+        Self {
+            gate: Gate::new(now, config.own, config.limits, &mut random),
+            config,
+            random,
+            peers: BTreeMap::new(),
+            by_key: HashMap::new(),
+            indexes: Indexes::default(),
+            timers: TimerQueue::new(),
+            pending: BTreeMap::new(),
+            outputs: VecDeque::new(),
+            next_peer: 0,
+            next_request: 0,
+        }
+    }
+
+    /// Adds a peer, or returns the one that has the key. `interval` is how often something is sent to it at least.
+    pub fn add(
+        &mut self,
+        now: Time,
+        key: PublicKey,
+        endpoint: Option<Endpoint>,
+        interval: Option<Duration>,
+    ) -> PeerId {
+        if let Some(id) = self.by_key.get(&key) {
+            return *id;
+        }
+        let id = PeerId(self.next_peer);
+        self.next_peer += 1;
+        let peer = Peer {
+            key,
+            mac1: Mac1Key::new(key),
+            shard: id.0 as usize % self.config.shards,
+            roaming: Roaming::new(endpoint),
+            cookies: CookieJar::default(),
+            timers: Timers::new(now, interval),
+            sessions: Sessions::default(),
+            begun: None,
+        };
+        self.peers.insert(id, peer);
+        self.by_key.insert(key, id);
+        if let Some(endpoint) = endpoint {
+            self.outputs.push_back(Output::Endpoint(id, endpoint));
+        }
+        self.set_timer(id);
+        id
+    }
+
+    /// Removes a peer and all its keys; the process with the static key is told elsewhere.
+    pub fn remove(&mut self, id: PeerId) {
+        self.erase(id);
+        self.timers.cancel(id);
+        if let Some(peer) = self.peers.remove(&id) {
+            self.by_key.remove(&peer.key);
+        }
+    }
+
+    /// The peer with this key.
+    #[must_use]
+    pub fn by_key(&self, key: &PublicKey) -> Option<PeerId> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The peer's key.
+    #[must_use]
+    pub fn key(&self, id: PeerId) -> Option<PublicKey> {
+        Some(self.peers.get(&id)?.key)
+    }
+
+    /// Where the peer is.
+    #[must_use]
+    pub fn endpoint(&self, id: PeerId) -> Option<Endpoint> {
+        self.peers.get(&id)?.roaming.endpoint()
+    }
+
+    /// What the gate has decided so far.
+    #[must_use]
+    pub const fn gate_counts(&self) -> gate::Counts {
+        self.gate.counts()
+    }
+
+    /// A shard has opened a message to `index`, or several, the last of them from `from`; `data` if one was no keepalive.
+    pub fn on_opened(&mut self, now: Time, index: Index, from: Endpoint, opened: Opened) {
+        let Some(id) = self.indexes.peer(index) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if opened.len > 0 {
+            peer.timers.received_data(now);
+        } else {
+            peer.timers.received(now);
+        }
+        if let Some(confirmed) = peer.sessions.confirm(index) {
+            peer.timers.handshake_done();
+            let sealer = peer.sessions.current.as_ref().map(|session| Arc::clone(&session.sealer));
+            confirmed.ended.into_iter().for_each(|index| self.close(index));
+            self.outputs.push_back(Output::Seal(id, sealer));
+            self.outputs.push_back(Output::Event(Event::HandshakeDone(id)));
+        }
+        if opened.newest {
+            self.heard(now, id, from);
+        }
+        let current = self.peers.get(&id).and_then(|peer| peer.sessions.current.as_ref());
+        if current.is_some_and(|session| session.is_initiator_older_than(now, REKEY_ON_RECEIVE)) {
+            self.begin(now, id);
+        }
+        self.set_timer(id);
+    }
+
+    /// A shard has sealed for the peer and sent it; `data` if it was no keepalive.
+    pub fn on_sent(&mut self, now: Time, id: PeerId, data: bool) {
+        let jitter = self.jitter();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if data {
+            peer.timers.sent_data(now, jitter);
+        } else {
+            peer.timers.sent(now);
+        }
+        let rekey = peer.sessions.current.as_ref().is_some_and(|session| {
+            session.is_initiator_older_than(now, REKEY_AFTER_TIME)
+                || session.sealer.reserved() >= REKEY_AFTER_MESSAGES
+        });
+        if rekey {
+            self.begin(now, id);
+        }
+        self.set_timer(id);
+    }
+
+    /// A shard has data for the peer and no key that it may seal them with.
+    pub fn on_no_session(&mut self, now: Time, id: PeerId) {
+        self.begin(now, id);
+        self.set_timer(id);
+    }
+
+    /// A cookie reply came. It is kept for the next message, which is sent when its time has come (§6.6), and moves nobody.
+    ///
+    /// # Errors
+    /// If it answers no message, or was not made by the peer.
+    pub fn on_cookie_reply(&mut self, now: Time, reply: &CookieReply) -> Result<(), Dropped> {
+        let id = self.indexes.peer(reply.receiver()).ok_or(Dropped::UnknownIndex)?;
+        let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownIndex)?;
+        if peer.cookies.keep(now, peer.key, reply) { Ok(()) } else { Err(Dropped::UnknownIndex) }
+    }
+
+    /// The next time at which [`Peers::on_timeout`] has something to do.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        Some(self.timers.poll_timeout()?.0)
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Time) {
+        while let Some(id) = self.timers.pop(now) {
+            while let Some(due) = self.peers.get_mut(&id).and_then(|peer| peer.timers.pop(now)) {
+                match due {
+                    Due::Retry => self.ask_to_initiate(id),
+                    Due::GiveUp => {
+                        self.forget_attempt(id);
+                        self.outputs.push_back(Output::Event(Event::Unreachable(id)));
+                    }
+                    Due::Handshake => self.begin(now, id),
+                    Due::Keepalive => self.send_keepalive(now, id),
+                    Due::Erase => {
+                        self.erase(id);
+                        self.outputs.push_back(Output::Event(Event::SessionEnded(id)));
+                    }
+                }
+            }
+            self.set_timer(id);
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// An authentic message of the peer came from `from`.
+    fn heard(&mut self, now: Time, id: PeerId, from: Endpoint) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let moved = peer.roaming.heard(now, from);
+        if moved == Moved::No {
+            return;
+        }
+        self.outputs.push_back(Output::Endpoint(id, from));
+        if let (Moved::BackAndForth, Some(previous)) = (moved, peer.roaming.previous()) {
+            let between = [from, previous];
+            self.outputs.push_back(Output::Event(Event::BackAndForth { peer: id, between }));
+        }
+    }
+
+    /// Seals nothing and sends it: an answer, or the proof that this end has the keys of a new session.
+    fn send_keepalive(&mut self, now: Time, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(to) = peer.roaming.endpoint() else { return };
+        let mut datagram = vec![0; Sealer::message_len(0)];
+        let session = peer.sessions.current.as_ref();
+        let range = session.and_then(|session| session.sealer.reserve(now, 1).ok());
+        if range.and_then(|mut range| range.seal(&mut datagram, 0).ok()).is_some() {
+            peer.timers.sent(now);
+            self.outputs.push_back(Output::Send { to, datagram });
+        } else {
+            // The interval of a keepalive that nothing can seal keeps the session up.
+            self.begin(now, id);
+        }
+    }
+
+    /// Erases all keys of the peer.
+    fn erase(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let indexes = peer.sessions.take_all();
+        peer.timers.session_erased();
+        indexes.into_iter().for_each(|index| self.close(index));
+        self.forget_attempt(id);
+        self.outputs.push_back(Output::Seal(id, None));
+        self.set_timer(id);
+    }
+
+    fn close(&mut self, index: Index) {
+        self.indexes.release(index);
+        self.outputs.push_back(Output::Close(index));
+    }
+
+    fn set_timer(&mut self, id: PeerId) {
+        match self.peers.get(&id).and_then(|peer| peer.timers.poll_timeout()) {
+            Some(at) => self.timers.set(id, at),
+            None => self.timers.cancel(id),
+        }
+    }
+
+    fn jitter(&mut self) -> Duration {
+        let random = u64::from_le_bytes(random_bytes(&mut self.random));
+        JITTER.mul_f64(random as f64 / u64::MAX as f64)
+    }
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peers").field("peers", &self.peers.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,208 @@
+//! The messages of handshakes, on their way to and from the process with the static key.
+
+use std::sync::Arc;
+
+use vpnd_proto::plane::Endpoint;
+use vpnd_proto::time::Time;
+use vpnd_proto::wire::Index;
+use zerocopy::IntoBytes as _;
+
+use super::{Dropped, Event, Output, PeerId, Peers, RequestId, Role, Session};
+use crate::gate::Verdict;
+use crate::handshakes::{Reply, Request, Responded};
+use crate::mac::HandshakeMessage;
+use crate::message::{Initiation, Message, Response};
+use crate::noise::SessionKeys;
+use crate::transport::{Opener, Sealer};
+
+/// Requests that wait for a reply at once; more messages are dropped, and sent again by their peers.
+const MAX_PENDING: usize = 256;
+
+/// What is kept of a request until its reply.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pending {
+    /// A first message, from the sender's index.
+    Respond { from: Endpoint, theirs: Index },
+    /// A handshake of ours.
+    Initiate(PeerId),
+    /// A response to our index, from the sender's.
+    Finish { peer: PeerId, from: Endpoint, ours: Index, theirs: Index },
+}
+
+impl Peers {
+    /// A datagram of the types 1 to 3 came.
+    ///
+    /// # Errors
+    /// The reason if nothing comes of it.
+    pub fn on_datagram(&mut self, now: Time, from: Endpoint, datagram: &[u8]) -> Result<(), Dropped> {
+        match Message::parse(datagram) {
+            Ok(Message::Initiation(message)) => {
+                self.pass(now, from, message.sender(), message)?;
+                let pending = Pending::Respond { from, theirs: message.sender() };
+                self.ask(Request::Respond(*message), pending)
+            }
+            Ok(Message::Response(message)) => self.on_response(now, from, message),
+            Ok(Message::CookieReply(message)) => self.on_cookie_reply(now, message),
+            Ok(Message::Transport(_)) | Err(_) => Err(Dropped::Malformed),
+        }
+    }
+
+    fn on_response(&mut self, now: Time, from: Endpoint, message: &Response) -> Result<(), Dropped> {
+        if !self.gate.is_for_us(message) {
+            return Err(Dropped::WrongMac);
+        }
+        let ours = message.receiver();
+        let peer = self.indexes.peer(ours).ok_or(Dropped::UnknownIndex)?;
+        let known = self.peers.get(&peer).filter(|peer| peer.begun == Some(ours));
+        let key = known.ok_or(Dropped::UnknownIndex)?.key;
+        self.pass(now, from, message.sender(), message)?;
+        let pending = Pending::Finish { peer, from, ours, theirs: message.sender() };
+        self.ask(Request::Finish(key, *message), pending)
+    }
+
+    /// Whether a message is worth the static key's time.
+    fn pass(
+        &mut self,
+        now: Time,
+        from: Endpoint,
+        sender: Index,
+        message: &impl HandshakeMessage,
+    ) -> Result<(), Dropped> {
+        if !self.gate.is_for_us(message) {
+            return Err(Dropped::WrongMac);
+        }
+        match self.gate.admit(now, from.remote, sender, message, &mut self.random) {
+            Verdict::Pass => Ok(()),
+            Verdict::TooMany => Err(Dropped::TooMany),
+            Verdict::Cookie(reply) => {
+                self.outputs.push_back(Output::Send { to: from, datagram: reply.as_bytes().to_vec() });
+                Err(Dropped::CookieSent)
+            }
+        }
+    }
+
+    fn ask(&mut self, request: Request, pending: Pending) -> Result<(), Dropped> {
+        if self.pending.len() >= MAX_PENDING {
+            return Err(Dropped::Busy);
+        }
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        self.pending.insert(id, pending);
+        self.outputs.push_back(Output::Ask(id, Box::new(request)));
+        Ok(())
+    }
+
+    /// Begins a handshake with the peer, if its address is known and none is on its way.
+    pub(super) fn begin(&mut self, now: Time, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if peer.roaming.endpoint().is_some() && peer.timers.begin(now) {
+            self.ask_to_initiate(id);
+        }
+    }
+
+    pub(super) fn ask_to_initiate(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get(&id) {
+            // If too many wait, the retry timer asks again.
+            let _ = self.ask(Request::Initiate(peer.key), Pending::Initiate(id));
+        }
+    }
+
+    /// The process with the static key has replied.
+    pub fn on_reply(&mut self, now: Time, id: RequestId, reply: Reply) {
+        let Some(pending) = self.pending.remove(&id) else { return };
+        match (pending, reply) {
+            (Pending::Respond { from, theirs }, Reply::Responded(responded)) => {
+                self.responded(now, from, theirs, *responded);
+            }
+            (Pending::Initiate(peer), Reply::Initiated(message, _)) => self.initiated(now, peer, message),
+            (Pending::Finish { peer, from, ours, theirs }, Reply::Finished(keys)) => {
+                self.finished(now, peer, from, ours, theirs, &keys);
+            }
+            (Pending::Respond { from, .. } | Pending::Finish { from, .. }, Reply::Refused(why)) => {
+                self.outputs.push_back(Output::Event(Event::Refused { from, why }));
+            }
+            // The peer was removed there, and will be here; or a reply that answers something else, which is none.
+            _ => {}
+        }
+    }
+
+    fn responded(&mut self, now: Time, from: Endpoint, theirs: Index, responded: Responded) {
+        let Some(id) = self.by_key(&responded.peer) else { return };
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let ours = self.indexes.allocate(id, peer.shard, self.config.shards, &mut self.random);
+        let mut response = responded.response.between(ours, theirs);
+        peer.cookies.stamp(now, &peer.mac1, &mut response);
+        peer.timers.received(now);
+        peer.timers.sent(now);
+        self.heard(now, id, from);
+        self.add_session(now, id, Role::Responder, ours, theirs, &responded.keys);
+        self.outputs.push_back(Output::Send { to: from, datagram: response.as_bytes().to_vec() });
+        self.set_timer(id);
+    }
+
+    fn initiated(&mut self, now: Time, id: PeerId, message: Initiation) {
+        self.forget_attempt(id);
+        let jitter = self.jitter();
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.timers.is_beginning()) else { return };
+        let Some(to) = peer.roaming.endpoint() else { return };
+        let ours = self.indexes.allocate(id, peer.shard, self.config.shards, &mut self.random);
+        peer.begun = Some(ours);
+        let mut message = message.from(ours);
+        peer.cookies.stamp(now, &peer.mac1, &mut message);
+        peer.timers.initiation_sent(now, jitter);
+        self.outputs.push_back(Output::Send { to, datagram: message.as_bytes().to_vec() });
+        self.set_timer(id);
+    }
+
+    fn finished(
+        &mut self,
+        now: Time,
+        id: PeerId,
+        from: Endpoint,
+        ours: Index,
+        theirs: Index,
+        keys: &SessionKeys,
+    ) {
+        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.begun == Some(ours)) else { return };
+        peer.begun = None;
+        peer.timers.handshake_done();
+        peer.timers.received(now);
+        self.heard(now, id, from);
+        self.add_session(now, id, Role::Initiator, ours, theirs, keys);
+        self.outputs.push_back(Output::Event(Event::HandshakeDone(id)));
+        // The peer may not send with the new keys before it has received something.
+        self.send_keepalive(now, id);
+        self.set_timer(id);
+    }
+
+    fn add_session(
+        &mut self,
+        now: Time,
+        id: PeerId,
+        role: Role,
+        ours: Index,
+        theirs: Index,
+        keys: &SessionKeys,
+    ) {
+        const WHY: &str = "the worker was configured with a backend that has ChaCha20-Poly1305";
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let opener = Box::new(Opener::new(now, self.config.backend, &keys.receive).expect(WHY));
+        let sealer = Sealer::new(now, self.config.backend, &keys.send, theirs).expect(WHY);
+        let session = Session { index: ours, sealer: Arc::new(sealer), role, since: now };
+        let current = Arc::clone(&session.sealer);
+        let ended = peer.sessions.insert(session);
+        peer.timers.session_made(now);
+        ended.into_iter().for_each(|index| self.close(index));
+        self.outputs.push_back(Output::Open { peer: id, index: ours, opener });
+        if role == Role::Initiator {
+            self.outputs.push_back(Output::Seal(id, Some(current)));
+        }
+    }
+
+    /// No response to the last first message is expected any more.
+    pub(super) fn forget_attempt(&mut self, id: PeerId) {
+        if let Some(index) = self.peers.get_mut(&id).and_then(|peer| peer.begun.take()) {
+            self.indexes.release(index);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+use std::collections::BTreeSet;
+
+use vpnd_crypto::Secret;
+
+use super::*;
+use crate::handshakes::{Handshakes, Known, Reply};
+use crate::key::StaticKey;
+use crate::message::{Message, TRANSPORT_HEADER_LEN};
+use crate::transport::OpenRefused;
+
+const fn s(seconds: u64) -> Time {
+    Time::from_nanos(seconds * 1_000_000_000)
+}
+
+fn random(seed: u64) -> Random {
+    let mut state = seed;
+    Box::new(move |bytes| {
+        for byte in bytes {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = (state >> 56) as u8;
+        }
+    })
+}
+
+fn at(port: u16) -> Endpoint {
+    Endpoint { remote: ([192, 0, 2, 1], port).into(), local: None }
+}
+
+/// One end: what a worker does, with what it has put out so far.
+struct End {
+    handshakes: Handshakes,
+    peers: Peers,
+    peer: PeerId,
+    sent: Vec<(Endpoint, Vec<u8>)>,
+    sealer: Option<Arc<Sealer>>,
+    openers: HashMap<Index, Opener>,
+    events: Vec<Event>,
+}
+
+impl End {
+    fn new(byte: u8, peer: PublicKey, shards: usize, endpoint: Option<Endpoint>) -> Self {
+        let own = StaticKey::new(Secret::new([byte; 32]));
+        let limits = gate::Limits::default();
+        let config = Config { own: own.public(), shards, backend: Backend::Ring, limits };
+        let mut handshakes = Handshakes::new(own, random(u64::from(byte)));
+        handshakes.add(peer, Known::default()).expect("an ordinary key");
+        let mut peers = Peers::new(s(1), config, random(u64::from(byte) + 100));
+        let peer = peers.add(s(1), peer, endpoint, None);
+        let (sent, events) = (Vec::new(), Vec::new());
+        Self { handshakes, peers, peer, sent, sealer: None, openers: HashMap::new(), events }
+    }
+
+    fn settle(&mut self, now: Time) {
+        while let Some(output) = self.peers.poll_output() {
+            match output {
+                Output::Send { to, datagram } => self.sent.push((to, datagram)),
+                Output::Ask(id, request) => {
+                    let reply = self.handshakes.handle(now, now.since(Time::ZERO), &request);
+                    self.peers.on_reply(now, id, reply);
+                }
+                Output::Open { index, opener, .. } => {
+                    self.openers.insert(index, *opener);
+                }
+                Output::Close(index) => assert!(self.openers.remove(&index).is_some()),
+                Output::Seal(_, sealer) => self.sealer = sealer,
+                Output::Endpoint(..) => {}
+                Output::Event(event) => self.events.push(event),
+            }
+        }
+    }
+
+    fn datagram(&mut self, now: Time, from: Endpoint, datagram: &[u8]) -> Result<(), Dropped> {
+        let done = self.peers.on_datagram(now, from, datagram);
+        self.settle(now);
+        done
+    }
+
+    fn data(&mut self, now: Time, from: Endpoint, datagram: &[u8]) -> Result<Opened, Option<OpenRefused>> {
+        let mut datagram = datagram.to_vec();
+        let Ok(Message::Transport(header)) = Message::parse(&datagram) else { panic!("no data") };
+        let opener = self.openers.get_mut(&header.receiver).ok_or(None)?;
+        let opened = opener.open(now, header, &mut datagram).map_err(Some)?;
+        self.peers.on_opened(now, header.receiver, from, opened);
+        self.settle(now);
+        Ok(opened)
+    }
+
+    fn seal(&mut self, now: Time, text: &[u8]) -> Vec<u8> {
+        let sealer = self.sealer.clone().expect("there is a session");
+        let mut message = vec![0; Sealer::message_len(text.len())];
+        message[TRANSPORT_HEADER_LEN..][..text.len()].copy_from_slice(text);
+        let range = sealer.reserve(now, 1);
+        range.and_then(|mut range| range.seal(&mut message, text.len())).expect("the key is young");
+        self.peers.on_sent(now, self.peer, true);
+        self.settle(now);
+        message
+    }
+
+    fn begin(&mut self, now: Time) -> Vec<u8> {
+        self.peers.on_no_session(now, self.peer);
+        self.settle(now);
+        self.sent.pop().expect("a first message").1
+    }
+
+    fn take_sent(&mut self) -> Vec<u8> {
+        assert_eq!(self.sent.len(), 1);
+        self.sent.pop().expect("one").1
+    }
+}
+
+fn pair(shards: usize) -> (End, End) {
+    let key = |byte| StaticKey::new(Secret::new([byte; 32])).public();
+    (End::new(1, key(2), shards, Some(at(2))), End::new(2, key(1), shards, None))
+}
+
+/// A handshake that the first end begins; its messages take no time.
+fn shake(client: &mut End, gateway: &mut End, now: Time) {
+    let first = client.begin(now);
+    gateway.datagram(now, at(1), &first).expect("it is for the gateway");
+    let second = gateway.take_sent();
+    client.datagram(now, at(2), &second).expect("it was begun");
+    let proof = client.take_sent();
+    gateway.data(now, at(1), &proof).expect("a keepalive of the new session");
+}
+
+#[test]
+fn a_responder_sends_nothing_before_the_initiator_has_shown_its_keys() {
+    let (mut client, mut gateway) = pair(1);
+    let first = client.begin(s(2));
+    gateway.datagram(s(2), at(1), &first).expect("it is for the gateway");
+    assert!(gateway.sealer.is_none() && gateway.events.is_empty());
+    let second = gateway.take_sent();
+    client.datagram(s(2), at(2), &second).expect("it was begun");
+    let proof = client.take_sent();
+    gateway.data(s(2), at(1), &proof).expect("a keepalive of the new session");
+    assert!(gateway.sealer.is_some());
+    assert_eq!(gateway.events, [Event::HandshakeDone(gateway.peer)]);
+    let message = gateway.seal(s(3), b"data");
+    assert!(client.data(s(3), at(2), &message).is_ok());
+}
+
+#[test]
+fn keys_before_the_last_go_on_opening_and_older_ones_are_gone() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    let [oldest, late] = [b"a", b"b"].map(|text| client.seal(s(2), text));
+    shake(&mut client, &mut gateway, s(10));
+    assert!(gateway.data(s(10), at(1), &late).is_ok(), "it was on its way");
+    shake(&mut client, &mut gateway, s(20));
+    assert_eq!(gateway.data(s(20), at(1), &oldest), Err(None), "nobody has this key any more");
+    assert_eq!((gateway.openers.len(), gateway.peers.indexes.len()), (2, 2));
+}
+
+#[test]
+fn indexes_name_their_shard_and_tell_nothing_else() {
+    for shards in [1, 2, 3, 64] {
+        let (mut client, mut gateway) = pair(shards);
+        let mut own = BTreeSet::new();
+        for turn in 0..40 {
+            shake(&mut client, &mut gateway, s(10 + turn * 10));
+            assert!(gateway.openers.keys().all(|index| index.shard(shards) == 0), "the first shard's peer");
+            own.extend(gateway.openers.keys().map(|index| index.0 >> 8));
+        }
+        assert_eq!(own.len(), 40, "the other bits are drawn anew for each session");
+        let close = own.iter().zip(own.iter().skip(1)).filter(|(one, next)| *next - *one < 16).count();
+        assert!(close < 3, "and do not follow each other: {own:?}");
+    }
+}
+
+#[test]
+fn the_first_mac_is_checked_before_anything_else() {
+    let (mut client, mut gateway) = pair(1);
+    let mut first = client.begin(s(2));
+    first[116] ^= 1;
+    assert_eq!(gateway.datagram(s(2), at(1), &first), Err(Dropped::WrongMac));
+    first[116] ^= 1;
+    gateway.datagram(s(2), at(1), &first).expect("it is for the gateway");
+    let mut second = gateway.take_sent();
+    second[60] ^= 1;
+    assert_eq!(client.datagram(s(2), at(2), &second), Err(Dropped::WrongMac));
+    assert!(client.sent.is_empty() && client.events.is_empty(), "silence is the answer");
+}
+
+#[test]
+fn a_response_that_answers_nothing_costs_nothing() {
+    let (mut client, mut gateway) = pair(1);
+    let first = client.begin(s(2));
+    gateway.datagram(s(2), at(1), &first).expect("it is for the gateway");
+    let second = gateway.take_sent();
+    client.datagram(s(2), at(2), &second).expect("it was begun");
+    assert_eq!(client.datagram(s(2), at(2), &second), Err(Dropped::UnknownIndex), "it was answered");
+    assert_eq!(client.datagram(s(2), at(2), &[4; 64]), Err(Dropped::Malformed));
+}
+
+#[test]
+fn a_peer_is_where_its_newest_authentic_message_came_from() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(1)));
+    let [older, newer] = [b"a", b"b"].map(|text| client.seal(s(3), text));
+    gateway.data(s(3), at(7), &newer).expect("new");
+    assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(7)), "data move it");
+    gateway.data(s(3), at(1), &older).expect("late");
+    assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(7)), "late data do not");
+    assert!(gateway.data(s(3), at(9), &newer).is_err());
+    let mut forged = newer.clone();
+    forged[20] ^= 1;
+    assert!(gateway.data(s(3), at(9), &forged).is_err());
+    assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(7)), "nor replays and forgeries");
+    let first = client.begin(s(20));
+    gateway.datagram(s(20), at(8), &first).expect("it is for the gateway");
+    assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(8)), "handshakes do");
+    gateway.datagram(s(21), at(9), &first).expect("the gate does not know timestamps");
+    assert_eq!(gateway.peers.endpoint(gateway.peer), Some(at(8)), "replayed ones do not");
+}
+
+#[test]
+fn a_cookie_reply_moves_nobody_and_is_shown_with_the_next_message() {
+    let (mut client, mut gateway) = pair(1);
+    let first = client.begin(s(2));
+    // More than one host may begin.
+    let last = (0..100).map(|_| gateway.datagram(s(2), at(1), &first)).find(Result::is_err);
+    assert_eq!(last, Some(Err(Dropped::CookieSent)));
+    let reply = gateway.sent.pop().expect("a cookie").1;
+    client.datagram(s(3), at(66), &reply).expect("it answers the last message");
+    assert_eq!(client.peers.endpoint(client.peer), Some(at(2)));
+    assert!(client.sent.is_empty(), "it waits for its time");
+    client.peers.on_timeout(s(8));
+    client.settle(s(8));
+    let again = client.sent.pop().expect("a retry").1;
+    gateway.datagram(s(2), at(1), &again).expect("its address is proved");
+}
+
+#[test]
+fn an_unknown_key_is_reported_with_its_source() {
+    let (mut client, mut gateway) = pair(1);
+    let key = client.handshakes.public();
+    gateway.handshakes.remove(&key);
+    let first = client.begin(s(2));
+    gateway.datagram(s(2), at(1), &first).expect("the worker does not know keys");
+    assert_eq!(gateway.events, [Event::Refused { from: at(1), why: Refused::UnknownKey(key) }]);
+    assert!(gateway.sent.is_empty() && gateway.openers.is_empty());
+}
+
+#[test]
+fn a_removed_peer_leaves_nothing_behind() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    client.peers.on_no_session(s(10), client.peer);
+    let key = client.handshakes.public();
+    gateway.peers.on_no_session(s(10), gateway.peer);
+    gateway.peers.remove(gateway.peer);
+    gateway.settle(s(10));
+    assert!(gateway.openers.is_empty() && gateway.sealer.is_none());
+    assert_eq!((gateway.peers.indexes.len(), gateway.peers.poll_timeout()), (0, None));
+    assert_eq!(gateway.peers.by_key(&key), None);
+    // A reply that is late finds nobody.
+    let added = gateway.peers.add(s(11), key, None, None);
+    assert_ne!(added, gateway.peer, "numbers are not given twice");
+}
+
+#[test]
+fn work_that_waits_for_the_static_key_is_bounded() {
+    let (mut client, mut gateway) = pair(1);
+    let first = client.begin(s(2));
+    let from = |number: u32| {
+        let ip = std::net::Ipv4Addr::from_bits(0x0A00_0000 + number * 256);
+        Endpoint { remote: (ip, 1).into(), local: None }
+    };
+    let mut busy = 0;
+    for number in 0..400 {
+        // The process with the static key does not reply meanwhile.
+        let done = gateway.peers.on_datagram(s(2), from(number), &first);
+        busy += usize::from(done == Err(Dropped::Busy));
+    }
+    assert_eq!(busy, 400 - 256);
+    let asked = core::iter::from_fn(|| gateway.peers.poll_output());
+    let ids: Vec<_> =
+        asked.filter_map(|output| if let Output::Ask(id, _) = output { Some(id) } else { None }).collect();
+    for id in ids {
+        gateway.peers.on_reply(s(3), id, Reply::Refused(Refused::NotAuthentic(crate::noise::NotAuthentic)));
+    }
+    assert!(gateway.peers.on_datagram(s(4), from(1_000), &first).is_ok());
+}
