@@ -36,7 +36,7 @@ pub struct Status {
     /// Mechanism by which the kernel selects a datagram's shard.
     pub steering: Steering,
     pub offloads: Offloads,
-    /// Cipher suites on offer, best first.
+    /// Cipher suites on offer, in the order of the configuration.
     pub suites: Vec<Suite>,
     /// Protections of the daemon's unprivileged processes.
     #[serde(default)]

@@ -9,6 +9,7 @@ use std::fs;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::SystemError;
@@ -84,6 +85,8 @@ pub struct Programs {
     named: BTreeMap<String, PathBuf>,
     scripts: Vec<Scripts>,
     busy_poll_us: Option<u32>,
+    /// What systems have chosen by themselves, by system; all clones share it.
+    choices: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
 impl Programs {
@@ -109,6 +112,13 @@ impl Programs {
     /// How long vpnd polls, if not as it does by itself.
     pub fn busy_poll_us(&self) -> Option<u32> {
         self.busy_poll_us
+    }
+
+    /// The first thing that `system` has chosen in this run, which is `now` if it has not yet: two measurements of one system must not
+    /// differ in what it happened to choose.
+    pub fn first_choice(&self, system: String, now: String) -> String {
+        let mut choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
+        choices.entry(system).or_insert(now).clone()
     }
 
     /// The scripts of the user's own system number `own`, from 0.

@@ -3,6 +3,7 @@
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
 mod files;
+mod machine_code;
 mod status;
 
 use std::ffi::OsString;
@@ -13,7 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::daemon::Daemon;
@@ -26,6 +26,8 @@ use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, find_program, run_tool};
 use files::Files;
+pub use machine_code::Code;
+use machine_code::{WITHOUT_AES, check_mask};
 use status::Session;
 pub use status::{Counters, Held};
 
@@ -33,6 +35,10 @@ pub use status::{Counters, Held};
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long all clients together may take to be connected.
 const CLIENTS_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connected client may take to find out what its path carries. A path that carries no more than the least takes all of it.
+const PATH_TIMEOUT: Duration = Duration::from_secs(2);
+/// The MTU of a tunnel whose path is not known yet.
+const FIRST_MTU: u32 = 1_280;
 /// The port of the gateway; any will do inside the lab.
 pub const PORT: u16 = 4433;
 
@@ -78,6 +84,8 @@ pub struct Vpnd {
     /// The implementation of its ciphers, as it names it, if not its own choice.
     backend: Option<&'static str>,
     priority: Priority,
+    /// The suite that clients offer, if not all.
+    suite: Option<String>,
     facts: SystemInfo,
     // Clients end before the gateway: they say goodbye to it.
     clients: Vec<Daemon>,
@@ -96,31 +104,19 @@ pub struct Room {
     pub rekey_after_s: Option<u32>,
 }
 
-/// Which machine code a cipher runs as.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Code {
-    /// The fastest for this CPU.
-    #[default]
-    Native,
-    /// The code that a CPU without AES and carry-less multiplication instructions would run.
-    WithoutAes,
-}
-
 /// How long an idle thread of the data path looks for the next packet, as vpnd names it.
 const BUSY_POLL: &str = "busy_poll_us";
 /// The one library whose use of CPU instructions can be restricted from outside, as vpnd names it.
 const RESTRICTABLE: &str = "aws-lc";
 /// Its own AES-GCM, as it names it.
 const VAES: &str = "vaes";
-/// Masks AESNI and PCLMULQDQ, then VAES and VPCLMULQDQ, in what that library sees of an x86 CPU.
-const WITHOUT_AES: &str = "OPENSSL_ia32cap=~0x200000200000000:~0x60000000000";
 
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
         let (room, files, gateway, facts) = (None, None, None, SystemInfo::default());
         let (code, backend, priority, clients) = (Code::Native, None, Priority::Own, Vec::new());
-        Self { programs, cipher, room, files, code, backend, priority, facts, clients, gateway }
+        let suite = (cipher != Cipher::Auto).then(|| cipher.name().to_owned());
+        Self { programs, cipher, room, files, code, backend, priority, suite, facts, clients, gateway }
     }
 
     fn of(programs: &Programs, subject: Subject) -> Self {
@@ -295,15 +291,28 @@ impl Vpnd {
         let arguments = first.iter().map(OsString::as_os_str).chain(arguments).chain(insecure);
         let mut gateway = Daemon::start("vpnd server", lab.gateway(), &starter, arguments, &log)?;
         let deadline = Instant::now() + SERVER_TIMEOUT;
-        while files.status(program).is_none() {
+        let status = loop {
+            if let Some(status) = files.status(program) {
+                break status;
+            }
             gateway.must_run()?;
             if Instant::now() > deadline {
                 return Err(gateway.failed("does not answer `vpnd status`"));
             }
             pause(interrupt)?;
-        }
+        };
         self.gateway = Some(gateway);
+        self.choose_suite(status);
         Ok(())
+    }
+
+    /// Where nothing else is said, clients offer the suite that is the gateway's fastest at the first start of a run. By themselves, two
+    /// clients whose suites are about as fast would not choose the same one.
+    fn choose_suite(&mut self, status: status::Status) {
+        if let (None, Some(fastest)) = (&self.suite, status.fastest_suite()) {
+            let system = format!("vpnd {:?} {:?}", self.code, self.backend);
+            self.suite = Some(self.programs.first_choice(system, fastest));
+        }
     }
 
     fn start_client(
@@ -340,7 +349,7 @@ impl Vpnd {
             journal.as_os_str(),
         ];
         // A client offers the suites of the laboratory only when it is told to.
-        let suite = if self.cipher == Cipher::Auto { vec![] } else { vec!["--suite", self.cipher.name()] };
+        let suite = self.suite.as_deref().map_or(vec![], |suite| vec!["--suite", suite]);
         let backend = self.backend.map_or(vec![], |backend| vec!["--backend", backend]);
         let choices = self.insecure().iter().copied().chain(suite).chain(backend).map(AsRef::as_ref);
         let name = format!("vpnd connect (client {number})");
@@ -350,7 +359,7 @@ impl Vpnd {
         Ok(())
     }
 
-    /// Waits until every client has a session with a suite, and its address on a device.
+    /// Waits until every client has a session with a suite, its address on a device, and that device the MTU of its path.
     fn wait_for_clients(
         &mut self,
         program: &Path,
@@ -359,22 +368,27 @@ impl Vpnd {
     ) -> Result<Vec<ClientAddress>, SystemError> {
         let deadline = Instant::now() + CLIENTS_TIMEOUT;
         let mut addresses: Vec<Option<ClientAddress>> = vec![None; namespaces.len()];
+        let mut connected_at = None;
         loop {
             let status = self.files().status(program).unwrap_or_default();
+            let mut all_know_their_path = true;
             for (number, namespace) in namespaces.iter().enumerate() {
                 self.clients[number].must_run()?;
                 let mine = |session: &&Session| session.user == user(number + 1) && session.suite.is_some();
-                let session = status.sessions.iter().find(mine);
-                if let (None, Some(session)) = (&addresses[number], session)
+                if let Some(session) = status.sessions.iter().find(mine)
                     && let Some(device) = device_of(namespace, session)?
                 {
+                    all_know_their_path &= device.mtu != FIRST_MTU;
                     self.note(session, device.mtu);
                     let (v4, v6) = (session.inner_v4, session.inner_v6);
                     addresses[number] = Some(ClientAddress { v4, v6, device: device.name });
                 }
             }
             if let Some(addresses) = addresses.iter().cloned().collect::<Option<Vec<_>>>() {
-                return Ok(addresses);
+                let connected_at = *connected_at.get_or_insert_with(Instant::now);
+                if all_know_their_path || connected_at.elapsed() > PATH_TIMEOUT {
+                    return Ok(addresses);
+                }
             }
             if let Some(gateway) = &mut self.gateway {
                 gateway.must_run()?;
@@ -453,20 +467,6 @@ impl System for Vpnd {
         self.clients.clear();
         self.gateway = None;
     }
-}
-
-/// Makes sure that no process in `namespaces` has lost the mask on its way: it would quietly be the faster.
-fn check_mask<'a>(namespaces: impl Iterator<Item = &'a Namespace>) -> Result<(), SystemError> {
-    for process in namespaces.flat_map(Namespace::processes) {
-        // One that has ended meanwhile moves no packets.
-        let Ok(environment) = fs::read(format!("/proc/{process}/environ")) else { continue };
-        if !environment.split(|byte| *byte == 0).any(|variable| variable == WITHOUT_AES.as_bytes()) {
-            let what =
-                format!("process {process} of vpnd did not get OPENSSL_ia32cap, so it uses AES instructions");
-            return Err(SystemError::Start { what, log: String::new() });
-        }
-    }
-    Ok(())
 }
 
 fn user(number: usize) -> String {

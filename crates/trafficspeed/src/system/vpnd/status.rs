@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Status {
     #[serde(default)]
     pub(super) sessions: Vec<Session>,
+    /// Cipher suites on offer.
+    #[serde(default)]
+    pub(super) suites: Vec<Suite>,
     #[serde(default)]
     counters: Counters,
 }
@@ -57,6 +60,22 @@ pub(super) struct Session {
     connected: bool,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Suite {
+    suite: String,
+    /// Its speed at the gateway, MB/s.
+    #[serde(default)]
+    mbps: u32,
+}
+
+impl Status {
+    /// The name of the suite that is fastest at the gateway; of equally fast ones, the first.
+    pub(super) fn fastest_suite(self) -> Option<String> {
+        let fastest = self.suites.into_iter().rev().max_by_key(|suite| suite.mbps);
+        fastest.map(|suite| suite.suite)
+    }
+}
+
 impl Held {
     /// From `status`, with the size of the state in `directory`.
     pub(super) fn of(status: Status, directory: &Path) -> Self {
@@ -92,6 +111,14 @@ mod tests {
         let status: Status = serde_json::from_str(text).unwrap();
         assert_eq!(status.sessions[0].inner_v4, Some(Ipv4Addr::new(10, 86, 0, 2)));
         assert_eq!(status.sessions[0].inner_v6, None);
+        assert_eq!(status.fastest_suite(), None);
+    }
+
+    #[test]
+    fn the_fastest_suite_is_the_first_of_equals() {
+        let text = r#"{"suites":[{"suite":"slow","mbps":1},{"suite":"a","mbps":9},{"suite":"b","mbps":9},{"suite":"c","mbps":2}]}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert_eq!(status.fastest_suite().as_deref(), Some("a"));
     }
 
     #[test]
