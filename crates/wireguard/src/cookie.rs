@@ -1,4 +1,4 @@
-//! Cookies: proofs that somebody receives at the address that it sends from (§5.3, §5.4.7).
+//! Cookies: proofs that a sender receives at the address that it sends from (§5.3, §5.4.7).
 //!
 //! [`CookieMaker`] is a receiver under load: it keeps nothing for those who ask, since a cookie is a MAC over their address
 //! *and port*, so that clients behind one NAT do not share one. [`CookieJar`] is a sender that was asked for a proof.
@@ -111,7 +111,7 @@ fn cookie(secret: &Secret<32>, from: SocketAddr) -> Cookie {
     })
 }
 
-/// What a sender keeps of its last message to a peer, and of that peer's last cookie.
+/// A sender's last message to a peer, and that peer's last cookie.
 #[derive(Debug, Default)]
 pub struct CookieJar {
     /// The first MAC of the last message, until it is answered: each message gets one cookie at most.

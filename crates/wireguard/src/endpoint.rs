@@ -2,17 +2,17 @@
 //!
 //! Any authentic message moves a peer to where it came from; a cookie reply never does, because it is not authenticated by
 //! the peer's private key. One configuration on two devices makes a peer come back and back to addresses that it has left:
-//! both are slow, and neither person knows why. [`Roaming`] notices that.
+//! both are slow, and their users do not see why. [`Roaming`] notices that.
 
 use core::time::Duration;
 
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::time::Time;
 
-/// So many returns within [`WINDOW`] are not a device that moves.
+/// Returns within [`WINDOW`] that no single device makes.
 const RETURNS: u8 = 4;
 const WINDOW: Duration = Duration::from_secs(120);
-/// The same is not reported again before this time is over.
+/// Time between two reports of the same peer.
 const QUIET: Duration = Duration::from_secs(600);
 
 /// A move of a peer.
@@ -57,7 +57,7 @@ impl Roaming {
     }
 
     /// An authentic message came from `from`.
-    pub fn heard(&mut self, now: Time, from: Endpoint) -> Moved {
+    pub fn on_message(&mut self, now: Time, from: Endpoint) -> Moved {
         if self.current == Some(from) {
             return Moved::No;
         }
@@ -94,24 +94,24 @@ mod tests {
     fn one_configuration_on_two_devices_is_noticed_once() {
         let mut roaming = Roaming::new(None);
         let moves: Vec<_> =
-            (0..40).map(|turn| roaming.heard(s(turn * 15), at(1 + turn as u16 % 2))).collect();
+            (0..40).map(|turn| roaming.on_message(s(turn * 15), at(1 + turn as u16 % 2))).collect();
         assert_eq!(moves[..2], [Moved::Yes, Moved::Yes]);
         assert_eq!(moves.iter().filter(|moved| **moved == Moved::BackAndForth).count(), 1);
         assert_eq!(moves.iter().position(|moved| *moved == Moved::BackAndForth), Some(5), "within 75 s");
-        assert_eq!(roaming.heard(s(700), at(1)), Moved::Yes);
+        assert_eq!(roaming.on_message(s(700), at(1)), Moved::Yes);
         let later: Vec<_> =
-            (0..8).map(|turn| roaming.heard(s(701 + turn), at(2 - turn as u16 % 2))).collect();
+            (0..8).map(|turn| roaming.on_message(s(701 + turn), at(2 - turn as u16 % 2))).collect();
         assert!(later.contains(&Moved::BackAndForth), "it goes on, and is said again after ten minutes");
     }
 
     #[test]
     fn a_device_that_moves_is_none_of_that() {
         let mut roaming = Roaming::new(Some(at(1)));
-        assert_eq!(roaming.heard(s(0), at(1)), Moved::No);
+        assert_eq!(roaming.on_message(s(0), at(1)), Moved::No);
         // New ports of a NAT, one after the other.
-        assert!((2..100).all(|port| roaming.heard(s(u64::from(port)), at(port)) == Moved::Yes));
+        assert!((2..100).all(|port| roaming.on_message(s(u64::from(port)), at(port)) == Moved::Yes));
         // Between two networks now and then.
-        let moves = (0..100).map(|turn| roaming.heard(s(1_000 + turn * 60), at(1 + turn as u16 % 2)));
+        let moves = (0..100).map(|turn| roaming.on_message(s(1_000 + turn * 60), at(1 + turn as u16 % 2)));
         assert!(moves.into_iter().all(|moved| moved == Moved::Yes));
     }
 }

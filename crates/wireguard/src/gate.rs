@@ -2,7 +2,7 @@
 //!
 //! In this order: the first MAC; then a right second MAC, which proves the address, as far as that address's own rate goes;
 //! without one, as far as the rate of its network and that of all together go, and a cookie beyond. So one flooder is asked
-//! for a proof while others are not; when forged addresses use up what all have together, everyone is asked, and no longer
+//! for a proof while others are not; when forged addresses use up what all have together, all are asked, and no longer
 //! once the flood is over: rates refill by themselves.
 
 use core::time::Duration;

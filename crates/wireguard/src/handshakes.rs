@@ -22,7 +22,7 @@ use crate::timestamp::Timestamp;
 /// A peer's handshakes are answered at most this often, 50 times a second.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// What is known of a peer beside its key.
+/// Facts about a peer beside its key.
 #[derive(Debug, Default)]
 pub struct Known {
     /// The preshared key, if there is one (§5.2).
@@ -33,7 +33,7 @@ pub struct Known {
     pub latest_own: Option<Timestamp>,
 }
 
-/// What the worker asks for.
+/// A request of the worker.
 #[derive(Debug)]
 pub enum Request {
     /// Answer a first message.
@@ -44,7 +44,7 @@ pub enum Request {
     Finish(PublicKey, Response),
 }
 
-/// What it gets. The messages have no indexes and no MACs yet.
+/// A reply to the worker. Its messages have no indexes and no MACs yet.
 #[derive(Debug)]
 pub enum Reply {
     /// To [`Request::Respond`].
@@ -76,7 +76,7 @@ pub enum Refused {
     /// Malformed, forged, or for another key.
     #[error(transparent)]
     NotAuthentic(#[from] NotAuthentic),
-    /// Nobody has that key. The sender may have made it up: it has not proved that it has it.
+    /// No peer has that key. The sender may have made it up: it has not proved that it has it.
     #[error("the key {} is not known", .0.short())]
     UnknownKey(PublicKey),
     /// The timestamp is not later than the latest: a replay, or a device whose clock was set back.
@@ -120,7 +120,7 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// A gateway that knows nobody.
+    /// A gateway without peers.
     #[must_use]
     pub fn new(own: StaticKey, random: Random) -> Self {
         Self { own, peers: BTreeMap::new(), random }
@@ -136,7 +136,7 @@ impl Handshakes {
     /// only become later.
     ///
     /// # Errors
-    /// If nobody else can have the key.
+    /// If no device can have the key.
     pub fn add(&mut self, key: PublicKey, known: Known) -> Result<(), NotAdded> {
         if key == self.own.public() {
             return Err(NotAdded::Own);

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use vpnd_crypto::Secret;
-use x25519_dalek::x25519;
 
 /// A peer's public key, which is its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,15 +17,8 @@ pub struct PublicKey(pub [u8; 32]);
 pub struct NotAKey;
 
 impl PublicKey {
-    /// How many characters of a key the log shows.
+    /// Characters of a key that the log shows.
     const SHOWN: usize = 8;
-
-    /// Whether some private key has this public key. A point of low order gives the same secret with every key, so nothing
-    /// would be secret with it.
-    #[must_use]
-    pub fn is_usable(&self) -> bool {
-        x25519([1; 32], self.0) != [0; 32]
-    }
 
     /// The first characters, for logs: enough to find the device, too few to copy.
     #[must_use]
@@ -109,14 +101,6 @@ pub(crate) mod tests {
         one_again[0] = 0xEE;
         [[0; 32], one, below, zero_again, one_again]
     };
-
-    #[test]
-    fn points_of_low_order_are_not_usable() {
-        for point in LOW_ORDER {
-            assert!(!PublicKey(point).is_usable(), "{point:?}");
-        }
-        assert!(PublicKey([9; 32]).is_usable());
-    }
 
     #[test]
     fn text_and_key_are_the_same() {

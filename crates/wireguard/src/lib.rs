@@ -4,7 +4,7 @@
 //! is that of the paper (Donenfeld, "WireGuard: Next Generation Kernel Network Tunnel", revision of 2020-06-01), whose
 //! sections the modules cite.
 //!
-//! What a process may know decides where code lives:
+//! Code is divided by what a process may know:
 //!
 //! ```text
 //! process with the static key        worker                                shards of the worker
@@ -18,9 +18,9 @@
 //! | [`key`] | keys of peers, and how they are printed | 2 |
 //! | [`noise`] | Noise_IKpsk2: the two messages of a handshake, and the keys that they give | 5.4.2, 5.4.3, 5.4.5 |
 //! | [`timestamp`] | TAI64N, which orders the handshakes of a peer | 5.1 |
-//! | [`handshakes`] | whom the static key answers: known peers, later timestamps | 5.1, 5.2 |
+//! | [`handshakes`] | the static key's answers: to known peers with later timestamps | 5.1, 5.2 |
 //! | [`mac`] | the two MACs of each message of a handshake | 5.4.4 |
-//! | [`cookie`] | proofs of an address, given and shown | 5.3, 5.4.7, 6.6 |
+//! | [`cookie`] | proofs of an address | 5.3, 5.4.7, 6.6 |
 //! | [`gate`] | which messages are worth the static key's time | 5.3 |
 //! | [`transport`] | sealing and opening data, by counters that shards share | 5.4.6, 6.2 |
 //! | [`timers`] | when a peer needs a handshake or a keepalive | 6.1 to 6.5 |

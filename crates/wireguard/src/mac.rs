@@ -27,9 +27,9 @@ impl Mac1Key {
 
 /// A message that ends with two MACs.
 pub trait HandshakeMessage {
-    /// What the first MAC covers, the first MAC, and the second, which covers both.
+    /// The bytes that the first MAC covers, the first MAC, and the second, which covers both.
     fn parts(&self) -> (&[u8], &[u8; MAC_LEN], &[u8; MAC_LEN]);
-    /// Where the two MACs are written.
+    /// The two MACs, for writing.
     fn macs(&mut self) -> (&mut [u8; MAC_LEN], &mut [u8; MAC_LEN]);
 
     /// Whether the first MAC is right.

@@ -58,7 +58,7 @@ pub struct CookieReply {
     pub(crate) sealed_cookie: [u8; MAC_LEN + TAG_LEN],
 }
 
-/// What stands in front of sealed data (§5.4.6).
+/// The header of sealed data (§5.4.6).
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct TransportLayout {
@@ -100,11 +100,11 @@ pub enum Message<'a> {
 /// The error of bytes that are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Neither of the types 1 to 4, or reserved bytes that are not zero.
-    #[error("not of a type that WireGuard has")]
+    /// None of the types 1 to 4, or reserved bytes that are not zero.
+    #[error("the type is not one of WireGuard's")]
     Kind,
-    /// Of another length than the type has.
-    #[error("of another length than its type has")]
+    /// The length is not the type's.
+    #[error("the length is not that of the type")]
     Length,
 }
 
@@ -185,7 +185,7 @@ impl Initiation {
         Index(self.sender.get())
     }
 
-    /// The same message from `sender`.
+    /// Returns the message with `sender` in it.
     #[must_use]
     pub fn from(self, sender: Index) -> Self {
         Self { sender: U32::new(sender.0), ..self }
@@ -218,7 +218,7 @@ impl Response {
         Index(self.receiver.get())
     }
 
-    /// The same message from `sender` to `receiver`.
+    /// Returns the message with both indexes in it.
     #[must_use]
     pub fn between(self, sender: Index, receiver: Index) -> Self {
         Self { sender: U32::new(sender.0), receiver: U32::new(receiver.0), ..self }

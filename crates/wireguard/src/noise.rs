@@ -26,13 +26,13 @@ pub struct NotAuthentic;
 /// The keys of one session, for the two directions.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SessionKeys {
-    /// What this end seals with.
+    /// The key that this end seals with.
     pub send: Secret<32>,
-    /// What this end opens with.
+    /// The key that this end opens with.
     pub receive: Secret<32>,
 }
 
-/// What both ends have mixed so far: C and H of the paper.
+/// The state of a handshake that both ends share: C and H of the paper.
 #[derive(Debug)]
 struct Transcript {
     chaining: Secret<32>,
@@ -147,7 +147,7 @@ impl Initiator {
     /// Reads the response, and ends the handshake.
     ///
     /// # Errors
-    /// If the peer that was asked has not made it. The initiator still waits then: anyone can send a wrong response.
+    /// If the peer that was asked has not made it. The initiator still waits then: anybody can send a wrong response.
     pub fn finish(
         &self,
         own: &StaticKey,

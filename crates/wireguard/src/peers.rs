@@ -46,7 +46,7 @@ pub struct PeerId(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(u64);
 
-/// What a worker is.
+/// Settings of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The public half of the static key.
@@ -59,7 +59,7 @@ pub struct Config {
     pub limits: gate::Limits,
 }
 
-/// What is to be done.
+/// Something to be done.
 #[derive(Debug)]
 pub enum Output {
     /// Send this.
@@ -268,7 +268,7 @@ impl Peers {
             self.outputs.push_back(Output::Event(Event::HandshakeDone(id)));
         }
         if opened.newest {
-            self.heard(now, id, from);
+            self.note_source(now, id, from);
         }
         let current = self.peers.get(&id).and_then(|peer| peer.sessions.current.as_ref());
         if current.is_some_and(|session| session.is_initiator_older_than(now, REKEY_ON_RECEIVE)) {
@@ -302,7 +302,7 @@ impl Peers {
         self.set_timer(id);
     }
 
-    /// A cookie reply came. It is kept for the next message, which is sent when its time has come (§6.6), and moves nobody.
+    /// A cookie reply came. It is kept for the next message, which is sent when its time has come (§6.6), and moves no peer.
     ///
     /// # Errors
     /// If it answers no message, or was not made by the peer.
@@ -346,9 +346,9 @@ impl Peers {
     }
 
     /// An authentic message of the peer came from `from`.
-    fn heard(&mut self, now: Time, id: PeerId, from: Endpoint) {
+    fn note_source(&mut self, now: Time, id: PeerId, from: Endpoint) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let moved = peer.roaming.heard(now, from);
+        let moved = peer.roaming.on_message(now, from);
         if moved == Moved::No {
             return;
         }

@@ -1,8 +1,8 @@
 //! When a peer needs a handshake or a keepalive (§6.1 to §6.5). One state machine for each peer, without keys.
 //!
-//! Two rules keep both ends honest about silence. Whoever receives data and has nothing to send answers with a keepalive
+//! Two rules keep both ends honest about silence. An end that receives data and has nothing to send answers with a keepalive
 //! [`KEEPALIVE_TIMEOUT`] after the data that it has not answered yet; later data do not put that off, or a flow in one direction
-//! would never be answered. Whoever sends data and receives nothing at all for longer than that, and the time that a
+//! would never be answered. An end that sends data and receives nothing at all for longer than that, and the time that a
 //! handshake takes, begins a new handshake.
 
 use core::time::Duration;
@@ -124,7 +124,7 @@ impl Timers {
         self.erase = Some(now + ERASE_AFTER);
     }
 
-    /// The peer has shown that it has the keys of a new session, whoever began the handshake.
+    /// The peer has shown that it has the keys of a new session, whichever end began the handshake.
     pub fn handshake_done(&mut self) {
         self.attempt = None;
     }

@@ -4,7 +4,7 @@
 //! nonce (12 bytes) = 0x00000000 || counter as u64, little-endian
 //! ```
 //!
-//! Noise and WireGuard have limits of their own, so this key has none: the caller keeps them, and counts.
+//! Noise and WireGuard set their own limits, so this key has none: the caller counts, and keeps them.
 
 use std::fmt;
 

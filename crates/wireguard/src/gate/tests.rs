@@ -37,7 +37,7 @@ fn gate(random: &mut Random) -> Gate {
     Gate::new(ms(0), OWN, LIMITS, random)
 }
 
-/// How many of `count` messages from `from` pass at `now`, without a proof.
+/// The number that passes of `count` messages from `from` at `now`, without a proof.
 fn passed(gate: &mut Gate, now: Time, from: SocketAddr, count: usize, random: &mut Random) -> usize {
     let verdicts = (0..count).map(|_| gate.admit(now, from, Index(7), &message(), random));
     verdicts.filter(|verdict| *verdict == Verdict::Pass).count()

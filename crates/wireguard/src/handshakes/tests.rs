@@ -77,7 +77,7 @@ fn a_replayed_handshake_is_refused_also_after_a_restart() {
     assert_eq!(respond(&mut restarted, ms(0), new).err(), Some(replayed));
     let newer = begin(&mut client, restarted.public(), 201);
     assert!(respond(&mut restarted, ms(0), newer).is_ok());
-    // What is known of a peer changes without letting old messages in.
+    // Changing a peer does not let old messages in.
     restarted.add(client.public(), Known::default()).expect("a known key");
     assert_eq!(respond(&mut restarted, ms(3_000), newer).err(), Some(replayed));
 }

@@ -282,3 +282,49 @@ fn work_that_waits_for_the_static_key_is_bounded() {
     }
     assert!(gateway.peers.on_datagram(s(4), from(1_000), &first).is_ok());
 }
+
+#[test]
+fn two_handshakes_at_once_leave_both_ends_a_session() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    let (of_client, of_gateway) = (client.begin(s(20)), gateway.begin(s(20)));
+    gateway.datagram(s(20), at(1), &of_client).expect("it is for the gateway");
+    client.datagram(s(20), at(2), &of_gateway).expect("it is for the client");
+    let (to_client, to_gateway) = (gateway.take_sent(), client.take_sent());
+    client.datagram(s(20), at(2), &to_client).expect("it was begun");
+    gateway.datagram(s(20), at(1), &to_gateway).expect("it was begun");
+    let (proof_of_client, proof_of_gateway) = (client.take_sent(), gateway.take_sent());
+    client.data(s(20), at(2), &proof_of_gateway).expect("a keepalive of the gateway's session");
+    gateway.data(s(20), at(1), &proof_of_client).expect("a keepalive of the client's session");
+    for _ in 0..3 {
+        let (up, down) = (client.seal(s(21), b"up"), gateway.seal(s(21), b"down"));
+        assert!(gateway.data(s(21), at(1), &up).is_ok() && client.data(s(21), at(2), &down).is_ok());
+    }
+    assert!(gateway.peers.indexes.len() <= 3 && client.peers.indexes.len() <= 3);
+}
+
+#[test]
+fn a_reply_that_comes_too_late_begins_nothing() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    gateway.peers.on_no_session(s(20), gateway.peer);
+    let Some(Output::Ask(id, request)) = gateway.peers.poll_output() else { panic!("it begins") };
+    // The client was faster.
+    shake(&mut client, &mut gateway, s(21));
+    let reply = gateway.handshakes.handle(s(21), Duration::from_secs(21), &request);
+    gateway.peers.on_reply(s(22), id, reply);
+    gateway.settle(s(22));
+    assert!(gateway.sent.is_empty());
+    let indexes = gateway.peers.indexes.len();
+    assert_eq!(indexes, gateway.openers.len(), "no index is kept for it");
+}
+
+/// A gateway of 5,000 idle peers has 16 KiB for each; this is the part of this crate, with the most sessions a peer can have.
+#[test]
+fn a_peer_takes_little_memory() {
+    // A library's key, with the allocation around it.
+    const KEY: usize = 1_024;
+    let session = size_of::<Session>() + size_of::<Sealer>() + size_of::<Opener>() + 2 * KEY;
+    let peer = size_of::<Peer>() + 3 * session;
+    assert!(peer <= 12 * 1_024, "{peer} bytes");
+}

@@ -1,5 +1,5 @@
-//! Stock WireGuard clients at the other end: the original in Go, and Tailscale's fork, which does not learn a peer's address
-//! from its handshake.
+//! Stock WireGuard clients at the other end: the original in Go; Tailscale's fork, which does not learn a peer's address from
+//! its handshake; and boringtun, whose replay window is smaller.
 //!
 //! ```text
 //!  application --- tun device --- wireguard-go --- UDP over loopback --- our end, which sends every packet back
@@ -52,6 +52,11 @@ fn tailscales_wireguard_go_is_served() {
     in_namespaces("tailscales_wireguard_go_is_served", "wireguard-go-tailscale");
 }
 
+#[test]
+fn boringtun_is_served() {
+    in_namespaces("boringtun_is_served", "boringtun-cli");
+}
+
 /// Runs the test again in namespaces, or the scenario if this is that run.
 fn in_namespaces(test: &str, name: &str) {
     let Some(program) = program(name) else { return };
@@ -70,22 +75,24 @@ fn in_namespaces(test: &str, name: &str) {
 }
 
 /// The program, as `./x setup` builds it. `None`, and a loud word, if this process may not make namespaces, or it is not there;
-/// a failure instead where `CI` is set, but for the fork, which needs a newer Go than Debian 12 has.
+/// a failure instead where `CI` is set, if it is the original: the fork needs a newer Go than Debian 12 has, and boringtun takes
+/// minutes to build (`trafficspeed doctor --install` does).
 fn program(name: &str) -> Option<PathBuf> {
     let missing = |word: &str, may_be: bool| {
         assert!(may_be || std::env::var_os("CI").is_none(), "{word}");
         eprintln!("SKIPPED: {word}");
         None
     };
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools").join(name);
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
+    let found = [tools.as_path(), Path::new("/var/cache/trafficspeed/bin")].map(|folder| folder.join(name));
     let may = Command::new("unshare").args(["--net", "--mount", "true"]).stderr(Stdio::null()).status();
     if !may.is_ok_and(|status| status.success()) || !Path::new("/dev/net/tun").exists() {
         return missing("this test needs root, and /dev/net/tun, for namespaces with a device", false);
     }
-    if !built.exists() {
+    let Some(program) = found.iter().find(|program| program.exists()) else {
         return missing(&format!("this test needs {name}: ./x setup"), name != "wireguard-go");
-    }
-    Some(built.canonicalize().unwrap())
+    };
+    Some(program.canonicalize().unwrap())
 }
 
 fn run(words: &str) {
@@ -120,7 +127,9 @@ impl Lab {
         run("mount --make-rprivate /");
         run("mount -t tmpfs none /run");
         std::fs::create_dir("/run/wireguard").unwrap();
-        let client = Command::new(program).args(["-f", DEVICE]).spawn().unwrap();
+        let boringtun = ["--foreground", "--disable-drop-privileges"];
+        let arguments = if program.ends_with("boringtun-cli") { &boringtun[..] } else { &["-f"] };
+        let client = Command::new(program).args(arguments).arg(DEVICE).spawn().unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         wait(|| UnixStream::connect("/var/run/wireguard/wg0.sock").is_ok());
