@@ -6,18 +6,20 @@
 //!
 //! The shared secret comes from the coordinator over the control line, fresh for every connection. Between hosts others
 //! may read that line, so there the ends bind it to a key that they derive from their token ([`bound`]). Because both
-//! ends put a random salt in, keys differ even if it were used again. From the session secret each direction has a key and
-//! IV of its own by the key schedule of the `crypto` crate. A record is at most [`RECORD_BYTES`] of plaintext and a
-//! tag; its nonce is made from a counter that only [`Sealer`] holds.
+//! ends put a random salt in, keys differ even if it were used again. From the session secret each direction and cipher
+//! has a key and IV of its own, by HMAC-SHA-256 again. A record is at most [`RECORD_BYTES`] of plaintext and a tag; its nonce
+//! is the IV with a counter that only [`Sealer`] holds (as in TLS 1.3). The library is ring, whatever the tunnel uses.
 //!
 //! INVARIANT: a [`Sealer`] counts up by one for each record and cannot be cloned, so no nonce is used twice.
 //! There is no forward secrecy against who learns the secret, or the token, later: this is a measuring tool.
 
 use hmac::{Hmac, KeyInit, Mac};
+use ring::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
+};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
-use vpnd_crypto::backend::{Preference, choose};
-use vpnd_crypto::{Direction, EpochSecret, OpenKey, SealKey, Suite};
+use zeroize::Zeroizing;
 
 use super::{BlockError, SALT_BYTES, Secret};
 
@@ -25,8 +27,8 @@ use super::{BlockError, SALT_BYTES, Secret};
 pub const RECORD_BYTES: usize = 32 << 10;
 /// Bytes that sealing adds to each record, whatever the cipher.
 pub const TAG_BYTES: usize = 16;
-/// Bytes of associated data at most.
-const MAX_AAD: usize = 32;
+/// Records that one key seals at most: 2^37 blocks of AES, far below where GCM loses its margin.
+const MOST_RECORDS: u64 = 1 << 26;
 
 /// The cipher of sealed blocks: an AEAD, so that it can be the one of the tunnel that they are compared with. Otherwise the
 /// comparison would be between two ciphers as much as between two places to encrypt.
@@ -45,17 +47,21 @@ pub enum Sealing {
 impl Sealing {
     pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
 
-    const fn suite(self) -> Suite {
+    fn algorithm(self) -> &'static Algorithm {
         match self {
-            Self::Aes128Gcm => Suite::Aes128Gcm,
-            Self::Aes256Gcm => Suite::Aes256Gcm,
-            Self::ChaCha20Poly1305 => Suite::ChaCha20Poly1305,
+            Self::Aes128Gcm => &AES_128_GCM,
+            Self::Aes256Gcm => &AES_256_GCM,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
         }
     }
 
     /// Its name in reports and between agents.
     pub const fn name(self) -> &'static str {
-        self.suite().name()
+        match self {
+            Self::Aes128Gcm => "aes-128-gcm",
+            Self::Aes256Gcm => "aes-256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
     }
 
     /// Whether it is the one of a job that names none. Such jobs are understood by older agents; one that names another cipher
@@ -64,15 +70,6 @@ impl Sealing {
         *self == Self::default()
     }
 }
-
-// Where a record lies in a block depends on this.
-const _: () = {
-    let mut at = 0;
-    while at < Sealing::ALL.len() {
-        assert!(Sealing::ALL[at].suite().overhead() == TAG_BYTES);
-        at += 1;
-    }
-};
 
 /// Random bytes of one end.
 pub type Salt = [u8; SALT_BYTES];
@@ -124,17 +121,48 @@ pub fn keys(
     end: End,
     (writer, target): (&Salt, &Salt),
 ) -> (Sealer, Opener) {
-    let suite = sealing.suite();
-    let session = EpochSecret::new(code(secret, b"trafficspeed block", &[writer, target]));
-    let backend = choose(suite, Preference::Auto).expect("a library has every AEAD").backend;
-    let (out, back) = match end {
-        End::Writer => (Direction::ToGateway, Direction::ToClient),
-        End::Target => (Direction::ToClient, Direction::ToGateway),
+    let session = Secret(code(secret, b"trafficspeed block", &[writer, target]));
+    let from = |sender: End| RecordKey::derive(&session, sealing, sender);
+    let other = match end {
+        End::Writer => End::Target,
+        End::Target => End::Writer,
     };
-    let permitted = "the suite needs no permit, and the key was derived for it";
-    let seal = SealKey::new(suite, backend, &session.lane_key(suite, out, 0), None).expect(permitted);
-    let open = OpenKey::new(suite, backend, &session.lane_key(suite, back, 0), None).expect(permitted);
-    (Sealer { key: seal, counter: 0 }, Opener { key: open, counter: 0 })
+    (Sealer(from(end)), Opener(from(other)))
+}
+
+/// The key of one direction, and the counter of its records.
+#[derive(Debug)]
+struct RecordKey {
+    key: LessSafeKey,
+    iv: [u8; NONCE_LEN],
+    counter: u64,
+}
+
+impl RecordKey {
+    fn derive(session: &Secret, sealing: Sealing, sender: End) -> Self {
+        let sender: &[u8] = match sender {
+            End::Writer => b" writer",
+            End::Target => b" target",
+        };
+        let derived =
+            |label: &[u8]| Zeroizing::new(code(session, label, &[sealing.name().as_bytes(), sender]));
+        let algorithm = sealing.algorithm();
+        let key = derived(b"trafficspeed block key ");
+        let key =
+            UnboundKey::new(algorithm, &key[..algorithm.key_len()]).expect("its length is the cipher's");
+        let mut iv = [0; NONCE_LEN];
+        iv.copy_from_slice(&derived(b"trafficspeed block iv ")[..NONCE_LEN]);
+        Self { key: LessSafeKey::new(key), iv, counter: 0 }
+    }
+
+    /// The nonce of the next record; `None` once the key has had all that it may.
+    fn next_nonce(&mut self) -> Option<Nonce> {
+        let counter = self.counter;
+        self.counter = (counter < MOST_RECORDS).then(|| counter + 1)?;
+        let mut nonce = self.iv;
+        nonce.iter_mut().rev().zip(counter.to_le_bytes()).for_each(|(byte, count)| *byte ^= count);
+        Some(Nonce::assume_unique_for_key(nonce))
+    }
 }
 
 /// Length of `plain` bytes as sealed records.
@@ -144,10 +172,7 @@ pub fn sealed_len(plain: usize) -> usize {
 
 /// Seals what one end sends.
 #[derive(Debug)]
-pub struct Sealer {
-    key: SealKey,
-    counter: u64,
-}
+pub struct Sealer(RecordKey);
 
 impl Sealer {
     /// Seals data in place. Before, plaintext number i of [`RECORD_BYTES`] lies at i × ([`RECORD_BYTES`] + [`TAG_BYTES`]),
@@ -156,12 +181,11 @@ impl Sealer {
     /// # Errors
     /// [`BlockError::Exhausted`].
     pub fn seal(&mut self, aad: &[u8], sealed: &mut [u8]) -> Result<(), BlockError> {
-        assert!(aad.len() <= MAX_AAD, "only headers are associated");
         for record in sealed.chunks_mut(RECORD_BYTES + TAG_BYTES) {
-            let counter = self.counter;
-            self.counter += 1;
-            let plain = record.len() - TAG_BYTES;
-            self.key.seal_in_place(counter, aad, record, plain).map_err(|_| BlockError::Exhausted)?;
+            let nonce = self.0.next_nonce().ok_or(BlockError::Exhausted)?;
+            let (plain, place) = record.split_at_mut(record.len() - TAG_BYTES);
+            let tag = self.0.key.seal_in_place_separate_tag(nonce, Aad::from(aad), plain);
+            place.copy_from_slice(tag.map_err(|_| BlockError::Exhausted)?.as_ref());
         }
         Ok(())
     }
@@ -169,10 +193,7 @@ impl Sealer {
 
 /// Opens what one end gets, in the order in which it was sealed.
 #[derive(Debug)]
-pub struct Opener {
-    key: OpenKey,
-    counter: u64,
-}
+pub struct Opener(RecordKey);
 
 impl Opener {
     /// Opens records in place and moves their plaintext together at the start of `sealed`; returns its length.
@@ -183,15 +204,37 @@ impl Opener {
         let (mut from, mut to) = (0, 0);
         while from < sealed.len() {
             let end = sealed.len().min(from + RECORD_BYTES + TAG_BYTES);
-            let counter = self.counter;
-            self.counter += 1;
-            let record = &mut sealed[from..end];
-            let opened =
-                self.key.open_in_place(counter, aad, record).map_err(|_| BlockError::NotAuthentic)?;
-            let len = opened.len();
+            let nonce = self.0.next_nonce().ok_or(BlockError::NotAuthentic)?;
+            let opened = self.0.key.open_in_place(nonce, Aad::from(aad), &mut sealed[from..end]);
+            let len = opened.map_err(|_| BlockError::NotAuthentic)?.len();
             sealed.copy_within(from..from + len, to);
             (from, to) = (end, to + len);
         }
         Ok(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_seals_no_more_records_than_it_may_and_none_with_a_nonce_again() {
+        let (secret, salts): (Secret, (Salt, Salt)) = (Secret::random(), ([1; 16], [2; 16]));
+        for sealing in Sealing::ALL {
+            let (mut sealer, _) = keys(&secret, sealing, End::Writer, (&salts.0, &salts.1));
+            let mut nonces: Vec<[u8; NONCE_LEN]> =
+                (0..300).map(|_| *sealer.0.next_nonce().unwrap().as_ref()).collect();
+            nonces.sort_unstable();
+            nonces.dedup();
+            assert_eq!(nonces.len(), 300);
+            sealer.0.counter = MOST_RECORDS - 1;
+            let mut data = vec![0; sealed_len(64)];
+            sealer.seal(b"x", &mut data).unwrap();
+            for _ in 0..2 {
+                assert!(matches!(sealer.seal(b"x", &mut data), Err(BlockError::Exhausted)));
+            }
+            assert_eq!(sealing.algorithm().tag_len(), TAG_BYTES, "where a record lies depends on it");
+        }
     }
 }
