@@ -21,6 +21,7 @@ pub mod model;
 pub mod outcome;
 pub mod pair_run;
 pub mod progress;
+pub mod quantities;
 pub mod suite;
 pub mod testbed;
 pub mod traffic;

@@ -23,6 +23,7 @@ pub mod interrupt;
 pub mod lab;
 pub mod line;
 pub mod load;
+pub mod observation;
 pub mod observe;
 pub mod output;
 pub mod own_processes;

@@ -32,11 +32,10 @@ use crate::lab::{Lab, LabError};
 use program::Program;
 use wireguard::implementation;
 
+pub use crate::observation::AGAIN;
 pub use cipher::Cipher;
 pub use program::Programs;
 
-/// How the label of a system's second measurement ends.
-pub const AGAIN: &str = " (again)";
 /// How often a system that comes up is looked at.
 const POLL: Duration = Duration::from_millis(50);
 

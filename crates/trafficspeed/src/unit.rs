@@ -33,6 +33,15 @@ impl Unit {
         })
     }
 
+    /// The unit in which a throughput has few digits.
+    pub fn suitable(bits_per_second: f64) -> Self {
+        match bits_per_second.abs() {
+            rate if rate >= 1e9 => Self::Gbit,
+            rate if rate >= 1e6 => Self::Mbit,
+            _ => Self::Kbit,
+        }
+    }
+
     /// Its name with the time.
     pub fn name(self) -> &'static str {
         match self {
@@ -61,6 +70,12 @@ impl Unit {
         };
         significant(bits_per_second / bits)
     }
+}
+
+/// `bits_per_second` in `unit`, or else in the one that suits it.
+pub fn rate(unit: Option<Unit>, bits_per_second: f64) -> String {
+    let unit = unit.unwrap_or_else(|| Unit::suitable(bits_per_second));
+    format!("{} {}", unit.figure(bits_per_second), unit.name())
 }
 
 /// Bits per second as Gbit/s with three significant digits.

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A module may use those of the layers above its own in this list, and no other of its own layer.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
     &["clock", "csv_table", "interrupt", "line", "observe", "stats", "sys", "terminal", "unit"],
+    &["observation"],
     &["load"],
     &["coordinate", "lab"],
     &["system"],

@@ -6,6 +6,7 @@
 //! without loss makes its trials one after the other in the same lab.
 
 mod clients;
+pub mod observations;
 pub mod search;
 
 use serde::{Deserialize, Serialize};

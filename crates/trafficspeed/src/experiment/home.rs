@@ -6,6 +6,7 @@
 //! its queue dropped, how late frames left.
 
 pub mod flow;
+pub mod observations;
 pub mod results;
 
 use std::time::Duration;

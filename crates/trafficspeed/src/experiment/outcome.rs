@@ -4,11 +4,14 @@
 //! measuring host; *goodput* counts bytes received only, once per byte. Both are per second of each host's own
 //! measuring time, in bit/s with decimal prefixes.
 
+pub mod observations;
+
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
 use super::tunnel::{self, Carried};
 use crate::coordinate::message::Measurement;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::StreamTotal;
 use crate::observe::{HostCpu, HostInfo};
@@ -407,6 +410,12 @@ impl Run {
     /// See [`CpuUse::foreign_percent`].
     pub fn foreign_percent(&self) -> Option<f64> {
         self.cpu?.foreign_percent()
+    }
+
+    /// The share of its CPU limit that the gateway's VPN processes used, in percent; `None` of a system without such processes.
+    pub fn limit_percent(&self, limit: CpuLimit) -> Option<f64> {
+        let cpu = self.cpu.filter(|cpu| cpu.seconds > 0.0 && cpu.gateway > 0.0)?;
+        Some(100.0 * cpu.gateway / cpu.seconds / limit.cores())
     }
 
     /// CPU seconds per Gbit of goodput through the tunnel: of the gateway's VPN processes, and of all VPN processes.

@@ -1,44 +1,24 @@
 //! The report of the generators' own commands: a table for people, JSON with iperf3's names, CSV.
 
 pub mod clients;
-mod figures_csv;
-pub mod ratios;
 pub mod searched;
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::grid::Grid;
-use super::noise::{far, percent};
+use super::observed::{self, Section};
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
-use crate::experiment::outcome::{CpuUse, Taken};
+use crate::experiment::quantities as q;
 use crate::load::task::{Protocol, Task};
-use crate::stats::{Spread, median};
-use crate::unit::Unit;
-use crate::unit::significant;
-pub use figures_csv::csv;
+use crate::unit::{Unit, rate, significant};
 
 /// The version of the JSON report's layout.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Less than this share of the messages that a rate asked for is said, in percent.
 const LEAST_DELIVERED: f64 = 99.0;
-
-/// `bits_per_second` in `unit`, or else in the one that suits it.
-pub fn rate(unit: Option<Unit>, bits_per_second: f64) -> String {
-    let unit = unit.unwrap_or_else(|| suitable(bits_per_second));
-    format!("{} {}", unit.figure(bits_per_second), unit.name())
-}
-
-fn suitable(bits_per_second: f64) -> Unit {
-    match bits_per_second.abs() {
-        rate if rate >= 1e9 => Unit::Gbit,
-        rate if rate >= 1e6 => Unit::Mbit,
-        _ => Unit::Kbit,
-    }
-}
 
 /// Stands below the table.
 pub const DEFINITIONS: &str = "\
@@ -51,161 +31,70 @@ The lab has one clock; real hosts' clocks are compared before each measurement, 
 of them together.
 Variation: the difference of every two neighbouring messages' delays (RFC 3393), of which jitter is the smoothed value \
 at the end.
-Medians of n runs, the lowest and the highest in parentheses.
 Delivered: of the messages that the rate asked for.
-CPU: CPU seconds per second of the gateway's VPN, the clients' VPN, and the generator (both ends).
+CPU: of one CPU, of the gateway's VPN, the clients' VPN, and the generator (both ends).
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
 used.";
 
 /// The results as text, tables at most so wide.
 pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) -> String {
     let mut text = String::new();
-    let groups = groups(campaign);
+    let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
     let several = clients::title(campaign);
-    text.extend(several.iter().map(|title| format!("{title}\n")));
-    if !groups.is_empty() {
-        writeln!(text, "{}", grid(&groups, unit).text(width)).expect("writing to a string");
-        writeln!(text, "{DEFINITIONS}").expect("writing to a string");
-        text.extend(several.map(|_| format!("{}\n", clients::DEFINITIONS)));
+    several.iter().for_each(|title| say(title));
+    let sections = sections(campaign, unit);
+    if !sections.is_empty() {
+        say(observed::text(&sections, width).trim_end());
+        [observed::MEDIANS, DEFINITIONS, observed::RATIOS].into_iter().for_each(&mut say);
+        several.iter().for_each(|_| say(clients::DEFINITIONS));
     }
-    if let Some(grid) = ratios::grid(campaign) {
-        writeln!(text, "{}\n{}", grid.text(width), ratios::DEFINITIONS).expect("writing to a string");
-    }
-    if let Some(grid) = searched::grid(campaign) {
-        writeln!(text, "{}\n{}", searched::TITLE, grid.text(width)).expect("writing to a string");
-    }
-    for group in &groups {
-        let rates: Vec<f64> = group.values(|figures| Some(figures.received_bits_per_second));
-        let of = format!("{}, {}", group.label, group.load);
-        if let Some(line) = far(&of, &rates, |bits| rate(unit, bits)) {
-            writeln!(text, "{line}").expect("writing to a string");
-        }
-    }
+    remarks(campaign, unit).iter().for_each(|line| say(line));
     for run in &campaign.runs {
         notes(&mut text, campaign, run);
     }
     if campaign.interrupted {
-        writeln!(text, "Interrupted: the figures are of what was measured until then.")
-            .expect("writing to a string");
+        text.push_str("Interrupted: the figures are of what was measured until then.\n");
     }
     text
 }
 
-/// The figures of each system under each load.
-pub fn figures(campaign: &LoadCampaign, unit: Option<Unit>) -> Grid {
-    grid(&groups(campaign), unit)
+/// The tables that have rows.
+pub fn sections(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<Section> {
+    let table = campaign.observations();
+    let figures = [
+        q::RECEIVED,
+        q::PACKETS,
+        q::TRANSACTIONS,
+        q::DELAY_50,
+        q::DELAY_99,
+        q::LOST,
+        q::DELIVERED,
+        q::JITTER,
+        q::VARIATION_50,
+        q::VARIATION_95,
+        q::VARIATION_99,
+        q::OUT_OF_ORDER,
+        q::GATEWAY_CPU,
+        q::CLIENT_CPU,
+        q::GENERATOR_CPU,
+        q::STEAL,
+        q::OTHERS,
+    ];
+    let comparisons = table.comparisons(&campaign.compared());
+    observed::sections([
+        ("Figures", observed::grid(&table, &campaign.cases(), &figures, unit)),
+        ("Differences", observed::differences(&comparisons)),
+        (searched::TITLE, searched::grid(campaign)),
+    ])
 }
 
-/// All runs of one system under one load.
-struct Group<'a> {
-    label: &'a str,
-    load: &'a str,
-    runs: Vec<(&'a LoadRun, &'a Figures)>,
+fn remarks(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<String> {
+    observed::remarks(&campaign.observations(), &campaign.compared(), unit)
 }
 
-impl Group<'_> {
-    fn values(&self, of: impl Fn(&Figures) -> Option<f64>) -> Vec<f64> {
-        self.runs.iter().filter_map(|(_, figures)| of(figures)).collect()
-    }
-
-    /// The spread of a figure as text.
-    fn cell(&self, of: impl Fn(&Figures) -> Option<f64>, show: impl Fn(f64) -> String) -> String {
-        Spread::of(&self.values(of)).map_or_else(|| "–".into(), |spread| spread.text(show))
-    }
-
-    /// The same of a share of the machine's CPU time.
-    fn cpu(&self, of: impl Fn(&CpuUse) -> Option<f64>) -> Option<Spread> {
-        let values = self.runs.iter().filter_map(|(run, _)| of(run.cpu.as_ref()?));
-        Spread::of(&values.collect::<Vec<_>>())
-    }
-}
-
-/// The runs of each system under each load. Broken ones count where there are no others.
-fn groups(campaign: &LoadCampaign) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    for run in &campaign.runs {
-        for (named, figures) in campaign.settings.tasks.iter().zip(&run.figures) {
-            match groups.iter_mut().find(|group| group.label == run.label && group.load == named.name) {
-                Some(group) => group.runs.push((run, figures)),
-                None => {
-                    let (label, load) = (&run.label, &named.name);
-                    groups.push(Group { label, load, runs: vec![(run, figures)] });
-                }
-            }
-        }
-    }
-    for group in &mut groups {
-        if group.runs.iter().any(|(run, _)| run.is_whole()) {
-            group.runs.retain(|(run, _)| run.is_whole());
-        }
-    }
-    groups
-}
-
-fn grid(groups: &[Group<'_>], unit: Option<Unit>) -> Grid {
-    let mut grid = Grid::new(
-        2,
-        [
-            "system",
-            "load",
-            "n",
-            "received",
-            "per second",
-            "p50, µs",
-            "p99, µs",
-            "lost, %",
-            "delivered, %",
-            "jitter, µs",
-            "variation p50, µs",
-            "variation p95, µs",
-            "variation p99, µs",
-            "reordered",
-            "CPU of gateway",
-            "clients",
-            "generator",
-            "steal",
-            "others",
-        ],
-    );
-    let delay = |figures: &Figures| figures.delay.clone().or_else(|| figures.round_trip.clone());
-    for group in groups {
-        let share = |of: fn(&CpuUse) -> f64| {
-            let spread = group.cpu(|cpu| (cpu.seconds > 0.0).then(|| of(cpu) / cpu.seconds));
-            spread.map_or_else(|| "–".into(), |spread| spread.text(significant))
-        };
-        let taken = Taken::most(group.runs.iter().filter_map(|(run, _)| run.cpu.as_ref()));
-        let variation = |share: f64| {
-            group.cell(|figures| figures.variation.as_ref().map(|all| all.at(share)), significant)
-        };
-        let received = group.values(|figures| Some(figures.received_bits_per_second));
-        let unit = unit.unwrap_or_else(|| suitable(median(&received).unwrap_or_default()));
-        let received = group.cell(|figures| Some(figures.received_bits_per_second), |rate| unit.figure(rate));
-        grid.rows.push(vec![
-            group.label.to_owned(),
-            group.load.to_owned(),
-            group.runs.len().to_string(),
-            format!("{received} {}", unit.name()),
-            group.cell(
-                |figures| figures.transactions_per_second.or(figures.received_per_second),
-                |each| format!("{each:.0}"),
-            ),
-            group.cell(|figures| Some(delay(figures)?.p50_us), significant),
-            group.cell(|figures| Some(delay(figures)?.p99_us), significant),
-            group.cell(|figures| figures.lost_percent, |lost| format!("{lost:.3}")),
-            group.cell(|figures| figures.delivered_percent, |share| format!("{share:.1}")),
-            group.cell(|figures| figures.jitter_us, significant),
-            variation(0.5),
-            variation(0.95),
-            variation(0.99),
-            group.cell(|figures| figures.reordered.map(|count| count as f64), |count| count.to_string()),
-            share(|cpu| cpu.gateway),
-            share(|cpu| cpu.clients),
-            share(|cpu| cpu.generators),
-            percent(taken.steal),
-            percent(taken.others),
-        ]);
-    }
-    grid.without_empty()
+/// The table as CSV.
+pub fn csv(campaign: &LoadCampaign) -> String {
+    observed::csv(&campaign.observations(), &campaign.environment)
 }
 
 fn notes(text: &mut String, campaign: &LoadCampaign, run: &LoadRun) {
@@ -277,7 +166,7 @@ pub fn json(campaign: &LoadCampaign) -> Value {
         "environment": campaign.environment,
         "interrupted": campaign.interrupted,
         "runs": campaign.runs.iter().map(|run| run_json(campaign, run)).collect::<Vec<_>>(),
-        "comparison": ratios::json(campaign),
+        "observed": observed::json(&campaign.observations(), &campaign.compared()),
     })
 }
 
@@ -409,6 +298,7 @@ pub(crate) mod samples {
     use super::*;
     use crate::experiment::environment::Environment;
     use crate::experiment::generate::LoadSettings;
+    use crate::experiment::outcome::CpuUse;
     use crate::load::delays::DelaySummary;
     use crate::load::message::Messages;
     use crate::load::task::Sockets;
@@ -493,12 +383,15 @@ mod tests {
     #[test]
     fn repeats_are_one_row_with_their_spread_and_what_shared_the_machine() {
         let text = table(&samples::campaign(3e9), None, Some(NARROW));
-        for expected in
-            ["3.00 (1.00–3.00) Gbit/s", "12.346 (12.346–12.346)", "10.0 %", "only 87.7 % of the messages"]
-        {
+        for expected in [
+            "3.00 (1.00–3.00) Gbit/s",
+            "12.346 (12.346–12.346)",
+            "12.3 (12.3–12.3) ms",
+            "only 87.7 % of the messages",
+        ] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
-        let line = "Look at vpnd, aes-256-gcm, UDP from the client: 1.00 Gbit/s is far from the median of 3.00 Gbit/s";
+        let line = "Look at vpnd, aes-256-gcm, UDP from the client, received: 1.00 Gbit/s is far from the median of 3.00 Gbit/s";
         assert!(text.contains(line), "{text}");
         assert_eq!(text.matches("Look at").count(), 1);
     }
@@ -551,20 +444,37 @@ mod tests {
     }
 
     #[test]
-    fn broken_runs_count_only_where_there_are_no_others() {
+    fn broken_runs_are_shown_only_where_there_are_no_others_and_marked() {
         let mut campaign = samples::campaign(3e9);
         campaign.runs[0].error = Some("gone".into());
-        assert_eq!(groups(&campaign).iter().map(|group| group.runs.len()).collect::<Vec<_>>(), [2, 3]);
+        let rows = |campaign: &LoadCampaign| {
+            let grid = sections(campaign, None).remove(0).grid;
+            grid.rows.iter().map(|row| row[..4].join("|")).collect::<Vec<_>>()
+        };
+        let load = "UDP from the client";
+        assert_eq!(
+            rows(&campaign),
+            [
+                format!("vpnd, aes-256-gcm|{load}|2|2.00 (1.00–3.00) Gbit/s"),
+                format!("plain routing|{load}|3|3.00 (3.00–3.00) Gbit/s"),
+            ]
+        );
         campaign.runs.iter_mut().for_each(|run| run.stopped_early = true);
-        for (run, limited_by_sender) in campaign.runs.iter_mut().zip([true, false]) {
-            run.search = Some(SearchOutcome { limited_by_sender, ..SearchOutcome::default() });
-        }
-        assert_eq!(groups(&campaign).iter().map(|group| group.runs.len()).collect::<Vec<_>>(), [3, 3]);
-        let csv = csv(&campaign);
-        assert_eq!(csv.lines().count(), 1 + 6);
-        assert!(csv.contains(",10.000,10.000,false"), "{csv}");
-        for found in [",0.000,true,", ",0.000,false,"] {
-            assert_eq!(csv.matches(found).count(), 1, "whether the generator was the limit: {csv}");
-        }
+        assert!(rows(&campaign).iter().all(|row| row.ends_with("Gbit/s !") && row.contains("|3|")));
+        assert_eq!(sections(&campaign, None).len(), 1, "and nothing is compared");
+        let text = table(&campaign, None, None);
+        assert!(text.contains("!: of measurements that broke"), "{text}");
+    }
+
+    #[test]
+    fn csv_has_a_row_for_each_figure_and_says_how_many_clients_it_is_of_and_what_held_a_search_back() {
+        let mut campaign = samples::campaign(3e9);
+        campaign.settings.clients = 8;
+        let limited_by_sender = true;
+        campaign.runs[0].search = Some(SearchOutcome { limited_by_sender, ..SearchOutcome::default() });
+        let text = csv(&campaign);
+        let received = "plain routing,\"UDP from the client, 8 clients\",1,received,bit/s,3000000000,,cubic,";
+        assert_eq!(text.matches(received).count(), 1, "{text}");
+        assert_eq!(text.matches(",searches that the sender limited,,1,,").count(), 1, "{text}");
     }
 }

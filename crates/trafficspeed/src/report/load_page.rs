@@ -2,7 +2,8 @@
 
 use super::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
 use super::html::{machine, opening};
-use super::load::{clients, ratios, searched};
+use super::load::{DEFINITIONS, clients, searched};
+use super::observed::{self, MEDIANS, RATIOS};
 use super::page::{Page, Picture};
 use crate::experiment::figures::{self, Figures};
 use crate::experiment::generate::{LoadCampaign, LoadRun};
@@ -27,10 +28,8 @@ pub fn html(campaign: &LoadCampaign) -> String {
     let problems: Vec<String> = campaign.runs.iter().flat_map(problems).collect();
     opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
-    page.section("Figures");
-    let figures = super::load::figures(campaign, None);
-    page.table(&figures.head.iter().map(String::as_str).collect::<Vec<_>>(), figures.rows);
-    page.notes(super::load::DEFINITIONS.lines());
+    observed::fill(&mut page, super::load::sections(campaign, None));
+    page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
     if settings.clients > 1 {
         page.notes(clients::DEFINITIONS.lines());
         let of = |run: &LoadRun| -> Vec<String> {
@@ -39,15 +38,6 @@ pub fn html(campaign: &LoadCampaign) -> String {
         };
         let shares: Vec<String> = campaign.runs.iter().flat_map(of).collect();
         page.notes(shares.iter().map(String::as_str));
-    }
-    if let Some(ratios) = ratios::grid(campaign) {
-        page.section("Differences");
-        page.table(&ratios.head.iter().map(String::as_str).collect::<Vec<_>>(), ratios.rows);
-        page.notes(ratios::DEFINITIONS.lines());
-    }
-    if let Some(grid) = searched::grid(campaign) {
-        page.section(searched::TITLE);
-        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
     }
     page.section("Set-up");
     let hosts = campaign.runs.first().map(|run| &run.hosts[..]).unwrap_or_default();

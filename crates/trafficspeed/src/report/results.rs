@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::grid::{NARROW, wrapped};
+use super::observed::{self, MEDIANS, RATIOS};
 use super::page::Picture;
-use super::{block, csv, home, html, load, load_page, model, pictures, suite, table};
+use super::{block, home, html, load, load_page, model, pictures, suite, table};
 use crate::experiment::block::BlockReport;
 use crate::experiment::environment::Environment;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
@@ -54,7 +55,7 @@ impl Results {
 
     pub fn csv(&self) -> String {
         match self {
-            Self::Traffic(campaign) => csv::csv(campaign),
+            Self::Traffic(campaign) => observed::csv(&campaign.observations(), &campaign.environment),
             Self::Load(found) => load::csv(found),
             Self::Home(found) => home::csv(found),
             Self::Suite(found) => suite::csv(found),
@@ -107,8 +108,8 @@ impl Results {
     fn definitions(&self) -> &'static [&'static str] {
         match self {
             Self::Traffic(_) => &[table::DEFINITIONS, table::RATIOS],
-            Self::Load(_) => &[load::DEFINITIONS, load::clients::DEFINITIONS, load::ratios::DEFINITIONS],
-            Self::Home(_) => &[home::DEFINITIONS, home::ratios::DEFINITIONS],
+            Self::Load(_) => &[MEDIANS, load::DEFINITIONS, RATIOS, load::clients::DEFINITIONS],
+            Self::Home(_) => &[MEDIANS, home::DEFINITIONS, RATIOS],
             Self::Suite(_) => &[suite::DEFINITIONS],
             Self::Model(_) | Self::Block(_) => &[],
             Self::BlockSweep(_) => &[block::sweep::DEFINITIONS],

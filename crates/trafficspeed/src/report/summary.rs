@@ -2,9 +2,14 @@
 
 use serde::Serialize;
 
-use crate::experiment::outcome::{Campaign, Run};
-use crate::lab::cpu_limit::CpuLimit;
-use crate::stats::{Spread, median, range};
+use crate::experiment::outcome::Campaign;
+use crate::experiment::outcome::observations::{
+    COMMUNICATION, GATEWAY_COST, GOODPUT, LIMIT_USED, PAIR_FAIRNESS, PER_GATEWAY_SECOND, STREAM_FAIRNESS,
+    VPN_COST, case,
+};
+use crate::experiment::quantities::{BUSY, CLIENT_CPU, GATEWAY_CPU, OTHERS, STEAL};
+use crate::observation::{self, Observations, Quantity};
+use crate::stats::Spread;
 use crate::system::{Kind, Subject};
 
 /// A gateway that used less of its CPU limit, in percent, was held back by something else.
@@ -54,7 +59,7 @@ pub struct Summary {
 impl Summary {
     /// Whether `ratio` is a difference beyond the A/A spread; `None` if there is no ratio or nothing to judge it by.
     pub fn differs(&self, ratio: Option<Spread>) -> Option<bool> {
-        Some(ratio?.differs_beyond(self.control?))
+        observation::differs(ratio, self.control)
     }
 
     /// Whether the gateway had a CPU limit that was not what held it back.
@@ -64,28 +69,18 @@ impl Summary {
 
     /// The goodput of each measurement in bit/s.
     pub fn rates(&self, campaign: &Campaign) -> Vec<f64> {
-        let mine = campaign
-            .runs
-            .iter()
-            .filter(|run| run.is_whole() && run.label == self.label && run.clients == self.clients);
-        mine.map(Run::goodput).collect()
+        campaign.observations().values(&self.label, &case(self.clients), GOODPUT)
     }
 }
 
 /// One summary per system and number of clients, in the order they first appear. Broken runs do not count.
 pub fn summarise(campaign: &Campaign) -> Vec<Summary> {
-    let mut groups: Vec<(&str, u32, Vec<&Run>)> = Vec::new();
-    for run in campaign.runs.iter().filter(|run| run.is_whole()) {
-        match groups.iter_mut().find(|(label, clients, _)| *label == run.label && *clients == run.clients) {
-            Some((_, _, runs)) => runs.push(run),
-            None => groups.push((&run.label, run.clients, vec![run])),
-        }
-    }
-    let mut summaries: Vec<Summary> =
-        groups.iter().map(|(label, clients, runs)| summary(label, *clients, runs, campaign)).collect();
-    let order: Vec<String> = labels(campaign);
-    summaries.sort_by_key(|s| (order.iter().position(|label| *label == s.label), s.clients));
-    summaries
+    let table = campaign.observations();
+    let mut counts: Vec<u32> = campaign.runs.iter().map(|run| run.clients).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let each = labels(campaign).into_iter().flat_map(|label| counts.iter().map(move |&n| (label.clone(), n)));
+    each.filter_map(|(label, clients)| summary(&label, clients, &table, campaign)).collect()
 }
 
 /// The systems of a campaign in the order they first appear, those without a result included.
@@ -99,24 +94,9 @@ pub fn labels(campaign: &Campaign) -> Vec<String> {
     labels
 }
 
-/// Goodput of each of `runs` divided by that of the run that `is_other` in the same round at the same number of
-/// clients. What drifts from round to round hits both, so it is in neither the median nor the spread.
-fn ratios(runs: &[&Run], campaign: &Campaign, is_other: impl Fn(&Run) -> bool) -> Option<Spread> {
-    let ratio = |run: &&Run| {
-        let of_round = |other: &&Run| {
-            other.repeat == run.repeat && other.clients == run.clients && other.is_whole() && is_other(other)
-        };
-        let other = campaign.runs.iter().find(of_round)?.goodput();
-        (other > 0.0).then(|| run.goodput() / other)
-    };
-    Spread::of(&runs.iter().filter_map(ratio).collect::<Vec<_>>())
-}
-
 /// Goodput of one system divided by that of another, round by round, at a number of clients.
 pub fn pair_ratio(campaign: &Campaign, clients: u32, one: &str, other: &str) -> Option<Spread> {
-    let mine = |run: &&Run| run.is_whole() && run.clients == clients && run.label == one;
-    let runs: Vec<&Run> = campaign.runs.iter().filter(mine).collect();
-    ratios(&runs, campaign, |run| run.label == other)
+    campaign.observations().ratio((one, other), &case(clients), GOODPUT)
 }
 
 /// The system that the others are compared with besides plain routing: the one that the user has chosen, or, where no plain routing
@@ -132,64 +112,38 @@ pub fn baseline(campaign: &Campaign) -> Option<String> {
     vpnds.next().filter(|_| !is_plain && !is_alone).map(|(run, _)| run.label.clone())
 }
 
-/// The ratios of the system that was measured twice in each round to itself.
-fn control(campaign: &Campaign, clients: u32) -> Option<Spread> {
-    let again = |run: &&Run| {
-        run.is_whole() && run.clients == clients && run.subject.is_some_and(|subject| subject.again)
-    };
-    let runs: Vec<&Run> = campaign.runs.iter().filter(again).collect();
-    let first = Subject { again: false, ..runs.first()?.subject? };
-    let runs: Vec<&Run> = runs.into_iter().filter(|run| run.subject == Some(first.again())).collect();
-    ratios(&runs, campaign, |run| run.subject == Some(first))
-}
-
-fn summary(label: &str, clients: u32, runs: &[&Run], campaign: &Campaign) -> Summary {
-    let values = |of: fn(&Run) -> f64| runs.iter().map(|run| of(run)).collect::<Vec<_>>();
-    let per_second = |of: fn(&crate::experiment::outcome::CpuUse) -> f64| {
-        each(runs, |run| run.cpu.filter(|cpu| cpu.seconds > 0.0).map(|cpu| of(&cpu) / cpu.seconds))
-    };
-    let highest = |of: fn(&Run) -> Option<f64>| {
-        let values: Vec<f64> = runs.iter().filter_map(|run| of(run)).collect();
-        range(&values).map(|(_, high)| high)
-    };
-    let costs: Vec<(f64, f64)> = runs.iter().filter_map(|run| run.seconds_per_gbit()).collect();
-    let (gateway_costs, costs): (Vec<f64>, Vec<f64>) = costs.into_iter().unzip();
-    let limit = campaign.environment.gateway_cpu;
-    let is_plain =
-        |run: &Run| run.subject.is_some_and(|subject| subject.kind == Kind::None && !subject.again);
-    Summary {
+/// `None` if nothing whole was measured.
+fn summary(label: &str, clients: u32, table: &Observations, campaign: &Campaign) -> Option<Summary> {
+    let case = case(clients);
+    let spread = |quantity: Quantity| table.spread(label, &case, quantity);
+    let median = |quantity| spread(quantity).map(|spread| spread.median);
+    let highest = |quantity| spread(quantity).map(|spread| spread.high);
+    let cpus = |quantity| median(quantity).map(|percent| percent / 100.0);
+    let ratio_to = |other: String| table.ratio((label, &other), &case, GOODPUT);
+    let is_plain = |subject: Subject| subject.kind == Kind::None && !subject.again;
+    let plain = campaign.runs.iter().find(|run| run.subject.is_some_and(is_plain));
+    let goodput = spread(GOODPUT)?;
+    Some(Summary {
         label: label.to_owned(),
         clients,
-        repeats: runs.len() as u32,
-        communication: Spread::of(&values(Run::communication)).unwrap_or_default(),
-        goodput: Spread::of(&values(Run::goodput)).unwrap_or_default(),
-        stream_fairness: each(runs, Run::stream_fairness),
-        pair_fairness: each(runs, Run::pair_fairness),
-        gateway_cpus: per_second(|cpu| cpu.gateway),
-        client_cpus: per_second(|cpu| cpu.clients),
-        gateway_limit_percent: limit.and_then(|limit| each(runs, |run| limit_percent(run, limit))),
-        gbit_per_gateway_second: each(runs, Run::gbit_per_gateway_second),
-        busy_percent: each(runs, Run::busy_percent),
-        steal_percent: highest(Run::steal_percent),
-        foreign_percent: highest(Run::foreign_percent),
-        gateway_seconds_per_gbit: Spread::of(&gateway_costs),
-        vpn_seconds_per_gbit: Spread::of(&costs),
-        ratio_to_plain: ratios(runs, campaign, is_plain),
-        ratio_to_baseline: baseline(campaign)
-            .and_then(|baseline| ratios(runs, campaign, |run| run.label == baseline)),
-        control: control(campaign, clients),
-    }
-}
-
-/// The share of its CPU limit that the gateway's VPN processes used, in percent; `None` of a system without such processes.
-pub fn limit_percent(run: &Run, limit: CpuLimit) -> Option<f64> {
-    let cpu = run.cpu.filter(|cpu| cpu.seconds > 0.0 && cpu.gateway > 0.0)?;
-    Some(100.0 * cpu.gateway / cpu.seconds / limit.cores())
-}
-
-/// The median of what `of` finds in each run.
-fn each(runs: &[&Run], of: impl Fn(&Run) -> Option<f64>) -> Option<f64> {
-    median(&runs.iter().filter_map(|run| of(run)).collect::<Vec<_>>())
+        repeats: goodput.n as u32,
+        communication: spread(COMMUNICATION).unwrap_or_default(),
+        goodput,
+        stream_fairness: median(STREAM_FAIRNESS),
+        pair_fairness: median(PAIR_FAIRNESS),
+        gateway_cpus: cpus(GATEWAY_CPU),
+        client_cpus: cpus(CLIENT_CPU),
+        gateway_limit_percent: median(LIMIT_USED),
+        gbit_per_gateway_second: median(PER_GATEWAY_SECOND),
+        busy_percent: median(BUSY),
+        steal_percent: highest(STEAL),
+        foreign_percent: highest(OTHERS),
+        gateway_seconds_per_gbit: spread(GATEWAY_COST),
+        vpn_seconds_per_gbit: spread(VPN_COST),
+        ratio_to_plain: plain.and_then(|run| ratio_to(run.label.clone())),
+        ratio_to_baseline: baseline(campaign).and_then(ratio_to),
+        control: table.control(&campaign.settings.congestion.to_string(), &case, GOODPUT),
+    })
 }
 
 #[cfg(test)]
@@ -315,7 +269,7 @@ mod tests {
         }
         let mut plain = samples::run(Kind::None, 2, 1, 1_000);
         plain.cpu.as_mut().unwrap().gateway = 0.0;
-        assert_eq!(limit_percent(&plain, "1".parse().unwrap()), None, "it has no processes to limit");
+        assert_eq!(plain.limit_percent("1".parse().unwrap()), None, "it has no processes to limit");
     }
 
     #[test]

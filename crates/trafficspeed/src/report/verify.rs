@@ -5,12 +5,11 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::grid::{Grid, NARROW, wrapped};
-use super::load::rate;
 use super::noise::{TAKEN, far, percent};
 use crate::experiment::outcome::Taken;
 use crate::experiment::verify::{Agreement, LIMIT, Verification};
 use crate::stats::Spread;
-use crate::unit::significant;
+use crate::unit::{rate, significant};
 
 /// For people.
 pub fn table(found: &Verification) -> String {

@@ -184,7 +184,7 @@ fn links_without_offload_and_two_pairs_work_and_reports_are_written() {
     assert!(output.status.success(), "{table} {}", String::from_utf8_lossy(&output.stderr));
     assert!(table.contains("plain routing") && table.contains("Jain"), "{table}");
     let csv = fs::read_to_string(out.path().join("report.csv")).expect("a CSV report");
-    assert_eq!(csv.lines().count(), 3, "{csv}");
+    assert_eq!(csv.matches(",goodput,bit/s,").count(), 2, "{csv}");
     let html = fs::read_to_string(out.path().join("report.html")).expect("an HTML report");
     assert!(
         html.contains("<svg") && html.contains("offload off"),

@@ -125,6 +125,12 @@ impl Flow {
         }
     }
 
+    /// Its name beside the other flows of a case, or alone.
+    pub fn beside(self, case: Case) -> String {
+        let others = if case == Case::AtOnce { case.name() } else { "alone" };
+        format!("{}, {others}", self.name())
+    }
+
     /// The load. The client connects, so what comes down goes backward.
     pub fn task(self, settings: &HomeSettings) -> Task {
         match self {

@@ -177,25 +177,9 @@ impl HomeRun {
         });
         self.error.iter().cloned().chain(cases).collect()
     }
-
-    /// Whether it is a system's second measurement of a round.
-    pub fn is_control(&self) -> bool {
-        self.subject.is_some_and(|subject| subject.again)
-    }
 }
 
 impl HomeCampaign {
-    /// The systems in the order they first appear, without those that are only controls.
-    pub fn labels(&self) -> Vec<&str> {
-        let mut labels: Vec<&str> = Vec::new();
-        for run in self.runs.iter().filter(|run| !run.is_control()) {
-            if !labels.contains(&run.label.as_str()) {
-                labels.push(&run.label);
-            }
-        }
-        labels
-    }
-
     /// Everything that went wrong, in words.
     pub fn problems(&self) -> Vec<String> {
         let of = |run: &HomeRun| {

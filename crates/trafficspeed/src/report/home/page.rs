@@ -1,11 +1,13 @@
 //! The page of real paths.
 
-use super::groups::FlowGroup;
-use super::{DEFINITIONS, Section, lead, link_lines, ratios, sections, system_lines};
+use super::{DEFINITIONS, lead, link_lines, remarks, sections, system_lines};
+use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Flow};
 use crate::experiment::home::results::HomeCampaign;
-use crate::report::chart::{BarChart, CdfChart, Measure, Point, cdf};
+use crate::experiment::quantities::RECEIVED;
+use crate::report::chart::{BarChart, CdfChart, Measure, Point, Series, cdf};
 use crate::report::html::{machine, opening};
+use crate::report::observed::{self, MEDIANS, RATIOS};
 use crate::report::page::{Page, Picture};
 
 /// The page of a campaign.
@@ -14,12 +16,10 @@ pub fn html(campaign: &HomeCampaign) -> String {
     let problems: Vec<String> = campaign.problems();
     opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
-    for Section { name, grid } in sections(campaign) {
-        page.section(name);
-        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
-    }
-    page.notes(DEFINITIONS.lines().chain(ratios::DEFINITIONS.lines()));
-    let remarks = ratios::remarks(campaign);
+    let observations = campaign.observations();
+    observed::fill(&mut page, sections(&observations));
+    page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
+    let remarks = remarks(&observations);
     if !remarks.is_empty() {
         page.list("problems", &remarks);
     }
@@ -39,22 +39,28 @@ pub fn pictures(campaign: &HomeCampaign) -> Vec<Picture> {
     rates.into_iter().chain(delays).chain([pages(campaign)]).flatten().collect()
 }
 
-/// A flow of every system beside all others, with the style of the system.
-fn groups(campaign: &HomeCampaign, flow: Flow) -> Vec<(usize, FlowGroup<'_>)> {
-    let of = |label| FlowGroup::of(campaign, label, Case::AtOnce, flow);
-    campaign.labels().into_iter().map(of).enumerate().filter(|(_, group)| !group.runs.is_empty()).collect()
+/// Each system with its style.
+fn systems(campaign: &HomeCampaign) -> Vec<(usize, String)> {
+    campaign.observations().systems().into_iter().map(str::to_owned).enumerate().collect()
+}
+
+/// The figures of a flow of a system beside all others.
+fn rounds<'a>(campaign: &'a HomeCampaign, label: &'a str, flow: Flow) -> impl Iterator<Item = &'a Figures> {
+    let mine = campaign.runs.iter().filter(move |run| run.label == label);
+    mine.filter_map(move |run| run.figures(Case::AtOnce, flow))
 }
 
 fn rate(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
-    let bar = |(style, group): (usize, FlowGroup<'_>)| {
-        let rate = group.spread(|figures| Some(figures.received_bits_per_second / 1e6))?;
-        Some((group.label.to_owned(), style, Point::of(0.0, rate)))
+    let table = campaign.observations();
+    let bar = |(style, label): (usize, String)| {
+        let rate = table.spread(&label, &flow.beside(Case::AtOnce), RECEIVED)?.scaled(1e6);
+        Some((label, style, Point::of(0.0, rate)))
     };
     let name = flow.name();
     let svg = BarChart {
         title: format!("Rate of the {name}"),
         measure: Measure::higher_is_better("payload received, Mbit/s"),
-        bars: groups(campaign, flow).into_iter().filter_map(bar).collect(),
+        bars: systems(campaign).into_iter().filter_map(bar).collect(),
     }
     .svg()?;
     let caption =
@@ -63,16 +69,16 @@ fn rate(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
 }
 
 fn delay(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
-    let curve = |(style, group): (usize, FlowGroup<'_>)| {
-        let delay = group.runs.first()?.delay.as_ref()?;
+    let curve = |(style, label): (usize, String)| {
+        let delay = rounds(campaign, &label, flow).next()?.delay.as_ref()?;
         let shares: Vec<(f64, f64)> = delay.curve.iter().map(|(share, us)| (us / 1e3, *share)).collect();
-        Some(cdf::of_shares(group.label, style, &shares))
+        Some(cdf::of_shares(&label, style, &shares))
     };
     let name = flow.name();
     let svg = CdfChart {
         title: format!("One-way delay of {name}"),
         measure: Measure::lower_is_better("delay, ms"),
-        series: groups(campaign, flow).into_iter().filter_map(curve).collect(),
+        series: systems(campaign).into_iter().filter_map(curve).collect(),
     }
     .svg()?;
     let caption =
@@ -86,18 +92,20 @@ fn delay(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
 }
 
 fn pages(campaign: &HomeCampaign) -> Option<Picture> {
-    let curve = |(style, group): (usize, FlowGroup<'_>)| {
-        let mut all: Vec<f64> = group.runs.iter().flat_map(|figures| figures.pages_ms.clone()).collect();
+    let curve = |(style, label): (usize, String)| {
+        let mut all: Vec<f64> =
+            rounds(campaign, &label, Flow::Pages).flat_map(|figures| figures.pages_ms.clone()).collect();
         all.sort_by(f64::total_cmp);
         let count = all.len() as f64;
         let shares: Vec<(f64, f64)> =
             all.iter().zip(1_u32..).map(|(ms, number)| (*ms, f64::from(number) / count)).collect();
-        cdf::of_shares(group.label, style, &shares)
+        cdf::of_shares(&label, style, &shares)
     };
+    let has_points = |series: &Series| !series.points.is_empty();
     let svg = CdfChart {
         title: "Time of a page".into(),
         measure: Measure::lower_is_better("time until its last byte, ms"),
-        series: groups(campaign, Flow::Pages).into_iter().map(curve).collect(),
+        series: systems(campaign).into_iter().map(curve).filter(has_points).collect(),
     }
     .svg()?;
     let caption =

@@ -13,25 +13,26 @@ fn everything_that_was_measured_has_its_place_among_the_tables() {
         "alone",
         "vpnd (again)",
         "G.114",
-        "0 of 2994",
+        "RFC 4737",
         "vpnd: vpnd <9>, AES, MTU 1420 when it came up",
     ] {
         assert!(text.contains(expected), "{expected} is missing in {text}");
     }
     // Forty Mbit/s up, a hundred down, and a little less than 20 Mbit/s of both.
-    let row =
-        text.lines().find(|line| line.contains("vpnd ") && line.contains("all at once")).expect("a row");
-    let cells: Vec<&str> = row.split(['│', '┆']).map(str::trim).collect();
-    assert!(
-        cells[4].starts_with("19.6 (") && cells[5].starts_with("19.6 (") && cells[7].starts_with("49.0 ("),
-        "{row}"
-    );
+    for (flow, share) in [("download", "19.6 ("), ("upload", "49.0 (")] {
+        let case = format!("{flow}, all at once");
+        let is_it = |line: &&str| line.contains("vpnd ") && line.contains(&case);
+        let row = text.lines().find(is_it).expect("a row");
+        let cells: Vec<&str> = row.split(['│', '┆']).map(str::trim).collect();
+        assert!(cells[4].starts_with("19.6 (") && cells[5].starts_with(share), "{row}");
+    }
 }
 
 #[test]
 fn drops_at_generators_are_told_apart_from_the_vpns() {
     let campaign = samples::campaign();
-    let grid = costs(&campaign);
+    let sections = sections(&campaign.observations());
+    let grid = &sections.iter().find(|section| section.name == "CPU and link").expect("a section").grid;
     let row = grid.rows.iter().find(|row| row[0] == "vpnd").expect("a row");
     let cell = |head: &str| &row[grid.head.iter().position(|known| known == head).expect("a column")];
     // Seven datagrams in each of three rounds, two of them at a generator's socket.
@@ -42,13 +43,28 @@ fn drops_at_generators_are_told_apart_from_the_vpns() {
 }
 
 #[test]
-fn percentiles_of_pages_are_those_of_all_rounds_together() {
-    let campaign = samples::campaign();
-    let group = FlowGroup::of(&campaign, "vpnd", Case::AtOnce, Flow::Pages);
-    assert_eq!(group.pages(), 30);
-    let p95 = group.page_ms(0.95).expect("pages");
-    assert!(p95 > 209.0 * 1.02 && p95 < 210.0 * 1.03, "{p95}");
-    assert!(group.page_ms(0.5).expect("pages") < p95);
+fn systems_are_compared_by_what_a_home_notices_and_rounds_far_from_the_others_are_named() {
+    let mut campaign = samples::campaign();
+    let found = campaign.observations().comparisons(&compared());
+    assert_eq!(found.len(), compared().len());
+    assert!(found.iter().all(|one| one.system == "OpenVPN" && one.differs_from_first == Some(true)));
+    assert!(
+        (found[0].ratio_to_first.unwrap().median - 0.5).abs() < 1e-9,
+        "half the download, in every round"
+    );
+    assert!((found[0].control.unwrap().median - 1.0 / 1.02).abs() < 1e-9);
+    assert_eq!(remarks(&campaign.observations()), [""; 0]);
+    let vpnd = campaign.runs[0].subject.unwrap();
+    campaign.runs[0] = samples::run(vpnd, 1, 4.0);
+    let said = remarks(&campaign.observations());
+    assert_eq!(said.len(), compared().len(), "{said:?}");
+    assert!(said[0].starts_with("Look at vpnd, download, all at once, received: "), "{said:?}");
+    assert!(said[0].contains("Mbit/s") && said[6].contains(" ms"), "{said:?}");
+    // The control was four times as slow once.
+    campaign = samples::campaign();
+    campaign.runs[2] = samples::run(vpnd.again(), 1, 4.0);
+    let found = campaign.observations().comparisons(&compared());
+    assert!(found.iter().all(|one| one.differs_from_first == Some(false)));
 }
 
 #[test]
@@ -59,7 +75,7 @@ fn a_measurement_that_broke_has_no_figures_and_is_named() {
     }
     let text = table(&campaign, Some(NARROW));
     assert!(text.contains("Problem: OpenVPN, round 2: did not come up"), "{text}");
-    assert!(groups::flows(&campaign, &Flow::ALL).iter().all(|group| group.label != "OpenVPN"));
+    assert!(campaign.observations().summaries().iter().all(|one| one.system != "OpenVPN"));
     assert!(page::html(&campaign).contains("did not come up"));
 }
 
@@ -74,18 +90,17 @@ fn the_page_and_its_pictures_are_well_formed() {
 }
 
 #[test]
-fn csv_has_a_line_for_each_flow_of_each_measurement_and_json_the_summary() {
+fn csv_has_a_row_for_each_figure_of_each_flow_and_json_the_summary() {
     let campaign = samples::campaign();
     let text = csv(&campaign);
     // Two systems with five cases and one control with everything at once, in three rounds.
-    assert_eq!(text.lines().count(), 1 + 3 * (2 * (7 + 1 + 1 + 4 + 1) + 7));
+    let received = text.lines().filter(|line| line.contains(",received,bit/s,")).count();
+    assert_eq!(received, 3 * (2 * (7 + 1 + 1 + 4 + 1) + 7));
     let value = json(&campaign);
-    let first = &value["summary"][0];
-    assert_eq!(
-        (&first["system"], &first["flow"], &first["rounds"]),
-        (&json!("vpnd"), &json!("download"), &json!(3))
-    );
-    assert_eq!(first["out_of_order"], Value::Null);
-    assert!(value["comparison"][0]["ratio_to_first"]["median"].is_number());
+    let summary = value["observed"]["summary"].as_array().expect("a summary");
+    let is_first = |one: &&Value| one["case"] == "download, all at once" && one["quantity"] == "received";
+    let first = summary.iter().find(is_first).expect("the download");
+    assert_eq!((&first["system"], &first["n"]), (&json!("vpnd"), &json!(3)));
+    assert!(value["observed"]["comparison"][0]["ratio_to_first"]["median"].is_number());
     assert_eq!(value["settings"]["queue"][0], "100 ms");
 }

@@ -1,11 +1,10 @@
 //! What is said of a measurement of several clients at once: how many they are, and what each of them had.
 
-use super::rate;
 use crate::experiment::figures::Figures;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::lab::topology::Topology;
 use crate::stats::{Spread, jain};
-use crate::unit::significant;
+use crate::unit::{rate, significant};
 
 /// Stands below the table of several clients.
 pub const DEFINITIONS: &str = "\
@@ -93,7 +92,7 @@ mod tests {
         let share = "UDP from the client: each client had 1.00 Gbit/s to 3.00 Gbit/s (Jain's index 0.800); 99 % of its delays were \
                      at most 250 to 900 µs";
         assert_eq!(text.matches(share).count(), campaign.runs.len(), "{text}");
-        assert!(text.contains(DEFINITIONS) && !text.contains("p99, µs"), "{text}");
+        assert!(text.contains(DEFINITIONS) && !text.contains("p99"), "{text}");
         let page = load_page::html(&campaign);
         assert!(
             page.contains("trafficspeed udp, 2 clients") && page.contains("percentiles do not add up"),

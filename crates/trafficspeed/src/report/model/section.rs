@@ -6,8 +6,8 @@ use crate::experiment::model::original::Row;
 use crate::experiment::model::predict::{Part, Target};
 use crate::experiment::model::real::Real;
 use crate::experiment::model::{Again, Compared, Model};
+use crate::observation::within_rounds;
 use crate::report::noise;
-use crate::report::ratio::within_rounds;
 use crate::stats::Spread;
 use crate::unit::{gbit, significant};
 

@@ -2,9 +2,9 @@
 
 use super::super::grid::Grid;
 use super::super::noise::far_beyond;
-use super::super::ratio;
 use crate::experiment::outcome::Taken;
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
+use crate::observation;
 use crate::stats::{Spread, range};
 use crate::system::AGAIN;
 use crate::unit::significant;
@@ -218,7 +218,7 @@ impl SectionRow {
     /// if what they bound may be on the other side.
     pub fn differs_from_first(&self, column: usize) -> Option<bool> {
         let to_first = self.to_first.get(column).copied().flatten();
-        let differs = ratio::differs(to_first, self.control)?;
+        let differs = observation::differs(to_first, self.control)?;
         let is_higher = to_first.is_some_and(|ratio| ratio.median > 1.0);
         let holds = match (self.is_limited_by_sender(column), self.is_limited_by_sender(0)) {
             (false, false) => true,

@@ -1,0 +1,295 @@
+//! The one table of results: what was observed of each system in each case and round, one value a row. Medians, spread, A/A,
+//! ratios, claims, CSV, JSON and tables are made of it, so that they mean the same in every experiment.
+//!
+//! INVARIANT: a ratio is formed of two values of the same round, never of two medians.
+//! INVARIANT: what a broken measurement gave is listed, and counts in no median, ratio or claim.
+
+mod quantity;
+
+use serde::Serialize;
+
+use crate::csv_table;
+use crate::stats::Spread;
+
+pub use quantity::{Format, Quantity, Rounds};
+
+/// Ends the label of a system that is measured a second time in each round, as a control (A/A).
+pub const AGAIN: &str = " (again)";
+
+/// The columns of the table as CSV; the last two say where it was measured.
+const HEAD: [&str; 10] =
+    ["system", "case", "round", "quantity", "unit", "value", "problem", "congestion", "links", "machine"];
+
+/// What was measured at a time: the key of its rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<'a> {
+    pub system: &'a str,
+    /// Congestion control of TCP: only systems under the same one are compared.
+    pub congestion: &'a str,
+    pub case: &'a str,
+    /// From 1.
+    pub round: u32,
+    /// Why it does not count; empty if it was made as it should be.
+    pub problem: &'a str,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Row {
+    /// Place among the systems.
+    system: usize,
+    case: String,
+    round: u32,
+    /// What was observed; nothing if the measurement broke before that.
+    found: Option<(Quantity, f64)>,
+    problem: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct System {
+    label: String,
+    congestion: String,
+}
+
+impl System {
+    /// The label of the system whose control this is.
+    fn control_of(&self) -> Option<String> {
+        self.label.contains(AGAIN).then(|| self.label.replace(AGAIN, ""))
+    }
+}
+
+/// The table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observations {
+    systems: Vec<System>,
+    rows: Vec<Row>,
+}
+
+/// All rounds of a quantity of one system in one case.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    pub system: String,
+    pub case: String,
+    pub quantity: &'static str,
+    pub unit: &'static str,
+    #[serde(flatten)]
+    pub spread: Spread,
+    /// Over all rounds, of what is counted.
+    pub sum: Option<f64>,
+}
+
+/// One system compared with the first one, beside a system compared with itself, which tells a difference from chance.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    pub system: String,
+    pub case: String,
+    pub quantity: &'static str,
+    /// The first system.
+    pub first: String,
+    /// A/A: the second measurement of a system in each round divided by its first.
+    pub control: Option<Spread>,
+    /// This system divided by the first one.
+    pub ratio_to_first: Option<Spread>,
+    /// `None` where nothing says so.
+    pub differs_from_first: Option<bool>,
+}
+
+/// Whether the ratios of two systems differ from those of a system to itself; `None` of a single round of either.
+pub fn differs(ratio: Option<Spread>, same: Option<Spread>) -> Option<bool> {
+    let several = |spread: Option<Spread>| spread.filter(|spread| spread.n > 1);
+    Some(several(ratio)?.differs_beyond(several(same)?))
+}
+
+/// The one divided by the other, of the rounds in which both have a value above zero.
+pub fn within_rounds(
+    rounds: impl Iterator<Item = u32>,
+    one: impl Fn(u32) -> Option<f64>,
+    other: impl Fn(u32) -> Option<f64>,
+) -> Option<Spread> {
+    let positive = |value: Option<f64>| value.filter(|value| *value > 0.0);
+    let ratios = rounds.filter_map(|round| Some(positive(one(round))? / positive(other(round))?));
+    Spread::of(&ratios.collect::<Vec<_>>())
+}
+
+impl Observations {
+    /// Names a system, so that it has its place in the order even if nothing is observed of it.
+    pub fn name(&mut self, label: &str, congestion: &str) -> usize {
+        self.systems.iter().position(|known| known.label == label).unwrap_or_else(|| {
+            self.systems.push(System { label: label.to_owned(), congestion: congestion.to_owned() });
+            self.systems.len() - 1
+        })
+    }
+
+    /// Adds what is known of `values`.
+    pub fn add(
+        &mut self,
+        measured: &Measured<'_>,
+        values: impl IntoIterator<Item = (Quantity, Option<f64>)>,
+    ) {
+        let system = self.name(measured.system, measured.congestion);
+        let known = |(quantity, value): (Quantity, Option<f64>)| {
+            // Adding zero makes a negative zero an ordinary one, so that no table shows "-0".
+            Some((quantity, value.filter(|value| value.is_finite())? + 0.0))
+        };
+        let mut found: Vec<_> = values.into_iter().filter_map(known).map(Some).collect();
+        if found.is_empty() && !measured.problem.is_empty() {
+            found.push(None);
+        }
+        let &Measured { case, round, problem, .. } = measured;
+        let row = |found| Row { system, case: case.into(), round, found, problem: problem.into() };
+        self.rows.extend(found.into_iter().map(row));
+    }
+
+    /// The systems in the order in which they were named.
+    pub fn systems(&self) -> Vec<&str> {
+        let systems = self.systems.iter().filter(|system| system.control_of().is_none());
+        systems.map(|system| system.label.as_str()).collect()
+    }
+
+    /// The same with controls at the end.
+    pub fn systems_and_controls(&self) -> Vec<&str> {
+        let controls = self.systems.iter().filter(|system| system.control_of().is_some());
+        self.systems().into_iter().chain(controls.map(|system| system.label.as_str())).collect()
+    }
+
+    /// The cases in the order in which they were first observed.
+    pub fn cases(&self) -> Vec<&str> {
+        let mut cases: Vec<&str> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.found.is_some()) {
+            if !cases.contains(&row.case.as_str()) {
+                cases.push(&row.case);
+            }
+        }
+        cases
+    }
+
+    /// Round and value of each measurement of a quantity: of those that are whole, or of the others.
+    fn rounds(
+        &self,
+        (system, case): (&str, &str),
+        quantity: Quantity,
+        is_whole: bool,
+    ) -> impl Iterator<Item = (u32, f64)> {
+        let system = self.systems.iter().position(|known| known.label == system);
+        let mine = self.rows.iter().filter(move |row| Some(row.system) == system && row.case == case);
+        let counted = mine.filter(move |row| row.problem.is_empty() == is_whole);
+        let values = counted.filter_map(|row| Some((row.round, row.found?)));
+        values.filter(move |(_, found)| found.0 == quantity).map(|(round, found)| (round, found.1))
+    }
+
+    /// The value of each whole round.
+    pub fn values(&self, system: &str, case: &str, quantity: Quantity) -> Vec<f64> {
+        self.rounds((system, case), quantity, true).map(|(_, value)| value).collect()
+    }
+
+    /// The values of measurements that broke.
+    pub fn broken_values(&self, system: &str, case: &str, quantity: Quantity) -> Vec<f64> {
+        self.rounds((system, case), quantity, false).map(|(_, value)| value).collect()
+    }
+
+    pub fn spread(&self, system: &str, case: &str, quantity: Quantity) -> Option<Spread> {
+        Spread::of(&self.values(system, case, quantity))
+    }
+
+    /// One system divided by the other.
+    pub fn ratio(&self, (one, other): (&str, &str), case: &str, quantity: Quantity) -> Option<Spread> {
+        self.ratio_of((one, case), (other, case), quantity)
+    }
+
+    /// One system in one case divided by another, or by itself, in another.
+    pub fn ratio_of(&self, one: (&str, &str), other: (&str, &str), quantity: Quantity) -> Option<Spread> {
+        let at = |place, round| {
+            let mut all = self.rounds(place, quantity, true);
+            Some(all.find(|(known, _)| *known == round)?.1)
+        };
+        let rounds = self.rounds(one, quantity, true).map(|(round, _)| round);
+        within_rounds(rounds, |round| at(one, round), |round| at(other, round))
+    }
+
+    /// A/A: the system that was measured twice in each round under this congestion control, compared with itself.
+    pub fn control(&self, congestion: &str, case: &str, quantity: Quantity) -> Option<Spread> {
+        let under = self.systems.iter().filter(|system| system.congestion == congestion);
+        under
+            .filter_map(|system| Some((&system.label, system.control_of()?)))
+            .find_map(|(again, first)| self.ratio((again, &first), case, quantity))
+    }
+
+    /// Every system compared with the first one under the same congestion control; a system alone has its A/A.
+    pub fn comparisons(&self, wanted: &[(String, Quantity)]) -> Vec<Comparison> {
+        let mut groups: Vec<Vec<&System>> = Vec::new();
+        for system in self.systems.iter().filter(|system| system.control_of().is_none()) {
+            match groups.iter_mut().find(|group| group[0].congestion == system.congestion) {
+                Some(group) => group.push(system),
+                None => groups.push(vec![system]),
+            }
+        }
+        let mut all = Vec::new();
+        for (case, quantity) in wanted {
+            for group in &groups {
+                let (first, alone) = (group[0], group.len() == 1);
+                let control = self.control(&first.congestion, case, *quantity);
+                for system in group.iter().skip(usize::from(!alone)) {
+                    let pair = (system.label.as_str(), first.label.as_str());
+                    let ratio = self.ratio(pair, case, *quantity).filter(|_| !alone);
+                    all.push(Comparison {
+                        system: system.label.clone(),
+                        case: case.clone(),
+                        quantity: quantity.name,
+                        first: first.label.clone(),
+                        control,
+                        ratio_to_first: ratio,
+                        differs_from_first: differs(ratio, control),
+                    });
+                }
+            }
+        }
+        all.retain(|one| one.control.is_some() || one.ratio_to_first.is_some());
+        all
+    }
+
+    /// Every system, case and quantity of which something whole was observed.
+    pub fn summaries(&self) -> Vec<Summary> {
+        let mut quantities: Vec<Quantity> = Vec::new();
+        for (quantity, _) in self.rows.iter().filter_map(|row| row.found) {
+            if !quantities.contains(&quantity) {
+                quantities.push(quantity);
+            }
+        }
+        let mut all = Vec::new();
+        for system in self.systems_and_controls() {
+            for case in self.cases() {
+                all.extend(quantities.iter().filter_map(|quantity| {
+                    let values = self.values(system, case, *quantity);
+                    let spread = Spread::of(&values)?;
+                    let (quantity, unit, rounds) = (quantity.name, quantity.unit, quantity.rounds);
+                    let sum = (rounds == Rounds::Sum).then(|| values.iter().sum());
+                    Some(Summary { system: system.into(), case: case.into(), quantity, unit, spread, sum })
+                }));
+            }
+        }
+        all
+    }
+
+    /// The table as CSV, each row with the links and the machine on which it was measured.
+    pub fn csv(&self, [links, machine]: [String; 2]) -> String {
+        let cells = |row: &Row| {
+            let System { label, congestion } = &self.systems[row.system];
+            let (quantity, value) = row.found.unzip();
+            [
+                label.clone(),
+                row.case.clone(),
+                row.round.to_string(),
+                quantity.map_or_else(String::new, |quantity| quantity.name.to_owned()),
+                quantity.map_or_else(String::new, |quantity| quantity.unit.to_owned()),
+                value.map_or_else(String::new, |value| value.to_string()),
+                row.problem.clone(),
+                congestion.clone(),
+                links.clone(),
+                machine.clone(),
+            ]
+        };
+        csv_table::text(HEAD, self.rows.iter().map(cells))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! Tables of observations, what systems differ in, and measurements that a reader should look at; as text and as part of a page.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::grid::Grid;
+use super::noise::far;
+use super::page::Page;
+use super::table::difference;
+use crate::experiment::environment::Environment;
+use crate::observation::{Comparison, Observations, Quantity};
+use crate::stats::Spread;
+use crate::unit::{Unit, significant};
+
+/// Stands below tables of medians.
+pub const MEDIANS: &str = "\
+Medians of n rounds, the lowest and the highest in parentheses; counts are of all rounds together.
+!: of measurements that broke, where none is whole; they count in nothing.";
+
+/// Stands below a table of comparisons.
+pub const RATIOS: &str = "\
+Differences: ratios within one round; median, lowest and highest of the rounds. Each system is compared with the first one under the \
+same congestion control. A/A: a system that is measured a second time in each round, against itself. A difference counts where the \
+median lies further from 1 than any ratio of A/A did, and all rounds went the same way; of a single round nothing is claimed.";
+
+/// One table of a report under its heading.
+pub struct Section {
+    pub name: String,
+    pub grid: Grid,
+}
+
+/// The sections that have rows, without columns that have no figure.
+pub fn sections(all: impl IntoIterator<Item = (&'static str, Grid)>) -> Vec<Section> {
+    let filled = all.into_iter().filter(|(_, grid)| !grid.rows.is_empty());
+    filled.map(|(name, grid)| Section { name: name.to_owned(), grid: grid.without_empty() }).collect()
+}
+
+/// The sections as text, tables at most so wide.
+pub fn text(sections: &[Section], width: Option<usize>) -> String {
+    let mut text = String::new();
+    for Section { name, grid } in sections {
+        writeln!(text, "{name}\n{}", grid.text(width)).expect("writing to a string");
+    }
+    text
+}
+
+/// The sections as part of a page.
+pub fn fill(page: &mut Page, sections: Vec<Section>) {
+    for Section { name, grid } in sections {
+        page.section(&name);
+        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
+    }
+}
+
+/// A row for each system and case of which there is a value, rates in `unit`.
+pub fn grid(table: &Observations, cases: &[String], quantities: &[Quantity], unit: Option<Unit>) -> Grid {
+    let head = ["system", "load", "n"].map(str::to_owned).into_iter();
+    let mut grid = Grid::new(3, head.chain(quantities.iter().map(|quantity| quantity.head())));
+    for system in table.systems_and_controls() {
+        for case in cases {
+            let whole = quantities.iter().map(|quantity| table.values(system, case, *quantity));
+            let mut values: Vec<Vec<f64>> = whole.collect();
+            let is_whole = values.iter().any(|values| !values.is_empty());
+            if !is_whole {
+                let broken = quantities.iter().map(|quantity| table.broken_values(system, case, *quantity));
+                values = broken.collect();
+            }
+            let n = values.iter().map(Vec::len).max().unwrap_or_default();
+            let mark = if is_whole { "" } else { " !" };
+            let cells = quantities.iter().zip(&values).map(|(quantity, values)| {
+                let text = quantity.text(values, unit);
+                text.map_or_else(|| "–".to_owned(), |text| text + mark)
+            });
+            if n > 0 {
+                let keys = [system.to_owned(), case.clone(), n.to_string()];
+                grid.rows.push(keys.into_iter().chain(cells).collect());
+            }
+        }
+    }
+    grid
+}
+
+/// What systems differ in.
+pub fn differences(comparisons: &[Comparison]) -> Grid {
+    let mut firsts: Vec<&str> = comparisons.iter().map(|one| one.first.as_str()).collect();
+    firsts.sort_unstable();
+    firsts.dedup();
+    let head = ["system", "figure", "A/A", &format!("relative to {}", firsts.join("; ")), "difference"];
+    let mut grid = Grid::new(2, head);
+    let text = |spread: Option<Spread>| spread.map_or("–".into(), |spread| spread.text(significant));
+    grid.rows.extend(comparisons.iter().map(|one| {
+        let figure = format!("{}: {}", one.case, one.quantity);
+        let differs = difference(one.differs_from_first).to_owned();
+        vec![one.system.clone(), figure, text(one.control), text(one.ratio_to_first), differs]
+    }));
+    grid
+}
+
+/// Rounds that are far from the others of their system.
+pub fn remarks(table: &Observations, wanted: &[(String, Quantity)], unit: Option<Unit>) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for system in table.systems_and_controls() {
+        remarks.extend(wanted.iter().filter_map(|(case, quantity)| {
+            let of = format!("{system}, {case}, {}", quantity.name);
+            let show = |value: f64| quantity.text(&[value], unit).unwrap_or_default();
+            far(&of, &table.values(system, case, *quantity), show)
+        }));
+    }
+    remarks
+}
+
+/// The medians, and what systems differ in.
+pub fn json(table: &Observations, wanted: &[(String, Quantity)]) -> Value {
+    json!({ "summary": table.summaries(), "comparison": table.comparisons(wanted) })
+}
+
+/// The table as CSV, with the place of the measurement.
+pub fn csv(table: &Observations, environment: &Environment) -> String {
+    table.csv([environment.links.clone().unwrap_or_default(), environment.machine()])
+}
