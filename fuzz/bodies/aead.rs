@@ -4,21 +4,20 @@
 //! Input: suite and kind of forgery (1 byte), where (2), length of all text (2), how much of it is only authenticated (2), key
 //! (32), nonce (12), and bytes that are repeated to the length.
 
-use crate::aead::vaes::emulated::Emulated;
-use crate::aead::vaes::{Gcm, Machine, ROUNDS_128, ROUNDS_256};
-use crate::aead::{Cipher, TAG_LEN};
-use crate::backend::Backend;
-use crate::schedule::IV_LEN;
-use crate::suite::Suite;
+use aes_gcm_vaes::{Key, NONCE_LEN, TAG_LEN, Width};
+
+#[path = "../../crates/aes-gcm-vaes/src/gcm/tests/libraries.rs"]
+pub(crate) mod libraries;
+use libraries::Libraries;
 
 /// Longer texts are only tried on the processor, if it has the instructions: the emulation takes milliseconds for them.
 const LONGEST_EMULATED: usize = 3_000;
-const HEAD: usize = 1 + 2 + 2 + 2 + 32 + IV_LEN;
+const HEAD: usize = 1 + 2 + 2 + 2 + 32 + NONCE_LEN;
 
 /// One packet with what a library makes of it, and one that is perhaps no packet.
 struct Case<'a> {
     key: &'a [u8],
-    nonce: [u8; IV_LEN],
+    nonce: [u8; NONCE_LEN],
     aad: &'a [u8],
     text: &'a [u8],
     sealed: Vec<u8>,
@@ -29,7 +28,7 @@ struct Case<'a> {
 
 #[derive(Clone)]
 struct Forged {
-    nonce: [u8; IV_LEN],
+    nonce: [u8; NONCE_LEN],
     aad: Vec<u8>,
     /// At least a tag.
     packet: Vec<u8>,
@@ -39,28 +38,21 @@ struct Forged {
 ///
 /// # Panics
 /// If our code and a library differ.
+#[allow(unreachable_pub, reason = "a body is a part of several crates")]
 pub fn run(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<HEAD>() else { return };
     let number = |at: usize| usize::from(u16::from_be_bytes([head[at], head[at + 1]]));
     let (kind, place, len) = (head[0], number(1), number(3));
     let all: Vec<u8> = (0..len).map(|i| filler(bytes, i)).collect();
     let (aad, text) = all.split_at(number(5).min(len));
-    let suite = if kind & 1 == 0 { Suite::Aes128Gcm } else { Suite::Aes256Gcm };
-    let key = &head[7..7 + suite.key_len()];
+    let key = &head[7..if kind & 1 == 0 { 7 + 16 } else { 7 + 32 }];
     let nonce = *head.last_chunk().expect("the nonce comes last");
-    let library = [Backend::Ring, Backend::AwsLc, Backend::RustCrypto][place % 3];
-    let library = Cipher::new(suite, library, key).expect("every library has AES-GCM");
-    let mut sealed = [text, &[0; TAG_LEN]].concat();
-    library.seal(nonce, aad, &mut sealed, text.len()).expect("there is room");
+    let libraries = Libraries::new(key);
+    let sealed = libraries.seal(nonce, aad, text);
     let whole = Forged { nonce, aad: aad.to_vec(), packet: sealed.clone() };
     let forged = forge(whole, kind >> 1, place);
-    let is_authentic = library.open(forged.nonce, &forged.aad, &mut forged.packet.clone()).is_ok();
-    let case = Case { key, nonce, aad, text, sealed, forged, is_authentic };
-    if suite == Suite::Aes128Gcm {
-        on_every_machine::<ROUNDS_128>(&case)
-    } else {
-        on_every_machine::<ROUNDS_256>(&case)
-    }
+    let is_authentic = libraries.open(forged.nonce, &forged.aad, &forged.packet);
+    on_every_machine(&Case { key, nonce, aad, text, sealed, forged, is_authentic });
 }
 
 fn filler(bytes: &[u8], i: usize) -> u8 {
@@ -93,27 +85,17 @@ fn forge(mut packet: Forged, kind: u8, place: usize) -> Forged {
     packet
 }
 
-fn on_every_machine<const R: usize>(case: &Case) {
-    let mut is_native = false;
-    #[cfg(target_arch = "x86_64")]
-    {
-        use crate::aead::vaes::{Avx2, Avx512};
-        if let Some(machine) = Avx2::detect() {
-            on::<_, R>(machine, case);
-            is_native = true;
-        }
-        if let Some(machine) = Avx512::detect() {
-            on::<_, R>(machine, case);
-        }
-    }
+fn on_every_machine(case: &Case) {
+    let keys = |make: fn(Width, &[u8]) -> Option<Key>| {
+        [Width::Bits256, Width::Bits512].into_iter().filter_map(move |width| make(width, case.key))
+    };
+    let is_native = keys(Key::new).inspect(|key| on(key, case)).count() > 0;
     if !is_native || case.aad.len() + case.text.len() <= LONGEST_EMULATED {
-        on::<_, R>(Emulated::<2>, case);
-        on::<_, R>(Emulated::<4>, case);
+        keys(Key::emulated).for_each(|key| on(&key, case));
     }
 }
 
-fn on<M: Machine, const R: usize>(machine: M, case: &Case) {
-    let own = Gcm::<M, R>::new(machine, case.key);
+fn on(own: &Key, case: &Case) {
     let (ciphertext, tag) = case.sealed.split_last_chunk().expect("sealed with a tag");
     let mut packet = case.text.to_vec();
     assert_eq!(own.seal(case.nonce, case.aad, &mut packet), *tag, "the tag differs");
@@ -124,6 +106,6 @@ fn on<M: Machine, const R: usize>(machine: M, case: &Case) {
     let Forged { nonce, aad, mut packet } = case.forged.clone();
     let (text, tag) = packet.split_last_chunk_mut().expect("at least a tag");
     let opened = own.open(nonce, &aad, text, tag);
-    assert_eq!(opened.is_ok(), case.is_authentic, "a library decides otherwise");
+    assert_eq!(opened.is_ok(), case.is_authentic, "the libraries decide otherwise");
     assert!(case.is_authentic || text.iter().all(|&byte| byte == 0), "a refused packet left something");
 }

@@ -37,8 +37,6 @@ mod lab;
 pub mod noise;
 #[cfg(test)]
 mod tests;
-#[cfg(any(target_arch = "x86_64", test, fuzzing))]
-pub(crate) mod vaes;
 #[cfg(test)]
 mod vectors;
 

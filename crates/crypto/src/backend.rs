@@ -14,6 +14,8 @@ use std::hint::black_box;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use aes_gcm_vaes::Width;
+
 use crate::aead::{Cipher, TAG_LEN};
 use crate::suite::{MAX_KEY_LEN, Suite};
 
@@ -56,12 +58,8 @@ impl Backend {
         match self {
             Self::Ring => suite != Suite::Aes256CbcHmacSha256,
             Self::AwsLc | Self::RustCrypto => true,
-            #[cfg(target_arch = "x86_64")]
-            Self::Vaes256 => suite.is_aes_gcm() && crate::aead::vaes::Avx2::detect().is_some(),
-            #[cfg(target_arch = "x86_64")]
-            Self::Vaes512 => suite.is_aes_gcm() && crate::aead::vaes::Avx512::detect().is_some(),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Vaes256 | Self::Vaes512 => false,
+            Self::Vaes256 => suite.is_aes_gcm() && Width::Bits256.is_supported(),
+            Self::Vaes512 => suite.is_aes_gcm() && Width::Bits512.is_supported(),
         }
     }
 

@@ -23,18 +23,15 @@
 //! - No function draws randomness, and only [`backend`] reads a clock.
 //! - Suites for the laboratory cannot be used without a [`LabPermit`], which only [`LabPermit::insecure`] makes.
 //! - No secret can be printed, compared in variable time, or serialised.
-//! - All `unsafe` is in one module and those below it, `aead::vaes::sys`.
 //!
 //! This crate must not know of sessions, packets, sockets or the wire format around a sealed packet.
 //! The values it fixes (suite numbers, key derivation, nonces, limits) are sections 6 and 11 of `docs/PROTOCOL.md`.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod aead;
 pub mod backend;
 pub mod device;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
 pub mod schedule;
 pub mod secret;
 pub mod suite;

@@ -4,20 +4,23 @@
 //! counters, limits or permits; [`super`] has checked them.
 
 use aes_gcm::aead::{AeadInOut, KeyInit, Nonce, Tag};
+use aes_gcm_vaes::Width;
 use aws_lc_rs::aead as lc;
 use ring::aead as ring_aead;
 
 use super::erased::Erased;
 use super::lab::{CbcHmac, Mac};
-#[cfg(target_arch = "x86_64")]
-use super::vaes;
 use super::{OpenError, SealError};
 use crate::backend::Backend;
 use crate::schedule::IV_LEN;
-use crate::suite::Suite;
+use crate::suite::{MAX_PLAINTEXT_LEN, Suite};
 
 /// Bytes of every tag.
 pub(crate) const TAG_LEN: usize = 16;
+
+// Tag, nonce and longest text of our own AES-GCM are those of a packet.
+const _: () = assert!(aes_gcm_vaes::TAG_LEN == TAG_LEN && aes_gcm_vaes::NONCE_LEN == IV_LEN);
+const _: () = assert!(aes_gcm_vaes::MAX_TEXT_LEN >= MAX_PLAINTEXT_LEN);
 
 /// A suite as one backend implements it, with its expanded key.
 pub(crate) enum Cipher {
@@ -26,14 +29,7 @@ pub(crate) enum Cipher {
     Aes128Gcm(Box<aes_gcm::Aes128Gcm>),
     Aes256Gcm(Box<aes_gcm::Aes256Gcm>),
     ChaCha20Poly1305(Box<chacha20poly1305::ChaCha20Poly1305>),
-    #[cfg(target_arch = "x86_64")]
-    Avx2Aes128Gcm(Box<vaes::Gcm<vaes::Avx2, { vaes::ROUNDS_128 }>>),
-    #[cfg(target_arch = "x86_64")]
-    Avx2Aes256Gcm(Box<vaes::Gcm<vaes::Avx2, { vaes::ROUNDS_256 }>>),
-    #[cfg(target_arch = "x86_64")]
-    Avx512Aes128Gcm(Box<vaes::Gcm<vaes::Avx512, { vaes::ROUNDS_128 }>>),
-    #[cfg(target_arch = "x86_64")]
-    Avx512Aes256Gcm(Box<vaes::Gcm<vaes::Avx512, { vaes::ROUNDS_256 }>>),
+    Own(aes_gcm_vaes::Key),
     Null,
     AuthOnly(Box<Mac>),
     CbcHmac(Box<CbcHmac>),
@@ -87,20 +83,9 @@ impl Cipher {
                     chacha20poly1305::ChaCha20Poly1305::new_from_slice(key).expect(WHY),
                 )),
             },
-            #[cfg(target_arch = "x86_64")]
-            Backend::Vaes256 => match (suite, vaes::Avx2::detect()?) {
-                (Suite::Aes128Gcm, machine) => Self::Avx2Aes128Gcm(vaes::Gcm::new(machine, key)),
-                (Suite::Aes256Gcm, machine) => Self::Avx2Aes256Gcm(vaes::Gcm::new(machine, key)),
-                _ => return None,
-            },
-            #[cfg(target_arch = "x86_64")]
-            Backend::Vaes512 => match (suite, vaes::Avx512::detect()?) {
-                (Suite::Aes128Gcm, machine) => Self::Avx512Aes128Gcm(vaes::Gcm::new(machine, key)),
-                (Suite::Aes256Gcm, machine) => Self::Avx512Aes256Gcm(vaes::Gcm::new(machine, key)),
-                _ => return None,
-            },
-            #[cfg(not(target_arch = "x86_64"))]
-            Backend::Vaes256 | Backend::Vaes512 => return None,
+            Backend::Vaes256 | Backend::Vaes512 if !suite.is_aes_gcm() => return None,
+            Backend::Vaes256 => Self::Own(aes_gcm_vaes::Key::new(Width::Bits256, key)?),
+            Backend::Vaes512 => Self::Own(aes_gcm_vaes::Key::new(Width::Bits512, key)?),
         })
     }
 
@@ -128,14 +113,10 @@ impl Cipher {
             Self::Aes128Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             Self::Aes256Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             Self::ChaCha20Poly1305(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2Aes128Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2Aes256Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Aes128Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Aes256Gcm(key) => seal_own(key, nonce, aad, buf, plaintext_len),
+            Self::Own(key) => with_tag(buf, plaintext_len, |text, tag| {
+                *tag = key.seal(nonce, aad, text);
+                Ok(())
+            }),
             Self::Null if plaintext_len > buf.len() => Err(SealError::BufferTooShort),
             Self::Null => Ok(plaintext_len),
             Self::AuthOnly(mac) => with_tag(buf, plaintext_len, |text, tag| {
@@ -166,14 +147,11 @@ impl Cipher {
             Self::Aes128Gcm(key) => open_detached(&**key, nonce, aad, buf),
             Self::Aes256Gcm(key) => open_detached(&**key, nonce, aad, buf),
             Self::ChaCha20Poly1305(key) => open_detached(&**key, nonce, aad, buf),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2Aes128Gcm(key) => open_own(key, nonce, aad, buf),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2Aes256Gcm(key) => open_own(key, nonce, aad, buf),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Aes128Gcm(key) => open_own(key, nonce, aad, buf),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Aes256Gcm(key) => open_own(key, nonce, aad, buf),
+            Self::Own(key) => {
+                let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
+                key.open(nonce, aad, text, tag).map_err(|_| OpenError)?;
+                Ok(text)
+            }
             Self::Null => Ok(buf),
             Self::AuthOnly(mac) => {
                 let (text, tag) = buf.split_last_chunk_mut::<TAG_LEN>().ok_or(OpenError)?;
@@ -198,34 +176,6 @@ fn with_tag(
     let tag = room.first_chunk_mut().ok_or(SealError::BufferTooShort)?;
     seal(text, tag)?;
     Ok(plaintext_len + TAG_LEN)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn seal_own<M: vaes::Machine, const R: usize>(
-    key: &vaes::Gcm<M, R>,
-    nonce: [u8; IV_LEN],
-    aad: &[u8],
-    buf: &mut [u8],
-    plaintext_len: usize,
-) -> Result<usize, SealError> {
-    with_tag(buf, plaintext_len, |text, tag| {
-        *tag = key.seal(nonce, aad, text);
-        Ok(())
-    })
-}
-
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn open_own<'a, M: vaes::Machine, const R: usize>(
-    key: &vaes::Gcm<M, R>,
-    nonce: [u8; IV_LEN],
-    aad: &[u8],
-    buf: &'a mut [u8],
-) -> Result<&'a mut [u8], OpenError> {
-    let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
-    key.open(nonce, aad, text, tag)?;
-    Ok(text)
 }
 
 #[inline]

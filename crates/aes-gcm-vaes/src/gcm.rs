@@ -1,10 +1,6 @@
-//! AES-GCM (NIST SP 800-38D) for packets, on processors that encrypt and multiply two or four blocks with one instruction:
-//! VAES and VPCLMULQDQ on vectors of 256 bits (AVX2) or 512 (AVX-512).
-//!
-//! The reason for a cipher of our own: half of what a library needs for a datagram of 1.4 kB goes into setting
-//! up, since libraries are made for records of 16 KiB. Here all that a packet needs of its key is computed once, with
-//! the key, and GHASH runs beside the encryption of the next blocks. `docs/AES-GCM.md` has the figures and
-//! says why this is GCM, what is tested how, and what is not promised.
+//! The algorithm. Half of what a library needs for a datagram of 1.4 kB goes into setting up, since libraries are made for
+//! records of 16 KiB. Here all that a packet needs of its key is computed once, with the key, and GHASH runs beside the
+//! encryption of the next blocks.
 //!
 //! Numbered as a packet meets it:
 //!
@@ -20,20 +16,15 @@
 //! and the sum is reduced once.
 //!
 //! The algorithm stands here once, over a [`Machine`]: the two kinds of processors, or arrays that imitate either
-//! ([`emulated`], only in tests), so that each line runs in the tests of every computer.
+//! (`emulated`, only in tests), so that each line runs in the tests of every computer.
 //!
 //! - INVARIANT: no branch and no address depends on key, plaintext or tag, only on lengths.
 //! - INVARIANT: a packet that is not authentic leaves zeros where its plaintext would be.
 //! - INVARIANT: vector registers and stack are wiped before a call returns, for they held key stream and tag.
 //! - The expanded key is made where it stays, on the heap, and erased there.
 //!
-//! All that is `unsafe` is in [`sys`]. Counters and limits are the business of [`super`].
+//! Nonces and limits are the caller's business.
 
-#[cfg(any(test, fuzzing))]
-pub(crate) mod emulated;
-mod machine;
-#[cfg(target_arch = "x86_64")]
-mod sys;
 #[cfg(test)]
 mod tests;
 
@@ -42,12 +33,8 @@ use std::hint::black_box;
 use subtle::ConstantTimeEq as _;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::{OpenError, TAG_LEN};
-use crate::schedule::IV_LEN;
-use crate::suite::MAX_PLAINTEXT_LEN;
-pub(crate) use machine::{Block, Machine};
-#[cfg(target_arch = "x86_64")]
-pub(crate) use sys::{Avx2, Avx512};
+use crate::machine::{Block, Machine};
+use crate::{MAX_TEXT_LEN, NONCE_LEN, NotAuthentic, TAG_LEN};
 
 /// Vectors that go through AES together: as many as hide the latency of a round.
 const TOGETHER: usize = 8;
@@ -94,12 +81,12 @@ const _: () = {
         i += 1;
     }
     // No counter of a packet wraps, so none comes twice: the first, one for each block, and a vector that is counted ahead.
-    let last = FIRST_COUNTER as u64 + MAX_PLAINTEXT_LEN.div_ceil(16) as u64 + MAX_BLOCKS as u64;
+    let last = FIRST_COUNTER as u64 + MAX_TEXT_LEN.div_ceil(16) as u64 + MAX_BLOCKS as u64;
     assert!(last < 1 << 32);
     // Each vector of a chunk has a round to be hashed beside.
     assert!(TOGETHER < ROUNDS_128);
     // Lengths in bits fit in 64.
-    assert!(MAX_PLAINTEXT_LEN < usize::MAX / 8);
+    assert!(MAX_TEXT_LEN < usize::MAX / 8);
 };
 
 /// An expanded AES-GCM key with `R` rounds. Aligned so that no vector of powers for a chunk lies across cache lines.
@@ -130,8 +117,8 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
 
     /// Encrypts `text` in place and returns the tag.
     #[inline]
-    pub(crate) fn seal(&self, nonce: [u8; IV_LEN], aad: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
-        assert!(text.len() <= MAX_PLAINTEXT_LEN, "the caller checks what a counter block can count");
+    pub(crate) fn seal(&self, nonce: [u8; NONCE_LEN], aad: &[u8], text: &mut [u8]) -> [u8; TAG_LEN] {
+        assert!(text.len() <= MAX_TEXT_LEN, "the caller checks what a counter block can count");
         let tag = M::crypt::<R, true>(self, nonce, aad, text);
         self.machine.wipe();
         tag
@@ -141,14 +128,14 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
     #[inline]
     pub(crate) fn open(
         &self,
-        nonce: [u8; IV_LEN],
+        nonce: [u8; NONCE_LEN],
         aad: &[u8],
         text: &mut [u8],
         tag: &[u8; TAG_LEN],
-    ) -> Result<(), OpenError> {
-        if text.len() > MAX_PLAINTEXT_LEN {
+    ) -> Result<(), NotAuthentic> {
+        if text.len() > MAX_TEXT_LEN {
             text.zeroize();
-            return Err(OpenError);
+            return Err(NotAuthentic);
         }
         // The right tag of a forged packet would be the forger's.
         let computed = Zeroizing::new(M::crypt::<R, false>(self, nonce, aad, text));
@@ -157,12 +144,12 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
             return Ok(());
         }
         text.zeroize();
-        Err(OpenError)
+        Err(NotAuthentic)
     }
 
     /// Computes round keys and powers (FIPS 197, section 5.2).
     #[inline(always)]
-    fn expand_here(&mut self, key: &[u8]) {
+    pub(crate) fn expand_here(&mut self, key: &[u8]) {
         let words = key.len() / 4;
         let mut schedule = Zeroizing::new([0_u32; 4 * (ROUNDS_256 + 1)]);
         for (word, bytes) in schedule.iter_mut().zip(key.as_chunks::<4>().0) {
@@ -259,15 +246,15 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
 
     /// Encrypts or decrypts `text` in place and returns the tag of the ciphertext.
     #[inline(always)]
-    fn crypt_here<const SEAL: bool>(
+    pub(crate) fn crypt_here<const SEAL: bool>(
         &self,
-        nonce: [u8; IV_LEN],
+        nonce: [u8; NONCE_LEN],
         aad: &[u8],
         text: &mut [u8],
     ) -> [u8; TAG_LEN] {
         let mut first_counter = [0; 16];
-        first_counter[..IV_LEN].copy_from_slice(&nonce);
-        first_counter[IV_LEN..].copy_from_slice(&FIRST_COUNTER.to_be_bytes());
+        first_counter[..NONCE_LEN].copy_from_slice(&nonce);
+        first_counter[NONCE_LEN..].copy_from_slice(&FIRST_COUNTER.to_be_bytes());
         let mask = self.block(&first_counter);
         // To the compiler this is another key. Else it keeps the round keys that it has loaded for the mask, on the stack.
         let hash = black_box(self).crypt_text::<SEAL>(&first_counter, aad, text);

@@ -1,62 +1,44 @@
-//! Our own AES-GCM against libraries, byte for byte, on every machine: emulated on any computer, and on the processor at
-//! hand if it has the instructions. Published vectors and everything that holds for all backends are tested with the others,
-//! in `vectors` and `tests` of the module above.
+//! Against two libraries, byte for byte, on every machine: emulated on any computer, and on the processor at hand if it has
+//! the instructions.
 
 #[cfg(target_arch = "x86_64")]
 mod constant_time;
+mod fuzzing;
 #[cfg(target_arch = "x86_64")]
 mod native;
 #[cfg(target_arch = "x86_64")]
 mod residue;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use proptest::prelude::*;
 
-use super::emulated::Emulated;
 use super::*;
-use crate::aead::Cipher;
-use crate::backend::Backend;
-use crate::suite::Suite;
+use crate::emulated::Emulated;
+use fuzzing::aead::libraries::Libraries;
 
-const NONCE: [u8; IV_LEN] = *b"twelve bytes";
+const NONCE: [u8; NONCE_LEN] = *b"twelve bytes";
 const AAD: [u8; 16] = *b"a header's bytes";
 const KEY: [u8; 32] = *b"thirty-two bytes, whatever these";
 /// Bytes of the longest chunk and vector.
 const CHUNK: usize = TOGETHER * VECTOR;
 const VECTOR: usize = 16 * MAX_BLOCKS;
 
-const LIBRARIES: [Backend; 3] = [Backend::Ring, Backend::AwsLc, Backend::RustCrypto];
-
-/// A key by our code, and by libraries.
+/// A key by this crate, and by libraries.
 struct Compared<M, const R: usize> {
     own: Box<Gcm<M, R>>,
-    libraries: Vec<Cipher>,
-    /// Which of the libraries is next.
-    turn: AtomicUsize,
+    libraries: Libraries,
 }
 
 impl<M: Machine, const R: usize> Compared<M, R> {
     /// `key` may be longer than needed.
     fn new(machine: M, key: &[u8]) -> Self {
-        let (suite, len) = if R == ROUNDS_128 { (Suite::Aes128Gcm, 16) } else { (Suite::Aes256Gcm, 32) };
-        let libraries = LIBRARIES.map(|library| Cipher::new(suite, library, &key[..len]).unwrap());
-        let own = Gcm::new(machine, &key[..len]);
-        Self { own, libraries: libraries.into(), turn: AtomicUsize::new(0) }
+        let key = &key[..4 * (R - 6)];
+        Self { own: Gcm::new(machine, key), libraries: Libraries::new(key) }
     }
 
-    /// What a library makes of `text`, with room for the tag: each in its turn.
-    fn by_library(&self, nonce: [u8; IV_LEN], aad: &[u8], text: &[u8]) -> Vec<u8> {
-        let library = &self.libraries[self.turn.fetch_add(1, Ordering::Relaxed) % LIBRARIES.len()];
-        let mut sealed = [text, &[0; TAG_LEN]].concat();
-        assert_eq!(library.seal(nonce, aad, &mut sealed, text.len()), Ok(sealed.len()));
-        sealed
-    }
-
-    /// Seals and opens with our code, which must be the inverse, and compares with a library.
-    fn check(&self, nonce: [u8; IV_LEN], aad: &[u8], text: &[u8]) {
+    /// Seals and opens with our code, which must be the inverse, and compares with the libraries.
+    fn check(&self, nonce: [u8; NONCE_LEN], aad: &[u8], text: &[u8]) {
         let case = || format!("{} bytes, {} beside, {R} rounds", text.len(), aad.len());
-        let wanted = self.by_library(nonce, aad, text);
+        let wanted = self.libraries.seal(nonce, aad, text);
         let mut packet = text.to_vec();
         let tag = self.own.seal(nonce, aad, &mut packet);
         let (ciphertext, wanted_tag) = wanted.split_last_chunk().unwrap();
@@ -67,9 +49,9 @@ impl<M: Machine, const R: usize> Compared<M, R> {
     }
 
     /// That what is no packet of this key is refused and leaves zeros.
-    fn refuses(&self, nonce: [u8; IV_LEN], aad: &[u8], forged: &[u8], tag: &[u8; TAG_LEN], what: &str) {
+    fn refuses(&self, nonce: [u8; NONCE_LEN], aad: &[u8], forged: &[u8], tag: &[u8; TAG_LEN], what: &str) {
         let mut packet = forged.to_vec();
-        assert_eq!(self.own.open(nonce, aad, &mut packet, tag), Err(OpenError), "{what}");
+        assert_eq!(self.own.open(nonce, aad, &mut packet, tag), Err(NotAuthentic), "{what}");
         assert!(packet.iter().all(|&byte| byte == 0), "{what}: the buffer");
     }
 }
@@ -91,9 +73,9 @@ fn every_length(machine: impl Machine) {
 
 /// Lengths of real packets, and the longest.
 fn long_packets(machine: impl Machine) {
-    let text = text(MAX_PLAINTEXT_LEN);
+    let text = text(MAX_TEXT_LEN);
     let compared = Compared::<_, ROUNDS_256>::new(machine, &KEY);
-    for len in [1_408, 1_448, 4_096, 8_192, 8_999, MAX_PLAINTEXT_LEN - 1, MAX_PLAINTEXT_LEN] {
+    for len in [1_408, 1_448, 4_096, 8_192, 8_999, MAX_TEXT_LEN - 1, MAX_TEXT_LEN] {
         compared.check(NONCE, &AAD, &text[..len]);
     }
 }
@@ -125,7 +107,7 @@ fn forgeries(machine: impl Machine) {
         compared.refuses(NONCE, &AAD, &sealed, &other, &format!("bit {bit} of the tag"));
         compared.refuses(NONCE, &beside, &sealed, &tag, &format!("bit {bit} beside"));
     }
-    for bit in 0..8 * IV_LEN {
+    for bit in 0..8 * NONCE_LEN {
         let mut other = NONCE;
         flipped(&mut other, bit);
         compared.refuses(other, &AAD, &sealed, &tag, &format!("bit {bit} of the nonce"));
@@ -140,10 +122,10 @@ fn forgeries(machine: impl Machine) {
 /// Longer than any packet can be: never decrypted, since its counters are not argued about.
 fn too_long(machine: impl Machine) {
     let compared = Compared::<_, ROUNDS_128>::new(machine, &KEY);
-    let mut long = vec![0; MAX_PLAINTEXT_LEN + 1];
-    let sealed = compared.by_library(NONCE, &AAD, &long);
+    let mut long = vec![0; MAX_TEXT_LEN + 1];
+    let sealed = compared.libraries.seal(NONCE, &AAD, &long);
     let tag = sealed.last_chunk().unwrap();
-    assert_eq!(compared.own.open(NONCE, &AAD, &mut long, tag), Err(OpenError));
+    assert_eq!(compared.own.open(NONCE, &AAD, &mut long, tag), Err(NotAuthentic));
 }
 
 fn erased(machine: impl Machine) {
@@ -187,7 +169,7 @@ proptest! {
     #[test]
     fn any_packet_is_sealed_as_a_library_does(
         key: [u8; 32],
-        nonce: [u8; IV_LEN],
+        nonce: [u8; NONCE_LEN],
         aad in prop::collection::vec(any::<u8>(), 0..40),
         text in prop::collection::vec(any::<u8>(), 0..1_500),
     ) {

@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt as _;
 
 use super::*;
+use crate::sys::{Avx2, Avx512};
 
 /// So far below the reader's frame lies the call that is looked at: what reads must not overwrite what is looked for.
 const ABOVE: usize = 16 << 10;

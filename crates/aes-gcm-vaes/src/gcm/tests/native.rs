@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 
 use super::*;
+use crate::sys::{Avx2, Avx512};
 
 /// Where to write down what has run: a file, which `./x test` reads afterwards.
 const RECORD: &str = "VPND_NATIVE_RECORD";
@@ -38,9 +39,9 @@ fn run<M: Machine>(what: &str, detected: Option<M>, flags: &[&str], check: impl 
 
 /// Every length of a packet, with the suite that has more rounds.
 fn every_length_there_is(machine: impl Machine) {
-    let text = text(MAX_PLAINTEXT_LEN);
+    let text = text(MAX_TEXT_LEN);
     let compared = Compared::<_, ROUNDS_256>::new(machine, &KEY);
-    for len in 0..=MAX_PLAINTEXT_LEN {
+    for len in 0..=MAX_TEXT_LEN {
         compared.check(NONCE, &AAD, &text[..len]);
     }
 }
@@ -48,7 +49,7 @@ fn every_length_there_is(machine: impl Machine) {
 fn random_packets(machine: impl Machine) {
     let cases = (
         any::<[u8; 32]>(),
-        any::<[u8; IV_LEN]>(),
+        any::<[u8; NONCE_LEN]>(),
         prop::collection::vec(any::<u8>(), 0..3_100),
         any::<u16>(),
     );

@@ -4,10 +4,9 @@
 //! INVARIANT: no branch and no address depends on a value, so that one which does is the algorithm's own. Hence no table for
 //! AES's substitution: it is computed.
 
-use super::machine::BYTES_REVERSED;
-use super::{Block, Gcm, Machine};
-use crate::aead::TAG_LEN;
-use crate::schedule::IV_LEN;
+use crate::gcm::Gcm;
+use crate::machine::{BYTES_REVERSED, Block, Machine};
+use crate::{NONCE_LEN, TAG_LEN};
 
 /// A processor with vectors of `BLOCKS` blocks.
 #[derive(Clone, Copy)]
@@ -116,7 +115,7 @@ impl<const BLOCKS: usize> Machine for Emulated<BLOCKS> {
 
     fn crypt<const R: usize, const SEAL: bool>(
         gcm: &Gcm<Self, R>,
-        nonce: [u8; IV_LEN],
+        nonce: [u8; NONCE_LEN],
         aad: &[u8],
         text: &mut [u8],
     ) -> [u8; TAG_LEN] {
@@ -128,7 +127,7 @@ impl<const BLOCKS: usize> Machine for Emulated<BLOCKS> {
 
     #[cfg(all(test, target_arch = "x86_64"))]
     fn publish(self, authentic: subtle::Choice) -> bool {
-        super::sys::memcheck::declassified(authentic.unwrap_u8()) == 1
+        crate::sys::memcheck::declassified(authentic.unwrap_u8()) == 1
     }
 }
 

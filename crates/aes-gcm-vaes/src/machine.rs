@@ -6,9 +6,8 @@
 
 use subtle::Choice;
 
-use super::Gcm;
-use crate::aead::TAG_LEN;
-use crate::schedule::IV_LEN;
+use crate::gcm::Gcm;
+use crate::{NONCE_LEN, TAG_LEN};
 
 /// A block of AES.
 pub(crate) type Block = [u8; 16];
@@ -82,7 +81,7 @@ pub(crate) trait Machine: Copy {
     /// [`Gcm::crypt_here`], compiled for this machine.
     fn crypt<const R: usize, const SEAL: bool>(
         gcm: &Gcm<Self, R>,
-        nonce: [u8; IV_LEN],
+        nonce: [u8; NONCE_LEN],
         aad: &[u8],
         text: &mut [u8],
     ) -> [u8; TAG_LEN];

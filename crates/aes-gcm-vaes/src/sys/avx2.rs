@@ -11,10 +11,9 @@ use std::arch::x86_64::{
 };
 use std::mem::MaybeUninit;
 
-use super::super::machine::{BYTES_REVERSED, HALVES_SWAPPED};
-use super::super::{Block, Gcm, Machine};
-use crate::aead::TAG_LEN;
-use crate::schedule::IV_LEN;
+use crate::gcm::Gcm;
+use crate::machine::{BYTES_REVERSED, Block, HALVES_SWAPPED, Machine};
+use crate::{NONCE_LEN, TAG_LEN};
 
 /// Bytes of the stack that are overwritten after a call: more than the largest frame of `crypt` or `expand`, as a test looks
 /// after (`nothing_stays_on_the_stack`).
@@ -161,7 +160,7 @@ impl Machine for Avx2 {
     #[inline]
     fn crypt<const R: usize, const SEAL: bool>(
         gcm: &Gcm<Self, R>,
-        nonce: [u8; IV_LEN],
+        nonce: [u8; NONCE_LEN],
         aad: &[u8],
         text: &mut [u8],
     ) -> [u8; TAG_LEN] {
@@ -186,7 +185,7 @@ fn expand<const R: usize>(gcm: &mut Gcm<Avx2, R>, key: &[u8]) {
 #[inline(never)]
 fn crypt<const R: usize, const SEAL: bool>(
     gcm: &Gcm<Avx2, R>,
-    nonce: [u8; IV_LEN],
+    nonce: [u8; NONCE_LEN],
     aad: &[u8],
     text: &mut [u8],
 ) -> [u8; TAG_LEN] {

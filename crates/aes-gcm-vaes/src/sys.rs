@@ -4,7 +4,7 @@
 mod avx2;
 mod avx512;
 #[cfg(test)]
-pub(super) mod memcheck;
+pub(crate) mod memcheck;
 
 pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;

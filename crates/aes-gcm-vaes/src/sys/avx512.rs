@@ -14,10 +14,9 @@ use std::arch::x86_64::{
 };
 use std::mem::MaybeUninit;
 
-use super::super::machine::{BYTES_REVERSED, HALVES_SWAPPED};
-use super::super::{Block, Gcm, Machine};
-use crate::aead::TAG_LEN;
-use crate::schedule::IV_LEN;
+use crate::gcm::Gcm;
+use crate::machine::{BYTES_REVERSED, Block, HALVES_SWAPPED, Machine};
+use crate::{NONCE_LEN, TAG_LEN};
 
 /// Exclusive or of three, as the table of a ternary function.
 const XOR3: i32 = 0x96;
@@ -179,7 +178,7 @@ impl Machine for Avx512 {
     #[inline]
     fn crypt<const R: usize, const SEAL: bool>(
         gcm: &Gcm<Self, R>,
-        nonce: [u8; IV_LEN],
+        nonce: [u8; NONCE_LEN],
         aad: &[u8],
         text: &mut [u8],
     ) -> [u8; TAG_LEN] {
@@ -210,7 +209,7 @@ fn expand<const R: usize>(gcm: &mut Gcm<Avx512, R>, key: &[u8]) {
 #[inline(never)]
 fn crypt<const R: usize, const SEAL: bool>(
     gcm: &Gcm<Avx512, R>,
-    nonce: [u8; IV_LEN],
+    nonce: [u8; NONCE_LEN],
     aad: &[u8],
     text: &mut [u8],
 ) -> [u8; TAG_LEN] {
