@@ -12,16 +12,29 @@ use vpnd_client::messages as client;
 use vpnd_gateway::worker::handover::{FromPredecessor, FromSuccessor};
 use vpnd_ipc::gateway;
 use vpnd_ipc::gateway::acme::{AcmeLaunch, FromAcme};
-use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Numbered};
-use vpnd_ipc::gateway::idp::{FromIdp, IdpLaunch, IdpReply, IdpRequest};
-use vpnd_ipc::messages::{Prepared, Ready};
+use vpnd_ipc::gateway::auth::{
+    ApprovalQuery, AuthRequest, Commit, LoginRequest, RevocationQuery, SessionQuery, StatusQuery,
+    TrafficReport,
+};
+use vpnd_ipc::gateway::idp::{FromIdp, IdpLaunch, IdpRequest, LoginCheck, NextDynamicRequest, UserRecheck};
+use vpnd_ipc::messages::{Prepared, Ready, SecretBytes};
+use vpnd_ipc::request::{Numbered, Reason, Request};
 
 /// Checks one input.
 pub fn run(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };
     match kind % 16 {
         0 => check::<Numbered<AuthRequest>>(bytes),
-        1 => check::<Numbered<AuthReply>>(bytes),
+        1 => {
+            check::<Numbered<SecretBytes>>(bytes);
+            check_reply::<LoginRequest>(bytes);
+            check_reply::<SessionQuery>(bytes);
+            check_reply::<Commit>(bytes);
+            check_reply::<RevocationQuery>(bytes);
+            check_reply::<StatusQuery>(bytes);
+            check_reply::<ApprovalQuery>(bytes);
+            check_reply::<TrafficReport>(bytes);
+        }
         2 => {
             check::<Prepared>(bytes);
             check::<Ready>(bytes);
@@ -44,7 +57,14 @@ pub fn run(data: &[u8]) {
         8 => check::<client::WorkerLaunch>(bytes),
         9 => check::<client::LookupLaunch>(bytes),
         10 => check::<Numbered<IdpRequest>>(bytes),
-        11 => check::<Numbered<IdpReply>>(bytes),
+        11 => {
+            check_reply::<LoginCheck>(bytes);
+            check_reply::<UserRecheck>(bytes);
+            check_reply::<NextDynamicRequest>(bytes);
+            check_reply::<client::LookUp>(bytes);
+            check_reply::<client::Prove>(bytes);
+            check_reply::<client::Question>(bytes);
+        }
         12 => {
             check::<IdpLaunch>(bytes);
             check::<FromIdp>(bytes);
@@ -59,6 +79,10 @@ pub fn run(data: &[u8]) {
             check::<FromStore>(bytes);
         }
     }
+}
+
+fn check_reply<R: Request<Reply: Debug>>(bytes: &[u8]) {
+    check::<Result<R::Reply, Reason>>(bytes);
 }
 
 fn check<T: Encode<()> + for<'b> Decode<'b, ()> + Debug>(bytes: &[u8]) {

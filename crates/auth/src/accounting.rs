@@ -24,7 +24,7 @@ use open_sessions::{OpenSession, OpenSessions};
 use vpnd_config::source::Source;
 use vpnd_ipc::gateway::auth::{AccountingHealth, MAX_WRITES, SourceName, Traffic};
 use vpnd_ipc::gateway::idp::{
-    AcceptAttributes, AccountedSession, AccountingEvent, AccountingRecord, IdpRequest, TerminateCause, Usage,
+    AcceptAttributes, AccountedSession, AccountingEvent, AccountingRecord, TerminateCause, Usage,
 };
 use vpnd_store::{User, UserId};
 use vpnd_sys::clock::{now, steady_s, wall_s};
@@ -105,7 +105,7 @@ impl Accounting {
     pub async fn stop(&self) {
         let last = self.ledgers.iter().map(|ledger| {
             let record = record(&ledger.source.name, AccountingEvent::Off, None);
-            self.idp.request(IdpRequest::Account(record), LAST_TIMEOUT)
+            self.idp.request(record, LAST_TIMEOUT)
         });
         futures_util::future::join_all(last).await;
     }

@@ -46,7 +46,7 @@ use throttle::{Guess, Person, Throttle, source_prefix};
 use turns::Turns;
 use vpnd_config::factor::Factors;
 use vpnd_config::{AccessProfiles, Tunnel};
-use vpnd_ipc::gateway::auth::{AuthReply, SourceHealth};
+use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::audit::{AuditEntry, Event};
@@ -91,8 +91,6 @@ pub enum LoginOutcome {
     Challenge(u64, Demand),
     /// A server waits for a person's approval. Its decision is asked for with this number, again and again.
     Approval(u64, Demand),
-    /// The server still waits for a person's approval.
-    StillWaiting,
     /// Not let in.
     Refused(Refused),
 }
@@ -390,9 +388,9 @@ impl Authenticator {
     }
 
     /// Takes all whom this source shows no more for gone: how many users with sessions these are, if there is such a source.
-    pub fn confirm_absences(&self, source: &str) -> AuthReply {
+    pub fn confirm_absences(&self, source: &str) -> Option<u64> {
         let source = self.external.sources.iter().find(|listed| listed.source.name == source);
-        AuthReply::AbsencesConfirmed(source.map(|source| source.absences().confirm() as u64))
+        source.map(|source| source.absences().confirm() as u64)
     }
 
     /// Logs how many lines about refusals were left out since the last call.

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use vpnd_ipc::channel::{Channel, ChannelError};
-use vpnd_ipc::gateway::idp::{IdpReply, IdpRequest, MAX_FRAME, Numbered};
-use vpnd_ipc::requests::Requests;
+use vpnd_ipc::gateway::idp::{IdpRequest, MAX_FRAME};
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_ipc::request::{Numbered, Reason, Request};
+use vpnd_ipc::requests::{NoReply, Requests};
 
-type IdpRequests = Requests<IdpRequest, IdpReply>;
+type IdpRequests = Requests<IdpRequest>;
 
 /// The way to the idp process, while there is one.
 #[derive(Default)]
@@ -25,10 +27,10 @@ impl IdpClient {
         let current = Arc::downgrade(&requests);
         tokio::spawn(async move {
             let received = async {
-                while let Some(received) = channel.receive::<Numbered<IdpReply>>().await? {
+                while let Some(received) = channel.receive::<Numbered<SecretBytes>>().await? {
                     let Numbered { number, content } = received.alone()?;
                     let Some(requests) = current.upgrade() else { return Ok(()) };
-                    requests.reply(number, content)?;
+                    requests.reply(number, &content, Vec::new())?;
                 }
                 Ok::<_, ChannelError>(())
             };
@@ -46,9 +48,23 @@ impl IdpClient {
         Ok(())
     }
 
-    /// Sends a request; `None` without an answer within `longest`.
-    pub async fn request(&self, request: IdpRequest, longest: Duration) -> Option<IdpReply> {
-        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        tokio::time::timeout(longest, requests.request(request)).await.ok()?.ok()
+    /// Sends a request and waits for its reply, no longer than `longest`.
+    ///
+    /// # Errors
+    /// With the reason, for the log, if no server of the source has answered, or the idp process has not.
+    pub async fn request<R>(&self, request: R, longest: Duration) -> Result<R::Reply, Reason>
+    where
+        R: Request<Message = IdpRequest>,
+    {
+        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reply = match requests {
+            Some(requests) => tokio::time::timeout(longest, requests.request(request)).await.ok(),
+            None => None,
+        };
+        match reply {
+            Some(Ok(reply)) => Ok(reply),
+            Some(Err(NoReply::Failed(why))) => Err(why),
+            Some(Err(NoReply::Gone(_))) | None => Err(Reason::cut("the idp process is not there")),
+        }
     }
 }

@@ -13,7 +13,7 @@ use vpnd_proto::control::Text;
 use vpnd_proto::session::SessionId;
 
 use vpnd_config::pool::{Pool, Pools};
-use vpnd_ipc::gateway::auth::{AuthReply, PoolUsage, Reason};
+use vpnd_ipc::gateway::auth::{LoginReply, PoolUsage, Reason};
 use vpnd_ipc::gateway::idp::SourceAddresses;
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::{Family, Lease, LeaseOwner, Store, StoreError};
@@ -35,16 +35,18 @@ pub(super) enum LeaseError {
     Store(#[from] StoreError),
 }
 
-impl From<LeaseError> for AuthReply {
-    fn from(error: LeaseError) -> Self {
-        match error {
-            LeaseError::Exhausted { .. } | LeaseError::NoPool => {
-                tracing::warn!(why = %error, "no inner address for a login");
-                Self::Refused(Refusal::NoAddress.into())
+impl LeaseError {
+    /// The reply to a login that gets no addresses.
+    pub(super) fn reply(self) -> Result<LoginReply, Reason> {
+        let refusal = match self {
+            Self::Exhausted { .. } | Self::NoPool => {
+                tracing::warn!(why = %self, "no inner address for a login");
+                Refusal::NoAddress
             }
-            LeaseError::Store(StoreError::Busy { .. }) => Self::Refused(Refusal::Busy.into()),
-            LeaseError::Store(error) => Self::Failed(Reason::cut(&error.to_string())),
-        }
+            Self::Store(StoreError::Busy { .. }) => Refusal::Busy,
+            Self::Store(error) => return Err(Reason::cut(&error.to_string())),
+        };
+        Ok(LoginReply::Refused(refusal.into()))
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariants: the worker is not trusted. Its requests are bounded in length and number; it gets no hash, no secret and no
 //! user's id; a session is kept only for the user who was let in for it, once.
 
+mod answers;
 mod commit;
 mod leftover;
 mod recording;
@@ -19,7 +20,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use commit::write;
 
-use super::authenticator::{self, Authenticated, Authenticator, LoginOutcome};
+use super::authenticator::{self, Authenticated, Authenticator};
 use crate::access::Access;
 use crate::accounting::Accounting;
 use crate::lease::{self, Acquired, Addresses};
@@ -27,11 +28,12 @@ use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::auth::{
-    Account, AuthReply, AuthRequest, AuthStatus, Granted, Leased, LoginRequest, MAX_GROUP_BYTES,
-    MAX_REVOCATIONS, MAX_WRITES, Numbered, ProfileName, Reason, Revoked, SessionTraffic, SourceName,
+    Account, AuthRequest, AuthStatus, Committed, Granted, Leased, LoginReply, LoginRequest, MAX_GROUP_BYTES,
+    MAX_REVOCATIONS, MAX_WRITES, ProfileName, Reason, Revocations, Revoked, SessionTraffic, SourceName,
     StoredSession, Write, id,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_ipc::request;
 use vpnd_store::audit::SessionStart;
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::password::Password;
@@ -115,98 +117,25 @@ impl Service {
     /// # Errors
     /// If the worker breaks the rules of the channel.
     pub(crate) async fn run(self: Arc<Self>, channel: Channel) -> Result<(), ChannelError> {
-        let turn = Arc::new(tokio::sync::Mutex::new(channel.clone()));
-        while let Some(received) = channel.receive::<Numbered<AuthRequest>>().await? {
-            let Numbered { number, content } = received.alone()?;
-            let permit = Arc::clone(&self.permits).acquire_owned().await.expect("it is never closed");
-            let (service, turn) = (Arc::clone(&self), Arc::clone(&turn));
-            tokio::spawn(async move {
-                let content = service.answer(content).await;
-                let channel = turn.lock().await;
-                let sent = channel.send(&Numbered { number, content }, &[]).await;
-                if let Err(ChannelError::Broken(why)) = sent {
-                    let content = AuthReply::Failed(Reason::cut(why));
-                    // If this fails too, the worker is gone, and the loop above ends.
-                    let _ = channel.send(&Numbered { number, content }, &[]).await;
-                }
-                drop(permit);
-            });
-        }
-        Ok(())
-    }
-
-    async fn answer(self: &Arc<Self>, request: AuthRequest) -> AuthReply {
-        let now_s = (self.clocks.wall)();
-        let mut outer = None;
-        let (outcome, device) = match request {
-            AuthRequest::Login(login) => {
-                let device = DeviceId(login.device.into());
-                outer = Some(login.source);
-                (self.authenticator.log_in(credentials(login), now_s).await, device)
-            }
-            AuthRequest::Answer { login, answer: Some(answer), device } => {
-                let device = DeviceId(device.into());
-                (self.authenticator.answer(login, &answer, device, now_s).await, device)
-            }
-            AuthRequest::Answer { login, answer: None, .. } => {
-                return self.blocking(move |service| service.abandon(login, now_s)).await;
-            }
-            AuthRequest::Approved { login, device } => {
-                let device = DeviceId(device.into());
-                (self.authenticator.approved(login, device, now_s).await, device)
-            }
-            other => return self.blocking(move |service| service.answer_from_store(other)).await,
-        };
-        match outcome {
-            LoginOutcome::Granted(user) => {
-                self.blocking(move |service| service.admit(&user, device, outer)).await
-            }
-            LoginOutcome::CodeRequired(number) => AuthReply::CodeRequired(number),
-            LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
-                AuthReply::Challenge(demanded.of_login(number))
-            }
-            LoginOutcome::StillWaiting => AuthReply::StillWaiting,
-            LoginOutcome::Refused(refused) => AuthReply::Refused(refused),
-        }
-    }
-
-    /// The person has gone, whom a login waited for.
-    fn abandon(&self, login: u64, now_s: u64) -> AuthReply {
-        self.authenticator.abandon(login, now_s);
-        AuthReply::Refused(Refusal::Credentials.into())
-    }
-
-    /// Runs `work` on a thread that may wait for the disk.
-    async fn blocking(self: &Arc<Self>, work: impl FnOnce(&Self) -> AuthReply + Send + 'static) -> AuthReply {
-        let service = Arc::clone(self);
-        let done = tokio::task::spawn_blocking(move || work(&service)).await;
-        done.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
-    }
-
-    fn answer_from_store(&self, request: AuthRequest) -> AuthReply {
-        let answered = match request {
-            AuthRequest::Login(_) | AuthRequest::Answer { .. } | AuthRequest::Approved { .. } => {
-                return AuthReply::Failed(Reason::cut("a login has its own way"));
-            }
-            AuthRequest::Session(id) => self.session(SessionId(id.into())).map(AuthReply::Session),
-            AuthRequest::Commit(writes) => return self.commit(writes),
-            AuthRequest::Revocations(seen) => self.revocations(seen),
-            AuthRequest::Status => self.status().map(AuthReply::Status),
-            AuthRequest::Traffic(used) => return self.account(used),
-            AuthRequest::ConfirmAbsences(source) => Ok(self.authenticator.confirm_absences(&source)),
-        };
-        answered.unwrap_or_else(|error| AuthReply::Failed(Reason::cut(&error.to_string())))
+        let permits = Arc::clone(&self.permits);
+        request::serve::<AuthRequest, _>(channel, self, permits).await
     }
 
     /// Leases addresses for the user who was just let in, and notes that their session may be kept.
-    fn admit(&self, user: &Authenticated, device: DeviceId, outer: Option<IpAddr>) -> AuthReply {
+    fn admit(
+        &self,
+        user: &Authenticated,
+        device: DeviceId,
+        outer: Option<IpAddr>,
+    ) -> Result<LoginReply, Reason> {
+        let refused = |refusal: Refusal| Ok(LoginReply::Refused(refusal.into()));
         // The profiles may be others than those by which the login was let in.
         let (factors, auth_time_s) = (user.factors, (self.clocks.wall)());
         let profile = match self.access.admit(user, factors) {
             Ok(profile) => profile,
             // To a password alone nothing shows that it was right, as for a login that is checked now.
-            Err(_) if !factors.has_second() => return AuthReply::Refused(Refusal::Credentials.into()),
-            Err(why) => return AuthReply::Refused(Refusal::from(why).into()),
+            Err(_) if !factors.has_second() => return refused(Refusal::Credentials),
+            Err(why) => return refused(why.into()),
         };
         let session = SessionId(rand::random());
         let started_s = (self.clocks.steady)();
@@ -216,22 +145,19 @@ impl Service {
         let grant =
             Grant { user: user.id, device, generation, started_s, expires_s, factors, auth_time_s, start };
         if !self.grant(session, grant, profile.max_sessions_per_user) {
-            return AuthReply::Refused(Refusal::Busy.into());
+            return refused(Refusal::Busy);
         }
         let wanted = lease::Wanted { owner: LeaseOwner { user: user.id, device }, addresses: user.addresses };
         let leased =
             lease::acquire(profile.pools(), self.store.as_ref(), wanted, session, started_s, expires_s);
-        let account = match account(user) {
-            Ok(account) => account,
-            Err(reason) => return AuthReply::Failed(reason),
-        };
+        let account = account(user)?;
         if let (Ok(Acquired { addresses, .. }), Some(grant)) = (&leased, self.grants().get_mut(&session)) {
             (grant.start.ipv4, grant.start.ipv6) = (addresses.v4, addresses.v6);
         }
         match leased {
             Ok(Acquired { addresses: leased, are_own }) => {
                 self.accounting().granted(session, user, device, leased);
-                AuthReply::Granted(Granted {
+                Ok(LoginReply::Granted(Granted {
                     account,
                     session: id(session),
                     addresses: Leased { ipv4: leased.v4, ipv6: leased.v6 },
@@ -241,11 +167,11 @@ impl Service {
                     profile: profile.name.as_deref().map(ProfileName::cut),
                     own_addresses: are_own,
                     idle_timeout_s: user.limits.idle_s,
-                })
+                }))
             }
             Err(error) => {
                 self.grants().remove(&session);
-                error.into()
+                error.reply()
             }
         }
     }
@@ -324,9 +250,9 @@ impl Service {
     }
 
     /// Does all writes, in one step if that is possible.
-    fn commit(&self, writes: Vec<Write>) -> AuthReply {
+    fn commit(&self, writes: Vec<Write>) -> Result<Committed, Reason> {
         if writes.len() > MAX_WRITES {
-            return AuthReply::Failed(Reason::cut("too many writes at once"));
+            return Err(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
         let mut starts = Vec::new();
@@ -340,7 +266,7 @@ impl Service {
         for write in others.into_iter().chain(ends) {
             self.account_for(write, &failed);
         }
-        AuthReply::Committed { failed: failed.into_iter().map(id).collect() }
+        Ok(Committed { failed: failed.into_iter().map(id).collect() })
     }
 
     /// Translates a write for the store. Only a granted session becomes a new one there, and is added to `starts`.
@@ -406,11 +332,11 @@ impl Service {
     }
 
     /// Takes the traffic of sessions, and says of which it is due.
-    fn account(&self, used: Vec<SessionTraffic>) -> AuthReply {
+    fn account(&self, used: Vec<SessionTraffic>) -> Vec<ByteArray<16>> {
         for SessionTraffic { session, traffic } in used.into_iter().take(MAX_WRITES) {
             self.accounting().has_used(SessionId(session.into()), traffic);
         }
-        AuthReply::TrafficWanted(self.accounting().due().into_iter().map(id).collect())
+        self.accounting().due().into_iter().map(id).collect()
     }
 
     fn accounting(&self) -> &Accounting {
@@ -422,14 +348,14 @@ impl Service {
         Ok(AuthStatus { pools, sources: self.authenticator.source_health(), audit: self.audit_health() })
     }
 
-    fn revocations(&self, seen: Option<u64>) -> Result<AuthReply, StoreError> {
+    fn revocations(&self, seen: Option<u64>) -> Result<Revocations, StoreError> {
         // The end of a user's time is a date in a calendar, so it goes by the clock that people set.
         let expired = self.store.end_expired((self.clocks.wall)())?;
         if expired > 0 {
             tracing::info!(users = expired, "accounts have expired");
         }
         let Some(seen) = seen else {
-            return Ok(AuthReply::Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
+            return Ok(Revocations { seen: self.store.last_revocation()?, found: Vec::new() });
         };
         self.store.forget_revocations(seen);
         let (mut seen, mut found, mut group_bytes) = (seen, Vec::new(), 0);
@@ -442,7 +368,7 @@ impl Service {
                 break;
             }
         }
-        Ok(AuthReply::Revocations { seen, found })
+        Ok(Revocations { seen, found })
     }
 
     fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {

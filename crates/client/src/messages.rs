@@ -19,6 +19,7 @@ use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Secre
 use super::{Refusal, Unreached};
 use vpnd_config::profile::Profile;
 use vpnd_ipc::messages::{Common, Devices, SecretBytes};
+use vpnd_ipc::request::{Reason, Request, encoded};
 
 /// Addresses of one name that are tried at most.
 pub const MAX_ADDRESSES: usize = 16;
@@ -94,10 +95,25 @@ pub enum ToWorker {
         #[n(0)]
         number: u64,
         #[n(1)]
-        reply: ParentReply,
+        reply: SecretBytes,
     },
     #[n(4)]
     NetworkChanged,
+}
+
+impl ToWorker {
+    /// The reply to the request `R` with this number.
+    pub fn reply<R>(number: u64, reply: Result<R::Reply, String>) -> Self
+    where
+        R: Request<Message = ParentRequest>,
+    {
+        Self::Reply { number, reply: encoded(&reply.map_err(|why| Reason::cut(&why))) }
+    }
+
+    /// The reply to any request that is refused.
+    pub fn refusal(number: u64, why: &str) -> Self {
+        Self::Reply { number, reply: encoded::<()>(&Err(Reason::cut(why))) }
+    }
 }
 
 /// Worker → parent, once the worker is ready.
@@ -147,24 +163,7 @@ pub enum FromLookup {
     Found(#[n(0)] Vec<AsText<IpAddr>>),
 }
 
-/// Answers a [`ParentRequest`].
-#[derive(Debug, Encode, Decode)]
-pub enum ParentReply {
-    #[n(0)]
-    Done,
-    #[n(1)]
-    Failed(#[n(0)] String),
-    /// The text typed at the terminal, if any.
-    #[n(2)]
-    Typed(#[n(0)] Option<ChallengeAnswer>),
-    #[n(3)]
-    Proof(#[n(0)] ByteArray<64>),
-    /// At most [`MAX_ADDRESSES`].
-    #[n(4)]
-    Addresses(#[n(0)] Vec<AsText<IpAddr>>),
-}
-
-/// A question for the person at the terminal.
+/// A question for the person at the terminal: a one-time code, or the answer to a challenge. The reply is what was typed, if anything.
 #[derive(Debug, Encode, Decode)]
 pub enum Question {
     /// A one-time code.
@@ -181,29 +180,46 @@ pub enum Question {
     },
 }
 
-/// An operation that the worker has no privilege for.
-#[derive(Debug, Encode, Decode)]
-pub enum ParentRequest {
-    /// A UDP socket for the control channel to this address.
-    #[n(0)]
-    Socket(#[n(0)] AsText<SocketAddr>),
-    /// Addresses, routes and DNS from the gateway, as far as the user permits.
-    #[n(1)]
-    Configure(#[n(0)] Network),
-    /// The size of packets that the tunnel's device carries.
-    #[n(2)]
-    Mtu(#[n(0)] u16),
-    /// A one-time code, or the answer to a challenge.
-    #[n(3)]
-    Ask(#[n(0)] Question),
-    /// The device's signature for the connection that has this binding, and for nothing else: the parent puts the context
-    /// before it.
-    #[n(4)]
-    Prove(#[n(0)] ByteArray<32>),
-    /// The addresses of a gateway, by its place in the profile.
-    #[n(5)]
-    Addresses(#[n(0)] u32),
-    /// Whether the machine uses the tunnel's DNS servers, as configured, or its own: without a tunnel nothing answers there.
-    #[n(6)]
-    UseTunnelDns(#[n(0)] bool),
+vpnd_ipc::requests! {
+    /// An operation that the worker has no privilege for.
+    pub ParentRequest {
+        Socket = 0, OpenSocket => ();
+        Configure = 1, Configure => ();
+        Mtu = 2, SetMtu => ();
+        Ask = 3, Question => Option<ChallengeAnswer>;
+        Prove = 4, Prove => ByteArray<64>;
+        Addresses = 5, LookUp => Vec<AsText<IpAddr>>;
+        UseTunnelDns = 6, UseTunnelDns => ();
+    }
 }
+
+/// A UDP socket for the control channel to this address. It comes with the reply.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct OpenSocket(#[n(0)] pub AsText<SocketAddr>);
+
+/// Addresses, routes and DNS from the gateway, as far as the user permits.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Configure(#[n(0)] pub Network);
+
+/// The size of packets that the tunnel's device carries.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct SetMtu(#[n(0)] pub u16);
+
+/// The device's signature for the connection that has this binding, and for nothing else: the parent puts the context
+/// before it.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Prove(#[n(0)] pub ByteArray<32>);
+
+/// The addresses of a gateway, by its place in the profile; at most [`MAX_ADDRESSES`].
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct LookUp(#[n(0)] pub u32);
+
+/// Whether the machine uses the tunnel's DNS servers, as configured, or its own: without a tunnel nothing answers there.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct UseTunnelDns(#[n(0)] pub bool);

@@ -29,7 +29,10 @@ use vpnd_crypto::{Binding, Preference};
 use vpnd_proto::control::{AsText, SecretText};
 
 use crate::args::{CleanupArgs, ConnectArgs};
-use crate::messages::{FromWorker, ParentReply, ParentRequest, Question, ToWorker, WorkerLaunch};
+use crate::messages::{
+    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, SetMtu, ToWorker,
+    UseTunnelDns, WorkerLaunch,
+};
 use credentials::Source;
 use device::Device;
 use layer::OwnLayer;
@@ -298,12 +301,11 @@ impl RunningClient {
                         let error = vpnd_sys::text::format_chain(&error.into());
                         tracing::error!(%error, "names are still looked up outside the tunnel, and should not be");
                     }
-                    self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
+                    self.worker.send(&ToWorker::reply::<LookUp>(number, reply), &[]).await?;
                 }
                 (number, typed) = prompt::typed(&mut prompt), if prompt.is_some() => {
                     prompt = None;
-                    let reply = ParentReply::Typed(typed);
-                    self.worker.send(&ToWorker::Reply { number, reply }, &[]).await?;
+                    self.worker.send(&ToWorker::reply::<Question>(number, Ok(typed)), &[]).await?;
                 }
                 Some(change) = watch.next() => {
                     if self.is_foreign(change) {
@@ -347,47 +349,52 @@ impl RunningClient {
         if !self.allows(number, &request).await? {
             return Ok(());
         }
-        let (reply, descriptors) = match request {
-            ParentRequest::Socket(AsText(gateway)) => {
+        let mut descriptors = Vec::new();
+        let reply = match request {
+            ParentRequest::Socket(OpenSocket(AsText(gateway))) => {
                 self.paths.watch(self.setup.netlink(), gateway.ip()).await;
-                match control_socket::socket(gateway, Some(self.layer.layer().mark())) {
-                    Ok(socket) => (ParentReply::Done, vec![OwnedFd::from(socket)]),
-                    Err(error) => (ParentReply::Failed(error.to_string()), Vec::new()),
-                }
+                let opened = control_socket::socket(gateway, Some(self.layer.layer().mark()));
+                let opened = opened.map(|socket| descriptors.push(OwnedFd::from(socket)));
+                let opened = opened.map_err(|error| error.to_string());
+                ToWorker::reply::<OpenSocket>(number, opened)
             }
-            ParentRequest::Addresses(server) => match self.start_lookup(number, server).await {
+            ParentRequest::Addresses(LookUp(server)) => match self.start_lookup(number, server).await {
                 Ok(()) => return Ok(()),
-                Err(why) => (ParentReply::Failed(why), Vec::new()),
+                Err(why) => ToWorker::reply::<LookUp>(number, Err(why)),
             },
-            ParentRequest::UseTunnelDns(true) => {
-                let outcome = self.setup.use_tunnel_dns(true).await;
-                (self.connected(outcome), Vec::new())
+            ParentRequest::UseTunnelDns(UseTunnelDns(tunnel)) => {
+                if !tunnel {
+                    self.note(CONNECTING);
+                }
+                let outcome = explained(self.setup.use_tunnel_dns(tunnel).await);
+                if tunnel {
+                    self.connected(&outcome);
+                }
+                ToWorker::reply::<UseTunnelDns>(number, outcome)
             }
-            ParentRequest::UseTunnelDns(false) => {
-                self.note(CONNECTING);
-                (reply_to(self.setup.use_tunnel_dns(false).await), Vec::new())
-            }
-            ParentRequest::Configure(network) => {
-                let outcome = self.setup.apply(&network).await;
+            ParentRequest::Configure(Configure(network)) => {
+                let outcome = explained(self.setup.apply(&network).await);
                 if self.stop.is_asked_for() {
                     // The worker is about to be stopped, and needs no reply.
                     return Ok(());
                 }
-                (self.connected(outcome), Vec::new())
+                self.connected(&outcome);
+                ToWorker::reply::<Configure>(number, outcome)
             }
-            ParentRequest::Mtu(mtu) => (reply_to(self.setup.set_mtu(mtu).await), Vec::new()),
-            ParentRequest::Ask(_) => (ParentReply::Typed(None), Vec::new()),
-            ParentRequest::Prove(binding) => (self.prove(binding), Vec::new()),
+            ParentRequest::Mtu(SetMtu(mtu)) => {
+                ToWorker::reply::<SetMtu>(number, explained(self.setup.set_mtu(mtu).await))
+            }
+            ParentRequest::Ask(_) => ToWorker::reply::<Question>(number, Ok(None)),
+            ParentRequest::Prove(Prove(binding)) => ToWorker::reply::<Prove>(number, Ok(self.prove(binding))),
         };
-        self.worker.send(&ToWorker::Reply { number, reply }, &descriptors).await
+        self.worker.send(&reply, &descriptors).await
     }
 
-    /// The reply to a request that ends a connection's set-up: the client counts as connected once it succeeded.
-    fn connected(&self, outcome: Result<(), network::NetworkError>) -> ParentReply {
+    /// After a request that ends a connection's set-up: the client counts as connected once it succeeded.
+    fn connected(&self, outcome: &Result<(), String>) {
         if outcome.is_ok() {
             self.note(CONNECTED);
         }
-        reply_to(outcome)
     }
 
     /// Shows the state in `systemctl status` and `vpnd status`.
@@ -399,7 +406,7 @@ impl RunningClient {
     /// Whether the worker has not had too much of this; otherwise it is refused.
     async fn allows(&mut self, number: u64, request: &ParentRequest) -> Result<bool, ChildError> {
         if let Err(why) = self.limits.take(request, now()) {
-            self.worker.send(&ToWorker::Reply { number, reply: ParentReply::Failed(why) }, &[]).await?;
+            self.worker.send(&ToWorker::refusal(number, &why), &[]).await?;
             return Ok(false);
         }
         Ok(true)
@@ -416,8 +423,8 @@ impl RunningClient {
     }
 
     /// The key stays here, so an attacker in the worker can use it only while the client runs, and only to prove a connection.
-    fn prove(&self, binding: ByteArray<32>) -> ParentReply {
-        ParentReply::Proof(self.device.key().sign(&Binding::new(binding.into())).into())
+    fn prove(&self, binding: ByteArray<32>) -> ByteArray<64> {
+        self.device.key().sign(&Binding::new(binding.into())).into()
     }
 
     /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
@@ -456,9 +463,6 @@ impl RunningClient {
     }
 }
 
-fn reply_to(outcome: Result<(), network::NetworkError>) -> ParentReply {
-    outcome.map_or_else(
-        |error| ParentReply::Failed(vpnd_sys::text::format_chain(&error.into())),
-        |()| ParentReply::Done,
-    )
+fn explained(outcome: Result<(), network::NetworkError>) -> Result<(), String> {
+    outcome.map_err(|error| vpnd_sys::text::format_chain(&error.into()))
 }

@@ -22,8 +22,9 @@ use super::radius::{group, kind};
 use vpnd_config::secret_place;
 use vpnd_config::source::{Source, SourceKind};
 use vpnd_ipc::gateway::idp::{
-    DynamicAction, DynamicRequest, DynamicResult, ErrorCause, GroupName, IdpReply, SourceName,
+    DynamicAction, DynamicRequest, DynamicResult, ErrorCause, GroupName, SourceName,
 };
+use vpnd_ipc::request::Reason;
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::{now, wall_s};
 
@@ -100,7 +101,7 @@ impl Inbox {
     }
 
     /// Takes the result of the request before, and waits for the next one.
-    pub(super) async fn next(&self, result: Option<DynamicResult>) -> IdpReply {
+    pub(super) async fn next(&self, result: Option<DynamicResult>) -> Result<DynamicRequest, Reason> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let (Some(result), Some((number, decided))) = (result, open)
             && result.number == number
@@ -112,7 +113,7 @@ impl Inbox {
             return super::unavailable("nobody asks about sessions");
         };
         *self.open.lock().unwrap_or_else(PoisonError::into_inner) = Some((request.number, decided));
-        IdpReply::Dynamic(request)
+        Ok(request)
     }
 
     /// Has the auth process decide.

@@ -26,7 +26,7 @@ use super::servers::{Answered, ServerError};
 use vpnd_config::ldap_filter::Values;
 use vpnd_config::source::{Bind, Ldap, Source, SourceServer};
 use vpnd_ipc::gateway::idp::{
-    AcceptAttributes, Identity, IdpReply, LoginCheck, SourceRefusal, Subject, UserRecheck,
+    AcceptAttributes, Identity, LoginCheck, SourceRefusal, Subject, UserRecheck, Verdict,
 };
 use vpnd_pki::tls::{self, SystemTrust, Trust};
 use vpnd_proto::control::List;
@@ -79,9 +79,9 @@ impl Directory {
         source: &Source,
         server: &SourceServer,
         login: &LoginCheck,
-    ) -> Result<IdpReply, ServerError> {
+    ) -> Result<Verdict, ServerError> {
         if login.password.expose().is_empty() {
-            return Ok(IdpReply::Refused(SourceRefusal::WrongPassword));
+            return Ok(Verdict::Refused(SourceRefusal::WrongPassword));
         }
         let mut connection = self.connect(server).await?;
         match (&self.settings.bind, &self.password) {
@@ -92,7 +92,7 @@ impl Directory {
             (Bind::User(template), _) => {
                 let dn = template.entry_of(&login.user);
                 let checked = self.bind_and_search(&mut connection, source, login, &dn).await?;
-                Ok(checked.map_or_else(IdpReply::Refused, IdpReply::Accepted))
+                Ok(checked.map_or_else(Verdict::Refused, Verdict::Accepted))
             }
             (Bind::Service { .. }, None) => Err(ServerError::Answer("no password was read".to_owned())),
         }
@@ -104,7 +104,7 @@ impl Directory {
         source: &Source,
         server: &SourceServer,
         user: &UserRecheck,
-    ) -> Result<IdpReply, ServerError> {
+    ) -> Result<Result<Identity, SourceRefusal>, ServerError> {
         let (Bind::Service { dn, .. }, Some(password)) = (&self.settings.bind, &self.password) else {
             return Err(ServerError::Answer("the gateway has no account there".to_owned()));
         };
@@ -115,10 +115,10 @@ impl Directory {
         let found = self.find(&mut connection, source, base, Scope::Subtree, values).await?;
         let entry = match exactly_one(found)? {
             Ok(entry) => entry,
-            Err(refusal) => return Ok(IdpReply::Refused(refusal)),
+            Err(refusal) => return Ok(Err(refusal)),
         };
         let groups = self.groups(&mut connection, source, &entry, &user.user).await?;
-        Ok(self.identity(&entry, groups).map_or_else(IdpReply::Refused, IdpReply::Accepted))
+        Ok(self.identity(&entry, groups))
     }
 
     async fn bind_as_gateway(
@@ -141,21 +141,21 @@ impl Directory {
         connection: &mut Connection,
         source: &Source,
         login: &LoginCheck,
-    ) -> Result<IdpReply, ServerError> {
+    ) -> Result<Verdict, ServerError> {
         let values = Values { user: &login.user, dn: "" };
         let found = self.find(connection, source, &self.settings.base, Scope::Subtree, values).await?;
         let entry = match exactly_one(found)? {
             Ok(entry) => entry,
-            Err(refusal) => return Ok(IdpReply::Refused(refusal)),
+            Err(refusal) => return Ok(Verdict::Refused(refusal)),
         };
         let groups = self.groups(connection, source, &entry, &login.user).await?;
         // The last on this connection, whose rights it changes.
         let bound = bind_result(&connection.bind(&entry.dn, login.password.expose()).await?)?;
         Ok(match bound.and_then(|()| self.identity(&entry, groups)) {
-            Ok(identity) => IdpReply::Accepted(identity),
+            Ok(identity) => Verdict::Accepted(identity),
             Err(refusal) => match self.subject(&entry) {
-                Ok(subject) => IdpReply::RefusedEntry(refusal, subject),
-                Err(_) => IdpReply::Refused(refusal),
+                Ok(subject) => Verdict::RefusedEntry(refusal, subject),
+                Err(_) => Verdict::Refused(refusal),
             },
         })
     }

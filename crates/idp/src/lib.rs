@@ -26,15 +26,15 @@ use tokio::sync::Semaphore;
 use dynamic::{Inbox, Listener};
 use servers::{ServerError, Servers};
 use vpnd_config::ServerConfig;
-use vpnd_config::source::{Scheme, Source, SourceKind};
-use vpnd_ipc::channel::{Channel, ChannelError};
+use vpnd_config::source::{Scheme, Source, SourceKind, SourceServer};
+use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
-use vpnd_ipc::gateway::auth::Reason;
 use vpnd_ipc::gateway::idp::{
-    AccountingRecord, FromIdp, IdpLaunch, IdpReply, IdpRequest, LoginAnswer, LoginCheck, MAX_FRAME,
-    MAX_RECORDS, Numbered, UserRecheck,
+    AccountingRecord, DynamicRequest, FromIdp, Identity, IdpLaunch, IdpRequest, LoginAnswer, LoginCheck,
+    MAX_FRAME, MAX_RECORDS, NextDynamicRequest, SourceRefusal, UserRecheck, Verdict,
 };
 use vpnd_ipc::messages::Prepared;
+use vpnd_ipc::request::{self, Answer, Reason, Request};
 
 const UNKNOWN_SOURCE: &str = "the idp process does not know the source: restart the gateway";
 
@@ -63,9 +63,36 @@ struct PreparedAccounting {
 }
 
 /// A question that any server of a source can answer.
-enum Question<'q> {
-    Login(&'q LoginCheck),
-    Recheck(&'q UserRecheck),
+trait Question: Request + Sync {
+    fn ask(
+        &self,
+        source: &PreparedSource,
+        server: &SourceServer,
+    ) -> impl Future<Output = Result<Self::Reply, ServerError>> + Send;
+}
+
+impl Question for LoginCheck {
+    async fn ask(&self, source: &PreparedSource, server: &SourceServer) -> Result<Verdict, ServerError> {
+        match &source.kind {
+            PreparedKind::Ldap(directory) => directory.check(&source.source, server, self).await,
+            PreparedKind::Radius(client) => client.check(&source.source, server, self).await,
+        }
+    }
+}
+
+impl Question for UserRecheck {
+    async fn ask(
+        &self,
+        source: &PreparedSource,
+        server: &SourceServer,
+    ) -> Result<Result<Identity, SourceRefusal>, ServerError> {
+        match &source.kind {
+            PreparedKind::Ldap(directory) => directory.recheck(&source.source, server, self).await,
+            PreparedKind::Radius(_) => {
+                Err(ServerError::Answer("RADIUS has no question without a password".to_owned()))
+            }
+        }
+    }
 }
 
 enum PreparedKind {
@@ -125,7 +152,7 @@ async fn serve(started: Started<IdpLaunch, Made>, parent: Channel) -> anyhow::Re
         descriptors.next().context("the idp process was started without its channel to the auth process")?;
     let auth = Channel::new(auth.into(), MAX_FRAME)?;
     let Made { sources, listeners } = started.made;
-    let (sources, inbox): (Arc<[PreparedSource]>, _) = (sources.into(), Arc::new(Inbox::new()));
+    let inbox = Arc::new(Inbox::new());
     if descriptors.len() < listeners.len() {
         tracing::error!("requests of RADIUS servers are not received before the gateway is restarted");
     }
@@ -133,53 +160,73 @@ async fn serve(started: Started<IdpLaunch, Made>, parent: Channel) -> anyhow::Re
         tokio::spawn(Arc::new(listener).listen(socket, Arc::clone(&inbox)));
     }
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
+    // The auth process bounds how many requests are under way.
+    let permits = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+    let answered = request::serve::<IdpRequest, _>(auth, Arc::new(Idp { sources, inbox }), permits);
     tokio::select! {
         // Nothing is sent on it after the first message: it ends.
         ended = parent.receive::<()>() => ended.map(drop).context("the daemon's parent is lost"),
-        ended = answer(&auth, sources, inbox) => ended.context("the auth process is lost"),
+        ended = answered => ended.context("the auth process is lost"),
         path = resolver_files::replaced() => bail!("{path} was replaced, and a new process can read it"),
     }
 }
 
-/// Answers until the auth process is gone, which bounds how many requests are under way.
-async fn answer(
-    auth: &Channel,
-    sources: Arc<[PreparedSource]>,
+/// The process, which asks the servers of its sources.
+struct Idp {
+    sources: Vec<PreparedSource>,
     inbox: Arc<Inbox>,
-) -> Result<(), ChannelError> {
-    let turn = Arc::new(tokio::sync::Mutex::new(auth.clone()));
-    while let Some(received) = auth.receive::<Numbered<IdpRequest>>().await? {
-        let Numbered { number, content } = received.alone()?;
-        let (sources, turn, inbox) = (Arc::clone(&sources), Arc::clone(&turn), Arc::clone(&inbox));
-        tokio::spawn(async move {
-            let content = match content {
-                IdpRequest::Check(login) => check(&sources, &login).await,
-                IdpRequest::Answer(answer) => answer_challenge(&sources, &answer).await,
-                IdpRequest::Recheck(user) => recheck(&sources, &user).await,
-                IdpRequest::Account(record) => account(&sources, &record).await,
-                IdpRequest::Next(result) => inbox.next(result).await,
-            };
-            // If it fails, the auth process is gone, and the loop above ends.
-            let _ = turn.lock().await.send(&Numbered { number, content }, &[]).await;
-        });
+}
+
+impl Answer<LoginCheck> for Idp {
+    async fn answer(self: &Arc<Self>, login: LoginCheck) -> Result<Verdict, Reason> {
+        check(&self.sources, &login).await
     }
-    Ok(())
 }
 
-async fn check(sources: &[PreparedSource], login: &LoginCheck) -> IdpReply {
-    asked(sources, &login.source, async |source| source.ask(&Question::Login(login)).await).await
+impl Answer<LoginAnswer> for Idp {
+    async fn answer(self: &Arc<Self>, answer: LoginAnswer) -> Result<Verdict, Reason> {
+        answer_challenge(&self.sources, &answer).await
+    }
 }
 
-async fn recheck(sources: &[PreparedSource], user: &UserRecheck) -> IdpReply {
-    asked(sources, &user.source, async |source| source.ask(&Question::Recheck(user)).await).await
+impl Answer<UserRecheck> for Idp {
+    async fn answer(self: &Arc<Self>, user: UserRecheck) -> Result<Result<Identity, SourceRefusal>, Reason> {
+        recheck(&self.sources, &user).await
+    }
 }
 
-async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> IdpReply {
+impl Answer<AccountingRecord> for Idp {
+    async fn answer(self: &Arc<Self>, record: AccountingRecord) -> Result<(), Reason> {
+        account(&self.sources, &record).await
+    }
+}
+
+impl Answer<NextDynamicRequest> for Idp {
+    async fn answer(
+        self: &Arc<Self>,
+        NextDynamicRequest(result): NextDynamicRequest,
+    ) -> Result<DynamicRequest, Reason> {
+        self.inbox.next(result).await
+    }
+}
+
+async fn check(sources: &[PreparedSource], login: &LoginCheck) -> Result<Verdict, Reason> {
+    asked(sources, &login.source, async |source| source.ask(login).await).await
+}
+
+async fn recheck(
+    sources: &[PreparedSource],
+    user: &UserRecheck,
+) -> Result<Result<Identity, SourceRefusal>, Reason> {
+    asked(sources, &user.source, async |source| source.ask(user).await).await
+}
+
+async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> Result<Verdict, Reason> {
     asked(sources, &answer.source, async |source| source.answer(answer).await).await
 }
 
 /// Delivers a record outside the limits for logins: an accounting server that is down must not block logins.
-async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> IdpReply {
+async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> Result<(), Reason> {
     let since = Instant::now();
     let Some(source) = named(sources, &record.source) else { return unavailable(UNKNOWN_SOURCE) };
     let (PreparedKind::Radius(client), Some(accounting)) = (&source.kind, &source.accounting) else {
@@ -193,8 +240,8 @@ async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> IdpRe
     delivered.unwrap_or_else(|_| unavailable("no server has answered in time"))
 }
 
-fn unavailable(reason: &str) -> IdpReply {
-    IdpReply::Unavailable(Reason::cut(reason))
+fn unavailable<T>(reason: &str) -> Result<T, Reason> {
+    Err(Reason::cut(reason))
 }
 
 fn named<'s>(sources: &'s [PreparedSource], name: &str) -> Option<&'s PreparedSource> {
@@ -202,11 +249,11 @@ fn named<'s>(sources: &'s [PreparedSource], name: &str) -> Option<&'s PreparedSo
 }
 
 /// The reply of the source with this name, within its limits.
-async fn asked(
+async fn asked<T>(
     sources: &[PreparedSource],
     name: &str,
-    ask: impl AsyncFnOnce(&PreparedSource) -> IdpReply,
-) -> IdpReply {
+    ask: impl AsyncFnOnce(&PreparedSource) -> Result<T, Reason>,
+) -> Result<T, Reason> {
     let Some(source) = named(sources, name) else { return unavailable(UNKNOWN_SOURCE) };
     let Ok(_permit) = source.permits.try_acquire() else {
         return unavailable("too many requests are under way at this source");
@@ -222,31 +269,15 @@ impl PreparedSource {
     }
 
     /// Asks one server after the other until one answers. A person who was asked to approve a login is not asked by a second one.
-    async fn ask(&self, question: &Question<'_>) -> IdpReply {
+    async fn ask<Q: Question>(&self, question: &Q) -> Result<Q::Reply, Reason> {
         let mut failures = Vec::new();
         for server in self.servers.in_order() {
-            let asked = async {
-                let (source, address) = (&self.source, server.address());
-                match (&self.kind, question) {
-                    (PreparedKind::Ldap(directory), Question::Login(login)) => {
-                        directory.check(source, address, login).await
-                    }
-                    (PreparedKind::Ldap(directory), Question::Recheck(user)) => {
-                        directory.recheck(source, address, user).await
-                    }
-                    (PreparedKind::Radius(client), Question::Login(login)) => {
-                        client.check(source, address, login).await
-                    }
-                    (PreparedKind::Radius(_), Question::Recheck(_)) => {
-                        Err(ServerError::Answer("RADIUS has no question without a password".to_owned()))
-                    }
-                }
-            };
+            let asked = question.ask(self, server.address());
             let asked = tokio::time::timeout(self.timeout(), asked).await.unwrap_or(Err(ServerError::Slow));
             let may_go_on =
                 self.source.push().is_none() || asked.as_ref().is_err_and(ServerError::is_before_request);
             match server.noted(asked) {
-                Ok(reply) => return reply,
+                Ok(reply) => return Ok(reply),
                 Err(reason) => failures.push(reason),
             }
             if !may_go_on {
@@ -263,13 +294,13 @@ impl PreparedSource {
         accounting: &PreparedAccounting,
         record: &AccountingRecord,
         since: Instant,
-    ) -> IdpReply {
+    ) -> Result<(), Reason> {
         let mut failures = Vec::new();
         for server in accounting.servers.in_order() {
             let sent =
                 tokio::time::timeout(self.source.timeout, client.account(server.address(), record, since));
             match server.noted(sent.await.unwrap_or(Err(ServerError::Slow))) {
-                Ok(()) => return IdpReply::Accounted,
+                Ok(()) => return Ok(()),
                 Err(reason) => failures.push(reason),
             }
         }
@@ -277,7 +308,7 @@ impl PreparedSource {
     }
 
     /// Asks the server that has challenged: no other knows the login.
-    async fn answer(&self, answer: &LoginAnswer) -> IdpReply {
+    async fn answer(&self, answer: &LoginAnswer) -> Result<Verdict, Reason> {
         let (PreparedKind::Radius(client), Some(server)) =
             (&self.kind, self.servers.named(&answer.round.server))
         else {
@@ -286,7 +317,7 @@ impl PreparedSource {
         let asked = client.answer(&self.source, server.address(), answer);
         let asked = tokio::time::timeout(self.timeout(), asked).await;
         let noted = server.noted(asked.unwrap_or(Err(ServerError::Slow)));
-        noted.unwrap_or_else(|reason| unavailable(&reason))
+        noted.map_err(|reason| Reason::cut(&reason))
     }
 }
 

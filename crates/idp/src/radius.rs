@@ -28,8 +28,7 @@ use packet::{
 use radsec::Connections;
 use vpnd_config::source::{Radius, RadiusAttribute, Source, SourceServer, Transport};
 use vpnd_ipc::gateway::idp::{
-    Continuation, GroupName, Identity, IdpChallenge, IdpReply, LoginAnswer, LoginCheck, SourceRefusal,
-    Subject,
+    Continuation, GroupName, Identity, IdpChallenge, LoginAnswer, LoginCheck, SourceRefusal, Subject, Verdict,
 };
 use vpnd_sys::address_race;
 
@@ -79,10 +78,10 @@ impl Client {
         source: &Source,
         server: &SourceServer,
         login: &LoginCheck,
-    ) -> Result<IdpReply, ServerError> {
+    ) -> Result<Verdict, ServerError> {
         let password = login.password.expose();
         if password.is_empty() || password.len() > MAX_PASSWORD {
-            return Ok(IdpReply::Refused(SourceRefusal::WrongPassword));
+            return Ok(Verdict::Refused(SourceRefusal::WrongPassword));
         }
         let station = login.address.to_string();
         let request = self.request(&login.user, password, None, &station);
@@ -95,10 +94,10 @@ impl Client {
         source: &Source,
         server: &SourceServer,
         answer: &LoginAnswer,
-    ) -> Result<IdpReply, ServerError> {
+    ) -> Result<Verdict, ServerError> {
         let typed = answer.answer.expose();
         if typed.len() > MAX_PASSWORD {
-            return Ok(IdpReply::Refused(SourceRefusal::WrongPassword));
+            return Ok(Verdict::Refused(SourceRefusal::WrongPassword));
         }
         let (station, state) = (answer.address.to_string(), answer.round.state.as_deref());
         let request = self.request(&answer.user, typed, state, &station);
@@ -122,7 +121,7 @@ impl Client {
         source: &Source,
         server: &SourceServer,
         request: &AccessRequest<'_>,
-    ) -> Result<IdpReply, ServerError> {
+    ) -> Result<Verdict, ServerError> {
         let secret = self.secret.as_bytes();
         let resend = if self.settings.push.is_some() { RESEND_PUSH } else { RESEND };
         let encode = |id| AccessRequest { id, ..*request }.encode(secret);
@@ -132,9 +131,9 @@ impl Client {
             Reply::Accept(attributes) => self.identity(source, request.user, &attributes),
             Reply::Reject(text) => {
                 tracing::debug!(text, "refused by a RADIUS server");
-                IdpReply::Refused(SourceRefusal::WrongPassword)
+                Verdict::Refused(SourceRefusal::WrongPassword)
             }
-            Reply::Challenge(challenge) => IdpReply::Challenge(demand(server, challenge)),
+            Reply::Challenge(challenge) => Verdict::Challenge(demand(server, challenge)),
         })
     }
 
@@ -194,21 +193,21 @@ impl Client {
         Ok(address)
     }
 
-    fn identity(&self, source: &Source, user: &str, attributes: &[Attribute]) -> IdpReply {
+    fn identity(&self, source: &Source, user: &str, attributes: &[Attribute]) -> Verdict {
         let kinds: Vec<u8> =
             self.settings.group_attributes.iter().map(|attribute| kind(*attribute)).collect();
         self.ignored.note(&source.name, attributes, &kinds);
         let values = attributes.iter().filter(|attribute| kinds.contains(&attribute.kind));
         let groups: BTreeSet<&str> = values.filter_map(|attribute| group(&attribute.value)).collect();
         if groups.len() > source.max_groups {
-            return IdpReply::Refused(SourceRefusal::TooManyGroups);
+            return Verdict::Refused(SourceRefusal::TooManyGroups);
         }
         let groups = groups.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
         match (Subject::new(user), List::new(groups)) {
             (Ok(subject), Ok(groups)) => {
-                IdpReply::Accepted(Identity { subject, groups, accept: accept::attributes(user, attributes) })
+                Verdict::Accepted(Identity { subject, groups, accept: accept::attributes(user, attributes) })
             }
-            _ => IdpReply::Refused(SourceRefusal::NoSubject),
+            _ => Verdict::Refused(SourceRefusal::NoSubject),
         }
     }
 }

@@ -22,6 +22,7 @@ pub mod channel;
 pub mod child;
 pub mod gateway;
 pub mod messages;
+pub mod request;
 pub mod requests;
 pub mod signing;
 pub mod spawn;

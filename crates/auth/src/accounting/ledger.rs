@@ -13,7 +13,7 @@ use vpnd_proto::time::Time;
 use crate::idp_client::IdpClient;
 use vpnd_config::source::Source;
 use vpnd_ipc::gateway::auth::AccountingHealth;
-use vpnd_ipc::gateway::idp::{AccountingEvent, AccountingRecord, IdpReply, IdpRequest, MAX_RECORDS};
+use vpnd_ipc::gateway::idp::{AccountingEvent, AccountingRecord, MAX_RECORDS};
 use vpnd_sys::clock::now;
 
 /// Records that wait, at most: an hour of a server's absence with 1,600 sessions that begin and end in it and one record of each between.
@@ -96,7 +96,7 @@ impl Ledger {
         let delay_s = u32::try_from(now().since(waiting.since).as_secs()).unwrap_or(u32::MAX);
         let record = AccountingRecord { delay_s, ..waiting.record.clone() };
         let longest = self.source.reply_timeout() + REPLY_MARGIN;
-        matches!(idp.request(IdpRequest::Account(record), longest).await, Some(IdpReply::Accounted))
+        idp.request(record, longest).await.is_ok()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {

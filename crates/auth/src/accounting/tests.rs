@@ -5,7 +5,8 @@ use vpnd_proto::control::List;
 use super::*;
 use vpnd_config::ServerConfig;
 use vpnd_ipc::channel::{self, Channel};
-use vpnd_ipc::gateway::idp::{IdpReply, MAX_FRAME, Numbered};
+use vpnd_ipc::gateway::idp::{IdpRequest, MAX_FRAME};
+use vpnd_ipc::request::{Numbered, encoded};
 
 const DEVICE: DeviceId = DeviceId([1; 16]);
 const ID: SessionId = SessionId([7; 16]);
@@ -46,7 +47,7 @@ fn bench(directory: &Path) -> (Arc<Accounting>, tokio::sync::mpsc::UnboundedRece
         while let Ok(Some(received)) = channel.receive::<Numbered<IdpRequest>>().await {
             let Numbered { number, content: IdpRequest::Account(record) } = received.message else { return };
             sender.send(record).unwrap();
-            channel.send(&Numbered { number, content: IdpReply::Accounted }, &[]).await.unwrap();
+            channel.send(&Numbered { number, content: encoded(&Ok(())) }, &[]).await.unwrap();
         }
     });
     let accounting = Accounting::new(&sources(), idp).with_file(&directory.join("accounting.sqlite"));

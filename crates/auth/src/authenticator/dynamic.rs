@@ -14,7 +14,7 @@ use super::external::ExternalSource;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{
-    DynamicAction, DynamicRequest, DynamicResult, ErrorCause, IdpReply, IdpRequest, SessionAttributes,
+    DynamicAction, DynamicRequest, DynamicResult, ErrorCause, NextDynamicRequest, SessionAttributes,
 };
 use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_store::{ExternalUser, LiveUser, StoreError, User, UserId};
@@ -53,15 +53,15 @@ impl Authenticator {
         }
         let mut result = None;
         loop {
-            match self.external.idp.request(IdpRequest::Next(result.take()), FOREVER).await {
-                Some(IdpReply::Dynamic(request)) => {
+            match self.external.idp.request(NextDynamicRequest(result.take()), FOREVER).await {
+                Ok(request) => {
                     let (this, number) = (Arc::clone(&self), request.number);
                     let done = tokio::task::spawn_blocking(move || this.handle_dynamic(&request)).await;
                     let error = done.unwrap_or(Some(ErrorCause::Resources));
                     result = Some(DynamicResult { number, error });
                     tokio::time::sleep(INTERVAL).await;
                 }
-                _ => tokio::time::sleep(RETRY).await,
+                Err(_) => tokio::time::sleep(RETRY).await,
             }
         }
     }

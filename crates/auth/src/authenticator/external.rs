@@ -24,10 +24,9 @@ use crate::idp_client::IdpClient;
 use vpnd_config::source::Source;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::auth::SourceHealth;
-use vpnd_ipc::gateway::idp::{
-    Identity, IdpReply, IdpRequest, LoginCheck, SourceName, SourceRefusal, Subject,
-};
+use vpnd_ipc::gateway::idp::{Identity, LoginCheck, SourceName, SourceRefusal, Subject, Verdict};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
+use vpnd_ipc::request::Reason;
 use vpnd_store::{ExternalUser, LOCAL, StoreError};
 use vpnd_sys::clock::now;
 
@@ -88,9 +87,8 @@ impl ExternalSource {
         Self { source: source.clone(), turns, health: Mutex::default(), absences: Mutex::default() }
     }
 
-    /// Counts the reply to one request, or that there was none.
-    pub(super) fn replied(&self, reply: Option<&IdpReply>, now: Time) {
-        let answered = !matches!(reply, None | Some(IdpReply::Unavailable(_)));
+    /// Counts one request, and whether there was a reply.
+    pub(super) fn replied(&self, answered: bool, now: Time) {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).count(answered, now);
     }
 
@@ -220,34 +218,34 @@ impl Authenticator {
     }
 
     /// Decides by what the source has answered, and the user's record here.
-    pub(super) fn after_source(&self, at: AtSource, reply: Option<IdpReply>, now_s: u64) -> LoginOutcome {
+    pub(super) fn after_source(
+        &self,
+        at: AtSource,
+        reply: Result<Verdict, Reason>,
+        now_s: u64,
+    ) -> LoginOutcome {
         let is_unapproved = at.has_waited() && at.source.source.push().is_some();
-        let has_reply = reply.as_ref().is_some_and(|reply| !matches!(reply, IdpReply::Unavailable(_)));
-        if has_reply || !is_unapproved {
-            at.source.replied(reply.as_ref(), now());
+        if reply.is_ok() || !is_unapproved {
+            at.source.replied(reply.is_ok(), now());
         }
-        let why = match &reply {
-            Some(IdpReply::Accepted(identity)) => return self.vouched_for(at, identity, now_s),
-            Some(IdpReply::Refused(refusal)) => return self.refused(at, cause(*refusal), now_s),
-            Some(IdpReply::RefusedEntry(refusal, subject)) => {
-                self.is_entry(&at, subject);
-                return self.refused(at, cause(*refusal), now_s);
+        let why = match reply {
+            Ok(Verdict::Accepted(identity)) => return self.vouched_for(at, &identity, now_s),
+            Ok(Verdict::Refused(refusal)) => return self.refused(at, cause(refusal), now_s),
+            Ok(Verdict::RefusedEntry(refusal, subject)) => {
+                self.is_entry(&at, &subject);
+                return self.refused(at, cause(refusal), now_s);
             }
-            Some(IdpReply::Challenge(challenge)) => return self.challenge(at, challenge, now_s),
-            Some(IdpReply::Unavailable(why)) => why,
-            Some(IdpReply::Accounted | IdpReply::Dynamic(_)) => {
-                "the idp process has given no answer to a login"
-            }
-            None => "the idp process is not there",
+            Ok(Verdict::Challenge(challenge)) => return self.challenge(at, &challenge, now_s),
+            Err(why) => why,
         };
         if is_unapproved {
             // The server gives no answer to who does not approve. Coming back by itself, the client would bother the person again.
-            tracing::warn!(source = at.source.source.name, why, "a login was not approved");
+            tracing::warn!(source = at.source.source.name, %why, "a login was not approved");
             self.record(&at.login, Cause::NotApproved, now_s);
             return Refusal::NotApproved.into();
         }
         self.throttle().take_back(at.guess);
-        self.unavailable(&at.source.source.name, &at.login, why, now_s)
+        self.unavailable(&at.source.source.name, &at.login, &why, now_s)
     }
 
     /// Notes which entry of the source the name has led to: guesses by other names of it count for the same person.
@@ -308,13 +306,13 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// The request by which a login begins; `None` if it is longer than a message takes.
-fn request(source: &Source, login: &Login) -> Option<IdpRequest> {
-    Some(IdpRequest::Check(LoginCheck {
+fn request(source: &Source, login: &Login) -> Option<LoginCheck> {
+    Some(LoginCheck {
         source: SourceName::cut(&source.name),
         user: UserName::new(source.name_of(&login.user)).ok()?,
         password: SecretText::new(login.password.expose()).ok()?,
         address: login.source,
-    }))
+    })
 }
 
 fn cause(refusal: SourceRefusal) -> Cause {

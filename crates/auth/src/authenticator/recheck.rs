@@ -18,7 +18,7 @@ use super::Authenticator;
 use super::external::ExternalSource;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::source::Recheck;
-use vpnd_ipc::gateway::idp::{Identity, IdpReply, IdpRequest, SourceName, SourceRefusal, UserRecheck};
+use vpnd_ipc::gateway::idp::{Identity, SourceName, SourceRefusal, UserRecheck};
 use vpnd_store::{ExternalUser, LiveUser, StoreError, UserId};
 use vpnd_sys::clock::{now, wall_s};
 
@@ -177,26 +177,19 @@ impl Authenticator {
         let Ok(name) = UserName::new(source.source.name_of(&user.name)) else { return Outcome::Absent };
         let question = UserRecheck { source: SourceName::cut(&source.source.name), user: name };
         let longest = source.source.reply_timeout() + REPLY_MARGIN;
-        let reply = self.external.idp.request(IdpRequest::Recheck(question), longest).await;
-        source.replied(reply.as_ref(), now());
+        let reply = self.external.idp.request(question, longest).await;
+        source.replied(reply.is_ok(), now());
         match reply {
-            Some(IdpReply::Accepted(identity)) if *identity.subject == *user.subject => {
+            Ok(Ok(identity)) if *identity.subject == *user.subject => {
                 if user.has_groups && identity.groups.is_empty() {
                     return Outcome::Groupless(Box::new(identity));
                 }
                 self.refresh(source, user, &identity).await
             }
-            Some(IdpReply::Refused(SourceRefusal::Disabled)) => Outcome::Over,
+            Ok(Err(SourceRefusal::Disabled)) => Outcome::Over,
             // With another subject, somebody else has the name now.
-            Some(IdpReply::Accepted(_) | IdpReply::Refused(_)) => Outcome::Absent,
-            Some(
-                IdpReply::Unavailable(_)
-                | IdpReply::Challenge(_)
-                | IdpReply::Accounted
-                | IdpReply::Dynamic(_)
-                | IdpReply::RefusedEntry(..),
-            )
-            | None => Outcome::NoAnswer,
+            Ok(Ok(_) | Err(_)) => Outcome::Absent,
+            Err(_) => Outcome::NoAnswer,
         }
     }
 

@@ -21,8 +21,9 @@ use super::turns::Turn;
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway as messages;
-use vpnd_ipc::gateway::idp::{IdpChallenge, IdpReply, IdpRequest, LoginAnswer, SourceName};
+use vpnd_ipc::gateway::idp::{IdpChallenge, IdpRequest, LoginAnswer, SourceName, Verdict};
 use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_ipc::request::{Reason, Request};
 use vpnd_store::password::Password;
 use vpnd_sys::clock::now;
 use vpnd_sys::text::harmless;
@@ -71,7 +72,7 @@ pub(super) struct AtSource {
 }
 
 /// The reply of the idp process to a request, while its login waits for it.
-pub(super) struct PendingReply(JoinHandle<Option<IdpReply>>);
+pub(super) struct PendingReply(JoinHandle<Result<Verdict, Reason>>);
 
 impl AtSource {
     pub(super) fn new(login: Login, guess: Guess, source: Arc<ExternalSource>) -> Self {
@@ -94,13 +95,12 @@ impl AtSource {
 }
 
 impl PendingReply {
-    fn start(reply: impl Future<Output = Option<IdpReply>> + Send + 'static) -> Self {
+    fn start(reply: impl Future<Output = Result<Verdict, Reason>> + Send + 'static) -> Self {
         Self(tokio::spawn(reply))
     }
 
-    /// `None` without an answer.
-    async fn arrived(&mut self) -> Option<IdpReply> {
-        (&mut self.0).await.ok().flatten()
+    async fn arrived(&mut self) -> Result<Verdict, Reason> {
+        (&mut self.0).await.unwrap_or_else(|error| Err(Reason::cut(&error.to_string())))
     }
 }
 
@@ -115,7 +115,7 @@ impl Authenticator {
     pub(super) async fn ask(
         self: &Arc<Self>,
         at: AtSource,
-        request: IdpRequest,
+        request: impl Request<Message = IdpRequest, Reply = Verdict>,
         turn: Option<Turn>,
         now_s: u64,
     ) -> LoginOutcome {
@@ -203,32 +203,37 @@ impl Authenticator {
         };
         let source = &at.source.source;
         let Ok(user) = UserName::new(source.name_of(&at.login.user)) else { return Refusal::Busy.into() };
-        let request = IdpRequest::Answer(LoginAnswer {
+        let request = LoginAnswer {
             source: SourceName::cut(&source.name),
             user,
             answer: answer.clone(),
             address: at.login.source,
             round,
-        });
+        };
         self.ask(at, request, None, now_s).await
     }
 
-    /// Whether the server has decided meanwhile, for the login with this number.
-    pub async fn approved(self: &Arc<Self>, number: u64, device: DeviceId, now_s: u64) -> LoginOutcome {
+    /// The decision of the server about the login with this number; `None` while it still waits.
+    pub async fn approved(
+        self: &Arc<Self>,
+        number: u64,
+        device: DeviceId,
+        now_s: u64,
+    ) -> Option<LoginOutcome> {
         let reply = self.pending().take_reply(number, device);
-        let Some(mut reply) = reply else { return Refusal::Busy.into() };
+        let Some(mut reply) = reply else { return Some(Refusal::Busy.into()) };
         let Ok(arrived) = tokio::time::timeout(APPROVAL_POLL, reply.arrived()).await else {
             self.pending().put_back(number, reply);
-            return LoginOutcome::StillWaiting;
+            return None;
         };
         let this = Arc::clone(self);
-        blocking(move || {
+        let decided = blocking(move || {
             let Some(Step::Approval(at, _)) = this.take(number, now_s).map(|attempt| attempt.step) else {
                 return Refusal::Busy.into();
             };
             this.after_source(at, arrived, now_s)
         })
-        .await
-        .unwrap_or_else(|refused| refused)
+        .await;
+        Some(decided.unwrap_or_else(|refused| refused))
     }
 }

@@ -105,7 +105,7 @@ impl Service {
         let writes: Vec<Write> = writes.collect();
         for part in writes.chunks(MAX_WRITES) {
             // What the store does not take is logged there, and found again.
-            self.commit(part.to_vec());
+            let _ = self.commit(part.to_vec());
         }
     }
 

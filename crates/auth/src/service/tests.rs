@@ -10,9 +10,12 @@ use crate::authenticator::{QUEUE_TIMEOUT, Settings};
 use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
-use vpnd_ipc::gateway::auth::{MAX_FRAME, TokenHashes};
+use vpnd_ipc::gateway::auth::{
+    Abandon, Commit, MAX_FRAME, RevocationQuery, SessionQuery, StatusQuery, TokenHashes, TypedAnswer,
+};
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::Refused;
+use vpnd_ipc::request::{Answer, AnsweredBy, Request};
 use vpnd_proto::control::Code;
 use vpnd_store::audit::Event;
 use vpnd_store::audit::testing::Recorded;
@@ -55,28 +58,35 @@ fn service_for(directory: &Path, clocks: Clocks, access: Arc<Access>) -> Arc<Ser
     Arc::new(Service::new(store, authenticator, access, 8, clocks))
 }
 
-fn login(password: &str, device: u8) -> AuthRequest {
-    AuthRequest::Login(LoginRequest {
+fn login(password: &str, device: u8) -> LoginRequest {
+    LoginRequest {
         user: UserName::new("ann").unwrap(),
         password: vpnd_proto::control::SecretText::new(password).unwrap(),
         code: None,
         certificate: None,
         source: [192, 0, 2, 1].into(),
         device: [device; 16].into(),
-    })
+    }
+}
+
+async fn ask<R: Request>(service: &Arc<Service>, request: R) -> R::Reply
+where
+    Service: Answer<R>,
+{
+    service.answer(request).await.unwrap()
 }
 
 async fn granted(service: &Arc<Service>, device: u8) -> ByteArray<16> {
-    match service.answer(login("right", device)).await {
-        AuthReply::Granted(granted) => granted.session,
+    match ask(service, login("right", device)).await {
+        LoginReply::Granted(granted) => granted.session,
         other => panic!("{other:?}"),
     }
 }
 
-fn keep(session: ByteArray<16>) -> AuthRequest {
+fn keep(session: ByteArray<16>) -> Commit {
     let hash = vpnd_proto::attach::TokenHash::from_bytes([7; 32]);
     let tokens = TokenHashes::from(&vpnd_proto::attach::Tokens::new(hash));
-    AuthRequest::Commit(vec![Write::Keep { session, tokens, epoch: 1 }])
+    Commit(vec![Write::Keep { session, tokens, epoch: 1 }])
 }
 
 fn with_recorder(directory: &Path, access: Arc<Access>) -> (Arc<Service>, Recorded) {
@@ -87,11 +97,8 @@ fn with_recorder(directory: &Path, access: Arc<Access>) -> (Arc<Service>, Record
 }
 
 /// Commits, and counts the sessions that could not be kept.
-async fn failed(service: &Arc<Service>, request: AuthRequest) -> usize {
-    match service.answer(request).await {
-        AuthReply::Committed { failed } => failed.len(),
-        other => panic!("{other:?}"),
-    }
+async fn failed(service: &Arc<Service>, request: Commit) -> usize {
+    ask(service, request).await.failed.len()
 }
 
 #[tokio::test]
@@ -100,7 +107,7 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
     let service = service(directory.path());
     let invented = ByteArray::from([9; 16]);
     assert_eq!(failed(&service, keep(invented)).await, 1, "nobody logged in for it");
-    assert!(matches!(service.answer(AuthRequest::Session(invented)).await, AuthReply::Session(None)));
+    assert!(ask(&service, SessionQuery(invented)).await.is_none());
 
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
@@ -109,13 +116,11 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
         0,
         "from now on these are new tokens of a session that is kept"
     );
-    let AuthReply::Session(Some(stored)) = service.answer(AuthRequest::Session(session)).await else {
-        panic!("it is kept");
-    };
+    let stored = ask(&service, SessionQuery(session)).await.expect("it is kept");
     assert_eq!((&*stored.account.name, stored.account.groups.as_slice()), ("ann", &["staff".to_owned()][..]));
     assert!(stored.addresses.ipv4.is_some());
 
-    assert_eq!(failed(&service, AuthRequest::Commit(vec![Write::End(session)])).await, 0);
+    assert_eq!(failed(&service, Commit(vec![Write::End(session)])).await, 0);
     assert_eq!(failed(&service, keep(session)).await, 1, "a grant is good once");
 }
 
@@ -123,46 +128,35 @@ async fn a_session_is_kept_for_whoever_logged_in_and_for_nobody_else() {
 async fn a_grant_is_void_once_its_user_is_disabled() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    let AuthReply::Revocations { seen, .. } = service.answer(AuthRequest::Revocations(None)).await else {
-        panic!("it is a number");
-    };
+    let seen = ask(&service, RevocationQuery(None)).await.seen;
     let session = granted(&service, 1).await;
     service.store.set_enabled("ann", false, 2).unwrap();
     assert_eq!(failed(&service, keep(session)).await, 1);
-    match service.answer(AuthRequest::Revocations(Some(seen))).await {
-        AuthReply::Revocations { found, .. } => {
-            assert_eq!((found.len(), found[0].cause), (1, RevocationCause::Disabled));
-        }
-        other => panic!("{other:?}"),
-    }
+    let found = ask(&service, RevocationQuery(Some(seen))).await.found;
+    assert_eq!((found.len(), found[0].cause), (1, RevocationCause::Disabled));
 }
 
 #[tokio::test]
 async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    let AuthReply::CodeRequired(number) = service.answer(login("wrong", 1)).await else {
+    let LoginReply::CodeRequired(number) = ask(&service, login("wrong", 1)).await else {
         panic!("not asked")
     };
-    let code = |answer| AuthRequest::Answer { login: number, answer, device: [1; 16].into() };
-    assert!(matches!(
-        service.answer(code(None)).await,
-        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
-    ));
-    let typed = Some(vpnd_proto::control::SecretText::new("123456").unwrap());
+    let typed = vpnd_proto::control::SecretText::new("123456").unwrap();
+    ask(&service, Abandon(number)).await;
+    let late = TypedAnswer { login: number, answer: typed, device: [1; 16].into() };
+    let reply = ask(&service, late).await;
     assert!(
-        matches!(
-            service.answer(code(typed)).await,
-            AuthReply::Refused(Refused { refusal: Refusal::Busy, .. })
-        ),
-        "it is over"
+        matches!(reply, LoginReply::Refused(Refused { refusal: Refusal::Busy, .. })),
+        "it is over: {reply:?}"
     );
     for device in 1..=5 {
         granted(&service, device).await;
     }
     assert!(matches!(
-        service.answer(login("right", 6)).await,
-        AuthReply::Refused(Refused { refusal: Refusal::NoAddress, .. })
+        ask(&service, login("right", 6)).await,
+        LoginReply::Refused(Refused { refusal: Refusal::NoAddress, .. })
     ));
 }
 
@@ -170,20 +164,18 @@ async fn a_wrong_password_gets_nothing_and_a_full_pool_says_so() {
 async fn the_status_counts_addresses_that_are_taken() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
-    let taken = async || match service.answer(AuthRequest::Status).await {
-        AuthReply::Status(AuthStatus { pools, sources, .. }) => {
-            assert!(sources.is_empty());
-            assert_eq!((pools.len(), &*pools[0].pool, pools[0].total), (1, "10.0.0.0/29", 5));
-            pools[0].taken
-        }
-        other => panic!("{other:?}"),
+    let taken = async || {
+        let AuthStatus { pools, sources, .. } = ask(&service, StatusQuery).await;
+        assert!(sources.is_empty());
+        assert_eq!((pools.len(), &*pools[0].pool, pools[0].total), (1, "10.0.0.0/29", 5));
+        pools[0].taken
     };
     assert_eq!(taken().await, 0);
     let session = granted(&service, 1).await;
     granted(&service, 2).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
     assert_eq!(taken().await, 2);
-    assert_eq!(failed(&service, AuthRequest::Commit(vec![Write::End(session)])).await, 0);
+    assert_eq!(failed(&service, Commit(vec![Write::End(session)])).await, 0);
     assert_eq!(taken().await, 1);
 }
 
@@ -194,14 +186,14 @@ async fn a_user_has_no_more_logins_under_way_than_sessions() {
     let service = service_for(directory.path(), Clocks::default(), access);
     let [first, second] = [granted(&service, 1).await, granted(&service, 2).await];
     for device in 3..=5 {
-        let reply = service.answer(login("right", device)).await;
-        assert!(matches!(reply, AuthReply::Refused(Refused { refusal: Refusal::Busy, .. })), "{reply:?}");
+        let reply = ask(&service, login("right", device)).await;
+        assert!(matches!(reply, LoginReply::Refused(Refused { refusal: Refusal::Busy, .. })), "{reply:?}");
     }
     let now_s = (service.clocks.steady)();
     assert_eq!(service.store.leases(Family::V4).unwrap().len(), 2, "the others have taken no address");
     // The worker keeps one and refuses the other.
     assert_eq!(failed(&service, keep(first)).await, 0);
-    assert_eq!(failed(&service, AuthRequest::Commit(vec![Write::End(second)])).await, 0);
+    assert_eq!(failed(&service, Commit(vec![Write::End(second)])).await, 0);
     granted(&service, 3).await;
     assert!(service.store.leases(Family::V4).unwrap().iter().any(|lease| lease.is_live(now_s)));
 }
@@ -211,7 +203,7 @@ async fn what_no_worker_sends_ends_the_conversation() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path());
     let writes = vec![Write::End(ByteArray::from([1; 16])); MAX_WRITES + 1];
-    assert!(matches!(service.answer(AuthRequest::Commit(writes)).await, AuthReply::Failed(_)));
+    assert!(service.answer(Commit(writes)).await.is_err());
     let (ours, theirs) = pair().unwrap();
     let worker = Channel::new(ours, MAX_FRAME).unwrap();
     worker.send(&"no request", &[]).await.unwrap();
@@ -225,9 +217,11 @@ async fn no_answer_holds_a_hash() {
     let hash = service.store.user("ann").unwrap().unwrap().password.unwrap();
     let salt_and_hash = hash.expose().rsplit('$').next().unwrap().to_owned();
     let session = granted(&service, 1).await;
-    service.answer(keep(session)).await;
-    for request in [login("right", 1), AuthRequest::Session(session), AuthRequest::Revocations(Some(0))] {
-        let bytes = minicbor::to_vec(service.answer(request).await).unwrap();
+    ask(&service, keep(session)).await;
+    let requests =
+        [AuthRequest::from(login("right", 1)), SessionQuery(session).into(), RevocationQuery(Some(0)).into()];
+    for request in requests {
+        let bytes = request.answered_by(&service).await.0;
         let found = bytes.windows(salt_and_hash.len()).any(|window| window == salt_and_hash.as_bytes());
         assert!(!found);
     }
@@ -259,18 +253,14 @@ async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
         assert_eq!(failed(&service, keep(session)).await, 0);
         sessions.push(session);
     }
-    let known =
-        async |service: &Arc<Service>, session| match service.answer(AuthRequest::Session(session)).await {
-            AuthReply::Session(stored) => stored,
-            other => panic!("{other:?}"),
-        };
+    let known = async |service: &Arc<Service>, session| ask(service, SessionQuery(session)).await;
     // While it runs, nothing happens: the pool is as full as it was, and sessions get their new keys.
     for wall_s in [began_s + YEAR_S, began_s - YEAR_S] {
         set(wall_s, began_s + 60);
         assert!(
             matches!(
-                service.answer(login("right", 6)).await,
-                AuthReply::Refused(Refused { refusal: Refusal::NoAddress, .. })
+                ask(&service, login("right", 6)).await,
+                LoginReply::Refused(Refused { refusal: Refusal::NoAddress, .. })
             ),
             "no address is free"
         );
@@ -300,20 +290,15 @@ async fn the_sessions_of_a_user_end_when_the_users_time_does() {
     let service = service_with(directory.path(), None, clocks);
     let change = UserChange { expires_s: Some(Some(1_000_500)), ..UserChange::default() };
     service.store.modify_user("ann", &change, 1).unwrap();
-    let revoked = async || match service.answer(AuthRequest::Revocations(Some(0))).await {
-        AuthReply::Revocations { found, .. } => {
-            found.into_iter().map(|revoked| (revoked.name.to_string(), revoked.cause)).collect::<Vec<_>>()
-        }
-        other => panic!("{other:?}"),
+    let revoked = async || {
+        let found = ask(&service, RevocationQuery(Some(0))).await.found;
+        found.into_iter().map(|revoked| (revoked.name.to_string(), revoked.cause)).collect::<Vec<_>>()
     };
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
     let late = granted(&service, 2).await;
     assert!(revoked().await.is_empty());
-    let kept = async || match service.answer(AuthRequest::Session(session)).await {
-        AuthReply::Session(stored) => stored.is_some(),
-        other => panic!("{other:?}"),
-    };
+    let kept = async || ask(&service, SessionQuery(session)).await.is_some();
     assert!(kept().await);
 
     CALENDAR_S.store(1_000_500, Ordering::Relaxed);
@@ -336,29 +321,26 @@ async fn who_is_in_no_profile_gets_nothing() {
     let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
-    let is_there = async || match service.answer(AuthRequest::Session(session)).await {
-        AuthReply::Session(session) => session.is_some(),
-        other => panic!("{other:?}"),
-    };
+    let is_there = async || ask(&service, SessionQuery(session)).await.is_some();
     assert!(is_there().await);
 
     access.replace(profiles("[[profile]]\nname = 'guests'\ngroups = 'guests'\n"));
     for password in ["right", "wrong"] {
-        let answer = service.answer(login(password, 2)).await;
-        assert!(matches!(answer, AuthReply::CodeRequired(_)), "{password}: {answer:?}");
+        let answer = ask(&service, login(password, 2)).await;
+        assert!(matches!(answer, LoginReply::CodeRequired(_)), "{password}: {answer:?}");
     }
     assert!(!is_there().await, "nor does a session of before come back");
     // A reload between the check of the password and the lease.
     let user = service.store.user("ann").unwrap().unwrap();
     let mut user = Authenticated::here(user, Factors::PASSWORD);
     assert!(matches!(
-        service.admit(&user, DeviceId([3; 16]), None),
-        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
+        service.admit(&user, DeviceId([3; 16]), None).unwrap(),
+        LoginReply::Refused(Refused { refusal: Refusal::Credentials, .. })
     ));
     user.factors = user.factors.and(Factors::ONE_TIME_CODE);
     assert!(matches!(
-        service.admit(&user, DeviceId([3; 16]), None),
-        AuthReply::Refused(Refused { refusal: Refusal::NoProfile, .. })
+        service.admit(&user, DeviceId([3; 16]), None).unwrap(),
+        LoginReply::Refused(Refused { refusal: Refusal::NoProfile, .. })
     ));
 }
 
@@ -374,7 +356,7 @@ async fn a_source_limits_sessions_and_makes_none_longer() {
     {
         let limits = SourceLimits { session_s, idle_s: session_s };
         let ann = Authenticated { limits, ..Authenticated::here(user.clone(), Factors::PASSWORD) };
-        let AuthReply::Granted(granted) = service.admit(&ann, DeviceId([number; 16]), None) else {
+        let LoginReply::Granted(granted) = service.admit(&ann, DeviceId([number; 16]), None).unwrap() else {
             panic!("{session_s:?}")
         };
         assert_eq!((granted.expires_s, granted.idle_timeout_s), (expected, session_s));
@@ -393,9 +375,9 @@ async fn a_shorter_lifetime_holds_for_sessions_of_before_and_a_longer_one_for_la
     let service = service_for(directory.path(), clocks, Arc::clone(&access));
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
-    let stored = async || match service.answer(AuthRequest::Session(session)).await {
-        AuthReply::Session(stored) => stored.map(|stored| (stored.started_s, stored.expires_s)),
-        other => panic!("{other:?}"),
+    let stored = async || {
+        let stored = ask(&service, SessionQuery(session)).await;
+        stored.map(|stored| (stored.started_s, stored.expires_s))
     };
     assert_eq!(stored().await, Some((1_000, 1_100)));
     STEADY_S.store(1_050, Ordering::Relaxed);
@@ -417,16 +399,16 @@ async fn addresses_are_those_of_the_profile_and_others_end_the_session() {
     let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
     let session = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(session)).await, 0);
-    let address = async || match service.answer(AuthRequest::Session(session)).await {
-        AuthReply::Session(stored) => stored.and_then(|stored| stored.addresses.ipv4),
-        other => panic!("{other:?}"),
+    let address = async || {
+        let stored = ask(&service, SessionQuery(session)).await;
+        stored.and_then(|stored| stored.addresses.ipv4)
     };
     let first = address().await.expect("it is kept");
     assert!((9..=10).contains(&first.octets()[3]), "{first}");
     granted(&service, 2).await;
-    let full = service.answer(login("right", 3)).await;
-    assert!(matches!(full, AuthReply::Refused(Refused { refusal: Refusal::NoAddress, .. })), "{full:?}");
-    let AuthReply::Status(status) = service.answer(AuthRequest::Status).await else { panic!("a status") };
+    let full = ask(&service, login("right", 3)).await;
+    assert!(matches!(full, LoginReply::Refused(Refused { refusal: Refusal::NoAddress, .. })), "{full:?}");
+    let status = ask(&service, StatusQuery).await;
     let pools: Vec<_> = status.pools.iter().map(|pool| (&*pool.pool, pool.taken, pool.total)).collect();
     assert_eq!(pools, [("10.86.0.8/30", 2, 2)]);
 
@@ -438,7 +420,7 @@ async fn addresses_are_those_of_the_profile_and_others_end_the_session() {
     }
     access.replace(of_staff("users = 'bob'\npool_v4 = '10.86.0.8/30'\n[[profile]]\nname = 'others'"));
     assert_eq!(address().await, None, "another profile has it for itself");
-    let AuthReply::Granted(granted) = service.answer(login("right", 1)).await else { panic!("let in") };
+    let LoginReply::Granted(granted) = ask(&service, login("right", 1)).await else { panic!("let in") };
     let other = granted.addresses.ipv4.unwrap();
     assert!(!(8..12).contains(&other.octets()[3]), "{other}");
 }
@@ -452,7 +434,7 @@ async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
     let invented = ByteArray::from([9; 16]);
     assert_eq!(failed(&service, keep(invented)).await, 1);
     let ended = |session, code| Write::Ended { session, code, traffic: Default::default() };
-    let over = AuthRequest::Commit(vec![ended(invented, Code::Bye)]);
+    let over = Commit(vec![ended(invented, Code::Bye)]);
     assert_eq!(failed(&service, over).await, 0);
     assert!(audit.events().is_empty(), "{:?}", audit.events());
 
@@ -469,11 +451,11 @@ async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
     assert!(start.ipv4.is_some_and(|v4| v4.octets()[..3] == [10, 0, 0]), "{start:?}");
 
     // A reason alone ends nothing on record while the session goes on in the store, and neither do new tokens begin another.
-    let over = AuthRequest::Commit(vec![ended(session, Code::Bye)]);
+    let over = Commit(vec![ended(session, Code::Bye)]);
     assert_eq!(failed(&service, over).await, 0);
     assert_eq!(failed(&service, keep(session)).await, 0);
     assert_eq!(audit.events().len(), 1, "{:?}", audit.events());
-    let end = AuthRequest::Commit(vec![ended(session, Code::Kicked), Write::End(session)]);
+    let end = Commit(vec![ended(session, Code::Kicked), Write::End(session)]);
     assert_eq!(failed(&service, end).await, 0);
     let events = audit.events();
     let [_, Event::Ended { session: over, reason, .. }] = &events[..] else { panic!("{events:?}") };
@@ -497,10 +479,9 @@ async fn the_store_knows_whose_sessions_go_on() {
     assert!(service.store.live_sessions(found.expires_s).unwrap().is_empty());
 }
 
-fn code_for(store: &Arc<dyn Store>, code: &str) -> AuthRequest {
-    let AuthRequest::Login(request) = login("right", 1) else { panic!("a login") };
+fn code_for(store: &Arc<dyn Store>, code: &str) -> LoginRequest {
     assert!(store.user("ann").unwrap().is_some_and(|user| user.totp.is_some()));
-    AuthRequest::Login(LoginRequest { code: vpnd_proto::control::SecretText::new(code).ok(), ..request })
+    LoginRequest { code: vpnd_proto::control::SecretText::new(code).ok(), ..login("right", 1) }
 }
 
 /// The worker sends a code, which is checked here. It has no other way to have a factor, nor to keep a session of fewer.
@@ -515,43 +496,41 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     let service = service_for(directory.path(), clocks, Arc::clone(&access));
     let before = granted(&service, 1).await;
     assert_eq!(failed(&service, keep(before)).await, 0);
-    let is_there =
-        async |service: &Arc<Service>, session| match service.answer(AuthRequest::Session(session)).await {
-            AuthReply::Session(session) => session.map(|session| session.factors.to_string()),
-            other => panic!("{other:?}"),
-        };
+    let is_there = async |service: &Arc<Service>, session| {
+        ask(service, SessionQuery(session)).await.map(|session| session.factors.to_string())
+    };
     assert_eq!(is_there(&service, before).await.as_deref(), Some("pwd"));
     let pending = granted(&service, 2).await;
 
     access.replace(strict());
     assert_eq!(is_there(&service, before).await, None, "a session by the password alone");
-    assert!(matches!(service.answer(login("right", 3)).await, AuthReply::CodeRequired(_)));
+    assert!(matches!(ask(&service, login("right", 3)).await, LoginReply::CodeRequired(_)));
     // A reload between the check and the lease, and a session that is kept after it.
     let user = service.store.user("ann").unwrap().unwrap();
     let factors = Factors::PASSWORD.and(Factors::KEY).and(Factors::APPROVAL);
     let ann = Authenticated::here(user, factors);
-    let reply = service.admit(&ann, DeviceId([3; 16]), None);
-    assert!(matches!(reply, AuthReply::Refused(Refused { refusal: Refusal::NeedsCode, .. })), "{reply:?}");
+    let reply = service.admit(&ann, DeviceId([3; 16]), None).unwrap();
+    assert!(matches!(reply, LoginReply::Refused(Refused { refusal: Refusal::NeedsCode, .. })), "{reply:?}");
     let ann = Authenticated { factors: Factors::PASSWORD, ..ann };
     assert!(matches!(
-        service.admit(&ann, DeviceId([3; 16]), None),
-        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
+        service.admit(&ann, DeviceId([3; 16]), None).unwrap(),
+        LoginReply::Refused(Refused { refusal: Refusal::Credentials, .. })
     ));
     assert_eq!(failed(&service, keep(pending)).await, 0);
     assert_eq!(is_there(&service, pending).await, None);
 
     let totp = Some(Some(vpnd_store::TotpSecret::new(SECRET.to_vec())));
     service.store.modify_user("ann", &UserChange { totp, ..UserChange::default() }, 1).unwrap();
-    let AuthReply::CodeRequired(number) = service.answer(login("right", 1)).await else {
+    let LoginReply::CodeRequired(number) = ask(&service, login("right", 1)).await else {
         panic!("not asked")
     };
-    let typed = |code: &str| vpnd_proto::control::SecretText::new(code).ok();
-    let wrong = AuthRequest::Answer { login: number, answer: typed("000000"), device: [1; 16].into() };
+    let answer = vpnd_proto::control::SecretText::new("000000").unwrap();
+    let wrong = TypedAnswer { login: number, answer, device: [1; 16].into() };
     assert!(matches!(
-        service.answer(wrong).await,
-        AuthReply::Refused(Refused { refusal: Refusal::Credentials, .. })
+        ask(&service, wrong).await,
+        LoginReply::Refused(Refused { refusal: Refusal::Credentials, .. })
     ));
-    let AuthReply::Granted(granted) = service.answer(code_for(&service.store, "287082")).await else {
+    let LoginReply::Granted(granted) = ask(&service, code_for(&service.store, "287082")).await else {
         panic!("the code is right")
     };
     assert_eq!(failed(&service, keep(granted.session)).await, 0);
@@ -570,7 +549,7 @@ async fn a_lease_ends_some_time_after_its_session_was_taken_out() {
     let clocks = Clocks { steady: || NOW_S.load(Ordering::Relaxed), ..Clocks::default() };
     let service = service_with(directory.path(), None, clocks);
     let [ann, other] = [granted(&service, 1).await, granted(&service, 2).await];
-    assert!(matches!(service.answer(keep(ann)).await, AuthReply::Committed { failed } if failed.is_empty()));
+    assert_eq!(failed(&service, keep(ann)).await, 0);
     let taken = || service.status().unwrap().pools[0].taken;
     let mut since = HashMap::new();
     let mut after = |seconds| {
@@ -586,7 +565,7 @@ async fn a_lease_ends_some_time_after_its_session_was_taken_out() {
     assert_eq!(after(57), 2);
     assert_eq!(after(2), 1, "the session is over for a minute");
     assert_eq!(after(60), 0, "and nobody has used the grant of {other:?}");
-    service.answer(keep(granted(&service, 3).await)).await;
+    ask(&service, keep(granted(&service, 3).await)).await;
     service.store.set_enabled("ann", false, 1).unwrap();
     service.begin().unwrap();
     assert_eq!(taken(), 0, "before the gateway carries any session");
@@ -599,7 +578,7 @@ async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
     let mut sessions = Vec::new();
     for device in 1..=3 {
         let session = granted(&before, device).await;
-        before.answer(keep(session)).await;
+        ask(&before, keep(session)).await;
         sessions.push(SessionId(session.into()));
     }
     let other_pool = |pool: &str| {

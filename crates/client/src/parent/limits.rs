@@ -67,18 +67,18 @@ mod tests {
     use vpnd_proto::control::{AsText, Network};
 
     use super::*;
-    use crate::messages::Question;
+    use crate::messages::{Configure, LookUp, OpenSocket, Prove, Question, SetMtu, UseTunnelDns};
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
         let asks: [(ParentRequest, usize); 7] = [
-            (ParentRequest::Socket(AsText("192.0.2.1:4433".parse().unwrap())), 512 + 1_200),
-            (ParentRequest::Configure(Network::default()), 64 + 120),
-            (ParentRequest::Mtu(1_400), 256 + 600),
-            (ParentRequest::UseTunnelDns(true), 64 + 120),
-            (ParentRequest::Addresses(0), 64 + 120),
-            (ParentRequest::Prove([7; 32].into()), 256 + 600),
-            (ParentRequest::Ask(Question::Code), 16 + 12),
+            (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
+            (Configure(Network::default()).into(), 64 + 120),
+            (SetMtu(1_400).into(), 256 + 600),
+            (UseTunnelDns(true).into(), 64 + 120),
+            (LookUp(0).into(), 64 + 120),
+            (Prove([7; 32].into()).into(), 256 + 600),
+            (Question::Code.into(), 16 + 12),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();
@@ -90,9 +90,9 @@ mod tests {
             assert!(reason.contains("than any client needs"), "{reason}");
             // One kind does not use up another's.
             let other = if matches!(ask, ParentRequest::Ask(_)) {
-                ParentRequest::Mtu(1_400)
+                SetMtu(1_400).into()
             } else {
-                ParentRequest::Ask(Question::Code)
+                ParentRequest::from(Question::Code)
             };
             assert!(limits.take(&other, end).is_ok());
         }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES, ParentReply};
+use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES};
 use vpnd_config::profile::ServerAddress;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::messages::Common;
 use vpnd_ipc::spawn::StartingChild;
+use vpnd_proto::control::AsText;
 
 /// Enough for three silent name servers, each queried once.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(17);
@@ -23,11 +24,14 @@ const TEMPORARY: &str = "Temporary failure in name resolution";
 /// Lookups at a time.
 const MAX_RUNNING: usize = 4;
 
+/// The addresses of a name, or why there are none.
+type Found = Result<Vec<AsText<IpAddr>>, String>;
+
 /// The lookups that a client's worker waits for.
 pub(super) struct Lookups {
     common: Common,
     servers: Vec<ServerAddress>,
-    running: JoinSet<(u64, ParentReply)>,
+    running: JoinSet<(u64, Found)>,
 }
 
 impl Lookups {
@@ -59,7 +63,7 @@ impl Lookups {
         let Ok(running) = StartingChild::start(ChildRole::Lookup) else { return };
         let launch = LookupLaunch { common: self.common.clone(), host };
         tokio::spawn(async move {
-            let ParentReply::Failed(reason) = wait(running, &launch).await else { return };
+            let Err(reason) = wait(running, &launch).await else { return };
             // That there is no such name is an answer, too.
             if reason.contains(NO_SERVER_ANSWERS) || reason.contains(TEMPORARY) {
                 tracing::warn!(
@@ -76,28 +80,24 @@ impl Lookups {
     }
 
     /// The next answer, and to which question. `None` if nothing is being looked up.
-    pub(super) async fn next(&mut self) -> Option<(u64, ParentReply)> {
+    pub(super) async fn next(&mut self) -> Option<(u64, Found)> {
         // None of them is aborted, and a panic has been printed.
         self.running.join_next().await?.ok()
     }
 }
 
-async fn wait(lookup: StartingChild, launch: &LookupLaunch) -> ParentReply {
+async fn wait(lookup: StartingChild, launch: &LookupLaunch) -> Found {
     let mut lookup = lookup.at_work();
     let answer = tokio::time::timeout(LOOKUP_TIMEOUT, async {
         lookup.send(launch, &[]).await?;
         lookup.receive().await
     });
     let reply = match answer.await {
-        Ok(Ok(FromLookup::Found(found))) if found.len() <= MAX_ADDRESSES => ParentReply::Addresses(found),
-        Ok(Ok(FromLookup::Found(_))) => {
-            ParentReply::Failed("the lookup found more addresses than it may".to_owned())
-        }
-        Ok(Ok(FromLookup::Failed(reason))) => ParentReply::Failed(reason),
-        Ok(Err(error)) => ParentReply::Failed(error.to_string()),
-        Err(_) => {
-            ParentReply::Failed(format!("the name {} can't be resolved: {NO_SERVER_ANSWERS}", launch.host))
-        }
+        Ok(Ok(FromLookup::Found(found))) if found.len() <= MAX_ADDRESSES => Ok(found),
+        Ok(Ok(FromLookup::Found(_))) => Err("the lookup found more addresses than it may".to_owned()),
+        Ok(Ok(FromLookup::Failed(reason))) => Err(reason),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("the name {} can't be resolved: {NO_SERVER_ANSWERS}", launch.host)),
     };
     lookup.dismiss(END_TIMEOUT).await;
     reply

@@ -1,16 +1,17 @@
 //! The worker's requests to the privileged parent, and the parent's own messages.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
 use vpnd_proto::control::{AsText, ChallengeAnswer, Network};
 
-use crate::messages::{FromWorker, ParentReply, ParentRequest, Question, ToWorker};
+use crate::messages::{
+    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, SetMtu, ToWorker, UseTunnelDns,
+};
 use vpnd_ipc::channel::{Channel, ChannelError};
-use vpnd_ipc::requests::{Gone, Requests};
+use vpnd_ipc::requests::{Gone, NoReply, Requests};
 
 /// Events that wait to be handled at most.
 const QUEUE: usize = 16;
@@ -30,14 +31,21 @@ pub(super) enum ParentError {
     #[error(transparent)]
     Channel(#[from] ChannelError),
     #[error("the client's first process is gone")]
-    Gone(#[from] Gone),
+    Gone(Gone),
 }
 
-type ReplyWithDescriptors = (ParentReply, Vec<OwnedFd>);
+impl From<NoReply> for ParentError {
+    fn from(none: NoReply) -> Self {
+        match none {
+            NoReply::Gone(gone) => Self::Gone(gone),
+            NoReply::Failed(why) => Self::Refused(why.to_string()),
+        }
+    }
+}
 
 /// The privileged parent, as the worker sees it.
 pub(super) struct ParentClient {
-    requests: Requests<ParentRequest, ReplyWithDescriptors>,
+    requests: Requests<ParentRequest>,
     /// Reason for the client's end.
     reason: OnceLock<String>,
 }
@@ -67,7 +75,7 @@ impl ParentClient {
         while let Some(received) = channel.receive::<ToWorker>().await? {
             match received.message {
                 ToWorker::Reply { number, reply } => {
-                    self.requests.reply(number, (reply, received.descriptors))?;
+                    self.requests.reply(number, &reply, received.descriptors)?;
                 }
                 ToWorker::NetworkChanged => drop(events.send(ParentEvent::NetworkChanged).await),
                 ToWorker::Stop(reason) => {
@@ -84,54 +92,39 @@ impl ParentClient {
     /// A new UDP socket for the control channel to `gateway`, whose datagrams never enter the tunnel. Refused if the
     /// machine has no route there.
     pub(super) async fn socket(&self, gateway: SocketAddr) -> Result<UdpSocket, ParentError> {
-        let (_, descriptors) = self.request(ParentRequest::Socket(AsText(gateway))).await?;
+        let ((), descriptors) = self.requests.request_with_descriptors(OpenSocket(AsText(gateway))).await?;
         let descriptor = descriptors.into_iter().next();
         Ok(descriptor.ok_or(ChannelError::Broken("an answer without a socket"))?.into())
     }
 
     /// The addresses of the gateway that the profile names in this place.
     pub(super) async fn addresses(&self, server: usize) -> Result<Vec<IpAddr>, ParentError> {
-        match self.request(ParentRequest::Addresses(server as u32)).await? {
-            (ParentReply::Addresses(found), _) => Ok(found.into_iter().map(|address| address.0).collect()),
-            _ => Err(ChannelError::Broken("an answer without addresses").into()),
-        }
+        let found = self.requests.request(LookUp(server as u32)).await?;
+        Ok(found.into_iter().map(|address| address.0).collect())
     }
 
     /// Has the machine use the tunnel's DNS servers, or its own.
     pub(super) async fn use_tunnel_dns(&self, tunnel: bool) -> Result<(), ParentError> {
-        self.request(ParentRequest::UseTunnelDns(tunnel)).await.map(drop)
+        Ok(self.requests.request(UseTunnelDns(tunnel)).await?)
     }
 
     pub(super) async fn configure(&self, network: &Network) -> Result<(), ParentError> {
-        self.request(ParentRequest::Configure(network.clone())).await.map(drop)
+        Ok(self.requests.request(Configure(network.clone())).await?)
     }
 
     /// Sets what the tunnel's device carries.
     pub(super) async fn set_mtu(&self, mtu: u16) -> Result<(), ParentError> {
-        self.request(ParentRequest::Mtu(mtu)).await.map(drop)
+        Ok(self.requests.request(SetMtu(mtu)).await?)
     }
 
     /// Prompts the person at the terminal; `None` without an answer.
     pub(super) async fn ask(&self, question: Question) -> Option<ChallengeAnswer> {
-        match self.request(ParentRequest::Ask(question)).await {
-            Ok((ParentReply::Typed(typed), _)) => typed,
-            _ => None,
-        }
+        self.requests.request(question).await.ok().flatten()
     }
 
     /// The device's signature for the connection that has this binding.
     pub(super) async fn prove(&self, binding: &Binding) -> Result<[u8; SIGNATURE_LEN], ParentError> {
-        match self.request(ParentRequest::Prove((*binding.as_bytes()).into())).await? {
-            (ParentReply::Proof(signature), _) => Ok(signature.into()),
-            _ => Err(ChannelError::Broken("an answer to something else").into()),
-        }
-    }
-
-    async fn request(&self, request: ParentRequest) -> Result<ReplyWithDescriptors, ParentError> {
-        match self.requests.request(request).await? {
-            (ParentReply::Failed(why), _) => Err(ParentError::Refused(why)),
-            answered => Ok(answered),
-        }
+        Ok(self.requests.request(Prove((*binding.as_bytes()).into())).await?.into())
     }
 
     /// Whether it has ended the client, or is gone: there are no more replies.

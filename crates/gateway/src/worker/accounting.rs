@@ -9,7 +9,8 @@ use vpnd_proto::session::SessionId;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::Core;
 use vpnd_config::source::Source;
-use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, SessionTraffic, id};
+use vpnd_ipc::gateway::auth::{SessionTraffic, TrafficReport, id};
+use vpnd_ipc::requests::NoReply;
 
 /// Interval at which the auth process is asked whose traffic is due.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -24,17 +25,12 @@ pub(super) fn report_traffic(
     let report = async move {
         let mut used = Vec::new();
         loop {
-            // The daemon is going down where there is no answer.
-            let Ok(reply) = auth.request(AuthRequest::Traffic(std::mem::take(&mut used))).await else {
-                return;
-            };
-            let sessions = match reply {
-                AuthReply::TrafficWanted(sessions) => sessions,
-                other => {
-                    tracing::error!(
-                        why = other.reason(),
-                        "traffic is not accounted for: the answer makes no sense"
-                    );
+            let sessions = match auth.request(TrafficReport(std::mem::take(&mut used))).await {
+                Ok(sessions) => sessions,
+                // The daemon is going down.
+                Err(NoReply::Gone(_)) => return,
+                Err(why) => {
+                    tracing::error!(%why, "traffic is not accounted for");
                     Vec::new()
                 }
             };

@@ -24,7 +24,10 @@ use vpnd_ipc::admin::status::{
 };
 use vpnd_ipc::admin::{Handler, Status};
 use vpnd_ipc::gateway::Configuration;
-use vpnd_ipc::gateway::auth::{AuditHealth, AuthReply, AuthRequest, AuthStatus, SourceHealth, SourceName};
+use vpnd_ipc::gateway::auth::{
+    AuditHealth, AuthStatus, ConfirmAbsences, SourceHealth, SourceName, StatusQuery,
+};
+use vpnd_ipc::requests::NoReply;
 use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::tun::TunOffloads;
 
@@ -120,14 +123,14 @@ impl Administration {
 impl Administration {
     /// State of the auth process. Without an answer in time the rest of the status is shown all the same.
     async fn auth_status(&self) -> AuthStatus {
-        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::Status)).await {
-            Ok(Ok(AuthReply::Status(status))) => status,
-            Ok(Ok(other)) => {
-                tracing::error!(why = other.reason(), "the use of the pools can't be determined");
+        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(StatusQuery)).await {
+            Ok(Ok(status)) => status,
+            Ok(Err(NoReply::Failed(why))) => {
+                tracing::error!(%why, "the use of the pools can't be determined");
                 AuthStatus::default()
             }
             // It is busy or gone, which the worker notices by itself.
-            Ok(Err(_)) | Err(_) => AuthStatus::default(),
+            Ok(Err(NoReply::Gone(_))) | Err(_) => AuthStatus::default(),
         }
     }
 }
@@ -212,8 +215,8 @@ impl Handler for Administration {
     async fn confirm_absences(&self, source: String) -> Result<u64, String> {
         let unknown = || format!("there is no source {source:?}: 'vpnd status' lists them");
         let name = SourceName::new(source.clone()).map_err(|_| unknown())?;
-        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(AuthRequest::ConfirmAbsences(name))).await {
-            Ok(Ok(AuthReply::AbsencesConfirmed(users))) => users.ok_or_else(unknown),
+        match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(ConfirmAbsences(name))).await {
+            Ok(Ok(users)) => users.ok_or_else(unknown),
             _ => Err("the auth process gave no answer; try again".to_owned()),
         }
     }

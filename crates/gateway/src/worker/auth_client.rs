@@ -5,13 +5,15 @@ use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 use vpnd_ipc::channel::{Channel, ChannelError};
-use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Numbered};
-use vpnd_ipc::requests::{Gone, Requests};
+use vpnd_ipc::gateway::auth::AuthRequest;
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_ipc::request::{Numbered, Request};
+use vpnd_ipc::requests::{NoReply, Requests};
 
 /// The auth process. It takes no more requests than it has permits for, then the channel is full and no more are sent; so no
 /// more wait for a reply than have permits there and room on the way.
 #[derive(Clone)]
-pub struct AuthClient(Arc<Requests<AuthRequest, AuthReply>>);
+pub struct AuthClient(Arc<Requests<AuthRequest>>);
 
 impl AuthClient {
     /// Uses `channel` from now on. `gone` is notified when the other end is no more.
@@ -35,19 +37,16 @@ impl AuthClient {
     }
 
     /// Sends a request and waits for its reply.
-    pub async fn request(&self, request: AuthRequest) -> Result<AuthReply, Gone> {
+    pub async fn request<R: Request<Message = AuthRequest>>(&self, request: R) -> Result<R::Reply, NoReply> {
         self.0.request(request).await
     }
 }
 
-async fn receive_all(
-    channel: &Channel,
-    askers: &Weak<Requests<AuthRequest, AuthReply>>,
-) -> Result<(), ChannelError> {
-    while let Some(received) = channel.receive::<Numbered<AuthReply>>().await? {
+async fn receive_all(channel: &Channel, askers: &Weak<Requests<AuthRequest>>) -> Result<(), ChannelError> {
+    while let Some(received) = channel.receive::<Numbered<SecretBytes>>().await? {
         let Numbered { number, content } = received.alone()?;
         if let Some(requests) = askers.upgrade() {
-            requests.reply(number, content)?;
+            requests.reply(number, &content, Vec::new())?;
         }
     }
     Ok(())

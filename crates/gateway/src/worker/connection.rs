@@ -30,9 +30,11 @@ use crate::worker::quic::acceptor::{Acceptor, Permit};
 use login_log::LoggedIn;
 pub(crate) use login_log::LoginLog;
 pub(crate) use logins::Logins;
-use rounds::Peer;
-use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Granted, LoginRequest};
+use rounds::{Decision, Peer};
+use vpnd_ipc::gateway::auth::{Granted, LoginRequest};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
+use vpnd_ipc::request::Reason;
+use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::CertificateNumber;
 use vpnd_pki::tls;
 use vpnd_sys::clock::wall_s;
@@ -83,6 +85,17 @@ enum Failure {
     NoSecret,
     #[error("the daemon is stopping")]
     Stopped,
+    #[error("the auth process could not decide: {0}")]
+    Undecided(Reason),
+}
+
+impl From<NoReply> for Failure {
+    fn from(none: NoReply) -> Self {
+        match none {
+            NoReply::Gone(_) => Self::Stopped,
+            NoReply::Failed(why) => Self::Undecided(why),
+        }
+    }
 }
 
 impl Failure {
@@ -99,7 +112,7 @@ impl Failure {
             Self::Expired => Code::Certificate,
             Self::Displaced => Code::Busy,
             Self::Stopped => Code::Shutdown,
-            Self::Handshake(_) | Self::Stream(_) | Self::NoSecret => Code::Internal,
+            Self::Handshake(_) | Self::Stream(_) | Self::NoSecret | Self::Undecided(_) => Code::Internal,
         }
     }
 }
@@ -271,16 +284,17 @@ impl ControlServer {
         let Some(permit) = self.acceptor.login_permit() else {
             return self.refuse_here(connection, writer, login, device, Refusal::Busy).await;
         };
-        match self.authenticate(connection, reader, writer, login, device, permit).await? {
-            AuthReply::Granted(granted) => Ok(granted),
-            AuthReply::Refused(Refused { refusal: refusal @ Refusal::NoAddress, .. }) => {
+        match self.authenticate(connection, reader, writer, login, device, permit).await {
+            Ok(Decision::Granted(granted)) => Ok(granted),
+            Ok(Decision::Refused(Refused { refusal: refusal @ Refusal::NoAddress, .. })) => {
                 self.refuse_here(connection, writer, login, device, refusal).await
             }
-            AuthReply::Refused(refused) => self.refuse(writer, refused).await,
-            other => {
-                tracing::error!(why = other.reason(), "a login could not be completed");
+            Ok(Decision::Refused(refused)) => self.refuse(writer, refused).await,
+            Err(Failure::Undecided(why)) => {
+                tracing::error!(%why, "a login could not be completed");
                 self.refuse_here(connection, writer, login, device, Refusal::Internal).await
             }
+            Err(failure) => Err(failure),
         }
     }
 
@@ -293,7 +307,7 @@ impl ControlServer {
         login: &Login,
         device: DeviceId,
         permit: OwnedSemaphorePermit,
-    ) -> Result<AuthReply, Failure> {
+    ) -> Result<Decision, Failure> {
         let request = LoginRequest {
             user: login.user.clone(),
             password: login.password.clone(),
@@ -302,7 +316,7 @@ impl ControlServer {
             source: connection.remote_address().ip().to_canonical(),
             device: device.0.into(),
         };
-        let answer = self.auth.request(AuthRequest::Login(request)).await.map_err(|_| Failure::Stopped)?;
+        let answer = self.auth.request(request).await?;
         // A person types for longer than a password check takes, so that wait has permits of its own.
         drop(permit);
         let remote = connection.remote_address();

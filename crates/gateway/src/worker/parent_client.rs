@@ -4,14 +4,57 @@ use std::net::IpAddr;
 
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::FromWorker;
-use vpnd_ipc::requests::{Gone, Requests};
+use vpnd_ipc::request::Request;
+use vpnd_ipc::requests::{Gone, NoReply, Requests};
 
 /// For an administrator: the changes, or why there are none.
 pub(super) type AdminResult = Result<String, String>;
 
+/// Read the configuration again and put it into force.
+struct Reload;
+
+/// Replace the daemon by the program that is installed now.
+struct Upgrade;
+
+/// Have the kernel forget the connections of these addresses.
+struct Release(Vec<IpAddr>);
+
+impl From<Reload> for FromWorker {
+    fn from(_: Reload) -> Self {
+        Self::ReadConfiguration
+    }
+}
+
+impl From<Upgrade> for FromWorker {
+    fn from(_: Upgrade) -> Self {
+        Self::Upgrade
+    }
+}
+
+impl From<Release> for FromWorker {
+    fn from(Release(addresses): Release) -> Self {
+        Self::Released(addresses)
+    }
+}
+
+impl Request for Reload {
+    type Message = FromWorker;
+    type Reply = AdminResult;
+}
+
+impl Request for Upgrade {
+    type Message = FromWorker;
+    type Reply = AdminResult;
+}
+
+impl Request for Release {
+    type Message = FromWorker;
+    type Reply = ();
+}
+
 /// The channel to the parent. Its replies have no numbers; they come in the order of the requests of their kind.
 pub(super) struct ParentClient {
-    requests: Requests<FromWorker, AdminResult>,
+    requests: Requests<FromWorker>,
     upgrading: tokio::sync::Mutex<()>,
 }
 
@@ -23,42 +66,39 @@ impl ParentClient {
 
     /// Has the configuration read again and put into force.
     pub(super) async fn reload(&self) -> AdminResult {
-        self.requests
-            .request(FromWorker::ReadConfiguration)
-            .await
-            .unwrap_or_else(|gone| Err(gone.to_string()))
+        self.requests.request(Reload).await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     /// The configuration was read again. Gives the outcome back if no command waits for it: SIGHUP has the same effect.
     pub(super) fn reload_finished(&self, outcome: AdminResult) -> Result<(), AdminResult> {
-        self.requests.reply_to_oldest(&FromWorker::ReadConfiguration, outcome)
+        self.requests.reply_to_oldest::<Reload>(outcome)
     }
 
     /// Has the daemon replaced.
     pub(super) async fn upgrade(&self) -> AdminResult {
         let lock = self.upgrading.try_lock();
         // The requester may have gone meanwhile, but the upgrade goes on.
-        if lock.is_err() || self.requests.is_under_way(&FromWorker::Upgrade) {
+        if lock.is_err() || self.requests.is_under_way::<Upgrade>() {
             return Err("an upgrade is under way already".to_owned());
         }
-        self.requests.request(FromWorker::Upgrade).await.unwrap_or_else(|gone| Err(gone.to_string()))
+        self.requests.request(Upgrade).await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
     /// The upgrade is over.
     pub(super) fn upgraded(&self, outcome: AdminResult) {
         // The requester may have gone meanwhile.
-        let _ = self.requests.reply_to_oldest(&FromWorker::Upgrade, outcome);
+        let _ = self.requests.reply_to_oldest::<Upgrade>(outcome);
     }
 
     /// Has the kernel forget the connections of these addresses.
-    pub(super) async fn release(&self, addresses: Vec<IpAddr>) -> Result<(), Gone> {
-        self.requests.request(FromWorker::Released(addresses)).await.map(drop)
+    pub(super) async fn release(&self, addresses: Vec<IpAddr>) -> Result<(), NoReply> {
+        self.requests.request(Release(addresses)).await
     }
 
     /// It has.
     pub(super) fn released(&self) {
         // An answer to the worker before this one is nobody's.
-        let _ = self.requests.reply_to_oldest(&FromWorker::Released(Vec::new()), Ok(String::new()));
+        let _ = self.requests.reply_to_oldest::<Release>(());
     }
 
     /// Sends a message that is not answered.

@@ -24,9 +24,9 @@ use vpnd_config::access_profile::Who;
 use vpnd_config::factor::Factors;
 use vpnd_config::rate::RateLimits;
 use vpnd_ipc::gateway::auth::{
-    Account, AuthReply, AuthRequest, Granted, MAX_WRITES, SourceName, Traffic, Write, id,
+    Account, Commit, Committed, Granted, MAX_WRITES, SessionQuery, SourceName, Traffic, Write, id,
 };
-use vpnd_ipc::requests::Gone;
+use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_sys::clock::{self, Origin, now};
 
@@ -143,16 +143,6 @@ pub struct Unfit {
     pub text: &'static str,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum RegistryError {
-    #[error(transparent)]
-    Gone(#[from] Gone),
-    #[error("{0}")]
-    Failed(String),
-    #[error("the auth process has sent an unexpected answer")]
-    Unexpected,
-}
-
 impl Registry {
     /// Without sessions, with the access profiles of this configuration.
     ///
@@ -262,16 +252,11 @@ impl Registry {
     }
 
     /// A session of an earlier run of the gateway, if the store has it and it is not known yet.
-    pub async fn restore(&mut self, session: SessionId) -> Result<Option<SessionRecord>, RegistryError> {
+    pub async fn restore(&mut self, session: SessionId) -> Result<Option<SessionRecord>, NoReply> {
         if self.known.contains_key(&session) {
             return Ok(None);
         }
-        let stored = match self.auth.request(AuthRequest::Session(id(session))).await? {
-            AuthReply::Session(Some(stored)) => stored,
-            AuthReply::Session(None) => return Ok(None),
-            AuthReply::Failed(reason) => return Err(RegistryError::Failed(reason.to_string())),
-            _ => return Err(RegistryError::Unexpected),
-        };
+        let Some(stored) = self.auth.request(SessionQuery(id(session))).await? else { return Ok(None) };
         let user = stored.account.name.clone();
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
         let addresses = stored.addresses.into();
@@ -438,13 +423,12 @@ impl Registry {
             endings.into_iter().map(reason).chain(std::mem::take(&mut self.writes)).collect();
         let mut failed = HashSet::new();
         for part in writes.chunks(MAX_WRITES) {
-            match self.auth.request(AuthRequest::Commit(part.to_vec())).await {
-                Ok(AuthReply::Committed { failed: some }) => {
+            match self.auth.request(Commit(part.to_vec())).await {
+                Ok(Committed { failed: some }) => {
                     failed.extend(some.into_iter().map(|session| SessionId(session.into())));
                 }
-                other => {
-                    let why = other.map_or_else(|gone| gone.to_string(), |reply| reply.reason());
-                    tracing::error!(why, "sessions can't be stored");
+                Err(why) => {
+                    tracing::error!(%why, "sessions can't be stored");
                     failed.extend(part.iter().filter_map(Write::session));
                 }
             }

@@ -15,7 +15,8 @@ use vpnd_proto::session::DeviceId;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::{Core, Stopped};
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Revoked};
+use vpnd_ipc::gateway::auth::{self, RevocationQuery, Revoked};
+use vpnd_ipc::requests::NoReply;
 
 /// Interval of queries for revocations: half of what is promised, so that the promise holds.
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
@@ -39,8 +40,8 @@ impl Revocations {
 /// Carries out what the store has of revocations, as they come.
 pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_out: Revocations) {
     loop {
-        match auth.request(AuthRequest::Revocations(carried_out.get())).await {
-            Ok(AuthReply::Revocations { seen: last, found }) => {
+        match auth.request(RevocationQuery(carried_out.get())).await {
+            Ok(auth::Revocations { seen: last, found }) => {
                 let may_be_more = !found.is_empty();
                 if carry_out(&core, found).await.is_err() {
                     return;
@@ -52,10 +53,11 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
                     continue;
                 }
             }
-            Ok(AuthReply::Failed(error)) => tracing::error!(%error, "can't tell whether users were disabled"),
-            Ok(_) => tracing::error!("can't tell whether users were disabled: unexpected answer"),
             // The daemon is going down.
-            Err(_) => return,
+            Err(NoReply::Gone(_)) => return,
+            Err(NoReply::Failed(error)) => {
+                tracing::error!(%error, "can't tell whether users were disabled");
+            }
         }
         tokio::time::sleep(REVOCATION_INTERVAL).await;
     }

@@ -129,11 +129,9 @@ async fn a_result_belongs_to_its_request() {
         })
     };
     let first = asking(&inbox);
-    let IdpReply::Dynamic(request) = inbox.next(None).await else { panic!("there is one") };
+    let Ok(request) = inbox.next(None).await else { panic!("there is one") };
     let second = asking(&inbox);
-    let IdpReply::Dynamic(next) =
-        inbox.next(Some(DynamicResult { number: request.number, error: None })).await
-    else {
+    let Ok(next) = inbox.next(Some(DynamicResult { number: request.number, error: None })).await else {
         panic!("there is one")
     };
     assert_eq!(first.await.unwrap(), None);

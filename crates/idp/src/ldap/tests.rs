@@ -13,6 +13,9 @@ use crate::PreparedSource;
 use slapd::{ADMIN, Slapd, group, nested_group, person};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::gateway::idp::SourceName;
+use vpnd_ipc::request::Reason;
+
+type Reply = Result<Verdict, Reason>;
 
 #[path = "../../../vpnd/tests/netns/slapd.rs"]
 mod slapd;
@@ -47,14 +50,14 @@ fn tls(slapd: &Slapd) -> String {
 }
 
 /// The reply, without the entry of who is refused.
-async fn check(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
+async fn check(sources: &[PreparedSource], user: &str, password: &str) -> Reply {
     match check_entry(sources, user, password).await {
-        IdpReply::RefusedEntry(refusal, _) => IdpReply::Refused(refusal),
+        Ok(Verdict::RefusedEntry(refusal, _)) => Ok(Verdict::Refused(refusal)),
         reply => reply,
     }
 }
 
-async fn check_entry(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
+async fn check_entry(sources: &[PreparedSource], user: &str, password: &str) -> Reply {
     let login = LoginCheck {
         source: SourceName::cut("staff"),
         user: UserName::new(user).unwrap(),
@@ -64,12 +67,12 @@ async fn check_entry(sources: &[PreparedSource], user: &str, password: &str) -> 
     super::super::check(sources, &login).await
 }
 
-fn refused(refusal: SourceRefusal) -> IdpReply {
-    IdpReply::Refused(refusal)
+fn refused(refusal: SourceRefusal) -> Reply {
+    Ok(Verdict::Refused(refusal))
 }
 
-fn groups(reply: &IdpReply) -> Vec<&str> {
-    let IdpReply::Accepted(identity) = reply else { panic!("{reply:?}") };
+fn groups(reply: &Reply) -> Vec<&str> {
+    let Ok(Verdict::Accepted(identity)) = reply else { panic!("{reply:?}") };
     identity.groups.iter().map(|group| &**group).collect()
 }
 
@@ -84,13 +87,13 @@ async fn who_has_the_password_is_let_in_with_groups() {
     let sources = source(&slapd, &tls(&slapd), &searching(&slapd, ""));
     let accepted = check(&sources, "ann", "right").await;
     assert_eq!(groups(&accepted), ["staff", "vpn"]);
-    let IdpReply::Accepted(identity) = &accepted else { panic!("{accepted:?}") };
+    let Ok(Verdict::Accepted(identity)) = &accepted else { panic!("{accepted:?}") };
     assert_eq!(identity.subject.len(), 36, "the entryUUID: {identity:?}");
     assert_eq!(check(&sources, "ann", "right").await, accepted, "it does not change");
     assert_eq!(groups(&check(&sources, "ANN", "right").await), ["staff", "vpn"], "names have no case there");
     assert_eq!(check(&sources, "ann", "wrong").await, refused(SourceRefusal::WrongPassword));
     assert_eq!(check(&sources, "ann", "bobs").await, refused(SourceRefusal::WrongPassword));
-    let wrong = IdpReply::RefusedEntry(SourceRefusal::WrongPassword, identity.subject.clone());
+    let wrong = Ok(Verdict::RefusedEntry(SourceRefusal::WrongPassword, identity.subject.clone()));
     assert_eq!(check_entry(&sources, "Ann", "wrong").await, wrong, "whose password was guessed");
     assert_eq!(check(&sources, "eve", "right").await, refused(SourceRefusal::UnknownUser));
 }
@@ -137,10 +140,7 @@ async fn tls_is_begun_either_way_and_only_with_the_right_server() {
     let foreign = format!("\"ldap://{ADDRESS}:{}\"", other.plain);
     for servers in [&tls(&other), &foreign, &named] {
         let reply = check(&source(&slapd, servers, &keys), "ann", "right").await;
-        assert!(
-            matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("TLS")),
-            "{servers}: {reply:?}"
-        );
+        assert!(matches!(&reply, Err(reason) if reason.contains("TLS")), "{servers}: {reply:?}");
     }
 }
 
@@ -156,7 +156,7 @@ async fn exactly_one_entry_is_the_users() {
         searching(&slapd, "filter = \"(&(uid={user})(!(entryDN=cn=ann,ou=people,dc=uni,dc=example)))\"");
     assert!(matches!(
         check(&source(&slapd, &tls(&slapd), &one), "ann", "right").await,
-        IdpReply::Accepted(_)
+        Ok(Verdict::Accepted(_))
     ));
     let without = searching(
         &slapd,
@@ -174,10 +174,7 @@ async fn a_base_that_is_missing_is_a_failure_of_the_directory_and_no_answer_abou
     for keys in [users, groups] {
         let sources = source(&slapd, &tls(&slapd), &keys);
         let reply = check(&sources, "ann", "right").await;
-        assert!(
-            matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("ou=missing")),
-            "{reply:?}"
-        );
+        assert!(matches!(&reply, Err(reason) if reason.contains("ou=missing")), "{reply:?}");
     }
 }
 
@@ -243,15 +240,12 @@ async fn without_any_server_nobody_is_let_in() {
     let account =
         source(&slapd, &tls(&slapd), &searching(&slapd, "").replace(ADMIN, "cn=other,dc=uni,dc=example"));
     let reply = check(&account, "ann", "right").await;
-    assert!(matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("account")), "{reply:?}");
+    assert!(matches!(&reply, Err(reason) if reason.contains("account")), "{reply:?}");
     // It is there and does nothing.
     let pid = rustix::process::Pid::from_raw(slapd.pid() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let reply = tokio::time::timeout(Duration::from_secs(20), check(&sources, "ann", "right")).await.unwrap();
-    assert!(
-        matches!(&reply, IdpReply::Unavailable(reason) if reason.contains("no answer in time")),
-        "{reply:?}"
-    );
+    assert!(matches!(&reply, Err(reason) if reason.contains("no answer in time")), "{reply:?}");
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     assert_eq!(groups(&check(&sources, "ann", "right").await), ["staff", "vpn"]);
 }
@@ -277,7 +271,7 @@ async fn referrals_are_not_followed() {
         ["staff", "vpn"]
     );
     let reply = check(&source(&slapd, &tls(&slapd), &keys("ou=away,")), "ann", "right").await;
-    assert!(matches!(&reply, IdpReply::Unavailable(_)), "{reply:?}");
+    assert!(reply.is_err(), "{reply:?}");
     assert!(elsewhere.accept().is_err(), "nobody came");
 }
 

@@ -18,6 +18,9 @@ use vpnd_config::ServerConfig;
 use vpnd_ipc::gateway::auth::Traffic;
 use vpnd_ipc::gateway::idp::testing::record;
 use vpnd_ipc::gateway::idp::{AccountingEvent, LoginAnswer, SourceName, TerminateCause, Usage};
+use vpnd_ipc::request::Reason;
+
+type Reply = Result<Verdict, Reason>;
 
 const ACCEPT: u8 = 2;
 const RESPONSE: u8 = 5;
@@ -38,7 +41,7 @@ fn source_with(servers: &str, directory: &Path, secret: &str, rest: &str) -> Vec
     super::super::prepare(&ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap()).unwrap()
 }
 
-async fn check(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
+async fn check(sources: &[PreparedSource], user: &str, password: &str) -> Reply {
     let login = LoginCheck {
         source: SourceName::cut("guests"),
         user: UserName::new(user).unwrap(),
@@ -48,13 +51,9 @@ async fn check(sources: &[PreparedSource], user: &str, password: &str) -> IdpRep
     super::super::check(sources, &login).await
 }
 
-fn groups(reply: &IdpReply) -> Vec<&str> {
-    let IdpReply::Accepted(identity) = reply else { panic!("{reply:?}") };
+fn groups(reply: &Reply) -> Vec<&str> {
+    let Ok(Verdict::Accepted(identity)) = reply else { panic!("{reply:?}") };
     identity.groups.iter().map(|group| &**group).collect()
-}
-
-fn is_unavailable(reply: &IdpReply) -> bool {
-    matches!(reply, IdpReply::Unavailable(_))
 }
 
 #[tokio::test]
@@ -66,18 +65,18 @@ async fn who_has_the_password_is_let_in_with_groups() {
     let until = Instant::now() + Duration::from_secs(60);
     // It takes a while to listen.
     let mut reply = check(&sources, "ann", "right").await;
-    while is_unavailable(&reply) && Instant::now() < until {
+    while reply.is_err() && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(50)).await;
         reply = check(&sources, "ann", "right").await;
     }
-    assert!(!is_unavailable(&reply), "{}", server.log());
+    assert!(reply.is_ok(), "{}", server.log());
     assert_eq!(groups(&reply), ["staff", "vpn"]);
-    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
+    let refused = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     for (user, password) in [("ann", "wrong"), ("eve", "right"), ("ann", ""), ("ann", &"x".repeat(129))] {
         assert_eq!(check(&sources, user, password).await, refused, "{user}");
     }
     let other = tempfile::tempdir().unwrap();
-    assert!(is_unavailable(&check(&source(&servers, other.path(), "another"), "ann", "right").await));
+    assert!(check(&source(&servers, other.path(), "another"), "ann", "right").await.is_err());
 }
 
 /// The values of an attribute.
@@ -98,11 +97,11 @@ async fn a_real_server_takes_records_and_gives_what_they_repeat() {
     let sources = source_with(&servers, server.path(), SECRET, &accounting);
     let until = Instant::now() + Duration::from_secs(60);
     let mut reply = check(&sources, "ann", "right").await;
-    while is_unavailable(&reply) && Instant::now() < until {
+    while reply.is_err() && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(50)).await;
         reply = check(&sources, "ann", "right").await;
     }
-    let IdpReply::Accepted(identity) = reply else { panic!("{reply:?}: {}", server.log()) };
+    let Ok(Verdict::Accepted(identity)) = reply else { panic!("{reply:?}: {}", server.log()) };
     let classes: Vec<_> = identity.accept.classes.iter().map(|class| class.to_vec()).collect();
     assert_eq!(classes, [vec![0, 255, 1], b"two".to_vec()]);
     assert_eq!(identity.accept.interim_s, Some(900));
@@ -121,7 +120,7 @@ async fn a_real_server_takes_records_and_gives_what_they_repeat() {
         if let Some(session) = &mut record.session {
             session.classes = identity.accept.classes.clone();
         }
-        assert_eq!(super::super::account(&sources, &record).await, IdpReply::Accounted, "{}", server.log());
+        assert_eq!(super::super::account(&sources, &record).await, Ok(()), "{}", server.log());
     }
     let records = server.records();
     let kinds: Vec<_> = records.iter().flat_map(|record| values(record, "Acct-Status-Type")).collect();
@@ -147,7 +146,7 @@ async fn a_real_server_takes_records_and_gives_what_they_repeat() {
     }
     let other = tempfile::tempdir().unwrap();
     let sources = source_with(&servers, other.path(), "another", &accounting);
-    assert!(is_unavailable(&super::super::account(&sources, &record(AccountingEvent::On)).await));
+    assert!(super::super::account(&sources, &record(AccountingEvent::On)).await.is_err());
     assert_eq!(server.records().len(), 5, "with another secret it takes none");
 }
 
@@ -170,17 +169,17 @@ async fn a_record_counts_as_delivered_only_by_the_servers_word() {
     };
     let start = record(AccountingEvent::Start);
     let port = forger(move |request, _| forged.iter().map(|forge| forge(request)).collect());
-    assert!(is_unavailable(&super::super::account(&at(port), &start).await));
+    assert!(super::super::account(&at(port), &start).await.is_err());
     // One that is lost is sent again, and the answer behind forged ones counts.
     let port = forger(move |request, asked| {
         let honest = (asked > 0).then(|| response_to(request, RESPONSE, SECRET.as_bytes()));
         forged.iter().map(|forge| forge(request)).chain(honest).collect()
     });
-    assert_eq!(super::super::account(&at(port), &start).await, IdpReply::Accounted);
+    assert_eq!(super::super::account(&at(port), &start).await, Ok(()));
 }
 
 /// Answers a challenge.
-async fn answer(sources: &[PreparedSource], user: &str, typed: &str, round: &Continuation) -> IdpReply {
+async fn answer(sources: &[PreparedSource], user: &str, typed: &str, round: &Continuation) -> Reply {
     let answer = LoginAnswer {
         source: SourceName::cut("guests"),
         user: UserName::new(user).unwrap(),
@@ -191,8 +190,8 @@ async fn answer(sources: &[PreparedSource], user: &str, typed: &str, round: &Con
     super::super::answer_challenge(sources, &answer).await
 }
 
-fn challenge(reply: IdpReply) -> IdpChallenge {
-    let IdpReply::Challenge(challenge) = reply else { panic!("{reply:?}") };
+fn challenge(reply: Reply) -> IdpChallenge {
+    let Ok(Verdict::Challenge(challenge)) = reply else { panic!("{reply:?}") };
     challenge
 }
 
@@ -202,7 +201,7 @@ async fn challenges_are_answered_round_by_round() {
     let servers = format!("\"radius://127.0.0.1:{}\"", server.port);
     let sources = source(&servers, server.path(), SECRET);
     let until = Instant::now() + Duration::from_secs(60);
-    while is_unavailable(&check(&sources, "ann", "right").await) && Instant::now() < until {
+    while check(&sources, "ann", "right").await.is_err() && Instant::now() < until {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let first = challenge(check(&sources, "menu", "right").await);
@@ -210,13 +209,13 @@ async fn challenges_are_answered_round_by_round() {
     let second = challenge(answer(&sources, "menu", "1", &first.round).await);
     assert_eq!((second.kind, &*second.text), (ChallengeKind::Code, "Code from your token:"));
     assert_eq!(groups(&answer(&sources, "menu", "123456", &second.round).await), ["staff"]);
-    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
+    let refused = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     assert_eq!(check(&sources, "menu", "wrong").await, refused);
     for typed in ["", "654321", &"1".repeat(MAX_PASSWORD + 1)] {
         assert_eq!(answer(&sources, "menu", typed, &second.round).await, refused, "{typed}");
     }
     let elsewhere = Continuation { server: Text::cut("127.0.0.1:1"), ..second.round };
-    assert!(is_unavailable(&answer(&sources, "menu", "123456", &elsewhere).await), "none of the source's");
+    assert!(answer(&sources, "menu", "123456", &elsewhere).await.is_err(), "none of the source's");
 }
 
 #[tokio::test]
@@ -238,7 +237,7 @@ async fn a_person_is_asked_by_one_server_alone() {
     let sources = source(&servers, directory.path(), SECRET);
     let challenged = challenge(check(&sources, "ann", "right").await);
     assert_eq!(challenged.round.state.as_deref(), Some(&[7][..]));
-    assert!(is_unavailable(&answer(&sources, "ann", "123456", &challenged.round).await));
+    assert!(answer(&sources, "ann", "123456", &challenged.round).await.is_err());
     assert_eq!(asked.load(Ordering::Relaxed), 0, "no other server knows the challenge");
 
     // One that is silent may have asked the person; one that is not there has not.
@@ -246,7 +245,7 @@ async fn a_person_is_asked_by_one_server_alone() {
     let push = "push = true\npush_timeout_s = 5\n";
     let servers = format!("\"radius://127.0.0.1:{silent}\", \"radius://127.0.0.1:{second}\"");
     let sources = source_with(&servers, directory.path(), SECRET, push);
-    assert!(is_unavailable(&check(&sources, "ann", "right").await));
+    assert!(check(&sources, "ann", "right").await.is_err());
     assert_eq!(asked.load(Ordering::Relaxed), 0, "a pending push is not sent a second time");
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let servers = format!("\"radius://127.0.0.1:{gone}\", \"radius://127.0.0.1:{second}\"");
@@ -294,7 +293,7 @@ async fn forged_replies_let_nobody_in() {
     for (number, forge) in forged.into_iter().enumerate() {
         let port = forger(move |request, _| vec![forge(request)]);
         let sources = source(&format!("\"radius://127.0.0.1:{port}\""), directory.path(), SECRET);
-        assert!(is_unavailable(&check(&sources, "ann", "right").await), "{number}");
+        assert!(check(&sources, "ann", "right").await.is_err(), "{number}");
     }
     // An honest reply behind them counts, and so does one to a request that was sent again.
     let all = move |request: &[u8]| forged.iter().map(|forge| forge(request)).collect::<Vec<_>>();

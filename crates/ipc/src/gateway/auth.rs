@@ -28,60 +28,90 @@ pub const MAX_REVOCATIONS: usize = 128;
 /// Bytes of groups' names after which an answer takes no further revocation.
 pub const MAX_GROUP_BYTES: usize = 32 << 10;
 
-/// A request with its number, which the answer repeats.
-#[derive(Debug, Encode, Decode)]
-pub struct Numbered<T> {
-    #[n(0)]
-    pub number: u64,
-    #[n(1)]
-    pub content: T,
+crate::requests! {
+    /// A request of the worker.
+    pub AuthRequest {
+        Login = 0, LoginRequest => LoginReply;
+        Session = 1, SessionQuery => Option<StoredSession>;
+        Commit = 2, Commit => Committed;
+        Revocations = 3, RevocationQuery => Revocations;
+        Answer = 4, TypedAnswer => LoginReply;
+        Status = 5, StatusQuery => AuthStatus;
+        Approval = 6, ApprovalQuery => Option<LoginReply>;
+        Traffic = 7, TrafficReport => Vec<ByteArray<16>>;
+        Absences = 8, ConfirmAbsences => Option<u64>;
+        Abandon = 9, Abandon => ();
+    }
 }
 
-/// A request of the worker.
+/// A session of an earlier run.
 #[derive(Debug, Encode, Decode)]
-pub enum AuthRequest {
-    /// Check who this is, and lease addresses for a new session.
+pub struct SessionQuery(#[n(0)] pub ByteArray<16>);
+
+/// Make these changes durable.
+#[derive(Debug, Encode, Decode)]
+pub struct Commit(#[n(0)] pub Vec<Write>);
+
+/// All of it is durable but what concerns these sessions: the store has failed, or their user was disabled, removed or
+/// given another password, or never logged in for them.
+#[derive(Debug, Encode, Decode)]
+pub struct Committed {
     #[n(0)]
-    Login(#[n(0)] LoginRequest),
-    /// A session of an earlier run.
-    #[n(1)]
-    Session(#[n(0)] ByteArray<16>),
-    /// Make these changes durable.
-    #[n(2)]
-    Commit(#[n(0)] Vec<Write>),
-    /// The revocations after this number; without one, only the number of the last.
-    #[n(3)]
-    Revocations(#[n(0)] Option<u64>),
-    /// The answer of a person has come, for the login with this number, or will not: a one-time code, or the answer to a challenge.
-    #[n(4)]
-    Answer {
-        #[n(0)]
-        login: u64,
-        #[n(1)]
-        answer: Option<ChallengeAnswer>,
-        /// As the login had it.
-        #[n(2)]
-        device: ByteArray<16>,
-    },
-    /// How full the pools are, and whether the sources answer.
-    #[n(5)]
-    Status,
-    /// Whether the login with this number is approved by now. The reply comes within moments: [`AuthReply::StillWaiting`] if not.
-    #[n(6)]
-    Approved {
-        #[n(0)]
-        login: u64,
-        /// As the login had it.
-        #[n(1)]
-        device: ByteArray<16>,
-    },
-    /// The traffic of the sessions that the last [`AuthReply::TrafficWanted`] has named.
-    #[n(7)]
-    Traffic(#[n(0)] Vec<SessionTraffic>),
-    /// An administrator says that the users whom this source shows no more have gone.
-    #[n(8)]
-    ConfirmAbsences(#[n(0)] SourceName),
+    pub failed: Vec<ByteArray<16>>,
 }
+
+/// The revocations after this number; without one, only the number of the last.
+#[derive(Debug, Encode, Decode)]
+pub struct RevocationQuery(#[n(0)] pub Option<u64>);
+
+#[derive(Debug, Encode, Decode)]
+pub struct Revocations {
+    /// The number to ask with the next time.
+    #[n(0)]
+    pub seen: u64,
+    #[n(1)]
+    pub found: Vec<Revoked>,
+}
+
+/// What a person has typed for the login with this number: a one-time code, or the answer to a challenge.
+#[derive(Debug, Encode, Decode)]
+pub struct TypedAnswer {
+    #[n(0)]
+    pub login: u64,
+    #[n(1)]
+    pub answer: ChallengeAnswer,
+    /// As the login had it.
+    #[n(2)]
+    pub device: ByteArray<16>,
+}
+
+/// The login with this number is over without an answer.
+#[derive(Debug, Encode, Decode)]
+pub struct Abandon(#[n(0)] pub u64);
+
+/// Whether the login with this number is approved by now. The reply comes within moments: `None` if the server still waits.
+#[derive(Debug, Encode, Decode)]
+pub struct ApprovalQuery {
+    #[n(0)]
+    pub login: u64,
+    /// As the login had it.
+    #[n(1)]
+    pub device: ByteArray<16>,
+}
+
+/// How full the pools are, and whether the sources answer.
+#[derive(Debug, Encode, Decode)]
+pub struct StatusQuery;
+
+/// The traffic of the sessions that the last reply to this has named. The reply names those whose traffic is to be accounted for
+/// now, [`MAX_WRITES`] at most.
+#[derive(Debug, Encode, Decode)]
+pub struct TrafficReport(#[n(0)] pub Vec<SessionTraffic>);
+
+/// An administrator says that the users whom this source shows no more have gone. The reply is how many these are, if there is
+/// such a source.
+#[derive(Debug, Encode, Decode)]
+pub struct ConfirmAbsences(#[n(0)] pub SourceName);
 
 /// Credentials that a client has presented.
 #[derive(Debug, Encode, Decode)]
@@ -205,60 +235,25 @@ impl TokenHashes {
     }
 }
 
-/// A reply of the auth process.
+/// The decision about a login, or its next step.
 #[derive(Debug, Encode, Decode)]
-pub enum AuthReply {
-    /// To a login: let in.
+pub enum LoginReply {
     #[n(0)]
     Granted(#[n(0)] Granted),
-    /// To a login: not without a one-time code, by [`AuthRequest::Answer`] with this number. It discloses nothing about the password.
+    /// Not without a one-time code, by [`TypedAnswer`] with this number. It discloses nothing about the password.
     #[n(1)]
     CodeRequired(#[n(0)] u64),
-    /// To a login: no.
+    /// Not without this.
     #[n(2)]
-    Refused(#[n(0)] Refused),
-    /// To [`AuthRequest::Session`].
-    #[n(4)]
-    Session(#[n(0)] Option<StoredSession>),
-    /// All of it is durable but what concerns these sessions: the store has failed, or their user was disabled, removed or
-    /// given another password, or never logged in for them.
-    #[n(5)]
-    Committed {
-        #[n(0)]
-        failed: Vec<ByteArray<16>>,
-    },
-    /// To [`AuthRequest::Revocations`].
-    #[n(7)]
-    Revocations {
-        /// The number to ask with the next time.
-        #[n(0)]
-        seen: u64,
-        #[n(1)]
-        found: Vec<Revoked>,
-    },
-    #[n(8)]
-    Failed(#[n(0)] Reason),
-    /// To [`AuthRequest::Status`].
-    #[n(12)]
-    Status(#[n(0)] AuthStatus),
-    /// To a login: not without this.
-    #[n(13)]
     Challenge(#[n(0)] Demand),
-    /// To [`AuthRequest::Approved`]: ask again.
-    #[n(14)]
-    StillWaiting,
-    /// To [`AuthRequest::Traffic`]: the traffic of these is to be accounted for now, [`MAX_WRITES`] at most.
-    #[n(21)]
-    TrafficWanted(#[n(0)] Vec<ByteArray<16>>),
-    /// To [`AuthRequest::ConfirmAbsences`]: how many users these are; `None` if there is no such source.
-    #[n(31)]
-    AbsencesConfirmed(#[n(0)] Option<u64>),
+    #[n(3)]
+    Refused(#[n(0)] Refused),
 }
 
 /// A demand of a server, for a person.
 #[derive(Debug, Encode, Decode)]
 pub struct Demand {
-    /// The login goes on by [`AuthRequest::Answer`] with this number, or [`AuthRequest::Approved`] if it is a push.
+    /// The login goes on by [`TypedAnswer`] with this number, or [`ApprovalQuery`] if it is a push.
     #[n(0)]
     pub login: u64,
     #[n(1)]
@@ -301,16 +296,6 @@ pub struct PoolUsage {
     pub taken: u64,
     #[n(2)]
     pub total: u64,
-}
-
-impl AuthReply {
-    /// Reason of a failure, for the log of whoever has asked for something else.
-    pub fn reason(&self) -> String {
-        match self {
-            Self::Failed(reason) => reason.to_string(),
-            other => format!("the auth process has sent an unexpected answer: {other:?}"),
-        }
-    }
 }
 
 /// How a source of identities answers.
@@ -357,8 +342,7 @@ pub struct AccountingHealth {
 pub type SourceName = Text<32>;
 /// The name of an access profile.
 pub type ProfileName = Text<32>;
-/// A sentence for the log.
-pub type Reason = Text<1024>;
+pub use crate::request::Reason;
 
 /// A user, with what access profiles and policy go by.
 #[derive(Clone, Debug, Encode, Decode)]

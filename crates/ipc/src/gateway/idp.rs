@@ -1,6 +1,6 @@
 //! Messages between the auth process and the idp process.
 //!
-//! Invariants: auth alone asks, and idp answers each request once; texts and lists have a largest length, so that a frame has one.
+//! Invariants: auth alone asks, and idp answers each request once, or says for the log why none of the source's servers gave an answer that counts; texts and lists have a largest length, so that a frame has one.
 //! An answer names no user of the gateway: for whom it is follows from the request.
 
 mod accounting;
@@ -14,7 +14,7 @@ use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, List, S
 use crate::messages::Common;
 
 use super::Configuration;
-pub use super::auth::{Numbered, SourceName};
+pub use super::auth::SourceName;
 pub use accounting::{
     AcceptAttributes, AccountedSession, AccountingEvent, AccountingRecord, Classes, MAX_CLASSES, MAX_RECORDS,
     SourceAddresses, SourceLimits, TerminateCause, Usage,
@@ -53,26 +53,18 @@ pub enum FromIdp {
     Failed(#[n(0)] String),
 }
 
-/// A request of the auth process.
-#[derive(Debug, Encode, Decode)]
-pub enum IdpRequest {
-    /// Whether this is the user's password.
-    #[n(0)]
-    Check(#[n(0)] LoginCheck),
-    /// Whether this is the answer to the challenge.
-    #[n(1)]
-    Answer(#[n(0)] LoginAnswer),
-    /// Whether the user is still there, without a password.
-    #[n(2)]
-    Recheck(#[n(0)] UserRecheck),
-    /// Account for a session.
-    #[n(3)]
-    Account(#[n(0)] AccountingRecord),
-    /// The next request of a server, whenever there is one. With the result of the one before.
-    #[n(4)]
-    Next(#[n(0)] Option<DynamicResult>),
+crate::requests! {
+    /// A request of the auth process.
+    pub IdpRequest {
+        Check = 0, LoginCheck => Verdict;
+        Answer = 1, LoginAnswer => Verdict;
+        Recheck = 2, UserRecheck => Result<Identity, SourceRefusal>;
+        Account = 3, AccountingRecord => ();
+        Next = 4, NextDynamicRequest => DynamicRequest;
+    }
 }
 
+/// Whether this is the user's password.
 #[derive(Debug, Encode, Decode)]
 pub struct LoginCheck {
     #[n(0)]
@@ -87,7 +79,7 @@ pub struct LoginCheck {
     pub address: IpAddr,
 }
 
-/// An answer to a challenge.
+/// Whether this is the answer to the challenge.
 #[derive(Debug, Encode, Decode)]
 pub struct LoginAnswer {
     #[n(0)]
@@ -103,7 +95,7 @@ pub struct LoginAnswer {
     pub round: Continuation,
 }
 
-/// A user who has sessions.
+/// Whether a user who has sessions is still there, without a password.
 #[derive(Debug, Encode, Decode)]
 pub struct UserRecheck {
     #[n(0)]
@@ -112,6 +104,10 @@ pub struct UserRecheck {
     #[n(1)]
     pub user: UserName,
 }
+
+/// The next request of a server, whenever there is one. With the result of the one before.
+#[derive(Debug, Encode, Decode)]
+pub struct NextDynamicRequest(#[n(0)] pub Option<DynamicResult>);
 
 /// By what a server recognises a login that it has challenged. The auth process keeps it and reads nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -134,29 +130,20 @@ pub struct IdpChallenge {
     pub round: Continuation,
 }
 
-/// A reply of the idp process.
+/// A source's decision about a login.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub enum IdpReply {
-    /// The source knows the user, and the password or the answer was right, if there was one.
+pub enum Verdict {
+    /// The source knows the user, and the password or the answer was right.
     #[n(0)]
     Accepted(#[n(0)] Identity),
     #[n(1)]
     Refused(#[n(0)] SourceRefusal),
-    /// None of the source's servers gave an answer that counts, and why, for the log.
+    /// The user has this entry, and is refused all the same.
     #[n(2)]
-    Unavailable(#[n(0)] super::auth::Reason),
-    /// Not without an answer to this, by [`IdpRequest::Answer`].
+    RefusedEntry(#[n(0)] SourceRefusal, #[n(1)] Subject),
+    /// Not without an answer to this, by [`LoginAnswer`].
     #[n(3)]
     Challenge(#[n(0)] IdpChallenge),
-    /// A server has the record.
-    #[n(4)]
-    Accounted,
-    /// To [`IdpRequest::Next`].
-    #[n(5)]
-    Dynamic(#[n(0)] DynamicRequest),
-    /// The user has this entry, and is refused all the same.
-    #[n(6)]
-    RefusedEntry(#[n(0)] SourceRefusal, #[n(1)] Subject),
 }
 
 /// A user, as a source has it.

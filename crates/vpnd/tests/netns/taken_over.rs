@@ -105,12 +105,10 @@ impl Sent {
         assert_eq!(decoder.u32().unwrap(), TO_ANSWER);
         decoder.array().unwrap();
         decoder.u64().unwrap();
-        decoder.array().unwrap();
-        let failed = decoder.u32().unwrap() == REPLY_FAILED;
-        failed.then(|| {
-            decoder.array().unwrap();
-            decoder.str().unwrap().to_owned()
-        })
+        let mut reply = Decoder::new(decoder.bytes().unwrap());
+        reply.array().unwrap();
+        let failed = reply.u32().unwrap() == REPLY_FAILED;
+        failed.then(|| reply.str().unwrap().to_owned())
     }
 }
 

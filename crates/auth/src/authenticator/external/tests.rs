@@ -17,8 +17,11 @@ use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::source::Recheck;
 use vpnd_ipc::channel::{self, Channel};
-use vpnd_ipc::gateway::auth::AuthReply;
-use vpnd_ipc::gateway::idp::{AcceptAttributes, Continuation, IdpChallenge, MAX_FRAME, Numbered, Subject};
+use vpnd_ipc::gateway::idp::{
+    AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoginAnswer,
+    MAX_FRAME, NextDynamicRequest, UserRecheck,
+};
+use vpnd_ipc::request::{self, Answer};
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
@@ -67,7 +70,7 @@ fn sources() -> Vec<Source> {
 
 impl Bench {
     /// The idp process answers by user name, and to the answer of a challenge by `user=answer`; about others it is silent.
-    fn new(replies: &[(&str, IdpReply)]) -> Self {
+    fn new(replies: &[(&str, Reply)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
         let settings = Settings {
@@ -91,7 +94,9 @@ impl Bench {
         let replies = replies.iter().map(|(user, reply)| ((*user).to_owned(), reply.clone())).collect();
         let held = Arc::new(Semaphore::new(0));
         let channel = Channel::new(theirs, MAX_FRAME).unwrap();
-        tokio::spawn(answer(channel, replies, Arc::clone(&asked), Arc::clone(&held)));
+        let told = Arc::new(ToldIdp { replies, asked: Arc::clone(&asked), held: Arc::clone(&held) });
+        let permits = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+        tokio::spawn(request::serve::<IdpRequest, _>(channel, told, permits));
         let audit = Recorded::default();
         let auth = auth.with_audit(audit.recorder());
         let auth = Arc::new(auth.with_external(External::new(&sources(), idp, Arc::default())));
@@ -126,43 +131,79 @@ fn login(user: &str, password: &str) -> Login {
     }
 }
 
-async fn answer(channel: Channel, replies: BTreeMap<String, IdpReply>, asked: Asked, held: Arc<Semaphore>) {
-    while let Ok(Some(received)) = channel.receive::<Numbered<IdpRequest>>().await {
-        let Numbered { number, content } = received.message;
-        let (source, key) = match content {
-            IdpRequest::Check(check) => (check.source, check.user.to_string()),
-            IdpRequest::Answer(answer) => {
-                assert_eq!(answer.round, round(), "as the challenge had it");
-                (answer.source, format!("{}={}", &*answer.user, answer.answer.expose()))
-            }
-            IdpRequest::Recheck(user) => (user.source, format!("{}?", &*user.user)),
-            IdpRequest::Account(_) | IdpRequest::Next(_) => continue,
-        };
-        asked.lock().unwrap().push((source.to_string(), key.clone()));
-        let Some(reply) = replies.get(&key) else { continue };
+type Reply = Result<Verdict, Reason>;
+
+/// An idp process that answers as it is told.
+struct ToldIdp {
+    replies: BTreeMap<String, Reply>,
+    asked: Asked,
+    held: Arc<Semaphore>,
+}
+
+impl ToldIdp {
+    async fn reply(&self, source: &str, key: String) -> Reply {
+        self.asked.lock().unwrap().push((source.to_owned(), key.clone()));
         if key.starts_with("held") {
-            held.acquire().await.unwrap().forget();
+            self.held.acquire().await.unwrap().forget();
         }
-        channel.send(&Numbered { number, content: reply.clone() }, &[]).await.unwrap();
+        match self.replies.get(&key) {
+            Some(reply) => reply.clone(),
+            None => std::future::pending().await,
+        }
     }
 }
 
-fn accepted(subject: &str, groups: &[&str]) -> IdpReply {
+impl Answer<LoginCheck> for ToldIdp {
+    async fn answer(self: &Arc<Self>, check: LoginCheck) -> Reply {
+        self.reply(&check.source, check.user.to_string()).await
+    }
+}
+
+impl Answer<LoginAnswer> for ToldIdp {
+    async fn answer(self: &Arc<Self>, answer: LoginAnswer) -> Reply {
+        assert_eq!(answer.round, round(), "as the challenge had it");
+        self.reply(&answer.source, format!("{}={}", &*answer.user, answer.answer.expose())).await
+    }
+}
+
+impl Answer<UserRecheck> for ToldIdp {
+    async fn answer(self: &Arc<Self>, user: UserRecheck) -> Result<Result<Identity, SourceRefusal>, Reason> {
+        match self.reply(&user.source, format!("{}?", &*user.user)).await? {
+            Verdict::Accepted(identity) => Ok(Ok(identity)),
+            Verdict::Refused(refusal) => Ok(Err(refusal)),
+            other => panic!("no verdict about a user without a password: {other:?}"),
+        }
+    }
+}
+
+impl Answer<AccountingRecord> for ToldIdp {
+    async fn answer(self: &Arc<Self>, _: AccountingRecord) -> Result<(), Reason> {
+        std::future::pending().await
+    }
+}
+
+impl Answer<NextDynamicRequest> for ToldIdp {
+    async fn answer(self: &Arc<Self>, _: NextDynamicRequest) -> Result<DynamicRequest, Reason> {
+        std::future::pending().await
+    }
+}
+
+fn accepted(subject: &str, groups: &[&str]) -> Reply {
     let groups = groups.iter().map(|group| Text::cut(group)).collect();
-    IdpReply::Accepted(Identity {
+    Ok(Verdict::Accepted(Identity {
         subject: Subject::cut(subject),
         groups: List::new(groups).unwrap(),
         accept: AcceptAttributes::default(),
-    })
+    }))
 }
 
 fn round() -> Continuation {
     Continuation { server: Text::cut("a.example:1812"), state: Some(List::new(vec![0, 255]).unwrap()) }
 }
 
-fn challenge() -> IdpReply {
+fn challenge() -> Reply {
     let text = Text::cut("Code \x1b[2Jfrom\nyour token");
-    IdpReply::Challenge(IdpChallenge { kind: ChallengeKind::Code, text, round: round() })
+    Ok(Verdict::Challenge(IdpChallenge { kind: ChallengeKind::Code, text, round: round() }))
 }
 
 const DEVICE: DeviceId = DeviceId([1; 16]);
@@ -183,7 +224,7 @@ impl Bench {
 
 #[tokio::test]
 async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
-    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
+    let refused = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let replies = [
         ("token-ann", challenge()),
         ("token-ann=123456", accepted("id-1", &["staff"])),
@@ -198,7 +239,7 @@ async fn a_challenge_is_answered_once_and_by_the_device_that_logs_in() {
     // No approval is waited for, and nothing is let in by asking for one.
     assert!(matches!(
         bench.auth.approved(number, DEVICE, NOW).await,
-        LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+        Some(LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. }))
     ));
     assert!(matches!(bench.answer(number, "123456").await, LoginOutcome::Granted(_)));
     assert!(
@@ -283,7 +324,7 @@ async fn logins_that_wait_for_a_person_are_few_and_count_as_guesses() {
 
 #[tokio::test]
 async fn a_wrong_password_is_asked_for_a_code_like_a_right_one() {
-    let wrong = IdpReply::Refused(SourceRefusal::WrongPassword);
+    let wrong = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let bench = Bench::new(&[("ann", accepted("id-1", &[])), ("bob", wrong)]);
     assert!(matches!(bench.log_in("ann@uni.example", "right").await, LoginOutcome::Granted(_)));
     let secret = TotpSecret::new(b"12345678901234567890".to_vec());
@@ -312,10 +353,10 @@ async fn an_approval_is_waited_for_without_a_turn_and_over_when_the_client_leave
     let outcome = bench.log_in("phone-ann", "right").await;
     let LoginOutcome::Approval(number, demand) = outcome else { panic!("{outcome:?}") };
     assert_eq!((demand.kind, demand.time), (ChallengeKind::Push, Duration::from_secs(45)));
-    assert!(matches!(bench.auth.approved(number, DEVICE, NOW).await, LoginOutcome::StillWaiting));
+    assert!(bench.auth.approved(number, DEVICE, NOW).await.is_none());
     assert!(matches!(
         bench.auth.approved(number, DeviceId([2; 16]), NOW).await,
-        LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+        Some(LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. }))
     ));
     assert!(matches!(bench.log_in("phone-bob", "right").await, LoginOutcome::Granted(_)));
     // No answer of the client's stands for the server's.
@@ -325,7 +366,7 @@ async fn an_approval_is_waited_for_without_a_turn_and_over_when_the_client_leave
     ));
     assert!(matches!(
         bench.auth.approved(number, DEVICE, NOW).await,
-        LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. })
+        Some(LoginOutcome::Refused(Refused { refusal: Refusal::Busy, .. }))
     ));
     assert_eq!(bench.audited("not-approved"), 1);
 }
@@ -349,7 +390,7 @@ async fn a_user_of_a_source_has_a_record_here_which_can_be_disabled() {
 
 #[tokio::test]
 async fn a_login_is_tried_at_one_source_and_a_refusal_takes_its_time() {
-    let wrong = IdpReply::Refused(SourceRefusal::WrongPassword);
+    let wrong = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let bench = Bench::new(&[("ann", wrong), ("g-bob", accepted("2", &[]))]);
     let since = Instant::now();
     assert!(matches!(
@@ -375,7 +416,7 @@ async fn an_empty_password_reaches_no_source() {
 
 #[tokio::test]
 async fn without_an_answer_nobody_is_let_in_and_nobody_is_locked_out() {
-    let bench = Bench::new(&[("ann", IdpReply::Unavailable(Text::cut("down")))]);
+    let bench = Bench::new(&[("ann", Err(Text::cut("down")))]);
     for _ in 0..8 {
         let outcome = bench.log_in("ann@uni.example", "right").await;
         assert!(
@@ -407,7 +448,7 @@ async fn reach(bench: &Arc<Bench>, logins: impl Iterator<Item = Login>) -> usize
 
 #[tokio::test]
 async fn guesses_that_come_at_once_reach_a_source_no_oftener_than_others() {
-    let wrong = || IdpReply::Refused(SourceRefusal::WrongPassword);
+    let wrong = || Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let bench = Arc::new(Bench::new(&[("token-eve", wrong()), ("token-bob", wrong())]));
     let of_host = (0..60).map(|_| login("token-eve", "guess"));
     assert_eq!(reach(&bench, of_host).await, 5);
@@ -433,7 +474,7 @@ async fn many_people_behind_one_address_log_in_at_once() {
 
 #[tokio::test]
 async fn guesses_by_all_names_of_an_entry_count_together() {
-    let wrong = || IdpReply::RefusedEntry(SourceRefusal::WrongPassword, Subject::cut("id-1"));
+    let wrong = || Ok(Verdict::RefusedEntry(SourceRefusal::WrongPassword, Subject::cut("id-1")));
     let bench = Bench::new(&[("ann", wrong()), ("ann.smith", wrong()), ("bob", wrong())]);
     let mut throttled = Vec::new();
     for name in ["ann", "ann.smith", "ann", "ann.smith", "ann", "ann.smith", "ann"] {
@@ -448,12 +489,9 @@ async fn guesses_by_all_names_of_an_entry_count_together() {
 
 #[tokio::test]
 async fn how_a_source_answers_is_counted() {
-    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
-    let bench = Bench::new(&[
-        ("ann", accepted("id-1", &[])),
-        ("bob", refused),
-        ("down", IdpReply::Unavailable(Text::cut("down"))),
-    ]);
+    let refused = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
+    let bench =
+        Bench::new(&[("ann", accepted("id-1", &[])), ("bob", refused), ("down", Err(Text::cut("down")))]);
     let staff = || bench.auth.source_health().into_iter().find(|source| &*source.name == "staff").unwrap();
     let state = |health: &SourceHealth| (health.up, health.answers, health.failures);
     assert_eq!((state(&staff()), staff().last_answer_s), ((None, 0, 0), None));
@@ -505,9 +543,9 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
         ("ann", accepted("id-1", &["staff"])),
         ("ann?", accepted("id-1", &["vpn"])),
         ("bob?", accepted("id-1", &[])),
-        ("cat?", IdpReply::Refused(SourceRefusal::Disabled)),
-        ("dan?", IdpReply::Unavailable(Text::cut("down"))),
-        ("eve?", IdpReply::Refused(SourceRefusal::UnknownUser)),
+        ("cat?", Ok(Verdict::Refused(SourceRefusal::Disabled))),
+        ("dan?", Err(Text::cut("down"))),
+        ("eve?", Ok(Verdict::Refused(SourceRefusal::UnknownUser))),
         ("fay?", accepted("id-1", &[])),
     ];
     let bench = Bench::new(&replies);
@@ -540,14 +578,14 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
 }
 
 /// Users `p0` to `p11` with a session each, of whom alone `p0` is due, and these replies about them.
-async fn crowd(about: impl Fn(usize) -> IdpReply) -> (Bench, HashMap<UserId, Turn>) {
+async fn crowd(about: impl Fn(usize) -> Reply) -> (Bench, HashMap<UserId, Turn>) {
     const HOUR: Duration = Duration::from_secs(3_600);
     let names: Vec<String> =
         (0..12).flat_map(|number| [format!("p{number}"), format!("p{number}?")]).collect();
     let reply = |at: usize| {
         if at.is_multiple_of(2) { accepted(&format!("id-{}", at / 2), &["staff"]) } else { about(at / 2) }
     };
-    let replies: Vec<(&str, IdpReply)> =
+    let replies: Vec<(&str, Reply)> =
         names.iter().enumerate().map(|(at, name)| (name.as_str(), reply(at))).collect();
     let bench = Bench::new(&replies);
     let mut turns = HashMap::new();
@@ -567,10 +605,10 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     // One of them is disabled: that the directory says, so nothing keeps it.
     let about = |number| match number {
-        7 => IdpReply::Refused(SourceRefusal::Disabled),
+        7 => Ok(Verdict::Refused(SourceRefusal::Disabled)),
         8 => accepted("id-8", &["staff"]),
         9 => accepted("id-9", &[]),
-        _ => IdpReply::Refused(SourceRefusal::UnknownUser),
+        _ => Ok(Verdict::Refused(SourceRefusal::UnknownUser)),
     };
     let (bench, mut turns) = crowd(about).await;
     let staff = Arc::clone(&bench.auth.external.sources[0]);
@@ -581,10 +619,7 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
     assert!(!bench.live().iter().any(|user| user.name == "p7@uni.example"), "disabled is disabled");
     assert_eq!(bench.store.user("p9@uni.example").unwrap().unwrap().groups, ["staff"]);
 
-    let confirm = |source| match bench.auth.confirm_absences(source) {
-        AuthReply::AbsencesConfirmed(users) => users,
-        other => panic!("{other:?}"),
-    };
+    let confirm = |source| bench.auth.confirm_absences(source);
     assert_eq!((confirm("nowhere"), confirm("staff")), (None, Some(10)));
     bench.auth.recheck_due(&staff, recheck, &mut turns, bench.live()).await;
     let left: Vec<String> = bench.live().into_iter().map(|user| user.name).collect();
@@ -596,7 +631,7 @@ async fn many_users_who_are_not_there_at_once_keep_their_sessions_until_that_is_
 async fn one_user_who_is_not_there_has_left() {
     let recheck = Recheck { every: Duration::from_secs(3_600), grace: Duration::from_secs(3_600) };
     let about = |number: usize| match number {
-        0 => IdpReply::Refused(SourceRefusal::UnknownUser),
+        0 => Ok(Verdict::Refused(SourceRefusal::UnknownUser)),
         other => accepted(&format!("id-{other}"), &["staff"]),
     };
     let (bench, mut turns) = crowd(about).await;

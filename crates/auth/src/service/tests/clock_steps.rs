@@ -83,10 +83,7 @@ impl Life {
     }
 
     async fn stored(&self, session: ByteArray<16>) -> Option<StoredSession> {
-        match self.service.answer(AuthRequest::Session(session)).await {
-            AuthReply::Session(stored) => stored,
-            other => panic!("{:?}: {other:?}", self.step),
-        }
+        ask(&self.service, SessionQuery(session)).await
     }
 
     /// The address of a session that goes on, and that gets new tokens.
@@ -103,10 +100,8 @@ impl Life {
     async fn recheck(&self) {
         self.service.end_misfits();
         self.service.end_orphans(&mut HashMap::new(), 0).unwrap();
-        match self.service.answer(AuthRequest::Revocations(Some(0))).await {
-            AuthReply::Revocations { found, .. } => assert!(found.is_empty(), "{:?}", self.step),
-            other => panic!("{other:?}"),
-        }
+        let found = ask(&self.service, RevocationQuery(Some(0))).await.found;
+        assert!(found.is_empty(), "{:?}", self.step);
     }
 }
 

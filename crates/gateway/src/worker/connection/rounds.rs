@@ -11,8 +11,8 @@ use vpnd_proto::control::{Challenge, ChallengeAnswer, ChallengeKind, FEATURE_CHA
 use vpnd_proto::session::DeviceId;
 
 use super::{ControlServer, Failure, unless_displaced};
-use vpnd_ipc::gateway::auth::{AuthReply, AuthRequest, Demand};
-use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_ipc::gateway::auth::{Abandon, ApprovalQuery, Demand, Granted, LoginReply, TypedAnswer};
+use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 
 /// Time for a person to type a one-time code.
 const CODE_TIMEOUT: Duration = Duration::from_secs(90);
@@ -27,27 +27,34 @@ pub(super) struct Peer<'c> {
     pub(super) features: u32,
 }
 
+/// The end of a login at the auth process.
+pub(super) enum Decision {
+    Granted(Granted),
+    Refused(Refused),
+}
+
 impl ControlServer {
     /// Goes on after this reply of the auth process until it has decided.
-    pub(super) async fn go_on(&self, mut peer: Peer<'_>, first: AuthReply) -> Result<AuthReply, Failure> {
+    pub(super) async fn go_on(&self, mut peer: Peer<'_>, first: LoginReply) -> Result<Decision, Failure> {
         let mut reply = first;
         loop {
             reply = match reply {
-                AuthReply::CodeRequired(login) => self.typed(&mut peer, login, one_time_code).await?,
-                AuthReply::Challenge(demand) if peer.features & FEATURE_CHALLENGES == 0 => {
-                    self.abandon(&peer, demand.login).await?;
-                    return Ok(refused(Refusal::LacksChallenges));
+                LoginReply::CodeRequired(login) => self.typed(&mut peer, login, one_time_code).await?,
+                LoginReply::Challenge(demand) if peer.features & FEATURE_CHALLENGES == 0 => {
+                    self.abandon(demand.login).await?;
+                    return Ok(Decision::Refused(Refusal::LacksChallenges.into()));
                 }
-                AuthReply::Challenge(demand) if demand.kind == ChallengeKind::Push => {
+                LoginReply::Challenge(demand) if demand.kind == ChallengeKind::Push => {
                     self.approval(&mut peer, &demand).await?
                 }
-                AuthReply::Challenge(demand) => {
+                LoginReply::Challenge(demand) => {
                     let ask = async |reader: &mut Reader, writer: &mut Writer| {
                         challenge(reader, writer, &demand).await
                     };
                     self.typed(&mut peer, demand.login, ask).await?
                 }
-                decided => return Ok(decided),
+                LoginReply::Granted(granted) => return Ok(Decision::Granted(granted)),
+                LoginReply::Refused(refused) => return Ok(Decision::Refused(refused)),
             };
         }
     }
@@ -58,34 +65,40 @@ impl ControlServer {
         peer: &mut Peer<'_>,
         login: u64,
         ask: impl AsyncFnOnce(&mut Reader, &mut Writer) -> Result<ChallengeAnswer, Failure>,
-    ) -> Result<AuthReply, Failure> {
+    ) -> Result<LoginReply, Failure> {
         let typed = match self.acceptor.code_permit(peer.remote) {
             Some(mut permit) => unless_displaced(&mut permit, ask(peer.reader, peer.writer)).await,
             None => Err(Failure::Displaced),
         };
-        // Whoever leaves has made an attempt, too: the auth process counts it.
-        let answer = typed.as_ref().ok().cloned();
-        let reply = self.request(AuthRequest::Answer { login, answer, device: peer.device.0.into() }).await?;
         match typed {
-            Ok(_) => Ok(reply),
-            Err(Failure::Displaced) => Ok(refused(Refusal::WaitingFull)),
-            Err(failure) => Err(failure),
+            Ok(answer) => {
+                let device = peer.device.0.into();
+                Ok(self.auth.request(TypedAnswer { login, answer, device }).await?)
+            }
+            Err(failure) => {
+                // Whoever leaves has made an attempt, too: the auth process counts it.
+                self.abandon(login).await?;
+                if matches!(failure, Failure::Displaced) {
+                    Ok(refused(Refusal::WaitingFull))
+                } else {
+                    Err(failure)
+                }
+            }
         }
     }
 
     /// Waits for a decision that a person makes elsewhere, as long as the client is there.
-    async fn approval(&self, peer: &mut Peer<'_>, demand: &Demand) -> Result<AuthReply, Failure> {
+    async fn approval(&self, peer: &mut Peer<'_>, demand: &Demand) -> Result<LoginReply, Failure> {
         let Some(mut permit) = self.acceptor.code_permit(peer.remote) else {
-            self.abandon(peer, demand.login).await?;
+            self.abandon(demand.login).await?;
             return Ok(refused(Refusal::WaitingFull));
         };
         let left = match send(peer.writer, demand).await {
             Ok(()) => loop {
-                let request = AuthRequest::Approved { login: demand.login, device: peer.device.0.into() };
+                let query = ApprovalQuery { login: demand.login, device: peer.device.0.into() };
                 tokio::select! {
-                    reply = self.request(request) => match reply? {
-                        AuthReply::StillWaiting => {}
-                        decided => return Ok(decided),
+                    reply = self.auth.request(query) => if let Some(decided) = reply? {
+                        return Ok(decided);
                     },
                     read = peer.reader.next() => break match read {
                         Ok(Some(_)) => Failure::Unexpected,
@@ -97,23 +110,18 @@ impl ControlServer {
             },
             Err(error) => error.into(),
         };
-        self.abandon(peer, demand.login).await?;
+        self.abandon(demand.login).await?;
         if matches!(left, Failure::Displaced) { Ok(refused(Refusal::WaitingFull)) } else { Err(left) }
     }
 
     /// The login is over: the client has left, or can't answer.
-    async fn abandon(&self, peer: &Peer<'_>, login: u64) -> Result<(), Failure> {
-        let request = AuthRequest::Answer { login, answer: None, device: peer.device.0.into() };
-        self.request(request).await.map(drop)
-    }
-
-    async fn request(&self, request: AuthRequest) -> Result<AuthReply, Failure> {
-        self.auth.request(request).await.map_err(|_| Failure::Stopped)
+    async fn abandon(&self, login: u64) -> Result<(), Failure> {
+        Ok(self.auth.request(Abandon(login)).await?)
     }
 }
 
-fn refused(refusal: Refusal) -> AuthReply {
-    AuthReply::Refused(refusal.into())
+fn refused(refusal: Refusal) -> LoginReply {
+    LoginReply::Refused(refusal.into())
 }
 
 async fn send(writer: &mut Writer, demand: &Demand) -> Result<(), StreamError> {

@@ -20,7 +20,10 @@ use super::*;
 use crate::{PreparedSource, account, check, prepare};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::gateway::idp::testing::record;
-use vpnd_ipc::gateway::idp::{AccountingEvent, IdpReply, LoginCheck, SourceName, SourceRefusal};
+use vpnd_ipc::gateway::idp::{AccountingEvent, LoginCheck, SourceName, SourceRefusal, Verdict};
+use vpnd_ipc::request::Reason;
+
+type Reply = Result<Verdict, Reason>;
 
 const REQUEST: u8 = 1;
 const ACCEPT: u8 = 2;
@@ -178,7 +181,7 @@ fn configured(servers: &[String], rest: &str) -> Vec<PreparedSource> {
     prepare(&ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap()).unwrap()
 }
 
-async fn log_in(sources: &[PreparedSource], user: &str, password: &str) -> IdpReply {
+async fn log_in(sources: &[PreparedSource], user: &str, password: &str) -> Reply {
     let login = LoginCheck {
         source: SourceName::cut("guests"),
         user: UserName::new(user).unwrap(),
@@ -188,12 +191,12 @@ async fn log_in(sources: &[PreparedSource], user: &str, password: &str) -> IdpRe
     check(sources, &login).await
 }
 
-fn is_in(reply: &IdpReply) -> bool {
-    matches!(reply, IdpReply::Accepted(_))
+fn is_in(reply: &Reply) -> bool {
+    matches!(reply, Ok(Verdict::Accepted(_)))
 }
 
-fn why(reply: IdpReply) -> String {
-    let IdpReply::Unavailable(why) = reply else { panic!("{reply:?}") };
+fn why(reply: Reply) -> String {
+    let Err(why) = reply else { panic!("{reply:?}") };
     why.to_string()
 }
 
@@ -225,16 +228,16 @@ async fn a_real_server_lets_users_in_and_takes_records_over_tls() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         reply = log_in(&sources, "ann", "right").await;
     }
-    let IdpReply::Accepted(identity) = reply else { panic!("{reply:?}: {}", server.log()) };
+    let Ok(Verdict::Accepted(identity)) = reply else { panic!("{reply:?}: {}", server.log()) };
     assert_eq!(identity.groups.iter().map(|group| &**group).collect::<Vec<_>>(), ["staff", "vpn"]);
-    let refused = IdpReply::Refused(SourceRefusal::WrongPassword);
+    let refused = Ok(Verdict::Refused(SourceRefusal::WrongPassword));
     let (many, wrong) = tokio::join!(
         futures_util::future::join_all((0..20).map(|_| log_in(&sources, "ann", "right"))),
         log_in(&sources, "ann", "wrong")
     );
     assert!(many.iter().all(is_in) && wrong == refused, "{many:?} {wrong:?}");
     for event in [AccountingEvent::On, AccountingEvent::Start, AccountingEvent::Off] {
-        assert_eq!(account(&sources, &record(event)).await, IdpReply::Accounted, "{}", server.log());
+        assert_eq!(account(&sources, &record(event)).await, Ok(()), "{}", server.log());
     }
     assert_eq!(server.records().len(), 3);
     // It demands a certificate of its clients.
@@ -298,7 +301,7 @@ async fn requests_share_a_connection_and_each_gets_its_own_reply() {
     numbers.dedup();
     assert_eq!(numbers.len(), 20, "each has its number");
     assert!(is_in(&log_in(&sources, "ann", "right").await), "a reply in pieces");
-    assert_eq!(account(&sources, &record(AccountingEvent::On)).await, IdpReply::Accounted);
+    assert_eq!(account(&sources, &record(AccountingEvent::On)).await, Ok(()));
     assert_eq!(seen.connections(), 1);
 }
 

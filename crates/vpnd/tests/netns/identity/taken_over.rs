@@ -25,8 +25,6 @@ use crate::traffic::ping_until;
 
 // Numbers of messages and of a field in `crates/ipc/src/gateway/idp.rs` and below.
 const NEXT: u32 = 4;
-const REPLY_ACCOUNTED: u32 = 4;
-const REPLY_DYNAMIC: u32 = 5;
 const DISCONNECT: u32 = 0;
 const REGROUP: u32 = 1;
 /// The number of "no such session" in RFC 5176.
@@ -53,7 +51,12 @@ fn take_over(gateway: u32) -> TakenOver {
     TakenOver::of(process, channel.expect("it has a channel to the auth process"))
 }
 
-fn frame(body: Encoder<Vec<u8>>) -> Vec<u8> {
+/// The frame with this reply to the request of this number.
+fn reply(number: u32, content: &[u8]) -> Vec<u8> {
+    // An array of two, first the number of `Ok`.
+    let reply = [&[0x82, 0], content].concat();
+    let mut body = Encoder::new(Vec::new());
+    body.array(2).unwrap().u32(number).unwrap().bytes(&reply).unwrap();
     let body = body.into_writer();
     [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], &[0; 4], &body].concat()
 }
@@ -69,8 +72,7 @@ struct Claim<'c> {
 /// Makes a claim in the reply to the request of this number; the error of the auth process, which asks on with the next number.
 fn claim(idp: &mut TakenOver, number: &mut u32, claim: &Claim<'_>) -> Option<u32> {
     let mut body = Encoder::new(Vec::new());
-    body.array(2).unwrap().u32(*number).unwrap().array(2).unwrap().u32(REPLY_DYNAMIC).unwrap();
-    body.array(1).unwrap().array(4).unwrap().u32(*number).unwrap().str(claim.source).unwrap();
+    body.array(4).unwrap().u32(*number).unwrap().str(claim.source).unwrap();
     match claim.group {
         None => body.array(2).unwrap().u32(DISCONNECT).unwrap().array(0).unwrap(),
         Some(group) => body
@@ -96,7 +98,7 @@ fn claim(idp: &mut TakenOver, number: &mut u32, claim: &Claim<'_>) -> Option<u32
         None => body.null().unwrap(),
     };
     body.null().unwrap();
-    idp.send(&frame(body));
+    idp.send(&reply(*number, &body.into_writer()));
     *number += 1;
     let sent = idp.expect(*number);
     let mut next = Decoder::new(&sent.body);
@@ -104,6 +106,7 @@ fn claim(idp: &mut TakenOver, number: &mut u32, claim: &Claim<'_>) -> Option<u32
     assert_eq!(next.u32().unwrap(), *number);
     next.array().unwrap();
     assert_eq!((next.u32().unwrap(), next.array().unwrap()), (NEXT, Some(1)));
+    next.array().unwrap();
     // Without an error the field is left out.
     let fields = next.array().unwrap();
     assert_eq!(next.u32().unwrap(), *number - 1, "the claim's own number");
@@ -154,18 +157,7 @@ fn whoever_takes_over_the_idp_process_ends_sessions_of_its_sources_alone() {
     eventually("her session has ended", SOON, || (gateway.sessions().len() == 1).then_some(()));
 
     // An answer that nobody has asked for is the last of this process.
-    let mut body = Encoder::new(Vec::new());
-    body.array(2)
-        .unwrap()
-        .u32(9_999)
-        .unwrap()
-        .array(2)
-        .unwrap()
-        .u32(REPLY_ACCOUNTED)
-        .unwrap()
-        .array(0)
-        .unwrap();
-    idp.send(&frame(body));
+    idp.send(&reply(9_999, &minicbor::to_vec(()).unwrap()));
     idp.let_go();
     ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
     eventually("there is another", SOON, || super::idp(pid));
