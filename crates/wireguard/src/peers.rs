@@ -162,6 +162,8 @@ pub struct Peers {
     indexes: Indexes,
     timers: TimerQueue<PeerId>,
     pending: BTreeMap<RequestId, Pending>,
+    /// Messages of peers among them.
+    waiting: usize,
     outputs: VecDeque<Output>,
     next_peer: u64,
     next_request: u64,
@@ -180,6 +182,7 @@ impl Peers {
             indexes: Indexes::default(),
             timers: TimerQueue::new(),
             pending: BTreeMap::new(),
+            waiting: 0,
             outputs: VecDeque::new(),
             next_peer: 0,
             next_request: 0,

@@ -15,8 +15,9 @@ use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
 use crate::transport::{Opener, Sealer};
 
-/// Requests that wait for a reply at once; more messages are dropped, and sent again by their peers.
-const MAX_PENDING: usize = 256;
+/// Messages of peers that wait for a reply at once; more are dropped, and sent again by their peers. Handshakes of ours are not
+/// among them: each peer has one at most.
+const MAX_WAITING: usize = 256;
 
 /// What is kept of a request until its reply.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +40,7 @@ impl Peers {
             Ok(Message::Initiation(message)) => {
                 self.pass(now, from, message.sender(), message)?;
                 let pending = Pending::Respond { from, theirs: message.sender() };
-                self.ask(Request::Respond(*message), pending)
+                self.pass_on(Request::Respond(*message), pending)
             }
             Ok(Message::Response(message)) => self.on_response(now, from, message),
             Ok(Message::CookieReply(message)) => self.on_cookie_reply(now, message),
@@ -57,7 +58,7 @@ impl Peers {
         let key = known.ok_or(Dropped::UnknownIndex)?.key;
         self.pass(now, from, message.sender(), message)?;
         let pending = Pending::Finish { peer, from, ours, theirs: message.sender() };
-        self.ask(Request::Finish(key, *message), pending)
+        self.pass_on(Request::Finish(key, *message), pending)
     }
 
     /// Whether a message is worth the static key's time.
@@ -81,15 +82,20 @@ impl Peers {
         }
     }
 
-    fn ask(&mut self, request: Request, pending: Pending) -> Result<(), Dropped> {
-        if self.pending.len() >= MAX_PENDING {
+    fn pass_on(&mut self, request: Request, pending: Pending) -> Result<(), Dropped> {
+        if self.waiting >= MAX_WAITING {
             return Err(Dropped::Busy);
         }
+        self.waiting += 1;
+        self.ask(request, pending);
+        Ok(())
+    }
+
+    fn ask(&mut self, request: Request, pending: Pending) {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         self.pending.insert(id, pending);
         self.outputs.push_back(Output::Ask(id, Box::new(request)));
-        Ok(())
     }
 
     /// Begins a handshake with the peer, if its address is known and none is on its way.
@@ -102,14 +108,14 @@ impl Peers {
 
     pub(super) fn ask_to_initiate(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get(&id) {
-            // If too many wait, the retry timer asks again.
-            let _ = self.ask(Request::Initiate(peer.key), Pending::Initiate(id));
+            self.ask(Request::Initiate(peer.key), Pending::Initiate(id));
         }
     }
 
     /// The process with the static key has replied.
     pub fn on_reply(&mut self, now: Time, id: RequestId, reply: Reply) {
         let Some(pending) = self.pending.remove(&id) else { return };
+        self.waiting -= usize::from(!matches!(pending, Pending::Initiate(_)));
         match (pending, reply) {
             (Pending::Respond { from, theirs }, Reply::Responded(responded)) => {
                 self.responded(now, from, theirs, *responded);

@@ -274,6 +274,9 @@ fn work_that_waits_for_the_static_key_is_bounded() {
         busy += usize::from(done == Err(Dropped::Busy));
     }
     assert_eq!(busy, 400 - 256);
+    gateway.peers.note_source(s(2), gateway.peer, at(1));
+    gateway.peers.on_no_session(s(2), gateway.peer);
+    assert_eq!(gateway.peers.pending.len(), 257, "a handshake of ours is not kept back by that");
     let asked = core::iter::from_fn(|| gateway.peers.poll_output());
     let ids: Vec<_> =
         asked.filter_map(|output| if let Output::Ask(id, _) = output { Some(id) } else { None }).collect();
