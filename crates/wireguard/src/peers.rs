@@ -148,8 +148,15 @@ struct Peer {
     cookies: CookieJar,
     timers: Timers,
     sessions: Sessions,
-    /// The index of the last first message, until it is answered.
-    begun: Option<Index>,
+    begun: Option<Begun>,
+}
+
+/// The last first message to a peer, until it is answered.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    index: Index,
+    /// Responses that were passed on without asking the gate.
+    responses: u8,
 }
 
 /// All peers.

@@ -7,7 +7,7 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 use zerocopy::IntoBytes as _;
 
-use super::{Dropped, Event, Output, PeerId, Peers, RequestId, Role, Session};
+use super::{Begun, Dropped, Event, Output, PeerId, Peers, RequestId, Role, Session};
 use crate::gate::Verdict;
 use crate::handshakes::{Reply, Request, Responded};
 use crate::mac::HandshakeMessage;
@@ -18,6 +18,9 @@ use crate::transport::{Opener, Sealer};
 /// Messages of peers that wait for a reply at once; more are dropped, and sent again by their peers. Handshakes of ours are not
 /// among them: each peer has one at most.
 const MAX_WAITING: usize = 256;
+/// Responses to one message of ours that need not pass the gate: its index is random, so few others can answer it. Without this
+/// the devices behind one NAT could not all answer a gateway that has restarted.
+const FREE_RESPONSES: u8 = 4;
 
 /// What is kept of a request until its reply.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +41,10 @@ impl Peers {
     pub fn on_datagram(&mut self, now: Time, from: Endpoint, datagram: &[u8]) -> Result<(), Dropped> {
         match Message::parse(datagram) {
             Ok(Message::Initiation(message)) => {
-                self.pass(now, from, message.sender(), message)?;
+                if !self.gate.is_for_us(message) {
+                    return Err(Dropped::WrongMac);
+                }
+                self.admit(now, from, message.sender(), message)?;
                 let pending = Pending::Respond { from, theirs: message.sender() };
                 self.pass_on(Request::Respond(*message), pending)
             }
@@ -53,25 +59,27 @@ impl Peers {
             return Err(Dropped::WrongMac);
         }
         let ours = message.receiver();
-        let peer = self.indexes.peer(ours).ok_or(Dropped::UnknownIndex)?;
-        let known = self.peers.get(&peer).filter(|peer| peer.begun == Some(ours));
-        let key = known.ok_or(Dropped::UnknownIndex)?.key;
-        self.pass(now, from, message.sender(), message)?;
-        let pending = Pending::Finish { peer, from, ours, theirs: message.sender() };
+        let id = self.indexes.peer(ours).ok_or(Dropped::UnknownIndex)?;
+        let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownIndex)?;
+        let begun = peer.begun.as_mut().filter(|begun| begun.index == ours).ok_or(Dropped::UnknownIndex)?;
+        let key = peer.key;
+        if begun.responses < FREE_RESPONSES {
+            begun.responses += 1;
+        } else {
+            self.admit(now, from, message.sender(), message)?;
+        }
+        let pending = Pending::Finish { peer: id, from, ours, theirs: message.sender() };
         self.pass_on(Request::Finish(key, *message), pending)
     }
 
-    /// Whether a message is worth the static key's time.
-    fn pass(
+    /// Asks the gate whether a message is worth the static key's time.
+    fn admit(
         &mut self,
         now: Time,
         from: Endpoint,
         sender: Index,
         message: &impl HandshakeMessage,
     ) -> Result<(), Dropped> {
-        if !self.gate.is_for_us(message) {
-            return Err(Dropped::WrongMac);
-        }
         match self.gate.admit(now, from.remote, sender, message, &mut self.random) {
             Verdict::Pass => Ok(()),
             Verdict::TooMany => Err(Dropped::TooMany),
@@ -152,7 +160,7 @@ impl Peers {
         let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.timers.is_beginning()) else { return };
         let Some(to) = peer.roaming.endpoint() else { return };
         let ours = self.indexes.allocate(id, peer.shard, self.config.shards, &mut self.random);
-        peer.begun = Some(ours);
+        peer.begun = Some(Begun { index: ours, responses: 0 });
         let mut message = message.from(ours);
         peer.cookies.stamp(now, &peer.mac1, &mut message);
         peer.timers.initiation_sent(now, jitter);
@@ -169,7 +177,11 @@ impl Peers {
         theirs: Index,
         keys: &SessionKeys,
     ) {
-        let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.begun == Some(ours)) else { return };
+        let Some(peer) =
+            self.peers.get_mut(&id).filter(|peer| peer.begun.is_some_and(|begun| begun.index == ours))
+        else {
+            return;
+        };
         peer.begun = None;
         peer.timers.handshake_done();
         peer.timers.received(now);
@@ -207,8 +219,8 @@ impl Peers {
 
     /// No response to the last first message is expected any more.
     pub(super) fn forget_attempt(&mut self, id: PeerId) {
-        if let Some(index) = self.peers.get_mut(&id).and_then(|peer| peer.begun.take()) {
-            self.indexes.release(index);
+        if let Some(begun) = self.peers.get_mut(&id).and_then(|peer| peer.begun.take()) {
+            self.indexes.release(begun.index);
         }
     }
 }

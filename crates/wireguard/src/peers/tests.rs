@@ -1,10 +1,12 @@
 use std::collections::BTreeSet;
 
 use vpnd_crypto::Secret;
+use zerocopy::IntoBytes as _;
 
 use super::*;
 use crate::handshakes::{Handshakes, Known, Reply};
 use crate::key::StaticKey;
+use crate::mac::HandshakeMessage as _;
 use crate::message::{Message, TRANSPORT_HEADER_LEN};
 use crate::transport::OpenRefused;
 
@@ -190,6 +192,28 @@ fn a_response_that_answers_nothing_costs_nothing() {
     client.datagram(s(2), at(2), &second).expect("it was begun");
     assert_eq!(client.datagram(s(2), at(2), &second), Err(Dropped::UnknownIndex), "it was answered");
     assert_eq!(client.datagram(s(2), at(2), &[4; 64]), Err(Dropped::Malformed));
+    assert_eq!(client.peers.gate_counts().passed, 0, "the gate was not asked");
+}
+
+#[test]
+fn forged_responses_have_to_pass_the_gate_after_a_few() {
+    let (mut client, mut gateway) = pair(1);
+    let first = client.begin(s(2));
+    gateway.datagram(s(2), at(1), &first).expect("it is for the gateway");
+    let second = gateway.take_sent();
+    let Ok(Message::Response(genuine)) = Message::parse(&second) else { panic!("a response") };
+    let mut forged = *genuine;
+    forged.sealed_nothing[0] ^= 1;
+    forged.stamp(&Mac1Key::new(client.handshakes.public()), None);
+    for _ in 0..100 {
+        let _ = client.datagram(s(2), at(9), forged.as_bytes());
+    }
+    let counts = client.peers.gate_counts();
+    assert_eq!((counts.passed, counts.cookies), (60, 36), "all but four were judged");
+    // Where the genuine one comes from, nothing was sent before.
+    let elsewhere = Endpoint { remote: ([198, 51, 100, 1], 2).into(), local: None };
+    client.datagram(s(2), elsewhere, &second).expect("it was begun");
+    assert!(client.sealer.is_some(), "forgeries keep it from nothing");
 }
 
 #[test]

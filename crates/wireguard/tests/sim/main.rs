@@ -111,6 +111,24 @@ fn a_restarted_gateway_that_knows_addresses_begins_itself() {
 }
 
 #[test]
+fn all_devices_behind_one_nat_are_back_at_once_after_a_restart() {
+    const DEVICES: usize = 200;
+    let mut world = World::new(1, DEVICES, Network::GOOD);
+    // More than one host may begin without a proof: most shake hands with a cookie, five seconds later.
+    world.talk(secs(8), secs(1));
+    assert!(world.gateway.peers.gate_counts().cookies > 0);
+    world.restart_gateway();
+    for client in 0..DEVICES {
+        world.gateway_learns_address(client);
+        world.gateway_sends(client);
+    }
+    world.run_for(secs(1));
+    assert_eq!(world.gateway.peers.gate_counts().cookies, 0);
+    assert!((0..DEVICES).all(|client| world.gateway_reaches(client)));
+    world.check();
+}
+
+#[test]
 fn one_configuration_on_two_devices_is_noticed() {
     each_seed(|seed| {
         let mut world = World::new(seed, 1, Network::GOOD);
