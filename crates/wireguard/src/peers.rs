@@ -51,7 +51,7 @@ pub struct RequestId(u64);
 pub struct Config {
     /// The public half of the static key.
     pub own: PublicKey,
-    /// Shards, which own the receiving indexes.
+    /// Shards, which own the receiving indexes; at least 1.
     pub shards: usize,
     /// The library that seals and opens.
     pub backend: Backend,

@@ -19,6 +19,8 @@ pub const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Peers of a gateway that restarts must not all begin at once.
 pub const JITTER: Duration = Duration::from_millis(333);
+/// The shortest interval of persistent keepalives, as for WireGuard's tools.
+pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Keys are erased when no session was made for this time: three lifetimes of a key.
 pub const ERASE_AFTER: Duration = Duration::from_secs(540);
 /// The initiator of a session that receives begins the next handshake at this age, early enough to end before the key does.
@@ -62,9 +64,11 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// A peer to which something is sent at least every `interval`, if there is one.
+    /// A peer to which something is sent at least every `interval`, if there is one; 0 is none, as for WireGuard's tools.
     #[must_use]
     pub fn new(now: Time, interval: Option<Duration>) -> Self {
+        let interval =
+            interval.filter(|interval| !interval.is_zero()).map(|interval| interval.max(MIN_INTERVAL));
         Self { interval, persistent: interval.map(|interval| now + interval), ..Self::default() }
     }
 
@@ -273,5 +277,8 @@ mod tests {
         assert_eq!(timers.poll_timeout(), Some(s(95)));
         timers.sent(s(80));
         assert_eq!(timers.poll_timeout(), Some(s(105)));
+        assert_eq!(Timers::new(s(0), Some(Duration::ZERO)).poll_timeout(), None);
+        let short = Timers::new(s(0), Some(Duration::from_nanos(1)));
+        assert_eq!(run(&mut { short }, s(3)).len(), 3, "it ends");
     }
 }
