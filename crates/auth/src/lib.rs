@@ -11,7 +11,6 @@ mod lease;
 mod service;
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,7 +23,6 @@ use crate::authenticator::external::{self, External};
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::idp_client::IdpClient;
 use crate::service::Service;
-use vpnd_config::AuditPolicy as Policy;
 use vpnd_config::{ServerConfig, Timeouts};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
@@ -34,7 +32,7 @@ use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::signing::{self, SigningError};
 use vpnd_pki::tls;
 use vpnd_store::audit::recorder::{LiveSessions, Recorder};
-use vpnd_store::audit::{self, AuditEntry, AuditFile, Event, SessionStart};
+use vpnd_store::audit::{self, SessionStart};
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{Store, StoreError};
@@ -83,8 +81,6 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let settings = settings(&config)?;
     let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
     let audit_path = config.server.state_dir.join(audit::FILE_NAME);
-    let (old, path) = (Arc::clone(&sqlite), audit_path.clone());
-    tokio::task::spawn_blocking(move || move_audit_log(&old, &path, config.audit)).await?;
     let live = live_sessions(Arc::clone(&store));
     let audit = Recorder::start(audit_path, config.audit, config.nat.blocks.clone(), live)
         .context("there is no thread to record events")?;
@@ -111,7 +107,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let service = Arc::new(service.with_audit(audit.clone()));
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
-    if started.launch.message.is_start == Some(true) {
+    if started.launch.message.is_start {
         let service = Arc::clone(&service);
         tokio::task::spawn_blocking(move || service.begin()).await??;
     }
@@ -152,32 +148,6 @@ fn begin_tasks(
     tokio::spawn(Arc::clone(accounting).deliver());
 }
 
-/// Moves what earlier versions have recorded in the store to the audit file, where it is found and erased in time.
-fn move_audit_log(store: &Sqlite, path: &Path, policy: Policy) {
-    let work = || -> anyhow::Result<usize> {
-        let lines = store.old_audit_log()?;
-        if lines.is_empty() || !policy.enabled {
-            return Ok(0);
-        }
-        let event = |(at_s, event, user, source, detail)| {
-            Event::Entry(AuditEntry { at_s, event, user, source, detail, by: String::new() })
-        };
-        let events: Vec<Event> = lines.into_iter().map(event).collect();
-        let mut file = AuditFile::open_or_create(path)?;
-        file.set_outer(policy.outer);
-        file.record(&events)?;
-        store.forget_old_audit_log()?;
-        Ok(events.len())
-    };
-    match work() {
-        Ok(0) => {}
-        Ok(lines) => tracing::info!(lines, "the store's audit log was moved to the audit file"),
-        Err(error) => {
-            tracing::warn!(%error, "the store's audit log could not be moved; the next start tries again")
-        }
-    }
-}
-
 /// Reads the sessions that there are, for the audit file.
 fn live_sessions(store: Arc<dyn Store>) -> LiveSessions {
     Box::new(move || {
@@ -191,12 +161,11 @@ fn accounting(
     config: &ServerConfig,
     idp: &Arc<IdpClient>,
     store: &dyn Store,
-    is_start: Option<bool>,
+    is_start: bool,
 ) -> Arc<Accounting> {
     let file = config.server.state_dir.join(ACCOUNTING_FILE);
     let accounting = Accounting::new(&config.sources, Arc::clone(idp)).with_file(&file);
-    // An upgrade from a version that says nothing about it is none.
-    if is_start == Some(true) {
+    if is_start {
         accounting.start(|session| store.session(session, steady_s()).is_ok_and(|found| found.is_some()));
     }
     Arc::new(accounting)
@@ -324,29 +293,5 @@ async fn back_up(store: Arc<Sqlite>) {
             Err(error) => tracing::error!(%error, "the user store has no new backup"),
         }
         tokio::time::sleep(BACKUP_INTERVAL).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use vpnd_store::audit::testing::{POLICY, all};
-
-    #[test]
-    fn the_audit_log_of_earlier_versions_moves_to_the_audit_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let (path, audit) = (directory.path().join("vpnd.db"), directory.path().join(audit::FILE_NAME));
-        let store = Sqlite::open_or_create(&path).unwrap();
-        let add = "INSERT INTO audit (at_s, event, user, source, detail) VALUES (7, 'login', 'ann', '192.0.2.1', '')";
-        rusqlite::Connection::open(&path).unwrap().execute_batch(add).unwrap();
-        move_audit_log(&store, &audit, Policy { enabled: false, ..POLICY });
-        assert_eq!(store.old_audit_log().unwrap().len(), 1);
-        for _ in 0..2 {
-            move_audit_log(&store, &audit, POLICY);
-            let records = all(&AuditFile::open(&audit).unwrap());
-            assert_eq!(records.len(), 1, "once");
-            assert_eq!((records[0].at_s, records[0].outer.as_deref()), (7, Some("192.0.2.1")));
-        }
-        assert!(store.old_audit_log().unwrap().is_empty());
     }
 }

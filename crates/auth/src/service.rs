@@ -379,7 +379,7 @@ impl Service {
         };
         Ok(Revoked {
             name: UserName::cut(&revocation.name),
-            cause: self.authenticator.cause_of(revocation.seq, revocation.cause),
+            cause: revocation.cause,
             device: revocation.device.map(|device| ByteArray::from(device.0)),
             groups,
         })

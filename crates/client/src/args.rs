@@ -82,9 +82,6 @@ pub struct CleanupArgs {
     /// Directory of the journal of changes to this machine; only this user may write there
     #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
     pub journal_dir: PathBuf,
-    /// Directory in which earlier versions kept the journal: journals there are reported, never undone
-    #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
-    pub state_dir: PathBuf,
 }
 
 pub fn user_name(text: &str) -> Result<String, String> {

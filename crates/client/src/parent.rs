@@ -123,10 +123,6 @@ pub async fn cleanup(args: &CleanupArgs) -> anyhow::Result<()> {
             complete &= recovered.is_complete();
         }
     }
-    if let Some(old) = journal::old_journals(&args.state_dir) {
-        println!("{old}");
-        complete = false;
-    }
     if complete { Ok(()) } else { bail!("not everything could be undone; see above, then try again") }
 }
 
@@ -142,7 +138,7 @@ pub fn states() -> Vec<String> {
 async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDirectory> {
     let netlink = Netlink::open()?;
     let directory = JournalDirectory::create(&args.journal_dir)?;
-    journal::undo_what_was_left(&directory, &args.state_dir, &netlink).await?;
+    journal::undo_what_was_left(&directory, &netlink).await?;
     Ok(directory)
 }
 

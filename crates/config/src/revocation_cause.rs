@@ -29,13 +29,13 @@ pub enum RevocationCause {
     /// One of the user's devices was removed: its sessions end.
     #[n(7)]
     Device,
-    /// The user's source has no such user any more, or has disabled them. It is stored as [`Self::Disabled`], which earlier versions know.
+    /// The user's source has no such user any more, or has disabled them.
     #[n(8)]
     Source,
-    /// The user's source could not be asked for longer than it may take. It is stored as [`Self::Disabled`], too.
+    /// The user's source could not be asked for longer than it may take.
     #[n(9)]
     Unconfirmed,
-    /// A server of the user's source has ended the sessions. It is stored as [`Self::Disabled`] or [`Self::Device`].
+    /// A server of the user's source has ended the sessions.
     #[n(10)]
     Disconnected,
 }

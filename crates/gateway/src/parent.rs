@@ -364,7 +364,7 @@ async fn start_auth(
         common: Common { identity: None, ..common.clone() },
         configuration: configuration.clone(),
         key,
-        is_start: Some(is_start),
+        is_start,
     };
     let descriptors = vec![to_worker.into(), for_signing];
     let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
@@ -428,10 +428,8 @@ fn worker_launch(
         owner: rustix::process::geteuid().as_raw(),
         pid: std::process::id(),
         auth,
-        parent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        parent_version: env!("CARGO_PKG_VERSION").to_owned(),
         client_crl: client_crl.map(|list| list.file().into()),
-        releases: Some(true),
-        reports_firewall: Some(true),
     })
 }
 

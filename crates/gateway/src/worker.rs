@@ -188,7 +188,6 @@ impl Prepared {
         StaticInfo {
             pid: self.launch.pid,
             parent_version: self.launch.parent_version.clone(),
-            reports_firewall: self.launch.reports_firewall == Some(true),
             started: now(),
             listen,
             shards: devices.shards as usize,
@@ -234,7 +233,7 @@ struct HandoverState {
 impl RunningWorker {
     async fn start(prepared: Prepared, initial: InitialState, channel: &Channel) -> anyhow::Result<Self> {
         let InitialState { devices, descriptors, predecessor } = initial;
-        let (config, releases) = (&prepared.config, Releases::by_parent(prepared.launch.releases));
+        let (config, releases) = (&prepared.config, Releases::default());
         let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
         let mut registry = Registry::new(auth.clone(), config)?.releasing(releases.clone());
@@ -305,9 +304,7 @@ impl RunningWorker {
 
     /// Works until the parent ends it or is gone.
     async fn serve(mut self, channel: Channel) -> anyhow::Result<()> {
-        if self.administration.static_info.reports_firewall {
-            self.administration.parent.send(FromWorker::ReportFirewall).await?;
-        }
+        self.administration.parent.send(FromWorker::ReportFirewall).await?;
         // Not cancelled half-way in a message: it runs by itself.
         let (sender, mut inbox) = mpsc::channel(1);
         tokio::spawn(async move {

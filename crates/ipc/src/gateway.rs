@@ -45,9 +45,9 @@ pub struct Configuration {
     file: String,
     #[n(2)]
     base: String,
-    /// Whether IPv6 is off on this machine although the file configures it; absent from parents of earlier versions.
+    /// Whether IPv6 is off on this machine although the file configures it.
     #[n(3)]
-    without_ipv6: Option<bool>,
+    without_ipv6: bool,
 }
 
 impl Configuration {
@@ -62,7 +62,7 @@ impl Configuration {
             tunnel.pool_v6.is_some() && tunnel.pool_v4.is_some() && !sysctl::has_ipv6(&tunnel.name);
         let config = if without_ipv6 { config.without_ipv6() } else { config };
         let (file, base) = (path.display().to_string(), base.to_string_lossy().into_owned());
-        Ok((Self { text, file, base, without_ipv6: Some(without_ipv6) }, config))
+        Ok((Self { text, file, base, without_ipv6 }, config))
     }
 
     /// The settings of the file.
@@ -72,7 +72,7 @@ impl Configuration {
 
     /// Whether the file's settings for IPv6 were left out.
     pub fn is_without_ipv6(&self) -> bool {
-        self.without_ipv6 == Some(true)
+        self.without_ipv6
     }
 
     pub fn parse(&self) -> Result<ServerConfig, Invalid> {
@@ -95,7 +95,7 @@ pub struct GatewayCertificate {
     /// When it expires, seconds since 1970.
     #[n(3)]
     pub expires_s: u64,
-    /// Another certificate for the same key; absent from parents of earlier versions.
+    /// Another certificate for the same key, if there is one.
     #[n(4)]
     pub pinned: Option<PinnedCertificate>,
 }
@@ -122,9 +122,9 @@ pub struct AuthLaunch {
     /// The gateway's TLS key, PEM. No other process is given it.
     #[n(2)]
     pub key: SecretBytes,
-    /// Whether the gateway starts; `None` from parents of earlier versions, of which this process is an upgrade.
+    /// Whether the gateway starts, rather than this process being its next one.
     #[n(3)]
-    pub is_start: Option<bool>,
+    pub is_start: bool,
 }
 
 /// The worker's first message; with descriptors: its ends of the channels to the auth process, for questions and for
@@ -154,16 +154,10 @@ pub struct WorkerLaunch {
     pub auth: Protections,
     /// The parent's version; an upgrade leaves the parent as it is.
     #[n(10)]
-    pub parent_version: Option<String>,
+    pub parent_version: String,
     /// The file of revocation lists, as it was checked.
     #[n(11)]
     pub client_crl: Option<ByteVec>,
-    /// Whether the parent takes [`FromWorker::Released`]; absent from parents of earlier versions.
-    #[n(12)]
-    pub releases: Option<bool>,
-    /// Whether the parent takes [`FromWorker::ReportFirewall`]; absent from parents of earlier versions.
-    #[n(13)]
-    pub reports_firewall: Option<bool>,
 }
 
 /// A worker's second message, by which it gets its devices.
@@ -183,7 +177,7 @@ pub enum ToWorker {
     /// The configuration as it is now, or why it can't be used: after [`FromWorker::ReadConfiguration`], and after SIGHUP.
     #[n(1)]
     Configuration(#[n(0)] ReloadedConfiguration),
-    /// Inform the clients, and end; with the reason, for the log, which earlier versions don't give.
+    /// Inform the clients, and end; with the reason, for the log, if there is one.
     #[n(2)]
     Stop(#[n(0)] Option<String>),
     /// With a channel to the successor: hand everything over, and end.
@@ -278,15 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_without_a_reason_is_one() {
-        // From the parent of a version that gave none: the variant alone.
-        let old = [0x82, 0x02, 0x80];
-        assert!(matches!(minicbor::decode(&old), Ok(ToWorker::Stop(None))));
-    }
-
-    #[test]
-    fn what_an_earlier_parent_sends_is_understood() {
-        // Numbers as they were when gateway and client shared one enum.
+    fn an_upgrade_is_asked_for_by_the_numbers_of_0_1() {
         assert!(matches!(minicbor::decode(&[0x82, 0x06, 0x80]), Ok(Begin::TakeOver)));
         assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::QuicForwarder)));
         let encoded = |message: FromWorker| minicbor::to_vec(message).unwrap();

@@ -243,20 +243,6 @@ impl JournalDirectory {
     }
 }
 
-/// A warning about journals that earlier versions kept in `state`, if there are any. They are not undone: a less
-/// privileged process may have written them.
-pub fn old_journals(state: &Path) -> Option<String> {
-    let is_journal =
-        |entry: fs::DirEntry| Path::new(&entry.file_name()).extension().is_some_and(|e| e == "journal");
-    fs::read_dir(state).ok()?.flatten().any(is_journal).then(|| {
-        format!(
-            "{}: undo journals of an earlier version, not undone, for less privileged processes may write there. A restart of \
-             the machine takes back all but /etc/resolv.conf; look at that, then remove them",
-            state.display()
-        )
-    })
-}
-
 fn open_directory(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(at, name, flags, Mode::empty())

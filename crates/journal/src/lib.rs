@@ -24,8 +24,8 @@ mod owner;
 pub mod record;
 mod shared;
 
+pub use directory::JournalDirectory;
 use directory::Opened;
-pub use directory::{JournalDirectory, old_journals};
 use file::JournalFile;
 pub use kept::take_back;
 pub use owner::Owner;
@@ -376,15 +376,11 @@ async fn recover_of(
     Ok(recovered)
 }
 
-/// Does the same before a daemon changes anything itself, and logs it. `state` is where earlier versions kept journals.
+/// Does the same before a daemon changes anything itself, and logs it.
 ///
 /// # Errors
 /// [`JournalError::Os`] when the directory can't be read. A journal that can't be undone is no reason not to start.
-pub async fn undo_what_was_left(
-    directory: &JournalDirectory,
-    state: &Path,
-    netlink: &Netlink,
-) -> Result<(), JournalError> {
+pub async fn undo_what_was_left(directory: &JournalDirectory, netlink: &Netlink) -> Result<(), JournalError> {
     for recovered in recover(directory, netlink).await? {
         match &recovered.outcome {
             RecoveryOutcome::Kept | RecoveryOutcome::StillRunning | RecoveryOutcome::OtherNamespace => {
@@ -398,9 +394,6 @@ pub async fn undo_what_was_left(
             }
             _ => tracing::info!(%recovered, "undid what an earlier run left behind"),
         }
-    }
-    if let Some(old) = old_journals(state) {
-        tracing::error!("{old}");
     }
     Ok(())
 }

@@ -16,11 +16,11 @@ pub struct Owner {
     pub boot: String,
     /// Its network namespace: device and inode number.
     pub namespace: (u64, u64),
-    /// A number that no other one of this boot has had; `None` where the kernel, or an earlier version, did not tell.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A number that no other one of this boot has had; `None` where the kernel did not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie: Option<u64>,
     /// For whom its changes stay in force after its end, by a name that only this one has; `None` has them undone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub keeper: Option<String>,
 }
 

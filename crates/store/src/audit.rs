@@ -21,20 +21,15 @@ use rusqlite::{
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::LiveSession;
+use crate::format::{Format, Found};
 pub use query::Gap;
 use vpnd_sys::own_file;
 use vpnd_sys::port_blocks::PortBlocks;
 
 /// Its name in the state directory.
 pub const FILE_NAME: &str = "audit.sqlite";
-/// The format of the file; a newer one is left alone.
-pub const FORMAT: u32 = 3;
-/// From each format to the next one, beginning with no file.
-const STEPS: [&str; FORMAT as usize] = [
-    include_str!("audit/schema_1.sql"),
-    include_str!("audit/schema_2.sql"),
-    include_str!("audit/schema_3.sql"),
-];
+const FORMAT: Format =
+    Format { application: i32::from_be_bytes(*b"vpna"), number: 1, schema: include_str!("audit/schema.sql") };
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The reason for the end of a session that the store does not have any more, while nothing has recorded how it ended.
 pub(crate) const NOT_RECORDED: &str = "not-recorded";
@@ -51,9 +46,14 @@ pub enum AuditError {
     #[error("the audit file is damaged: {0}")]
     Damaged(String),
     #[error(
-        "the audit file has format {0}, and this version knows {FORMAT}: install the version that wrote it"
+        "the audit file was made by a vpnd before 0.1, which this one does not read; move it away, and another is begun"
     )]
-    Newer(u32),
+    Older,
+    #[error(
+        "the audit file has format {found}, and this version knows {known}: install the version that wrote it",
+        known = FORMAT.number
+    )]
+    Newer { found: u32 },
     #[error("the disk of the audit file is full")]
     Full,
     #[error("the disk of the audit file has less than {0} MiB left, which are the store's")]
@@ -178,9 +178,13 @@ impl AuditFile {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        let found = format(&connection)?;
-        if found > FORMAT {
-            return Err(AuditError::Newer(found));
+        match FORMAT.find(&connection)? {
+            Found::Empty | Found::Current => {}
+            Found::Older => return Err(AuditError::Older),
+            Found::Newer(found) => return Err(AuditError::Newer { found }),
+            Found::Foreign => {
+                return Err(AuditError::Damaged("it is a database, but not one of vpnd".to_owned()));
+            }
         }
         connection.pragma_update(None, "journal_mode", "wal")?;
         // A commit is on the disk when it returns: a power failure takes no more than kill -9 does.
@@ -189,9 +193,7 @@ impl AuditFile {
         // Bytes of what was erased are overwritten.
         connection.pragma_update(None, "secure_delete", true)?;
         connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)?;
-        if found < FORMAT {
-            bring_up_to_date(&mut connection)?;
-        }
+        FORMAT.make(&mut connection)?;
         Ok(Self { connection, outer: OuterAddresses::Full })
     }
 
@@ -283,30 +285,6 @@ impl AuditFile {
         change(&transaction)?;
         Ok(transaction.commit()?)
     }
-}
-
-fn format(connection: &Connection) -> rusqlite::Result<u32> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
-}
-
-/// Two processes may do so at the same time: one finds that it is done.
-fn bring_up_to_date(connection: &mut Connection) -> Result<(), AuditError> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = format(&transaction)?;
-    if found == 0 {
-        let tables: u32 =
-            transaction.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
-        if tables > 0 {
-            return Err(AuditError::Damaged("it is a database, but not one of vpnd".to_owned()));
-        }
-    }
-    for step in STEPS.iter().skip(found as usize) {
-        transaction.execute_batch(step)?;
-    }
-    if found < FORMAT {
-        transaction.pragma_update(None, "user_version", FORMAT)?;
-    }
-    Ok(transaction.commit()?)
 }
 
 fn add(t: &Transaction<'_>, event: &Event, policy: OuterAddresses) -> rusqlite::Result<()> {

@@ -12,16 +12,17 @@
 
 pub mod audit;
 mod fixed_address;
+mod format;
 mod live_user;
 pub mod password;
 mod session_record;
 pub mod sqlite;
+mod store_error;
 pub mod totp;
 
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use sha2::{Digest as _, Sha256};
 use vpnd_proto::attach::Tokens;
@@ -31,6 +32,7 @@ use zeroize::Zeroizing;
 pub use fixed_address::{AddressChange, FixedAddress};
 pub use live_user::LiveUser;
 pub use session_record::SessionRecord;
+pub use store_error::StoreError;
 pub use vpnd_config::revocation_cause::RevocationCause;
 
 /// The name of a user that never changes: random, so that gateways need not agree on it.
@@ -326,67 +328,6 @@ pub const MAX_SOURCES_PER_USER: u64 = 32;
 /// Leases of a family that are kept for a user's devices without a session.
 pub const KEPT_LEASES: u32 = 32;
 
-/// An error of the store; nothing was changed.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    #[error("there is no user store at {}; make it with 'vpnd init' or the first 'vpnd user add'", path.display())]
-    Missing { path: PathBuf },
-    /// It may be there, but this process can't get at it.
-    #[error("the user store {} can't be opened: {source}; run this as root, or as the owner of that file", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
-    #[error(
-        "the user store {} is damaged ({detail}); nothing was changed and nothing is let in. Keep that file and its \
-         -wal file for rescue, put the newest backup in its place (vpnd keeps {}), then disable again whom you \
-         disabled since",
-        path.display(),
-        backup.display()
-    )]
-    Corrupted { path: PathBuf, backup: PathBuf, detail: String },
-    /// The file was written by a newer version.
-    #[error(
-        "the user store {} has format {found}, this vpnd supports up to {known}; install the newer vpnd that wrote it",
-        path.display()
-    )]
-    Newer {
-        path: PathBuf,
-        /// Its format.
-        found: u32,
-        /// The newest known format.
-        known: u32,
-    },
-    #[error("the disk with {} is full; the change was not made. Free some space and try again", path.display())]
-    Full { path: PathBuf },
-    /// Another process held the store for too long.
-    #[error("the user store {} is in use by another process; try again", path.display())]
-    Busy { path: PathBuf },
-    /// Anything else that the database or the system reports.
-    #[error("the user store {} failed: {detail}", path.display())]
-    Failed { path: PathBuf, detail: String },
-    #[error("there is a user '{name}' already; choose another name, or use 'vpnd user passwd {name}'")]
-    UserExists { name: String },
-    #[error("there is no user '{name}'; 'vpnd user list' shows all")]
-    NoSuchUser { name: String },
-    /// Another user of a source, or one of another source, has the name.
-    #[error(
-        "the name '{name}' belongs to another user, {owner}; if that one is gone for good, run 'vpnd user remove {name}'"
-    )]
-    NameTaken { name: String, owner: String },
-    #[error("the user '{name}' is one of the source '{source_name}': password and groups are changed there")]
-    External { name: String, source_name: String },
-    #[error("{address} can't be an address of '{name}': {holder}")]
-    AddressTaken { address: IpAddr, name: String, holder: String },
-    /// A source's description of a user that can't be stored.
-    #[error("the user '{name}' can't be stored: {detail}")]
-    Unusable { name: String, detail: String },
-}
-
-impl StoreError {
-    /// The store at `path` is damaged, in this way.
-    pub fn corrupted(path: PathBuf, detail: String) -> Self {
-        Self::Corrupted { backup: sqlite::backup_path(&path), path, detail }
-    }
-}
-
 /// The gateway's store. The embedded implementation is [`sqlite::Sqlite`]; a fleet would share another.
 pub trait Store: Send + Sync {
     fn add_user(&self, user: &NewUser, now_s: u64) -> Result<UserId, StoreError>;
@@ -406,11 +347,17 @@ pub trait Store: Send + Sync {
     fn update_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
     /// The users of this source who have sessions.
     fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError>;
-    /// Ends all sessions of a user, which is a revocation; its number. The user may log in again.
-    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<u64, StoreError>;
-    /// Ends the session of a device of this user, which is a revocation; its number. The user may log in again, and others may have the device's
+    /// Ends all sessions of a user, which is a revocation. The user may log in again.
+    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<(), StoreError>;
+    /// Ends the session of a device of this user, which is a revocation. The user may log in again, and others may have the device's
     /// addresses once it has ended.
-    fn end_device(&self, user: &LiveUser, device: DeviceId, now_s: u64) -> Result<u64, StoreError>;
+    fn end_device(
+        &self,
+        user: &LiveUser,
+        device: DeviceId,
+        cause: RevocationCause,
+        now_s: u64,
+    ) -> Result<(), StoreError>;
     /// Changes what a user is besides the password. A change of groups is a revocation that ends no session.
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError>;
     /// Adds and changes users, all of them or, if one can't be, none.

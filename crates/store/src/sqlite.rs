@@ -21,9 +21,8 @@ use std::fs::{self, OpenOptions};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, Transaction};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 
@@ -38,18 +37,14 @@ use super::{
     PasswordHash, Revocation, RevocationCause, SessionChange, SessionRecord, Store, StoreError, User,
     UserChange, UserId, UserImport,
 };
+use crate::format::{Format, Found};
 use vpnd_sys::own_file;
 
-/// The steps from each format to the next; `user_version` counts those that were taken.
-const MIGRATIONS: [&str; 7] = [
-    include_str!("sqlite/schema_1.sql"),
-    include_str!("sqlite/schema_2.sql"),
-    include_str!("sqlite/schema_3.sql"),
-    include_str!("sqlite/schema_4.sql"),
-    include_str!("sqlite/schema_5.sql"),
-    include_str!("sqlite/schema_6.sql"),
-    include_str!("sqlite/schema_7.sql"),
-];
+const FORMAT: Format = Format {
+    application: i32::from_be_bytes(*b"vpnd"),
+    number: 1,
+    schema: include_str!("sqlite/schema.sql"),
+};
 
 /// Revocations that may be kept though they were carried out, so that not each is a change of its own.
 const KEPT_REVOCATIONS: u64 = 64;
@@ -68,21 +63,17 @@ impl Sqlite {
         Self::connect(path)
     }
 
-    /// Looks whether the store at `path` is whole, and who is in it. It stays as it is, whatever format it has.
+    /// Looks whether the store at `path` is whole, and who is in it. It stays as it is.
     pub fn inspect(path: &Path) -> Result<Vec<User>, StoreError> {
         reachable(path)?;
         let explain = |error| explain(path, error);
         let connection = open(path).map_err(explain)?;
         connection.pragma_update(None, "query_only", true).map_err(explain)?;
-        check(path, &connection)?;
-        // One of an older format is read as the newest would have it, from a copy in memory.
-        let current = if format(&connection).map_err(explain)? as usize == MIGRATIONS.len() {
-            connection
-        } else {
-            migrated_copy(&connection).map_err(explain)?
-        };
-        digest::verify_all(&current).map_err(explain)?;
-        users::all(&current).map_err(explain)
+        if check(path, &connection)? == Found::Empty {
+            return Ok(Vec::new());
+        }
+        digest::verify_all(&connection).map_err(explain)?;
+        users::all(&connection).map_err(explain)
     }
 
     /// Opens the store at `path`, or makes it, with its directory, if it is not there.
@@ -110,7 +101,7 @@ impl Sqlite {
         let mut connection = open(path).map_err(explain)?;
         check(path, &connection)?;
         prepare(&connection).map_err(explain)?;
-        migrate(&mut connection).map_err(explain)?;
+        FORMAT.make(&mut connection).map_err(explain)?;
         digest::verify_all(&connection).map_err(explain)?;
         let connections = Connections::new(path, connection).map_err(explain)?;
         Ok(Self { connections, put_off: PutOff::beside(path), path: path.to_owned() })
@@ -169,30 +160,20 @@ fn corrupted(path: &Path, detail: String) -> StoreError {
     StoreError::corrupted(path.to_owned(), detail)
 }
 
-/// Refuses a file that is damaged, newer or foreign, before anything is written to it.
-fn check(path: &Path, connection: &Connection) -> Result<(), StoreError> {
+/// Refuses a file that is damaged, foreign or of another format, before anything is written to it.
+fn check(path: &Path, connection: &Connection) -> Result<Found, StoreError> {
     let explain = |error| explain(path, error);
     let verdict: String =
         connection.query_row("PRAGMA integrity_check(1)", (), |row| row.get(0)).map_err(explain)?;
     if verdict != "ok" {
         return Err(corrupted(path, verdict));
     }
-    let known = MIGRATIONS.len() as u32;
-    let found = format(connection).map_err(explain)?;
-    if found > known {
-        return Err(StoreError::Newer { path: path.to_owned(), found, known });
+    match FORMAT.find(connection).map_err(explain)? {
+        Found::Newer(found) => Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT.number }),
+        Found::Older => Err(StoreError::Older { path: path.to_owned() }),
+        Found::Foreign => Err(corrupted(path, "it is a database, but not one of vpnd".to_owned())),
+        found @ (Found::Empty | Found::Current) => Ok(found),
     }
-    let count = "SELECT count(*) FROM sqlite_schema";
-    let tables: u32 = connection.query_row(count, (), |row| row.get(0)).map_err(explain)?;
-    // Format and tables are read apart, while another process may be making them: what counts is the format after.
-    if found == 0 && tables > 0 && format(connection).map_err(explain)? == 0 {
-        return Err(corrupted(path, "it is a database, but not one of vpnd".to_owned()));
-    }
-    Ok(())
-}
-
-fn format(connection: &Connection) -> rusqlite::Result<u32> {
-    connection.query_row("PRAGMA user_version", (), |row| row.get(0))
 }
 
 fn prepare(connection: &Connection) -> rusqlite::Result<()> {
@@ -203,26 +184,6 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     // Bytes of a deleted hash or secret are overwritten.
     connection.pragma_update(None, "secure_delete", true)?;
     connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)
-}
-
-fn migrate(connection: &mut Connection) -> rusqlite::Result<()> {
-    if format(connection)? as usize == MIGRATIONS.len() {
-        return Ok(());
-    }
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for step in MIGRATIONS.iter().skip(format(&transaction)? as usize) {
-        transaction.execute_batch(step)?;
-    }
-    digest::fill_in(&transaction)?;
-    transaction.pragma_update(None, "user_version", MIGRATIONS.len() as u32)?;
-    transaction.commit()
-}
-
-fn migrated_copy(connection: &Connection) -> rusqlite::Result<Connection> {
-    let mut copy = Connection::open_in_memory()?;
-    rusqlite::backup::Backup::new(connection, &mut copy)?.run_to_completion(1024, Duration::ZERO, None)?;
-    migrate(&mut copy)?;
-    Ok(copy)
 }
 
 /// Tells the causes apart that call for different deeds.
@@ -302,19 +263,21 @@ impl Store for Sqlite {
         self.read(|c| accounts::with_sessions(c, source))
     }
 
-    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<u64, StoreError> {
+    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<(), StoreError> {
         self.revoke(|t| {
             users::revoke(t, user.id, &user.name, cause, now_s)?;
-            digest::renew(t, user.id)?;
-            events::last_revocation(t).map(Ok)
+            digest::renew(t, user.id).map(Ok)
         })
     }
 
-    fn end_device(&self, user: &LiveUser, device: DeviceId, now_s: u64) -> Result<u64, StoreError> {
-        self.revoke(|t| {
-            accounts::end_device(t, user.id, &user.name, device, now_s)?;
-            events::last_revocation(t).map(Ok)
-        })
+    fn end_device(
+        &self,
+        user: &LiveUser,
+        device: DeviceId,
+        cause: RevocationCause,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::end_device(t, user.id, &user.name, device, cause, now_s).map(Ok))
     }
 
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {

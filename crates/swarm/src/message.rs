@@ -50,10 +50,8 @@ pub struct Job {
     /// In a soak test: the seed of the devices' keys. The process then reports once a second.
     pub soak: Option<u64>,
     /// Each session has a socket of its own, as clients have; needed for [`Command::Load`].
-    #[serde(default)]
     pub own_sockets: bool,
     /// The file of the network namespace in which the campus is; for traffic with it.
-    #[serde(default)]
     pub campus: Option<PathBuf>,
 }
 

@@ -40,11 +40,10 @@ pub enum Outgoing {
 }
 
 /// Treatment of packets of one protocol version that neither come from the tunnel nor go there.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transit {
     /// The machine forwarded before vpnd did: other rules than ours decide.
-    #[default]
     Untouched,
     /// vpnd has switched forwarding on, for its tunnel only: they are dropped, except those that arrive by one of these
     /// interfaces, which forwarded before.
@@ -52,11 +51,10 @@ pub enum Transit {
 }
 
 /// The gateway's own services that packets from the tunnel reach, at any of its addresses.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Services {
     /// Everything: other rules than ours decide.
-    #[default]
     All,
     /// Ping, answers to what the gateway itself has begun, and DNS at these addresses.
     Dns(Vec<IpAddr>),
@@ -72,29 +70,22 @@ pub struct GatewayRules {
     /// Give packets of clients the gateway's address (`true`), or route the pools as they are (`false`).
     pub masquerade: bool,
     /// Give packets of IPv4 ports of public addresses in place of the gateway's address, and leave those of IPv6 as they are.
-    #[serde(default)]
     pub blocks: Option<PortBlocks>,
     /// Which way packets of clients leave.
     pub outgoing: Outgoing,
     /// Let hosts of these networks open connections to clients; otherwise only answers pass.
     pub inbound: bool,
     /// The networks behind the gateway that are pushed to clients.
-    #[serde(default)]
     pub campus: Vec<IpNet>,
     /// The gateway's own inner addresses.
-    #[serde(default)]
     pub own: Vec<IpAddr>,
     /// The gateway's own services that clients reach.
-    #[serde(default)]
     pub services: Services,
     /// Other packets of IPv4.
-    #[serde(default)]
     pub transit_v4: Transit,
     /// Other packets of IPv6.
-    #[serde(default)]
     pub transit_v6: Transit,
     /// Connections of clients; `None` is without a limit.
-    #[serde(default)]
     pub connections: Option<ConnectionLimit>,
 }
 

@@ -175,8 +175,6 @@ fn a_keeper_of_files_plants_no_undo_journal_and_no_program_of_roots() {
     });
     assert!(status.success(), "{status}");
     assert_eq!(look(), before);
-    // Nor does what lies in the state directory look like a journal to anybody.
-    assert!(vpnd_journal::old_journals(&state).unwrap().contains("not undone"));
 }
 
 /// Tries it all, from inside.

@@ -134,12 +134,10 @@ impl Authenticator {
     fn disconnect(&self, user: &User, device: Option<DeviceId>) -> Result<(), StoreError> {
         let live = LiveUser::of(user);
         let cause = RevocationCause::Disconnected;
-        let number = match device {
-            Some(device) => self.store.end_device(&live, device, wall_s())?,
-            None => self.store.end_sessions(&live, cause, wall_s())?,
-        };
-        self.external.ended.add(number, cause);
-        Ok(())
+        match device {
+            Some(device) => self.store.end_device(&live, device, cause, wall_s()),
+            None => self.store.end_sessions(&live, cause, wall_s()),
+        }
     }
 
     /// The sessions to which all of `which` applies, if there are any of this source.

@@ -14,7 +14,6 @@ use vpnd_proto::control::{SecretText, UserName};
 use vpnd_proto::time::Time;
 
 use super::absences::Absences;
-use super::recheck::Ended;
 use super::rounds::AtSource;
 use super::throttle::Person;
 use super::turns::{Turn, Turns};
@@ -44,7 +43,6 @@ pub(crate) fn permits(source: &Source) -> usize {
 #[derive(Default)]
 pub(crate) struct External {
     pub(super) sources: Vec<Arc<ExternalSource>>,
-    pub(super) ended: Ended,
     pub(super) idp: Arc<IdpClient>,
     pub(super) accounting: Arc<Accounting>,
 }
@@ -115,7 +113,7 @@ impl ExternalSource {
 impl External {
     pub(crate) fn new(sources: &[Source], idp: Arc<IdpClient>, accounting: Arc<Accounting>) -> Self {
         let sources = sources.iter().map(|source| Arc::new(ExternalSource::new(source)));
-        Self { sources: sources.collect(), idp, ended: Ended::default(), accounting }
+        Self { sources: sources.collect(), idp, accounting }
     }
 
     /// How each source answers.

@@ -4,9 +4,9 @@
 //! slow once, nor because it no longer shows many users at once, which [`super::absences`] judges. A source decides about its own users
 //! alone, and the record here only about what it may: who was disabled here stays so. At most [`AT_ONCE`] requests of a source are under way, and users have their turns spread over the time between two.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -32,12 +32,6 @@ const LONGEST: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(60);
 /// Time over that of the source for a reply to arrive.
 const REPLY_MARGIN: Duration = Duration::from_secs(2);
-/// Reasons of ended sessions that are remembered, until the worker has ended them.
-const MAX_ENDED: usize = 65_536;
-
-/// Why sessions were ended by a re-check, by the number of the revocation. The store has a simpler cause, for earlier versions.
-#[derive(Default)]
-pub(super) struct Ended(Mutex<BTreeMap<u64, RevocationCause>>);
 
 /// When a user was confirmed last, and is to be asked about again.
 #[derive(Clone, Copy, Debug)]
@@ -59,23 +53,7 @@ pub(super) enum Outcome {
     NoAnswer,
 }
 
-impl Ended {
-    pub(super) fn add(&self, number: u64, cause: RevocationCause) {
-        let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.insert(number, cause);
-        if ended.len() > MAX_ENDED {
-            ended.pop_first();
-        }
-    }
-}
-
 impl Authenticator {
-    /// The cause of a revocation as a client may know it.
-    pub(crate) fn cause_of(&self, number: u64, stored: RevocationCause) -> RevocationCause {
-        let ended = self.external.ended.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.get(&number).copied().unwrap_or(stored)
-    }
-
     /// Checks the users of all configured sources again; never returns.
     pub async fn recheck(self: Arc<Self>) {
         let mut all = JoinSet::new();
@@ -222,11 +200,7 @@ impl Authenticator {
     async fn end_sessions(self: &Arc<Self>, user: LiveUser, cause: RevocationCause) {
         tracing::info!(user = user.name.as_str(), %cause, "sessions end by a re-check");
         let this = Arc::clone(self);
-        let ended = tokio::task::spawn_blocking(move || {
-            let number = this.store.end_sessions(&user, cause, wall_s())?;
-            this.external.ended.add(number, cause);
-            Ok::<_, StoreError>(())
-        });
+        let ended = tokio::task::spawn_blocking(move || this.store.end_sessions(&user, cause, wall_s()));
         if let Ok(Err(error)) = ended.await {
             tracing::error!(%error, "sessions could not be ended; trying again");
         }

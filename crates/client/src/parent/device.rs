@@ -110,8 +110,7 @@ fn exposure(file: &File) -> io::Result<Option<&'static str>> {
     })
 }
 
-/// The key in the file. One that is new, cut by a crash, or of a version that kept only a name there gets a new key: that costs
-/// the addresses of before, and a login.
+/// The key in the file. One that is new or was cut by a crash gets a new key: that costs the addresses of before, and a login.
 fn read_or_make(file: &mut File) -> io::Result<DeviceKey> {
     // With its full size at once: growing would leave a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * PKCS8_LEN));

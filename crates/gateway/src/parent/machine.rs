@@ -51,7 +51,7 @@ impl Machine {
         let directory = JournalDirectory::create(&config.server.journal_dir)?;
         // The auth process writes in the one, and what is in the other is done with all privileges.
         directory.stay_clear_of(&config.server.state_dir)?;
-        journal::undo_what_was_left(&directory, &config.server.state_dir, &netlink).await?;
+        journal::undo_what_was_left(&directory, &netlink).await?;
         for pool in config.tunnel.pools() {
             if let Some(network) = netlink.overlap(pool, Some(&config.tunnel.name)).await? {
                 bail!(

@@ -39,9 +39,7 @@ pub(super) struct StaticInfo {
     /// The daemon's first process.
     pub(super) pid: u32,
     /// Its version; `None` from versions that do not send it.
-    pub(super) parent_version: Option<String>,
-    /// Whether it reports the state of the firewall.
-    pub(super) reports_firewall: bool,
+    pub(super) parent_version: String,
     pub(super) started: Time,
     pub(super) listen: SocketAddr,
     pub(super) shards: usize,
@@ -177,7 +175,7 @@ impl Handler for Administration {
             },
             suites: self.static_info.suites.iter().map(Suite::from).collect(),
             processes: self.static_info.processes.clone(),
-            certificate_left_s: Some(self.certificate.expires_s().saturating_sub(wall_s())),
+            certificate_left_s: self.certificate.expires_s().saturating_sub(wall_s()),
             pools: pools.into_iter().map(Pool::from).collect(),
             sources: sources.into_iter().map(Source::from).collect(),
             audit: audit

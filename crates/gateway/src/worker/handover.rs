@@ -48,16 +48,16 @@ pub enum FromPredecessor {
         /// The last revocation that was carried out.
         #[n(2)]
         revocations: u64,
-        /// Counters until now; absent from earlier versions.
+        /// Counters until now.
         #[n(3)]
-        counters: Option<Box<Counters>>,
+        counters: Box<Counters>,
     },
     #[n(1)]
     Sessions(
         #[n(0)] Vec<TransferredSession>,
-        /// Addresses of ended sessions, which the kernel has to forget yet; absent from earlier versions.
+        /// Addresses of ended sessions, which the kernel has to forget yet.
         #[n(1)]
-        Option<Vec<IpAddr>>,
+        Vec<IpAddr>,
     ),
     #[n(2)]
     End,
@@ -87,18 +87,17 @@ pub struct TransferredSession {
     /// The groups of its user.
     #[n(1)]
     groups: Vec<String>,
-    /// The certificate that its client has presented last; absent from earlier versions.
+    /// The certificate that its client has presented last, if any.
     #[n(2)]
     certificate: Option<CertificateNumber>,
-    /// The source of its user; absent from earlier versions, which had no use for it. Then it is none that a profile could name.
+    /// The source of its user.
     #[n(3)]
-    source: Option<SourceName>,
-    /// As it was granted; absent from earlier versions.
+    source: SourceName,
+    /// As it was granted.
     #[n(4)]
-    span: Option<Span>,
-    /// Absent from earlier versions, for which it is none.
+    span: Span,
     #[n(5)]
-    factors: Option<Factors>,
+    factors: Factors,
 }
 
 /// Reason why nothing was handed over: the old worker goes on.
@@ -129,12 +128,8 @@ impl Successor {
         counters: Counters,
     ) -> Result<Self, HandoverError> {
         let channel = Channel::new(UnixStream::from(stream), MAX_FRAME).map_err(ChannelError::from)?;
-        let begin = FromPredecessor::Begin {
-            format: FORMAT,
-            devices,
-            revocations,
-            counters: Some(Box::new(counters)),
-        };
+        let begin =
+            FromPredecessor::Begin { format: FORMAT, devices, revocations, counters: Box::new(counters) };
         channel.send(&begin, &borrowed(descriptors)).await?;
         Ok(Self(channel))
     }
@@ -158,20 +153,12 @@ impl Successor {
         sessions: Vec<HandedSession>,
         registry: &Registry,
     ) -> Result<String, HandoverError> {
-        let mut sessions = sessions.into_iter().map(|session| {
+        // The registry has each of them. A client whose session is left out attaches anew.
+        let mut sessions = sessions.into_iter().filter_map(|session| {
+            let Member { groups, source, span, factors, .. } = registry.member(session.id).cloned()?;
             let certificate = registry.certificate(session.id);
-            let member = registry.member(session.id).cloned();
-            let span = member.as_ref().and_then(|member| member.span);
-            let factors = member.as_ref().map(|member| member.factors);
-            let (groups, source) = member.map(|member| (member.groups.into_vec(), member.source)).unzip();
-            TransferredSession {
-                session,
-                groups: groups.unwrap_or_default(),
-                certificate,
-                source,
-                span,
-                factors,
-            }
+            let groups = groups.into_vec();
+            Some(TransferredSession { session, groups, certificate, source, span, factors })
         });
         let mut released = registry.releases().pending().into_iter();
         loop {
@@ -180,7 +167,7 @@ impl Successor {
             if batch.is_empty() && addresses.is_empty() {
                 break;
             }
-            self.0.send(&FromPredecessor::Sessions(batch, Some(addresses)), &[]).await?;
+            self.0.send(&FromPredecessor::Sessions(batch, addresses), &[]).await?;
         }
         self.0.send(&FromPredecessor::End, &[]).await?;
         match self.0.receive::<FromSuccessor>().await?.ok_or(HandoverError::Gone)?.alone()? {
@@ -214,8 +201,7 @@ impl Predecessor {
             let _ = channel.send(&FromSuccessor::Refused(why.clone()), &[]).await;
             bail!(why);
         }
-        let counters = counters.map(|counters| *counters).unwrap_or_default();
-        Ok((Self { channel, revocations, counters }, devices, begin.descriptors))
+        Ok((Self { channel, revocations, counters: *counters }, devices, begin.descriptors))
     }
 
     /// Takes all sessions over into `gateway`, whose effects are then commands to the shards, and waits for `Go`.
@@ -242,17 +228,16 @@ impl Predecessor {
         loop {
             match self.receive().await? {
                 FromPredecessor::Sessions(sessions, released) => {
-                    registry.releases().add(released.into_iter().flatten().collect());
+                    registry.releases().add(released.into_iter().collect());
                     count += sessions.len();
                     for TransferredSession { session, groups, certificate, source, span, factors } in sessions
                     {
-                        let source = source.unwrap_or_default();
                         let member = Member {
                             user: session.user.clone(),
                             source,
                             groups: groups.into(),
                             addresses: session.addresses(),
-                            factors: factors.unwrap_or_default(),
+                            factors,
                             span,
                         };
                         let (principal, limits) = registry.take_over(session.id, member);
@@ -323,8 +308,12 @@ mod tests {
     #[tokio::test]
     async fn another_format_is_refused_and_the_old_worker_hears_why() {
         let (old, new) = ends();
-        let begin =
-            FromPredecessor::Begin { format: FORMAT + 1, devices: devices(), revocations: 0, counters: None };
+        let begin = FromPredecessor::Begin {
+            format: FORMAT + 1,
+            devices: devices(),
+            revocations: 0,
+            counters: Box::default(),
+        };
         old.send(&begin, &[]).await.unwrap();
         let error = Predecessor::receive_devices(new).await.map(drop).unwrap_err().to_string();
         assert!(error.contains("restart it instead"), "{error}");
@@ -336,13 +325,17 @@ mod tests {
     async fn the_new_worker_begins_with_the_last_word_and_not_without() {
         for goes in [true, false] {
             let (old, new) = ends();
-            let begin =
-                FromPredecessor::Begin { format: FORMAT, devices: devices(), revocations: 7, counters: None };
+            let begin = FromPredecessor::Begin {
+                format: FORMAT,
+                devices: devices(),
+                revocations: 7,
+                counters: Box::default(),
+            };
             old.send(&begin, &[]).await.unwrap();
             let (predecessor, _, _) = Predecessor::receive_devices(new).await.unwrap();
             assert_eq!(predecessor.revocations, 7);
             let other_side = async {
-                old.send(&FromPredecessor::Sessions(Vec::new(), None), &[]).await.unwrap();
+                old.send(&FromPredecessor::Sessions(Vec::new(), Vec::new()), &[]).await.unwrap();
                 old.send(&FromPredecessor::End, &[]).await.unwrap();
                 let ready = old.receive::<FromSuccessor>().await.unwrap().unwrap().message;
                 assert!(matches!(ready, FromSuccessor::Ready { .. }));

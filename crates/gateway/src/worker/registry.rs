@@ -107,8 +107,7 @@ pub struct Member {
     pub addresses: Addresses,
     /// The factors by which the user has logged in, as auth has checked them.
     pub factors: Factors,
-    /// `None` for a session of an earlier version, which ends as that has granted.
-    pub span: Option<Span>,
+    pub span: Span,
 }
 
 /// When a session began, and when it ends at the latest: seconds of the steady clock.
@@ -131,7 +130,7 @@ impl Span {
 impl Member {
     fn new(account: Account, addresses: Addresses, factors: Factors, span: Span) -> Self {
         let Account { name: user, groups, source } = account;
-        Self { user, source, groups: groups.into(), addresses, factors, span: Some(span) }
+        Self { user, source, groups: groups.into(), addresses, factors, span }
     }
 }
 
@@ -186,15 +185,15 @@ impl Registry {
             // Whatever the kernel knows of them is of a holder before, who may have left while no gateway ran.
             self.releases.add(member.addresses.iter().collect());
         }
-        let end_s = self.end_s(&member).unwrap_or(admission.span.expires_s);
+        let end_s = self.end_s(&member);
         let (principal, limits) = self.add(admission.session, member);
         (principal, limits, self.origin.boot_time(end_s))
     }
 
-    /// When the member's session ends, unless an earlier version has granted it.
-    fn end_s(&self, member: &Member) -> Option<u64> {
+    /// When the member's session ends.
+    fn end_s(&self, member: &Member) -> u64 {
         let lifetime = self.access.profile_of(member.who()).and_then(|profile| profile.session_lifetime);
-        member.span.map(|span| span.end_s(lifetime))
+        member.span.end_s(lifetime)
     }
 
     fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
@@ -261,7 +260,7 @@ impl Registry {
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
         let addresses = stored.addresses.into();
         let member = Member::new(stored.account, addresses, stored.factors, span);
-        let end_s = self.end_s(&member).unwrap_or(span.expires_s);
+        let end_s = self.end_s(&member);
         let (principal, limits) = self.add(session, member);
         Ok(Some(SessionRecord {
             id: session,
@@ -328,7 +327,7 @@ impl Registry {
 
     /// The lifetimes of the access profiles hold from now on, for all sessions of `gateway`.
     pub fn set_deadlines(&self, gateway: &mut Gateway) {
-        let end_s = |session| self.end_s(self.known.get(&session)?);
+        let end_s = |session| self.known.get(&session).map(|member| self.end_s(member));
         gateway.set_deadlines(|session| end_s(session).map(|end_s| self.origin.boot_time(end_s)));
     }
 
@@ -468,9 +467,8 @@ mod tests {
         let (ours, _theirs) = vpnd_ipc::channel::pair().unwrap();
         let auth = vpnd_ipc::channel::Channel::new(ours, vpnd_ipc::messages::MAX_FRAME).unwrap();
         let auth = AuthClient::start(auth, std::sync::Arc::default());
-        let mut registry = Registry::new(auth, &vpnd_config::testing::smallest(""))
-            .unwrap()
-            .releasing(Releases::by_parent(Some(true)));
+        let mut registry =
+            Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap().releasing(Releases::default());
         let account = Account {
             name: UserName::new("ann").unwrap(),
             groups: Vec::new(),

@@ -14,7 +14,7 @@ use vpnd_ipc::gateway::MAX_RELEASED;
 
 /// The addresses, for the control plane and for the task that has the parent release them.
 #[derive(Clone, Default)]
-pub struct Releases(Option<Arc<Shared>>);
+pub struct Releases(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -31,44 +31,34 @@ struct State {
 }
 
 impl Releases {
-    /// By a parent that takes such requests or, being of an earlier version, does not: then nothing is released or waited for.
-    pub(super) fn by_parent(takes: Option<bool>) -> Self {
-        Self((takes == Some(true)).then(Arc::default))
-    }
-
     /// Sessions with these addresses are over.
     pub fn add(&self, addresses: BTreeSet<IpAddr>) {
-        if let (Some(shared), false) = (&self.0, addresses.is_empty()) {
-            shared.state().waiting.extend(addresses);
-            shared.added.notify_one();
+        if !addresses.is_empty() {
+            self.0.state().waiting.extend(addresses);
+            self.0.added.notify_one();
         }
     }
 
     /// Whether none of these addresses waits for its release.
     pub fn are_released(&self, mut addresses: impl Iterator<Item = IpAddr>) -> bool {
-        let Some(shared) = &self.0 else { return true };
-        let state = shared.state();
+        let state = self.0.state();
         !addresses.any(|address| state.waiting.contains(&address) || state.under_way.contains(&address))
     }
 
     /// Returns when addresses were released since it last did. For one task.
     pub async fn progress(&self) {
-        match &self.0 {
-            Some(shared) => shared.released.notified().await,
-            None => std::future::pending().await,
-        }
+        self.0.released.notified().await;
     }
 
     /// The addresses that wait for their release, for the process that takes the sessions over.
     pub fn pending(&self) -> Vec<IpAddr> {
-        let Some(shared) = &self.0 else { return Vec::new() };
-        let state = shared.state();
+        let state = self.0.state();
         state.waiting.union(&state.under_way).copied().collect()
     }
 
     /// Has the parent release what is added; never returns.
     pub(super) async fn run(self, administration: Arc<Administration>) {
-        let Some(shared) = &self.0 else { return };
+        let shared = &self.0;
         loop {
             let addresses = shared.state().take_some();
             if addresses.is_empty() {
@@ -108,17 +98,16 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_waits_until_the_parent_has_confirmed_its_release() {
-        let releases = Releases::by_parent(Some(true));
+        let releases = Releases::default();
         let [ended, other]: [IpAddr; 2] = ["10.86.0.7", "10.86.0.8"].map(|text| text.parse().unwrap());
         releases.add(BTreeSet::from([ended]));
         assert!(!releases.are_released([ended, other].into_iter()));
         assert!(releases.are_released([other].into_iter()));
-        let shared = releases.0.as_ref().unwrap();
+        let shared = &releases.0;
         assert_eq!(shared.state().take_some(), [ended]);
         assert!(!releases.are_released([ended].into_iter()), "not done yet");
         assert_eq!(releases.pending(), [ended]);
         shared.state().under_way.clear();
         assert!(releases.are_released([ended].into_iter()));
-        assert!(Releases::default().are_released([ended].into_iter()), "a parent that releases nothing");
     }
 }

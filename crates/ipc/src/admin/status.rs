@@ -1,6 +1,6 @@
 //! A gateway's status: the types behind `vpnd status`, its JSON and the metrics.
 //!
-//! INVARIANT: names of fields are an interface. A new field needs a default, so that an older daemon's answer parses.
+//! INVARIANT: names of fields are an interface. A field that comes after 0.1 needs a default, so that an older daemon's answer parses.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,9 +24,8 @@ use vpnd_sys::udp::UdpOffloads;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub version: String,
-    /// Version of its privileged process, which stays the same through an upgrade; `None` from versions without this field.
-    #[serde(default)]
-    pub parent_version: Option<String>,
+    /// Version of its privileged process, which stays the same through an upgrade.
+    pub parent_version: String,
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_s: u64,
@@ -39,29 +38,20 @@ pub struct Status {
     /// Cipher suites on offer, in the order of the configuration.
     pub suites: Vec<Suite>,
     /// Protections of the daemon's unprivileged processes.
-    #[serde(default)]
     pub processes: Vec<Process>,
-    /// For how long the gateway's certificate is good yet, seconds, 0 if it has expired; `None` if the daemon is too old to
-    /// say it.
-    #[serde(default)]
-    pub certificate_left_s: Option<u64>,
+    /// For how long the gateway's certificate is good yet, seconds, 0 if it has expired.
+    pub certificate_left_s: u64,
     /// Pools of inner addresses; empty if the auth process gave no answer.
-    #[serde(default)]
     pub pools: Vec<Pool>,
     /// Sources of identities besides the store of this gateway.
-    #[serde(default)]
     pub sources: Vec<Source>,
     /// The audit file; `None` if nothing is to be recorded, or the auth process gave no answer.
-    #[serde(default)]
     pub audit: Option<Audit>,
-    /// The gateway's firewall table; `None` with `mode = "none"`, or from versions without this field.
-    #[serde(default)]
+    /// The gateway's firewall table; `None` with `mode = "none"`.
     pub firewall: Option<Firewall>,
-    /// Digests of the settings in force, by section and key; empty from versions without this field.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// Digests of the settings in force, by section and key.
     pub settings: BTreeMap<String, String>,
     /// Present if nobody is let in.
-    #[serde(default)]
     pub drain: Option<Drain>,
     /// Events counted since the start, upgrades included.
     pub counters: Counters,
@@ -140,13 +130,10 @@ pub struct Source {
     /// Seconds since the last answer.
     pub last_answer_s: Option<u64>,
     /// Seconds since the first login after that got no answer; `None` while it answers.
-    #[serde(default)]
     pub silent_s: Option<u64>,
     /// Present if its sessions are accounted for.
-    #[serde(default)]
     pub accounting: Option<Accounting>,
     /// Users with sessions whom it shows no more: so many at once that their sessions go on until `vpnd source confirm`.
-    #[serde(default)]
     pub missing: u64,
 }
 
@@ -189,16 +176,12 @@ pub struct Tun {
     pub tso_ecn: bool,
     pub uso: bool,
     /// Packets that the kernel refused as they were, and took as ordinary ones.
-    #[serde(default)]
     pub refused: u64,
     /// Partial checksums were given up because the kernel refused them.
-    #[serde(default)]
     pub checksum_gave_up: bool,
     /// TCP super-packets were given up because the kernel refused them.
-    #[serde(default)]
     pub tso_gave_up: bool,
     /// UDP super-packets were given up because the kernel refused them.
-    #[serde(default)]
     pub uso_gave_up: bool,
 }
 
@@ -232,40 +215,31 @@ pub struct Counters {
     #[n(0)]
     pub drops: BTreeMap<String, u64>,
     /// Attempts to log in or to attach, by outcome.
-    #[serde(default)]
     #[n(1)]
     pub logins: BTreeMap<String, u64>,
-    #[serde(default)]
     #[n(2)]
     pub handshakes: BTreeMap<String, u64>,
     /// Sessions that have ended, and what they carried: `sessions`, `rx_bytes`, `tx_bytes`.
-    #[serde(default)]
     #[n(3)]
     pub ended: BTreeMap<String, u64>,
     /// Packets whose congestion mark and their datagram's are an unused combination (RFC 6040), by combination.
-    #[serde(default)]
-    #[cbor(n(4), default)]
+    #[n(4)]
     pub unused_marks: BTreeMap<String, u64>,
     /// Logins that a source has answered, by source.
-    #[serde(default)]
-    #[cbor(n(5), default)]
+    #[n(5)]
     pub source_answers: BTreeMap<String, u64>,
     /// Logins to which a source gave no answer, by source.
-    #[serde(default)]
-    #[cbor(n(6), default)]
+    #[n(6)]
     pub source_failures: BTreeMap<String, u64>,
     /// Events of the audit file: `lost` are those that were not recorded.
-    #[serde(default)]
-    #[cbor(n(7), default)]
+    #[n(7)]
     pub audit: BTreeMap<String, u64>,
     /// Sessions that have ended, by reason.
-    #[serde(default)]
-    #[cbor(n(8), default)]
+    #[n(8)]
     pub ends: BTreeMap<String, u64>,
     /// Waits in which shards looked for packets instead of sleeping, by how they ended, and `time_ms`: other threads' turns in between
     /// count. Nothing but 0 without `busy_poll_us`.
-    #[serde(default)]
-    #[cbor(n(9), default)]
+    #[n(9)]
     pub polling: BTreeMap<String, u64>,
 }
 
@@ -335,34 +309,24 @@ pub struct Session {
     /// Seconds since the client last sent an inner packet, or since the session began.
     pub idle_s: u64,
     /// The largest outer datagram that the client has found its path to carry, bytes; `None` until it has stated one.
-    #[serde(default)]
     pub path_datagram: Option<u16>,
     /// The largest inner packet that such a datagram carries, bytes.
-    #[serde(default)]
     pub path_mtu: Option<u16>,
     /// Inner packets sent to the client in two halves, because the path carries no whole one.
-    #[serde(default)]
     pub tx_halved: u64,
     /// Inner packets received from the client in two halves.
-    #[serde(default)]
     pub rx_halved: u64,
     /// Its rate limit from the client, bytes of inner packets per second; 0 is none.
-    #[serde(default)]
     pub rx_limit: u64,
     /// Its rate limit to the client, bytes of inner packets per second; 0 is none.
-    #[serde(default)]
     pub tx_limit: u64,
     /// The rate limit of all sessions of its user together, from the client, bytes of inner packets per second; 0 is none.
-    #[serde(default)]
     pub user_rx_limit: u64,
     /// The same to the client.
-    #[serde(default)]
     pub user_tx_limit: u64,
     /// Whether it shares the limits of a group with the group's other sessions.
-    #[serde(default)]
     pub group_limit: bool,
     /// Its access profile, where profiles are configured.
-    #[serde(default)]
     pub profile: Option<String>,
 }
 
@@ -600,9 +564,5 @@ mod tests {
         assert_eq!((counted.unused_marks["ce_in_ect1"], counted.unused_marks["not_ect_in_ce"]), (1, 0));
         assert_eq!(counted.clone().after(&counted).unused_marks["ce_in_ect1"], 2);
         assert!(counted.drops.values().all(|count| *count == 0), "that is no drop");
-        // A version that does not count them hands over four kinds.
-        let earlier = minicbor::to_vec([(); 4].map(|()| BTreeMap::from([("name", 1)]))).unwrap();
-        let handed_over: Counters = minicbor::decode(&earlier).unwrap();
-        assert_eq!((handed_over.ended["name"], handed_over.unused_marks.len()), (1, 0));
     }
 }

@@ -74,13 +74,13 @@ pub fn status() -> Status {
     };
     Status {
         version: "0.1.0".to_owned(),
-        parent_version: Some("0.1.0".to_owned()),
+        parent_version: "0.1.0".to_owned(),
         pid: 812,
         uptime_s: 183_600,
         listen: "[::]:4433".parse().unwrap(),
         shards: 2,
         steering: Steering::Cbpf,
-        certificate_left_s: Some(1_900_000),
+        certificate_left_s: 1_900_000,
         settings: BTreeMap::new(),
         processes: vec![Process::new(
             "worker",

@@ -36,7 +36,7 @@ pub type GroupName = Text<128>;
 pub type Subject = Text<128>;
 
 /// The idp process's first message; with descriptors: its end of the channel to the auth process, and the sockets for requests of RADIUS
-/// servers, in the order of their sources, which parents of earlier versions don't have.
+/// servers, in the order of their sources.
 #[derive(Debug, Encode, Decode)]
 pub struct IdpLaunch {
     #[n(0)]

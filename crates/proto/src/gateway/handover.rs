@@ -70,10 +70,10 @@ pub struct HandedSession {
     /// The largest datagram that the client's path carries, if it has stated that.
     #[n(15)]
     pub(super) path_size: Option<u16>,
-    /// Its flows that policy remembers; absent from earlier versions.
+    /// Its flows that policy remembers.
     #[n(16)]
-    pub(super) flows: Option<ByteVec>,
-    /// Its own limit for being idle, milliseconds; absent from earlier versions.
+    pub(super) flows: ByteVec,
+    /// Its own limit for being idle, milliseconds, if it has one.
     #[n(17)]
     pub(super) idle_timeout_ms: Option<u64>,
 }
@@ -191,16 +191,12 @@ impl Gateway {
         }
         let (open, since, activity) = (handed.open, handed.since, handed.activity);
         let path_size = handed.path_size;
-        let flows = handed.flows.take().map(|flows| Flows::import(&flows).ok_or(NotTaken::Torn));
-        let flows = flows.transpose()?;
+        let flows = Flows::import(&handed.flows).ok_or(NotTaken::Torn)?;
         let slot = self.insert(now, record(handed, principal, limits));
         let spec = self.table.get_mut(slot).map(|session| {
             (session.open, session.since, session.activity) = (open, since, activity);
             session.path_size = path_size;
-            match flows {
-                Some(flows) => session.flows = Arc::new(flows),
-                None => session.flows.excuse(now),
-            }
+            session.flows = Arc::new(flows);
             session.spec()
         });
         if let Some(spec) = spec.filter(|_| open) {
@@ -310,7 +306,7 @@ fn hand_session(session: &Session, progress: &mut [BTreeMap<(Slot, u32), Progres
         pending: epoch(&session.pending),
         retiring: epoch(&session.retiring),
         path_size: session.path_size,
-        flows: Some(session.flows.export().into()),
+        flows: session.flows.export().into(),
         idle_timeout_ms: record.idle_timeout.map(|idle| idle.as_millis() as u64),
     }
 }

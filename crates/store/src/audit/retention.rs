@@ -63,8 +63,7 @@ const RULES: [Rule; 6] = [
             "DELETE FROM sessions WHERE seq IN (SELECT seq FROM sessions WHERE end_s BETWEEN ?1 AND ?2 LIMIT ?3)",
             "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE at_s BETWEEN ?1 AND ?2 LIMIT ?3)",
             "DELETE FROM gaps WHERE rowid IN (SELECT rowid FROM gaps WHERE to_s BETWEEN ?1 AND ?2 LIMIT ?3)",
-            // One that was killed is over when the next one begins: the time between is a gap, of which only these two say. There are few,
-            // and an earlier version has left some of long ago.
+            // One that was killed is over when the next one begins: the time between is a gap, of which only these two say. There are few.
             "DELETE FROM runs WHERE id IN (SELECT id FROM runs r WHERE coalesce(ended_s, max(alive_s, (
                  SELECT started_s FROM runs n WHERE n.id > r.id ORDER BY n.id LIMIT 1))) <= ?2 ORDER BY id LIMIT ?3)",
         ],

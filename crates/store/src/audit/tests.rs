@@ -303,9 +303,6 @@ fn runs_go_with_the_records_of_their_time_whether_they_ended_or_were_killed() {
     let killed = file.begin_run(12 * DAY_S, None).unwrap();
     file.alive(killed, 13 * DAY_S).unwrap();
     file.begin_run(400 * DAY_S, None).unwrap();
-    // An earlier version came as far and left those that were killed.
-    let sql = "INSERT INTO erased (field, up_to_s) VALUES ('record', ?)";
-    file.connection.execute(sql, [11 * DAY_S + 80_000]).unwrap();
     assert_eq!(since(&file), Some(1000));
     erase(&mut file, 742 * DAY_S);
     assert_eq!(since(&file), Some(12 * DAY_S), "and answers about what is erased say so");
@@ -368,9 +365,17 @@ fn an_export_has_everything_of_a_time_and_a_user_in_parts() {
 #[test]
 fn a_newer_format_is_left_alone_and_a_foreign_file_is_damaged() {
     let (_dir, path, file) = file();
-    file.connection.pragma_update(None, "user_version", FORMAT + 1).unwrap();
+    file.connection.pragma_update(None, "user_version", 2).unwrap();
     drop(file);
-    assert!(matches!(AuditFile::open_or_create(&path), Err(AuditError::Newer(newer)) if newer == FORMAT + 1));
+    assert!(matches!(AuditFile::open_or_create(&path), Err(AuditError::Newer { found: 2 })));
+    let connection = Connection::open(&path).unwrap();
+    // As the last version before 0.1 left it.
+    connection.execute_batch("PRAGMA application_id = 0; PRAGMA user_version = 3").unwrap();
+    drop(connection);
+    let before = std::fs::read(&path).unwrap();
+    let error = AuditFile::open_or_create(&path).err().unwrap();
+    assert!(matches!(error, AuditError::Older) && error.to_string().contains("move it away"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), before);
     std::fs::write(&path, [7; 8192]).unwrap();
     assert!(matches!(AuditFile::open_or_create(&path), Err(AuditError::Damaged(_))));
     let other = path.with_file_name("other");
@@ -494,13 +499,11 @@ fn a_damaged_file_is_put_aside_and_a_newer_one_is_not() {
     let aside = aside.filter(|entry| entry.file_name().to_string_lossy().contains(".damaged-"));
     assert_eq!(aside.map(|entry| std::fs::read(entry.path()).unwrap()).collect::<Vec<_>>(), [vec![7; 8192]]);
 
-    AuditFile::open(&path).unwrap().connection.pragma_update(None, "user_version", FORMAT + 1).unwrap();
+    AuditFile::open(&path).unwrap().connection.pragma_update(None, "user_version", 2).unwrap();
     let before = std::fs::read(&path).unwrap();
     let recorder = Recorder::start(path.clone(), POLICY, None, nobody()).unwrap();
     recorder.record(began(2, "bob", 3, 1000));
-    wait("it says so", &|| {
-        recorder.health().failure.is_some_and(|why| why.contains(&format!("format {}", FORMAT + 1)))
-    });
+    wait("it says so", &|| recorder.health().failure.is_some_and(|why| why.contains("format 2")));
     recorder.finish();
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
@@ -618,23 +621,4 @@ fn an_export_has_the_ports_of_each_session_and_those_that_it_got_later() {
     let range = query::Range { from_s: 4600, to_s: 4999, user: None };
     let (records, _) = file.export(&range, query::Cursor::default()).unwrap();
     assert_eq!(records.into_iter().map(shown).collect::<Vec<_>>(), everything[..1]);
-}
-
-#[test]
-fn a_file_of_the_format_before_goes_on_without_loss() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join(FILE_NAME);
-    drop(own_file::open_or_create(&path).unwrap());
-    let connection = Connection::open(&path).unwrap();
-    connection.execute_batch(include_str!("schema_1.sql")).unwrap();
-    connection
-        .execute_batch("INSERT INTO runs (started_s, alive_s) VALUES (900, 1500); PRAGMA user_version = 1")
-        .unwrap();
-    drop(connection);
-    let mut file = AuditFile::open(&path).unwrap();
-    file.record(&[began(1, "ann", 2, 1000)]).unwrap();
-    assert_eq!(who(&file, 2, 1200).as_deref(), Some("ann"));
-    assert_eq!((answer(&file, 2, 1200).blocks, answer(&file, 2, 1200).since_s), (None, Some(900)));
-    file.begin_run(2000, Some(&blocks("10.86.0.0/28 to 192.0.2.1 ports 20000-21599 by 100"))).unwrap();
-    assert_eq!(behind(&file, Some(20_200), 2100), ["ann"]);
 }

@@ -181,7 +181,7 @@ pub(super) fn remove_device(
         return Ok(Ok(false));
     }
     fixed_addresses::remove_device(t, id, device)?;
-    end_device(t, id, name, device, now_s)?;
+    end_device(t, id, name, device, RevocationCause::Device, now_s)?;
     Ok(Ok(true))
 }
 
@@ -191,11 +191,12 @@ pub(super) fn end_device(
     id: UserId,
     name: &str,
     device: DeviceId,
+    cause: RevocationCause,
     now_s: u64,
 ) -> rusqlite::Result<()> {
     t.execute("UPDATE users SET generation = generation + 1 WHERE id = ?", [id.0])?;
     sessions::remove_device(t, id, device)?;
-    events::add_revocation(t, id, name, RevocationCause::Device, Some(device), now_s)?;
+    events::add_revocation(t, id, name, cause, Some(device), now_s)?;
     digest::renew(t, id)
 }
 

@@ -13,17 +13,13 @@ use super::super::UserId;
 use super::bytes;
 
 /// All that a user is, in rows that are in a fixed order.
-///
-/// Users without anything of formats 4 and 6 have no row of the last parts, so their digest is that of format 3: the steps to these
-/// formats leave the digests as they are, and with them the proof that these users are as they were written.
-const PARTS: [&str; 6] = [
-    "SELECT id, name, password, enabled, generation, totp_secret, totp_step, created_s FROM users WHERE id = ?",
+const PARTS: [&str; 5] = [
+    "SELECT id, name, source, subject, password, enabled, generation, totp_secret, totp_step, created_s, expires_s,
+            lapsed, sponsor, note
+     FROM users WHERE id = ?",
     "SELECT name FROM memberships WHERE user_id = ? ORDER BY name",
     "SELECT sha256 FROM certificates WHERE user_id = ? ORDER BY sha256",
     "SELECT sha256, at_s FROM revoked_certificates WHERE user_id = ? ORDER BY sha256",
-    "SELECT source, subject, expires_s, lapsed, sponsor, note FROM users
-     WHERE id = ? AND (source <> 'local' OR subject <> name OR expires_s IS NOT NULL OR lapsed <> 0
-                       OR sponsor IS NOT NULL OR note <> '')",
     "SELECT address, device FROM fixed_addresses WHERE user_id = ? ORDER BY address",
 ];
 
@@ -31,11 +27,6 @@ const PARTS: [&str; 6] = [
 pub(super) fn renew(t: &Transaction<'_>, id: UserId) -> rusqlite::Result<()> {
     let digest = compute(t, id)?;
     t.prepare_cached("UPDATE users SET digest = ? WHERE id = ?")?.execute(params![digest, id.0]).map(drop)
-}
-
-/// Writes it down for all users that have none: the step to format 2.
-pub(super) fn fill_in(t: &Transaction<'_>) -> rusqlite::Result<()> {
-    ids(t, "SELECT id FROM users WHERE digest IS NULL")?.into_iter().try_for_each(|id| renew(t, id))
 }
 
 /// Fails if the user is not as it was written down. Costs as much for a user that does not exist, which is no failure.
@@ -52,7 +43,11 @@ pub(super) fn verify(c: &Connection, id: UserId) -> rusqlite::Result<()> {
 
 /// Verifies all users, and that none has lost a revocation: a page of an older time looks whole by itself.
 pub(super) fn verify_all(c: &Connection) -> rusqlite::Result<()> {
-    ids(c, "SELECT id FROM users")?.into_iter().try_for_each(|id| verify(c, id))?;
+    let ids = c
+        .prepare("SELECT id FROM users")?
+        .query_map((), |row| bytes(row, "id").map(UserId))?
+        .collect::<Result<Vec<_>, _>>()?;
+    ids.into_iter().try_for_each(|id| verify(c, id))?;
     let sql =
         "SELECT 1 FROM users u LEFT JOIN (SELECT user_id, count(*) AS n FROM revocations GROUP BY user_id) r
                ON r.user_id = u.id LEFT JOIN past_revocations p ON p.user_id = u.id
@@ -61,10 +56,6 @@ pub(super) fn verify_all(c: &Connection) -> rusqlite::Result<()> {
         return Err(damaged("users and revocations disagree"));
     }
     Ok(())
-}
-
-fn ids(c: &Connection, sql: &str) -> rusqlite::Result<Vec<UserId>> {
-    c.prepare(sql)?.query_map((), |row| bytes(row, "id").map(UserId))?.collect()
 }
 
 fn compute(c: &Connection, id: UserId) -> rusqlite::Result<[u8; 32]> {

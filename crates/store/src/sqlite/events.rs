@@ -5,7 +5,7 @@ use rusqlite::{Connection, Row, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
 use super::super::{Revocation, RevocationCause, UserId};
-use super::{Sqlite, StoreError, bytes, unexpected};
+use super::{bytes, unexpected};
 
 pub(super) fn add_revocation(
     t: &Transaction<'_>,
@@ -46,54 +46,36 @@ pub(super) fn revocations_since(c: &Connection, seq: u64) -> rusqlite::Result<Ve
     c.prepare_cached(sql)?.query_map([seq], revocation_from_row)?.collect()
 }
 
-/// A line of the audit log that earlier versions kept here: time, event, user, source and detail.
-pub(crate) type OldAuditLine = (u64, String, String, String, String);
-
-impl Sqlite {
-    /// The audit log of earlier versions.
-    pub fn old_audit_log(&self) -> Result<Vec<OldAuditLine>, StoreError> {
-        self.read(|c| {
-            let mut lines = c.prepare("SELECT at_s, event, user, source, detail FROM audit ORDER BY id")?;
-            let line = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?));
-            lines.query_map((), line)?.collect()
-        })
-    }
-
-    /// Removes it, which is in the audit file by now.
-    pub fn forget_old_audit_log(&self) -> Result<(), StoreError> {
-        self.change(|t| t.execute("DELETE FROM audit", ()).map(drop).map(Ok))
-    }
-}
-
 fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
     let cause: String = row.get("cause")?;
     let device: Option<Vec<u8>> = row.get("device")?;
     let device = device.map(|id| id.try_into().map_err(|_| unexpected("device"))).transpose()?;
-    let causes = [
-        RevocationCause::Disabled,
-        RevocationCause::Removed,
-        RevocationCause::Password,
-        RevocationCause::Certificate,
-        RevocationCause::Expired,
-        RevocationCause::Renamed,
-        RevocationCause::Groups,
-        RevocationCause::Device,
-    ];
     Ok(Revocation {
         seq: row.get("seq")?,
         user: UserId(bytes(row, "user_id")?),
         name: row.get("name")?,
-        cause: causes.into_iter().find(|known| word(*known) == cause).ok_or_else(|| unexpected("cause"))?,
+        cause: CAUSES.into_iter().find(|known| word(*known) == cause).ok_or_else(|| unexpected("cause"))?,
         device: device.map(DeviceId),
     })
 }
 
+const CAUSES: [RevocationCause; 11] = [
+    RevocationCause::Disabled,
+    RevocationCause::Removed,
+    RevocationCause::Password,
+    RevocationCause::Certificate,
+    RevocationCause::Expired,
+    RevocationCause::Renamed,
+    RevocationCause::Groups,
+    RevocationCause::Device,
+    RevocationCause::Source,
+    RevocationCause::Unconfirmed,
+    RevocationCause::Disconnected,
+];
+
 fn word(cause: RevocationCause) -> &'static str {
     match cause {
-        RevocationCause::Disabled
-        | RevocationCause::Source
-        | RevocationCause::Unconfirmed
-        | RevocationCause::Disconnected => "disabled",
+        RevocationCause::Disabled => "disabled",
         RevocationCause::Removed => "removed",
         RevocationCause::Password => "password",
         RevocationCause::Certificate => "certificate",
@@ -101,5 +83,8 @@ fn word(cause: RevocationCause) -> &'static str {
         RevocationCause::Renamed => "renamed",
         RevocationCause::Groups => "groups",
         RevocationCause::Device => "device",
+        RevocationCause::Source => "source",
+        RevocationCause::Unconfirmed => "unconfirmed",
+        RevocationCause::Disconnected => "disconnected",
     }
 }

@@ -8,9 +8,7 @@ use vpnd_proto::attach::TokenHash;
 use vpnd_proto::session::DeviceId;
 
 use super::*;
-use crate::{
-    AddressChange, LOCAL, MAX_GROUPS, MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret,
-};
+use crate::{AddressChange, MAX_GROUPS, MAX_SOURCES_PER_USER, Revocation, RevocationCause, TotpSecret};
 use vpnd_config::factor::Factors;
 
 fn new_store() -> (tempfile::TempDir, Sqlite) {
@@ -307,10 +305,23 @@ fn a_damaged_file_is_refused_with_the_way_back() {
 }
 
 #[test]
-fn a_newer_format_is_refused() {
+fn another_format_is_refused_and_left_alone() {
     let (_dir, path) = filled();
-    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let connection = Connection::open(&path).unwrap();
+    connection.pragma_update(None, "user_version", 99).unwrap();
     assert!(matches!(Sqlite::open(&path), Err(StoreError::Newer { found: 99, .. })));
+    // The versions before 0.1 had formats 1 to 7.
+    for number in [1, 7] {
+        connection
+            .execute_batch(&format!("PRAGMA application_id = 0; PRAGMA user_version = {number}"))
+            .unwrap();
+        let before = fs::read(&path).unwrap();
+        for error in [Sqlite::open(&path).err().unwrap(), Sqlite::inspect(&path).err().unwrap()] {
+            assert!(matches!(error, StoreError::Older { .. }), "{error}");
+            assert!(error.to_string().contains("before 0.1"), "{error}");
+        }
+        assert!(fs::read(&path).unwrap() == before);
+    }
 }
 
 #[test]
@@ -418,23 +429,6 @@ fn revocations_of_years_leave_few_rows_and_none_is_lost_unnoticed() {
         Connection::open(&path).unwrap().execute_batch(damage).unwrap();
         assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })), "{damage}");
     }
-}
-
-#[test]
-fn a_store_of_format_1_goes_on_as_format_2() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("vpnd.db");
-    let old = Connection::open(&path).unwrap();
-    old.execute_batch(MIGRATIONS[0]).unwrap();
-    old.execute_batch(
-        "INSERT INTO users (id, name, password, enabled, created_s) VALUES (randomblob(16), 'ann', 'hash', 0, 5);
-         INSERT INTO memberships SELECT id, 'staff' FROM users; PRAGMA user_version = 1",
-    )
-    .unwrap();
-    drop(old);
-    let user = Sqlite::open(&path).unwrap().user("ann").unwrap().unwrap();
-    assert_eq!((user.enabled, user.created_s, user.groups), (false, 5, vec!["staff".to_owned()]));
-    Sqlite::open(&path).expect("and again");
 }
 
 #[test]
@@ -603,7 +597,7 @@ fn the_end_of_a_users_time_is_a_revocation_once() {
 }
 
 #[test]
-fn damage_to_what_format_4_added_is_found() {
+fn damage_to_a_user_of_another_source_is_found() {
     for damage in [
         "UPDATE users SET source = 'local', subject = name",
         "UPDATE users SET subject = 'u2'",
@@ -633,49 +627,6 @@ fn damage_to_a_fixed_address_is_found() {
     let connection = Connection::open(store.path.clone()).unwrap();
     connection.execute_batch("UPDATE fixed_addresses SET address = x'0a560008'").unwrap();
     assert!(matches!(store.user("ann"), Err(StoreError::Corrupted { .. })));
-}
-
-/// A store as the vpnd of format 3 left it: a disabled user with everything, whose digest was computed there.
-fn of_format_3(path: &Path) {
-    let old = Connection::open(path).unwrap();
-    for step in &MIGRATIONS[..3] {
-        old.execute_batch(step).unwrap();
-    }
-    old.execute_batch(
-        "INSERT INTO users (id, name, password, enabled, generation, totp_secret, totp_step, created_s, digest) VALUES
-             (x'000102030405060708090a0b0c0d0e0f', 'Ann', '$argon2id$hash', 0, 1, x'4d4d', 7, 5,
-              x'ba3743b4da5c5b601e085fa6763ce00f0742c8128ec5bee9bd4be53f8f3233c9');
-         INSERT INTO memberships VALUES (x'000102030405060708090a0b0c0d0e0f', 'staff');
-         INSERT INTO revocations (user_id, name, cause, at_s)
-             VALUES (x'000102030405060708090a0b0c0d0e0f', 'Ann', 'disabled', 6);
-         PRAGMA user_version = 3",
-    )
-    .unwrap();
-}
-
-#[test]
-fn a_store_of_format_3_goes_on_in_the_newest_with_the_digests_that_it_has() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("vpnd.db");
-    of_format_3(&path);
-    let before = fs::read(&path).unwrap();
-    let looked_at = Sqlite::inspect(&path).unwrap();
-    assert!(fs::read(&path).unwrap() == before, "a look changes nothing");
-    let store = Sqlite::open(&path).unwrap();
-    let user = store.user("Ann").unwrap().unwrap();
-    assert_eq!(looked_at.first(), Some(&user));
-    assert_eq!((user.source.as_str(), user.subject.as_str(), user.enabled), (LOCAL, "Ann", false));
-    assert_eq!((user.expires_s, user.sponsor, user.note.as_str()), (None, None, ""));
-    assert_eq!(user.password, Some(PasswordHash::new("$argon2id$hash".to_owned())));
-    assert_eq!(store.read(format).unwrap(), 7, "so a vpnd of format 3 refuses it");
-    drop(store);
-    Sqlite::open(&path).expect("and again");
-
-    // Damage from before is not made good by the step.
-    fs::remove_file(&path).unwrap();
-    of_format_3(&path);
-    Connection::open(&path).unwrap().execute_batch("UPDATE users SET enabled = 1").unwrap();
-    assert!(matches!(Sqlite::open(&path), Err(StoreError::Corrupted { .. })));
 }
 
 #[test]
@@ -753,29 +704,6 @@ fn an_address_that_a_device_gives_up_for_another_is_nobodys_until_its_session_ha
     assert!(!store.claim(&lease("10.0.1.1", 8, 8, 9000), 2001).unwrap());
     store.end_session(SessionId([2; 16]), 2002).unwrap();
     assert!(store.claim(&lease("10.0.1.1", 8, 8, 9000), 2002).unwrap(), "the session has ended");
-}
-
-#[test]
-fn sessions_of_before_format_5_have_proved_nothing() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("vpnd.db");
-    let old = Connection::open(&path).unwrap();
-    for step in &MIGRATIONS[..4] {
-        old.execute_batch(step).unwrap();
-    }
-    let sql = "INSERT INTO users (id, name, password, enabled, generation, totp_secret, totp_step, created_s, digest, subject) VALUES
-                   (x'000102030405060708090a0b0c0d0e0f', 'Ann', '$argon2id$hash', 1, 1, x'4d4d', 7, 5,
-                    x'00', 'Ann');
-               INSERT INTO sessions (id, user_id, device, settled, started_s, expires_s, epoch) VALUES
-                   (zeroblob(16), x'000102030405060708090a0b0c0d0e0f', zeroblob(16), zeroblob(32), 1000, 2000, 1);
-               PRAGMA user_version = 4";
-    old.execute_batch("PRAGMA ignore_check_constraints = 1").unwrap();
-    old.execute_batch(sql).unwrap();
-    drop(old);
-    let mut connection = Connection::open(&path).unwrap();
-    migrate(&mut connection).unwrap();
-    let session = sessions::by_id(&connection, SessionId([0; 16]), 1500).unwrap().unwrap();
-    assert_eq!((session.factors, session.auth_time_s), (Factors::default(), 0));
 }
 
 #[test]

@@ -278,7 +278,7 @@ mod tests {
         let path = directory.path().join("vpnd.db");
         let source = other(directory.path());
         killed(&path);
-        // An earlier version was killed between its two renames.
+        // Somebody has moved the store there.
         let kept = path.with_extension("db.replaced");
         fs::rename(&path, &kept).unwrap();
         assert_eq!(replacement(&path, &source).publish().ok(), Some(false));

@@ -43,13 +43,11 @@ pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> StoreResul
     Ok(Ok(id))
 }
 
-/// The user with this name, however its letters are written; of two whom an earlier version has let differ in that alone, the one as
-/// written. The time of the answer must not disclose that nobody has a name: the same is read and checked for it, of whoever comes next in
-/// the alphabet.
+/// The user with this name, however its letters are written. The time of the answer must not disclose that nobody has a name: the same is
+/// read and checked for it, of whoever comes next in the alphabet.
 pub(super) fn by_name(c: &Connection, name: &str) -> rusqlite::Result<Option<User>> {
     let next = format!(
-        "SELECT {COLUMNS} FROM users WHERE name >= ?1 COLLATE NOCASE
-         ORDER BY name COLLATE NOCASE, name <> ?1 LIMIT 1"
+        "SELECT {COLUMNS} FROM users WHERE name >= ?1 COLLATE NOCASE ORDER BY name COLLATE NOCASE LIMIT 1"
     );
     let mut next = c.prepare_cached(&next)?;
     let found = match next.query_row([name], from_row).optional()? {

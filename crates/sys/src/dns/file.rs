@@ -47,7 +47,6 @@ pub struct FileChange {
     /// The text that replaces it.
     pub after: String,
     /// A text of ours that the new one takes the place of; what comes back is still `before`.
-    #[serde(default)]
     pub replaces: Option<String>,
 }
 

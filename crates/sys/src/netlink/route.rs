@@ -38,7 +38,6 @@ pub struct RouteSpec {
     pub destination: IpNet,
     pub target: RouteTarget,
     /// The source address that packets get, one of this machine's; `None` leaves it to the kernel.
-    #[serde(default)]
     pub source: Option<IpAddr>,
     /// Number of the routing table; [`MAIN_TABLE`] for the system's own.
     pub table: u32,
@@ -130,11 +129,7 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError`]; [`NetlinkError::is_not_there`] if there was none.
     pub async fn remove_route(&self, spec: &RouteSpec) -> Result<(), NetlinkError> {
-        let mut message = self.message(spec, None).await?;
-        if spec.destination.addr().is_ipv4() {
-            // Of any scope: an earlier version gave others.
-            message.header.scope = RouteScope::NoWhere;
-        }
+        let message = self.message(spec, None).await?;
         let removed = self.handle.route().del(message).execute().await;
         removed
             .map_err(|error| NetlinkError::new(format!("removing the route to {}", spec.destination), &error))

@@ -31,10 +31,8 @@ pub struct GuardRules {
     pub tunnel: String,
     pub addresses: Vec<IpAddr>,
     /// The datagrams whose route back is beside the tunnel; `None` if nothing leads into it.
-    #[serde(default)]
     pub returning: Option<Returning>,
     /// The datagrams that never leave by the tunnel: its own, and those of the tunnels that it may go through.
-    #[serde(default)]
     pub excluded: Option<MarkMatch>,
 }
 
@@ -55,7 +53,6 @@ pub struct Returning {
     /// The user that looks up names.
     pub lookups: Option<u32>,
     /// Whether the kernel itself checks sources, of ARP requests, too.
-    #[serde(default)]
     pub arp: bool,
 }
 

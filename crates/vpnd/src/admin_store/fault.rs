@@ -47,6 +47,8 @@ pub(crate) enum Fault {
         #[n(2)]
         holder: String,
     },
+    #[n(11)]
+    Older,
 }
 
 impl From<StoreError> for Fault {
@@ -55,6 +57,7 @@ impl From<StoreError> for Fault {
             StoreError::Missing { .. } => Self::Missing,
             StoreError::Unreadable { source, .. } => Self::Unreadable(source.to_string()),
             StoreError::Corrupted { detail, .. } => Self::Corrupted(detail),
+            StoreError::Older { .. } => Self::Older,
             StoreError::Newer { found, known, .. } => Self::Newer { found, known },
             StoreError::Full { .. } => Self::Full,
             StoreError::Busy { .. } => Self::Busy,
@@ -83,6 +86,7 @@ impl Fault {
                 StoreError::Unreadable { path, source: std::io::Error::other(reason) }
             }
             Self::Corrupted(detail) => StoreError::corrupted(path, detail),
+            Self::Older => StoreError::Older { path },
             Self::Newer { found, known } => StoreError::Newer { path, found, known },
             Self::Full => StoreError::Full { path },
             Self::Busy => StoreError::Busy { path },

@@ -150,8 +150,7 @@ pub(crate) fn ended(lab: &Lab, command: Command) -> (i32, String) {
 /// `vpnd cleanup` in the box of client `number`.
 pub(crate) fn cleanup(lab: &Lab, number: usize) -> Output {
     let mut command = process::command(lab, namespace(lab, number), VPND);
-    command.arg("cleanup").arg("--state-dir").arg(state(lab, number));
-    command.arg("--journal-dir").arg(journal(lab, number));
+    command.arg("cleanup").arg("--journal-dir").arg(journal(lab, number));
     process::run(command)
 }
 

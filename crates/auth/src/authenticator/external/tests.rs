@@ -568,13 +568,6 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
     let groupless = recheck(live("fay", "id-1")).await;
     assert!(matches!(groupless, Outcome::Groupless(_)), "{groupless:?}");
     assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"], "not taken over yet");
-    let number = bench.store.end_sessions(&live("ann", "id-1"), RevocationCause::Source, NOW).unwrap();
-    let stored = bench.store.revocations_since(number - 1).unwrap().remove(0);
-    assert_eq!(
-        (stored.seq, stored.cause),
-        (number, RevocationCause::Disabled),
-        "as earlier versions know it"
-    );
 }
 
 /// Users `p0` to `p11` with a session each, of whom alone `p0` is due, and these replies about them.

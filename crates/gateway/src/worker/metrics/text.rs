@@ -95,10 +95,8 @@ fn process(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let version = [("version", status.version.as_str())];
     out.0.encode_descriptor("build", "The daemon's build", None, MetricType::Info)?.encode_info(&version)?;
     out.gauge("uptime", "Time since the daemon started", Some(Unit::Seconds), status.uptime_s)?;
-    if let Some(left_s) = status.certificate_left_s {
-        let help = "Time until the gateway's certificate expires";
-        out.gauge("certificate_expiry", help, Some(Unit::Seconds), left_s)?;
-    }
+    let help = "Time until the gateway's certificate expires";
+    out.gauge("certificate_expiry", help, Some(Unit::Seconds), status.certificate_left_s)?;
     let draining = u64::from(status.drain.is_some());
     out.gauge("draining", "Whether the gateway is draining and refuses logins", None, draining)?;
     out.gauge("shards", "Threads of the data path", None, status.shards as u64)

@@ -173,6 +173,23 @@ fn routes_and_rules_of_a_tunnel_fit_its_layer() {
     }
 }
 
+fn firewall(outgoing: Outgoing) -> Change {
+    Change::Firewall(crate::nft::GatewayRules {
+        tunnel: "vpnd0".to_owned(),
+        pools: Vec::new(),
+        masquerade: true,
+        blocks: None,
+        outgoing,
+        inbound: false,
+        campus: Vec::new(),
+        own: Vec::new(),
+        services: crate::nft::Services::All,
+        transit_v4: crate::nft::Transit::Untouched,
+        transit_v6: crate::nft::Transit::Untouched,
+        connections: None,
+    })
+}
+
 #[test]
 fn addresses_and_names_are_such_as_a_tunnel_can_have() {
     let address = |interface: &str, address: &str| {
@@ -228,16 +245,8 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
     for (mark, mask) in [(0, 0), (0, 1), (0x7670_0001, 0xFFFF_0000), (0x7670_0000, 0xFFFF_0000)] {
         assert!(refused(&shutting_out(mark, mask)), "{mark:#x} {mask:#x}");
     }
-    let rules = |outgoing| {
-        let mut rules: crate::nft::GatewayRules = serde_json::from_str(
-            r#"{"tunnel":"vpnd0","pools":[],"masquerade":true,"outgoing":"any_but_tunnel","inbound":false}"#,
-        )
-        .unwrap();
-        rules.outgoing = outgoing;
-        Change::Firewall(rules)
-    };
-    assert!(!refused(&rules(Outgoing::AnyButTunnel)));
-    assert!(refused(&rules(Outgoing::Interface("x\" drop; }".to_owned()))));
+    assert!(!refused(&firewall(Outgoing::AnyButTunnel)));
+    assert!(refused(&firewall(Outgoing::Interface("x\" drop; }".to_owned()))));
 }
 
 #[test]

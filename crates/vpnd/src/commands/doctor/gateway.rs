@@ -48,11 +48,11 @@ pub(super) fn running(config: &ServerConfig) -> Running {
     let mut findings = vec![version(&status)];
     findings.push(offloads(&status));
     findings.push(protections(&status));
-    findings.extend(certificate_in_use(&status));
+    findings.push(certificate_in_use(&status));
     findings.extend(audit(&status));
     findings.extend(missing_users(&status));
     findings.extend(draining(&status));
-    findings.extend(read_text(Path::new(&config.file)).ok().and_then(|text| settings(&status, &text)));
+    findings.extend(read_text(Path::new(&config.file)).ok().map(|text| settings(&status, &text)));
     Running { status: Some(Box::new(status)), findings }
 }
 
@@ -80,16 +80,13 @@ fn draining(status: &Status) -> Option<Finding> {
 }
 
 /// Whether the gateway goes by the file as it is now.
-fn settings(status: &Status, file: &str) -> Option<Finding> {
+fn settings(status: &Status, file: &str) -> Finding {
     const CHECK: &str = "gateway.configuration";
-    if status.settings.is_empty() {
-        return None;
-    }
     let (start, reload) = Settings::reported(status.settings.clone()).differences(&Settings::of(file));
     let found = |keys: &[String]| {
         format!("the file differs from what the running gateway goes by: {}", keys.join(", "))
     };
-    Some(match (&start[..], &reload[..]) {
+    match (&start[..], &reload[..]) {
         ([], []) => Finding::good(CHECK, "the running gateway goes by the file as it is"),
         (start, []) => {
             Finding::warning(CHECK, found(start), "restart the gateway, and it goes by these, too")
@@ -100,7 +97,7 @@ fn settings(status: &Status, file: &str) -> Option<Finding> {
             found(&[start, reload].concat()),
             format!("restart the gateway for all of them; 'vpnd reload' takes over {}", reload.join(", ")),
         ),
-    })
+    }
 }
 
 fn version(status: &Status) -> Finding {
@@ -158,25 +155,24 @@ fn protections(status: &Status) -> Finding {
     Finding::warning(CHECK, found, advice)
 }
 
-fn certificate_in_use(status: &Status) -> Option<Finding> {
+fn certificate_in_use(status: &Status) -> Finding {
     const CHECK: &str = "gateway.certificate";
-    let left_s = status.certificate_left_s?;
     let advice = "renew it ('vpnd renew', or as you got it), then run: vpnd reload";
-    Some(match left_s {
+    match status.certificate_left_s {
         0 => Finding::problem(
             CHECK,
             "the running gateway's certificate has expired: no client can connect",
             advice,
         ),
-        1..DAY_S => {
+        left_s @ 1..DAY_S => {
             let found = format!("the running gateway's certificate expires in {} hours", left_s / 3_600);
             Finding::problem(CHECK, found, advice)
         }
-        _ => Finding::good(
+        left_s => Finding::good(
             CHECK,
             format!("the running gateway's certificate is good for {} days", left_s / DAY_S),
         ),
-    })
+    }
 }
 
 /// Whether the gateway records what 'vpnd audit' is asked for.
@@ -311,13 +307,11 @@ mod tests {
         status.offloads.tun.tso_gave_up = true;
         assert!(offloads(&status).found.contains("TCP super-packets"));
         for (left_s, verdict) in
-            [(Some(0), Verdict::Problem), (Some(3_600), Verdict::Problem), (Some(2 * DAY_S), Verdict::Good)]
+            [(0, Verdict::Problem), (3_600, Verdict::Problem), (2 * DAY_S, Verdict::Good)]
         {
             status.certificate_left_s = left_s;
-            assert_eq!(certificate_in_use(&status).unwrap().verdict, verdict);
+            assert_eq!(certificate_in_use(&status).verdict, verdict);
         }
-        status.certificate_left_s = None;
-        assert_eq!(certificate_in_use(&status), None);
     }
 
     #[test]
@@ -338,10 +332,9 @@ mod tests {
     fn a_file_that_the_gateway_does_not_go_by_is_named_by_its_keys() {
         let mut status = status();
         let file = "[server]\nshards = 2\n[push]\nroutes = []\n";
-        assert_eq!(settings(&status, file), None, "a version that does not say");
         status.settings = Settings::of(file).report();
         let judged = |file: &str| {
-            let finding = settings(&status, file).unwrap();
+            let finding = settings(&status, file);
             (finding.verdict, finding.found, finding.advice.unwrap_or_default())
         };
         assert_eq!(judged(file).0, Verdict::Good);
