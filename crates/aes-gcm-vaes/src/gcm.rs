@@ -61,6 +61,12 @@ const fn number(number: u128) -> Block {
     number.to_le_bytes()
 }
 
+/// A block times x: a shift, and the polynomial if a bit falls out.
+#[inline(always)]
+fn times_x(block: u128) -> u128 {
+    block << 1 ^ POLYNOMIAL & 0_u128.wrapping_sub(block >> 127)
+}
+
 // The constants of the code above, computed from their definition.
 const _: () = {
     // x^128 + x^7 + x^2 + x + 1, its bits in reverse order; times x, for the powers are; and x^128 itself.
@@ -172,9 +178,7 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
         let machine = self.machine;
         let encrypted = Zeroizing::new(machine.lowest_of(self.block(&[0; 16])));
         let hash_key = Zeroizing::new(u128::from_be_bytes(*encrypted));
-        // Times x: a shift, and the polynomial if a bit falls out.
-        let first = *hash_key << 1 ^ POLYNOMIAL & 0_u128.wrapping_sub(*hash_key >> 127);
-        let first = machine.lowest(&number(first));
+        let first = machine.lowest(&number(times_x(*hash_key)));
         let mut power = first;
         for place in self.powers[..TOP].iter_mut().rev() {
             *place = machine.lowest_of(power);

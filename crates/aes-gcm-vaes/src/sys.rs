@@ -7,4 +7,6 @@ mod avx512;
 pub(crate) mod memcheck;
 
 pub(crate) use avx2::Avx2;
+#[cfg(test)]
+pub(crate) use avx2::narrow::Narrow;
 pub(crate) use avx512::Avx512;

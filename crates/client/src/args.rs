@@ -41,7 +41,8 @@ pub struct ConnectArgs {
     /// kind of traffic inside
     #[arg(long)]
     pub copy_dscp: bool,
-    /// Implementation of the ciphers: auto takes the fastest library; or ring, aws-lc, rustcrypto, or vaes, which is our own
+    /// Implementation of the ciphers: auto takes the fastest; library the fastest that others wrote; or ring, aws-lc,
+    /// rustcrypto, or vaes, which is our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
     /// End with status 4 once there was no session for so many seconds in a row [default: try forever]

@@ -3,8 +3,8 @@
 //! None is the fastest everywhere: it depends on the processor, its vector extensions and the suite. So each
 //! candidate seals and opens packets of typical size for a fraction of a millisecond when the program starts, and the
 //! fastest is taken; the caller logs the [`Choice`] once. An administrator can name a backend instead. All backends
-//! give the same bytes, so the two ends of a session choose independently. Our own code is measured only if it was
-//! named, and only after it has given, on this very processor, the bytes that a library gives.
+//! give the same bytes, so the two ends of a session choose independently. Our own code is measured only after it has
+//! given, on this very processor, the bytes that a library gives, and beside libraries it must be faster by a tenth.
 //!
 //! This is the only module of the crate that reads a clock. Secrets never come here: what is measured are keys of
 //! fixed bytes, thrown away afterwards.
@@ -85,15 +85,19 @@ impl FromStr for Backend {
 
 /// No backend has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no such cipher backend; use auto, ring, aws-lc, rustcrypto or vaes (of that, vaes-256 or vaes-512)")]
+#[error(
+    "no such cipher backend; use auto, library, ring, aws-lc, rustcrypto or vaes (of that, vaes-256 or vaes-512)"
+)]
 pub struct UnknownBackend;
 
 /// How to find the backend of a suite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preference {
-    /// The fastest library on this machine. Our own code has to be asked for.
+    /// The fastest library on this machine, or our own code if that is faster by [`LEAST_GAIN`].
     #[default]
     Auto,
+    /// The fastest library on this machine.
+    Library,
     /// Our own code, with the vectors that are faster on this machine.
     Vaes,
     /// This one and no other.
@@ -104,13 +108,14 @@ impl Preference {
     /// Every preference, each with the name that [`Preference::from_str`] reads.
     pub fn named() -> impl Iterator<Item = (&'static str, Self)> {
         let fixed = Backend::ALL.into_iter().map(|backend| (backend.name(), Self::Fixed(backend)));
-        [("auto", Self::Auto), ("vaes", Self::Vaes)].into_iter().chain(fixed)
+        [("auto", Self::Auto), ("library", Self::Library), ("vaes", Self::Vaes)].into_iter().chain(fixed)
     }
 
     /// Whether `backend` is one of those to choose from.
     pub fn admits(self, backend: Backend) -> bool {
         match self {
-            Self::Auto => !backend.is_own(),
+            Self::Auto => true,
+            Self::Library => !backend.is_own(),
             Self::Vaes => backend.is_own(),
             Self::Fixed(fixed) => fixed == backend,
         }
@@ -121,6 +126,7 @@ impl fmt::Display for Preference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.pad("auto"),
+            Self::Library => f.pad("library"),
             Self::Vaes => f.pad("vaes"),
             Self::Fixed(backend) => backend.fmt(f),
         }
@@ -153,14 +159,27 @@ pub struct Choice {
     /// Measured speed of each candidate, in the order of [`Backend::ALL`]; none for backends that do not implement
     /// the suite or were not admitted.
     pub speeds: [Option<MbPerSecond>; Backend::ALL.len()],
+    /// Our own code, if it was not measured because it gave other bytes than a library on this processor.
+    pub distrusted: Option<Backend>,
 }
+
+/// How many hundredths of the fastest library's speed our own code must have to be taken beside libraries: a gain of a tenth.
+const LEAST_GAIN: u64 = 110;
 
 impl Choice {
     fn of(suite: Suite, speeds: [Option<MbPerSecond>; Backend::ALL.len()]) -> Option<Self> {
-        let measured = Backend::ALL.into_iter().zip(speeds).filter_map(|(b, speed)| Some((b, speed?)));
-        // `max_by_key` takes the last of equals: reversed, the first backend of the list wins a draw.
-        let (backend, _) = measured.rev().max_by_key(|&(_, speed)| speed)?;
-        Some(Self { suite, backend, speeds })
+        let fastest = |is_own: bool| {
+            let measured = Backend::ALL.into_iter().zip(speeds).filter_map(|(b, speed)| Some((b, speed?)));
+            // `max_by_key` takes the last of equals: reversed, the first backend of the list wins a draw.
+            measured.rev().filter(|(backend, _)| backend.is_own() == is_own).max_by_key(|&(_, speed)| speed)
+        };
+        let (backend, _) = match (fastest(false), fastest(true)) {
+            (Some(library), Some(own)) if u64::from(own.1) * 100 < u64::from(library.1) * LEAST_GAIN => {
+                library
+            }
+            (library, own) => own.or(library)?,
+        };
+        Some(Self { suite, backend, speeds, distrusted: None })
     }
 
     /// Measured speed of the chosen backend.
@@ -197,7 +216,7 @@ pub struct Unsupported {
     pub preference: Preference,
 }
 
-/// Measures the admitted backends of one suite and takes the fastest. Blocks for about a millisecond per backend.
+/// Measures the admitted backends of one suite and takes the fastest, as [`Preference`] says. Blocks for about a millisecond per backend.
 ///
 /// # Errors
 /// [`Unsupported`] if `preference` fixes a backend that lacks the suite.
@@ -213,9 +232,13 @@ fn choose_by(
 ) -> Result<Choice, Unsupported> {
     let mut candidates = Backend::ALL
         .map(|backend| preference.admits(backend).then(|| Candidate::new(suite, backend)).flatten());
+    let missing = |i: &usize| preference.admits(Backend::ALL[*i]) && candidates[*i].is_none();
+    let distrusted =
+        (0..candidates.len()).filter(missing).map(|i| Backend::ALL[i]).find(|b| b.supports(suite));
     measure(&mut candidates, &mut clock);
     let speeds = candidates.map(|candidate| candidate.map(|candidate| speed_of(candidate.best)));
-    Choice::of(suite, speeds).ok_or(Unsupported { suite, preference })
+    let choice = Choice::of(suite, speeds).ok_or(Unsupported { suite, preference })?;
+    Ok(Choice { distrusted, ..choice })
 }
 
 /// Plaintext of a measured packet: an inner packet on an ordinary path.
@@ -374,7 +397,15 @@ mod tests {
             |speeds| Choice::of(Suite::Aes256Gcm, speeds).map(|choice| (choice.backend, choice.speed()));
         assert_eq!(chosen([Some(5), Some(9), Some(7), None, None]), Some((Backend::AwsLc, 9)));
         assert_eq!(chosen([Some(5), None, Some(7), Some(8), None]), Some((Backend::Vaes256, 8)));
+        assert_eq!(
+            chosen([Some(u32::MAX), None, None, Some(u32::MAX), None]),
+            Some((Backend::Ring, u32::MAX))
+        );
         assert_eq!(chosen([Some(7); 5]), Some((Backend::Ring, 7)));
+        // Our own code must be faster by a tenth.
+        assert_eq!(chosen([Some(90), Some(100), None, Some(109), Some(108)]), Some((Backend::AwsLc, 100)));
+        assert_eq!(chosen([Some(90), Some(100), None, Some(110), Some(108)]), Some((Backend::Vaes256, 110)));
+        assert_eq!(chosen([None, None, None, Some(3), Some(4)]), Some((Backend::Vaes512, 4)));
         assert_eq!(chosen([None, Some(7), Some(7), Some(7), None]), Some((Backend::AwsLc, 7)));
         assert_eq!(chosen([None; 5]), None);
     }
@@ -382,11 +413,23 @@ mod tests {
     #[test]
     fn every_suite_gets_a_library_by_measurement() {
         for suite in Suite::ALL {
-            let choice = choose(suite, Preference::Auto).unwrap();
+            let choice = choose(suite, Preference::Library).unwrap();
             let measured: Vec<_> = choice.candidates().map(|(backend, _)| backend).collect();
             let supporting: Vec<_> = Backend::LIBRARIES.into_iter().filter(|b| b.supports(suite)).collect();
             assert_eq!(measured, supporting, "{suite}");
             assert!(choice.candidates().all(|(_, speed)| speed <= choice.speed() && speed > 0), "{choice}");
+        }
+    }
+
+    #[test]
+    fn all_that_this_processor_has_is_measured_unless_a_library_is_asked_for() {
+        for suite in Suite::STANDARD {
+            let choice = choose(suite, Preference::Auto).unwrap();
+            let measured: Vec<_> = choice.candidates().map(|(backend, _)| backend).collect();
+            let supporting: Vec<_> = Backend::ALL.into_iter().filter(|b| b.supports(suite)).collect();
+            assert_eq!((measured, choice.distrusted), (supporting, None), "{suite}");
+            assert_eq!(Choice::of(suite, choice.speeds), Some(choice));
+            assert!(!choose(suite, Preference::Library).unwrap().backend.is_own());
         }
     }
 
@@ -446,7 +489,7 @@ mod tests {
                 if (80..160).contains(&looks) { Duration::from_micros(60) } else { Duration::from_micros(6) };
             now
         };
-        let choice = choose_by(Suite::Aes128Gcm, Preference::Auto, disturbed).unwrap();
+        let choice = choose_by(Suite::Aes128Gcm, Preference::Library, disturbed).unwrap();
         let undisturbed = speed_of(Duration::from_micros(6));
         assert_eq!(choice.candidates().count(), 3);
         assert!(choice.candidates().all(|(_, speed)| speed == undisturbed), "{choice}");

@@ -1,6 +1,6 @@
 //! Which cipher suites this process may use, and which implementation is fastest on this machine.
 
-use tracing::info;
+use tracing::{error, info};
 use vpnd_crypto::backend::{self, Unsupported};
 use vpnd_crypto::{Backend, Preference, Suite};
 use vpnd_proto::session::LocalSuite;
@@ -32,6 +32,9 @@ pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Ve
         }
         let choice = backend::choose(suite, preference)?;
         info!(%choice, "cipher suite");
+        if let Some(backend) = choice.distrusted {
+            error!(%suite, %backend, "seals otherwise than a library on this processor and is not used: report it, and test the machine");
+        }
         suites.push(LocalSuite { suite, backend: choice.backend, mbps: choice.speed() });
     }
     Ok(suites)

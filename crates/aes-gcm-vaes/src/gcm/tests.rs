@@ -1,13 +1,34 @@
 //! Against two libraries, byte for byte, on every machine: emulated on any computer, and on the processor at hand if it has
 //! the instructions.
 
+/// Each check on vectors of 256 and of 512 bits, emulated.
+macro_rules! emulated {
+    ($($name:ident: $check:ident;)*) => {$(
+        mod $name {
+            #[test]
+            fn emulated_256() {
+                super::$check($crate::emulated::Emulated::<2>);
+            }
+
+            #[test]
+            fn emulated_512() {
+                super::$check($crate::emulated::Emulated::<4>);
+            }
+        }
+    )*};
+}
+
 #[cfg(target_arch = "x86_64")]
 mod constant_time;
+mod field;
 mod fuzzing;
 #[cfg(target_arch = "x86_64")]
 mod native;
 #[cfg(target_arch = "x86_64")]
 mod residue;
+#[cfg(target_arch = "x86_64")]
+mod trace;
+mod vectors;
 
 use proptest::prelude::*;
 
@@ -68,6 +89,30 @@ fn every_length(machine: impl Machine) {
     for len in 0..=text.len() {
         aes_128.check(NONCE, &AAD, &text[..len]);
         aes_256.check(NONCE, &AAD, &text[..len]);
+    }
+}
+
+/// Every place of the text in a cache line, whatever its length: to beyond two vectors, and around a chunk.
+fn every_alignment(machine: impl Machine) {
+    let text = text(CHUNK + VECTOR + 2);
+    let compared = Compared::<_, ROUNDS_128>::new(machine, &KEY);
+    let mut room = [0; 64 + CHUNK + VECTOR + 2];
+    let line = room.as_ptr().align_offset(64);
+    for len in (0..=2 * VECTOR + 1).chain(CHUNK - 1..=CHUNK + 1).chain([text.len()]) {
+        let sealed = compared.libraries.seal(NONCE, &AAD, &text[..len]);
+        let (ciphertext, tag) = sealed.split_last_chunk().unwrap();
+        for offset in 0..64 {
+            room.fill(0xa5);
+            let at = (line + offset) % 64;
+            let packet = &mut room[at..][..len];
+            packet.copy_from_slice(&text[..len]);
+            assert_eq!(compared.own.seal(NONCE, &AAD, packet), *tag, "{len} bytes at {offset}");
+            assert!(packet == ciphertext, "{len} bytes at {offset}");
+            assert_eq!(compared.own.open(NONCE, &AAD, packet, tag), Ok(()), "{len} bytes at {offset}");
+            assert!(packet == &text[..len], "{len} bytes at {offset}");
+            let outside = room[..at].iter().chain(&room[at + len..]);
+            assert!(outside.copied().all(|byte| byte == 0xa5), "{len} bytes at {offset}: outside");
+        }
     }
 }
 
@@ -137,25 +182,9 @@ fn erased(machine: impl Machine) {
     assert_eq!(own.powers.as_flattened(), [0; 16 * (TOP + MAX_BLOCKS - 1)]);
 }
 
-/// Each check on vectors of 256 and of 512 bits, emulated.
-macro_rules! emulated {
-    ($($name:ident: $check:ident;)*) => {$(
-        mod $name {
-            #[test]
-            fn emulated_256() {
-                super::$check(super::Emulated::<2>);
-            }
-
-            #[test]
-            fn emulated_512() {
-                super::$check(super::Emulated::<4>);
-            }
-        }
-    )*};
-}
-
 emulated! {
     every_length_to_beyond_two_chunks: every_length;
+    every_alignment_of_a_text: every_alignment;
     lengths_of_packets_and_the_longest: long_packets;
     every_split_of_the_same_bytes: every_split;
     a_forged_packet_leaves_zeros: forgeries;

@@ -2,6 +2,9 @@
 
 #![expect(unsafe_code, reason = "the compiler can neither know the processor nor check a vector's pointer")]
 
+#[cfg(test)]
+pub(crate) mod narrow;
+
 use std::arch::asm;
 use std::arch::x86_64::{
     __m256i, _mm_loadu_si128, _mm_storeu_si128, _mm_xor_si128, _mm256_add_epi32, _mm256_aesenc_epi128,
