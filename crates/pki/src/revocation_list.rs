@@ -1,7 +1,7 @@
 //! Certificate revocation lists (RFC 5280 section 5), for client authorities that publish their own.
 //!
-//! Invariants: a file counts as a whole or not at all: each list in it is of one of the authorities, signed by its key, and in its
-//! time; and each authority has one. What stands on a list that is in force is never let in, whether that list has expired
+//! Invariants: a file counts as a whole or not at all: each list in it is of one of the authorities, signed by its key, in its time
+//! and of a kind that TLS goes by; and each authority has one. What stands on a list that is in force is never let in, whether that list has expired
 //! meanwhile or not. This module must not know where the file is, nor what sessions are.
 
 use std::collections::HashSet;
@@ -9,11 +9,13 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use crate::tls::{self, ClientCa, TlsError};
 use minicbor::bytes::ByteVec;
 use minicbor::{Decode, Encode};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer};
 use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certificate};
+use x509_parser::x509::X509Version;
 
 /// The longest file: it travels in one message between the daemon's processes.
 pub const MAX_LEN: usize = 2 << 20;
@@ -40,6 +42,13 @@ pub enum ListError {
     Expired(String, String),
     #[error("it has no list of '{0}', which is an authority in 'client_ca'")]
     Missing(String),
+    #[error(
+        "its list of '{0}' is of version 1, which names no extensions: have version 2 made ('openssl ca' does with 'crl_extensions')"
+    )]
+    Old(String),
+    /// It is for a part of the certificates or of the reasons, or has what TLS does not know.
+    #[error("its lists are of a kind that TLS can't go by: {0}")]
+    Unsupported(String),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -142,7 +151,14 @@ impl RevocationList {
         if let Some(without) = authorities.iter().find(|ca| !named.contains(ca.subject().as_raw())) {
             return Err(ListError::Missing(without.subject().to_string()));
         }
-        Self::trusted(file)
+        let all = Self::trusted(file)?;
+        // What TLS would refuse later would cost a gateway its listener.
+        let verifier = tls::client_verifier(&ClientCa { ca: client_ca, revoked: &all });
+        verifier.map_err(|error| match error {
+            TlsError::Verifier(why) => ListError::Unsupported(why.to_string()),
+            error => ListError::Unsupported(error.to_string()),
+        })?;
+        Ok(all)
     }
 
     fn add(&mut self, list: &CertificateRevocationList<'_>) {
@@ -223,6 +239,9 @@ fn check(
     }
     if !of_issuer.any(|ca| list.verify_signature(ca.public_key()).is_ok()) {
         return Err(ListError::Forged(issuer));
+    }
+    if list.version() != Some(X509Version::V2) {
+        return Err(ListError::Old(issuer));
     }
     let now_s = i64::try_from(now_s).unwrap_or(i64::MAX);
     if list.last_update().timestamp() > now_s {

@@ -15,7 +15,8 @@ use quinn::crypto::rustls::QuicServerConfig;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientCertVerifierBuilder, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
@@ -160,20 +161,15 @@ fn server_config(
     clients: &ClientCertificates<'_>,
 ) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
-    let verifier = |authority: &ClientCa<'_>| {
-        let roots = roots(authority.ca)?.into();
-        let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
-        Ok::<_, TlsError>(builder.with_crls(authority.revoked.lists().iter().cloned()))
-    };
     let builder = match clients {
         ClientCertificates::Ignored => builder.with_no_client_auth(),
         ClientCertificates::Optional(ca) => {
-            builder.with_client_cert_verifier(verifier(ca)?.allow_unauthenticated().build()?)
+            builder.with_client_cert_verifier(of_clients(ca)?.allow_unauthenticated().build()?)
         }
-        ClientCertificates::Required(ca) => builder.with_client_cert_verifier(verifier(ca)?.build()?),
+        ClientCertificates::Required(ca) => builder.with_client_cert_verifier(client_verifier(ca)?),
     };
     let mut config = builder.with_cert_resolver(certificate);
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -181,6 +177,20 @@ fn server_config(
     // Tickets that the gateway needs no memory for: thousands of clients resume without a table of them.
     config.ticketer = resumption::ticketer()?;
     Ok(config)
+}
+
+/// How a gateway verifies clients that must have a certificate of this authority.
+///
+/// # Errors
+/// If the authority, or a list of what it has revoked, can't be used.
+pub(crate) fn client_verifier(authority: &ClientCa<'_>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    Ok(of_clients(authority)?.build()?)
+}
+
+fn of_clients(authority: &ClientCa<'_>) -> Result<ClientCertVerifierBuilder, TlsError> {
+    let (roots, provider) = (roots(authority.ca)?, Arc::new(aws_lc_rs::default_provider()));
+    let builder = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+    Ok(builder.with_crls(authority.revoked.lists().iter().cloned()))
 }
 
 /// The client's side of the handshake. Keep it for as long as the client runs: it remembers the tickets.

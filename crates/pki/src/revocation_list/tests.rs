@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevocationReason, RevokedCertParams, SerialNumber,
+    SigningKey as _,
 };
 
 use super::*;
@@ -50,6 +51,44 @@ impl Authority {
             key_identifier_method: KeyIdMethod::Sha256,
         };
         params.signed_by(&self.0).unwrap().pem().unwrap()
+    }
+}
+
+/// DER of this tag.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let long = if content.len() > 0x7F { vec![0x81] } else { Vec::new() };
+    [&[tag][..], &long, &[u8::try_from(content.len()).unwrap()], &content].concat()
+}
+
+impl Authority {
+    /// An empty list of version 2 with this critical extension, or of version 1.
+    fn bare_list(&self, extension: Option<(&[u8], &[u8])>) -> Vec<u8> {
+        const ECDSA_SHA256: &[u8] = b"\x30\x0a\x06\x08\x2a\x86\x48\xce\x3d\x04\x03\x02";
+        let time = |days: i64| {
+            let at = i64::try_from(now_s()).unwrap() + days * 86_400;
+            let text = x509_parser::time::ASN1Time::from_timestamp(at).unwrap().to_datetime();
+            let (year, month, day) = (text.year() % 100, u8::from(text.month()), text.day());
+            der(0x17, &[format!("{year:02}{month:02}{day:02}000000Z").as_bytes()])
+        };
+        let version = extension.map(|_| der(2, &[&[1]])).unwrap_or_default();
+        let extensions = extension.map(|(id, value)| {
+            let one = der(0x30, &[&der(6, &[id]), &der(1, &[&[0xFF]]), &der(4, &[value])]);
+            der(0xA0, &[&der(0x30, &[&one])])
+        });
+        let certificate = self.0.der();
+        let (_, parsed) = X509Certificate::from_der(certificate).unwrap();
+        let parts = [
+            &version,
+            ECDSA_SHA256,
+            parsed.subject().as_raw(),
+            &time(-1),
+            &time(30),
+            &extensions.unwrap_or_default(),
+        ];
+        let list = der(0x30, &parts);
+        let signature = self.0.key().sign(&list).unwrap();
+        der(0x30, &[&list, ECDSA_SHA256, &der(3, &[&[0], &signature])])
     }
 }
 
@@ -111,4 +150,19 @@ fn a_list_that_is_not_to_be_believed_is_refused_as_a_whole() {
     assert!(RevocationList::checked(&more, ours.pem().as_bytes(), now_s()).is_err());
     let long = vec![b' '; MAX_LEN + 1];
     assert_eq!(RevocationList::checked(&long, ours.pem().as_bytes(), 0).unwrap_err(), ListError::TooLong);
+}
+
+#[test]
+fn a_list_that_tls_would_not_take_is_refused_before() {
+    let ours = Authority::new("ours");
+    let checked =
+        |list: &[u8]| RevocationList::checked(list, ours.pem().as_bytes(), now_s()).map(|list| list.len());
+    let (number, delta): (&[u8], &[u8]) = (b"\x55\x1d\x14", b"\x55\x1d\x1b");
+    let (one, unknown): (&[u8], &[u8]) = (b"\x02\x01\x01", b"\x2a\x03\x04");
+    assert_eq!(checked(&ours.bare_list(Some((number, one)))), Ok(0), "the same of an ordinary kind");
+    assert_eq!(checked(&ours.bare_list(None)), Err(ListError::Old("CN=ours".to_owned())));
+    for part in [delta, unknown] {
+        let refused = checked(&ours.bare_list(Some((part, one))));
+        assert!(matches!(refused, Err(ListError::Unsupported(_))), "{refused:?}");
+    }
 }
