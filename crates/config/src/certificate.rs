@@ -129,7 +129,7 @@ pub enum Renewal {
     Failed(RenewalError),
 }
 
-/// Reads the certificate, and renews it for the same key if it is due or not the key's. `public_key` is the key's, DER.
+/// Reads the certificate, and renews it for the same key if it is due, not valid yet or not the key's. `public_key` is the key's, DER.
 pub fn current(tls: &Tls, public_key: &[u8], now: SystemTime) -> Result<Current, RenewalError> {
     current_in(&tls.certificate, Files::of(tls), tls.certificate_days, public_key, now)
 }
@@ -144,7 +144,7 @@ fn current_in(
 ) -> Result<Current, RenewalError> {
     let (old, leaf) = load(path)?;
     let now_s = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    if now_s < leaf.due_s() && leaf.public_key == public_key {
+    if leaf.is_settled(now_s) && leaf.public_key == public_key {
         return Ok(Current { chain: old, leaf, renewal: Renewal::NotDue });
     }
     let new = match files.and_then(|files| files.renew(Some(public_key), days, now)) {

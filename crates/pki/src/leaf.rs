@@ -47,6 +47,11 @@ impl Leaf {
         self.not_after_s - self.not_after_s.saturating_sub(self.not_before_s) / 3
     }
 
+    /// Whether it is good now and needs no replacement. One that begins later was made while the clock was ahead.
+    pub fn is_settled(&self, now_s: u64) -> bool {
+        (self.not_before_s..self.due_s()).contains(&now_s)
+    }
+
     /// When an administrator should look why it was not replaced: a quarter of its life is left.
     pub fn overdue_s(&self) -> u64 {
         self.not_after_s - self.not_after_s.saturating_sub(self.not_before_s) / 4

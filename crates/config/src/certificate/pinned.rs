@@ -107,7 +107,7 @@ pub(crate) fn fault(config: &ServerConfig, now_s: u64) -> Option<String> {
     }
     let template = template(tls);
     let kept = load(&pinned).ok().map(|(_, leaf)| leaf);
-    if kept.as_ref().is_some_and(|leaf| now_s < leaf.due_s()) {
+    if kept.as_ref().is_some_and(|leaf| leaf.is_settled(now_s)) {
         return None;
     }
     let reason =

@@ -78,6 +78,16 @@ fn a_certificate_is_renewed_when_a_third_of_its_life_is_left_and_not_before() {
 }
 
 #[test]
+fn a_certificate_that_a_clock_ahead_has_made_is_replaced_once_the_clock_is_right() {
+    let bench = Bench::new();
+    let ahead = bench.at(400);
+    assert!(matches!(ahead.renewal, Renewal::Done) && !bench.is_good(&ahead.chain, 1));
+    let right = bench.at(1);
+    assert!(matches!(right.renewal, Renewal::Done) && bench.is_good(&right.chain, 1), "{:?}", right.renewal);
+    assert!(matches!(bench.at(1).renewal, Renewal::NotDue));
+}
+
+#[test]
 fn a_certificate_of_another_key_is_made_anew() {
     let bench = Bench::new();
     let (_, pem) = new_key().unwrap();

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
 use super::*;
+use crate::certificate::Files;
 use vpnd_pki::authority::Authority;
 use vpnd_sys::clock::wall_s;
 
@@ -218,6 +219,24 @@ fn a_certificate_has_its_time() {
     assert!(later.contains("server.pem expired at") && later.contains("run: vpnd renew"), "{later}");
     let earlier = bench.check("", &[], wall_s() - 86_400);
     assert!(earlier.contains("is this machine's clock right?"), "{earlier}");
+}
+
+#[test]
+fn a_certificate_of_a_clock_that_was_ahead_is_renewed_when_the_gateway_begins() {
+    let bench = Bench::new();
+    let path = bench.path("server.pem");
+    let ahead = Files {
+        certificate: &path,
+        ca: &bench.path("ca.pem"),
+        ca_key: &bench.path("ca-key.pem"),
+        foreign: false,
+    };
+    let ahead = ahead.renew(None, 30, SystemTime::now() + Duration::from_secs(400 * 86_400)).unwrap();
+    fs::write(&path, ahead).unwrap();
+    assert_eq!(bench.check("", &[], wall_s()), "", "it can renew it");
+    fs::remove_file(bench.path("ca-key.pem")).unwrap();
+    let without = bench.check("", &[], wall_s());
+    assert!(without.contains("server.pem is valid from"), "{without}");
 }
 
 #[test]

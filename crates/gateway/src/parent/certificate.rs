@@ -2,6 +2,7 @@
 //! a running gateway take it over. The chain is for the worker, the key for the auth process alone.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, anyhow};
@@ -18,7 +19,7 @@ use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::signing::KeyDescription;
 use vpnd_ipc::spawn::ChildError;
 use vpnd_pki::revocation_list::{LoadError, RevocationList};
-use vpnd_pki::tls;
+use vpnd_pki::tls::{self, Chains};
 use vpnd_sys::clock::wall_s;
 
 /// Longest interval between checks of the certificate: clocks are set, and disks become writable again.
@@ -46,19 +47,23 @@ impl TlsMaterial {
         let pinned = pinned(config, &public_key);
         let due_s = pinned.iter().fold(current.leaf.due_s(), |due_s, pinned| due_s.min(pinned.leaf.due_s()));
         let chain = vpnd_pki::leaf::chain(&current.chain);
-        let certified = CertifiedKey::new(chain, signing.clone());
+        let certified = CertifiedKey::new(chain, Arc::clone(&signing));
         certified.keys_match().with_context(|| {
             let path = tls.certificate.display();
             format!("{key_path} is not the key of {path}; run 'vpnd renew', or bring the right one")
         })?;
         let description = KeyDescription::of(&certified)
             .ok_or_else(|| anyhow!("{key_path} holds a key that can't sign in TLS 1.3"))?;
+        let pinned = pinned.map(|pinned| sent(tls, pinned)).transpose()?;
+        // As the worker does, which has nothing to present where it can't.
+        let presented = Chains::signed_by(&current.chain, signing)?;
+        pinned.as_ref().map(|pinned| presented.with_pinned(&pinned.chain, &pinned.ca)).transpose()?;
         let certificate = GatewayCertificate {
             chain: ByteVec::from(current.chain),
             key: description,
             due_s,
             expires_s: current.leaf.not_after_s,
-            pinned: pinned.map(|pinned| sent(tls, pinned)).transpose()?,
+            pinned,
         };
         Ok(Self { certificate, key: SecretBytes(key) })
     }
@@ -117,13 +122,21 @@ pub(super) fn revoked_by_authority(tls: &Tls) -> Result<Option<RevocationList>, 
 /// The certificate that the worker presents, as the privileged parent remembers it.
 pub(super) struct CurrentCertificate {
     certificate: GatewayCertificate,
+    /// When it becomes valid, and the one for clients that pin the own authority: later than now if the clock was ahead.
+    begins_s: u64,
     /// The file's contents when it was read. A renewed certificate may be in memory alone.
     file: Vec<u8>,
 }
 
 impl CurrentCertificate {
     pub(super) fn new(certificate: GatewayCertificate, tls: &Tls) -> Self {
-        Self { certificate, file: std::fs::read(&tls.certificate).unwrap_or_default() }
+        let chains = certificate.pinned.iter().map(|pinned| &pinned.chain).chain([&certificate.chain]);
+        let begins_s = chains.filter_map(|chain| {
+            let leaf = vpnd_pki::leaf::chain(chain).into_iter().next()?;
+            Some(vpnd_pki::leaf::Leaf::parse(&leaf)?.not_before_s)
+        });
+        let begins_s = begins_s.max().unwrap_or_default();
+        Self { certificate, begins_s, file: std::fs::read(&tls.certificate).unwrap_or_default() }
     }
 
     /// When it should be looked at again.
@@ -134,7 +147,7 @@ impl CurrentCertificate {
     }
 
     fn is_settled(&self, tls: &Tls) -> bool {
-        self.is_in(tls) && wall_s() < self.certificate.due_s
+        self.is_in(tls) && (self.begins_s..self.certificate.due_s).contains(&wall_s())
     }
 
     /// Whether it is the one that is in its file.
@@ -231,5 +244,63 @@ impl Gateway {
         own.client_ca_key.clone_from(client_ca_key);
         self.config.acme.clone_from(&config.acme);
         self.orders.look_now(config);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use vpnd_pki::authority::Authority;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    /// A gateway with this in [tls], and a certificate of its own authority made then.
+    fn bench(tls: &str, made: SystemTime) -> (tempfile::TempDir, ServerConfig) {
+        let directory = tempfile::tempdir().unwrap();
+        let authority = Authority::new("vpn.example", SystemTime::now() - 500 * DAY).unwrap();
+        let server = authority.server(&["vpn.example".to_owned()], made).unwrap();
+        let files = [
+            ("ca.pem", authority.certificate_pem()),
+            ("server.pem", &server.certificate_pem),
+            ("server-key.pem", &server.key_pem),
+        ];
+        for (name, text) in files {
+            fs::write(directory.path().join(name), text).unwrap();
+        }
+        let text = format!(
+            "[tls]\ncertificate = 'server.pem'\nkey = 'server-key.pem'\n{tls}[tunnel]\npool_v4 = '10.86.0.0/16'\n"
+        );
+        let config = ServerConfig::parse(&text, "server.toml", directory.path()).unwrap();
+        (directory, config)
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_valid_yet_is_looked_at_again() {
+        for (made, is_settled) in [(SystemTime::now(), true), (SystemTime::now() + 400 * DAY, false)] {
+            let (_directory, config) = bench("", made);
+            let TlsMaterial { certificate, .. } = TlsMaterial::load(&config).unwrap();
+            let current = CurrentCertificate::new(certificate, &config.tls);
+            assert_eq!(current.is_settled(&config.tls), is_settled);
+            assert!(current.next_look() <= LOOK_INTERVAL);
+        }
+    }
+
+    #[test]
+    fn what_a_worker_could_not_present_is_not_sent_to_it() {
+        let (directory, config) = bench("ca = 'ca.pem'\n", SystemTime::now());
+        let at = |name: &str| directory.path().join(name);
+        // Another authority's has taken its place.
+        fs::copy(at("server.pem"), at("server.local.pem")).unwrap();
+        let other = Authority::new("other.example", SystemTime::now()).unwrap();
+        let own = fs::read(at("server.pem")).unwrap();
+        let own = vpnd_pki::leaf::Leaf::parse(&vpnd_pki::leaf::chain(&own)[0]).unwrap();
+        let others = other.server_for(&own.names, &own.public_key, 30, SystemTime::now()).unwrap();
+        fs::write(at("server.pem"), others).unwrap();
+        assert!(TlsMaterial::load(&config).unwrap().certificate.pinned.is_some());
+        fs::write(at("ca.pem"), "").unwrap();
+        let error = TlsMaterial::load(&config).err().unwrap();
+        assert!(format!("{error:#}").contains("no certificate"), "{error:#}");
     }
 }
