@@ -231,8 +231,9 @@ impl GatewayRules {
         let mut switched = Vec::new();
         script.line("chain forward {");
         script.line("type filter hook forward priority filter; policy accept;");
-        // Clients reach each other inside the daemon, under its policy, and never through the kernel.
+        // Clients reach each other inside the daemon alone, and nothing link-local (of IPv6 the kernel forwards none): clouds give secrets there.
         script.line(&format!("iifname \"{tunnel}\" oifname \"{tunnel}\" drop"));
+        script.line(&format!("iifname \"{tunnel}\" ip daddr 169.254.0.0/16 drop"));
         for version in Version::BOTH {
             let (keyword, family) = (version.keyword(), version.family());
             match self.set(version) {

@@ -284,6 +284,26 @@ fn clients_reach_the_campus_and_nobody_else_reaches_in() {
     });
 }
 
+/// As a cloud answers there, with secrets of the machine.
+#[test]
+fn clients_do_not_reach_link_local_hosts_of_the_gateway() {
+    in_namespace_async(async || {
+        let net = Campus::build();
+        Campus::inside(&net.campus, &["ip", "addr", "add", "169.254.169.254/32", "dev", "lan0-peer"]);
+        run("ip", &["route", "add", "169.254.169.254/32", "dev", "lan0"]);
+        let client = Campus::socket(&net.client, "10.8.0.2:5000");
+        let metadata = Campus::socket(&net.campus, "169.254.169.254:5000");
+        rules().apply().await.unwrap();
+        assert!(is_stopped(&client, &metadata, "169.254.169.254:5000"));
+        let host = Campus::socket(&net.campus, "172.20.0.2:5000");
+        arrives(&client, &host, "172.20.0.2:5000");
+        rules().remove().await.unwrap();
+        let client = Campus::socket(&net.client, "10.8.0.2:6000");
+        Campus::inside(&net.campus, &["ip", "route", "add", "default", "via", "172.20.0.1"]);
+        arrives(&client, &metadata, "169.254.169.254:5000");
+    });
+}
+
 /// The kernel would pass on what one client sends to the address of another that has no session, back into the tunnel.
 #[test]
 fn clients_do_not_reach_each_other_through_the_kernel() {
