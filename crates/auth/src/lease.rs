@@ -16,7 +16,7 @@ use vpnd_config::pool::{Pool, Pools};
 use vpnd_ipc::gateway::auth::{LoginReply, PoolUsage, Reason};
 use vpnd_ipc::gateway::idp::SourceAddresses;
 use vpnd_ipc::gateway::refusal::Refusal;
-use vpnd_store::{Family, Lease, LeaseOwner, Store, StoreError};
+use vpnd_store::{Family, Lease, LeaseOwner, Leases, StoreError};
 
 /// Addresses tried at a place that depends on the owner alone, before the whole pool is looked at.
 const PROBES: u64 = 8;
@@ -77,7 +77,7 @@ pub(super) struct Wanted {
 /// Leases one address of each pool to `session` of the owner until `until_s`, or none at all.
 pub(super) fn acquire(
     pools: &Pools,
-    store: &dyn Store,
+    store: &dyn Leases,
     wanted: Wanted,
     session: SessionId,
     now_s: u64,
@@ -91,7 +91,7 @@ pub(super) fn acquire(
     let v6 = match pools.v6.as_ref().map(lease).transpose() {
         Ok(v6) => v6,
         Err(error) => {
-            store.end_session(session, now_s)?;
+            store.release(session, now_s)?;
             return Err(error);
         }
     };
@@ -101,7 +101,7 @@ pub(super) fn acquire(
 }
 
 /// How full each of these pools is, the same ones once.
-pub(super) fn usage(pools: &[Pools], store: &dyn Store, now_s: u64) -> Result<Vec<PoolUsage>, StoreError> {
+pub(super) fn usage(pools: &[Pools], store: &dyn Leases, now_s: u64) -> Result<Vec<PoolUsage>, StoreError> {
     let mut distinct: Vec<&Pool> = Vec::new();
     for pool in pools.iter().flat_map(Pools::iter) {
         if !distinct.contains(&pool) {
@@ -120,7 +120,7 @@ pub(super) fn usage(pools: &[Pools], store: &dyn Store, now_s: u64) -> Result<Ve
 /// An address, and whether it is the owner's from before.
 fn acquire_from(
     pool: &Pool,
-    store: &dyn Store,
+    store: &dyn Leases,
     wanted: Wanted,
     session: SessionId,
     now_s: u64,
@@ -171,7 +171,7 @@ fn acquire_from(
 /// The fixed address that the owner gets, if it has one that is free: the one of before, or else the first, or else that of its source.
 fn fixed(
     pool: &Pool,
-    store: &dyn Store,
+    store: &dyn Leases,
     wanted: Wanted,
     before: Option<IpAddr>,
     claim: impl Fn(IpAddr) -> Result<bool, StoreError>,

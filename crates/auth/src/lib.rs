@@ -35,7 +35,7 @@ use vpnd_store::audit::recorder::{LiveSessions, Recorder};
 use vpnd_store::audit::{self, SessionStart};
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{Store, StoreError};
+use vpnd_store::{Leases as _, Sessions, Store, StoreError};
 use vpnd_sys::clock::{Clocks, steady_s};
 use vpnd_sys::log_limit::REPORT_INTERVAL;
 use vpnd_sys::process;
@@ -81,7 +81,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let settings = settings(&config)?;
     let store: Arc<dyn Store> = Arc::clone(&sqlite) as _;
     let audit_path = config.server.state_dir.join(audit::FILE_NAME);
-    let live = live_sessions(Arc::clone(&store));
+    let live = live_sessions(Arc::clone(&sqlite) as _);
     let audit = Recorder::start(audit_path, config.audit, config.nat.blocks.clone(), live)
         .context("there is no thread to record events")?;
     let for_auth = Arc::clone(&store);
@@ -90,7 +90,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
             .await
             .context("the authenticator can't be made")??;
     let idp = Arc::new(IdpClient::default());
-    let accounting = accounting(&config, &idp, store.as_ref(), started.launch.message.is_start);
+    let accounting = accounting(&config, &idp, sqlite.as_ref(), started.launch.message.is_start);
     let external = External::new(&config.sources, Arc::clone(&idp), Arc::clone(&accounting));
     let authenticator = authenticator.with_audit(audit.clone()).with_external(external);
     let authenticator = authenticator.with_logins_per_user(config.limits.logins_per_user);
@@ -149,10 +149,10 @@ fn begin_tasks(
 }
 
 /// Reads the sessions that there are, for the audit file.
-fn live_sessions(store: Arc<dyn Store>) -> LiveSessions {
+fn live_sessions(sessions: Arc<dyn Sessions>) -> LiveSessions {
     Box::new(move || {
-        let sessions = store.live_sessions(steady_s()).map_err(|error| error.to_string())?;
-        Ok(sessions.into_iter().map(SessionStart::from).collect())
+        let live = sessions.live_sessions(steady_s()).map_err(|error| error.to_string())?;
+        Ok(live.into_iter().map(SessionStart::from).collect())
     })
 }
 
@@ -160,13 +160,13 @@ fn live_sessions(store: Arc<dyn Store>) -> LiveSessions {
 fn accounting(
     config: &ServerConfig,
     idp: &Arc<IdpClient>,
-    store: &dyn Store,
+    sessions: &dyn Sessions,
     is_start: bool,
 ) -> Arc<Accounting> {
     let file = config.server.state_dir.join(ACCOUNTING_FILE);
     let accounting = Accounting::new(&config.sources, Arc::clone(idp)).with_file(&file);
     if is_start {
-        accounting.start(|session| store.session(session, steady_s()).is_ok_and(|found| found.is_some()));
+        accounting.start(|session| sessions.session(session, steady_s()).is_ok_and(|found| found.is_some()));
     }
     Arc::new(accounting)
 }

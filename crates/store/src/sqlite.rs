@@ -6,9 +6,11 @@
 //! so that losing the log does not give them back. This module must not know what users may do.
 
 mod accounts;
+mod columns;
 mod connections;
 mod digest;
 mod events;
+mod faults;
 mod fixed_addresses;
 mod place;
 mod put_off;
@@ -17,25 +19,26 @@ mod transfer;
 mod users;
 
 use std::collections::HashSet;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, ErrorCode, Transaction};
+use rusqlite::{Connection, Transaction};
 use vpnd_proto::attach::Tokens;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use connections::{BUSY_TIMEOUT, Connections, open};
+use faults::{corrupted, explain};
 pub(super) use place::backup_path;
-use place::{is_emptied, is_full, plain_files, reachable};
+use place::{is_emptied, plain_files, reachable};
 use put_off::PutOff;
 pub use transfer::Replacement;
 
 use super::{
-    CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, LiveSession, LiveUser, NewUser,
-    PasswordHash, Revocation, RevocationCause, SessionChange, SessionRecord, Store, StoreError, User,
-    UserChange, UserId, UserImport,
+    CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, Leases, LiveSession, LiveUser, NewUser,
+    PasswordHash, Revocation, RevocationCause, Revocations, SessionChange, SessionRecord, Sessions,
+    StoreError, User, UserChange, UserId, UserImport, Users,
 };
 use crate::format::{Format, Found};
 use vpnd_sys::own_file;
@@ -107,6 +110,19 @@ impl Sqlite {
         Ok(Self { connections, put_off: PutOff::beside(path), path: path.to_owned() })
     }
 
+    /// A copy of this moment, in a file that has no name any more. Others may read and write the store meanwhile.
+    pub fn copy(&self) -> Result<File, StoreError> {
+        transfer::copy(&self.connections, &self.path)
+    }
+
+    /// Makes the changes that were put off, if the store is free again; how many there were.
+    ///
+    /// # Errors
+    /// [`StoreError::Busy`] if it is not. They stay where they are after an error.
+    pub fn catch_up(&self, now_s: u64) -> Result<usize, StoreError> {
+        self.put_off.catch_up(&self.connections, now_s)
+    }
+
     /// Writes a copy of the store beside it, in one step: the copy that [`StoreError::Corrupted`] recommends.
     pub fn back_up(&self) -> Result<(), StoreError> {
         let failed =
@@ -125,7 +141,7 @@ impl Sqlite {
         let directory = vpnd_sys::secret_file::parent(&self.path);
         file.sync_all()
             .and_then(|()| fs::rename(&temporary, &target))
-            .and_then(|()| fs::File::open(directory)?.sync_all())
+            .and_then(|()| File::open(directory)?.sync_all())
             .map_err(failed)
     }
 
@@ -156,10 +172,6 @@ impl Sqlite {
     }
 }
 
-fn corrupted(path: &Path, detail: String) -> StoreError {
-    StoreError::corrupted(path.to_owned(), detail)
-}
-
 /// Refuses a file that is damaged, foreign or of another format, before anything is written to it.
 fn check(path: &Path, connection: &Connection) -> Result<Found, StoreError> {
     let explain = |error| explain(path, error);
@@ -186,50 +198,7 @@ fn prepare(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)
 }
 
-/// Tells the causes apart that call for different deeds.
-fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
-    let path_buf = path.to_owned();
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => corrupted(path, error.to_string()),
-        Some(ErrorCode::DiskFull) => StoreError::Full { path: path_buf },
-        // Making room for its shared memory fails in SQLite as an I/O error, whatever the cause.
-        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if is_full(path) => {
-            StoreError::Full { path: path_buf }
-        }
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy { path: path_buf },
-        Some(ErrorCode::CannotOpen) => {
-            let cause = cannot_open(path).map(|cause| format!(": {cause}")).unwrap_or_default();
-            StoreError::Failed { path: path_buf, detail: format!("{error}{cause}") }
-        }
-        _ => StoreError::Failed { path: path_buf, detail: error.to_string() },
-    }
-}
-
-/// Returns the system's reason why the database can't be opened, which SQLite keeps to itself.
-fn cannot_open(path: &Path) -> Option<std::io::Error> {
-    // The descriptors of a store: two connections with three files each, a directory and a temporary file.
-    // Closing a second descriptor of such a file would drop SQLite's locks on it, so this opens the directory.
-    const DESCRIPTORS: usize = 8;
-    let directory = vpnd_sys::secret_file::parent(path);
-    let opened: std::io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| fs::File::open(directory)).collect();
-    opened.err().or_else(|| fs::metadata(path).err())
-}
-
-/// A column that does not hold what this program writes there.
-fn unexpected(column: &str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(
-        0,
-        rusqlite::types::Type::Blob,
-        format!("unexpected content of {column}").into(),
-    )
-}
-
-/// A column that holds exactly `N` bytes.
-fn bytes<const N: usize>(row: &rusqlite::Row<'_>, column: &'static str) -> rusqlite::Result<[u8; N]> {
-    row.get_ref(column)?.as_blob()?.try_into().map_err(|_| unexpected(column))
-}
-
-impl Store for Sqlite {
+impl Users for Sqlite {
     fn add_user(&self, user: &NewUser, now_s: u64) -> Result<UserId, StoreError> {
         self.change(|t| users::add(t, user, now_s))
     }
@@ -259,49 +228,12 @@ impl Store for Sqlite {
         self.change(|t| accounts::update_external(t, user, now_s))
     }
 
-    fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError> {
-        self.read(|c| accounts::with_sessions(c, source))
-    }
-
-    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<(), StoreError> {
-        self.revoke(|t| {
-            users::revoke(t, user.id, &user.name, cause, now_s)?;
-            digest::renew(t, user.id).map(Ok)
-        })
-    }
-
-    fn end_device(
-        &self,
-        user: &LiveUser,
-        device: DeviceId,
-        cause: RevocationCause,
-        now_s: u64,
-    ) -> Result<(), StoreError> {
-        self.revoke(|t| accounts::end_device(t, user.id, &user.name, device, cause, now_s).map(Ok))
-    }
-
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
         self.revoke(|t| accounts::modify(t, name, change, now_s))
     }
 
     fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError> {
         self.revoke(|t| accounts::import(t, users, now_s))
-    }
-
-    fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError> {
-        self.read(|c| sessions::devices(c, id))
-    }
-
-    fn remove_device(&self, name: &str, device: DeviceId, now_s: u64) -> Result<bool, StoreError> {
-        self.revoke(|t| accounts::remove_device(t, name, device, now_s))
-    }
-
-    fn end_expired(&self, now_s: u64) -> Result<usize, StoreError> {
-        // Asked several times a second, so the write transaction is only for when there is something to write.
-        if self.read(|c| accounts::due(c, now_s))?.is_empty() {
-            return Ok(0);
-        }
-        self.revoke(|t| accounts::end_expired(t, now_s).map(Ok))
     }
 
     fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
@@ -348,21 +280,19 @@ impl Store for Sqlite {
     fn remember_source(&self, id: UserId, source: &str, now_s: u64) -> Result<(), StoreError> {
         self.change(|t| users::remember_source(t, id, source, now_s).map(Ok))
     }
+}
 
+impl Sessions for Sqlite {
     fn add_session(&self, session: &SessionRecord, generation: u64) -> Result<bool, StoreError> {
         self.change(|t| sessions::add(t, session, generation).map(Ok))
     }
 
     fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError> {
-        self.session_as_changed(id, now_s)
+        self.put_off.session(&self.connections, id, now_s)
     }
 
     fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError> {
         self.change(|t| sessions::set_tokens(t, id, tokens, epoch).map(Ok))
-    }
-
-    fn orphaned(&self, now_s: u64) -> Result<HashSet<SessionId>, StoreError> {
-        self.read(|c| sessions::orphaned(c, now_s))
     }
 
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError> {
@@ -370,9 +300,27 @@ impl Store for Sqlite {
     }
 
     fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError> {
-        self.change_or_put_off(changes, now_s)
+        self.put_off.change(&self.connections, changes, now_s)
     }
 
+    fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError> {
+        self.read(|c| sessions::live(c, now_s))
+    }
+
+    fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError> {
+        self.read(|c| accounts::with_sessions(c, source))
+    }
+
+    fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError> {
+        self.read(|c| sessions::devices(c, id))
+    }
+
+    fn remove_device(&self, name: &str, device: DeviceId, now_s: u64) -> Result<bool, StoreError> {
+        self.revoke(|t| accounts::remove_device(t, name, device, now_s))
+    }
+}
+
+impl Leases for Sqlite {
     fn lease_of(&self, owner: LeaseOwner, family: Family) -> Result<Option<Lease>, StoreError> {
         self.read(|c| sessions::lease_of(c, owner, family))
     }
@@ -405,12 +353,51 @@ impl Store for Sqlite {
         self.read(|c| sessions::live_leases(c, first, last, now_s))
     }
 
-    fn renew(&self, session: SessionId, until_s: u64) -> Result<(), StoreError> {
-        self.change(|t| sessions::renew(t, session, until_s).map(Ok))
+    fn release(&self, session: SessionId, now_s: u64) -> Result<(), StoreError> {
+        self.change(|t| sessions::release(t, session, now_s).map(Ok))
+    }
+
+    fn orphaned(&self, now_s: u64) -> Result<HashSet<SessionId>, StoreError> {
+        self.read(|c| sessions::orphaned(c, now_s))
+    }
+
+    fn forget_leases(&self, before_s: u64) -> Result<usize, StoreError> {
+        self.change(|t| sessions::forget_leases(t, before_s).map(Ok))
+    }
+}
+
+impl Revocations for Sqlite {
+    fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| {
+            users::revoke(t, user.id, &user.name, cause, now_s)?;
+            digest::renew(t, user.id).map(Ok)
+        })
+    }
+
+    fn end_device(
+        &self,
+        user: &LiveUser,
+        device: DeviceId,
+        cause: RevocationCause,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        self.revoke(|t| accounts::end_device(t, user.id, &user.name, device, cause, now_s).map(Ok))
+    }
+
+    fn end_expired(&self, now_s: u64) -> Result<usize, StoreError> {
+        // Asked several times a second, so the write transaction is only for when there is something to write.
+        if self.read(|c| accounts::due(c, now_s))?.is_empty() {
+            return Ok(0);
+        }
+        self.revoke(|t| accounts::end_expired(t, now_s).map(Ok))
     }
 
     fn last_revocation(&self) -> Result<u64, StoreError> {
         self.read(events::last_revocation)
+    }
+
+    fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError> {
+        self.read(|c| events::revocations_since(c, seq))
     }
 
     fn forget_revocations(&self, carried_out: u64) {
@@ -422,14 +409,6 @@ impl Store for Sqlite {
         if let Err(error) = forget() {
             tracing::debug!(%error, "revocations that were carried out are not forgotten");
         }
-    }
-
-    fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError> {
-        self.read(|c| events::revocations_since(c, seq))
-    }
-
-    fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError> {
-        self.read(|c| sessions::live(c, now_s))
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use vpnd_store::Store as _;
+use vpnd_store::Users as _;
 use vpnd_store::sqlite::Sqlite;
 
 fn vpnd(dir: &Path) -> Command {

@@ -16,7 +16,9 @@ use tempfile::TempDir;
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{NewUser, PasswordHash, SessionRecord, Store, StoreError, TotpSecret, User};
+use vpnd_store::{
+    NewUser, PasswordHash, SessionRecord, Sessions as _, StoreError, TotpSecret, User, Users as _,
+};
 
 const RANDOM_DAMAGES: usize = 400;
 

@@ -28,8 +28,8 @@ use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    Lease, LeaseOwner, NewUser, PasswordHash, SessionChange, SessionRecord, Store, StoreError, TotpSecret,
-    User, UserId,
+    Lease, LeaseOwner, Leases as _, NewUser, PasswordHash, SessionChange, SessionRecord, Sessions as _,
+    StoreError, TotpSecret, User, UserId, Users as _,
 };
 
 const PART: &str = "VPND_STORE_KILL_PART";

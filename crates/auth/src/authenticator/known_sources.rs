@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use super::KNOWN_SOURCE_S;
-use vpnd_store::Store;
+use vpnd_store::Users;
 
 const MAX_SOURCES: usize = 16_384;
 
@@ -15,8 +15,8 @@ pub(super) struct KnownSources(HashMap<String, u64>);
 
 impl KnownSources {
     /// Loads the store's sources. If it fails, every network counts as unknown.
-    pub(super) fn of(store: &dyn Store) -> Self {
-        let found = store.newest_sources(MAX_SOURCES).unwrap_or_else(|error| {
+    pub(super) fn of(users: &dyn Users) -> Self {
+        let found = users.newest_sources(MAX_SOURCES).unwrap_or_else(|error| {
             tracing::warn!(%error, "networks of earlier logins could not be read");
             Vec::new()
         });

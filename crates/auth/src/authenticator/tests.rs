@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::*;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{ExternalUser, Lease, NewUser, TotpSecret, UserChange};
+use vpnd_store::{ExternalUser, Lease, Leases as _, NewUser, TotpSecret, UserChange, Users as _};
 use vpnd_sys::logging::testing::{logged_as_json, logged_as_text};
 
 const NOW_S: u64 = 1_234_567_890;

@@ -6,7 +6,7 @@ use vpnd_proto::session::DeviceId;
 use super::*;
 use vpnd_config::Tunnel;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{AddressChange, NewUser, PasswordHash, UserChange, UserId};
+use vpnd_store::{AddressChange, NewUser, PasswordHash, Sessions as _, UserChange, UserId, Users as _};
 
 struct Bench {
     store: Sqlite,

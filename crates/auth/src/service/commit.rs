@@ -6,15 +6,15 @@ use std::collections::HashSet;
 
 use vpnd_proto::session::SessionId;
 
-use vpnd_store::{SessionChange, Store};
+use vpnd_store::{SessionChange, Sessions};
 
 /// Writes all changes in one step. If that can't be done each is tried by itself, for one that fails must not take the
 /// others with it. Returns the sessions whose changes are not in the store.
-pub(super) fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) -> HashSet<SessionId> {
+pub(super) fn write(sessions: &dyn Sessions, changes: &[SessionChange], now_s: u64) -> HashSet<SessionId> {
     if changes.is_empty() {
         return HashSet::new();
     }
-    match store.change_sessions(changes, now_s) {
+    match sessions.change_sessions(changes, now_s) {
         Ok(done) => {
             let failed = changes.iter().zip(done).filter(|(_, done)| !done);
             let failed: HashSet<SessionId> = failed.filter_map(|(change, _)| session_of(change)).collect();
@@ -24,7 +24,7 @@ pub(super) fn write(store: &dyn Store, changes: &[SessionChange], now_s: u64) ->
             failed
         }
         Err(_) if changes.len() > 1 => {
-            changes.iter().flat_map(|change| write(store, std::slice::from_ref(change), now_s)).collect()
+            changes.iter().flat_map(|change| write(sessions, std::slice::from_ref(change), now_s)).collect()
         }
         Err(error) => {
             tracing::error!(%error, "a change of sessions could not be stored");

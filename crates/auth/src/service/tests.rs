@@ -21,7 +21,7 @@ use vpnd_store::audit::Event;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{NewUser, UserChange};
+use vpnd_store::{NewUser, UserChange, Users as _};
 
 fn service(directory: &Path) -> Arc<Service> {
     service_with(directory, None, Clocks::default())

@@ -11,8 +11,9 @@ use super::super::{
     ExternalUser, LOCAL, LiveUser, MAX_FIELD_BYTES, MAX_GROUPS, NewUser, RevocationCause, StoreError,
     TotpSecret, User, UserChange, UserId, UserImport,
 };
+use super::columns::bytes;
 use super::users::{self, StoreResult};
-use super::{bytes, digest, events, fixed_addresses, sessions};
+use super::{digest, events, fixed_addresses, sessions};
 
 pub(super) fn update_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
     if by_subject(t, &user.source, &user.subject)?.is_none() {

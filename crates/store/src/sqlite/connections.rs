@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
-use super::{StoreError, explain};
+use super::StoreError;
+use super::faults::explain;
 
 /// Limit for a change's wait for others and for other processes, before it fails as [`StoreError::Busy`].
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,6 +28,10 @@ impl Connections {
         let queries = open(path)?;
         queries.pragma_update(None, "query_only", true)?;
         Ok(Self { changes: Mutex::new(changes), queries: Mutex::new(queries), path: path.to_owned() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     pub(super) fn read<T>(

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, ffi, params};
 use sha2::{Digest as _, Sha256};
 
 use super::super::UserId;
-use super::bytes;
+use super::columns::bytes;
 
 /// All that a user is, in rows that are in a fixed order.
 const PARTS: [&str; 5] = [

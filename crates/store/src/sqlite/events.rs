@@ -5,7 +5,7 @@ use rusqlite::{Connection, Row, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
 use super::super::{Revocation, RevocationCause, UserId};
-use super::{bytes, unexpected};
+use super::columns::{bytes, unexpected};
 
 pub(super) fn add_revocation(
     t: &Transaction<'_>,

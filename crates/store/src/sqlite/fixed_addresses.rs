@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
 use vpnd_proto::session::DeviceId;
 
 use super::super::{AddressChange, Family, FixedAddress, LeaseOwner, StoreError, UserId};
-use super::sessions::{address, blob, octets};
+use super::columns::{address, blob, octets, unexpected};
 use super::users::StoreResult;
 
 /// Makes these the user's, or the device's, in place of those before.
@@ -70,7 +70,7 @@ pub(super) fn of_user(c: &Connection, id: UserId) -> rusqlite::Result<Vec<FixedA
     let mut statement = c.prepare_cached(sql)?;
     let fixed = statement.query_map([id.0], |row| {
         let device: Option<Vec<u8>> = row.get("device")?;
-        let device = device.map(|device| device.try_into().map_err(|_| super::unexpected("device")));
+        let device = device.map(|device| device.try_into().map_err(|_| unexpected("device")));
         Ok(FixedAddress { address: address(row)?, device: device.transpose()?.map(DeviceId) })
     })?;
     fixed.collect()

@@ -1,6 +1,6 @@
 //! Changes of sessions that were put off because another process held the store, in a small database beside it.
 //!
-//! INVARIANT: such a change is on the disk before it is acknowledged, counts in [`Sqlite::session`] at once, and is in the store before
+//! INVARIANT: such a change is on the disk before it is acknowledged, counts in [`PutOff::session`] at once, and is in the store before
 //! later ones are written there. What it is about is no secret and no right: hashes of tokens, and sessions that are over.
 
 use std::fs;
@@ -13,15 +13,16 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, Transaction
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::SessionId;
 
-use super::connections::open;
-use super::{
-    SessionChange, SessionRecord, Sqlite, StoreError, bytes, explain, plain_files, sessions, unexpected,
-};
+use super::columns::{bytes, unexpected};
+use super::connections::{Connections, open};
+use super::faults::explain;
+use super::place::plain_files;
+use super::{SessionChange, SessionRecord, StoreError, sessions};
 use vpnd_sys::own_file;
 
 /// Limit for a change of sessions to wait for the store: clients wait for it, and all others behind it.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The same for [`Sqlite::catch_up`], behind which changes wait that are put off.
+/// The same for [`PutOff::catch_up`], behind which changes wait that are put off.
 const RETRY_PATIENCE: Duration = Duration::from_millis(20);
 
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS changes (
@@ -45,6 +46,95 @@ impl PutOff {
     pub(super) fn beside(store: &Path) -> Self {
         let path = store.with_extension("db.put-off");
         Self { is_held: path.exists().into(), path, database: Mutex::default() }
+    }
+
+    /// Makes all changes. If another process holds the store, those of sessions that there are are put off; others fail as
+    /// [`StoreError::Busy`].
+    pub(super) fn change(
+        &self,
+        connections: &Connections,
+        changes: &[SessionChange],
+        now_s: u64,
+    ) -> Result<Vec<bool>, StoreError> {
+        if !self.is_held() {
+            match connections.change(PATIENCE, |t| apply(t, changes, now_s).map(Ok)) {
+                Err(StoreError::Busy { .. }) => {
+                    self.is_held.store(true, Ordering::Release);
+                    tracing::warn!(
+                        store = %connections.path().display(),
+                        "another process holds the user store: sessions go on, logins wait for it"
+                    );
+                }
+                done => return done,
+            }
+        }
+        if changes.iter().any(|change| matches!(change, SessionChange::Add(..))) {
+            return Err(StoreError::Busy { path: connections.path().to_owned() });
+        }
+        // Whoever has lost a session gets nothing for it, as ever.
+        let exists = |change: &SessionChange| match change {
+            SessionChange::Tokens(id, ..) => Ok(self.session(connections, *id, now_s)?.is_some()),
+            SessionChange::Add(..) | SessionChange::End(_) => Ok(true),
+        };
+        let exist = changes.iter().map(exists).collect::<Result<Vec<bool>, StoreError>>()?;
+        self.with(|database| {
+            // The store may be free by now, and no longer known as held.
+            self.is_held.store(true, Ordering::Release);
+            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            for (change, _) in changes.iter().zip(&exist).filter(|(_, exists)| **exists) {
+                keep(&transaction, change)?;
+            }
+            transaction.commit()
+        })?;
+        Ok(exist)
+    }
+
+    /// The session as it is by the store and what was put off.
+    pub(super) fn session(
+        &self,
+        connections: &Connections,
+        id: SessionId,
+        now_s: u64,
+    ) -> Result<Option<SessionRecord>, StoreError> {
+        let Some(stored) = connections.read(|c| sessions::by_id(c, id, now_s))? else { return Ok(None) };
+        if !self.is_held() {
+            return Ok(Some(stored));
+        }
+        let sql = "SELECT * FROM changes WHERE session = ?";
+        let newest = self.with(|database| database.query_row(sql, [id.0], change_from_row).optional())?;
+        Ok(match newest {
+            Some(SessionChange::Tokens(_, tokens, epoch)) if epoch >= stored.epoch => {
+                Some(SessionRecord { tokens, epoch, ..stored })
+            }
+            Some(SessionChange::End(_)) => None,
+            _ => Some(stored),
+        })
+    }
+
+    /// Makes the changes that were put off, as [`super::Sqlite::catch_up`] has it.
+    pub(super) fn catch_up(&self, connections: &Connections, now_s: u64) -> Result<usize, StoreError> {
+        if !self.is_held() {
+            return Ok(0);
+        }
+        let mut outcome = Ok(0);
+        self.with(|database| {
+            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let changes = transaction
+                .prepare("SELECT * FROM changes")?
+                .query_map((), change_from_row)?
+                .collect::<rusqlite::Result<Vec<_>>>()?;
+            outcome = connections
+                .change(RETRY_PATIENCE, |t| apply(t, &changes, now_s).map(Ok))
+                .map(|_| changes.len());
+            if outcome.is_ok() {
+                transaction.execute("DELETE FROM changes", ())?;
+                transaction.commit()?;
+                // Before the database is free for others.
+                self.is_held.store(false, Ordering::Release);
+            }
+            Ok(())
+        })?;
+        outcome
     }
 
     fn is_held(&self) -> bool {
@@ -90,100 +180,6 @@ fn prepare(path: &Path) -> Result<Connection, StoreError> {
         Ok(connection)
     });
     prepared.map_err(|error| explain(path, error))
-}
-
-impl Sqlite {
-    /// Makes all changes. If another process holds the store, those of sessions that there are are put off; others fail as
-    /// [`StoreError::Busy`].
-    pub(super) fn change_or_put_off(
-        &self,
-        changes: &[SessionChange],
-        now_s: u64,
-    ) -> Result<Vec<bool>, StoreError> {
-        if !self.put_off.is_held() {
-            match self.connections.change(PATIENCE, |t| apply(t, changes, now_s).map(Ok)) {
-                Err(StoreError::Busy { .. }) => {
-                    self.put_off.is_held.store(true, Ordering::Release);
-                    tracing::warn!(
-                        store = %self.path.display(),
-                        "another process holds the user store: sessions go on, logins wait for it"
-                    );
-                }
-                done => return done,
-            }
-        }
-        if changes.iter().any(|change| matches!(change, SessionChange::Add(..))) {
-            return Err(StoreError::Busy { path: self.path.clone() });
-        }
-        // Whoever has lost a session gets nothing for it, as ever.
-        let exists = |change: &SessionChange| match change {
-            SessionChange::Tokens(id, ..) => Ok(self.session_as_changed(*id, now_s)?.is_some()),
-            SessionChange::Add(..) | SessionChange::End(_) => Ok(true),
-        };
-        let exist = changes.iter().map(exists).collect::<Result<Vec<bool>, StoreError>>()?;
-        self.put_off.with(|database| {
-            // The store may be free by now, and no longer known as held.
-            self.put_off.is_held.store(true, Ordering::Release);
-            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            for (change, _) in changes.iter().zip(&exist).filter(|(_, exists)| **exists) {
-                keep(&transaction, change)?;
-            }
-            transaction.commit()
-        })?;
-        Ok(exist)
-    }
-
-    /// The session as it is by the store and what was put off.
-    pub(super) fn session_as_changed(
-        &self,
-        id: SessionId,
-        now_s: u64,
-    ) -> Result<Option<SessionRecord>, StoreError> {
-        let Some(stored) = self.connections.read(|c| sessions::by_id(c, id, now_s))? else { return Ok(None) };
-        if !self.put_off.is_held() {
-            return Ok(Some(stored));
-        }
-        let sql = "SELECT * FROM changes WHERE session = ?";
-        let newest =
-            self.put_off.with(|database| database.query_row(sql, [id.0], change_from_row).optional())?;
-        Ok(match newest {
-            Some(SessionChange::Tokens(_, tokens, epoch)) if epoch >= stored.epoch => {
-                Some(SessionRecord { tokens, epoch, ..stored })
-            }
-            Some(SessionChange::End(_)) => None,
-            _ => Some(stored),
-        })
-    }
-
-    /// Makes the changes that were put off, if the store is free again; how many there were.
-    ///
-    /// # Errors
-    /// [`StoreError::Busy`] if it is not. They stay where they are after an error.
-    pub fn catch_up(&self, now_s: u64) -> Result<usize, StoreError> {
-        if !self.put_off.is_held() {
-            return Ok(0);
-        }
-        let mut outcome = Ok(0);
-        self.put_off.with(|database| {
-            let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let changes = transaction
-                .prepare("SELECT * FROM changes")?
-                .query_map((), change_from_row)?
-                .collect::<rusqlite::Result<Vec<_>>>()?;
-            outcome = self
-                .connections
-                .change(RETRY_PATIENCE, |t| apply(t, &changes, now_s).map(Ok))
-                .map(|_| changes.len());
-            if outcome.is_ok() {
-                transaction.execute("DELETE FROM changes", ())?;
-                transaction.commit()?;
-                // Before the database is free for others.
-                self.put_off.is_held.store(false, Ordering::Release);
-            }
-            Ok(())
-        })?;
-        outcome
-    }
 }
 
 /// Makes changes in the store; which of them were made.

@@ -7,10 +7,8 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::super::{
-    Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, SessionRecord, StoreError, UserId,
-};
-use super::{Sqlite, bytes, unexpected};
+use super::super::{Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, SessionRecord, UserId};
+use super::columns::{address, blob, bytes, octets, unexpected};
 use vpnd_config::factor::Factors;
 
 /// Time after which addresses are free that a device has lost to its removal or to another pool, seconds; or when their session ends.
@@ -57,8 +55,7 @@ pub(super) fn set_tokens(
 
 pub(super) fn end(t: &Transaction<'_>, id: SessionId, now_s: u64) -> rusqlite::Result<()> {
     t.execute("DELETE FROM sessions WHERE id = ?", [id.0])?;
-    let sql = "UPDATE leases SET until_s = ?1 WHERE session = ?2 AND until_s > ?1";
-    t.execute(sql, params![now_s, id.0]).map(drop)
+    release(t, id, now_s)
 }
 
 pub(super) fn orphaned(c: &Connection, now_s: u64) -> rusqlite::Result<HashSet<SessionId>> {
@@ -133,12 +130,8 @@ pub(super) fn lease_of(c: &Connection, owner: LeaseOwner, family: Family) -> rus
     statement.query_row(params![owner.user.0, owner.device.0, octets(family)], lease_from_row).optional()
 }
 
-impl Sqlite {
-    /// Forgets the leases that ended before this time; their number. Sessions that go on have leases until their end, so none of theirs
-    /// is among them.
-    pub fn forget_leases(&self, before_s: u64) -> Result<usize, StoreError> {
-        self.change(|t| t.execute("DELETE FROM leases WHERE until_s < ?", [before_s]).map(Ok))
-    }
+pub(super) fn forget_leases(t: &Transaction<'_>, before_s: u64) -> rusqlite::Result<usize> {
+    t.execute("DELETE FROM leases WHERE until_s < ?", [before_s])
 }
 
 pub(super) fn surplus(
@@ -195,22 +188,9 @@ pub(super) fn live_leases(c: &Connection, first: IpAddr, last: IpAddr, now_s: u6
     c.prepare_cached(sql)?.query_row(params![first, last, now_s], |row| row.get(0))
 }
 
-pub(super) fn renew(t: &Transaction<'_>, session: SessionId, until_s: u64) -> rusqlite::Result<()> {
-    t.execute("UPDATE leases SET until_s = ? WHERE session = ?", params![until_s, session.0]).map(drop)
-}
-
-pub(super) fn octets(family: Family) -> u32 {
-    match family {
-        Family::V4 => 4,
-        Family::V6 => 16,
-    }
-}
-
-pub(super) fn blob(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(v4) => v4.octets().to_vec(),
-        IpAddr::V6(v6) => v6.octets().to_vec(),
-    }
+pub(super) fn release(t: &Transaction<'_>, session: SessionId, now_s: u64) -> rusqlite::Result<()> {
+    let sql = "UPDATE leases SET until_s = ?1 WHERE session = ?2 AND until_s > ?1";
+    t.execute(sql, params![now_s, session.0]).map(drop)
 }
 
 fn session_from_row(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
@@ -228,13 +208,6 @@ fn session_from_row(row: &Row<'_>) -> rusqlite::Result<SessionRecord> {
         factors: Factors::from(row.get::<_, String>("amr")?.as_str()),
         auth_time_s: row.get("auth_time_s")?,
     })
-}
-
-/// The row's address.
-pub(super) fn address(row: &Row<'_>) -> rusqlite::Result<IpAddr> {
-    let raw = row.get_ref("address")?.as_blob()?;
-    let v4 = <[u8; 4]>::try_from(raw).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(raw).map(IpAddr::from)).map_err(|_| unexpected("address"))
 }
 
 fn lease_from_row(row: &Row<'_>) -> rusqlite::Result<Lease> {

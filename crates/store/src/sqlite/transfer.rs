@@ -5,7 +5,8 @@ use std::io::{self, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::{Sqlite, StoreError, open};
+use super::connections::{Connections, open};
+use super::{Sqlite, StoreError};
 use vpnd_sys::secret_file;
 
 /// The steps by which a replacement takes a store's place. INVARIANT: after each of them the old store or the new one is in place and whole,
@@ -24,36 +25,25 @@ const STEPS: [fn(&Replacement) -> io::Result<()>; 8] = [
 /// What SQLite keeps beside a database.
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
-impl Sqlite {
-    /// A copy of this moment, in a file that has no name any more. Others may read and write the store meanwhile.
-    pub fn copy(&self) -> Result<File, StoreError> {
-        let failed = |error: io::Error| self.failed(&error);
-        let temporary = self.path.with_extension("db.copy");
-        remove(&temporary).map_err(failed)?;
-        let mut file = create(&temporary).map_err(failed)?;
-        let copied = self
-            .read(|connection| connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>));
-        // Two at the same time: this one's name may stand for the other's file by now.
-        let is_ours = fs::metadata(&temporary).is_ok_and(|named| {
-            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
-        });
-        remove(&temporary).map_err(failed)?;
-        copied?;
-        if !is_ours {
-            return Err(StoreError::Busy { path: self.path.clone() });
-        }
-        file.rewind().map_err(failed)?;
-        Ok(file)
+/// A copy of the store at `path`, as [`Sqlite::copy`] has it.
+pub(super) fn copy(connections: &Connections, path: &Path) -> Result<File, StoreError> {
+    let failed = |error: io::Error| StoreError::Failed { path: path.to_owned(), detail: error.to_string() };
+    let temporary = path.with_extension("db.copy");
+    remove(&temporary).map_err(failed)?;
+    let mut file = create(&temporary).map_err(failed)?;
+    let copied = connections
+        .read(|connection| connection.backup("main", &temporary, None::<fn(rusqlite::backup::Progress)>));
+    // Two at the same time: this one's name may stand for the other's file by now.
+    let is_ours = fs::metadata(&temporary).is_ok_and(|named| {
+        file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (named.dev(), named.ino()))
+    });
+    remove(&temporary).map_err(failed)?;
+    copied?;
+    if !is_ours {
+        return Err(StoreError::Busy { path: path.to_owned() });
     }
-
-    /// Forgets all sessions; inner addresses stay reserved for their devices.
-    fn forget_sessions(&self) -> Result<(), StoreError> {
-        self.change(|t| t.execute("DELETE FROM sessions", ()).map(drop).map(Ok))
-    }
-
-    fn failed(&self, error: &io::Error) -> StoreError {
-        StoreError::Failed { path: self.path.clone(), detail: error.to_string() }
-    }
+    file.rewind().map_err(failed)?;
+    Ok(file)
 }
 
 /// A store that is to take another's place. Dropped before [`Replacement::publish`], it leaves nothing.
@@ -93,7 +83,8 @@ impl Replacement {
     pub fn publish(self) -> Result<bool, StoreError> {
         self.file.sync_all().map_err(|error| self.failed(error))?;
         let store = Sqlite::open(&self.temporary)?;
-        store.forget_sessions()?;
+        // Inner addresses stay reserved for their devices.
+        store.change(|t| t.execute("DELETE FROM sessions", ()).map(drop).map(Ok))?;
         // SQLite empties its log into the file when the last connection ends.
         drop(store);
         if BESIDE.iter().any(|suffix| beside(&self.temporary, suffix).exists()) {
@@ -208,7 +199,7 @@ fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NewUser, PasswordHash, Store as _};
+    use crate::{NewUser, PasswordHash, Users as _};
 
     fn named(name: &str) -> NewUser {
         NewUser::new(name, PasswordHash::new("x".to_owned()))

@@ -9,7 +9,8 @@ use super::super::{
     CertificateHash, LOCAL, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError,
     TotpSecret, User, UserId,
 };
-use super::{bytes, digest, events, fixed_addresses};
+use super::columns::bytes;
+use super::{digest, events, fixed_addresses};
 
 const COLUMNS: &str = "id, name, source, subject, password, enabled, generation, totp_secret, created_s, \
                        expires_s, sponsor, note";

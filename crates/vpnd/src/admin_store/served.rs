@@ -10,7 +10,9 @@ use zeroize::Zeroizing;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::sqlite::{Replacement, Sqlite};
-use vpnd_store::{ExternalUser, NewUser, PasswordHash, Store as _, StoreError, TotpSecret, User, UserImport};
+use vpnd_store::{
+    ExternalUser, NewUser, PasswordHash, Sessions as _, StoreError, TotpSecret, User, UserImport, Users as _,
+};
 
 use super::fault::Fault;
 use super::message::{

@@ -95,7 +95,7 @@ fn who_can_show_no_challenge_learns_what_is_missing() {
     let (status, output) = Client::refused(&lab, 1, &token, &[]);
     assert_eq!(status, 3, "{output}");
     assert!(output.contains("Code from your token:") && output.contains("in a terminal"), "{output}");
-    // A client of a version before challenges.
+    // A client without the feature for challenges.
     in_her_box(&lab, async || {
         let speaker = Speaker::new(&token.profile, 1);
         let mut line = speaker.dial().await;

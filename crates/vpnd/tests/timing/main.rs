@@ -22,7 +22,7 @@ use vpnd_auth::authenticator::{Authenticator, Login, LoginOutcome, QUEUE_TIMEOUT
 use vpnd_proto::session::DeviceId;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{NewUser, Store, TotpSecret};
+use vpnd_store::{NewUser, Store, TotpSecret, Users as _};
 
 /// The bar.
 const MOST_T: f64 = 5.0;

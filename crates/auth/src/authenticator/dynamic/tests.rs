@@ -17,7 +17,10 @@ use vpnd_ipc::gateway::idp::SourceName;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{Lease, LeaseOwner, NewUser, SessionChange, SessionRecord, Store};
+use vpnd_store::{
+    Lease, LeaseOwner, Leases as _, NewUser, Revocations as _, SessionChange, SessionRecord, Sessions as _,
+    Users as _,
+};
 
 struct Bench {
     auth: Authenticator,

@@ -26,7 +26,8 @@ use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    LiveUser, NewUser, SessionChange, SessionRecord, Store, TotpSecret, User, UserChange, UserId,
+    LiveUser, NewUser, Revocations as _, SessionChange, SessionRecord, Sessions as _, TotpSecret, User,
+    UserChange, UserId, Users as _,
 };
 
 const NOW: u64 = 1_700_000_000;

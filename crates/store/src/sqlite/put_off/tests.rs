@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::*;
-use crate::{NewUser, PasswordHash, Store as _, UserId};
+use crate::sqlite::Sqlite;
+use crate::{NewUser, PasswordHash, Sessions as _, UserId, Users as _};
 use vpnd_config::factor::Factors;
 use vpnd_proto::session::DeviceId;
 

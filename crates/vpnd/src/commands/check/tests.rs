@@ -4,7 +4,7 @@ use super::*;
 use crate::admin_store::InThisProcess;
 use vpnd_config::review::testing::{Bench, ROUTES};
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{NewUser, PasswordHash, Store as _};
+use vpnd_store::{NewUser, PasswordHash, Users as _};
 
 /// The store with `ann`, who is in `staff`.
 fn store(bench: &Bench) -> Sqlite {

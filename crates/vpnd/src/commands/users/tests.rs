@@ -12,12 +12,12 @@ use super::*;
 use crate::admin_store::InThisProcess;
 use crate::cli::{Cli, Command};
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_store::Store as _;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::testing::all;
 use vpnd_store::audit::{AuditFile, FILE_NAME};
 use vpnd_store::password::Password;
 use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{Leases as _, Revocations as _, Users as _};
 
 const NOW_S: u64 = 1_800_000_000;
 

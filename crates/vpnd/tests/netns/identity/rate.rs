@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use vpnd_proto::control::{Code, Message};
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{Family, Store as _};
+use vpnd_store::{Family, Leases as _};
 
 use super::{ADDRESS, add_source, beside, configure};
 use crate::freeradius::FreeRadius;
