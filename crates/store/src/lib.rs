@@ -15,6 +15,8 @@ pub mod audit;
 mod conformance;
 mod fixed_address;
 mod format;
+#[cfg(test)]
+mod kept;
 mod leases;
 mod live_user;
 pub mod password;

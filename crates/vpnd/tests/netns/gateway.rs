@@ -65,8 +65,7 @@ impl<'l> Gateway<'l> {
         place: &'l Namespace,
         names: &[&str],
     ) -> Self {
-        let gateway =
-            Self { lab, place, directory: lab.path(directory), program: VPND.into(), process: None };
+        let gateway = Self { place, directory: lab.path(directory), ..Self::unmade(lab) };
         let mut command = gateway.vpnd(&["init", "--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]);
         for name in names {
             command.args(["--name", name]);
@@ -80,6 +79,12 @@ impl<'l> Gateway<'l> {
         gateway
             .configure("server.journal_dir", gateway.journal().to_str().expect("a temporary path is text"));
         gateway
+    }
+
+    /// One of which there is nothing yet.
+    pub(crate) fn unmade(lab: &'l Lab) -> Self {
+        let directory = lab.path("gateway");
+        Self { lab, place: &lab.gateway, directory, program: VPND.into(), process: None }
     }
 
     /// One that runs as `init` makes it, with a user `ann`.

@@ -45,6 +45,7 @@ mod gateway;
 mod healing;
 mod held_store;
 mod identity;
+mod kept;
 mod lab;
 mod laboratory;
 mod lanes;
