@@ -28,3 +28,4 @@ pub mod traffic;
 pub mod tunnel;
 pub mod turns;
 pub mod verify;
+pub mod watched;

@@ -6,6 +6,8 @@
 
 mod quantity;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::csv_table;
@@ -99,15 +101,23 @@ pub fn differs(ratio: Option<Spread>, same: Option<Spread>) -> Option<bool> {
     Some(several(ratio)?.differs_beyond(several(same)?))
 }
 
-/// The one divided by the other, of the rounds in which both have a value above zero.
-pub fn within_rounds(
-    rounds: impl Iterator<Item = u32>,
-    one: impl Fn(u32) -> Option<f64>,
-    other: impl Fn(u32) -> Option<f64>,
-) -> Option<Spread> {
-    let positive = |value: Option<f64>| value.filter(|value| *value > 0.0);
-    let ratios = rounds.filter_map(|round| Some(positive(one(round))? / positive(other(round))?));
-    Spread::of(&ratios.collect::<Vec<_>>())
+/// A value of each round, by its number.
+pub type ByRound = BTreeMap<u32, f64>;
+
+/// Values as those of so many rounds.
+pub fn in_rounds(values: &[f64]) -> ByRound {
+    (1..).zip(values.iter().copied()).collect()
+}
+
+/// Each value divided by that of `other` at the same place, where that is above zero.
+pub fn divided<K: Ord + Copy>(one: &BTreeMap<K, f64>, other: &BTreeMap<K, f64>) -> BTreeMap<K, f64> {
+    let ratio = |(at, value): (&K, &f64)| Some((*at, value / other.get(at).filter(|value| **value > 0.0)?));
+    one.iter().filter_map(ratio).collect()
+}
+
+/// The one divided by the other, round by round: what drifts from round to round hits both.
+pub fn ratio(one: &ByRound, other: &ByRound) -> Option<Spread> {
+    Spread::of(&divided(one, other).into_values().collect::<Vec<_>>())
 }
 
 impl Observations {
@@ -186,6 +196,11 @@ impl Observations {
         self.rounds((system, case), quantity, false).map(|(_, value)| value).collect()
     }
 
+    /// The value of each whole round, by its number.
+    pub fn by_round(&self, place: (&str, &str), quantity: Quantity) -> ByRound {
+        self.rounds(place, quantity, true).collect()
+    }
+
     pub fn spread(&self, system: &str, case: &str, quantity: Quantity) -> Option<Spread> {
         Spread::of(&self.values(system, case, quantity))
     }
@@ -197,12 +212,7 @@ impl Observations {
 
     /// One system in one case divided by another, or by itself, in another.
     pub fn ratio_of(&self, one: (&str, &str), other: (&str, &str), quantity: Quantity) -> Option<Spread> {
-        let at = |place, round| {
-            let mut all = self.rounds(place, quantity, true);
-            Some(all.find(|(known, _)| *known == round)?.1)
-        };
-        let rounds = self.rounds(one, quantity, true).map(|(round, _)| round);
-        within_rounds(rounds, |round| at(one, round), |round| at(other, round))
+        ratio(&self.by_round(one, quantity), &self.by_round(other, quantity))
     }
 
     /// A/A: the system that was measured twice in each round under this congestion control, compared with itself.

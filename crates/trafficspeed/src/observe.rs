@@ -162,6 +162,8 @@ pub struct ProcessStat {
     pub ended_children: f64,
     /// When the process started, in ticks since boot: together with the id it names a process for good.
     pub started: u64,
+    /// It has ended, and only its entry is left.
+    pub has_ended: bool,
 }
 
 impl ProcessStat {
@@ -181,6 +183,7 @@ impl ProcessStat {
             cpu_seconds: seconds(number(11)? + number(12)?),
             ended_children: seconds(number(13)? + number(14)?),
             started: number(19)?,
+            has_ended: matches!(fields.first(), Some(&("Z" | "X"))),
         })
     }
 }
@@ -267,7 +270,8 @@ mod tests {
     fn the_stat_line_is_read_past_a_hostile_process_name() {
         let text = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1 0 0 0 150 50 9 9 20 0 3 0 12345 1 1";
         let stat = ProcessStat::parse(text).unwrap();
-        assert_eq!((stat.parent, stat.started), (7, 12345));
+        assert_eq!((stat.parent, stat.started, stat.has_ended), (7, 12345, false));
+        assert!(ProcessStat::parse(&text.replace(") S", ") Z")).unwrap().has_ended);
         assert!((stat.cpu_seconds - 200.0 / ticks_per_second()).abs() < 1e-9);
         assert!((stat.ended_children - 18.0 / ticks_per_second()).abs() < 1e-9);
         assert_eq!(ProcessStat::parse("42 (x"), None);
@@ -338,6 +342,7 @@ mod tests {
             cpu_seconds,
             ended_children,
             started: 0,
+            has_ended: false,
         };
         let mut stats = HashMap::from([
             (1, stat(0, 1.0, 0.5)),

@@ -9,7 +9,7 @@
 //! And two controls, *plain-n* and *tunnel-n*: what n blocks in progress gain by themselves is not the gain of encrypting
 //! ahead. The tunnel is measured twice in each round, as its own control,
 //! with one block in progress and with the most. At each delay one lab with the tunnel up serves all of
-//! them in turn, each second round from the last to the first, so that drift hits all alike.
+//! them in turn, from the second round on in shuffled order, so that drift hits all alike.
 //!
 //! What fails takes nothing else along: a case, a delay and a plan of several each say why they have no figures, and the
 //! others are measured.
@@ -105,7 +105,7 @@ pub struct BlockPlan {
 
 impl Writes {
     /// All cases at one delay, in the order in which they are measured: block size, way, repetition. Repetitions come last,
-    /// so that drift of the machine hits all ways alike, and each second one goes from the last case to the first.
+    /// so that drift of the machine hits all ways alike, and those after the first are shuffled.
     pub fn cases(&self) -> Vec<(u32, Way, u32)> {
         let ways = outcome::ways(&self.ahead, &self.controls());
         let of = |repeat: u32| {

@@ -109,7 +109,6 @@ pub struct LoadSettings {
     pub search_loss_percent: Option<f64>,
 }
 
-/// As all measurements were before there was a choice.
 fn one_client() -> u32 {
     1
 }

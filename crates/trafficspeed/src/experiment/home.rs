@@ -190,7 +190,7 @@ fn run_stage(
         }
         progress.live(&format!("{}, round {repeat}: {}", run.label, case.name()));
         let measured = measure(plan, &mut testbed, case, interrupt);
-        let is_lost = matches!(measured, Err(TestbedError::Pair(_)));
+        let is_lost = measured.as_ref().is_err_and(TestbedError::is_final);
         run.cases.push(measured.unwrap_or_else(|error| CaseResult {
             case,
             problems: vec![error.to_string()],

@@ -13,6 +13,7 @@ use super::figures::arrived;
 use super::outcome::CpuUse;
 use super::pair_run::{IntervalSamples, Mark, Observer, PairError, PairResult, PairRun, Times, run_pairs};
 use super::tunnel::{Carried, Payload, Reading, wait_for_route};
+use super::watched::Watched;
 use crate::coordinate::fleet::{Fleet, FleetError};
 use crate::interrupt::Interrupt;
 use crate::lab::device::{Device, towards};
@@ -49,6 +50,17 @@ pub enum TestbedError {
     /// The measurement went past the VPN, in words.
     #[error("{0}")]
     Bypassed(String),
+    /// The VPN did not live as long as the measurement.
+    #[error("process {0} of the VPN ended before the measurement did, which is therefore no result")]
+    Ended(u32),
+}
+
+impl TestbedError {
+    /// Whether what was built can serve no other measurement: late reports of its ends would be taken for those of the next one, or
+    /// the VPN is gone.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Pair(_) | Self::Ended(_))
+    }
 }
 
 /// An agent and its place in the lab.
@@ -109,6 +121,8 @@ pub struct Measured {
     pub cpu: Option<CpuUse>,
     /// The account of each client's devices.
     pub carried: Vec<Carried>,
+    /// A process of the VPN that ended meanwhile.
+    pub ended: Option<u32>,
 }
 
 impl LabAgents {
@@ -264,9 +278,13 @@ impl LabAgents {
     ) -> Result<Measured, TestbedError> {
         self.check_routes(pairs, interrupt)?;
         let before = self.read_devices()?;
+        let (gateway, clients) = system.processes();
+        let watched = Watched::new(gateway.into_iter().chain(clients));
         let mut metered = Metered { cpu: CpuMeter::new(system.processes()), observer };
         let Schedule { lead, times } = schedule;
         let results = run_pairs(&mut self.fleet, pairs, times, lead, &mut metered, interrupt);
+        // What the user breaks off may end before this looks.
+        let ended = watched.ended().filter(|_| !interrupt.is_set());
         let mut cpu = metered.cpu.used();
         if let Some(cpu) = &mut cpu {
             let of = |end: usize| results.iter().map(|pair| pair.reports.ends[end].cpu_seconds).sum();
@@ -274,7 +292,7 @@ impl LabAgents {
             cpu.generators = cpu.generator_ends.iter().sum();
         }
         let carried = self.carried(&before, &self.read_devices()?, pairs, &results);
-        Ok(Measured { results, cpu, carried })
+        Ok(Measured { results, cpu, carried, ended })
     }
 
     /// Makes sure that the clients of every pair would reach the other end through their tunnels.

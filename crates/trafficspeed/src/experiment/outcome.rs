@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use super::environment::Environment;
 use super::tunnel::{self, Carried};
 use crate::coordinate::message::Measurement;
-use crate::lab::cpu_limit::CpuLimit;
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::StreamTotal;
 use crate::observe::{HostCpu, HostInfo};
@@ -54,7 +53,6 @@ pub struct Settings {
     pub far: RemoteEnd,
 }
 
-/// As all measurements were before there was a choice.
 fn each_other() -> RemoteEnd {
     RemoteEnd::Client
 }
@@ -128,6 +126,9 @@ pub struct Pair {
     pub ends: [End; 2],
     /// Why the pair has no or half a result.
     pub error: Option<String>,
+    /// It stood still for a second, so that its figures are no result.
+    #[serde(default)]
+    pub stall: Option<String>,
 }
 
 /// One host of a pair.
@@ -290,6 +291,11 @@ pub struct StreamResult {
 }
 
 impl Pair {
+    /// Why it does not count.
+    fn problem(&self) -> Option<&String> {
+        self.error.as_ref().or(self.stall.as_ref())
+    }
+
     pub fn outcomes(&self) -> impl Iterator<Item = &HostOutcome> {
         self.ends.iter().filter_map(|end| end.outcome.as_ref())
     }
@@ -412,12 +418,6 @@ impl Run {
         self.cpu?.foreign_percent()
     }
 
-    /// The share of its CPU limit that the gateway's VPN processes used, in percent; `None` of a system without such processes.
-    pub fn limit_percent(&self, limit: CpuLimit) -> Option<f64> {
-        let cpu = self.cpu.filter(|cpu| cpu.seconds > 0.0 && cpu.gateway > 0.0)?;
-        Some(100.0 * cpu.gateway / cpu.seconds / limit.cores())
-    }
-
     /// CPU seconds per Gbit of goodput through the tunnel: of the gateway's VPN processes, and of all VPN processes.
     pub fn seconds_per_gbit(&self) -> Option<(f64, f64)> {
         let (cpu, gbit) = self.cpu_and_gbit()?;
@@ -452,7 +452,7 @@ impl Run {
         self.error.is_none()
             && self.bypass().is_none()
             && !self.pairs.is_empty()
-            && self.pairs.iter().all(|pair| pair.error.is_none() && pair.outcomes().count() == 2)
+            && self.pairs.iter().all(|pair| pair.problem().is_none() && pair.outcomes().count() == 2)
             && self.pairs.iter().flat_map(Pair::outcomes).all(|outcome| !outcome.stopped_early)
     }
 
@@ -483,7 +483,7 @@ impl Run {
         let mut problems: Vec<String> = self.error.iter().cloned().chain(self.bypass()).collect();
         for (pair, number) in self.pairs.iter().zip(1..) {
             let name = format!("pair {number} ({} = {})", pair.ends[0].name, pair.ends[1].name);
-            problems.extend(pair.error.iter().map(|why| format!("{name}: {why}")));
+            problems.extend(pair.problem().map(|why| format!("{name}: {why}")));
             problems.extend(pair.faults().into_iter().map(|why| format!("{name}: {why}")));
         }
         if self.pairs.iter().flat_map(Pair::outcomes).any(|outcome| outcome.stopped_early) {
@@ -539,8 +539,10 @@ pub(crate) mod samples {
 
     pub(crate) fn run(kind: Kind, clients: u32, repeat: u32, bytes: u64) -> Run {
         let subject = Subject::new(kind, if kind == Kind::None { Cipher::None } else { Cipher::Aes256Gcm });
-        let pair =
-            Pair { ends: [end("c1", true, [bytes, bytes]), end("c2", false, [bytes, bytes])], error: None };
+        let pair = Pair {
+            ends: [end("c1", true, [bytes, bytes]), end("c2", false, [bytes, bytes])],
+            ..Pair::default()
+        };
         Run {
             subject: Some(subject),
             label: subject.label(),

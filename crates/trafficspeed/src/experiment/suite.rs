@@ -6,6 +6,7 @@
 pub mod aead;
 mod bottleneck;
 pub mod ipsec;
+pub mod observations;
 mod quantity;
 
 use std::time::Duration;
@@ -365,7 +366,7 @@ fn run_stage(
             report_interval(progress, (&label, repeat), case, number, moment)
         };
         let measured = measure(&mut testbed, case, plan.await_load, on_interval, interrupt);
-        let is_lost = matches!(measured, Err(TestbedError::Pair(_)));
+        let is_lost = measured.as_ref().is_err_and(TestbedError::is_final);
         campaign.add(row(stage, case, repeat, measured), progress);
         if is_lost {
             // Late reports of the ends must not be taken for those of the next case.

@@ -212,6 +212,9 @@ impl Testbed {
         self.lab.await_few_fragments(interrupt)?;
         let system = self.system.as_ref();
         let measured = self.agents.measure(system, pairs, schedule, observer, interrupt)?;
+        if let Some(process) = measured.ended {
+            return Err(TestbedError::Ended(process));
+        }
         let mut reports = Vec::with_capacity(pairs.len());
         for result in measured.results {
             if let Some(error) = result.error {

@@ -183,7 +183,7 @@ fn measure_pairs(
     let measured = agents.measure(system, &pairs, schedule, &mut observer, interrupt)?;
     (run.pairs, run.intervals) = bulk_pairs::collect(agents.fleet(), &pairs, measured.results);
     (run.cpu, run.carried) = (measured.cpu, measured.carried);
-    Ok(())
+    measured.ended.map_or(Ok(()), |process| Err(TestbedError::Ended(process)))
 }
 
 /// The gateway's programs and those of one client, which stands for all.

@@ -26,6 +26,7 @@ use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
+use crate::observation::{ByRound, ratio};
 use crate::stats::Spread;
 use crate::system::generator::{ALL, BulkLoad, Generator};
 use crate::system::{AGAIN, Programs, Subject, SystemInfo};
@@ -91,10 +92,11 @@ impl Verification {
     /// This program's own figure by that of generator `at`, of the rounds that have both.
     pub fn ratio(&self, at: usize) -> Option<Spread> {
         let (own, other) = (self.generators.first()?, self.generators.get(at)?);
-        let both = own.bits_per_second.iter().zip(&other.bits_per_second);
-        let ratio =
-            |(own, other): (&Option<f64>, &Option<f64>)| Some((*own)? / other.filter(|rate| *rate > 0.0)?);
-        Spread::of(&both.filter_map(ratio).collect::<Vec<_>>())
+        let rounds = |generated: &Generated| -> ByRound {
+            let rates = (1..).zip(&generated.bits_per_second);
+            rates.filter_map(|(round, rate)| Some((round, (*rate)?))).collect()
+        };
+        ratio(&rounds(own), &rounds(other))
     }
 
     /// This program's generator against itself.

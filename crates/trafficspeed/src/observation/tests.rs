@@ -95,6 +95,15 @@ fn a_single_round_of_either_shows_neither_a_difference_nor_that_there_is_none() 
 }
 
 #[test]
+fn a_ratio_is_of_one_round_and_nothing_is_divided_by_nothing() {
+    let found = divided(&in_rounds(&[10.0, 0.0, 90.0, 4.0]), &in_rounds(&[10.0, 10.0, 0.0]));
+    assert_eq!(found, ByRound::from([(1, 1.0), (2, 0.0)]));
+    // The ratio of the medians, 40 and 10, would be 4.
+    let spread = ratio(&in_rounds(&[10.0, 40.0, 90.0]), &in_rounds(&[10.0, 10.0, 100.0])).unwrap();
+    assert_eq!((spread.low, spread.median, spread.high, spread.n), (0.9, 1.0, 4.0, 3));
+}
+
+#[test]
 fn without_a_control_nothing_is_claimed_and_a_system_alone_stands_beside_itself() {
     let without = compared(&table(&[("vpnd", "cubic", &[1.0; 3]), ("plain", "cubic", &[9.0; 3])]));
     assert!(without[0].ratio_to_first.is_some() && without[0].differs_from_first.is_none());

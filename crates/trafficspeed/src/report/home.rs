@@ -82,6 +82,7 @@ pub fn table(campaign: &HomeCampaign, width: Option<usize>) -> String {
     say(&lead(&campaign.settings));
     say(observed::text(&sections(&observations), width).trim_end());
     [observed::MEDIANS, DEFINITIONS, observed::RATIOS].into_iter().for_each(&mut say);
+    observed::count(&observations.comparisons(&compared())).iter().for_each(|line| say(line));
     remarks(&observations).iter().for_each(|line| say(line));
     link_lines(campaign).iter().chain(&system_lines(campaign)).for_each(|line| say(line));
     campaign.problems().iter().for_each(|problem| say(&format!("Problem: {problem}")));

@@ -48,6 +48,7 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) 
         [observed::MEDIANS, DEFINITIONS, observed::RATIOS].into_iter().for_each(&mut say);
         several.iter().for_each(|_| say(clients::DEFINITIONS));
     }
+    count(campaign).iter().for_each(|line| say(line));
     remarks(campaign, unit).iter().for_each(|line| say(line));
     for run in &campaign.runs {
         notes(&mut text, campaign, run);
@@ -86,6 +87,11 @@ pub fn sections(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<Section> {
         ("Differences", observed::differences(&comparisons)),
         (searched::TITLE, searched::grid(campaign)),
     ])
+}
+
+/// How many comparisons were made.
+pub fn count(campaign: &LoadCampaign) -> Option<String> {
+    observed::count(&campaign.observations().comparisons(&campaign.compared()))
 }
 
 fn remarks(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<String> {

@@ -30,6 +30,7 @@ pub fn html(campaign: &LoadCampaign) -> String {
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
     observed::fill(&mut page, super::load::sections(campaign, None));
     page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
+    super::load::count(campaign).iter().for_each(|line| page.paragraph("", line));
     if settings.clients > 1 {
         page.notes(clients::DEFINITIONS.lines());
         let of = |run: &LoadRun| -> Vec<String> {

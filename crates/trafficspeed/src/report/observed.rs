@@ -36,6 +36,15 @@ pub fn sections(all: impl IntoIterator<Item = (&'static str, Grid)>) -> Vec<Sect
     filled.map(|(name, grid)| Section { name: name.to_owned(), grid: grid.without_empty() }).collect()
 }
 
+/// How many comparisons were made, in words: of many some differ by chance.
+pub fn count(comparisons: &[Comparison]) -> Option<String> {
+    let judged = comparisons.iter().filter_map(|one| one.differs_from_first);
+    let (all, differ) = judged.fold((0, 0), |(all, differ), one| (all + 1, differ + u32::from(one)));
+    (all > 0).then(|| {
+        format!("Comparisons: {all}, of which {differ} differ beyond A/A; of many some do by chance.")
+    })
+}
+
 /// The sections as text, tables at most so wide.
 pub fn text(sections: &[Section], width: Option<usize>) -> String {
     let mut text = String::new();

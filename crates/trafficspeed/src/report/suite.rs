@@ -11,11 +11,11 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::csv::with_place;
 use super::grid::Grid;
+use super::observed;
 use super::published::{self, Figures as Published};
+use crate::experiment::suite::SuiteCampaign;
 use crate::experiment::suite::aead::{self, Verdict};
-use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
 use crate::stats::Spread;
 use crate::system::vpnd::Code;
 use crate::unit::significant;
@@ -200,7 +200,7 @@ fn row_json(section: &Section, row: &SectionRow) -> Value {
             "low": spread.map(|spread| spread.low),
             "high": spread.map(|spread| spread.high),
             "n": spread.map_or(0, |spread| spread.n),
-            "values": row.values.get(at),
+            "values": row.rates(at),
             "limited_by_sender": row.is_limited_by_sender(at),
             "ratio_to_first": row.to_first.get(at).copied().flatten(),
             "differs_from_first": row.differs_from_first(at),
@@ -218,58 +218,9 @@ fn row_json(section: &Section, row: &SectionRow) -> Value {
     })
 }
 
-/// One line for each value.
+/// The table as CSV.
 pub fn csv(campaign: &SuiteCampaign) -> String {
-    let head = [
-        "suite",
-        "section",
-        "case",
-        "ip",
-        "hogs",
-        "load_average",
-        "system",
-        "without_aes",
-        "link_mtu",
-        "repeat",
-        "quantity",
-        "unit",
-        "value",
-        "limited_by_sender",
-        "congestion",
-        "steal_percent",
-        "others_percent",
-    ];
-    let of = |row: &Row| -> Vec<_> {
-        let cells = row.case.quantities.iter().filter_map(|&of| csv_cells(campaign, row, of));
-        cells.map(|cells| (cells, &campaign.environment)).collect()
-    };
-    with_place(head, campaign.rows.iter().flat_map(of))
-}
-
-/// `None`: the measurement does not stand or has no such value.
-fn csv_cells(campaign: &SuiteCampaign, row: &Row, quantity: Quantity) -> Option<[String; 17]> {
-    let value = row.value(quantity)?;
-    let (name, unit) = quantity.name();
-    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
-    Some([
-        campaign.name.clone(),
-        row.case.section.clone(),
-        row.case.name.clone(),
-        row.case.ip.to_string(),
-        row.case.hogs.to_string(),
-        number(row.load_average),
-        row.label.clone(),
-        (row.code == Code::WithoutAes).to_string(),
-        row.link_mtu.map_or_else(String::new, |mtu| mtu.to_string()),
-        row.repeat.to_string(),
-        name.to_owned(),
-        unit.to_owned(),
-        value.to_string(),
-        row.is_limited_by_sender(quantity).to_string(),
-        row.case.task.congestion().to_string(),
-        number(row.cpu.and_then(|cpu| cpu.steal_percent())),
-        number(row.cpu.and_then(|cpu| cpu.foreign_percent())),
-    ])
+    observed::csv(&campaign.observations(), &campaign.environment)
 }
 
 #[cfg(test)]
@@ -281,7 +232,7 @@ pub(crate) mod tests {
     use crate::experiment::figures::{Figures, Point};
     use crate::experiment::generate::SearchOutcome;
     use crate::experiment::pair_run::Times;
-    use crate::experiment::suite::{Case, StageInfo};
+    use crate::experiment::suite::{Case, Quantity, Row, StageInfo};
     use crate::experiment::testbed::RemoteEnd;
     use crate::load::congestion::CongestionControl;
     use crate::load::task::Task;
@@ -472,16 +423,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_and_csv_hold_every_value_that_stands() {
+    fn json_and_csv_hold_every_value() {
         let value = json(&campaign());
         assert_eq!(value["summary"][0]["rows"][0]["systems"][1]["median"], 45.0);
         assert_eq!(value["rows"].as_array().unwrap().len(), 5);
         let mut campaign = campaign();
-        assert_eq!(csv(&campaign).lines().count(), 1 + 4 * 2);
-        assert!(csv(&campaign).contains(",value,limited_by_sender,congestion,"));
-        assert_eq!(csv(&campaign).matches(",false,cubic,").count(), 8);
+        let rows = |campaign: &SuiteCampaign, quantity: &str| csv(campaign).matches(quantity).count();
+        assert_eq!([rows(&campaign, ",throughput,Mbit/s,"), rows(&campaign, ",lost,%,")], [5, 5]);
+        assert_eq!(rows(&campaign, ",c1: <gone>,cubic,"), 3, "and what broke says so");
         campaign.rows[0].search = Some(SearchOutcome { limited_by_sender: true, ..SearchOutcome::default() });
-        assert!(csv(&campaign).contains(",Mbit/s,100,true,cubic,"), "{}", csv(&campaign));
+        assert_eq!(rows(&campaign, ",rates that the sender limited,,1,,cubic,"), 1);
         assert!(table(&campaign, None).contains("≥ 100"));
     }
 }

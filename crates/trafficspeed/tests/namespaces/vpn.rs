@@ -6,14 +6,17 @@
 //! ```
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{PROGRAM, can_run, cleaning, measured, namespaces_of, signal, trafficspeed, wait_until};
+use super::{
+    PROGRAM, agents_of, can_run, cleaning, measured, namespaces_of, signal, trafficspeed, wait_until,
+};
 
 /// A stand-in for `vpnd` that keeps its command-line contract and carries packets by the kernel's routing, so that
 /// the adapter's own steps are tested whatever state the real one is in, and that can go wrong on purpose.
@@ -124,6 +127,43 @@ fn a_tunnel_that_leads_past_the_links_makes_the_run_broken() {
     let problem = first_problem(&run);
     assert!(problem.contains("of the tunnel's bytes crossed the links of the lab"), "{problem}");
     assert_eq!(run["whole"], false);
+}
+
+/// The process that stands in for a gateway, in the lab of process `parent`.
+fn stand_in_gateway(parent: u32) -> Option<Pid> {
+    let lab = fs::metadata(format!("/run/netns/ts{parent}g")).ok()?.ino();
+    let pids = fs::read_dir("/proc").ok()?.flatten();
+    let is_it = |pid: &i32| {
+        let namespace = fs::metadata(format!("/proc/{pid}/ns/net"));
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        namespace.is_ok_and(|namespace| namespace.ino() == lab) && command.starts_with(b"sleep\x001000")
+    };
+    let found = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(is_it);
+    found.and_then(Pid::from_raw)
+}
+
+#[test]
+fn a_gateway_that_is_killed_while_something_is_measured_makes_the_run_broken() {
+    if !can_run() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = stand_in(directory.path());
+    let line = format!("--clients 2 --vpn vpnd --vpnd {} -P 2 -t 3 -O 0 --json", program.display());
+    let mut command = trafficspeed(&line);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let parent = child.id();
+    wait_until("two clients have agents", || agents_of(parent).len() == 2);
+    kill_process(stand_in_gateway(parent).expect("a gateway"), Signal::KILL).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let run = &report["runs"][0];
+    // The kernel of the gateway carried everything all the same.
+    assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0), "{run:#}");
+    assert!(first_problem(run).contains("of the VPN ended before the measurement did"), "{run:#}");
+    assert_eq!(run["whole"], false);
+    assert_eq!(report["summary"].as_array().map(Vec::len), Some(0), "{report:#}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::observation::divided;
 use crate::stats::{Spread, median};
 
 /// A figure for each round and block size, in this order.
@@ -19,14 +20,10 @@ impl FromIterator<((u32, u32), f64)> for Rounds {
 }
 
 impl Rounds {
-    /// Each divided by that of `other` in the same round and at the same block size, where both are above zero.
+    /// Each divided by that of `other` in the same round and at the same block size, where that is above zero.
     #[must_use]
     pub fn by(&self, other: &Self) -> Self {
-        let ratio = |(at, value): (&(u32, u32), &f64)| {
-            let other = other.0.get(at)?;
-            (*value > 0.0 && *other > 0.0).then(|| (*at, value / other))
-        };
-        self.0.iter().filter_map(ratio).collect()
+        Self(divided(&self.0, &other.0))
     }
 
     /// The mean over these block sizes of each round.

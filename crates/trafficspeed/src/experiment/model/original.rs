@@ -77,7 +77,7 @@ pub fn measure(
     rates.iter().flat_map(|&rate| in_turns(plan, (real, rate), progress, interrupt)).collect()
 }
 
-/// All systems at one rate. They take turns, each second turn from the last to the first; one that failed takes no more.
+/// All systems at one rate. They take turns, from the second on in shuffled order; one that failed takes no more.
 fn in_turns(
     plan: &ModelPlan,
     (real, rate): (RealPlan, Rate),

@@ -98,7 +98,7 @@ struct Round {
 /// One suite's cases, each measured or why it could not be.
 pub type Cases = Vec<anyhow::Result<Real>>;
 
-/// Measures every suite with every case. The suites take turns, each second turn from the last to the first, so that a
+/// Measures every suite with every case. The suites take turns, from the second on in shuffled order, so that a
 /// machine that becomes slower or faster meanwhile does so for all of them. After a suite's failure its other turns are
 /// left out. Before each turn but the first `between` is called.
 ///

@@ -2,6 +2,7 @@
 
 use super::{Campaign, Run};
 use crate::experiment::quantities::of_cpu;
+use crate::lab::cpu_limit::CpuLimit;
 use crate::observation::{Measured, Observations, Quantity};
 
 pub const GOODPUT: Quantity = Quantity::rate("goodput");
@@ -18,6 +19,14 @@ pub const LIMIT_USED: Quantity = Quantity::new("CPU limit used", "%");
 /// The name of a number of clients.
 pub fn case(clients: u32) -> String {
     format!("{clients} clients")
+}
+
+impl Run {
+    /// The share of its CPU limit that the gateway's VPN processes used, in percent; `None` of a system without such processes.
+    pub fn limit_percent(&self, limit: CpuLimit) -> Option<f64> {
+        let cpu = self.cpu.filter(|cpu| cpu.seconds > 0.0 && cpu.gateway > 0.0)?;
+        Some(100.0 * cpu.gateway / cpu.seconds / limit.cores())
+    }
 }
 
 impl Campaign {

@@ -14,6 +14,7 @@ use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
+use crate::observation::{ByRound, ratio};
 use crate::stats::Spread;
 use crate::system::vpnd::Code;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
@@ -165,12 +166,12 @@ pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
 fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) -> Verdict {
     let name = chosen.split(' ').next().unwrap_or(chosen);
     let of = |cipher| throughputs(campaign, code, Subject { cipher, ..choice });
-    let measured: Vec<(&str, Rounds, Spread)> =
+    let measured: Vec<(&str, ByRound, Spread)> =
         [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305]
             .into_iter()
             .filter_map(|cipher| {
                 let values = of(cipher);
-                let rates: Vec<f64> = values.iter().map(|(_, rate)| *rate).collect();
+                let rates: Vec<f64> = values.values().copied().collect();
                 Some((cipher.name(), values, Spread::of(&rates)?))
             })
             .collect();
@@ -213,20 +214,8 @@ fn control(campaign: &SuiteCampaign, code: Code) -> Option<Spread> {
     ratio(&throughputs(campaign, code, subject), &throughputs(campaign, code, first))
 }
 
-/// A figure of each round, by its number.
-type Rounds = Vec<(u32, f64)>;
-
-/// The ratio of the one to the other within each round.
-fn ratio(these: &[(u32, f64)], those: &[(u32, f64)]) -> Option<Spread> {
-    let of = |(round, value): &(u32, f64)| {
-        let other = those.iter().find(|(other, _)| other == round)?.1;
-        (other > 0.0).then(|| value / other)
-    };
-    Spread::of(&these.iter().filter_map(of).collect::<Vec<_>>())
-}
-
 /// The mean of both directions, for each repetition with its number.
-fn throughputs(campaign: &SuiteCampaign, code: Code, subject: Subject) -> Rounds {
+fn throughputs(campaign: &SuiteCampaign, code: Code, subject: Subject) -> ByRound {
     let mine = |row: &&Row| row.subject == Some(subject) && row.code == code;
     (1..=campaign.repeats)
         .map(|repeat| {

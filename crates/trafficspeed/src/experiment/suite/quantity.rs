@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::figures::Figures;
+use crate::observation;
 
 /// A figure that a report shows of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +47,12 @@ impl Quantity {
             Self::Variation95 => ("delay variation, 95 %", "ms"),
             Self::Variation99 => ("delay variation, 99 %", "ms"),
         }
+    }
+
+    /// It in the table of observations.
+    pub fn observed(self) -> observation::Quantity {
+        let (name, unit) = self.name();
+        observation::Quantity::new(name, unit)
     }
 
     /// Whether it says how much is carried in a time, of which more is better. Delays and losses near zero differ by their nature.

@@ -3,6 +3,7 @@
 use super::{DEFINITIONS, lead, link_lines, remarks, sections, system_lines};
 use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Flow};
+use crate::experiment::home::observations::compared;
 use crate::experiment::home::results::HomeCampaign;
 use crate::experiment::quantities::RECEIVED;
 use crate::report::chart::{BarChart, CdfChart, Measure, Point, Series, cdf};
@@ -19,6 +20,8 @@ pub fn html(campaign: &HomeCampaign) -> String {
     let observations = campaign.observations();
     observed::fill(&mut page, sections(&observations));
     page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
+    let count = observed::count(&observations.comparisons(&compared()));
+    count.iter().for_each(|line| page.paragraph("", line));
     let remarks = remarks(&observations);
     if !remarks.is_empty() {
         page.list("problems", &remarks);

@@ -53,6 +53,8 @@ fn systems_are_compared_by_what_a_home_notices_and_rounds_far_from_the_others_ar
         "half the download, in every round"
     );
     assert!((found[0].control.unwrap().median - 1.0 / 1.02).abs() < 1e-9);
+    let counted = observed::count(&found).expect("comparisons");
+    assert!(counted.starts_with("Comparisons: 7, of which 7 differ"), "{counted}");
     assert_eq!(remarks(&campaign.observations()), [""; 0]);
     let vpnd = campaign.runs[0].subject.unwrap();
     campaign.runs[0] = samples::run(vpnd, 1, 4.0);

@@ -6,7 +6,7 @@ use crate::experiment::model::original::Row;
 use crate::experiment::model::predict::{Part, Target};
 use crate::experiment::model::real::Real;
 use crate::experiment::model::{Again, Compared, Model};
-use crate::observation::within_rounds;
+use crate::observation::{in_rounds, ratio};
 use crate::report::noise;
 use crate::stats::Spread;
 use crate::unit::{gbit, significant};
@@ -114,8 +114,7 @@ pub fn against_itself<'a>(model: &'a Model, again: &'a Again) -> [Option<Spread>
     let each: [fn(&Real) -> &Vec<f64>; 2] = [|real| &real.cpu_each, |real| &real.each];
     each.map(|each| {
         let (again, first) = (each(again.real.as_ref()?), each(first?));
-        let of = |all: &[f64], turn: u32| all.get(turn as usize).copied();
-        within_rounds(0..again.len() as u32, |turn| of(again, turn), |turn| of(first, turn))
+        ratio(&in_rounds(again), &in_rounds(first))
     })
 }
 

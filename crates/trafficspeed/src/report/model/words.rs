@@ -6,7 +6,7 @@ use crate::experiment::model::original::Row;
 use crate::experiment::model::predict::{CIPHER, GOOD, Judgement, board_ns};
 use crate::experiment::model::stages::HandOver;
 use crate::experiment::model::{Compared, Model};
-use crate::observation::within_rounds;
+use crate::observation::{in_rounds, ratio};
 use crate::report::noise::{TAKEN, far};
 use crate::stats::Spread;
 use crate::system::AGAIN;
@@ -167,8 +167,7 @@ fn bottleneck(one: &Compared) -> Option<String> {
 
 /// What the original's systems are to each other, within a turn.
 fn by_turns(one: &Row, other: &Row) -> Option<Spread> {
-    let of = |row: &Row, turn: u32| row.each.get(turn as usize).copied();
-    within_rounds(0..one.repeats as u32, |turn| of(one, turn), |turn| of(other, turn))
+    ratio(&in_rounds(&one.each), &in_rounds(&other.each))
 }
 
 /// At each rate: throughput without any algorithm against that without a tunnel, and the system that was measured twice against

@@ -1,11 +1,10 @@
 //! The IPsec experiment's findings beside ours: reproduced, the same direction but smaller or larger, turned round, no difference
 //! beyond A/A, each with the reason, or not to be reproduced here and why.
 
-use std::collections::BTreeMap;
-
 use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
 use crate::experiment::suite::ipsec::UDP_SECTION;
+use crate::observation::ratio;
 use crate::stats::Spread;
 use crate::system::{Cipher, Kind, Subject};
 use crate::unit::significant;
@@ -231,7 +230,7 @@ impl Finding {
         let controls = row.control.into_iter().zip(other_row.control);
         let control = controls.map(|(a, b)| if a.widest_ratio() > b.widest_ratio() { a } else { b }).next();
         let is_limited = [row.is_limited_by_sender(one), other_row.is_limited_by_sender(other)];
-        Some((ratio(&by_round(row, one)?, &by_round(other_row, other)?)?, control, is_limited))
+        Some((ratio(row.values.get(one)?, other_row.values.get(other)?)?, control, is_limited))
     }
 
     /// The row of a place and the column of its cipher.
@@ -245,20 +244,6 @@ impl Finding {
         let is_it = |label: &String| *label == named || Some(label) == alone.as_ref();
         Some((row, section.columns.iter().position(is_it)?))
     }
-}
-
-/// A system's value in each round that gave one.
-fn by_round(row: &SectionRow, column: usize) -> Option<BTreeMap<u32, f64>> {
-    Some(row.rounds.get(column)?.iter().copied().zip(row.values.get(column)?.iter().copied()).collect())
-}
-
-/// The ratio in each round that gave both: what drifts from round to round hits both figures of one.
-fn ratio(these: &BTreeMap<u32, f64>, those: &BTreeMap<u32, f64>) -> Option<Spread> {
-    let ratio = |(round, value): (&u32, &f64)| {
-        let by = those.get(round).filter(|by| **by > 0.0)?;
-        Some(value / by)
-    };
-    Spread::of(&these.iter().filter_map(ratio).collect::<Vec<_>>())
 }
 
 /// Why a ratio of figures that the sender limited says nothing of the paths.
@@ -343,13 +328,17 @@ fn is_same_size(then: f64, here: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observation::ByRound;
+
+    fn rounds(values: [f64; 3]) -> ByRound {
+        (1..).zip(values).collect()
+    }
 
     fn section(authentication: [f64; 3], encryption: [f64; 3], control: Option<[f64; 3]>) -> Section {
         let row = SectionRow {
             case: "IPv4, the kernel's buffers".into(),
             quantity: Quantity::Throughput,
-            values: vec![authentication.to_vec(), encryption.to_vec()],
-            rounds: vec![vec![1, 2, 3]; 2],
+            values: vec![rounds(authentication), rounds(encryption)],
             limited_by_sender: vec![false; 2],
             control: control.and_then(|ratios| Spread::of(&ratios)),
             to_first: Vec::new(),
@@ -413,8 +402,7 @@ mod tests {
         let row = |(case, values): (&str, [f64; 3])| SectionRow {
             case: case.into(),
             quantity,
-            values: vec![values.to_vec()],
-            rounds: vec![vec![1, 2, 3]],
+            values: vec![rounds(values)],
             limited_by_sender: vec![false],
             control,
             to_first: Vec::new(),
@@ -489,12 +477,11 @@ mod tests {
     fn a_ratio_is_of_one_round_and_a_single_round_is_not_judged() {
         // The first of three rounds lost its encrypted measurement, and the machine was twice as fast from round to round.
         let mut section = section([20.0, 40.0, 80.0], [0.0; 3], Some([0.9, 1.0, 1.1]));
-        section.rows[0].values[1] = vec![20.0, 40.0];
-        section.rows[0].rounds[1] = vec![2, 3];
+        section.rows[0].values[1] = ByRound::from([(2, 20.0), (3, 40.0)]);
         let rows = |section: Section| beside(&[section])[0][2].clone();
         assert!(rows(section).starts_with("2.00 (2.00–2.00): reproduced: "));
         let mut once = self::section([20.0; 3], [10.0; 3], Some([0.9, 1.0, 1.1]));
-        once.rows[0].rounds[1] = vec![1];
+        once.rows[0].values[1].retain(|round, _| *round == 1);
         assert!(rows(once).starts_with("2.00: not judged: a single round"));
     }
 

@@ -33,7 +33,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
         let most = |is_shown: &dyn Fn(usize) -> bool| {
             let values =
                 rows.iter().flat_map(|row| row.values.iter().zip(0..).filter(|(_, at)| is_shown(*at)));
-            values.flat_map(|(values, _)| values).copied().reduce(f64::max)
+            values.flat_map(|(values, _)| values.values()).copied().reduce(f64::max)
         };
         let highest = most(&is_shown)?;
         if !with_plain && most(&|_| true)? < DWARFS * highest {
@@ -46,7 +46,7 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
             style: style(campaign, label),
             groups: rows
                 .iter()
-                .map(|row| row.values[at].iter().map(|value| value / scale).collect())
+                .map(|row| row.values[at].values().map(|value| value / scale).collect())
                 .collect(),
         });
         let (words, end) = if with_plain { ("", "") } else { (", the VPNs alone", "-vpns") };

@@ -3,8 +3,9 @@
 use super::super::grid::Grid;
 use super::super::noise::far_beyond;
 use crate::experiment::outcome::Taken;
+use crate::experiment::suite::observations::case;
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
-use crate::observation;
+use crate::observation::{self, ByRound, Observations};
 use crate::stats::{Spread, range};
 use crate::system::AGAIN;
 use crate::unit::significant;
@@ -30,10 +31,8 @@ pub struct Section {
 pub struct SectionRow {
     pub case: String,
     pub quantity: Quantity,
-    /// The repeats' values for each system.
-    pub values: Vec<Vec<f64>>,
-    /// The round of each of these values: a measurement that broke leaves its round out.
-    pub rounds: Vec<Vec<u32>>,
+    /// Each system's value in each round; a measurement that broke leaves its round out.
+    pub values: Vec<ByRound>,
     /// Whether a measurement of each system was limited by its sender: the median is a lower bound then.
     pub limited_by_sender: Vec<bool>,
     /// A system's second measurement in each round divided by its first.
@@ -56,11 +55,12 @@ pub fn sections(campaign: &SuiteCampaign) -> Vec<Section> {
         });
         sections[at].add(row);
     }
+    let table = campaign.observations();
     for section in &mut sections {
         let rows: Vec<&Row> = campaign.rows.iter().filter(|row| row.case.section == section.name).collect();
         for of in &mut section.rows {
             let rows: Vec<&Row> = rows.iter().copied().filter(|row| row.case.name == of.case).collect();
-            of.compare(&section.columns, &rows);
+            of.compare(&table, (&section.name, &section.columns), &rows);
         }
     }
     sections
@@ -122,7 +122,7 @@ impl Section {
                 remarks.extend(far_beyond(
                     &format!("{label}, {name}"),
                     row.same(),
-                    &row.values[at],
+                    &row.rates(at),
                     significant,
                 ));
                 let Some(other) = self.over_ipv6(row) else { continue };
@@ -156,7 +156,6 @@ impl SectionRow {
             case: case.to_owned(),
             quantity,
             values: Vec::new(),
-            rounds: Vec::new(),
             limited_by_sender: Vec::new(),
             control: None,
             to_first: Vec::new(),
@@ -165,24 +164,13 @@ impl SectionRow {
         }
     }
 
-    /// Fills in the values of `rows`, all of this case, and how the systems compare within each round.
-    fn compare(&mut self, columns: &[String], rows: &[&Row]) {
-        let quantity = self.quantity;
-        let of = |label: &str| {
-            let mine = rows.iter().filter(|row| row.label == label);
-            mine.filter_map(|row| Some((row.repeat, row.value(quantity)?))).collect::<Vec<_>>()
-        };
-        let ratios = |these: &[(u32, f64)], those: &[(u32, f64)]| {
-            let ratio = |(round, value): &(u32, f64)| {
-                let other = those.iter().find(|(other, _)| other == round)?.1;
-                (other > 0.0).then(|| value / other)
-            };
-            Spread::of(&these.iter().filter_map(ratio).collect::<Vec<_>>())
-        };
-        let all: Vec<Vec<(u32, f64)>> = columns.iter().map(|label| of(label)).collect();
-        self.to_first = all.iter().map(|these| ratios(these, all.first()?)).collect();
-        self.rounds = all.iter().map(|values| values.iter().map(|(round, _)| *round).collect()).collect();
-        self.values = all.iter().map(|values| values.iter().map(|(_, value)| *value).collect()).collect();
+    /// Fills in what `table` has of this case, and how the systems compare within each round; `rows` are its measurements.
+    fn compare(&mut self, table: &Observations, (section, columns): (&str, &[String]), rows: &[&Row]) {
+        let (quantity, observed, case) = (self.quantity, self.quantity.observed(), case(section, &self.case));
+        let values = |label: &String| table.by_round((label, &case), observed);
+        self.values = columns.iter().map(values).collect();
+        let ratio = |one: &str, other: &str| table.ratio((one, other), &case, observed);
+        self.to_first = columns.iter().map(|label| ratio(label, columns.first()?)).collect();
         let is_limited = |label: &String| {
             let mut mine = rows.iter().filter(|row| row.label == *label && row.error.is_none());
             mine.any(|row| row.is_limited_by_sender(quantity))
@@ -193,7 +181,7 @@ impl SectionRow {
             let first = row.label.replace(AGAIN, "");
             // What the sender limited hardly differs from itself, and says nothing of what others may.
             let is_bound = is_limited(&row.label) || is_limited(&first);
-            ratios(&of(&row.label), &of(&first)).filter(|_| !is_bound)
+            ratio(&row.label, &first).filter(|_| !is_bound)
         });
         let taken = Taken::most(rows.iter().filter_map(|row| row.cpu.as_ref()));
         (self.steal, self.others) = (taken.steal, taken.others);
@@ -205,8 +193,13 @@ impl SectionRow {
         format!("{}: {name}, {unit}", self.case)
     }
 
+    /// A system's value in each round that gave one.
+    pub fn rates(&self, column: usize) -> Vec<f64> {
+        self.values.get(column).into_iter().flat_map(|rounds| rounds.values().copied()).collect()
+    }
+
     pub fn spread(&self, column: usize) -> Option<Spread> {
-        Spread::of(self.values.get(column)?)
+        Spread::of(&self.rates(column))
     }
 
     /// Whether a system's figure is a lower bound: its sender could not send more.
@@ -306,7 +299,7 @@ mod tests {
             let labels = ["plain routing", "aes-256-gcm", "aes-256-gcm (again)"];
             campaign.rows = (1..=rounds).flat_map(|round| labels.map(|label| of(label, round))).collect();
             let row = &sections(&campaign)[0].rows[0];
-            assert_eq!(row.rounds, [(1..=rounds).collect::<Vec<_>>(), (1..=rounds).collect()]);
+            assert!(row.values.iter().all(|values| values.keys().copied().eq(1..=rounds)));
             row.cell(1).ends_with(NO_DIFFERENCE)
         };
         assert!(marks(2) && !marks(1));
