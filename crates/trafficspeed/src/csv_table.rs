@@ -20,18 +20,9 @@ pub fn append<const N: usize>(writer: &mut Writer<impl Write>, record: &[String;
 
 /// A whole table as text.
 pub fn text<const N: usize>(head: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> String {
-    joined((head, []), rows.into_iter().map(|row| (row, [])))
-}
-
-/// The same of lines in two parts.
-pub fn joined<const N: usize, const M: usize>(
-    head: ([&str; N], [&str; M]),
-    rows: impl IntoIterator<Item = ([String; N], [String; M])>,
-) -> String {
     let mut writer = writer(Vec::new());
-    writer.write_record(head.0.into_iter().chain(head.1)).expect("memory takes any record");
-    for (first, second) in rows {
-        let row = first.into_iter().chain(second);
+    writer.write_record(head).expect("memory takes any record");
+    for row in rows {
         writer.write_record(row).expect("memory takes any record, and all are of one length");
     }
     let bytes = writer.into_inner().expect("memory can be flushed");

@@ -4,7 +4,6 @@
 
 pub mod block;
 pub mod chart;
-pub mod csv;
 pub mod delivered;
 pub mod files;
 pub mod grid;

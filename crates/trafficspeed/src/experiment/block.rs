@@ -15,6 +15,7 @@
 //! others are measured.
 
 pub mod model;
+pub mod observations;
 pub mod original;
 pub mod outcome;
 pub mod pair;

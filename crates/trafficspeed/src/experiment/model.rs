@@ -11,6 +11,7 @@ pub mod disturbance;
 pub mod fit;
 #[cfg(test)]
 pub mod made_up;
+pub mod observations;
 pub mod original;
 pub mod predict;
 pub mod real;

@@ -6,7 +6,6 @@
 
 mod cell;
 mod cpu;
-mod csv;
 mod gains;
 mod model;
 mod notes;
@@ -21,7 +20,6 @@ use super::page::Page;
 use crate::experiment::block::BlockReport;
 use crate::unit::significant;
 
-pub use csv::csv;
 use notes::notes;
 pub use pictures::pictures;
 
@@ -224,13 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_said_everywhere_and_csv_has_a_line_for_each_case() {
+    fn problems_are_said_everywhere() {
         let mut report = sample();
         report.cases[0].problem = Some("it \"broke\" <down>".into());
         assert!(table(&report, None).contains("0 ms, 8192 bytes, tunnel: it \"broke\""));
         assert!(html(&report).contains("&lt;down&gt;"));
-        let csv = csv(&report);
-        assert_eq!(csv.lines().count(), 1 + report.cases.len());
-        assert!(csv.contains("\"it \"\"broke\"\" <down>\""));
     }
 }

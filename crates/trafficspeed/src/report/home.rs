@@ -197,11 +197,6 @@ pub fn system_lines(campaign: &HomeCampaign) -> Vec<String> {
     table.systems().into_iter().filter_map(first).map(line).collect()
 }
 
-/// The table as CSV.
-pub fn csv(campaign: &HomeCampaign) -> String {
-    observed::csv(&campaign.observations(), &campaign.environment)
-}
-
 /// The results as JSON.
 pub fn json(campaign: &HomeCampaign) -> Value {
     let mut value = start_json(campaign);

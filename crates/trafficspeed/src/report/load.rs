@@ -98,11 +98,6 @@ fn remarks(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<String> {
     observed::remarks(&campaign.observations(), &campaign.compared(), unit)
 }
 
-/// The table as CSV.
-pub fn csv(campaign: &LoadCampaign) -> String {
-    observed::csv(&campaign.observations(), &campaign.environment)
-}
-
 fn notes(text: &mut String, campaign: &LoadCampaign, run: &LoadRun) {
     let name = format!("{}, run {}", run.label, run.repeat);
     let mut say = |line: String| writeln!(text, "{name}: {line}").expect("writing to a string");
@@ -478,7 +473,7 @@ mod tests {
         campaign.settings.clients = 8;
         let limited_by_sender = true;
         campaign.runs[0].search = Some(SearchOutcome { limited_by_sender, ..SearchOutcome::default() });
-        let text = csv(&campaign);
+        let text = observed::csv([(campaign.observations(), &campaign.environment)]);
         let received = "plain routing,\"UDP from the client, 8 clients\",1,received,bit/s,3000000000,,cubic,";
         assert_eq!(text.matches(received).count(), 1, "{text}");
         assert_eq!(text.matches(",searches that the sender limited,,1,,").count(), 1, "{text}");

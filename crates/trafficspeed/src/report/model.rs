@@ -8,12 +8,9 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::csv::with_place;
 use super::grid::Grid;
 use super::published::board;
-use crate::experiment::model::real::Real;
 use crate::experiment::model::{Again, Compared, Model};
-use crate::stats::range;
 use section::sections;
 
 /// The results as text, tables at most so wide.
@@ -83,57 +80,6 @@ fn summary(one: &Compared) -> Value {
     })
 }
 
-/// The predictions, a line each.
-pub fn csv(model: &Model) -> String {
-    let head = [
-        "suite",
-        "packet",
-        "streams",
-        "predicted_cpu_s_per_gbit",
-        "measured_cpu_s_per_gbit",
-        "cpu_error",
-        "cpu_error_with_own_counts",
-        "predicted_bits_per_second",
-        "measured_bits_per_second",
-        "speed_error",
-        "n",
-        "measured_cpu_s_per_gbit_low",
-        "measured_cpu_s_per_gbit_high",
-        "measured_bits_per_second_low",
-        "measured_bits_per_second_high",
-        "steal_percent",
-        "others_percent",
-        "congestion",
-    ];
-    let cells = |one: &Compared| {
-        let figure = |value: Option<f64>| value.map_or_else(String::new, |value| value.to_string());
-        let real = one.real.as_ref();
-        let cpu_range = real.map(|real| real.cpu_range);
-        let speed_range = real.and_then(|real| range(&real.each));
-        [
-            one.suite.clone(),
-            one.case.packet.to_string(),
-            one.case.streams.to_string(),
-            figure(one.predicted.as_ref().map(|made| made.seconds_per_gbit())),
-            figure(real.map(Real::vpn_seconds_per_gbit)),
-            figure(one.cpu_error()),
-            figure(one.counted_error()),
-            figure(one.bits_per_second()),
-            figure(real.map(|real| real.bits_per_second)),
-            figure(one.speed_error()),
-            real.map_or(0, |real| real.each.len()).to_string(),
-            figure(cpu_range.map(|(low, _)| low)),
-            figure(cpu_range.map(|(_, high)| high)),
-            figure(speed_range.map(|(low, _)| low)),
-            figure(speed_range.map(|(_, high)| high)),
-            figure(real.and_then(|real| real.taken.steal)),
-            figure(real.and_then(|real| real.taken.others)),
-            model.congestion.map_or_else(String::new, |congestion| congestion.to_string()),
-        ]
-    };
-    with_place(head, model.predictions.iter().map(|one| (cells(one), &model.environment)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,18 +141,6 @@ mod tests {
     #[test]
     fn every_prediction_stands_beside_its_error() {
         let model = made_up::model(&[0.05, -0.16]);
-        let text = csv(&model);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 3, "{text}");
-        for (line, error) in lines[1..].iter().zip([0.05, -0.16]) {
-            let cells: Vec<&str> = line.split(',').collect();
-            assert!((cells[5].parse::<f64>().unwrap() - error).abs() < 1e-9, "{line}");
-            assert_eq!(
-                cells[10..18],
-                ["3", "0", "1", "1000000000", "1200000000", "1.5", "2.5", "cubic"],
-                "{line}"
-            );
-        }
         let page = table(&model, None);
         assert!(page.contains("+5 %") && page.contains("-16 %"), "{page}");
         let narrow = table(&model, Some(120));

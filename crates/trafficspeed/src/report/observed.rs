@@ -124,7 +124,13 @@ pub fn json(table: &Observations, wanted: &[(String, Quantity)]) -> Value {
     json!({ "summary": table.summaries(), "comparison": table.comparisons(wanted) })
 }
 
-/// The table as CSV, with the place of the measurement.
-pub fn csv(table: &Observations, environment: &Environment) -> String {
-    table.csv([environment.links.clone().unwrap_or_default(), environment.machine()])
+/// Tables as CSV below one head, each with the place of its measurement.
+pub fn csv<'a>(tables: impl IntoIterator<Item = (Observations, &'a Environment)>) -> String {
+    let mut text = String::new();
+    for (table, environment) in tables {
+        let one = table.csv([environment.links.clone().unwrap_or_default(), environment.machine()]);
+        let head = one.find("\r\n").map_or(0, |end| end + 2);
+        text.push_str(if text.is_empty() { &one } else { &one[head..] });
+    }
+    text
 }

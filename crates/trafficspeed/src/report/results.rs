@@ -17,6 +17,7 @@ use crate::experiment::model::Model;
 use crate::experiment::outcome::{Campaign, Run};
 use crate::experiment::suite::SuiteCampaign;
 use crate::lab::topology::Topology;
+use crate::observation::Observations;
 use crate::unit::Unit;
 
 /// The results, by experiment.
@@ -53,16 +54,23 @@ impl Results {
         }
     }
 
-    pub fn csv(&self) -> String {
+    /// The table of observations, under each limit one, with the place of its measurement.
+    pub fn observations(&self) -> Vec<(Observations, &Environment)> {
         match self {
-            Self::Traffic(campaign) => observed::csv(&campaign.observations(), &campaign.environment),
-            Self::Load(found) => load::csv(found),
-            Self::Home(found) => home::csv(found),
-            Self::Suite(found) => suite::csv(found),
-            Self::Model(found) => model::csv(found),
-            Self::Block(found) => block::csv(found),
-            Self::BlockSweep(found) => block::sweep::csv(found),
+            Self::Traffic(campaign) => vec![(campaign.observations(), &campaign.environment)],
+            Self::Load(found) => vec![(found.observations(), &found.environment)],
+            Self::Home(found) => vec![(found.observations(), &found.environment)],
+            Self::Suite(found) => vec![(found.observations(), &found.environment)],
+            Self::Model(found) => vec![(found.observations(), &found.environment)],
+            Self::Block(found) => vec![(found.observations(), &found.environment)],
+            Self::BlockSweep(found) => {
+                found.iter().map(|report| (report.observations(), &report.environment)).collect()
+            }
         }
+    }
+
+    pub fn csv(&self) -> String {
+        observed::csv(self.observations())
     }
 
     pub fn html(&self) -> String {

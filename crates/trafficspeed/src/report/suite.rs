@@ -12,7 +12,6 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::grid::Grid;
-use super::observed;
 use super::published::{self, Figures as Published};
 use crate::experiment::suite::SuiteCampaign;
 use crate::experiment::suite::aead::{self, Verdict};
@@ -218,11 +217,6 @@ fn row_json(section: &Section, row: &SectionRow) -> Value {
     })
 }
 
-/// The table as CSV.
-pub fn csv(campaign: &SuiteCampaign) -> String {
-    observed::csv(&campaign.observations(), &campaign.environment)
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::time::Duration;
@@ -238,6 +232,7 @@ pub(crate) mod tests {
     use crate::load::task::Task;
     use crate::load::tcp::{Job, Shape};
     use crate::report::grid::NARROW;
+    use crate::report::observed;
     use crate::system::{Cipher, Kind, Subject};
 
     fn row(label: &str, name: &str, repeat: u32, mbit: f64) -> Row {
@@ -428,7 +423,10 @@ pub(crate) mod tests {
         assert_eq!(value["summary"][0]["rows"][0]["systems"][1]["median"], 45.0);
         assert_eq!(value["rows"].as_array().unwrap().len(), 5);
         let mut campaign = campaign();
-        let rows = |campaign: &SuiteCampaign, quantity: &str| csv(campaign).matches(quantity).count();
+        let rows = |campaign: &SuiteCampaign, quantity: &str| {
+            let text = observed::csv([(campaign.observations(), &campaign.environment)]);
+            text.matches(quantity).count()
+        };
         assert_eq!([rows(&campaign, ",throughput,Mbit/s,"), rows(&campaign, ",lost,%,")], [5, 5]);
         assert_eq!(rows(&campaign, ",c1: <gone>,cubic,"), 3, "and what broke says so");
         campaign.rows[0].search = Some(SearchOutcome { limited_by_sender: true, ..SearchOutcome::default() });

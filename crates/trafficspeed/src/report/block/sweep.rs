@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use super::cell::{figure, judged, mb, rounds, taken};
-use super::csv::csv_of;
 use super::gains::best_sealed;
 use super::pictures::{megabytes, style};
 use super::{fill_page, problems};
@@ -85,10 +84,6 @@ pub fn table(reports: &[BlockReport], width: Option<usize>) -> String {
         text.push('\n');
     }
     text
-}
-
-pub fn csv(reports: &[BlockReport]) -> String {
-    csv_of(reports)
 }
 
 pub fn html(reports: &[BlockReport]) -> String {
@@ -186,6 +181,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::experiment::block::tests::sample;
     use crate::report::chart::markup::assert_well_formed;
+    use crate::report::observed;
 
     /// Two rates and two shares of the CPU; throughput goes with both.
     pub(crate) fn samples() -> Vec<BlockReport> {
@@ -219,9 +215,11 @@ pub(crate) mod tests {
     #[test]
     fn a_case_says_its_limits_and_pictures_have_names_of_their_own() {
         let reports = samples();
-        let csv = csv(&reports);
-        assert_eq!(csv.lines().count(), 1 + reports.iter().map(|report| report.cases.len()).sum::<usize>());
-        assert!(csv.lines().nth(1).is_some_and(|line| line.starts_with("100000000,0.100,")), "{csv}");
+        let csv = observed::csv(reports.iter().map(|report| (report.observations(), &report.environment)));
+        let cases: usize = reports.iter().map(|report| report.cases.len()).sum();
+        assert_eq!(csv.matches(",throughput,bytes/s,").count(), cases);
+        assert_eq!(csv.matches("system,case,round").count(), 1, "one head");
+        assert!(csv.contains("\"link of 100 Mbit/s, 10.0 % of a core, 0 ms, 8192 bytes\""), "{csv}");
         let mut names: Vec<String> = pictures(&reports).into_iter().map(|picture| picture.name).collect();
         let count = names.len();
         names.sort();

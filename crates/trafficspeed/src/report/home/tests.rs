@@ -94,7 +94,7 @@ fn the_page_and_its_pictures_are_well_formed() {
 #[test]
 fn csv_has_a_row_for_each_figure_of_each_flow_and_json_the_summary() {
     let campaign = samples::campaign();
-    let text = csv(&campaign);
+    let text = observed::csv([(campaign.observations(), &campaign.environment)]);
     // Two systems with five cases and one control with everything at once, in three rounds.
     let received = text.lines().filter(|line| line.contains(",received,bit/s,")).count();
     assert_eq!(received, 3 * (2 * (7 + 1 + 1 + 4 + 1) + 7));

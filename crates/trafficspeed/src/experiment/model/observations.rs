@@ -1,0 +1,77 @@
+//! The table of the model: what each cipher's run took, round by round, and what the model says, which is of no round.
+
+use super::{Compared, Model};
+use crate::experiment::quantities::{OTHERS, STEAL};
+use crate::observation::{AGAIN, Measured, Observations, Quantity};
+
+/// The VPN's CPU time for a Gbit and throughput, as measured.
+const MEASURED: [Quantity; 2] = [Quantity::new("VPN CPU per Gbit", "s"), Quantity::rate("throughput")];
+/// The same as predicted.
+const PREDICTED: [Quantity; 2] =
+    [Quantity::new("predicted VPN CPU per Gbit", "s"), Quantity::rate("predicted throughput")];
+/// How far the prediction is off, also with what passed in the run itself.
+const ERRORS: [Quantity; 3] = [
+    Quantity::new("error of VPN CPU", ""),
+    Quantity::new("error of VPN CPU with its own counts", ""),
+    Quantity::new("error of throughput", ""),
+];
+
+impl Model {
+    pub fn observations(&self) -> Observations {
+        let mut table = Observations::default();
+        let congestion = self.congestion.map_or_else(String::new, |congestion| congestion.to_string());
+        let first = self.predictions.iter().map(|one| (one.suite.clone(), one.case, &one.real, &one.error));
+        let again = self
+            .control
+            .iter()
+            .map(|again| (format!("{}{AGAIN}", again.suite), again.case, &again.real, &again.error));
+        for (suite, case, real, error) in first.chain(again) {
+            let case = format!("{} bytes, streams: {}", case.packet, case.streams);
+            let problem = error.as_deref().unwrap_or_default();
+            let (congestion, case) = (congestion.as_str(), case.as_str());
+            let mut key = Measured { system: &suite, congestion, case, round: 1, problem };
+            let Some(real) = real else {
+                table.add(&key, []);
+                continue;
+            };
+            for (cpu, rate) in real.cpu_each.iter().zip(&real.each) {
+                table.add(&key, MEASURED.into_iter().zip([Some(*cpu), Some(*rate)]));
+                key.round += 1;
+            }
+            table
+                .add(&Measured { round: 0, ..key }, [(STEAL, real.taken.steal), (OTHERS, real.taken.others)]);
+        }
+        for one in &self.predictions {
+            let case = format!("{} bytes, streams: {}", one.case.packet, one.case.streams);
+            let (system, congestion) = (one.suite.as_str(), congestion.as_str());
+            let key = Measured { system, congestion, case: &case, round: 0, problem: "" };
+            table.add(&key, of_model(one));
+        }
+        table
+    }
+}
+
+fn of_model(one: &Compared) -> impl Iterator<Item = (Quantity, Option<f64>)> {
+    let predicted = [one.predicted.as_ref().map(|made| made.seconds_per_gbit()), one.bits_per_second()];
+    let errors = [one.cpu_error(), one.counted_error(), one.speed_error()];
+    PREDICTED.into_iter().zip(predicted).chain(ERRORS.into_iter().zip(errors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::model::made_up;
+
+    #[test]
+    fn each_round_is_a_row_and_each_prediction_has_its_error() {
+        let table = made_up::model(&[0.05, -0.16]).observations();
+        let case = "1408 bytes, streams: 1";
+        for (suite, error) in [("none", 0.05), ("aes-256-gcm", -0.16)] {
+            let found = table.values(suite, case, ERRORS[0]);
+            assert!(found.len() == 1 && (found[0] - error).abs() < 1e-9, "{found:?}");
+            assert_eq!(table.values(suite, case, MEASURED[1]), [1e9, 1.1e9, 1.2e9]);
+        }
+        assert_eq!(table.control("cubic", case, MEASURED[1]).map(|same| same.n), Some(3));
+        assert_eq!(table.values("none", case, OTHERS), [2.5]);
+    }
+}
