@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::cli::MigrateOpenvpnArgs;
 use openvpn::Directive;
-use plan::Plan;
+use plan::{Plan, word};
 use vpnd_config::ServerConfig;
 use vpnd_config::access_profile::Who;
 use vpnd_store::LOCAL;
@@ -43,11 +43,16 @@ pub fn openvpn(args: &MigrateOpenvpnArgs, out: &mut dyn Write) -> Result<(), Mig
     let named = |directive: &&Directive| directive.name() == "client-config-dir";
     let directory = directives.iter().rfind(named).and_then(|directive| directive.argument(0));
     let beside = args.file.parent().unwrap_or(Path::new(""));
-    let directory = args.ccd.clone().or_else(|| directory.map(|directory| beside.join(directory)));
-    if let Some(directory) = &directory {
-        for (user, text) in users(directory)? {
-            plan.take_user(&user, &openvpn::directives(&text));
-        }
+    let files = match (&args.ccd, directory) {
+        (Some(directory), _) => users(directory)?,
+        (None, Some(directory)) => users(&beside.join(directory)).unwrap_or_else(|error| {
+            plan.notes.push(format!("client-config-dir: {error}; name its directory as the second argument"));
+            Vec::new()
+        }),
+        (None, None) => Vec::new(),
+    };
+    for (user, text) in files {
+        plan.take_user(&user, &openvpn::directives(&text));
     }
     let Plan { notes, users, .. } = &plan;
     let text = plan.to_toml();
@@ -63,7 +68,7 @@ pub fn openvpn(args: &MigrateOpenvpnArgs, out: &mut dyn Write) -> Result<(), Mig
         let who = Who { user: name, source: LOCAL, groups: &[] };
         let reason = parsed.as_ref().ok().and_then(|config| config.unleasable(who, *address));
         let reason = reason.map_or_else(String::new, |reason| format!("   # refused: {reason}"));
-        commands.push(format!("vpnd user modify {name} --address {address}{reason}"));
+        commands.push(format!("vpnd user modify {} --address {address}{reason}", word(name)));
     }
     list(out, "Addresses of users, once they are there ('vpnd user add' or 'vpnd user import'):", &commands)?;
     if let Err(problems) = &parsed {

@@ -20,12 +20,11 @@ pub fn test(args: &SourceTestArgs, stores: &dyn Stores, out: &mut dyn Write) -> 
     let config = ServerConfig::load(&args.config)?;
     let Some(source) = config.sources.iter().find(|source| source.name == args.name) else {
         let names: Vec<&str> = config.sources.iter().map(|source| source.name.as_str()).collect();
-        bail!(
-            "there is no [[source]] named '{}' in {}; there are: {}",
-            args.name,
-            config.file,
-            names.join(", ")
-        );
+        let others = match &names[..] {
+            [] => "it has none at all: docs/IDENTITY.md says how to write one".to_owned(),
+            names => format!("there are: {}", names.join(", ")),
+        };
+        bail!("there is no [[source]] named '{}' in {}; {others}", args.name, config.file);
     };
     let name = match args.user.as_deref().map(|typed| named(&config, source, typed)).transpose() {
         Ok(name) => name,

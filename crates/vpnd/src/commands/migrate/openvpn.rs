@@ -17,20 +17,21 @@ impl Directive {
     }
 }
 
-/// The directives of a text. What stands inline (`<ca>`) is one with the name alone.
+/// The directives of a text. What stands inline (`<ca>`) is one with the name alone, and if it has no end, another one with the brackets.
 pub(super) fn directives(text: &str) -> Vec<Directive> {
     let mut found = Vec::new();
-    let mut inline: Option<String> = None;
-    for (line, text) in (1..).zip(text.lines()) {
+    let mut inline: Option<(usize, String)> = None;
+    // Editors of Windows begin a file with a byte order mark.
+    for (line, text) in (1..).zip(text.trim_start_matches('\u{feff}').lines()) {
         let trimmed = text.trim();
-        if let Some(end) = &inline {
+        if let Some((_, end)) = &inline {
             if trimmed == end {
                 inline = None;
             }
             continue;
         }
         if let Some(name) = trimmed.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')) {
-            inline = Some(format!("</{name}>"));
+            inline = Some((line, format!("</{name}>")));
             found.push(Directive { line, words: vec![name.to_owned()] });
             continue;
         }
@@ -38,6 +39,9 @@ pub(super) fn directives(text: &str) -> Vec<Directive> {
         if !words.is_empty() {
             found.push(Directive { line, words });
         }
+    }
+    if let Some((line, end)) = inline {
+        found.push(Directive { line, words: vec![end.replacen('/', "", 1)] });
     }
     found
 }

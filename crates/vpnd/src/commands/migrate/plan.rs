@@ -6,12 +6,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use toml::{Table, Value};
 
 use super::openvpn::{self, Directive};
-use vpnd_config::profile::is_login_name;
+use vpnd_config::profile::{is_login_name, is_user_name};
 use vpnd_config::{MAX_MTU, MIN_MTU};
 use vpnd_sys::text::is_interface_name;
 
 /// Directives without a counterpart, and what there is instead.
-const OTHERWISE: [(&str, &str); 22] = [
+const OTHERWISE: [(&str, &str); 36] = [
     (
         "auth-user-pass-verify",
         "no scripts: 'vpnd user import', or a [[source]] of kind \"ldap\" or \"radius\"",
@@ -43,13 +43,29 @@ const OTHERWISE: [(&str, &str); 22] = [
     ("management", "'vpnd status', 'vpnd kick', [admin] metrics"),
     ("status", "'vpnd status'"),
     ("route", "the gateway makes no routes of its own besides those of the pools"),
+    ("route-ipv6", "the gateway makes no routes of its own besides those of the pools"),
+    ("route-up", "no scripts"),
+    ("ipchange", "no scripts"),
+    ("tls-crypt-v2-verify", "no scripts"),
+    ("client-crresponse", "no scripts: a [[source]] of kind \"radius\" may send challenges"),
+    ("management-client-auth", "no management interface: a [[source]] of kind \"ldap\" or \"radius\""),
+    ("auth-user-pass-optional", "passwords are always asked for"),
+    (
+        "server-bridge",
+        "Ethernet is not carried: [tunnel] pool_v4 is a network of its own, and clients get routes",
+    ),
+    ("ifconfig-pool", "[tunnel] pool_v4 is a whole network; a [[profile]] can have a part of it"),
+    ("ifconfig-ipv6-pool", "[tunnel] pool_v6 is a whole network; a [[profile]] can have a part of it"),
+    ("config", "that file is not read: run 'vpnd migrate openvpn' for it, too"),
+    ("secret", "no shared keys: each user has a password, and each device a key that it makes itself"),
+    ("client", "this is a client's configuration, and not the server's"),
+    ("remote", "this is a client's configuration, and not the server's"),
 ];
 
 /// Directives that need no counterpart: vpnd does it always, or has nothing that it could be about.
-const UNNEEDED: [&str; 62] = [
+const UNNEEDED: [&str; 61] = [
     "allow-compression",
     "auth",
-    "auth-gen-token",
     "auth-nocache",
     "bcast-buffers",
     "cd",
@@ -112,7 +128,7 @@ const UNNEEDED: [&str; 62] = [
 ];
 
 /// The same for lines that only some files have.
-const UNNEEDED_TOO: [&str; 9] = [
+const UNNEEDED_TOO: [&str; 22] = [
     "txqueuelen",
     "user",
     "writepid",
@@ -122,6 +138,19 @@ const UNNEEDED_TOO: [&str; 9] = [
     "stale-routes-check",
     "tcp-queue-limit",
     "tran-window",
+    "hand-window",
+    "ifconfig",
+    "ifconfig-ipv6",
+    "ifconfig-noexec",
+    "disable-dco",
+    "remote-cert-eku",
+    "ns-cert-type",
+    "route-gateway",
+    "setenv",
+    "ignore-unknown-option",
+    "tmp-dir",
+    "tls-cert-profile",
+    "tun-ipv6",
 ];
 
 /// A configuration in the making.
@@ -161,7 +190,7 @@ impl Plan {
                 (_, "ifconfig-push" | "ifconfig-ipv6-push") => address(directive).map(|address| {
                     self.users.push((user.to_owned(), address));
                 }),
-                (_, "disable") => Err(format!("vpnd user disable {user}")),
+                (_, "disable") => Err(format!("vpnd user disable {}", word(user))),
                 (_, "push" | "push-remove" | "push-reset") => {
                     Err(format!("a [[profile]] with users = [\"{user}\"] and its own routes, dns and search"))
                 }
@@ -223,6 +252,19 @@ impl Plan {
                     self.set("tunnel", "mtu", mtu.into());
                 }
             }
+            // In seconds; 0 is for ever, and without a number as long as the connection.
+            "auth-gen-token" => {
+                if let Some(lifetime) = directive.argument(0).map(number).transpose()?.filter(|s| *s > 0) {
+                    self.limited("timeouts", "session_lifetime_s", lifetime, 60, 31_536_000);
+                }
+            }
+            "ping" => self.limited("timeouts", "keepalive_s", number(argument(0)?)?, 1, 3_600),
+            "ping-restart" | "ping-exit" => {
+                self.limited("timeouts", "dead_peer_timeout_s", number(argument(0)?)?, 5, 86_400);
+            }
+            name if name.starts_with('<') => {
+                return Err("its end is missing: nothing below this line was read".to_owned());
+            }
             "shaper" => {
                 let kbit = (number(argument(0)?)? * 8 / 1_000).max(64);
                 self.set("limits", "session_rate_down", format!("{kbit}kbit").into());
@@ -237,6 +279,11 @@ impl Plan {
     fn pushed(&mut self, words: &[String]) -> Result<(), String> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
+            ["route" | "route-ipv6", .., "net_gateway" | "net_gateway_ipv6"]
+            | ["route" | "route-ipv6", _, _, "net_gateway" | "net_gateway_ipv6", _]
+            | ["route-ipv6", _, "net_gateway" | "net_gateway_ipv6", _] => {
+                return Err("a route past the tunnel: write the networks in [push] routes so that this one is in none".to_owned());
+            }
             ["route", net, mask, ..] => self.route(net_v4(net, mask)?.into()),
             ["route", host] => self.route(IpNet::from(IpAddr::V4(parsed(host)?))),
             ["route-ipv6", net, ..] => self.route(parsed::<Ipv6Net>(net)?.trunc().into()),
@@ -249,6 +296,14 @@ impl Plan {
                 }
             }
             ["dhcp-option", "DNS" | "DNS6", server] => self.dns.push(parsed(server)?),
+            ["dns", "server", _, "address", ref servers @ ..] => {
+                for server in servers {
+                    self.dns.push(parsed(server)?);
+                }
+            }
+            ["dns", "search-domains", ref domains @ ..] => {
+                self.search.extend(domains.iter().map(|domain| (*domain).to_owned()));
+            }
             ["dhcp-option", "DOMAIN" | "DOMAIN-SEARCH" | "ADAPTER_DOMAIN_SUFFIX", domain] => {
                 self.search.push(domain.to_owned());
             }
@@ -269,6 +324,9 @@ impl Plan {
                 | "cipher"
                 | "tun-mtu"
                 | "route-metric"
+                | "inactive"
+                | "setenv"
+                | "auth-token-user"
                 | "peer-id",
                 ..,
             ] => {}
@@ -326,10 +384,15 @@ impl Plan {
     }
 }
 
+/// A name as one word of a shell's: a file may have any name, and who reads the commands may copy them.
+pub(super) fn word(name: &str) -> String {
+    if is_user_name(name) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
+}
+
 /// What there is in place of a directive.
 fn otherwise(name: &str) -> &'static str {
     let known = OTHERWISE.iter().find(|(known, _)| *known == name);
-    known.map_or("not known here: look it up in docs/MIGRATION.md", |(_, instead)| instead)
+    known.map_or("not known here: docs/MIGRATION.md has what there is", |(_, instead)| instead)
 }
 
 /// The address of `ifconfig-push` and its kin.

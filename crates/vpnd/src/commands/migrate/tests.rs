@@ -73,6 +73,7 @@ fn a_campus_servers_configuration_becomes_one_that_is_good() {
             ("bob", "push \"route 10.40.0.0 255.255.0.0\"\niroute 192.168.7.0 255.255.255.0\ndisable\n"),
             ("carl", "ifconfig-push 10.9.0.2 255.255.255.0\n"),
             ("DEFAULT", "push \"route 10.50.0.0 255.255.0.0\"\n"),
+            ("o'neill; reboot", "ifconfig-push 10.8.0.51 255.255.252.0\ndisable\n"),
         ],
     );
     let config = ServerConfig::parse(&out, "server.toml", Path::new("/")).unwrap();
@@ -104,6 +105,8 @@ fn a_campus_servers_configuration_becomes_one_that_is_good() {
         "bob, line 3: disable: vpnd user disable bob",
         "DEFAULT, line 1: push route",
         "vpnd user modify ann --address 10.8.0.50\n",
+        "vpnd user modify 'o'\\''neill; reboot' --address 10.8.0.51\n",
+        "o'neill; reboot, line 2: disable: vpnd user disable 'o'\\''neill; reboot'",
         "vpnd user modify ann --address fd86:7670:6e64::50\n",
         "vpnd user modify carl --address 10.9.0.2   # refused: it is none that clients get out of 10.8.0.0/22",
     ] {
@@ -129,6 +132,42 @@ fn what_can_not_become_a_configuration_is_named() {
         assert!(out.contains(part), "{part}\n{out}");
     }
     assert!(out.contains("routes = [\"0.0.0.0/0\"]") && out.contains("'vpnd check' will find:"), "{out}");
+}
+
+#[test]
+fn what_other_servers_have_is_translated_or_named() {
+    let out = migrated(
+        "\u{feff}port 443\r\nproto udp6\r\nserver 10.9.0.0 255.255.255.0 nopool # a comment\r\n\
+         ifconfig-ipv6-pool fd00::100/64\r\nport-share 127.0.0.1 8443\r\npush 'route 10.1.0.0 255.255.0.0 vpn_gateway 10'\r\n\
+         push \"route 192.0.2.7 255.255.255.255 net_gateway\"\r\npush \"dns server 0 address 10.1.0.53 fd20::53\"\r\n\
+         push \"dns search-domains uni.example\"\r\nauth-gen-token 43200\r\nping 15\r\nping-restart 90\r\nserver-bridge\r\n\
+         setenv opt x\r\nclient-config-dir elsewhere\r\nconfig more.conf\r\n<ca>\r\nnever closed\r\nport 1\r\n",
+        &[],
+    );
+    let config = ServerConfig::parse(&out, "server.toml", Path::new("/")).unwrap();
+    assert_eq!(config.server.listen.port(), 443, "{out}");
+    let texts = |nets: &[ipnet::IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(texts(&config.push.routes), ["10.1.0.0/16"], "what goes past the tunnel is not sent into it");
+    assert_eq!((config.push.dns.len(), config.push.search.len()), (2, 1));
+    assert_eq!(config.timeouts.session_lifetime.map(|life| life.as_secs()), Some(43_200));
+    assert_eq!((config.timeouts.keepalive.as_secs(), config.timeouts.dead_peer_timeout.as_secs()), (15, 90));
+    for line in [
+        "line 4: ifconfig-ipv6-pool fd00::100/64: [tunnel] pool_v6 is a whole network",
+        "line 5: port-share 127.0.0.1 8443: vpnd has its UDP port for itself",
+        "line 7: push route 192.0.2.7 255.255.255.255 net_gateway: a route past the tunnel",
+        "line 13: server-bridge: Ethernet is not carried",
+        "line 16: config more.conf: that file is not read",
+        "line 17: <ca>: its end is missing: nothing below this line was read",
+        "client-config-dir: can't read ",
+    ] {
+        assert!(out.contains(&format!("#   {line}")), "{line}\n{out}");
+    }
+    assert!(!out.contains("setenv"), "{out}");
+    let client = migrated("client\nremote vpn.example.org 1194\n", &[]);
+    assert!(
+        client.contains("line 1: client: this is a client's configuration, and not the server's"),
+        "{client}"
+    );
 }
 
 #[test]
