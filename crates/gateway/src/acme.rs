@@ -130,6 +130,17 @@ async fn account(launch: &AcmeLaunch, https: Https, parent: &Channel) -> anyhow:
     Ok(account)
 }
 
+/// The states of a proof (RFC 8555 section 7.1.6) that lead nowhere.
+fn in_words(status: AuthorizationStatus) -> &'static str {
+    match status {
+        AuthorizationStatus::Invalid => "an earlier proof has failed",
+        AuthorizationStatus::Revoked => "it has revoked the proof",
+        AuthorizationStatus::Expired => "the proof has expired",
+        AuthorizationStatus::Deactivated => "the proof was deactivated",
+        _ => "the proof goes no further",
+    }
+}
+
 fn kind(over_http: bool) -> ChallengeType {
     if over_http { ChallengeType::Http01 } else { ChallengeType::TlsAlpn01 }
 }
@@ -143,7 +154,11 @@ async fn prepare_answers(order: &mut Order, over_http: bool) -> anyhow::Result<A
         match authorization.status {
             AuthorizationStatus::Pending => {}
             AuthorizationStatus::Valid => continue,
-            status => bail!("the authority has given up on {}: {status:?}", authorization.identifier()),
+            status => bail!(
+                "the authority has given up on {}: {}; order again, and look at what it says of the name",
+                authorization.identifier(),
+                in_words(status)
+            ),
         }
         let name = authorization.identifier().to_string();
         let Some(challenge) = authorization.challenge(kind(over_http)) else {

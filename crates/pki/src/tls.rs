@@ -23,7 +23,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vpnd_control_channel::tls::{client_builder, finish};
 
-pub use fault::in_words;
+pub use fault::{fault_in_words, in_words};
 use presented::PinningVerifier;
 pub use presented::{Chains, Presented};
 pub use resumption::Client;

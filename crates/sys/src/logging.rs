@@ -122,7 +122,8 @@ pub const NEWS: &str = "vpnd::news";
 pub fn for_person(format: LogFormat, verbosity: u8) -> (&'static str, LogFormat) {
     let is_read_at_once = format == LogFormat::Text && !goes_to_journal(|name| std::env::var(name).ok());
     match verbosity {
-        0 if is_read_at_once => ("warn,vpnd::news=info", LogFormat::Sentences),
+        // That library writes errors of the system as its code has them; what comes of them is reported anyway.
+        0 if is_read_at_once => ("warn,quinn_udp=error,vpnd::news=info", LogFormat::Sentences),
         0 | 1 => ("info", format),
         _ => ("info,vpnd=debug", format),
     }
@@ -370,6 +371,7 @@ mod tests {
         let text = logged(filter, Style::Sentences, || {
             tracing::info!(target: NEWS, ipv4 = %"10.8.0.2", routes = 3, "the tunnel is set up");
             tracing::info!(target: "vpnd::suites", "hidden");
+            tracing::warn!(target: "quinn_udp", "sendmsg error: Os { code: 1 }");
             tracing::warn!(target: "vpnd::client", error = %"no route", retry_s = 2, "no connection");
             tracing::warn!(target: "vpnd::client", user = "ann\n\u{202e}x", "odd");
         });

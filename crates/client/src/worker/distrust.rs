@@ -7,6 +7,8 @@
 use quinn::{ConnectionError, ReadError, WriteError};
 use vpnd_control_channel::stream::StreamError;
 
+use vpnd_pki::tls::fault_in_words;
+
 const ALERTS: std::ops::Range<u64> = 0x100..0x200;
 // Alerts of RFC 8446 section 6.
 const BAD_CERTIFICATE: u64 = 42;
@@ -79,7 +81,7 @@ impl Distrust {
             CERTIFICATE_EXPIRED => Self::Expired,
             BAD_CERTIFICATE if reason.contains("not valid for name") => Self::OtherName,
             NO_APPLICATION_PROTOCOL => Self::OtherProtocol,
-            _ => Self::Unusable(reason.to_owned()),
+            _ => Self::Unusable(fault_in_words(reason)),
         }
     }
 
@@ -106,7 +108,11 @@ mod tests {
         assert_eq!(Distrust::of_own_alert(48, reason), Distrust::UnknownAuthority);
         assert_eq!(Distrust::of_own_alert(51, reason), Distrust::UnknownAuthority);
         assert_eq!(Distrust::of_own_alert(42, "certificate not valid for name \"x\""), Distrust::OtherName);
-        assert_eq!(Distrust::of_own_alert(42, reason), Distrust::Unusable(reason.to_owned()));
+        let own =
+            Distrust::of_own_alert(46, &format!("{reason}Other(OtherError(CaUsedAsEndEntity))")).to_string();
+        assert!(own.contains("can't be used: it is an authority's") && !own.contains("Error"), "{own}");
+        let other = Distrust::of_own_alert(42, &format!("{reason}a new fault"));
+        assert_eq!(other, Distrust::Unusable("a new fault".to_owned()));
         assert_eq!(Distrust::of_own_alert(45, "certificate not valid yet: 1 < 2"), Distrust::NotYetValid);
         assert_eq!(Distrust::of_own_alert(45, "certificate expired"), Distrust::Expired);
         assert_eq!(Distrust::of_peer_alert(116), Some(Distrust::CertificateRequired));

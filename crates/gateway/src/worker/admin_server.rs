@@ -5,6 +5,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +70,9 @@ impl AdminSocket {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         // Dropping the set ends the connections, so nothing outlives this future.
         let mut connections = JoinSet::new();
-        info!(socket = ?self.listener.local_addr().ok(), "control socket open");
+        let address = self.listener.local_addr().ok();
+        let socket = address.as_ref().and_then(|address| address.as_pathname()).map(Path::display);
+        info!(socket = socket.map(tracing::field::display), "control socket open");
         loop {
             let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
             while connections.try_join_next().is_some() {}
@@ -158,7 +161,10 @@ async fn handle<H: Handler>(handler: &H, request: Request, timeouts: Timeouts) -
             }
             Request::ConfirmAbsences { source } => {
                 let confirmed = handler.confirm_absences(source.clone()).await;
-                info!(source, ?confirmed, "an administrator confirms that users are gone");
+                match &confirmed {
+                    Ok(users) => info!(source, users, "an administrator confirms that users are gone"),
+                    Err(why) => info!(source, why, "an administrator would confirm that users are gone"),
+                }
                 confirmed.map(Response::Confirmed)
             }
             Request::CancelDrain => handler.cancel_drain().await.map(|()| Response::Done),

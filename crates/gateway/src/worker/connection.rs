@@ -268,7 +268,7 @@ impl ControlServer {
         device: DeviceId,
         refusal: Refusal,
     ) -> Result<T, Failure> {
-        self.login_log.refused(connection.remote_address(), &login.user, None, device, refusal.code().name());
+        self.login_log.refused(connection.remote_address(), &login.user, None, device, refusal.code());
         self.refuse(writer, refusal.into()).await
     }
 

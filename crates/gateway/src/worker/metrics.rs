@@ -78,7 +78,7 @@ impl Metrics {
         let mut oldest = VecDeque::new();
         // Dropping the set ends the connections, so nothing outlives this future.
         let mut connections = JoinSet::new();
-        info!(address = ?self.address().ok(), "serving metrics");
+        info!(address = self.address().ok().map(tracing::field::display), "serving metrics");
         loop {
             let accepted = self.listener.accept().await;
             while connections.try_join_next().is_some() {}

@@ -2,30 +2,28 @@
 
 use std::io;
 
-use rustls::CertificateError;
-
 /// The error of a handshake, in words where it is about the other end's certificate.
 pub fn in_words(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(rustls::Error::InvalidCertificate(fault)) = inner else { return error };
-    io::Error::other(format!("its certificate is refused: {}", words(fault)))
+    io::Error::other(format!("its certificate is refused: {}", fault_in_words(&fault.to_string())))
 }
 
-fn words(fault: &CertificateError) -> String {
-    let known = match fault {
-        CertificateError::UnknownIssuer => "no authority that this machine trusts has signed it",
-        CertificateError::BadSignature => "its signature is not that of the authority that it names",
-        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            "it is not for a server (its extendedKeyUsage lacks serverAuth)"
-        }
-        CertificateError::BadEncoding => "it can't be read",
-        // webpki writes these as its code does.
-        CertificateError::Other(other) if other.to_string() == "CaUsedAsEndEntity" => {
-            "it is an authority's, perhaps signed by itself, and not a server's"
-        }
-        other => return other.to_string(),
-    };
-    known.to_owned()
+/// Faults as rustls and webpki write them, within a sentence of theirs or alone, and in words.
+const WORDS: [(&str, &str); 7] = [
+    ("UnknownIssuer", "no authority that this machine trusts has signed it"),
+    ("BadSignature", "its signature is not that of the authority that it names"),
+    ("InvalidPurpose", "it is not for a server (its extendedKeyUsage lacks serverAuth)"),
+    ("BadEncoding", "it can't be read"),
+    ("CaUsedAsEndEntity", "it is an authority's, perhaps signed by itself, and not a server's"),
+    ("UnhandledCriticalExtension", "it has a critical extension that is not known here"),
+    ("Revoked", "its authority has revoked it"),
+];
+
+/// A fault of a certificate as rustls writes it, in words; one that is not known here stays as it is.
+pub fn fault_in_words(fault: &str) -> String {
+    let known = WORDS.iter().find(|(name, _)| fault.contains(name)).map(|(_, words)| *words);
+    known.unwrap_or_else(|| fault.trim_start_matches("invalid peer certificate: ")).to_owned()
 }
 
 #[cfg(test)]

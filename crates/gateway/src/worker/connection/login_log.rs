@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use vpnd_crypto::Suite;
-use vpnd_proto::control::{Message, UserName};
+use vpnd_proto::control::{Code, Message, UserName};
 use vpnd_proto::session::DeviceId;
 
 use vpnd_ipc::admin::status::canonical;
@@ -61,7 +61,7 @@ impl LoginLog {
                 );
             }
             Message::Refused(refused) => {
-                self.refused(outer, &who.user, Some(&who.source), who.device, refused.code.name());
+                self.refused(outer, &who.user, Some(&who.source), who.device, refused.code);
             }
             _ => {}
         }
@@ -74,10 +74,11 @@ impl LoginLog {
         user: &UserName,
         source: Option<&SourceName>,
         device: DeviceId,
-        reason: &str,
+        code: Code,
     ) {
         if self.refusals.admits() {
             let (source, outer) = (source.map(|source| &**source), canonical(outer));
+            let reason = code.name();
             tracing::info!(user = &**user, source, %outer, %device, reason, "login refused");
         }
     }
@@ -93,5 +94,36 @@ impl LoginLog {
     pub(super) fn report(&self) {
         self.refusals.report("login refused");
         self.closed.report("control connection closed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Codes that end sessions or refuse an attach, and those for which auth writes the line, by a name of its own.
+    const NO_REASONS: [Code; 10] = [
+        Code::Bye,
+        Code::Credentials,
+        Code::Token,
+        Code::Disabled,
+        Code::Kicked,
+        Code::Idle,
+        Code::Superseded,
+        Code::Shutdown,
+        Code::Lifetime,
+        Code::Factor,
+    ];
+
+    #[test]
+    fn each_reason_of_this_process_is_documented() {
+        let operations = include_str!("../../../../../docs/OPERATIONS.md");
+        let (_, table) = operations.split_once("| reason of a refusal |").unwrap();
+        let (table, _) = table.split_once("\n\n").unwrap();
+        for code in Code::KNOWN {
+            let documented = table.contains(&format!("`{}`", code.name()));
+            let may_be_one = !NO_REASONS.contains(code);
+            assert!(documented || !may_be_one, "not in the table of OPERATIONS.md: {}", code.name());
+        }
     }
 }
