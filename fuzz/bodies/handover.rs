@@ -115,6 +115,7 @@ fn config() -> Config {
         timers: Timers::default(),
         idle_timeout: Some(Duration::from_secs(600)),
         max_sessions: 100,
+        renewal: None,
         profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 10 }.alone(),
     }
 }

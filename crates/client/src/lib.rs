@@ -8,6 +8,7 @@ pub mod args;
 pub mod lookup;
 pub mod messages;
 pub mod parent;
+mod servers;
 pub mod worker;
 
 use vpnd_proto::client::DEFAULT_MTU;

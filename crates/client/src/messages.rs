@@ -14,10 +14,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, SecretText};
+use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renewal, SecretText};
 
 use super::{Refusal, Unreached};
-use vpnd_config::profile::Profile;
+use vpnd_config::profile::{Profile, ServerAddress};
 use vpnd_ipc::messages::{Common, Devices, SecretBytes};
 use vpnd_ipc::request::{Reason, Request, encoded};
 
@@ -57,11 +57,17 @@ pub struct WorkerLaunch {
     /// The name to log in with.
     #[n(11)]
     pub user: String,
+    /// The gateway's addresses: those of the profile, and what the gateway has said of them since.
+    #[n(12)]
+    pub servers: Vec<String>,
 }
 
 impl WorkerLaunch {
     pub fn profile(&self) -> anyhow::Result<Profile> {
-        Ok(Profile::parse(std::str::from_utf8(&self.profile.0)?, &self.file)?)
+        let servers = self.servers.iter().map(|server| server.parse::<ServerAddress>());
+        let servers =
+            servers.collect::<Result<_, ()>>().map_err(|()| anyhow::anyhow!("an address is none"))?;
+        Ok(Profile { servers, ..Profile::parse(std::str::from_utf8(&self.profile.0)?, &self.file)? })
     }
 }
 
@@ -190,6 +196,7 @@ vpnd_ipc::requests! {
         Prove = 4, Prove => ByteArray<64>;
         Addresses = 5, LookUp => Vec<AsText<IpAddr>>;
         UseTunnelDns = 6, UseTunnelDns => ();
+        Renew = 7, Renew => ();
     }
 }
 
@@ -223,3 +230,8 @@ pub struct LookUp(#[n(0)] pub u32);
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct UseTunnelDns(#[n(0)] pub bool);
+
+/// Keep these addresses of the gateway, as far as the user permits.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Renew(#[n(0)] pub Renewal);

@@ -7,6 +7,7 @@
 mod control_socket;
 mod credentials;
 mod device;
+mod gateway_addresses;
 mod layer;
 mod limits;
 mod lookups;
@@ -26,15 +27,16 @@ use anyhow::{Context as _, bail, ensure};
 use minicbor::bytes::ByteArray;
 use tokio::time::{Instant, sleep_until};
 use vpnd_crypto::{Binding, Preference};
-use vpnd_proto::control::{AsText, SecretText};
+use vpnd_proto::control::{AsText, Renewal, SecretText};
 
 use crate::args::{CleanupArgs, ConnectArgs};
 use crate::messages::{
-    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, SetMtu, ToWorker,
+    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, Renew, SetMtu, ToWorker,
     UseTunnelDns, WorkerLaunch,
 };
 use credentials::Source;
 use device::Device;
+use gateway_addresses::GatewayAddresses;
 use layer::OwnLayer;
 use limits::Limits;
 use lookups::Lookups;
@@ -80,7 +82,9 @@ const CONNECTED: &str = "connected";
 /// # Errors
 /// The failure and a remedy, for the terminal.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
-    let (text, profile) = Profile::load_text(&args.profile)?;
+    let (text, mut profile) = Profile::load_text(&args.profile)?;
+    let addresses = GatewayAddresses::read(&args.state_dir, &profile);
+    profile.servers = addresses.servers();
     process::require(Capability::NetAdmin)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     if args.sandbox == SandboxMode::Off {
@@ -93,7 +97,9 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let password = password(&args, &profile, &user)?;
     let identity = UnixUser::choose(args.user.as_deref())?;
     tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&user));
-    let client = RunningClient::start(&args, &profile, text, (user, password), identity, &journals).await?;
+    let client =
+        RunningClient::start(&args, (&profile, text, addresses), (user, password), identity, &journals)
+            .await?;
     client.serve().await
 }
 
@@ -172,6 +178,7 @@ struct RunningClient {
     worker: RunningChild<FromWorker>,
     setup: NetworkSetup,
     lookups: Lookups,
+    addresses: GatewayAddresses,
     paths: OuterPaths,
     interface_index: u32,
     device: Device,
@@ -189,8 +196,7 @@ impl RunningClient {
     /// Opens everything that the client needs; nothing of the machine's network is changed yet.
     async fn start(
         args: &ConnectArgs,
-        profile: &Profile,
-        text: zeroize::Zeroizing<String>,
+        (profile, text, addresses): (&Profile, zeroize::Zeroizing<String>, GatewayAddresses),
         (user, password): (String, zeroize::Zeroizing<String>),
         identity: Option<UnixUser>,
         journals: &JournalDirectory,
@@ -215,6 +221,7 @@ impl RunningClient {
             give_up_s: args.give_up,
             copy_dscp: args.copy_dscp || profile.copy_dscp,
             user,
+            servers: profile.servers.iter().map(ToString::to_string).collect(),
         };
         let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
         let lookup_user = launch.common.identity.as_ref().map(UnixUser::uid);
@@ -245,6 +252,7 @@ impl RunningClient {
             worker,
             setup,
             lookups,
+            addresses,
             paths,
             interface_index,
             device,
@@ -382,6 +390,7 @@ impl RunningClient {
             }
             ParentRequest::Ask(_) => ToWorker::reply::<Question>(number, Ok(None)),
             ParentRequest::Prove(Prove(binding)) => ToWorker::reply::<Prove>(number, Ok(self.prove(binding))),
+            ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),
         };
         self.worker.send(&reply, &descriptors).await
     }
@@ -421,6 +430,27 @@ impl RunningClient {
     /// The key stays here, so an attacker in the worker can use it only while the client runs, and only to prove a connection.
     fn prove(&self, binding: ByteArray<32>) -> ByteArray<64> {
         self.device.key().sign(&Binding::new(binding.into())).into()
+    }
+
+    /// Keeps the gateway's addresses for the next start, and has them looked up from now on.
+    fn renew(&mut self, renewal: &Renewal) -> Result<(), String> {
+        match self.addresses.keep(renewal) {
+            Ok(true) => tracing::info!(
+                target: NEWS,
+                "from now on the gateway is at {}: kept in {}; 'renew = false' in [server] of the profile switches that off",
+                self.addresses.kept().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+                self.addresses.path().display()
+            ),
+            Ok(false) => {}
+            Err(error) => {
+                if self.failures.admits() {
+                    tracing::warn!("what the gateway says of its addresses is not kept: {error}");
+                }
+                return Err(error.to_string());
+            }
+        }
+        self.lookups.add(self.addresses.kept());
+        Ok(())
     }
 
     /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.

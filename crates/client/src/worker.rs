@@ -25,7 +25,7 @@ use vpnd_control_channel::login::Channel;
 use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
 use vpnd_crypto::{LabPermit, Preference, Suite};
 use vpnd_proto::client::{Action, Client, Config, Purpose};
-use vpnd_proto::control::{Code, FEATURE_CHALLENGES, FEATURES, Message, Offer};
+use vpnd_proto::control::{Code, FEATURE_CHALLENGES, FEATURE_RENEWAL, FEATURES, Message, Offer, Renewal};
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event};
 use vpnd_proto::session::{ConnectionId, Timers};
 use vpnd_proto::time::Time;
@@ -108,7 +108,9 @@ impl Prepared {
         };
         let suites = suites::measure(&wanted, preference(launch.backend.as_deref())?, lab.is_some())?;
         let (lanes, timers) = (launch.lanes as usize, Timers::default());
-        let config = Config { lanes, suites, features: FEATURES | FEATURE_CHALLENGES, lab, timers };
+        let renewal = if profile.renew { FEATURE_RENEWAL } else { 0 };
+        let features = FEATURES | FEATURE_CHALLENGES | renewal;
+        let config = Config { lanes, suites, features, lab, timers };
         let core = Client::new(config, vpnd_sys::random::random())?;
         let identity = profile.identity.as_ref().map(|identity| {
             tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
@@ -437,6 +439,7 @@ impl Connected {
                         "the tunnel is set up"
                     );
                 }
+                Action::Renew(renewal) => self.renew(&renewal).await?,
                 Action::Send { connection, message } => {
                     if let Some(live) = self.live.get_mut(&connection) {
                         // If the connection is gone, its reader reports that.
@@ -449,6 +452,17 @@ impl Connected {
                     return Err(Refusal(why).into());
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Has the gateway's addresses kept, and goes by them from now on.
+    async fn renew(&self, renewal: &Renewal) -> anyhow::Result<()> {
+        match self.parent.renew(renewal).await {
+            Ok(()) => self.dialer.add(renewal),
+            // The parent has logged what a person should know.
+            Err(ParentError::Refused(why)) => tracing::debug!("the gateway's addresses stay: {why}"),
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }

@@ -5,12 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::path::Path;
 
 use toml::Value;
 
+use crate::read::DEFAULT_LOG_LEVEL;
+use crate::{Places, ServerConfig};
+
 /// Keys that take effect when the gateway starts, by section. A section without keys is one as a whole.
 const AT_START: [(&str, &[&str]); 12] = [
-    ("server", &[]),
+    ("server", &["listen", "shards", "priority", "busy_poll_us", "state_dir", "journal_dir"]),
     ("tls", &["client_ca", "require_client_certificate"]),
     ("tunnel", &[]),
     ("nat", &[]),
@@ -55,21 +59,32 @@ pub fn waits(section: &str, key: &str) -> bool {
 pub struct Settings(BTreeMap<String, String>);
 
 impl Settings {
-    /// Those of a file's text; none if it is malformed.
+    /// Those of a file's text; none if it is malformed. A key with its default value is as one that is missing.
     #[must_use]
     pub fn of(text: &str) -> Self {
         let document: toml::Table = text.parse().unwrap_or_default();
+        let whole = meaning(&document);
         let mut settings = BTreeMap::new();
-        for (section, value) in document {
+        for (section, value) in &document {
             match value {
                 Value::Table(keys) => {
-                    settings
-                        .extend(keys.iter().map(|(key, value)| (format!("{section}.{key}"), digest(value))));
+                    let is_default =
+                        |key: &str| whole.is_some() && meaning(&without(&document, section, key)) == whole;
+                    let said = keys.iter().filter(|(key, _)| !is_default(key));
+                    settings.extend(said.map(|(key, value)| (format!("{section}.{key}"), digest(value))));
                 }
-                list => drop(settings.insert(section, digest(&list))),
+                list => drop(settings.insert(section.clone(), digest(list))),
             }
         }
         Self(settings)
+    }
+
+    /// A gateway that goes on as another version keeps the log level that it began with, whatever the file says by then.
+    pub fn keep_log_level(&mut self, level: &str) {
+        self.0.remove("log.level");
+        if level != DEFAULT_LOG_LEVEL {
+            self.0.insert("log.level".to_owned(), digest(&Value::String(level.to_owned())));
+        }
     }
 
     /// As they were reported.
@@ -103,6 +118,20 @@ impl Settings {
         let taken = file.0.iter().filter(|(name, _)| !name_waits(name));
         self.0.extend(taken.map(|(name, digest)| (name.clone(), digest.clone())));
     }
+}
+
+/// All that a configuration says, to be compared; `None` if it is none.
+fn meaning(document: &toml::Table) -> Option<String> {
+    let config = ServerConfig::parse(&document.to_string(), "", Path::new("/")).ok()?;
+    Some(format!("{:?}", ServerConfig { places: Places::default(), ..config }))
+}
+
+fn without(document: &toml::Table, section: &str, key: &str) -> toml::Table {
+    let mut document = document.clone();
+    if let Some(Value::Table(keys)) = document.get_mut(section) {
+        keys.remove(key);
+    }
+    document
 }
 
 fn name_waits(name: &str) -> bool {
@@ -156,8 +185,30 @@ mod tests {
     }
 
     #[test]
+    fn a_key_with_its_default_is_as_one_that_is_missing() {
+        let base =
+            "[tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[push]\nroutes = []\n";
+        let spelt =
+            format!("{base}dns = []\n[log]\nlevel = 'info'\n[server]\nshards = 0\nlisten = '[::]:4433'\n");
+        assert_eq!(Settings::of(base), Settings::of(&spelt));
+        let other = Settings::of(&format!("{base}[log]\nlevel = 'debug'\n[server]\nshards = 1\n"));
+        let differing = ["'level' in [log]", "'shards' in [server]"].map(str::to_owned);
+        assert_eq!(Settings::of(base).differences(&other).0, differing);
+        let mut upgraded = other.clone();
+        upgraded.keep_log_level("info");
+        assert_eq!(upgraded.differences(&other).0, ["'level' in [log]"]);
+        upgraded.keep_log_level("debug");
+        assert_eq!(upgraded, other);
+    }
+
+    #[test]
     fn what_waits_is_what_is_listed() {
         assert!(waits("server", "priority") && waits("source", "") && waits("tls", "client_ca"));
-        assert!(!waits("tls", "ca") && !waits("profile", "") && !waits("limits", "user_rate_up"));
+        assert!(
+            !waits("server", "addresses")
+                && !waits("tls", "ca")
+                && !waits("profile", "")
+                && !waits("limits", "user_rate_up")
+        );
     }
 }

@@ -56,6 +56,7 @@ pub use rules::{Action, Policy, PortRange, Protocol, Rule, Selector};
 pub use source::Source;
 pub use vpnd_pki::dns_name::DnsName;
 
+use profile::ServerAddress;
 use vpnd_sys::tun::TunOffloads;
 
 /// Default path of the gateway's configuration.
@@ -126,6 +127,8 @@ pub struct ServerConfig {
 pub struct Server {
     /// Outer UDP address to listen on. `[::]:4433` takes IPv4 too.
     pub listen: SocketAddr,
+    /// Addresses of the gateway in the profiles of its clients, if they are not those of its certificate.
+    pub addresses: Vec<ServerAddress>,
     /// Number of shards; 0 means one per CPU.
     pub shards: usize,
     /// Priority of the shards over other work of the machine, 0 to 20: the negative of their nice value.

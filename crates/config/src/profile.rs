@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use vpnd_crypto::Suite;
-use vpnd_proto::control::UserName;
+use vpnd_proto::control::{MAX_GATEWAY_ADDRESSES, UserName};
 use vpnd_proto::wire::MAX_CLIENT_LANES;
 use zeroize::Zeroizing;
 
@@ -29,7 +29,6 @@ pub const FORMAT: u64 = 1;
 pub const DEFAULT_PORT: u16 = 4433;
 /// Lanes of a client that says nothing of them.
 pub const DEFAULT_LANES: usize = 1;
-const MAX_SERVERS: usize = 16;
 
 /// Everything a client needs to connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +39,8 @@ pub struct Profile {
     pub server_name: String,
     /// Which authorities may have signed that certificate.
     pub trust: Trust,
+    /// Whether the client keeps the addresses that the gateway says it has from now on.
+    pub renew: bool,
     /// The name to log in with; `None` if whoever connects says it.
     pub user: Option<String>,
     /// Whether to ask for a one-time code at login.
@@ -149,6 +150,9 @@ impl Profile {
                 writeln!(out, "ca = {}", *pem(ca_pem))?;
             }
         }
+        if !self.renew {
+            writeln!(out, "# The gateway is where this file says, whatever it says itself.\nrenew = false")?;
+        }
         writeln!(out, "\n[user]")?;
         match &self.user {
             Some(user) => writeln!(out, "name = {}", quoted(user))?,
@@ -238,6 +242,22 @@ impl FromStr for ServerAddress {
     }
 }
 
+/// Text of a message about an address that is none.
+pub const ADDRESS: &str =
+    "a name or address with a port, such as \"vpn.example.org:4433\" or \"[2001:db8::1]:4433\"";
+
+/// The addresses of `first`, and behind them those of `second` that are others.
+#[must_use]
+pub fn joined(first: &[ServerAddress], second: &[ServerAddress]) -> Vec<ServerAddress> {
+    let mut all: Vec<ServerAddress> = Vec::with_capacity(first.len() + second.len());
+    for address in first.iter().chain(second) {
+        if !all.contains(address) {
+            all.push(address.clone());
+        }
+    }
+    all
+}
+
 fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     let mut document = Document::parse(text)?;
     let format = document.top(|s, p| s.number(p, "version", 1..=FORMAT, 0));
@@ -246,7 +266,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
             s.missing(p, "version", &format!("write version = {FORMAT}"));
         }
     });
-    let (servers, server_name, trust) = document.section("server", read_server);
+    let (servers, server_name, trust, renew) = document.section("server", read_server);
     let (user, totp, identity) = document.section("user", read_user);
     let tunnel = document.section("tunnel", read_tunnel);
     let offload = document.section("offload", crate::device_offload);
@@ -258,6 +278,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         servers,
         server_name,
         trust,
+        renew,
         user,
         totp,
         identity,
@@ -272,14 +293,17 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     })
 }
 
-fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, String, Trust) {
-    let expects = "a name or address with a port, such as \"vpn.example.org:4433\" or \"[2001:db8::1]:4433\"";
+fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, String, Trust, bool) {
     let present = s.has("addresses");
-    let servers: Vec<ServerAddress> = s.list(p, "addresses", expects).unwrap_or_default();
+    let servers: Vec<ServerAddress> = s.list(p, "addresses", ADDRESS).unwrap_or_default();
     if !present {
         s.missing(p, "addresses", "write addresses = [\"vpn.example.org:4433\"]");
-    } else if !(1..=MAX_SERVERS).contains(&servers.len()) {
-        s.problem(p, "addresses", format!("'addresses' in [server] takes 1 to {MAX_SERVERS} servers"));
+    } else if !(1..=MAX_GATEWAY_ADDRESSES).contains(&servers.len()) {
+        s.problem(
+            p,
+            "addresses",
+            format!("'addresses' in [server] takes 1 to {MAX_GATEWAY_ADDRESSES} servers"),
+        );
     }
     let name = s.text(p, "name").or_else(|| servers.first().map(|server| server.host.clone()));
     let name = name.unwrap_or_default();
@@ -309,7 +333,7 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, St
             Trust::System
         }
     };
-    (servers, name, trust)
+    (servers, name, trust, s.flag(p, "renew", true))
 }
 
 fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (Option<String>, bool, Option<ClientIdentity>) {

@@ -15,13 +15,14 @@ use vpnd_sys::text::is_interface_name;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vpnd_crypto::suite::UnknownSuite;
 use vpnd_crypto::{Preference, Suite};
-use vpnd_proto::control::{MAX_DNS, MAX_ROUTES, MAX_SEARCH};
+use vpnd_proto::control::{MAX_DNS, MAX_GATEWAY_ADDRESSES, MAX_ROUTES, MAX_SEARCH};
 
 use crate::JOURNAL_DIRECTORY;
 use vpnd_pki::authority::SERVER_DAYS;
 use vpnd_sys::sandbox::SandboxMode;
 
 use super::document::{Document, Log as Problems, Problem, Section};
+use super::profile::{ADDRESS, ServerAddress};
 use super::rate;
 use super::{
     Action, Admin, Crypto, Limits, Log, MAX_MTU, MIN_MTU, Nat, NatMode, Offload, Policy, Process, Protocol,
@@ -33,6 +34,8 @@ const NETWORK: &str = "a network such as \"10.20.0.0/16\" or \"2001:db8::/32\"";
 const SELECTOR: &str =
     "\"any\", \"clients\", \"group:NAME\", \"user:NAME\", an address or a network such as \"10.20.0.0/16\"";
 const YEAR_S: u64 = 365 * 86_400;
+/// `level` in `[log]` of a file without it.
+pub(super) const DEFAULT_LOG_LEVEL: &str = "info";
 
 /// Reads the whole file; relative paths start at `base`.
 pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<ServerConfig, Vec<Problem>> {
@@ -74,8 +77,14 @@ fn server(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Server {
     if listen.port() == 0 {
         s.problem(p, "listen", "'listen' in [server] needs a port from 1 to 65535, such as 4433".to_owned());
     }
+    let addresses: Vec<ServerAddress> = s.list(p, "addresses", ADDRESS).unwrap_or_default();
+    if addresses.len() > MAX_GATEWAY_ADDRESSES {
+        let message = format!("'addresses' in [server] takes {MAX_GATEWAY_ADDRESSES} at most");
+        s.problem(p, "addresses", message);
+    }
     Server {
         listen,
+        addresses,
         shards: s.number(p, "shards", 0..=64, 0) as usize,
         priority: s.number(p, "priority", 0..=20, 10) as u8,
         busy_poll: busy_poll(s, p),
@@ -364,7 +373,7 @@ fn process(s: &mut Section<'_>, p: &mut Problems) -> Process {
 
 fn log(s: &mut Section<'_>, p: &mut Problems) -> Log {
     let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
-    let level = s.text(p, "level").unwrap_or_else(|| "info".to_owned());
+    let level = s.text(p, "level").unwrap_or_else(|| DEFAULT_LOG_LEVEL.to_owned());
     if let Err(error) = vpnd_sys::logging::check_filter(&level) {
         s.problem(p, "level", format!("'level' in [log]: {error}"));
     }

@@ -57,6 +57,7 @@ use handover::{Predecessor, Successor};
 use parent_client::ParentClient;
 use revocation::{Revocations, carry_out_revocations};
 use vpnd_config::ServerConfig;
+use vpnd_config::in_force::Settings;
 use vpnd_ipc::admin::Handler as _;
 use vpnd_ipc::admin::status::{Counters, Process, Steering};
 use vpnd_ipc::channel::{Channel, ChannelError, Received};
@@ -271,7 +272,7 @@ impl RunningWorker {
             certificate: prepared.certificate,
             before,
             tunnel: config.tunnel.clone(),
-            in_force: Mutex::new(prepared.launch.configuration.settings()),
+            in_force: Mutex::new(in_force(&prepared.launch)),
             firewall: Mutex::default(),
         });
         let reporting = accounting::report_traffic(core.clone(), auth.clone(), &config.sources);
@@ -484,4 +485,11 @@ fn server(
         _open: open,
     };
     (server, closed)
+}
+
+/// The settings that this process begins with.
+fn in_force(launch: &WorkerLaunch) -> Settings {
+    let mut settings = launch.configuration.settings();
+    settings.keep_log_level(&launch.common.log_filter);
+    settings
 }

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use vpnd_crypto::LabPermit;
 
 use crate::attach::Token;
-use crate::control::{Code, Message, Network, Offer};
+use crate::control::{Code, FEATURE_RENEWAL, Message, Network, Offer, Renewal};
 use crate::plane::{Activity, Command, Event, Slot};
 use crate::session::{ConnectionId, LocalSuite, Random, SessionId, Timers};
 use crate::time::Time;
@@ -100,6 +100,8 @@ pub enum Action {
     /// From now on the tunnel carries inner packets of so many bytes: as many as the gateway prescribes, or fewer if the path
     /// carries less. May be below what IPv6 needs.
     PathMtu(u16),
+    /// Keep the addresses that the gateway has from now on, if the user permits.
+    Renew(Renewal),
     /// Send a message on an established connection.
     Send {
         /// Which connection.
@@ -183,6 +185,8 @@ pub struct Client {
     /// Another gateway has refused this client for good.
     unwelcome: bool,
     configured: Option<Network>,
+    /// Agreed on with the gateway of the connection.
+    features: u32,
     epochs: Epochs,
     liveness: Liveness,
     path: PathSearch,
@@ -233,6 +237,7 @@ impl Client {
             moves_left: 0,
             unwelcome: false,
             configured: None,
+            features: 0,
             epochs: Epochs::default(),
             path: PathSearch::default(),
             timers: TimerQueue::new(),
@@ -268,6 +273,12 @@ impl Client {
                 self.closed(now, Some(close.code), &close.text);
             }
             Message::Drain => self.leave(now),
+            // Otherwise as a message of a later version (PROTOCOL §3.4).
+            Message::Renewal(renewal) => {
+                if self.features & FEATURE_RENEWAL != 0 {
+                    self.actions.push_back(Action::Renew(renewal));
+                }
+            }
             Message::Unknown(_) => {}
             _ => {
                 self.connection = None;

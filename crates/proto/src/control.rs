@@ -38,6 +38,9 @@ pub const FEATURE_CHALLENGES: u32 = 16;
 pub const FEATURE_PATH_CONFIRM: u32 = 32;
 /// Feature bit 6: this end joins the routes of a network that come in several messages (PROTOCOL §3.5).
 pub const FEATURE_MORE_ROUTES: u32 = 64;
+/// Feature bit 7: this client keeps the addresses that the gateway has from now on (PROTOCOL §5.3). Only a client that a file of a person's
+/// tells where the gateway is sets it.
+pub const FEATURE_RENEWAL: u32 = 128;
 /// All features that this implementation has, but those that need a person.
 pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM
     | FEATURE_PATH_SIZE
@@ -54,6 +57,8 @@ pub const MAX_ROUTES: usize = 2_048;
 pub const ROUTES_IN_MESSAGE: usize = 192;
 /// DNS servers that a network may carry.
 pub const MAX_DNS: usize = 8;
+/// Addresses that a gateway may have in a profile.
+pub const MAX_GATEWAY_ADDRESSES: usize = 16;
 /// Search domains that a network may carry.
 pub const MAX_SEARCH: usize = 16;
 
@@ -106,6 +111,8 @@ pub enum Message {
     Drain,
     /// 24, from the gateway: routes of the network that follows. [`Decoder`] joins them, and returns none of these.
     Routes(MoreRoutes),
+    /// 25, from the gateway: the addresses that it has from now on.
+    Renewal(Renewal),
     /// A message of a later version, by its number.
     Unknown(u32),
 }
@@ -240,6 +247,15 @@ pub struct MoreRoutes {
     /// The networks to reach through the tunnel.
     #[n(0)]
     pub routes: List<AsText<IpNet>, ROUTES_IN_MESSAGE>,
+}
+
+/// The addresses that the gateway has from now on (message 25).
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(map)]
+pub struct Renewal {
+    /// As in a profile (PROTOCOL §15).
+    #[n(0)]
+    pub addresses: List<Text<259>, MAX_GATEWAY_ADDRESSES>,
 }
 
 /// A client's offer for an epoch (PROTOCOL §3.3).

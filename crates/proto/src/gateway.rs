@@ -15,6 +15,7 @@ pub mod handover;
 mod indexes;
 mod limits;
 mod profiles;
+mod renewal;
 mod session;
 mod table;
 
@@ -24,7 +25,7 @@ use std::collections::VecDeque;
 
 use vpnd_crypto::{LabPermit, Suite};
 
-use crate::control::{Close, Code, Explanation, Message, UserName};
+use crate::control::{Close, Code, Explanation, Message, Renewal, UserName};
 use crate::flows::Flows;
 use crate::plane::{Activity, Command, Event, GroupLimits, Slot};
 use crate::session::{ConnectionId, DeviceId, LocalSuite, Random, SessionId, Timers, random_bytes};
@@ -57,6 +58,8 @@ pub struct Config {
     pub max_sessions: usize,
     /// The access profiles.
     pub profiles: Profiles,
+    /// The addresses that clients are to keep, if they are to.
+    pub renewal: Option<Renewal>,
 }
 
 /// The error of a configuration with which a gateway can't start.

@@ -308,6 +308,8 @@ impl Member {
             Action::Command { command, .. } => self.command(now, command, tasks),
             Action::Configure(network) => self.inner = network.ipv4.zip(network.gateway_ipv4),
             Action::PathMtu(mtu) => self.mtu = mtu,
+            // No file tells a member where the gateway is.
+            Action::Renew(_) => {}
             Action::Send { connection, message } => {
                 tasks.push(Task::SendAndClose(connection, message));
             }

@@ -371,7 +371,7 @@ mod tests {
         let text = logged(filter, Style::Sentences, || {
             tracing::info!(target: NEWS, ipv4 = %"10.8.0.2", routes = 3, "the tunnel is set up");
             tracing::info!(target: "vpnd::suites", "hidden");
-            tracing::warn!(target: "quinn_udp", "sendmsg error: Os { code: 1 }");
+            tracing::warn!(target: "quinn_udp", "sendmsg error: Os {{ code: 1 }}");
             tracing::warn!(target: "vpnd::client", error = %"no route", retry_s = 2, "no connection");
             tracing::warn!(target: "vpnd::client", user = "ann\n\u{202e}x", "odd");
         });

@@ -18,6 +18,7 @@ pub(super) struct Limits {
     lookups: Allowance,
     proofs: Allowance,
     questions: Allowance,
+    renewals: Allowance,
     /// A refusal has been logged.
     logged: bool,
 }
@@ -32,6 +33,7 @@ impl Limits {
             lookups: Allowance::new(64, Duration::from_millis(500)),
             proofs: Allowance::new(256, Duration::from_millis(100)),
             questions: Allowance::new(16, Duration::from_secs(5)),
+            renewals: Allowance::new(16, Duration::from_secs(30)),
             logged: false,
         }
     }
@@ -49,6 +51,7 @@ impl Limits {
             ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
             ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
             ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
+            ParentRequest::Renew(_) => (&mut self.renewals, "changes of the gateway's addresses"),
         };
         if allowance.take(now) {
             return Ok(());
@@ -64,14 +67,14 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
-    use vpnd_proto::control::{AsText, Network};
+    use vpnd_proto::control::{AsText, List, Network, Renewal};
 
     use super::*;
-    use crate::messages::{Configure, LookUp, OpenSocket, Prove, Question, SetMtu, UseTunnelDns};
+    use crate::messages::{Configure, LookUp, OpenSocket, Prove, Question, Renew, SetMtu, UseTunnelDns};
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
-        let asks: [(ParentRequest, usize); 7] = [
+        let asks: [(ParentRequest, usize); 8] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
             (Configure(Network::default()).into(), 64 + 120),
             (SetMtu(1_400).into(), 256 + 600),
@@ -79,6 +82,7 @@ mod tests {
             (LookUp(0).into(), 64 + 120),
             (Prove([7; 32].into()).into(), 256 + 600),
             (Question::Code.into(), 16 + 12),
+            (Renew(Renewal { addresses: List::default() }).into(), 16 + 2),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();

@@ -1,5 +1,5 @@
 //! The parent's look-ups of gateways' names, each in a short-lived process of its own ([`crate::lookup`]). Invariants:
-//! only what the profile names is looked up; a worker that floods the parent gets few of these processes at a time.
+//! only what the profile names, and what the gateway adds to it, is looked up; a worker that floods the parent gets few of these processes at a time.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES};
+use crate::servers::with_new;
 use vpnd_config::profile::ServerAddress;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::messages::Common;
@@ -37,6 +38,11 @@ pub(super) struct Lookups {
 impl Lookups {
     pub(super) fn new(common: Common, servers: Vec<ServerAddress>) -> Self {
         Self { common, servers, running: JoinSet::new() }
+    }
+
+    /// Has these addresses of the gateway looked up, too. Those from before keep their places.
+    pub(super) fn add(&mut self, addresses: &[ServerAddress]) {
+        self.servers = with_new(&self.servers, addresses);
     }
 
     /// Starts a lookup for the question `number`. Only for the process's first thread, as [`StartingChild::start`] is.

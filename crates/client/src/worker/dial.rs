@@ -21,11 +21,12 @@ use vpnd_control_channel::login::{
 use vpnd_control_channel::quic::client_endpoint;
 use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Message, Offer, Refused, SecretText, TooLong, UserName};
+use vpnd_proto::control::{Code, Message, Offer, Refused, Renewal, SecretText, TooLong, UserName};
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
 use super::parent_client::{ParentClient, ParentError};
+use crate::servers::with_new;
 use candidates::Drained;
 use trials::Trials;
 use vpnd_config::profile::{Profile, ServerAddress};
@@ -141,7 +142,7 @@ pub(super) struct Credentials {
 
 /// Everything that attempts have in common.
 pub(super) struct Dialer {
-    servers: Vec<ServerAddress>,
+    servers: Mutex<Vec<ServerAddress>>,
     server_name: String,
     tls: tls::Client,
     credentials: Credentials,
@@ -168,7 +169,7 @@ impl Dialer {
             servers.filter_map(|server| Some(SocketAddr::new(server.host.parse().ok()?, server.port)));
         Self {
             known: Mutex::new(known.collect()),
-            servers: profile.servers.clone(),
+            servers: Mutex::new(profile.servers.clone()),
             server_name: profile.server_name.clone(),
             tls,
             credentials,
@@ -204,6 +205,17 @@ impl Dialer {
     /// The gateway at this address is being drained. Whether that is news.
     pub(super) fn note_drained(&self, address: SocketAddr) -> bool {
         self.drained.lock().unwrap_or_else(PoisonError::into_inner).add(address, Instant::now())
+    }
+
+    /// The gateway has these addresses, too. Those of an honest parent's are read as it has read them.
+    pub(super) fn add(&self, renewal: &Renewal) {
+        let new: Vec<ServerAddress> = renewal.addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        *servers = with_new(&servers, &new);
+        let literal = |server: &ServerAddress| Some(SocketAddr::new(server.host.parse().ok()?, server.port));
+        let mut known = self.known();
+        let others: Vec<_> = servers.iter().filter_map(literal).filter(|new| !known.contains(new)).collect();
+        known.extend(others);
     }
 
     /// This address is the first to be tried the next time.
@@ -371,7 +383,8 @@ impl Dialer {
     async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
         let mut found = Vec::new();
         let mut last = None;
-        for (place, server) in self.servers.iter().enumerate() {
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (place, server) in servers.iter().enumerate() {
             match server.host.parse::<IpAddr>() {
                 Ok(address) => {
                     let address = SocketAddr::new(address, server.port);

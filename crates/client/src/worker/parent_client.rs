@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
-use vpnd_proto::control::{AsText, ChallengeAnswer, Network};
+use vpnd_proto::control::{AsText, ChallengeAnswer, Network, Renewal};
 
 use crate::messages::{
-    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, SetMtu, ToWorker, UseTunnelDns,
+    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, Renew, SetMtu, ToWorker,
+    UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -110,6 +111,11 @@ impl ParentClient {
 
     pub(super) async fn configure(&self, network: &Network) -> Result<(), ParentError> {
         Ok(self.requests.request(Configure(network.clone())).await?)
+    }
+
+    /// Has these addresses of the gateway kept for the next start. Refused if the user does not permit it.
+    pub(super) async fn renew(&self, renewal: &Renewal) -> Result<(), ParentError> {
+        Ok(self.requests.request(Renew(renewal.clone())).await?)
     }
 
     /// Sets what the tunnel's device carries.

@@ -10,6 +10,7 @@ fn full() -> Profile {
         servers: vec!["vpn.example.org:4433".parse().unwrap(), "[2001:db8::1]:443".parse().unwrap()],
         server_name: "vpn.example.org".to_owned(),
         trust: Trust::Pinned { ca_pem: certificate.pem() },
+        renew: false,
         user: Some("ann".to_owned()),
         totp: true,
         identity: Some(ClientIdentity {

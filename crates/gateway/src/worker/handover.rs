@@ -291,6 +291,7 @@ mod tests {
             idle_timeout: None,
             max_sessions: 1,
             profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 1 }.alone(),
+            renewal: None,
         };
         Gateway::new(config, vpnd_sys::random::random()).unwrap()
     }

@@ -1,7 +1,7 @@
 //! From the gateway's configuration to the terms of the protocol's core.
 
 use vpnd_crypto::LabPermit;
-use vpnd_proto::control::{AsText, List, Network, Text};
+use vpnd_proto::control::{AsText, FEATURE_RENEWAL, FEATURES, List, Network, Renewal, Text};
 use vpnd_proto::gateway::{Config, ProfileSettings};
 use vpnd_proto::session::{LocalSuite, Timers};
 
@@ -20,13 +20,21 @@ pub(super) fn core(
     Config {
         shards,
         suites,
-        features: vpnd_proto::control::FEATURES,
+        features: FEATURES | FEATURE_RENEWAL,
         lab,
         timers: timers(&config.timeouts),
         idle_timeout: config.timeouts.idle_timeout,
         max_sessions: config.limits.max_sessions,
         profiles: access.settings.clone(),
+        renewal: renewal(config),
     }
+}
+
+/// The addresses that clients are to keep.
+pub(super) fn renewal(config: &ServerConfig) -> Option<Renewal> {
+    let addresses = &config.server.addresses;
+    let texts = addresses.iter().map(|address| Text::cut(&address.to_string()));
+    (!addresses.is_empty()).then(|| Renewal { addresses: list(texts) })
 }
 
 pub(super) fn admission(config: &ServerConfig) -> vpnd_proto::admission::Limits {

@@ -102,7 +102,8 @@ impl Client {
         let slot = self.enter_session(established);
         self.in_force = self.config.timers.prescribed(&established.timers);
         self.install(now, slot, Granted { offer: &attempt.offer, established, suite, secret, gateway });
-        self.follow_path(suite.suite, gateway, self.config.features & established.features);
+        self.features = self.config.features & established.features;
+        self.follow_path(suite.suite, gateway, self.features);
         self.configure(now);
         self.probe_epoch(now);
     }

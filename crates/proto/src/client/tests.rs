@@ -9,6 +9,7 @@ use crate::wire::Index;
 
 mod logins;
 mod moving;
+mod renewal;
 
 const START: Time = Time::from_nanos(1_000_000_000);
 

@@ -8,7 +8,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::{
     AsText, Attach, Challenge, ChallengeResponse, Close, End, Established, FEATURE_MORE_ROUTES, List, Login,
-    MAX_ROUTES, Message, MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused, Update,
+    MAX_ROUTES, Message, MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused, Renewal, Update,
 };
 
 /// Longest message, in bytes, without its length.
@@ -89,6 +89,7 @@ fn write(message: &Message, body: &mut Vec<u8>) {
         Message::Challenge(fields) => item(22, fields, body),
         Message::Drain => item(23, &Nothing, body),
         Message::Routes(fields) => item(24, fields, body),
+        Message::Renewal(fields) => item(25, fields, body),
         Message::Unknown(number) => item(*number, &Nothing, body),
     }
 }
@@ -149,6 +150,7 @@ impl Message {
             22 => Self::Challenge(fields::<Challenge>(&mut d)?),
             23 => fields::<Nothing>(&mut d).map(|_| Self::Drain)?,
             24 => Self::Routes(fields::<MoreRoutes>(&mut d)?),
+            25 => Self::Renewal(fields::<Renewal>(&mut d)?),
             number => fields::<Nothing>(&mut d).map(|_| Self::Unknown(number))?,
         };
         if d.position() < body.len() {
@@ -177,7 +179,8 @@ impl Message {
             | Self::Wake
             | Self::Challenge(_)
             | Self::Drain
-            | Self::Routes(_) => Some(End::Gateway),
+            | Self::Routes(_)
+            | Self::Renewal(_) => Some(End::Gateway),
             Self::Unknown(_) => None,
         }
     }

@@ -129,6 +129,8 @@ fn gateway_messages_have_the_published_bytes() {
     golden(&Message::Drain, "82 17 a0");
     let routes = List::new(vec![AsText("10.0.0.0/8".parse().unwrap())]).unwrap();
     golden(&Message::Routes(MoreRoutes { routes }), "82 18 18 a1 00 81 6a 31302e302e302e302f38");
+    let addresses = List::new(vec![Text::new("a:1").unwrap()]).unwrap();
+    golden(&Message::Renewal(Renewal { addresses }), "82 18 19 a1 00 81 63 613a31");
 }
 
 #[test]
@@ -137,6 +139,11 @@ fn unknown_keys_are_ignored_and_absent_ones_have_their_defaults() {
     let close = Close { code: Code::Kicked, text: Text::default() };
     let extended = hex("82 13 a3 09 a1 01 82 01 9f 02 ff 00 09 01 60");
     assert_eq!(Message::parse(&extended), Ok(Message::Close(close)));
+    // Addresses with authorities and routes beside them, such as a gateway might wish to slip in.
+    let renewal =
+        Message::parse(&hex("82 18 19 a3 00 81 63 613a31 01 81 43 010203 05 81 69 302e302e302e302f30"));
+    let addresses = List::new(vec![Text::new("a:1").unwrap()]).unwrap();
+    assert_eq!(renewal, Ok(Message::Renewal(Renewal { addresses })));
     let empty = Message::Update(Update { network: Network::default() });
     assert_eq!(Message::parse(&hex("82 14 a1 00 a0")), Ok(empty.clone()));
     assert_eq!(Message::parse(&hex("82 14 a1 00 a1 18c8 f6")), Ok(empty));
@@ -190,6 +197,12 @@ fn limits_hold_while_decoding() {
     };
     assert!(Message::parse(&attach(16)).is_ok());
     assert!(Message::parse(&attach(17)).is_err());
+    let renewal = |addresses: usize, len: usize| {
+        let text = format!("79 {len:04x} {}", "61".repeat(len));
+        hex(&format!("82 18 19 a1 00 98 {addresses:02x} {}", text.repeat(addresses)))
+    };
+    assert!(Message::parse(&renewal(16, 259)).is_ok());
+    assert!(Message::parse(&renewal(17, 1)).is_err() && Message::parse(&renewal(1, 260)).is_err());
     // Counts that promise more than there is, up to the largest.
     for count in ["9a ffffffff", "9b ffffffffffffffff"] {
         assert!(Message::parse(&hex(&format!("82 14 a1 00 a1 05 {count} 61 78"))).is_err());
@@ -314,7 +327,7 @@ fn published(heading: &str) -> Vec<(u32, String)> {
 fn each_end_sends_the_messages_of_its_table_and_no_others() {
     let by_client = published("Client to gateway:");
     let by_gateway = published("Gateway to client:");
-    assert_eq!((by_client.len(), by_gateway.len()), (5, 9));
+    assert_eq!((by_client.len(), by_gateway.len()), (5, 10));
     let runner = &mut proptest::test_runner::TestRunner::deterministic();
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..2_000 {
@@ -494,7 +507,9 @@ fn any_message() -> impl Strategy<Value = Message> {
             Message::Challenge(Challenge { kind: kind.into(), text, time_s })
         }),
         Just(Message::Drain),
-        (25u32..).prop_map(Message::Unknown),
+        vec(text(), 0..=MAX_GATEWAY_ADDRESSES)
+            .prop_map(|addresses| { Message::Renewal(Renewal { addresses: List::new(addresses).unwrap() }) }),
+        (26u32..).prop_map(Message::Unknown),
     ]
 }
 

@@ -77,6 +77,7 @@ impl Gateway {
         self.effects.push_back(Effect::Persist(record));
         let (connection, message) = (grant.connection, Message::Established(Box::new(established)));
         self.effects.push_back(Effect::Send { connection, message });
+        self.renew(connection, epoch.features);
         if let Some(before) = self.table.connect(slot, connection) {
             self.close_connection(before, Code::Superseded, Code::Superseded.explanation());
         }

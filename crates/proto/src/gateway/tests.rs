@@ -20,6 +20,7 @@ use crate::wire::Index;
 mod drain;
 mod handover;
 mod limits;
+mod renewal;
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
@@ -33,6 +34,7 @@ fn config(shards: usize) -> Config {
         idle_timeout: None,
         max_sessions: 3,
         profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 2 }.alone(),
+        renewal: None,
     }
 }
 

@@ -271,6 +271,7 @@ impl World {
             Action::Command { shard, command } => self.device_command(device, shard, command),
             Action::Configure(network) => self.devices[device].configured = Some(network),
             Action::PathMtu(mtu) => self.devices[device].mtu = mtu,
+            Action::Renew(_) => {}
             Action::Send { connection, message } => {
                 if let Some(number) = self.channel_of(device, connection) {
                     self.send_to_hub(number, message);

@@ -58,6 +58,7 @@ pub(crate) fn config(shards: usize) -> Config {
         timers: Timers::default(),
         idle_timeout: None,
         max_sessions: 10_000,
+        renewal: None,
         profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 10 }.alone(),
     }
 }

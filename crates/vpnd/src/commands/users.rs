@@ -409,7 +409,7 @@ fn client_identity(
     Ok(authority.client(name, UNIX_EPOCH + Duration::from_secs(now_s))?)
 }
 
-/// The client's profile: names come from the gateway's certificate, the port from its first address.
+/// The client's profile: names come from the gateway's certificate, its addresses from the configuration, or from both.
 fn profile(
     user: Option<&str>,
     totp: bool,
@@ -424,7 +424,11 @@ fn profile(
     };
     let port = config.server.listen.port();
     Ok(Profile {
-        servers: names.iter().map(|host| ServerAddress { host: host.clone(), port }).collect(),
+        servers: match config.server.addresses.as_slice() {
+            [] => names.iter().map(|host| ServerAddress { host: host.clone(), port }).collect(),
+            addresses => addresses.to_vec(),
+        },
+        renew: true,
         server_name: first.clone(),
         trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
         user: user.map(str::to_owned),

@@ -55,6 +55,7 @@ mod login;
 mod logs;
 mod managers;
 mod memory;
+mod moved;
 mod mutate;
 mod names;
 mod namespace;

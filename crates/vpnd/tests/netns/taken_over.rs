@@ -240,7 +240,7 @@ fn ends(process: &mut Process, hint: &str) {
 type Kind = (u32, &'static dyn Fn(&mut Body), u32, Duration);
 
 /// All that a client's worker may ask for.
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 8] = [
     (
         0,
         &|body| {
@@ -299,6 +299,15 @@ const KINDS: [Kind; 7] = [
         },
         64,
         Duration::from_millis(500),
+    ),
+    (
+        7,
+        &|body| {
+            // Addresses of the gateway: none, which are not kept.
+            body.array(1).unwrap().map(1).unwrap().u32(0).unwrap().array(0).unwrap();
+        },
+        16,
+        Duration::from_secs(30),
     ),
 ];
 

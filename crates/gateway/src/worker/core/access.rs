@@ -9,6 +9,7 @@ use vpnd_proto::policy::PolicyError;
 
 use super::CoreTask;
 use crate::worker::registry::Unfit;
+use crate::worker::settings;
 use vpnd_config::ServerConfig;
 
 impl CoreTask {
@@ -17,6 +18,7 @@ impl CoreTask {
         self.registry.set_access(config, &mut self.gateway)?;
         self.registry.set_limits(config.limits.rates.clone(), &mut self.gateway);
         self.registry.set_deadlines(&mut self.gateway);
+        self.gateway.set_renewal(settings::renewal(config));
         self.end_unfit();
         Ok(())
     }

@@ -82,6 +82,7 @@ fn gateway() -> Gateway {
         idle_timeout: Some(Duration::from_secs(IDLE_S)),
         max_sessions: 2,
         profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 2 }.alone(),
+        renewal: None,
     };
     Gateway::new(config, vpnd_sys::random::random()).unwrap()
 }

@@ -1,0 +1,235 @@
+//! Addresses that the gateway has given this client since its profile was made (PROTOCOL §5.3).
+//!
+//! Invariants: the profile's own file is never written, and its addresses are never left out; what is kept here belongs to the `[server]`
+//! of one profile and only adds places to look for the gateway. Whom the client trusts, the name that the gateway must prove, routes and
+//! everything else stay the profile's.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use vpnd_config::profile::{Profile, ServerAddress, Trust, joined};
+use vpnd_proto::control::{MAX_GATEWAY_ADDRESSES, Renewal};
+use vpnd_sys::own_file;
+use vpnd_sys::secret_file::{self, Existing, SECRET_MODE, WriteError};
+use vpnd_sys::text::harmless;
+
+/// More than the longest addresses have.
+const MAX_LEN: u64 = 8_192;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RenewalError {
+    #[error("the profile says renew = false")]
+    NotPermitted,
+    #[error("it names no address")]
+    Empty,
+    #[error("'{}' is no address of a gateway", harmless(.0))]
+    Address(String),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// The addresses of one profile's gateway.
+#[derive(Debug)]
+pub(super) struct GatewayAddresses {
+    path: PathBuf,
+    is_permitted: bool,
+    own: Vec<ServerAddress>,
+    kept: Vec<ServerAddress>,
+}
+
+impl GatewayAddresses {
+    /// Reads what is kept in `directory` for this profile. What can't be used is logged, and the profile's own addresses are left.
+    pub(super) fn read(directory: &Path, profile: &Profile) -> Self {
+        let path = directory.join(format!("gateway-{}", digest(profile)));
+        let kept = if profile.renew { read(&path) } else { Vec::new() };
+        Self { path, is_permitted: profile.renew, own: profile.servers.clone(), kept }
+    }
+
+    /// Those that the gateway has given last, then those of the profile.
+    pub(super) fn servers(&self) -> Vec<ServerAddress> {
+        joined(&self.kept, &self.own)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The addresses that were kept last.
+    pub(super) fn kept(&self) -> &[ServerAddress] {
+        &self.kept
+    }
+
+    /// Keeps what the gateway says; returns whether it is new.
+    ///
+    /// # Errors
+    /// If the user does not permit it, it is no list of addresses, or it can't be written. Then all stays as it was.
+    pub(super) fn keep(&mut self, renewal: &Renewal) -> Result<bool, RenewalError> {
+        if !self.is_permitted {
+            return Err(RenewalError::NotPermitted);
+        }
+        let parse = |text: &str| text.parse().map_err(|()| RenewalError::Address(text.to_owned()));
+        let new: Vec<ServerAddress> =
+            renewal.addresses.iter().map(|text| parse(text)).collect::<Result<_, _>>()?;
+        let new = joined(&new, &[]);
+        if new.is_empty() {
+            return Err(RenewalError::Empty);
+        }
+        if new == self.kept || (self.kept.is_empty() && new == self.own) {
+            return Ok(false);
+        }
+        let text: String = new.iter().map(|address| format!("{address}\n")).collect();
+        secret_file::write(&self.path, text.as_bytes(), SECRET_MODE, Existing::Replace)?;
+        self.kept = new;
+        Ok(true)
+    }
+}
+
+/// A name for what the profile says of the gateway: another file for the same one is the same, and one that an administrator has changed there
+/// is another.
+fn digest(profile: &Profile) -> String {
+    let trust = match &profile.trust {
+        Trust::System => "system",
+        Trust::Pinned { ca_pem } => ca_pem.trim(),
+    };
+    let mut hash = Sha256::new();
+    let addresses = profile.servers.iter().map(ToString::to_string);
+    for part in addresses.chain([profile.server_name.clone(), trust.to_owned()]) {
+        hash.update(part);
+        hash.update([0]);
+    }
+    hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(path: &Path) -> Vec<ServerAddress> {
+    let text = match own_file::read(path, MAX_LEN) {
+        Ok(bytes) => String::from_utf8(bytes).unwrap_or_default(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        Err(error) => {
+            tracing::warn!(
+                "what the gateway has said of its addresses is not used: {}: {error}",
+                path.display()
+            );
+            return Vec::new();
+        }
+    };
+    let read = text.lines().map(str::parse).collect::<Result<Vec<ServerAddress>, ()>>();
+    match read {
+        Ok(addresses) if (1..=MAX_GATEWAY_ADDRESSES).contains(&addresses.len()) => addresses,
+        _ => {
+            let file = path.display();
+            tracing::warn!(
+                "what the gateway has said of its addresses is not used: {file} is damaged; remove it"
+            );
+            Vec::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use vpnd_proto::control::{List, Text};
+
+    use super::*;
+
+    fn profile(rest: &str) -> Profile {
+        let text =
+            format!("version = 1\n[server]\naddresses = [\"vpn.example.org\"]\ntrust = \"system\"\n{rest}");
+        Profile::parse(&text, "ann.toml").unwrap()
+    }
+
+    fn renewal(addresses: &[&str]) -> Renewal {
+        let texts = addresses.iter().map(|address| Text::new(*address).unwrap());
+        Renewal { addresses: List::new(texts.collect()).unwrap() }
+    }
+
+    fn texts(servers: &[ServerAddress]) -> Vec<String> {
+        servers.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_kept_comes_before_the_profile_and_only_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut addresses = GatewayAddresses::read(dir.path(), &profile(""));
+        assert_eq!(texts(&addresses.servers()), ["vpn.example.org:4433"]);
+        assert!(!addresses.keep(&renewal(&["vpn.example.org:4433"])).unwrap(), "that is what it has");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "and needs no file");
+        let new = renewal(&["192.0.2.9", "[2001:db8::9]:443", "192.0.2.9:4433"]);
+        assert!(addresses.keep(&new).unwrap());
+        assert!(!addresses.keep(&new).unwrap(), "once");
+        let all = ["192.0.2.9:4433", "[2001:db8::9]:443", "vpn.example.org:4433"];
+        assert_eq!(texts(&addresses.servers()), all);
+        assert_eq!(
+            texts(&GatewayAddresses::read(dir.path(), &profile("[tunnel]\ndns = false\n")).servers()),
+            all
+        );
+        for other in ["name = \"vpn2.example.org\"\n", "renew = false\n"] {
+            assert_eq!(GatewayAddresses::read(dir.path(), &profile(other)).servers().len(), 1, "{other}");
+        }
+        assert!(addresses.keep(&renewal(&["192.0.2.10"])).unwrap());
+        assert_eq!(texts(&addresses.servers()), ["192.0.2.10:4433", "vpn.example.org:4433"]);
+    }
+
+    #[test]
+    fn a_gateway_that_lies_changes_nothing_and_never_takes_the_profiles_addresses() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut addresses = GatewayAddresses::read(dir.path(), &profile(""));
+        let hostile = [
+            "",
+            "vpn.example.org:0",
+            "a b",
+            "a\nb:1",
+            "../x",
+            "vpn.example.org:4433\u{1b}[2J",
+            "http://x",
+            "x:99999",
+        ];
+        for text in hostile {
+            let error = addresses.keep(&renewal(&["192.0.2.9", text])).unwrap_err().to_string();
+            assert!(
+                error.contains("is no address") && !error.contains('\u{1b}') && !error.contains('\n'),
+                "{error}"
+            );
+        }
+        assert!(matches!(addresses.keep(&renewal(&[])), Err(RenewalError::Empty)));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let many: Vec<String> = (0..MAX_GATEWAY_ADDRESSES).map(|n| format!("192.0.2.{n}:1")).collect();
+        assert!(addresses.keep(&renewal(&many.iter().map(String::as_str).collect::<Vec<_>>())).unwrap());
+        assert!(addresses.servers().contains(&"vpn.example.org".parse().unwrap()), "the profile's stay");
+        let mut closed = GatewayAddresses::read(dir.path(), &profile("renew = false\n"));
+        assert!(matches!(closed.keep(&renewal(&["192.0.2.9"])), Err(RenewalError::NotPermitted)));
+        assert_eq!(texts(&closed.servers()), ["vpn.example.org:4433"]);
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_or_another_users_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut addresses = GatewayAddresses::read(dir.path(), &profile(""));
+        assert!(addresses.keep(&renewal(&["192.0.2.9"])).unwrap());
+        let path = addresses.path().to_owned();
+        let servers = || GatewayAddresses::read(dir.path(), &profile("")).servers().len();
+        assert_eq!(servers(), 2);
+        for damage in [
+            &b"192.0.2.9:4433\nno address at all\n"[..],
+            b"",
+            b"\xff\xfe",
+            &b"192.0.2.9:1\n".repeat(17),
+            &[b'a'; 9_000],
+        ] {
+            fs::write(&path, damage).unwrap();
+            assert_eq!(servers(), 1, "{damage:?}");
+        }
+        fs::remove_file(&path).unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, "192.0.2.9:4433\n").unwrap();
+        symlink(&elsewhere, &path).unwrap();
+        assert_eq!(servers(), 1, "a link");
+        // Writing replaces the link, and not what it leads to.
+        assert!(addresses.keep(&renewal(&["192.0.2.8"])).unwrap());
+        assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "192.0.2.9:4433\n");
+        assert_eq!(servers(), 2);
+    }
+}

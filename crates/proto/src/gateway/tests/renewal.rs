@@ -1,0 +1,56 @@
+//! The addresses that clients are to keep: who is sent them, and when.
+
+use super::*;
+use crate::control::{FEATURE_RENEWAL, Renewal, Text};
+
+fn addresses(texts: &[&str]) -> Option<Renewal> {
+    let texts = texts.iter().map(|text| Text::new(*text).unwrap()).collect();
+    Some(Renewal { addresses: List::new(texts).unwrap() })
+}
+
+/// The connections that are sent addresses, and which.
+fn sent(effects: &[Effect]) -> Vec<(ConnectionId, Option<Renewal>)> {
+    let renewals = effects.iter().filter_map(|effect| match effect {
+        Effect::Send { connection, message: Message::Renewal(renewal) } => {
+            Some((*connection, Some(renewal.clone())))
+        }
+        _ => None,
+    });
+    renewals.collect()
+}
+
+#[test]
+fn clients_that_agreed_are_sent_what_is_new_and_at_each_connection() {
+    let with = Config { features: FEATURE_RENEWAL, ..config(1) };
+    let mut gateway = gateway(with);
+    let renewing = |gateway: &mut Gateway, connection, device, features| {
+        let offer = Offer { features, ..offer(2) };
+        gateway.login(NOW, ConnectionId(connection), who("ann", device), &offer, secret()).unwrap();
+        effects(gateway)
+    };
+    let nothing_yet = renewing(&mut gateway, 1, 1, FEATURE_RENEWAL);
+    assert!(sent(&nothing_yet).is_empty());
+    let old = renewing(&mut gateway, 2, 2, 0);
+    assert!(sent(&old).is_empty());
+    let new = addresses(&["vpn2.example.org:4433"]);
+    gateway.set_renewal(new.clone());
+    assert_eq!(
+        sent(&effects(&mut gateway)),
+        [(ConnectionId(1), new.clone())],
+        "not the one without the feature"
+    );
+    gateway.set_renewal(new.clone());
+    assert!(sent(&effects(&mut gateway)).is_empty(), "nothing is new");
+    // The same device comes again, behind the answer to its login.
+    let again = renewing(&mut gateway, 3, 1, FEATURE_RENEWAL);
+    let place = |wanted: fn(&Message) -> bool| {
+        again.iter().position(|effect| matches!(effect, Effect::Send { message, .. } if wanted(message)))
+    };
+    assert_eq!(sent(&again), [(ConnectionId(3), new)]);
+    assert!(
+        place(|message| matches!(message, Message::Established(_)))
+            < place(|message| matches!(message, Message::Renewal(_)))
+    );
+    gateway.set_renewal(None);
+    assert!(sent(&effects(&mut gateway)).is_empty(), "clients keep what they have");
+}
