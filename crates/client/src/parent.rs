@@ -299,12 +299,7 @@ impl RunningClient {
                     FromWorker::Unreached(why) => return Err(ChildError::Unreached(harmless(&why)).into()),
                 },
                 Some((number, reply)) = self.lookups.next() => {
-                    if self.lookups.is_idle()
-                        && let Err(error) = self.setup.end_lookups().await
-                    {
-                        let error = vpnd_sys::text::format_chain(&error.into());
-                        tracing::error!(%error, "names are still looked up outside the tunnel, and should not be");
-                    }
+                    self.end_lookups().await;
                     self.worker.send(&ToWorker::reply::<LookUp>(number, reply), &[]).await?;
                 }
                 (number, typed) = prompt::typed(&mut prompt), if prompt.is_some() => {
@@ -324,6 +319,7 @@ impl RunningClient {
                 () = self.setup.guard_disturbed() => check_at = check_at.min(Instant::now() + RENEWAL_DELAY),
                 () = sleep_until(check_at) => {
                     check_at = Instant::now() + CHECK_INTERVAL;
+                    self.end_lookups().await;
                     self.follow().await;
                 }
                 () = sleep_until(recheck_at.unwrap_or(check_at)), if recheck_at.is_some() => {
@@ -455,12 +451,21 @@ impl RunningClient {
 
     /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.
     async fn start_lookup(&mut self, number: u64, server: u32) -> Result<(), String> {
-        self.setup.begin_lookups().await.map_err(|error| vpnd_sys::text::format_chain(&error.into()))?;
-        let started = self.lookups.start(number, server);
-        if self.lookups.is_idle() {
-            self.setup.end_lookups().await.map_err(|error| vpnd_sys::text::format_chain(&error.into()))?;
-        }
+        let begun = explained(self.setup.begin_lookups().await);
+        let started = begun.and_then(|()| self.lookups.start(number, server));
+        self.end_lookups().await;
         started
+    }
+
+    /// Has names looked up in the tunnel again, unless a look-up runs. What a failure leaves of that is ended at the next call.
+    async fn end_lookups(&mut self) {
+        if self.lookups.is_idle()
+            && let Err(error) = self.setup.end_lookups().await
+            && self.failures.admits()
+        {
+            let error = vpnd_sys::text::format_chain(&error.into());
+            tracing::error!(%error, "names are still looked up outside the tunnel, and should not be");
+        }
     }
 
     /// Brings the tunnel's network up to date.

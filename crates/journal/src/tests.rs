@@ -485,6 +485,7 @@ fn a_change_in_place_of_another_is_undone_once() {
                 addresses: vec![address.parse().unwrap()],
                 returning: None,
                 excluded: None,
+                closes_names: false,
             })
         };
         let id = journal.apply(&journals.netlink, rules("10.8.0.2")).await.unwrap();
@@ -498,6 +499,7 @@ fn a_change_in_place_of_another_is_undone_once() {
             addresses: Vec::new(),
             returning: None,
             excluded: None,
+            closes_names: false,
         };
         journal.replace(&journals.netlink, id, Change::Guard(bad)).await.unwrap_err();
         let kept: Vec<Change> = journal.in_force().into_iter().map(|(_, change)| change).collect();

@@ -265,6 +265,14 @@ pub fn resolved_memory(system: &DnsSystem, interface: u32) -> Option<Vec<u8>> {
     ways::resolved_runs(system).then_some(memory)
 }
 
+/// The listing of the domains that systemd-resolved has for each link.
+///
+/// # Errors
+/// If it does not run, or not answer.
+pub async fn domains_in_resolved() -> Result<String, DnsError> {
+    Ok(RESOLVECTL.read(&["domain".to_owned()], "").await?)
+}
+
 /// The arguments of each call of `resolvectl`.
 fn resolvectl_calls(settings: &DnsSettings) -> Vec<Vec<String>> {
     let interface = &settings.interface;

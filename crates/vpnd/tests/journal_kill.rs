@@ -252,6 +252,7 @@ fn changes(directory: &Path, index: u32) -> Vec<Change> {
         addresses: vec!["10.8.0.1".parse().unwrap()],
         returning: None,
         excluded: Some(MarkMatch { mark: 0x7670_0001, mask: 0xFFFF_0001 }),
+        closes_names: true,
     }));
     changes
 }

@@ -172,8 +172,8 @@ impl NetworkSetup {
         let obsolete = self.make(network, &routing).await?;
         log_refused(&routing);
         // Name servers are set only while there is a route to them.
-        self.dns.set(dns_settings(&self.interface, &self.options, network, &routing));
-        self.dns.settle(&mut self.journal, &self.netlink).await?;
+        self.dns.set(dns_settings(&self.interface, &self.options, network, &routing), routing.is_full);
+        self.settle_dns().await?;
         self.take_back(obsolete).await?;
         self.in_force = Some((network.clone(), routing));
         self.guard(addresses).await
@@ -278,7 +278,7 @@ impl NetworkSetup {
     /// If a change was refused.
     pub(super) async fn begin_lookups(&mut self) -> Result<(), NetworkError> {
         self.dns.set_looking_up(true);
-        self.dns.settle(&mut self.journal, &self.netlink).await?;
+        self.settle_dns().await?;
         let Some(user) = self.options.lookups.filter(|_| self.lookup_rules.is_empty()) else { return Ok(()) };
         for family in [Family::V4, Family::V6] {
             let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
@@ -297,18 +297,25 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// No name is looked up any more.
+    /// No name is looked up any more. To be called again after a failure, of [`NetworkSetup::begin_lookups`], too; does nothing if nothing
+    /// is left to end.
     ///
     /// # Errors
-    /// If a change could not be taken back.
+    /// If a change could not be taken back; all others were.
     pub(super) async fn end_lookups(&mut self) -> Result<(), NetworkError> {
-        while let Some((rule, _)) = self.lookup_rules.last() {
-            self.journal.undo(&self.netlink, *rule).await?;
-            self.lookup_rules.pop();
+        if !self.dns.is_looking_up() && self.lookup_rules.is_empty() {
+            return Ok(());
         }
         self.dns.set_looking_up(false);
-        self.dns.check(&mut self.journal, &self.netlink).await;
-        Ok(())
+        let mut outcome = Ok(());
+        for (id, rule) in std::mem::take(&mut self.lookup_rules).into_iter().rev() {
+            if let Err(error) = self.journal.undo(&self.netlink, id).await {
+                self.lookup_rules.insert(0, (id, rule));
+                outcome = Err(error.into());
+            }
+        }
+        self.check_dns().await;
+        outcome
     }
 
     /// Has the machine use the tunnel's DNS servers, if it has any, or its own, as without a tunnel.
@@ -317,13 +324,20 @@ impl NetworkSetup {
     /// If they could not be set.
     pub(super) async fn use_tunnel_dns(&mut self, tunnel: bool) -> Result<(), NetworkError> {
         self.dns.set_reachable(tunnel);
-        self.dns.settle(&mut self.journal, &self.netlink).await.map(drop)
+        self.settle_dns().await.map(drop)
+    }
+
+    /// Has the machine use the DNS servers that it should use now, and keeps it from others where it should.
+    async fn settle_dns(&mut self) -> Result<bool, NetworkError> {
+        self.guard_names().await?;
+        self.dns.settle(&mut self.journal, &self.netlink).await
     }
 
     /// Has the machine use the DNS servers that it should use now, whatever other programs did. Returns whether that is done;
     /// otherwise another look is needed soon.
     pub(super) async fn check_dns(&mut self) -> bool {
-        self.dns.check(&mut self.journal, &self.netlink).await
+        let outcome = self.settle_dns().await;
+        self.dns.checked(outcome)
     }
 
     /// A domain whose names are to be tried; see [`TunnelDns::take_untried`].

@@ -5,6 +5,7 @@
 //!
 //! INVARIANT: while a gateway's name is looked up, or the tunnel leads nowhere, the machine has its own name servers; else it has
 //! the tunnel's.
+//! INVARIANT: while a full tunnel's are to be in force, no others are asked ([`TunnelDns::closes_names`]).
 //! INVARIANT: what comes back at the end is what another program wrote last, not what was there at the start.
 
 use std::net::IpAddr;
@@ -21,8 +22,10 @@ use vpnd_sys::dns::{self, DnsChange, DnsError, DnsFound, DnsSettings, DnsSystem,
 use vpnd_sys::netlink::Netlink;
 use vpnd_sys::renewal_log::ORDINARY;
 
+mod other_links;
 mod watch;
 
+use other_links::OtherLinks;
 pub(super) use watch::DnsWatch;
 
 /// What another program writes has to stay the same for so long before it counts: it may be writing.
@@ -37,6 +40,8 @@ pub(super) struct TunnelDns {
     interface_index: u32,
     /// The gateway's, as far as the profile permits them. `None` leaves the machine's as they are.
     settings: Option<DnsSettings>,
+    /// Whether the tunnel is for everything.
+    is_full: bool,
     /// Whether the tunnel leads somewhere.
     is_reachable: bool,
     /// Whether a gateway's name is being looked up.
@@ -47,6 +52,7 @@ pub(super) struct TunnelDns {
     /// What another program has written, and since when it has been seen.
     seen: Option<(FileState, Time)>,
     rewrites: Rewrites,
+    other_links: OtherLinks,
     /// What systemd-resolved remembered after the last change.
     memory: Option<Vec<u8>>,
     /// What was logged last, so that it is not logged each second.
@@ -61,22 +67,35 @@ impl TunnelDns {
             system: DnsSystem::default(),
             interface_index,
             settings: None,
+            is_full: false,
             is_reachable: true,
             is_looking_up: false,
             in_force: Vec::new(),
             own: Vec::new(),
             seen: None,
             rewrites: Rewrites::new(),
+            other_links: OtherLinks::default(),
             memory: None,
             problem: None,
             is_untried: false,
         }
     }
 
-    /// Takes the gateway's new settings. They are in force once [`TunnelDns::settle`] was called.
-    pub(super) fn set(&mut self, settings: Option<DnsSettings>) {
+    /// Takes the gateway's new settings, of a tunnel for everything or for a part. They are in force once [`TunnelDns::settle`] was
+    /// called.
+    pub(super) fn set(&mut self, settings: Option<DnsSettings>, is_full: bool) {
         self.is_untried |= settings.is_some() && self.settings != settings;
-        self.settings = settings;
+        (self.settings, self.is_full) = (settings, is_full);
+    }
+
+    /// Whether no name servers but the tunnel's may be asked: those are to be in force, and the tunnel is for everything. Then it
+    /// does not matter what another program writes or the local network names.
+    pub(super) fn closes_names(&self) -> bool {
+        self.is_full && self.wanted().is_some()
+    }
+
+    fn wanted(&self) -> Option<&DnsSettings> {
+        self.settings.as_ref().filter(|_| self.is_reachable && !self.is_looking_up)
     }
 
     pub(super) fn set_reachable(&mut self, is_reachable: bool) {
@@ -85,6 +104,10 @@ impl TunnelDns {
 
     pub(super) fn set_looking_up(&mut self, is_looking_up: bool) {
         self.is_looking_up = is_looking_up;
+    }
+
+    pub(super) fn is_looking_up(&self) -> bool {
+        self.is_looking_up
     }
 
     /// The name servers that the machine uses without the tunnel.
@@ -115,8 +138,7 @@ impl TunnelDns {
         journal: &mut Journal,
         netlink: &Netlink,
     ) -> Result<bool, NetworkError> {
-        let wanted = self.settings.clone().filter(|_| self.is_reachable && !self.is_looking_up);
-        let outcome = match wanted {
+        let outcome = match self.wanted().cloned() {
             Some(settings) => self.put_in_force(&settings, journal, netlink).await,
             None => self.take_back(journal, netlink).await.map(|()| true),
         };
@@ -134,9 +156,9 @@ impl TunnelDns {
         }
     }
 
-    /// The same, from time to time: what goes wrong is logged once, and tried again.
-    pub(super) async fn check(&mut self, journal: &mut Journal, netlink: &Netlink) -> bool {
-        self.settle(journal, netlink).await.unwrap_or_else(|error| {
+    /// Logs once what went wrong, where it is tried again from time to time.
+    pub(super) fn checked(&mut self, outcome: Result<bool, NetworkError>) -> bool {
+        outcome.unwrap_or_else(|error| {
             let error = vpnd_sys::text::format_chain(&error.into());
             self.report(format!("the machine's name servers are not those that they should be: {error}"));
             true
@@ -189,6 +211,11 @@ impl TunnelDns {
         let is_done = self.make_missing(settings, journal, netlink).await?;
         if is_done {
             self.seen = None;
+        }
+        let is_resolved = self.in_force.iter().any(|(_, change)| !change.is_file());
+        // Asking one that was stopped would start it.
+        if is_resolved && dns::resolved_memory(&self.system, self.interface_index).is_some() {
+            self.other_links.look(settings, self.is_full).await;
         }
         Ok(is_done)
     }
@@ -298,8 +325,8 @@ impl Rewrites {
         self.paused_until = Some(now + PAUSE);
         tracing::warn!(
             "another program takes the tunnel's name servers away again and again, and has put {foreign}: they are put back once \
-             more, and what it writes within the next {} s stays for as long. Have it leave the name servers alone, or connect \
-             with --no-dns",
+             more, and what it writes within the next {} s stays for as long; a full tunnel \
+             lets no question leave to its servers. Have it leave the name servers alone, or connect with --no-dns",
             PAUSE.as_secs()
         );
     }

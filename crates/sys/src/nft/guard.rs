@@ -14,6 +14,8 @@
 //! INVARIANT: packets from an inner address leave by the tunnel or not at all, whatever becomes of routes and rules.
 //! INVARIANT: datagrams that carry the tunnel never leave by it. The tunnel's rules pass over them, but where the system's own
 //! routes lead into the tunnel they would go round and round, each time a little longer. So they are dropped at its device.
+//! INVARIANT: while a full tunnel's name servers are in force, this machine asks no other ones. A resolver that has domains of the
+//! local network's DHCP asks that network's servers for them, bound to its interface, where no rule or route leads elsewhere.
 
 use std::net::IpAddr;
 
@@ -23,6 +25,9 @@ use super::{NftError, Script, Version, host_set, plain, remove_script, run};
 use crate::change::Layer;
 use crate::netlink::NOWHERE;
 use crate::tool::ToolError;
+
+/// DNS, and DNS over TLS or QUIC.
+const NAME_PORTS: &str = "{ 53, 853 }";
 
 /// The addresses that packets from outside the tunnel don't reach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +39,9 @@ pub struct GuardRules {
     pub returning: Option<Returning>,
     /// The datagrams that never leave by the tunnel: its own, and those of the tunnels that it may go through.
     pub excluded: Option<MarkMatch>,
+    /// Whether this machine's questions for names leave by the tunnel or not at all.
+    #[serde(default)]
+    pub closes_names: bool,
 }
 
 /// Packets by their mark.
@@ -149,6 +157,9 @@ impl GuardRules {
             script.line("type filter hook postrouting priority filter; policy accept;");
             script.line(&format!("oifname \"{}\" meta mark & {mask:#x} == {mark:#x} drop", self.tunnel));
             self.astray(&mut script);
+            if self.closes_names {
+                self.names(&mut script, mark, mask);
+            }
             script.line("}");
         }
         script.line("}");
@@ -168,6 +179,21 @@ impl GuardRules {
             }
         }
         script.line(&format!("rt ip nexthop {NOWHERE} drop"));
+    }
+
+    /// Drops what this machine asks of name servers beside the tunnel; the chain's last rules. Other tunnels are the administrator's, and
+    /// look-ups of gateways' names are known by their user or mark. What other machines ask through this one stays: it may be
+    /// bridged, which has nothing to do with the tunnel.
+    fn names(&self, script: &mut Script, mark: u32, mask: u32) {
+        script.line("meta l4proto != { tcp, udp } accept");
+        script.line(&format!("th dport != {NAME_PORTS} accept"));
+        script.line(&format!("oifname {{ \"lo\", \"{}\" }} accept", self.tunnel));
+        script.line("meta oifkind { \"tun\", \"wireguard\" } accept");
+        script.line(&format!("meta mark & {mask:#x} == {mark:#x} accept"));
+        if let Some(Returning { lookups: Some(user), .. }) = self.returning {
+            script.line(&format!("meta skuid {user} accept"));
+        }
+        script.line("fib saddr type local drop");
     }
 
     /// Refills the table that marks ARP, or removes it. No answer to a router is lost in between, since it asks again.

@@ -4,7 +4,7 @@
 //! Real systemd-resolved, its module for the C library, dhclient and name servers; the provider's logs what reaches it in clear.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,9 @@ use crate::gateway::{Gateway, Login, strings};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::names::{self, PROVIDERS, PUSHED, asks, name_server};
 use crate::process::{self, Process};
+use crate::relay::PORT;
 use crate::resolved::Resolved;
-use crate::traffic::ping_until;
+use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(20);
@@ -67,12 +68,7 @@ fn ask_by_file(lab: &Lab, name: &str) {
     let text = process::text(&process::run(command));
     let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver "));
     let servers: Vec<IpAddr> = servers.filter_map(|server| server.parse().ok()).collect();
-    let mut question = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in name.split('.') {
-        question.push(u8::try_from(label.len()).expect("a short label"));
-        question.extend(label.as_bytes());
-    }
-    question.extend([0, 0, 1, 0, 1]);
+    let question = question(name);
     lab.clients[0].within(|| {
         for server in servers {
             let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
@@ -83,6 +79,17 @@ fn ask_by_file(lab: &Lab, name: &str) {
             }
         }
     });
+}
+
+/// A question for a name's IPv4 addresses.
+fn question(name: &str) -> Vec<u8> {
+    let mut question = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        question.push(u8::try_from(label.len()).expect("a short label"));
+        question.extend(label.as_bytes());
+    }
+    question.extend([0, 0, 1, 0, 1]);
+    question
 }
 
 /// Looks names up in both ways, and demands that they arrive in the tunnel, and in no other place.
@@ -190,6 +197,77 @@ fn systemd_resolved_is_stopped_started_and_changed_beneath_a_tunnel() {
     is_back(&resolved, "started again");
     client.interrupt();
     assert_eq!(fs::read_to_string(resolv_conf(&lab)).expect("it is there"), STUB);
+}
+
+/// Has the provider name this domain as its own, and connects a full tunnel beside it.
+fn with_a_domain_of_the_provider<'l>(
+    lab: &'l Lab,
+    resolved: &Resolved<'l>,
+    domain: &str,
+    ann: &Login,
+) -> Client<'l> {
+    let path = resolv_conf(lab);
+    fs::write(path.with_file_name("hosts"), format!("{GATEWAY_V4} {}\n", names::NAME))
+        .expect("it is writable");
+    fs::write(path.with_file_name("nsswitch.conf"), "hosts: files dns\n").expect("it is writable");
+    resolved.set(&["domain", UPLINK, domain]);
+    connect(lab, ann)
+}
+
+#[test]
+fn a_domain_of_the_local_network_takes_no_name_out_of_a_full_tunnel() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (providers, pushed, _gateway, ann) = tunnel(&lab, "all");
+    let Some(resolved) = Resolved::start(&lab, &lab.clients[0], &[PROVIDERS]) else { return };
+    let mut client = with_a_domain_of_the_provider(&lab, &resolved, "elsewhere.example", &ann);
+    for turn in 0..3 {
+        ask_library(&lab, &format!("one{turn}.elsewhere.example"));
+        ask_library(&lab, &format!("two{turn}.third.example"));
+    }
+    eventually("other names are asked in the tunnel", SOON, || {
+        pushed.output().contains("two2.third.example").then_some(())
+    });
+    let is_closed = |name: &str| {
+        let refused = ask_beside(&lab, name).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+        refused.then_some(())
+    };
+    is_closed("three.elsewhere.example").expect("questions beside the tunnel are refused");
+    // The rule is watched as all of the guard.
+    client.namespace().nft("flush chain inet vpndguard_vpn0 departures\n");
+    eventually("the rule is back", SOON, || client.firewall().contains("oifkind").then_some(()));
+    is_closed("four.elsewhere.example").expect("it is closed again");
+    client.interrupt();
+    eventually("without the tunnel it is asked", SOON, || {
+        ask_library(&lab, "five.elsewhere.example");
+        providers.output().contains("five.elsewhere.example").then_some(())
+    });
+    ask_beside(&lab, "six.elsewhere.example").expect("nothing is closed any more");
+    for label in ["one0", "one1", "one2", "three", "four"] {
+        assert!(!providers.output().contains(&format!("{label}.elsewhere")), "{}", providers.output());
+    }
+}
+
+#[test]
+fn a_domain_of_a_split_tunnel_that_the_local_network_names_is_logged() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (_providers, _pushed, _gateway, ann) = tunnel(&lab, "pushed");
+    let Some(resolved) = Resolved::start(&lab, &lab.clients[0], &[PROVIDERS]) else { return };
+    let mut client = with_a_domain_of_the_provider(&lab, &resolved, "www.campus.example", &ann);
+    let (link, domain) = (format!("link={UPLINK}"), "domain=www.campus.example");
+    eventually("it is logged", SOON, || {
+        let output = client.process().output();
+        output.lines().any(|line| line.contains(&link) && line.contains(domain)).then_some(())
+    });
+    client.interrupt();
+}
+
+/// Asks the provider's name server out of the uplink, whatever routes and rules say, as systemd-resolved does.
+fn ask_beside(lab: &Lab, name: &str) -> std::io::Result<usize> {
+    lab.clients[0].within(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+        socket2::SockRef::from(&socket).bind_device(Some(UPLINK.as_bytes())).expect("root may");
+        socket.send_to(&question(name), (PROVIDERS, 53))
+    })
 }
 
 /// Waits until the tunnel's name server is in the file again.
@@ -370,6 +448,37 @@ fn an_immutable_file_stays_and_the_way_around_it_is_named() {
     assert_eq!(fs::read_to_string(&path).expect("it is there"), before);
     let mut client = Client::connect_with(&lab, 1, &ann, &["--no-dns"]);
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    client.interrupt();
+}
+
+/// The machine's own name servers can't be set for it.
+#[test]
+fn a_look_up_that_can_t_begin_leaves_the_tunnels_name_servers() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (providers, pushed, _gateway, ann) = tunnel(&lab, "all");
+    let path = resolv_conf(&lab);
+    fs::write(&path, providers_file()).expect("it is writable");
+    let mut client = connect(&lab, &ann);
+    assert!(asks(&lab, PUSHED));
+    let immutable = Immutable::new(path);
+    lab.net.nft(&format!(
+        "add table inet hole\n\
+         add chain inet hole forward {{ type filter hook forward priority 0; }}\n\
+         add rule inet hole forward udp dport {PORT} drop\n\
+         add rule inet hole forward udp sport {PORT} drop\n",
+    ));
+    let machine = client.namespace();
+    eventually("look-ups fail", 2 * SOON, || {
+        ping(machine, CAMPUS_V4.into(), 56, SECOND / 5);
+        client.process().output().contains("not permitted").then_some(())
+    });
+    lab.net.nft("delete table inet hole\n");
+    ping_until(machine, CAMPUS_V4.into(), 2 * SOON);
+    drop(immutable);
+    // A client that believes in the look-up would now put the machine's own back, and leave them.
+    std::thread::sleep(3 * SECOND);
+    eventually("the tunnel's name server is in force", SOON, || asks(&lab, PUSHED).then_some(()));
+    names_are_in_the_tunnel(&lab, &providers, &pushed, "after the outage");
     client.interrupt();
 }
 

@@ -131,6 +131,7 @@ impl NetworkSetup {
             addresses,
             returning: self.returning,
             excluded: Some(MarkMatch { mark, mask }),
+            closes_names: self.dns.closes_names(),
         };
         match &mut self.guard {
             Some(guard) if guard.rules == rules => {}
@@ -141,6 +142,15 @@ impl NetworkSetup {
             None => self.guard = Some(Guard::apply(&mut self.journal, &self.netlink, rules).await?),
         }
         Ok(())
+    }
+
+    /// Has names closed or open as the name servers that are to be in force demand.
+    pub(super) async fn guard_names(&mut self) -> Result<(), NetworkError> {
+        let addresses = self.guard.as_ref().map(|guard| guard.addresses().to_vec());
+        match addresses {
+            Some(addresses) => self.guard(addresses).await,
+            None => Ok(()),
+        }
     }
 
     /// Puts the guard back if another program has removed or changed it.

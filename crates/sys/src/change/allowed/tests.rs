@@ -213,7 +213,8 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
                 tunnel,
                 addresses: Vec::new(),
                 returning: None,
-                excluded: None
+                excluded: None,
+                closes_names: false,
             })),
             "{name:?}"
         );
@@ -225,6 +226,7 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
             addresses: Vec::new(),
             returning,
             excluded: None,
+            closes_names: false,
         })
     };
     for layer in Layer::all() {
@@ -236,7 +238,7 @@ fn addresses_and_names_are_such_as_a_tunnel_can_have() {
     let shutting_out = |mark, mask| {
         let excluded = Some(MarkMatch { mark, mask });
         let (tunnel, addresses) = ("vpn0".to_owned(), Vec::new());
-        Change::Guard(GuardRules { tunnel, addresses, returning: None, excluded })
+        Change::Guard(GuardRules { tunnel, addresses, returning: None, excluded, closes_names: false })
     };
     for layer in Layer::all() {
         let (mark, mask) = layer.passed_over();
