@@ -5,10 +5,9 @@
 
 use std::path::Path;
 
+use crate::secret_place;
 use crate::source::{Bind, SecretPlace, Source, SourceKind, Transport};
-use crate::{certificate, secret_place, source_tls};
-use vpnd_pki::tls;
-use vpnd_pki::tls::{SystemTrust, Trust};
+use crate::source_tls::SourceTls;
 
 /// Why a source can't be asked because of its files: the key of the configuration and the reason.
 pub fn faults(source: &Source) -> Vec<(&'static str, String)> {
@@ -29,7 +28,7 @@ pub fn faults(source: &Source) -> Vec<(&'static str, String)> {
             match &radius.transport {
                 Transport::Udp(place) => add("secret_file", secret(place)),
                 Transport::Tls(tls) if is_here(tls.identity.as_ref().map(|(_, key)| key)) => {
-                    add("ca", source_tls::read(tls).map(drop));
+                    add("ca", SourceTls::radius(tls).map(drop));
                 }
                 Transport::Tls(tls) => add("ca", authorities(tls.ca.as_deref())),
             }
@@ -50,8 +49,5 @@ fn secret(place: &SecretPlace) -> anyhow::Result<()> {
 }
 
 fn authorities(ca: Option<&Path>) -> anyhow::Result<()> {
-    match ca {
-        Some(path) => Ok(tls::to_server(&Trust::Pinned(&certificate::read(path)?), None).map(drop)?),
-        None => Ok(SystemTrust::read().map(drop)?),
-    }
+    SourceTls::trusting(ca).map(drop)
 }

@@ -39,10 +39,11 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
             Some(ca) => tls::to_server(&Trust::Pinned(ca), None)?,
             None => tls::to_server(&Trust::System(SystemTrust::read()?), None)?,
         };
+        let ca = launch.directory_ca.as_ref().map(|_| "the file 'directory_ca'");
         Ok(Preparation {
             writable: Vec::new(),
             tcp_ports: vec![launch.port],
-            made: Https::new(trust, launch.port),
+            made: Https::new(trust, ca, launch.port),
         })
     };
     let started = child::start(ChildRole::Acme, &stream, |launch: &AcmeLaunch| &launch.common, prepare);

@@ -10,8 +10,6 @@ mod groups;
 pub mod message;
 mod trial;
 
-use std::sync::Arc;
-
 use zeroize::Zeroizing;
 
 pub(super) use ber::Malformed;
@@ -25,10 +23,10 @@ use super::reply_memory::ReplyMemory;
 use super::servers::{Answered, ServerError};
 use vpnd_config::ldap_filter::Values;
 use vpnd_config::source::{Bind, Ldap, Source, SourceServer};
+use vpnd_config::source_tls::SourceTls;
 use vpnd_ipc::gateway::idp::{
     AcceptAttributes, Identity, LoginCheck, SourceRefusal, Subject, UserRecheck, Verdict,
 };
-use vpnd_pki::tls::{self, SystemTrust, Trust};
 use vpnd_proto::control::List;
 
 /// Results that mean: not this account, whatever the password (RFC 4511 appendix A).
@@ -47,7 +45,7 @@ const HEX: &str = "hex:";
 /// A directory, ready to be asked.
 pub(super) struct Directory {
     settings: Ldap,
-    tls: Arc<rustls::ClientConfig>,
+    tls: SourceTls,
     /// Of the gateway's own account.
     password: Option<Zeroizing<String>>,
     answered: Answered,
@@ -57,20 +55,17 @@ pub(super) struct Directory {
 impl Directory {
     /// Reads authorities and password.
     pub(super) fn prepare(settings: &Ldap) -> anyhow::Result<Self> {
-        let tls = match &settings.ca {
-            Some(path) => tls::to_server(&Trust::Pinned(&vpnd_config::certificate::read(path)?), None)?,
-            None => tls::to_server(&Trust::System(SystemTrust::read()?), None)?,
-        };
+        let tls = SourceTls::trusting(settings.ca.as_deref())?;
         let password = match &settings.bind {
             Bind::Service { password, .. } => Some(vpnd_config::secret_place::read(password)?),
             Bind::User(_) => None,
         };
-        let (settings, tls) = (settings.clone(), Arc::new(tls));
+        let settings = settings.clone();
         Ok(Self { settings, tls, password, answered: Answered::default(), memory: ReplyMemory::default() })
     }
 
     async fn connect(&self, server: &SourceServer) -> Result<Connection, ServerError> {
-        Connection::open(&self.answered, server, Arc::clone(&self.tls), &self.memory).await
+        Connection::open(&self.answered, server, &self.tls, &self.memory).await
     }
 
     /// Whether this is the user's password, by the word of this server.

@@ -12,7 +12,6 @@ mod radsec;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -27,6 +26,7 @@ use packet::{
 };
 use radsec::Connections;
 use vpnd_config::source::{Radius, RadiusAttribute, Source, SourceServer, Transport};
+use vpnd_config::source_tls::SourceTls;
 use vpnd_ipc::gateway::idp::{
     Continuation, GroupName, Identity, IdpChallenge, LoginAnswer, LoginCheck, SourceRefusal, Subject, Verdict,
 };
@@ -64,7 +64,7 @@ impl Client {
                     timeout: WATCHDOG_TIMEOUT,
                     may_wait: settings.push.is_some(),
                 };
-                let connections = Connections::new(Arc::new(vpnd_config::source_tls::read(tls)?), options);
+                let connections = Connections::new(SourceTls::radius(tls)?, options);
                 (Zeroizing::new(radsec::SECRET.to_owned()), Some(connections))
             }
         };

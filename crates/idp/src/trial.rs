@@ -12,6 +12,7 @@ use super::ldap::Directory;
 use super::servers::ServerError;
 use vpnd_config::ServerConfig;
 use vpnd_config::source::{RadiusTls, Source, SourceKind, SourceServer};
+use vpnd_config::source_tls::SourceTls;
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::Identity;
 use vpnd_sys::address_race;
@@ -146,13 +147,11 @@ pub async fn ask(
 }
 
 async fn handshake(server: &SourceServer, tls: &RadiusTls, steps: &mut Steps) -> Result<(), End> {
-    let tls = vpnd_config::source_tls::read(tls)
-        .map_err(|error| ("files", vpnd_sys::text::format_chain(&error)))?;
+    let tls = SourceTls::radius(tls).map_err(|error| ("files", vpnd_sys::text::format_chain(&error)))?;
     let addresses = address_race::look_up(&server.host, server.port).await;
     let stream = address_race::connect(addresses.map_err(|error| ("name", error.to_string()))?).await;
     let stream = stream.map_err(|error| ("connection", error.to_string()))?;
-    let secured = vpnd_config::source_tls::secure(stream, &server.host, std::sync::Arc::new(tls)).await;
-    secured.map_err(|error| ("tls", error.to_string()))?;
+    tls.secure(stream, &server.host).await.map_err(|error| ("tls", error.to_string()))?;
     steps.good("tls", format!("its certificate is good for {}", server.host));
     steps.good("answer", "RADIUS has no question without a password: the rest shows a login");
     Ok(())

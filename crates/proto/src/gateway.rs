@@ -37,7 +37,7 @@ pub use admission::{Authenticated, Claim};
 use indexes::Indexes;
 pub use profiles::{ProfileSettings, Profiles};
 pub use session::{Addresses, SessionRecord, SessionStatus};
-use table::Table;
+use table::{SessionTaken, Table};
 
 /// A gateway's configuration.
 #[derive(Clone, Debug)]
@@ -229,15 +229,16 @@ impl Gateway {
     pub fn restore(&mut self, now: Time, record: SessionRecord) -> bool {
         let known = self.table.by_id(record.id).is_some()
             || self.table.by_device(&record.user, record.device).is_some();
-        if !known {
-            self.end_holders(record.addresses);
-            let slot = self.insert(now, record);
-            // Its client may wait for what a host was sending when the process before this one ended.
-            if let Some(session) = self.table.get(slot) {
-                session.flows.excuse(now);
-            }
+        if known {
+            return false;
         }
-        !known
+        self.end_holders(record.addresses);
+        let Ok(slot) = self.insert(now, record) else { return false };
+        // Its client may wait for what a host was sending when the process before this one ended.
+        if let Some(session) = self.table.get(slot) {
+            session.flows.excuse(now);
+        }
+        true
     }
 
     /// A shard's data plane saw something.
@@ -291,15 +292,25 @@ impl Gateway {
 
     /// Ends sessions for good: their keys are erased, their tokens void. Returns how many there were.
     pub fn end(&mut self, which: &Selector, code: Code, text: &str) -> usize {
-        let slots: Vec<Slot> = match which {
-            Selector::Session(id) => self.table.by_id(*id).into_iter().collect(),
-            Selector::User(user) => self.table.of_user(user).map(|session| session.slot).collect(),
-            Selector::Device(user, device) => self.table.by_device(user, *device).into_iter().collect(),
-        };
+        let slots = self.slots(which);
         for slot in &slots {
             self.end_session(*slot, code, text);
         }
         slots.len()
+    }
+
+    /// The sessions that [`Gateway::end`] would end now.
+    pub fn selected(&self, which: &Selector) -> impl Iterator<Item = SessionId> {
+        let slots = self.slots(which).into_iter();
+        slots.filter_map(|slot| Some(self.table.get(slot)?.record.id))
+    }
+
+    fn slots(&self, which: &Selector) -> Vec<Slot> {
+        match which {
+            Selector::Session(id) => self.table.by_id(*id).into_iter().collect(),
+            Selector::User(user) => self.table.of_user(user).map(|session| session.slot).collect(),
+            Selector::Device(user, device) => self.table.by_device(user, *device).into_iter().collect(),
+        }
     }
 
     /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to be attached to later.
@@ -375,15 +386,15 @@ impl Gateway {
         }
     }
 
-    fn insert(&mut self, now: Time, record: SessionRecord) -> Slot {
+    fn insert(&mut self, now: Time, record: SessionRecord) -> Result<Slot, SessionTaken> {
         let (deadline, idle) = (record.deadline, self.idle_timeout(&record));
         let flows = Flows::new(random_bytes(&mut self.random));
-        let slot = self.table.insert(now, self.config.shards, record, flows).slot;
+        let slot = self.table.insert(now, self.config.shards, record, flows)?;
         self.timers.set((slot, Reason::Lifetime), deadline);
         if let Some(idle) = idle {
             self.timers.set((slot, Reason::Idle), now + idle);
         }
-        slot
+        Ok(slot)
     }
 
     fn close_connection(&mut self, connection: ConnectionId, code: Code, text: &str) {

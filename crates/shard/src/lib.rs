@@ -28,6 +28,8 @@ pub mod quic_forwarder;
 mod sealer;
 pub mod stepped;
 pub mod suites;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod thread;
 mod writes;
 

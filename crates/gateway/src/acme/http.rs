@@ -52,12 +52,14 @@ enum HttpError {
 #[derive(Clone)]
 pub(super) struct Https {
     tls: TlsConnector,
+    /// Where the authorities are that the directory's certificate must lead to, if not the system's.
+    ca: Option<&'static str>,
     port: u16,
 }
 
 impl Https {
-    pub(super) fn new(tls: ClientConfig, port: u16) -> Self {
-        Self { tls: TlsConnector::from(Arc::new(tls)), port }
+    pub(super) fn new(tls: ClientConfig, ca: Option<&'static str>, port: u16) -> Self {
+        Self { tls: TlsConnector::from(Arc::new(tls)), ca, port }
     }
 
     async fn send(&self, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, HttpError> {
@@ -83,7 +85,7 @@ impl Https {
             .tls
             .connect(name, tcp)
             .await
-            .map_err(|error| HttpError::Tls(vpnd_pki::tls::in_words(error)))?;
+            .map_err(|error| HttpError::Tls(vpnd_pki::tls::in_words(error, self.ca)))?;
         let (mut sender, connection) =
             http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
         // It ends with the sender, and its error is the response's.
@@ -136,7 +138,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("it has one").port();
         drop(listener);
-        let https = Https::new(trust, port);
+        let https = Https::new(trust, None, port);
         let send = async |target: String| {
             let request = Request::builder().uri(target).body(BodyWrapper::default()).expect("a request");
             https.send(request).await.expect_err("nobody is there")

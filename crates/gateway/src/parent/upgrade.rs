@@ -36,8 +36,6 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bits of a file's mode that let others write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// The bit of a directory in which only owners remove and rename.
-const STICKY: u32 = 0o1000;
 
 /// The new version's processes, prepared.
 struct Next {
@@ -148,36 +146,18 @@ impl Gateway {
     }
 }
 
-/// Whether only its owner can have written this program: no other user can change it or a directory on its path.
+/// Whether only its owner can have written this program: no other user can change it, or a directory or link on the way to it.
 fn check_program(program: &Path) -> anyhow::Result<()> {
-    let not_found = || format!("can't find {}", program.display());
-    let found = std::fs::metadata(program).with_context(not_found)?;
-    if !found.is_file() || !is_trusted(&found) || found.mode() & WRITABLE_BY_OTHERS != 0 {
+    trusted_path::check(program)
+        .with_context(|| format!("others may have replaced {}: install it elsewhere", program.display()))?;
+    let found = std::fs::metadata(program).with_context(|| format!("can't find {}", program.display()))?;
+    if !found.is_file() || found.mode() & WRITABLE_BY_OTHERS != 0 {
         bail!(
             "{} is no file that only root can change: install it again (mode 755, owner root)",
             program.display()
         );
     }
-    // By its links as well as without them.
-    let resolved = std::fs::canonicalize(program).with_context(not_found)?;
-    let directories = program.ancestors().chain(resolved.ancestors());
-    for directory in directories.filter(|path| !path.as_os_str().is_empty()) {
-        let found = std::fs::metadata(directory).with_context(not_found)?;
-        // Where others may only add, as in /tmp, what is there stays.
-        let is_open = found.mode() & WRITABLE_BY_OTHERS != 0 && found.mode() & STICKY == 0;
-        if found.is_dir() && (!is_trusted(&found) || is_open) {
-            bail!(
-                "others can replace {}, because {} is not root's alone: chown root and chmod 755 it, or install elsewhere",
-                program.display(),
-                directory.display()
-            );
-        }
-    }
     Ok(())
-}
-
-fn is_trusted(found: &std::fs::Metadata) -> bool {
-    [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
 }
 
 /// The first setting that differs and can't be changed without a restart, because devices, sockets or the machine's network depend on it.
@@ -212,22 +192,29 @@ mod tests {
             fs::create_dir(directory).unwrap();
             mode(directory, 0o755);
         }
-        let (program, link) = (own.join("vpnd"), open.join("vpnd"));
+        let program = own.join("vpnd");
         fs::write(&program, "").unwrap();
         mode(&program, 0o755);
-        symlink(&program, &link).unwrap();
-        check_program(&program).unwrap();
-        check_program(&link).unwrap();
+        // The way by the first link leads through the second, in a directory that neither the path's name nor the true path has.
+        let (first, second) = (own.join("first"), open.join("second"));
+        symlink(&second, &first).unwrap();
+        symlink(&program, &second).unwrap();
+        let ways = || [&program, &first, &second].map(|way| check_program(way).is_ok());
+        assert_eq!(ways(), [true; 3]);
         mode(&open, 0o777);
-        let refused = check_program(&link).unwrap_err().to_string();
+        assert_eq!(ways(), [true, false, false]);
+        let refused = vpnd_sys::text::format_chain(&check_program(&first).unwrap_err());
         assert!(
-            refused.contains("others can replace") && refused.contains("open is not root's alone"),
+            refused.contains("others may have replaced") && refused.contains("open and put"),
             "{refused}"
         );
-        check_program(&program).unwrap();
         mode(&open, 0o1777);
-        check_program(&link).unwrap();
+        assert_eq!(ways(), [true; 3]);
         mode(&own, 0o775);
-        assert!(check_program(&program).is_err() && check_program(&link).is_err());
+        assert_eq!(ways(), [false; 3]);
+        mode(&own, 0o755);
+        mode(&program, 0o775);
+        assert_eq!(ways(), [false; 3], "others can change it");
+        assert!(check_program(&own.join("missing")).unwrap_err().to_string().contains("can't find"));
     }
 }

@@ -15,7 +15,7 @@ use super::parent_client::ParentClient;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::connection::Logins;
 use crate::worker::core::drain::{DrainRequest, DrainState};
-use crate::worker::core::{Core, Ended};
+use crate::worker::core::{Core, Ended, ToEnd};
 use crate::worker::quic::acceptor::AdmissionControl;
 use vpnd_config as config;
 use vpnd_config::in_force::Settings;
@@ -198,8 +198,9 @@ impl Handler for Administration {
             Some(session) => Selector::Session(session),
             None => Selector::User(UserName::new(target).map_err(|error| error.to_string())?),
         };
-        let ended = self.core.end(which, Code::Kicked, Code::Kicked.explanation().to_owned()).await;
-        ended.map_err(|error| error.to_string())
+        let (code, text) = (Code::Kicked, Code::Kicked.explanation().into());
+        let ended = self.core.end(vec![ToEnd { which, code, text }]).await;
+        ended.map(|counts| counts.iter().sum()).map_err(|error| error.to_string())
     }
 
     async fn reload(&self) -> Result<String, String> {

@@ -21,13 +21,15 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
-use vpnd_proto::gateway::{Authenticated, Claim, Gateway, Selector};
+use vpnd_proto::gateway::{Authenticated, Claim, Gateway};
 use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::worker::handover::{HandoverError, Successor};
 use crate::worker::registry::{AdmittedSession, Registry};
+pub(crate) use accounting::ToEnd;
+use accounting::{Leaving, Reply};
 use announce::Held;
 use drain::{DrainRequest, Draining};
 pub(crate) use ended::Ended;
@@ -78,12 +80,10 @@ pub(crate) enum CoreRequest {
         message: Message,
     },
     Lost(ConnectionId),
-    /// End sessions; answered with how many there were.
+    /// End sessions; answered with how many there were of each.
     End {
-        which: Selector,
-        code: Code,
-        text: String,
-        reply: oneshot::Sender<usize>,
+        which: Vec<ToEnd>,
+        reply: oneshot::Sender<Vec<usize>>,
     },
     /// Users are in these groups from now on; answered with the number of their sessions.
     Regroup {
@@ -167,6 +167,7 @@ impl Core {
             held: HashMap::new(),
             unready: Vec::new(),
             leaving: Vec::new(),
+            replies: Vec::new(),
             ended: Ended::default(),
             draining: None,
             is_draining,
@@ -201,9 +202,9 @@ impl Core {
         let _ = self.send(CoreRequest::Shutdown).await;
     }
 
-    /// Ends sessions; returns how many there were.
-    pub(crate) async fn end(&self, which: Selector, code: Code, text: String) -> Result<usize, Stopped> {
-        self.ask(|reply| CoreRequest::End { which, code, text, reply }).await
+    /// Ends sessions; returns how many there were of each.
+    pub(crate) async fn end(&self, which: Vec<ToEnd>) -> Result<Vec<usize>, Stopped> {
+        self.ask(|reply| CoreRequest::End { which, reply }).await
     }
 
     /// Users are in these groups now; returns the number of their sessions.
@@ -243,8 +244,10 @@ struct CoreTask {
     held: HashMap<ConnectionId, Held>,
     /// Sessions that could not begin, and are to end.
     unready: Vec<SessionId>,
-    /// Sessions whose clients have left, and whose last packets are not counted yet.
-    leaving: Vec<SessionId>,
+    /// Sessions that are to end, and whose last packets are not counted yet.
+    leaving: Vec<Leaving>,
+    /// Replies to send once everything before is carried out.
+    replies: Vec<Reply>,
     ended: Ended,
     draining: Option<Draining>,
     is_draining: watch::Sender<bool>,
@@ -324,24 +327,20 @@ impl CoreTask {
                 self.held.remove(&connection);
                 self.gateway.connection_lost(connection);
             }
-            CoreRequest::End { which, code, text, reply } => {
-                // The reply is sent once it is done, if the requester still waits.
-                let _ = reply.send(self.end(&which, code, &text).await);
+            CoreRequest::End { which, reply } => {
+                let counts = which.into_iter().map(|to_end| self.end_with_batch(to_end)).collect();
+                self.reply_when_done(reply, counts);
             }
             CoreRequest::Regroup { users, reply } => {
-                self.collect_last_traffic().await;
-                let _ = reply.send(self.regroup(users));
+                let count = self.regroup(users);
+                self.reply_when_done(reply, count);
             }
             CoreRequest::Revoke { revoked, reply } => {
                 self.revoked = *revoked;
-                self.collect_last_traffic().await;
-                let mut count = 0;
-                for session in self.registry.sessions_of(&self.revoked) {
-                    let which = Selector::Session(session);
-                    count += self.gateway.end(&which, Code::Certificate, REVOKED);
-                }
-                self.carry_out().await;
-                let _ = reply.send(count);
+                let revoked = self.registry.sessions_of(&self.revoked).into_iter();
+                let to_end = revoked.map(|session| ToEnd::session(session, Code::Certificate, REVOKED));
+                let count = to_end.map(|to_end| self.end_with_batch(to_end)).sum();
+                self.reply_when_done(reply, count);
             }
             CoreRequest::Status(reply) => {
                 let _ = reply.send(self.snapshot().await);
@@ -351,8 +350,8 @@ impl CoreTask {
             }
             CoreRequest::Drain(request, reply) => self.handle_drain(request, reply),
             CoreRequest::Settings { config, reply } => {
-                self.collect_last_traffic().await;
-                let _ = reply.send(self.set(&config));
+                let set = self.set(&config);
+                self.reply_when_done(reply, set);
             }
             CoreRequest::QuicForwarder { to, reply } => {
                 let handed_over_to = self.hand_over(*to).await;

@@ -305,11 +305,6 @@ impl Registry {
         self.known.get(&session).is_some_and(|member| self.accounted.contains(&*member.source))
     }
 
-    /// Whether the traffic of any session may be.
-    pub fn has_accounting(&self) -> bool {
-        !self.accounted.is_empty()
-    }
-
     /// A session of another process goes on in this one. Whom policy takes it for, and its rate limits.
     pub fn take_over(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
         self.add(session, member)

@@ -7,13 +7,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use minicbor::bytes::ByteArray;
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::Selector;
 use vpnd_proto::session::DeviceId;
 
 use crate::worker::auth_client::AuthClient;
-use crate::worker::core::{Core, Stopped};
+use crate::worker::core::{Core, Stopped, ToEnd};
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::auth::{self, RevocationQuery, Revoked};
 use vpnd_ipc::requests::NoReply;
@@ -22,6 +21,9 @@ use vpnd_ipc::requests::NoReply;
 const REVOCATION_INTERVAL: Duration = Duration::from_millis(400);
 const _: () =
     assert!(REVOCATION_INTERVAL.as_millis() * 2 <= 1_000, "revocations reach sessions within a second");
+
+/// Revocations whose sessions end in one step.
+const ENDED_TOGETHER: usize = 256;
 
 /// The number of the last revocation that was carried out, once that is known.
 #[derive(Clone, Default)]
@@ -63,22 +65,26 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
     }
 }
 
-/// Carries them out in their order. Changes of groups that follow one another are one step: each looks at all sessions.
+/// Carries them out in their order. Those of one kind that follow one another are one step: a change of groups looks at all sessions,
+/// and shards are asked about sessions that end.
 async fn carry_out(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
-    let mut regrouped = Vec::new();
-    for revoked in found {
-        match (revoked.cause, revoked.groups) {
-            (RevocationCause::Groups, Some(groups)) => regrouped.push((revoked.name, groups)),
+    // Of these two, one is empty.
+    let (mut regrouped, mut ended) = (Vec::new(), Vec::new());
+    for mut revoked in found {
+        match (revoked.cause, revoked.groups.take()) {
+            (RevocationCause::Groups, Some(groups)) => {
+                end(core, std::mem::take(&mut ended)).await?;
+                regrouped.push((revoked.name, groups));
+            }
             // The user is gone, and the revocation that follows ends the sessions.
             (RevocationCause::Groups, None) => {}
-            (cause, _) => {
+            _ => {
                 regroup(core, std::mem::take(&mut regrouped)).await?;
-                let name = revoked.name.clone();
-                let count = end(core, revoked.name, cause, revoked.device).await?;
-                tracing::info!(user = %name, ?cause, sessions = count, "revoked");
+                ended.push(revoked);
             }
         }
     }
+    end(core, ended).await?;
     regroup(core, regrouped).await
 }
 
@@ -94,21 +100,25 @@ async fn regroup(core: &Core, users: Vec<(UserName, Vec<String>)>) -> Result<(),
     Ok(())
 }
 
-/// Returns the number of sessions that it concerned.
-async fn end(
-    core: &Core,
-    user: UserName,
-    cause: RevocationCause,
-    device: Option<ByteArray<16>>,
-) -> Result<usize, Stopped> {
-    match (cause, device) {
-        (RevocationCause::Device | RevocationCause::Disconnected, Some(device)) => {
-            let which = Selector::Device(user, DeviceId(device.into()));
-            core.end(which, Code::Kicked, cause.to_string()).await
+async fn end(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
+    // Others have their turn in between.
+    for part in found.chunks(ENDED_TOGETHER) {
+        let counts = core.end(part.iter().map(to_end).collect()).await?;
+        for (Revoked { name, cause, .. }, sessions) in part.iter().zip(counts) {
+            tracing::info!(user = %name, ?cause, sessions, "revoked");
         }
-        (RevocationCause::Disconnected, None) => {
-            core.end(Selector::User(user), Code::Kicked, cause.to_string()).await
-        }
-        _ => core.end(Selector::User(user), Code::Disabled, cause.to_string()).await,
     }
+    Ok(())
+}
+
+fn to_end(revoked: &Revoked) -> ToEnd {
+    let user = revoked.name.clone();
+    let (which, code) = match (revoked.cause, revoked.device) {
+        (RevocationCause::Device | RevocationCause::Disconnected, Some(device)) => {
+            (Selector::Device(user, DeviceId(device.into())), Code::Kicked)
+        }
+        (RevocationCause::Disconnected, None) => (Selector::User(user), Code::Kicked),
+        _ => (Selector::User(user), Code::Disabled),
+    };
+    ToEnd { which, code, text: revoked.cause.to_string().into() }
 }

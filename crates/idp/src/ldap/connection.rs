@@ -4,8 +4,6 @@
 //! with the number of the request under way; a connection takes in [`MAX_RECEIVED`] bytes at most, and has no memory for replies but what it holds
 //! of its source's.
 
-use std::sync::Arc;
-
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
@@ -16,7 +14,7 @@ use crate::ldap::ber::Malformed;
 use crate::reply_memory::{Held, ReplyMemory};
 use crate::servers::{Answered, ServerError};
 use vpnd_config::source::{Scheme, SourceServer};
-use vpnd_config::source_tls::secure;
+use vpnd_config::source_tls::SourceTls;
 
 /// Bytes that a server may send on one connection.
 const MAX_RECEIVED: usize = 8 << 20;
@@ -46,12 +44,12 @@ impl Connection {
     pub(super) async fn open(
         answered: &Answered,
         server: &SourceServer,
-        tls: Arc<rustls::ClientConfig>,
+        tls: &SourceTls,
         memory: &ReplyMemory,
     ) -> Result<Self, ServerError> {
         let tcp = answered.connect(server).await?;
         let tcp = if server.scheme == Scheme::Ldap { start_tls(tcp, memory).await? } else { tcp };
-        let tls = secure(tcp, &server.host, tls).await.map_err(ServerError::Tls)?;
+        let tls = tls.secure(tcp, &server.host).await.map_err(ServerError::Tls)?;
         Ok(Self::over(tls, memory))
     }
 }

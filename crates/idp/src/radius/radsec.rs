@@ -12,7 +12,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, OwnedMutexGuard, Semaphore, mpsc, oneshot};
 use zeroize::Zeroizing;
@@ -20,7 +19,7 @@ use zeroize::Zeroizing;
 use super::packet::{self, MAX_PACKET, NoReply};
 use crate::servers::{Answered, ServerError};
 use vpnd_config::source::SourceServer;
-use vpnd_config::source_tls::secure;
+use vpnd_config::source_tls::SourceTls;
 pub(super) use watchdog::Options;
 use watchdog::Watchdog;
 
@@ -42,7 +41,7 @@ type Packet = Zeroizing<Vec<u8>>;
 
 /// The connections to the servers of a source.
 pub(super) struct Connections {
-    tls: Arc<ClientConfig>,
+    tls: SourceTls,
     options: Options,
     /// By their names. There is one for each that is configured.
     places: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Place>>>>,
@@ -104,7 +103,7 @@ enum Failure {
 }
 
 impl Connections {
-    pub(super) fn new(tls: Arc<ClientConfig>, options: Options) -> Self {
+    pub(super) fn new(tls: SourceTls, options: Options) -> Self {
         Self { tls, options, places: Mutex::default(), answered: Arc::default() }
     }
 
@@ -141,7 +140,7 @@ impl Connections {
         }
         let watchdog = Watchdog::new(&self.options);
         // A task of its own: the attempt and what it teaches must not end with a request that has waited for too long.
-        let (tls, answered) = (Arc::clone(&self.tls), Arc::clone(&self.answered));
+        let (tls, answered) = (self.tls.clone(), Arc::clone(&self.answered));
         let opening = tokio::spawn(open(place, server.clone(), tls, watchdog, answered));
         let opened = opening.await.unwrap_or_else(|error| Err(ServerError::Connect(io::Error::other(error))));
         opened.map(|connection| (connection, true))
@@ -156,12 +155,12 @@ impl Connections {
 async fn open(
     mut place: OwnedMutexGuard<Place>,
     server: SourceServer,
-    tls: Arc<ClientConfig>,
+    tls: SourceTls,
     watchdog: Watchdog,
     answered: Arc<Answered>,
 ) -> Result<Arc<Connection>, ServerError> {
     let opening =
-        async { secure(answered.connect(&server).await?, &server.host, tls).await.map_err(ServerError::Tls) };
+        async { tls.secure(answered.connect(&server).await?, &server.host).await.map_err(ServerError::Tls) };
     let opened = tokio::time::timeout(CONNECT_TIMEOUT, opening).await;
     match opened.unwrap_or_else(|_| Err(ServerError::Connect(io::ErrorKind::TimedOut.into()))) {
         Ok(stream) => {

@@ -2,11 +2,16 @@
 
 use std::io;
 
-/// The error of a handshake, in words where it is about the other end's certificate.
-pub fn in_words(error: io::Error) -> io::Error {
+/// The error of a handshake, in words where it is about the other end's certificate. `ca` says where the authorities are that it must
+/// lead to; without it they are those of the system.
+pub fn in_words(error: io::Error, ca: Option<&str>) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(rustls::Error::InvalidCertificate(fault)) = inner else { return error };
-    io::Error::other(format!("its certificate is refused: {}", fault_in_words(&fault.to_string())))
+    let words = match (fault, ca) {
+        (rustls::CertificateError::UnknownIssuer, Some(ca)) => format!("no authority in {ca} has signed it"),
+        _ => fault_in_words(&fault.to_string()),
+    };
+    io::Error::other(format!("its certificate is refused: {words}"))
 }
 
 /// Faults as rustls and webpki write them, within a sentence of theirs or alone, and in words.
@@ -34,12 +39,12 @@ mod tests {
     use crate::tls::{self, Trust};
 
     /// What a client finds at a server with this certificate.
-    fn found(certificate: &rcgen::Certificate, ca_pem: &str) -> String {
+    fn found(certificate: &rcgen::Certificate, ca_pem: &str, place: Option<&str>) -> String {
         let ca = Trust::Pinned(ca_pem.as_bytes());
         let verifier = tls::verifier(&ca).expect("it is good");
         let name = ServerName::try_from("vpn.example.org").expect("a name");
         let error = verifier.verify_server_cert(certificate.der(), &[], &name, &[], UnixTime::now());
-        in_words(io::Error::other(error.expect_err("it is not trusted"))).to_string()
+        in_words(io::Error::other(error.expect_err("it is not trusted")), place).to_string()
     }
 
     #[test]
@@ -50,12 +55,21 @@ mod tests {
         authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         let authority = authority.self_signed(&key).expect("signed");
         let stranger = params().self_signed(&rcgen::KeyPair::generate().expect("a key")).expect("signed");
-        let found = [found(&authority, &authority.pem()), found(&stranger, &authority.pem())];
-        for (found, words) in found.iter().zip(["it is an authority's", "its signature is not that"]) {
+        let mut other = params();
+        other.distinguished_name.push(rcgen::DnType::CommonName, "other");
+        let unknown = other.self_signed(&key).expect("signed");
+        let cases = [
+            (&authority, None, "it is an authority's"),
+            (&stranger, None, "its signature is not that"),
+            (&unknown, None, "no authority that this machine trusts has signed it"),
+            (&unknown, Some("/etc/campus.pem"), "no authority in /etc/campus.pem has signed it"),
+        ];
+        for (certificate, place, words) in cases {
+            let found = found(certificate, &authority.pem(), place);
             assert!(found.contains(words), "{found}");
             assert!(!found.contains("Error") && !found.contains("Ca") && !found.contains('('), "{found}");
         }
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        assert_eq!(in_words(refused).kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(in_words(refused, None).kind(), io::ErrorKind::ConnectionRefused);
     }
 }

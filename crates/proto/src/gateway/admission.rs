@@ -94,7 +94,8 @@ impl Gateway {
             epoch: 0,
             tokens: Tokens::new(token.hash()),
         };
-        let slot = self.insert(now, record);
+        // The name is the only thing that may still be another one's.
+        let Ok(slot) = self.insert(now, record) else { return Err(self.refuse(connection, Code::Internal)) };
         self.establish(now, slot, Grant { connection, offer, suite, secret, token });
         Ok(id)
     }

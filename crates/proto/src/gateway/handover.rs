@@ -17,7 +17,7 @@ use minicbor::{Decode, Encode};
 use vpnd_crypto::{EpochSecret, Suite};
 
 use super::session::{Addresses, Epoch, Session, SessionRecord};
-use super::{Effect, Gateway, Reason};
+use super::{Effect, Gateway, Reason, SessionTaken};
 use crate::attach::{TokenHash, Tokens};
 use crate::control::UserName;
 use crate::flows::Flows;
@@ -184,15 +184,11 @@ impl Gateway {
         limits: SessionLimits,
     ) -> Result<(), NotTaken> {
         let epochs = [handed.retiring.take(), handed.current.take(), handed.pending.take()];
-        let known = self.table.by_id(handed.id).is_some();
-        let has_device = self.table.by_device(&handed.user, handed.device).is_some();
-        if known || has_device || self.table.by_address(handed.addresses()).is_some() {
-            return Err(NotTaken::Twice);
-        }
         let (open, since, activity) = (handed.open, handed.since, handed.activity);
         let path_size = handed.path_size;
         let flows = Flows::import(&handed.flows).ok_or(NotTaken::Torn)?;
-        let slot = self.insert(now, record(handed, principal, limits));
+        let taken = self.insert(now, record(handed, principal, limits));
+        let slot = taken.map_err(|SessionTaken| NotTaken::Twice)?;
         let spec = self.table.get_mut(slot).map(|session| {
             (session.open, session.since, session.activity) = (open, since, activity);
             session.path_size = path_size;

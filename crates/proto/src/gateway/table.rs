@@ -15,6 +15,10 @@ use crate::time::Time;
 
 use super::session::{Addresses, Session, SessionRecord};
 
+/// The name, the device or an address of a session is another one's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SessionTaken;
+
 /// One place of the table.
 #[derive(Debug, Default)]
 struct Place {
@@ -41,14 +45,22 @@ impl Table {
         self.by_id.len()
     }
 
-    /// Adds a session whose name, device and addresses are not in the table.
+    /// Adds a session.
+    ///
+    /// # Errors
+    /// If there is one of this name or device, or with one of its addresses: that one stays as it is, and nothing is added.
     pub(super) fn insert(
         &mut self,
         now: Time,
         shards: usize,
         record: SessionRecord,
         flows: Flows,
-    ) -> &mut Session {
+    ) -> Result<Slot, SessionTaken> {
+        let has_name = self.by_id(record.id).is_some();
+        let has_device = self.by_device(&record.user, record.device).is_some();
+        if has_name || has_device || self.by_address(record.addresses).is_some() {
+            return Err(SessionTaken);
+        }
         let user_buckets = self.user_buckets(now, shards, &record.user);
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -56,14 +68,11 @@ impl Table {
         });
         let entry = &mut self.places[place as usize];
         let slot = Slot { index: place, generation: entry.generation };
-        let by_id = self.by_id.insert(record.id, slot);
-        let by_device = self.by_device.insert((record.user.clone(), record.device), slot);
-        debug_assert!(by_id.is_none() && by_device.is_none(), "the caller removed what the session replaces");
-        for address in record.addresses.iter() {
-            let by_address = self.by_address.insert(address, slot);
-            debug_assert!(by_address.is_none(), "the caller removed who had the address");
-        }
-        entry.session.insert(Box::new(Session::new(now, slot, shards, record, flows, user_buckets)))
+        self.by_id.insert(record.id, slot);
+        self.by_device.insert((record.user.clone(), record.device), slot);
+        self.by_address.extend(record.addresses.iter().map(|address| (address, slot)));
+        entry.session = Some(Box::new(Session::new(now, slot, shards, record, flows, user_buckets)));
+        Ok(slot)
     }
 
     /// The buckets that all sessions of the user share.

@@ -148,6 +148,19 @@ fn outline(effects: &[Effect]) -> String {
 }
 
 #[test]
+fn a_session_that_exists_is_never_replaced() {
+    let mut gateway = gateway(config(1));
+    let anns = login(&mut gateway, 1, "ann", 1);
+    let bob = Authenticated { session: anns.session, ..who("bob", 2) };
+    let refused = gateway.login(NOW, ConnectionId(2), bob, &offer(2), secret());
+    assert_eq!(refused, Err(Code::Internal));
+    assert_eq!(outline(&effects(&mut gateway)), "sx", "it is told, and nothing else happens");
+    let sessions: Vec<_> = gateway.sessions().collect();
+    assert_eq!((sessions.len(), &*sessions[0].user), (1, "ann"));
+    attach(&mut gateway, NOW, 3, &anns).unwrap();
+}
+
+#[test]
 fn keys_and_store_come_before_the_answer() {
     let mut gateway = gateway(config(3));
     gateway.login(NOW, ConnectionId(1), who("ada", 1), &offer(2), secret()).unwrap();

@@ -14,8 +14,8 @@ use vpnd_sys::port_blocks::{Block, PortBlocks};
 pub(crate) const HEARTBEAT_S: u64 = 10;
 /// Without it for so long, what happened since is not recorded, seconds.
 const STALE_S: u64 = 3 * HEARTBEAT_S;
-/// Sessions of one address that are looked at where the clock was ever set back, from the newest that had begun by the time in question.
-/// Otherwise that one alone can be the answer.
+/// Sessions of one address that are looked at, from the newest that had begun by the time in question. Where the clock was never set
+/// back, the answer is among those that began within that second and the one before them.
 const LOOKED_AT: u32 = 32;
 /// Clocks of those who ask differ by so much from ours, seconds.
 const CLOCK_ERROR_S: u64 = 60;
@@ -137,7 +137,7 @@ pub(super) const OF_IPV6: &str =
 
 /// The newest sessions whose client was heard from ?1 by ?2.
 pub(super) const HEARD_AT: &str =
-    "SELECT s.*, m.lane, m.rowid AS place FROM moves m JOIN sessions s ON s.seq = m.session
+    "SELECT s.*, m.lane, m.at_s AS heard_s, m.rowid AS place FROM moves m JOIN sessions s ON s.seq = m.session
     WHERE m.outer_address = ?1 AND m.at_s <= ?2 ORDER BY m.at_s DESC, m.rowid DESC LIMIT ?3";
 
 type FromRow = fn(&Row<'_>) -> rusqlite::Result<Record>;
@@ -179,19 +179,20 @@ impl AuditFile {
     ) -> Result<Answer, AuditError> {
         let set_back = "SELECT EXISTS (SELECT 1 FROM gaps WHERE cause = ?)";
         let set_back: bool = self.connection.query_row(set_back, [CLOCK_SET_BACK], |row| row.get(0))?;
-        let limit = if set_back { LOOKED_AT } else { 1 };
+        // Times are whole seconds: at the end of one session the next may have begun.
+        let newest_s = if set_back { None } else { Some(at_s) };
         let then = self.blocks_at(at_s)?;
         let (mut found, mut outer_left_out) = (Vec::new(), false);
         match (address, then.as_ref().and_then(Option::as_ref)) {
             (IpAddr::V4(public), Some(blocks)) if blocks.addresses.contains(&public) => {
                 for inner in behind(blocks, public, port) {
-                    found.extend(self.sessions_at(inner.into(), at_s, limit)?);
+                    found.extend(self.sessions_at(inner.into(), at_s, newest_s)?);
                 }
             }
             _ => {
-                found = self.sessions_at(address, at_s, limit)?;
+                found = self.sessions_at(address, at_s, newest_s)?;
                 if let Some(port) = port.filter(|_| found.is_empty()) {
-                    found = self.sessions_heard_at(SocketAddr::new(address, port), at_s, limit)?;
+                    found = self.sessions_heard_at(SocketAddr::new(address, port), at_s, newest_s)?;
                     outer_left_out = self.are_outer_left_out(at_s)?;
                 }
             }
@@ -213,11 +214,17 @@ impl AuditFile {
         Ok(Answer { found, gap, since_s, blocks, blocks_changed, outer_left_out })
     }
 
-    /// The sessions of which a lane was heard from an outer address last, and from no other one before that time.
-    fn sessions_heard_at(&self, outer: SocketAddr, at_s: u64, limit: u32) -> Result<Vec<Record>, AuditError> {
+    /// The sessions of which a lane was heard from an outer address last, and from no other one before that time. With `newest_s` they are looked at
+    /// to the first that was heard before that.
+    fn sessions_heard_at(
+        &self,
+        outer: SocketAddr,
+        at_s: u64,
+        newest_s: Option<u64>,
+    ) -> Result<Vec<Record>, AuditError> {
         let outer = outer.to_string();
         let mut statement = self.connection.prepare_cached(HEARD_AT)?;
-        let mut rows = statement.query(params![outer, at_s, limit])?;
+        let mut rows = statement.query(params![outer, at_s, LOOKED_AT])?;
         let mut found = Vec::new();
         while let Some(row) = rows.next()? {
             let session = Record { outer: Some(outer.clone()), ..session_from_row(row)? };
@@ -227,8 +234,12 @@ impl AuditFile {
             let [seq, lane, place] = lane;
             let mut later = self.connection.prepare_cached(sql)?;
             let has_left: bool = later.query_row(params![seq, lane, place, at_s, outer], |row| row.get(0))?;
+            let heard_s: u64 = row.get("heard_s")?;
             if !has_left && session.until_s.is_none_or(|until_s| at_s <= until_s) {
                 found.push(session);
+            }
+            if newest_s.is_some_and(|newest_s| heard_s < newest_s) {
+                break;
             }
         }
         Ok(found)
@@ -244,22 +255,31 @@ impl AuditFile {
             .query_row(params![at_s, until_s, OUTER_LEFT_OUT], |row| row.get(0))
     }
 
-    /// The sessions that had an inner address at a time.
-    fn sessions_at(&self, address: IpAddr, at_s: u64, limit: u32) -> Result<Vec<Record>, AuditError> {
+    /// The sessions that had an inner address at a time. With `newest_s` they are looked at to the first that began before that.
+    fn sessions_at(
+        &self,
+        address: IpAddr,
+        at_s: u64,
+        newest_s: Option<u64>,
+    ) -> Result<Vec<Record>, AuditError> {
         let (sql, key) = match address {
             IpAddr::V4(v4) => (OF_IPV4, v4.octets().to_vec()),
             IpAddr::V6(v6) => (OF_IPV6, v6.octets().to_vec()),
         };
         let mut statement = self.connection.prepare_cached(sql)?;
-        let rows = statement.query_map(params![key, at_s, limit], |row| {
+        let rows = statement.query_map(params![key, at_s, LOOKED_AT], |row| {
             Ok((row.get::<_, i64>("seq")?, session_from_row(row)?))
         })?;
         let mut found = Vec::new();
         for row in rows {
             let (seq, mut session) = row?;
+            let began_s = session.at_s;
             if session.until_s.is_none_or(|until_s| at_s <= until_s) {
                 session.outer = self.outer_at(seq, at_s)?.or(session.outer);
                 found.push(session);
+            }
+            if newest_s.is_some_and(|newest_s| began_s < newest_s) {
+                break;
             }
         }
         Ok(found)

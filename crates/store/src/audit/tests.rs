@@ -239,6 +239,26 @@ fn a_clock_that_is_set_back_leaves_both_answers() {
     assert_eq!(answer(&file, 2, 5500).found.len(), 2);
 }
 
+#[test]
+fn an_address_that_changes_hands_within_a_second_leaves_both_answers() {
+    let (_dir, _, mut file) = file();
+    let events = [
+        began(1, "ann", 2, 1000),
+        ended(1, 2000),
+        began(2, "bob", 2, 2000),
+        ended(2, 2000),
+        began(3, "cat", 2, 2000),
+    ];
+    file.record(&events).unwrap();
+    let users = |at_s| {
+        let found = answer(&file, 2, at_s).found.into_iter();
+        found.map(|found| found.user.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(users(1999), ["ann"]);
+    assert_eq!(users(2000), ["cat", "bob", "ann"]);
+    assert_eq!(users(2001), ["cat"]);
+}
+
 /// Erases all that is due.
 fn erase(file: &mut AuditFile, now_s: u64) {
     let mut steps = 0;

@@ -29,7 +29,6 @@ pub mod content;
 pub mod place;
 pub mod seal;
 pub mod target;
-mod way;
 pub mod writer;
 
 use std::fmt;

@@ -215,15 +215,25 @@ impl Notes<'_> {
         }
     }
 
+    /// A note if several sessions had the address or port.
+    fn several(&self) -> Option<&'static str> {
+        let asked = self.asked.to_string();
+        // One answer may be of all inner addresses behind a public one.
+        let key = |record: &Record| {
+            let is_outer = self.asked.port.is_some() && record.outer.as_ref() == Some(&asked);
+            (!is_outer).then_some((record.ipv4, record.ipv6))
+        };
+        let mut keys: Vec<_> = self.answer.found.iter().map(key).collect();
+        keys.sort_unstable();
+        keys.windows(2).any(|pair| pair[0] == pair[1]).then_some(
+            "UNCERTAIN: within that second one session ended and the next began, or the clock was set back: it is one of these",
+        )
+    }
+
     /// The notes about what is recorded.
     fn records(&self) -> Vec<String> {
-        let (answer, at_s, mut notes) = (self.answer, self.at_s, Vec::new());
-        let mut inner: Vec<_> = answer.found.iter().map(|record| (record.ipv4, record.ipv6)).collect();
-        inner.sort_unstable();
-        if inner.windows(2).any(|pair| pair[0] == pair[1]) {
-            let why = "UNCERTAIN: the clock was set back, so that time was twice, and it is one of these";
-            notes.push(why.to_owned());
-        }
+        let (answer, at_s, mut notes) = (self.answer, self.at_s, Vec::<String>::new());
+        notes.extend(self.several().map(str::to_owned));
         match answer.since_s {
             Some(since_s) if since_s <= at_s => {}
             Some(since_s) => notes.push(format!("UNCERTAIN: records begin at {}", rfc3339(since_s))),

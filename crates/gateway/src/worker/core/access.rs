@@ -4,10 +4,9 @@
 //! and the policy denies it everything before.
 
 use vpnd_proto::control::UserName;
-use vpnd_proto::gateway::Selector;
 use vpnd_proto::policy::PolicyError;
 
-use super::CoreTask;
+use super::{CoreTask, ToEnd};
 use crate::worker::registry::Unfit;
 use crate::worker::settings;
 use vpnd_config::ServerConfig;
@@ -33,7 +32,7 @@ impl CoreTask {
     /// Ends the sessions that can't go on under the settings in force.
     pub(super) fn end_unfit(&mut self) {
         for Unfit { session, code, text } in self.registry.unfit() {
-            self.gateway.end(&Selector::Session(session), code, text);
+            self.end_with_batch(ToEnd::session(session, code, text));
         }
     }
 }

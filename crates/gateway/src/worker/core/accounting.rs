@@ -1,12 +1,43 @@
 //! The traffic of sessions that are accounted for, to their last packet.
+//!
+//! INVARIANT: sessions of one batch end together, whoever ends them, so that shards are asked once for what all of these have carried: no
+//! request or message waits for the shards by itself.
+
+use std::borrow::Cow;
 
 use vpnd_proto::control::{Code, Message};
 use vpnd_proto::gateway::Selector;
 use vpnd_proto::plane::Activity;
 use vpnd_proto::session::{ConnectionId, SessionId};
 
+use tokio::sync::oneshot;
+
 use super::{Core, CoreRequest, CoreTask, Stopped};
 use vpnd_sys::clock::now;
+
+/// Sessions to end, and the reason that their clients get.
+#[derive(Debug)]
+pub(crate) struct ToEnd {
+    pub which: Selector,
+    pub code: Code,
+    pub text: Cow<'static, str>,
+}
+
+impl ToEnd {
+    pub(super) fn session(session: SessionId, code: Code, text: &'static str) -> Self {
+        Self { which: Selector::Session(session), code, text: text.into() }
+    }
+}
+
+/// A session that ends with the others of its batch.
+pub(super) struct Leaving {
+    session: SessionId,
+    code: Code,
+    text: Cow<'static, str>,
+}
+
+/// Sends a reply.
+pub(super) type Reply = Box<dyn FnOnce() + Send>;
 
 impl Core {
     /// The traffic of those of these sessions that there are.
@@ -19,33 +50,39 @@ impl Core {
 }
 
 impl CoreTask {
-    /// A message of a client, which may end its session. One whose traffic is accounted for ends with the others of its batch, so that
-    /// shards are asked for what they have counted once for all of these, and for no other message.
+    /// A message of a client, which may end its session. One whose traffic is accounted for ends with the others of its batch.
     pub(super) fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
         let session = self.gateway.session_of(connection);
         match (message, session.filter(|session| self.registry.is_accounted(*session))) {
-            (Message::Bye, Some(session)) => self.leaving.push(session),
+            (Message::Bye, Some(session)) => {
+                self.end_with_batch(ToEnd::session(session, Code::Bye, ""));
+            }
             _ => self.gateway.handle_message(connection, message),
         }
     }
 
-    /// Ends the sessions whose clients have left since the last call.
+    /// These sessions end with the others of their batch. Returns how many there are.
+    pub(super) fn end_with_batch(&mut self, ToEnd { which, code, text }: ToEnd) -> usize {
+        let before = self.leaving.len();
+        let leaving = |session| Leaving { session, code, text: text.clone() };
+        self.leaving.extend(self.gateway.selected(&which).map(leaving));
+        self.leaving.len() - before
+    }
+
+    /// Ends the sessions that were to end since the last call. Shards are asked for what they have counted once for all of them.
     pub(super) async fn end_leaving(&mut self) {
-        if self.leaving.is_empty() {
-            return;
+        let leaving = std::mem::take(&mut self.leaving);
+        if leaving.iter().any(|leaving| self.registry.is_accounted(leaving.session)) {
+            self.collect_activity().await;
         }
-        self.collect_activity().await;
-        for session in std::mem::take(&mut self.leaving) {
-            self.gateway.end(&Selector::Session(session), Code::Bye, "");
+        for Leaving { session, code, text } in leaving {
+            self.gateway.end(&Selector::Session(session), code, &text);
         }
     }
 
-    /// Ends sessions; returns how many there were.
-    pub(super) async fn end(&mut self, which: &Selector, code: Code, text: &str) -> usize {
-        self.collect_last_traffic().await;
-        let count = self.gateway.end(which, code, text);
-        self.carry_out().await;
-        count
+    /// Sends the reply once this batch is carried out, if the requester still waits.
+    pub(super) fn reply_when_done<T: Send + 'static>(&mut self, reply: oneshot::Sender<T>, answer: T) {
+        self.replies.push(Box::new(move || drop(reply.send(answer))));
     }
 
     /// Does what is due, which may end sessions.
@@ -57,15 +94,114 @@ impl CoreTask {
         self.gateway.handle_timeout(now);
     }
 
-    /// Sessions may end now: their traffic since the last report counts.
-    pub(super) async fn collect_last_traffic(&mut self) {
-        if self.registry.has_accounting() {
-            self.collect_activity().await;
-        }
-    }
-
     pub(super) fn traffic(&self, sessions: Vec<SessionId>) -> Vec<(SessionId, Activity)> {
         let activity = |id| Some((id, self.gateway.session(id)?.activity));
         sessions.into_iter().filter_map(activity).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use tokio::task::JoinSet;
+    use vpnd_config::factor::Factors;
+    use vpnd_crypto::{Backend, EpochSecret, Suite};
+    use vpnd_ipc::channel::{Channel, pair};
+    use vpnd_ipc::gateway::auth::SourceName;
+    use vpnd_ipc::messages::MAX_FRAME;
+    use vpnd_pki::revocation_list::RevocationList;
+    use vpnd_proto::control::{List, Network, Offer, SuiteSpeed, UserName};
+    use vpnd_proto::gateway::{Addresses, Authenticated, Config, Gateway, ProfileSettings};
+    use vpnd_proto::session::{DeviceId, LocalSuite, Timers};
+
+    use super::*;
+    use crate::worker::auth_client::AuthClient;
+    use crate::worker::registry::{Member, Registry, Span};
+
+    const RADIUS: &str = "[[source]]\nname = 'campus'\nkind = 'radius'\nmatch = '*'\nservers = ['radius://192.0.2.1']\n\
+        secret_file = 'secret'\naccounting_servers = ['radius://192.0.2.1:1813']\n";
+
+    fn gateway(sessions: usize) -> Gateway {
+        let config = Config {
+            shards: 2,
+            suites: vec![LocalSuite { suite: Suite::Aes128Gcm, backend: Backend::Ring, mbps: 1 }],
+            features: 0,
+            lab: None,
+            timers: Timers::default(),
+            idle_timeout: None,
+            max_sessions: sessions,
+            renewal: None,
+            profiles: ProfileSettings { network: Network::default(), max_sessions_per_user: 1 }.alone(),
+        };
+        Gateway::new(config, vpnd_sys::random::random()).unwrap()
+    }
+
+    fn user(number: u8) -> UserName {
+        UserName::new(format!("user{number}")).unwrap()
+    }
+
+    fn log_in(number: u8, gateway: &mut Gateway, registry: &mut Registry) {
+        let session = SessionId([number; 16]);
+        let addresses = Addresses { ipv4: Some([10, 86, 0, number].into()), ipv6: None };
+        let member = Member {
+            user: user(number),
+            source: SourceName::cut("campus"),
+            groups: Box::default(),
+            addresses,
+            factors: Factors::default(),
+            span: Span { started_s: 0, expires_s: u64::MAX },
+        };
+        let (principal, limits) = registry.take_over(session, member);
+        let who = Authenticated {
+            session,
+            user: user(number),
+            principal,
+            limits,
+            device: DeviceId([number; 16]),
+            addresses,
+            deadline: now() + Duration::from_secs(3_600),
+            idle_timeout: None,
+        };
+        let offer = Offer {
+            indexes: List::new(vec![100]).unwrap(),
+            suites: List::new(vec![SuiteSpeed { suite: 1, mbps: 10 }]).unwrap(),
+            features: 0,
+            lab: false,
+        };
+        let connection = ConnectionId(number.into());
+        gateway.login(now(), connection, who, &offer, EpochSecret::new([number; 32])).unwrap();
+    }
+
+    #[tokio::test]
+    async fn sessions_that_end_at_once_are_counted_in_one_round_over_the_shards() {
+        const SESSIONS: u8 = 200;
+        let (ours, _) = pair().unwrap();
+        let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
+        let config = vpnd_config::testing::smallest(RADIUS);
+        let (mut gateway, mut registry) = (gateway(SESSIONS.into()), Registry::new(auth, &config).unwrap());
+        for number in 1..=SESSIONS {
+            log_in(number, &mut gateway, &mut registry);
+            assert!(registry.is_accounted(SessionId([number; 16])));
+        }
+        let (shards, reports) = vpnd_shard::testing::answering(2);
+        let (_events, no_events) = mpsc::channel(1);
+        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default());
+        let began = now();
+        let mut ends = JoinSet::new();
+        for number in 1..=SESSIONS {
+            let (core, text) = (core.clone(), "".into());
+            let which = vec![ToEnd { which: Selector::User(user(number)), code: Code::Kicked, text }];
+            ends.spawn(async move { core.end(which).await });
+        }
+        let ended = ends.join_all().await;
+        // The core asks for traffic each second, too.
+        let of_time = usize::try_from(now().since(began).as_secs()).unwrap() + 1;
+        assert!(ended.iter().all(|counts| *counts.as_ref().unwrap() == [1]), "{ended:?}");
+        assert!(reports.load(Ordering::Relaxed) <= 2 * (1 + of_time), "{reports:?}");
+        assert!(core.status().await.unwrap().sessions.is_empty());
     }
 }

@@ -11,17 +11,20 @@ use vpnd_proto::gateway::{Effect, Selector};
 use super::{CoreTask, Outgoing};
 
 impl CoreTask {
-    /// Carries out the core's effects, and those of sessions that end because they could not begin.
+    /// Carries out the core's effects, and those of sessions that end because they could not begin; then the replies are sent.
     pub(super) async fn carry_out(&mut self) {
         self.end_leaving().await;
         loop {
             self.carry_out_once().await;
             if self.unready.is_empty() {
-                return;
+                break;
             }
             for session in std::mem::take(&mut self.unready) {
                 self.gateway.end(&Selector::Session(session), Code::Internal, "");
             }
+        }
+        for reply in self.replies.drain(..) {
+            reply();
         }
     }
 

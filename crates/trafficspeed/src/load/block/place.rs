@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{NamedTempFile, TempPath};
 
-use super::way;
-
 /// How the names of this program's own files begin.
 const OWN_PREFIX: &str = "trafficspeed-blocks-";
 
@@ -30,6 +28,11 @@ pub enum PlaceError {
     /// It would destroy something.
     #[error("{0} holds data, which block writes would destroy; say --overwrite if it may be")]
     Precious(PathBuf),
+    /// Somebody else can put something else there.
+    #[error(
+        "{0}: choose a place for blocks that is yours or root's alone, or take the others' right away with chmod go-w"
+    )]
+    Untrusted(#[from] trusted_path::Untrusted),
     /// The system said no.
     #[error("{what} {path}: {source}")]
     Io { what: &'static str, path: PathBuf, source: io::Error },
@@ -62,7 +65,7 @@ impl Place {
     /// Makes it ready: a file gets `bytes` of zeros on disk, so that later writes change data and nothing else.
     pub fn prepare(options: &PlaceOptions, bytes: u64) -> Result<Self, PlaceError> {
         let path = options.path.clone().unwrap_or_else(std::env::temp_dir);
-        way::check(&path).map_err(PlaceError::io("checking the way to", &path))?;
+        trusted_path::check(&path)?;
         if path.is_dir() {
             let own = NamedTempFile::with_prefix_in(OWN_PREFIX, &path);
             let own = own.map_err(PlaceError::io("making a file in", &path))?;

@@ -14,6 +14,21 @@ use vpnd_store::audit::{AuditFile, Event, FILE_NAME, SessionStart};
 /// 2027-01-15T08:00:00Z.
 const NOW_S: u64 = 1_800_000_000;
 
+fn anns_start() -> SessionStart {
+    SessionStart {
+        session: SessionId([1; 16]),
+        user: "ann".to_owned(),
+        source: "local".to_owned(),
+        profile: "staff".to_owned(),
+        device: DeviceId([2; 16]),
+        outer: Some([192, 0, 2, 1].into()),
+        ipv4: Some([10, 86, 0, 2].into()),
+        ipv6: None,
+        at_s: NOW_S - 3600,
+        expires_s: NOW_S + 3600,
+    }
+}
+
 struct Bench {
     dir: tempfile::TempDir,
 }
@@ -27,18 +42,6 @@ impl Bench {
         std::fs::write(dir.path().join("server.toml"), text).unwrap();
         let mut file = AuditFile::open_or_create(&dir.path().join(FILE_NAME)).unwrap();
         let run = file.begin_run(NOW_S - 9000, None).unwrap();
-        let start = SessionStart {
-            session: SessionId([1; 16]),
-            user: "ann".to_owned(),
-            source: "local".to_owned(),
-            profile: "staff".to_owned(),
-            device: DeviceId([2; 16]),
-            outer: Some([192, 0, 2, 1].into()),
-            ipv4: Some([10, 86, 0, 2].into()),
-            ipv6: None,
-            at_s: NOW_S - 3600,
-            expires_s: NOW_S + 3600,
-        };
         let refused = AuditEntry {
             at_s: NOW_S - 100,
             event: "login-refused".to_owned(),
@@ -47,7 +50,7 @@ impl Bench {
             detail: "unknown-user".to_owned(),
             by: String::new(),
         };
-        file.record(&[Event::Began(start), Event::Entry(refused)]).unwrap();
+        file.record(&[Event::Began(anns_start()), Event::Entry(refused)]).unwrap();
         file.alive(run, NOW_S).unwrap();
         Self { dir }
     }
@@ -104,6 +107,22 @@ fn a_question_is_answered_and_is_on_record_with_its_reason() {
         let asked = bench.run(&["whois", "10.86.0.2", "--at", "2027-01-15T07:30:00Z", "--reason", reason]);
         assert!(matches!(asked, Err(AuditCommandError::Reason)), "{reason:?}");
     }
+}
+
+#[test]
+fn an_address_that_changes_hands_within_a_second_has_both_and_no_certain_answer() {
+    let bench = Bench::new("");
+    let mut file = AuditFile::open(&bench.path()).unwrap();
+    let at_s = NOW_S - 600;
+    let end = Event::Ended { session: SessionId([1; 16]), at_s, reason: "bye".to_owned() };
+    let next = SessionStart { session: SessionId([3; 16]), user: "bob".to_owned(), at_s, ..anns_start() };
+    file.record(&[end, Event::Began(next)]).unwrap();
+    let (_, text) = bench.whois("10.86.0.2", "2027-01-15T07:50:00Z");
+    for part in ["ann", "bob", "UNCERTAIN: within that second one session ended and the next began"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let (_, text) = bench.whois("10.86.0.2", "2027-01-15T07:50:01Z");
+    assert!(text.contains("bob") && !text.contains("ann") && !text.contains("UNCERTAIN"), "{text}");
 }
 
 #[test]

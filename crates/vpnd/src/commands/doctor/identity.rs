@@ -1,7 +1,6 @@
 //! Sources of users: whether their servers can be asked. Nobody is logged in.
 
 use std::io;
-use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -9,6 +8,7 @@ use tokio::time::timeout;
 use super::Finding;
 use vpnd_config::ServerConfig;
 use vpnd_config::source::{RadiusTls, Source, SourceKind, SourceServer};
+use vpnd_config::source_tls::SourceTls;
 use vpnd_sys::address_race;
 
 const CHECK: &str = "identity";
@@ -92,15 +92,16 @@ async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 async fn handshake(host: &str, port: u16, tls: &RadiusTls) -> io::Result<()> {
-    let tls = vpnd_config::source_tls::read(tls)
-        .map_err(|error| io::Error::other(vpnd_sys::text::format_chain(&error)))?;
+    let tls =
+        SourceTls::radius(tls).map_err(|error| io::Error::other(vpnd_sys::text::format_chain(&error)))?;
     let stream = connect(host, port).await?;
-    vpnd_config::source_tls::secure(stream, host, Arc::new(tls)).await.map(drop)
+    tls.secure(stream, host).await.map(drop)
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
 
     use super::*;
     use crate::commands::doctor::Verdict;
@@ -140,10 +141,20 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let directory = tempfile::tempdir().unwrap();
         let ca = directory.path().join("ca.pem");
-        for (name, verdict) in [("127.0.0.1", Verdict::Good), ("127.0.0.2", Verdict::Problem)] {
-            let names = vec![name.to_owned()];
-            let certificate = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
-            std::fs::write(&ca, certificate.pem()).unwrap();
+        let signed = |name: &str| {
+            let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.self_signed(&key).unwrap()
+        };
+        let not_by_it = format!("no authority in {} (the source's 'ca') has signed it", ca.display());
+        let cases = [
+            ("127.0.0.1", "127.0.0.1", Verdict::Good, "with the right names"),
+            ("127.0.0.2", "127.0.0.2", Verdict::Problem, "not valid for name"),
+            ("127.0.0.1", "127.0.0.3", Verdict::Problem, not_by_it.as_str()),
+        ];
+        for (name, trusted, verdict, words) in cases {
+            let certificate = signed(name);
+            std::fs::write(&ca, signed(trusted).pem()).unwrap();
             let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
             let server = rustls::ServerConfig::builder_with_provider(provider)
                 .with_safe_default_protocol_versions()
@@ -164,6 +175,7 @@ mod tests {
             let config = ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd")).unwrap();
             let findings = sources(&config, connects).await;
             assert_eq!(findings[0].verdict, verdict, "{findings:?}");
+            assert!(findings[0].found.contains(words), "{findings:?}");
         }
     }
 }

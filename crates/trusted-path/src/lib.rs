@@ -1,7 +1,8 @@
-//! The way to the place for blocks: nobody else may put something else there.
+//! Whether somebody else can put something else at a path: a program to start, a file to write as root.
 //!
-//! INVARIANT: each directory and link on the way, and what is at its end, belongs to root or to this user, and others can't write in
-//! a directory, unless only owners can rename and remove what is in it, as in /tmp.
+//! INVARIANT: each directory and link on the way, through all links, and what is at its end, belongs to root or to this user, and others
+//! can't write in a directory, unless only owners can rename and remove what is in it, as in /tmp. This crate must not know what the path
+//! is for, nor change anything.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -16,17 +17,50 @@ const STICKY: u32 = 0o1000;
 /// Links that are followed, as many as the kernel does.
 const MAX_LINKS: usize = 40;
 
+/// Why others may put something else at a path.
+#[derive(Debug, thiserror::Error)]
+pub enum Untrusted {
+    /// The path belongs to this user.
+    #[error("{} belongs to user {uid}, who could put something else there", path.display())]
+    Foreign {
+        /// Which directory, link or file.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
+    /// The directory is open to others.
+    #[error("others can write in {} and put something else there", path.display())]
+    Open {
+        /// Which directory.
+        path: PathBuf,
+    },
+    /// The link leads to itself.
+    #[error("{} is a link that leads in circles", path.display())]
+    Circle {
+        /// Which link.
+        path: PathBuf,
+    },
+    /// It can't be looked at.
+    #[error("can't look at {}: {error}", path.display())]
+    Unknown {
+        /// Which directory, link or file.
+        path: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
+}
+
 /// Checks the way to `path`, at whose end there may be nothing yet.
 ///
 /// # Errors
-/// In words, what others can change and what to do, or what the system refused.
-pub(super) fn check(path: &Path) -> io::Result<()> {
-    let mut rest = names(&std::path::absolute(path)?);
+/// [`Untrusted`].
+pub fn check(path: &Path) -> Result<(), Untrusted> {
+    let mut rest = names(&std::path::absolute(path).map_err(unknown(path))?);
     // Without links in it.
     let mut at = PathBuf::from("/");
     let mut links = 0;
     while let Some(name) = rest.pop() {
-        check_one(&at, &at.metadata()?)?;
+        check_one(&at, &at.metadata().map_err(unknown(&at))?)?;
         if name == ".." {
             at.pop();
             continue;
@@ -34,7 +68,7 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
         let next = at.join(&name);
         let found = match next.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound && rest.is_empty() => return Ok(()),
-            found => found?,
+            found => found.map_err(unknown(&next))?,
         };
         if !found.is_symlink() {
             at = next;
@@ -43,15 +77,20 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
         check_one(&next, &found)?;
         links += 1;
         if links > MAX_LINKS {
-            return Err(io::Error::other(format!("{} is a link that leads in circles", next.display())));
+            return Err(Untrusted::Circle { path: next });
         }
-        let target = next.read_link()?;
+        let target = next.read_link().map_err(unknown(&next))?;
         if target.is_absolute() {
             at = PathBuf::from("/");
         }
         rest.extend(names(&target));
     }
-    check_one(&at, &at.metadata()?)
+    check_one(&at, &at.metadata().map_err(unknown(&at))?)
+}
+
+fn unknown(path: &Path) -> impl FnOnce(io::Error) -> Untrusted {
+    let path = path.to_owned();
+    |error| Untrusted::Unknown { path, error }
 }
 
 /// The components but for the root, last one first.
@@ -63,21 +102,13 @@ fn names(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(name).collect()
 }
 
-fn check_one(path: &Path, found: &Metadata) -> io::Result<()> {
-    let us = rustix::process::geteuid().as_raw();
-    let path = path.display();
-    if ![0, us].contains(&found.uid()) {
-        let why = format!(
-            "{path} belongs to user {}, who could put something else there: choose a place of your own or root's",
-            found.uid()
-        );
-        return Err(io::Error::other(why));
+fn check_one(path: &Path, found: &Metadata) -> Result<(), Untrusted> {
+    let (us, uid) = (rustix::process::geteuid().as_raw(), found.uid());
+    if ![0, us].contains(&uid) {
+        return Err(Untrusted::Foreign { path: path.to_owned(), uid });
     }
     if found.is_dir() && found.mode() & WRITABLE_BY_OTHERS != 0 && found.mode() & STICKY == 0 {
-        let why = format!(
-            "others can write in {path} and put something else there: chmod go-w {path}, or choose another place"
-        );
-        return Err(io::Error::other(why));
+        return Err(Untrusted::Open { path: path.to_owned() });
     }
     Ok(())
 }
@@ -116,8 +147,7 @@ mod tests {
         }
         let refused = check(&links[0]).unwrap_err().to_string();
         assert!(
-            refused.contains("others can write in")
-                && refused.contains("open and put something else there: chmod go-w"),
+            refused.contains("others can write in") && refused.contains("open and put something else there"),
             "{refused}"
         );
         mode(&open, 0o1777);
