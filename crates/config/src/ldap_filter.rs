@@ -80,6 +80,13 @@ impl Filter {
         self.0.has(&Piece::Dn)
     }
 
+    /// The attributes one of whose values is the user's name in an entry that it finds, as it has them.
+    pub fn name_attributes(&self) -> impl Iterator<Item = &str> {
+        let mut attributes = Vec::new();
+        self.0.add_names(&mut attributes);
+        attributes.into_iter()
+    }
+
     /// The filter as a search request has it.
     #[must_use]
     pub fn encode(&self, values: Values<'_>) -> Vec<u8> {
@@ -212,6 +219,16 @@ impl Node {
         }
     }
 
+    fn add_names<'n>(&'n self, attributes: &mut Vec<&'n str>) {
+        match self {
+            Self::Set(_, nodes) => nodes.iter().for_each(|node| node.add_names(attributes)),
+            Self::Compare(_, attribute, Value(pieces)) if pieces[..] == [Piece::User] => {
+                attributes.push(attribute);
+            }
+            _ => {}
+        }
+    }
+
     fn encode(&self, values: Values<'_>) -> Vec<u8> {
         match self {
             Self::Set(tag, nodes) => {
@@ -293,6 +310,13 @@ impl FromStr for NameTemplate {
 }
 
 impl NameTemplate {
+    /// The attribute in the name of an entry that has the user's name.
+    #[must_use]
+    pub fn name_attribute(&self) -> Option<&str> {
+        let (before, _) = self.0.split_once("={user}")?;
+        before.rsplit([',', '+']).next().map(str::trim)
+    }
+
     /// The name of this user's entry.
     #[must_use]
     pub fn entry_of(&self, user: &str) -> String {
@@ -318,6 +342,20 @@ mod tests {
 
     fn encoded(filter: &str, user: &str) -> Vec<u8> {
         filter.parse::<Filter>().unwrap().encode(Values { user, dn: "cn=x" })
+    }
+
+    #[test]
+    fn attributes_with_the_name_of_a_user_are_known() {
+        let names = |filter: &str| {
+            let filter = filter.parse::<Filter>().unwrap();
+            filter.name_attributes().map(str::to_owned).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names("(uid={user})"), "uid");
+        let filter =
+            "(&(objectClass=person)(|(uid={user})(mail={user})(cn=x{user})(member={dn}))(!(alias={user})))";
+        assert_eq!(names(filter), "uid mail");
+        let template = "cn=vpn+uid={user},ou=people".parse::<NameTemplate>().unwrap();
+        assert_eq!(template.name_attribute(), Some("uid"));
     }
 
     #[test]

@@ -24,10 +24,11 @@ use super::servers::{Answered, ServerError};
 use vpnd_config::ldap_filter::Values;
 use vpnd_config::source::{Bind, Ldap, Source, SourceServer};
 use vpnd_config::source_tls::SourceTls;
+use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{
     AcceptAttributes, Identity, LoginCheck, SourceRefusal, Subject, UserRecheck, Verdict,
 };
-use vpnd_proto::control::List;
+use vpnd_proto::control::{List, UserName};
 
 /// Results that mean: not this account, whatever the password (RFC 4511 appendix A).
 const CONSTRAINT_VIOLATION: u32 = 19;
@@ -113,7 +114,7 @@ impl Directory {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let groups = self.groups(&mut connection, source, &entry, &user.user).await?;
-        Ok(self.identity(&entry, groups))
+        Ok(self.identity(source, &entry, groups))
     }
 
     async fn bind_as_gateway(
@@ -146,7 +147,7 @@ impl Directory {
         let groups = self.groups(connection, source, &entry, &login.user).await?;
         // The last on this connection, whose rights it changes.
         let bound = bind_result(&connection.bind(&entry.dn, login.password.expose()).await?)?;
-        Ok(match bound.and_then(|()| self.identity(&entry, groups)) {
+        Ok(match bound.and_then(|()| self.identity(source, &entry, groups)) {
             Ok(identity) => Verdict::Accepted(identity),
             Err(refusal) => match self.subject(&entry) {
                 Ok(subject) => Verdict::RefusedEntry(refusal, subject),
@@ -173,7 +174,7 @@ impl Directory {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let groups = self.groups(connection, source, &entry, &login.user).await?;
-        Ok(self.identity(&entry, groups))
+        Ok(self.identity(source, &entry, groups))
     }
 
     async fn find(
@@ -186,13 +187,34 @@ impl Directory {
     ) -> Result<Found, ServerError> {
         let mut attributes = vec![self.settings.subject.as_str(), self.settings.group_attribute.as_str()];
         attributes.extend(STATES);
+        attributes.extend(self.name_attributes());
         // One more than is right, to notice it.
         let search = (base, scope, 2);
         run(connection, source, search, &self.settings.filter.encode(values), &attributes).await
     }
 
+    fn name_attributes(&self) -> impl Iterator<Item = &str> {
+        let in_name = match &self.settings.bind {
+            Bind::User(template) => template.name_attribute(),
+            Bind::Service { .. } => None,
+        };
+        self.settings.filter.name_attributes().chain(in_name)
+    }
+
+    /// The entry's name for its user, whichever of its names was typed: of the first attribute that has one for this source. Of several
+    /// values it is the first in the order of letters, for a directory keeps them in none.
+    fn name(&self, source: &Source, entry: &Entry) -> Option<UserName> {
+        let name_in = |attribute: &str| {
+            let texts = entry.values(attribute).filter_map(|value| str::from_utf8(value).ok());
+            let names = texts.filter_map(|text| user_name::canonical(&source.full_name(text)));
+            names.filter(|name| source.rule.matches(name)).min()
+        };
+        self.name_attributes().find_map(name_in).and_then(|name| UserName::new(name).ok())
+    }
+
     fn identity(
         &self,
+        source: &Source,
         entry: &Entry,
         groups: Result<Groups, SourceRefusal>,
     ) -> Result<Identity, SourceRefusal> {
@@ -201,7 +223,8 @@ impl Directory {
         }
         let subject = self.subject(entry)?;
         let groups = List::new(groups?.into_names()).map_err(|_| SourceRefusal::TooManyGroups)?;
-        Ok(Identity { subject, groups, accept: AcceptAttributes::default() })
+        let name = self.name(source, entry);
+        Ok(Identity { subject, groups, accept: AcceptAttributes::default(), name })
     }
 
     fn subject(&self, entry: &Entry) -> Result<Subject, SourceRefusal> {

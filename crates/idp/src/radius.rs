@@ -204,9 +204,12 @@ impl Client {
         }
         let groups = groups.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
         match (Subject::new(user), List::new(groups)) {
-            (Ok(subject), Ok(groups)) => {
-                Verdict::Accepted(Identity { subject, groups, accept: accept::attributes(user, attributes) })
-            }
+            (Ok(subject), Ok(groups)) => Verdict::Accepted(Identity {
+                subject,
+                groups,
+                accept: accept::attributes(user, attributes),
+                name: None,
+            }),
             _ => Verdict::Refused(SourceRefusal::NoSubject),
         }
     }

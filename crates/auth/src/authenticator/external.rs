@@ -1,7 +1,8 @@
 //! Logins of users whom another source than the store vouches for: a directory, asked by the idp process.
 //!
 //! Invariants: a login is tried at the one source whose rule matches the name, never at another; what the source lets in is still
-//! refused if the user's record here is disabled or expired; no answer is no login. Logins of one source wait in a queue of
+//! refused if the user's record here is disabled or expired, which has the name of the source's entry, whichever of its names was typed; no
+//! answer is no login. Logins of one source wait in a queue of
 //! their own, so that a slow directory keeps no others waiting. Whoever is not let in is asked for a one-time code, as local users are,
 //! whether the password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so that its time
 //! discloses nothing of a source that is faster. Further rounds are the affair of [`super::rounds`].
@@ -254,10 +255,17 @@ impl Authenticator {
     fn vouched_for(&self, at: AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
         self.is_entry(&at, &identity.subject);
         let (login, source) = (&at.login, at.source.source.name.as_str());
+        // A name that another source has is none for this one.
+        let is_here = |name: &&UserName| {
+            let (found, canonical) = self.external.source_of(name).unzip();
+            found.is_some_and(|found| Arc::ptr_eq(&found, &at.source))
+                && canonical.as_deref() == Some(&***name)
+        };
+        let name = identity.name.as_ref().filter(is_here).map_or(login.user.as_str(), |name| &**name);
         let external = ExternalUser {
             source: source.to_owned(),
             subject: identity.subject.to_string(),
-            name: login.user.clone(),
+            name: name.to_owned(),
             groups: identity.groups.iter().map(ToString::to_string).collect(),
         };
         let user = match self.store.refresh_external(&external, now_s) {

@@ -51,9 +51,12 @@ impl Directory {
             let none = format!("none by '{}' or group_base", self.settings.group_attribute);
             steps.good("groups", if listed.is_empty() { none } else { listed.join("; ") });
         }
-        let identity = self.identity(&entry, groups);
+        let identity = self.identity(source, &entry, groups);
         let identity = identity.map_err(|refusal| (step(refusal), self.words(refusal, &name)))?;
         steps.good("subject", &*identity.subject);
+        if let Some(name) = &identity.name {
+            steps.good("user", format!("{name} in rules, access profiles and 'vpnd user'"));
+        }
         Ok(Some(identity))
     }
 

@@ -1,7 +1,7 @@
 //! Messages between the auth process and the idp process.
 //!
 //! Invariants: auth alone asks, and idp answers each request once, or says for the log why none of the source's servers gave an answer that counts; texts and lists have a largest length, so that a frame has one.
-//! An answer names no user of the gateway: for whom it is follows from the request.
+//! For whom an answer is follows from the request.
 
 mod accounting;
 mod dynamic_authorization;
@@ -157,6 +157,10 @@ pub struct Identity {
     /// Of a RADIUS server.
     #[n(2)]
     pub accept: AcceptAttributes,
+    /// The user's name by the entry, which may have several that are accepted at a login; `None` if the source has only the one that was
+    /// typed.
+    #[n(3)]
+    pub name: Option<UserName>,
 }
 
 /// Why a source does not let a user in.

@@ -195,7 +195,14 @@ fn accepted(subject: &str, groups: &[&str]) -> Reply {
         subject: Subject::cut(subject),
         groups: List::new(groups).unwrap(),
         accept: AcceptAttributes::default(),
+        name: None,
     }))
+}
+
+/// The same of an entry that has several names, of which this is the first.
+fn accepted_as(name: &str, subject: &str, groups: &[&str]) -> Reply {
+    let Ok(Verdict::Accepted(identity)) = accepted(subject, groups) else { unreachable!() };
+    Ok(Verdict::Accepted(Identity { name: Some(UserName::new(name).unwrap()), ..identity }))
 }
 
 fn round() -> Continuation {
@@ -221,6 +228,36 @@ impl Bench {
     async fn answer(&self, number: u64, answer: &str) -> LoginOutcome {
         self.auth.answer(number, &SecretText::new(answer).unwrap(), DEVICE, NOW).await
     }
+}
+
+#[tokio::test]
+async fn whichever_name_of_an_entry_is_typed_the_record_is_one_and_has_the_entrys_name() {
+    let entry = || accepted_as("ann@uni.example", "id-ann", &["staff"]);
+    let bench = Bench::new(&[("ann", entry()), ("ann.lee", entry())]);
+    bench.store.refresh_external(&ExternalUser::expected("staff", "ann@uni.example"), NOW).unwrap();
+    bench.store.set_enabled("ann@uni.example", false, NOW).unwrap();
+    let is_in = |outcome| matches!(outcome, LoginOutcome::Granted(_));
+    for name in ["ann.lee@uni.example", "ann@uni.example"] {
+        assert!(
+            !is_in(bench.through_code(name, "right").await),
+            "{name} was disabled before the first login"
+        );
+    }
+    bench.store.set_enabled("ann@uni.example", true, NOW).unwrap();
+    for name in ["ann@uni.example", "ann.lee@uni.example"] {
+        assert!(is_in(bench.through_code(name, "right").await), "{name}");
+    }
+    assert!(bench.store.user("ann.lee@uni.example").unwrap().is_none(), "it has one record");
+    bench.store.set_enabled("ann@uni.example", false, NOW).unwrap();
+    assert!(!is_in(bench.through_code("ann.lee@uni.example", "right").await));
+}
+
+#[tokio::test]
+async fn an_entrys_name_that_another_source_has_does_not_count() {
+    let bench = Bench::new(&[("ann", accepted_as("g-ann", "id-ann", &[]))]);
+    bench.through_code("ann@uni.example", "right").await;
+    assert!(bench.store.user("g-ann").unwrap().is_none());
+    assert!(bench.store.user("ann@uni.example").unwrap().is_some());
 }
 
 #[tokio::test]
