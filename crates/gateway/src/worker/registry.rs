@@ -2,6 +2,9 @@
 //!
 //! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
 
+mod rules;
+mod write_queue;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,32 +12,24 @@ use std::time::Duration;
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::{Addresses, EndedSession, Gateway, SessionRecord};
-use vpnd_proto::policy::{Names, PolicyError, Principal, ProfileId};
+use vpnd_proto::policy::{PolicyError, Principal};
 use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{DeviceId, SessionId};
 use vpnd_proto::time::Time;
 
 use crate::worker::access::Access;
 use crate::worker::auth_client::AuthClient;
-use crate::worker::outer_addresses::OuterAddresses;
-use crate::worker::rates::RateTable;
 use crate::worker::releases::Releases;
+use rules::Rules;
 use vpnd_config::ServerConfig;
 use vpnd_config::access_profile::Who;
 use vpnd_config::factor::Factors;
 use vpnd_config::rate::RateLimits;
-use vpnd_ipc::gateway::auth::{
-    Account, Commit, Committed, Granted, MAX_WRITES, SessionQuery, SourceName, Traffic, Write, id,
-};
+use vpnd_ipc::gateway::auth::{Account, Granted, SourceName, Traffic};
 use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
-use vpnd_sys::clock::{self, Origin, now};
-
-/// Text for a client whose addresses are none of its profile's. It logs in again and gets some that are.
-const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
-
-/// The same for one whose user has logged in by fewer factors than are required now. The next login is told which.
-const MORE_FACTORS: &str = "the user's access profile requires another factor now; log in again";
+use vpnd_sys::clock::now;
+use write_queue::WriteQueue;
 
 /// A session that is over, for the audit file.
 #[derive(Debug)]
@@ -79,20 +74,12 @@ impl From<Granted> for AdmittedSession {
 
 /// The sessions of this gateway in its store.
 pub struct Registry {
-    auth: AuthClient,
-    /// Sessions' ends are seconds of its clock.
-    origin: Origin,
-    /// Policy knows users, groups and profiles by numbers, which come from here.
-    names: Names,
-    access: Access,
-    /// Rate limits by users' groups.
-    rates: RateTable,
+    rules: Rules,
+    writes: WriteQueue,
     /// Sessions that are kept, and their users.
     known: HashMap<SessionId, Member>,
     /// The certificates that clients of sessions have shown last.
     certificates: HashMap<SessionId, CertificateNumber>,
-    outer: OuterAddresses,
-    writes: Vec<Write>,
     /// The sources whose sessions are accounted for.
     accounted: BTreeSet<String>,
     releases: Releases,
@@ -148,19 +135,12 @@ impl Registry {
     /// # Errors
     /// If rules make no sense.
     pub fn new(auth: AuthClient, config: &ServerConfig) -> Result<Self, PolicyError> {
-        let mut names = Names::new();
-        let access = Access::new(config, &mut names)?;
         let accounted = config.sources.iter().filter(|source| source.accounting().is_some());
         Ok(Self {
-            auth,
-            origin: clock::origin(),
-            names,
-            access,
-            rates: RateTable::default(),
+            rules: Rules::new(config)?,
+            writes: WriteQueue::new(auth),
             known: HashMap::new(),
             certificates: HashMap::new(),
-            outer: OuterAddresses::default(),
-            writes: Vec::new(),
             accounted: accounted.map(|source| source.name.clone()).collect(),
             releases: Releases::default(),
         })
@@ -173,7 +153,7 @@ impl Registry {
 
     /// The access profiles in force.
     pub fn access(&self) -> &Access {
-        &self.access
+        self.rules.access()
     }
 
     /// A user has logged in: the session that is about to begin is theirs. Returns the user as policy has them, the rate limits, and
@@ -185,27 +165,15 @@ impl Registry {
             // Whatever the kernel knows of them is of a holder before, who may have left while no gateway ran.
             self.releases.add(member.addresses.iter().collect());
         }
-        let end_s = self.end_s(&member);
+        let deadline = self.rules.deadline(&member);
         let (principal, limits) = self.add(admission.session, member);
-        (principal, limits, self.origin.boot_time(end_s))
-    }
-
-    /// When the member's session ends.
-    fn end_s(&self, member: &Member) -> u64 {
-        let lifetime = self.access.profile_of(member.who()).and_then(|profile| profile.session_lifetime);
-        member.span.end_s(lifetime)
+        (principal, limits, deadline)
     }
 
     fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
-        let principal = principal(&mut self.names, &self.access, &member);
-        let limits = self.limits_of(&member);
+        let (principal, limits) = (self.rules.principal(&member), self.rules.limits(Some(&member)));
         self.known.insert(session, member);
         (principal, limits)
-    }
-
-    fn limits_of(&self, member: &Member) -> SessionLimits {
-        let profile = self.access.profile_of(member.who());
-        self.rates.of(profile.and_then(|profile| profile.name.as_deref()), &member.groups)
     }
 
     /// These access profiles hold from now on, for all sessions of `gateway`.
@@ -213,36 +181,16 @@ impl Registry {
     /// # Errors
     /// If rules make no sense; then nothing has changed.
     pub fn set_access(&mut self, config: &ServerConfig, gateway: &mut Gateway) -> Result<(), PolicyError> {
-        let mut names = self.names.renewed();
-        self.access = Access::new(config, &mut names)?;
-        self.names = names;
-        let Self { names, access, known, .. } = self;
-        gateway.set_profiles(&access.policy, access.settings.clone(), |session| match known.get(&session) {
-            Some(member) => principal(names, access, member),
-            None => Principal::default().in_profile(ProfileId::NONE),
-        });
-        Ok(())
+        self.rules.set_access(config, gateway, |session| self.known.get(&session))
     }
 
     /// The sessions that can't go on under the settings in force.
     pub fn unfit(&self) -> Vec<Unfit> {
         let unfit = |(session, member): (&SessionId, &Member)| {
-            let (code, text) = self.misfit(member)?;
+            let (code, text) = self.rules.misfit(member)?;
             Some(Unfit { session: *session, code, text })
         };
         self.known.iter().filter_map(unfit).collect()
-    }
-
-    fn misfit(&self, member: &Member) -> Option<(Code, &'static str)> {
-        let who = member.who();
-        let (Some(profile), Some(pools)) = (self.access.profile_of(who), self.access.pools_of(who)) else {
-            return Some((Code::NoProfile, Code::NoProfile.explanation()));
-        };
-        if member.factors.missing(&profile.require).is_some() {
-            return Some((Code::Token, MORE_FACTORS));
-        }
-        let Addresses { ipv4, ipv6 } = member.addresses;
-        (!pools.fit(ipv4, ipv6)).then_some((Code::Token, OTHER_ADDRESSES))
     }
 
     /// A login was refused after [`Registry::begin`]: its addresses are free again.
@@ -255,12 +203,12 @@ impl Registry {
         if self.known.contains_key(&session) {
             return Ok(None);
         }
-        let Some(stored) = self.auth.request(SessionQuery(id(session))).await? else { return Ok(None) };
+        let Some(stored) = self.writes.stored(session).await? else { return Ok(None) };
         let user = stored.account.name.clone();
         let span = Span { started_s: stored.started_s, expires_s: stored.expires_s };
         let addresses = stored.addresses.into();
         let member = Member::new(stored.account, addresses, stored.factors, span);
-        let end_s = self.end_s(&member);
+        let deadline = self.rules.deadline(&member);
         let (principal, limits) = self.add(session, member);
         Ok(Some(SessionRecord {
             id: session,
@@ -269,7 +217,7 @@ impl Registry {
             user,
             device: DeviceId(stored.device.into()),
             addresses,
-            deadline: self.origin.boot_time(end_s),
+            deadline,
             // It is not stored.
             idle_timeout: None,
             epoch: stored.epoch,
@@ -281,16 +229,15 @@ impl Registry {
     /// are. One call for thousands of users looks at each session once.
     pub fn regroup(&mut self, users: Vec<(UserName, Vec<String>)>, gateway: &mut Gateway) -> usize {
         let users: BTreeMap<UserName, Vec<String>> = users.into_iter().collect();
-        let Self { names, access, known, .. } = self;
         let mut principals = Vec::new();
-        for (session, member) in known.iter_mut() {
+        for (session, member) in &mut self.known {
             let Some(groups) = users.get(&member.user) else { continue };
             member.groups = groups.as_slice().into();
-            principals.push((*session, principal(names, access, member)));
+            principals.push((*session, self.rules.principal(member)));
         }
         let count = principals.len();
         gateway.set_principals(principals);
-        self.set_limits(self.rates.limits().clone(), gateway);
+        self.set_limits(self.rules.rate_limits(), gateway);
         self.set_deadlines(gateway);
         count
     }
@@ -312,25 +259,19 @@ impl Registry {
 
     /// These rate limits, and those of the access profiles, hold from now on, for all sessions of `gateway`.
     pub fn set_limits(&mut self, limits: RateLimits, gateway: &mut Gateway) {
-        let groups = self.rates.set(limits, self.access.profiles());
-        let limits_of = |session| match self.known.get(&session) {
-            Some(member) => self.limits_of(member),
-            None => self.rates.of(None, &[]),
-        };
-        gateway.set_limits(now(), &groups, limits_of);
+        let groups = self.rules.set_limits(limits);
+        gateway.set_limits(now(), &groups, |session| self.rules.limits(self.known.get(&session)));
     }
 
     /// The lifetimes of the access profiles hold from now on, for all sessions of `gateway`.
     pub fn set_deadlines(&self, gateway: &mut Gateway) {
-        let end_s = |session| self.known.get(&session).map(|member| self.end_s(member));
-        gateway.set_deadlines(|session| end_s(session).map(|end_s| self.origin.boot_time(end_s)));
+        gateway.set_deadlines(|session| self.known.get(&session).map(|member| self.rules.deadline(member)));
     }
 
     /// Remember the session as it is now.
     pub fn persist(&mut self, record: &SessionRecord) {
         if self.known.contains_key(&record.id) {
-            let tokens = (&record.tokens).into();
-            self.writes.push(Write::Keep { session: id(record.id), tokens, epoch: record.epoch });
+            self.writes.keep(record);
         }
     }
 
@@ -344,13 +285,13 @@ impl Registry {
     /// A lane of the session's client is heard from this address: if it is another one, it is written with the next changes.
     pub fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
         if self.known.contains_key(&session) {
-            self.writes.extend(self.outer.heard(now(), session, lane, outer));
+            self.writes.heard_at(session, lane, outer);
         }
     }
 
     /// Addresses that had to wait are written with the next changes, as far as there is room.
     pub fn note_late_addresses(&mut self) {
-        self.writes.extend(self.outer.late(now()));
+        self.writes.add_late_addresses();
     }
 
     /// The certificate that the session's client has shown, for another process.
@@ -368,14 +309,12 @@ impl Registry {
     pub fn forget(&mut self, session: SessionId) {
         self.known.remove(&session);
         self.certificates.remove(&session);
-        self.writes.extend(self.outer.forget(session));
-        self.writes.push(Write::End(id(session)));
+        self.writes.end(session);
     }
 
     /// A session of the store that can't go on, because its device has another one, is over.
     pub fn supersede(&mut self, session: SessionId, addresses: Addresses) {
-        let (code, traffic) = (Code::Superseded, Traffic::default());
-        self.writes.push(Write::Ended { session: id(session), code, traffic });
+        self.writes.superseded(session);
         self.forget(session);
         self.release(addresses.iter().collect());
     }
@@ -405,29 +344,13 @@ impl Registry {
     pub fn release_all(&mut self) {
         self.known.clear();
         self.certificates.clear();
-        self.outer.clear();
+        self.writes.forget_addresses();
     }
 
     /// Makes all pending writes durable, in one step if it is not very much. Returns the sessions for
     /// which that failed.
     pub async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
-        // The reason for an end comes before it.
-        let reason = |Ending { session, code, traffic }| Write::Ended { session: id(session), code, traffic };
-        let writes: Vec<Write> =
-            endings.into_iter().map(reason).chain(std::mem::take(&mut self.writes)).collect();
-        let mut failed = HashSet::new();
-        for part in writes.chunks(MAX_WRITES) {
-            match self.auth.request(Commit(part.to_vec())).await {
-                Ok(Committed { failed: some }) => {
-                    failed.extend(some.into_iter().map(|session| SessionId(session.into())));
-                }
-                Err(why) => {
-                    tracing::error!(%why, "sessions can't be stored");
-                    failed.extend(part.iter().filter_map(Write::session));
-                }
-            }
-        }
-        failed
+        self.writes.commit(endings).await
     }
 }
 
@@ -437,17 +360,13 @@ impl Member {
     }
 }
 
-/// The user as policy has them, in their access profile.
-fn principal(names: &mut Names, access: &Access, member: &Member) -> Principal {
-    let profile = access.of(member.who());
-    names.principal(&member.user, member.groups.iter().map(String::as_str)).in_profile(profile)
-}
-
 #[cfg(test)]
 mod clock_steps;
 
 #[cfg(test)]
 mod tests {
+    use vpnd_ipc::gateway::auth::Write;
+
     use super::*;
 
     #[test]
@@ -479,6 +398,9 @@ mod tests {
             !registry.releases.are_released(addresses.iter()),
             "the kernel is asked to forget its connections"
         );
-        assert!(matches!(registry.writes[..], [Write::Ended { code: Code::Superseded, .. }, Write::End(_)]));
+        assert!(matches!(
+            registry.writes.writes[..],
+            [Write::Ended { code: Code::Superseded, .. }, Write::End(_)]
+        ));
     }
 }

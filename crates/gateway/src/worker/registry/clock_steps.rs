@@ -13,6 +13,8 @@ use vpnd_proto::gateway::{Authenticated, Config, ProfileSettings};
 use vpnd_proto::plane::Activity;
 use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
 
+use vpnd_sys::clock::Origin;
+
 use super::*;
 
 const HOUR_S: u64 = 3_600;
@@ -69,7 +71,9 @@ struct Life {
 fn registry(origin: Origin) -> Registry {
     let (ours, _theirs) = pair().unwrap();
     let auth = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap(), Arc::default());
-    Registry { origin, ..Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap() }
+    let mut registry = Registry::new(auth, &vpnd_config::testing::smallest("")).unwrap();
+    registry.rules.origin = origin;
+    registry
 }
 
 fn gateway() -> Gateway {

@@ -1,0 +1,90 @@
+//! Changes of sessions on their way to the store, in order.
+//!
+//! INVARIANT: a write that failed is reported to whoever waits for it; the reason for an end comes before it.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use vpnd_proto::control::Code;
+use vpnd_proto::gateway::SessionRecord;
+use vpnd_proto::session::SessionId;
+
+use super::Ending;
+use crate::worker::auth_client::AuthClient;
+use crate::worker::outer_addresses::OuterAddresses;
+use vpnd_ipc::gateway::auth::{
+    Commit, Committed, MAX_WRITES, SessionQuery, StoredSession, Traffic, Write, id,
+};
+use vpnd_ipc::requests::NoReply;
+use vpnd_sys::clock::now;
+
+/// The changes since the last commit.
+pub(super) struct WriteQueue {
+    auth: AuthClient,
+    pub(super) writes: Vec<Write>,
+    outer: OuterAddresses,
+}
+
+impl WriteQueue {
+    pub(super) fn new(auth: AuthClient) -> Self {
+        Self { auth, writes: Vec::new(), outer: OuterAddresses::default() }
+    }
+
+    /// The session, as the store has it.
+    pub(super) async fn stored(&self, session: SessionId) -> Result<Option<StoredSession>, NoReply> {
+        self.auth.request(SessionQuery(id(session))).await
+    }
+
+    /// Remember the session as it is now.
+    pub(super) fn keep(&mut self, record: &SessionRecord) {
+        let tokens = (&record.tokens).into();
+        self.writes.push(Write::Keep { session: id(record.id), tokens, epoch: record.epoch });
+    }
+
+    /// A lane of the session's client is heard from this address.
+    pub(super) fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
+        self.writes.extend(self.outer.heard(now(), session, lane, outer));
+    }
+
+    /// Takes addresses that had to wait, as far as there is room.
+    pub(super) fn add_late_addresses(&mut self) {
+        self.writes.extend(self.outer.late(now()));
+    }
+
+    /// The session is over because its device has another one; [`WriteQueue::end`] comes after this.
+    pub(super) fn superseded(&mut self, session: SessionId) {
+        let (code, traffic) = (Code::Superseded, Traffic::default());
+        self.writes.push(Write::Ended { session: id(session), code, traffic });
+    }
+
+    /// The session is over.
+    pub(super) fn end(&mut self, session: SessionId) {
+        self.writes.extend(self.outer.forget(session));
+        self.writes.push(Write::End(id(session)));
+    }
+
+    /// The addresses of clients are another process's to write.
+    pub(super) fn forget_addresses(&mut self) {
+        self.outer.clear();
+    }
+
+    /// Makes all of them durable, in one step if it is not very much. Returns the sessions for which that failed.
+    pub(super) async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
+        let reason = |Ending { session, code, traffic }| Write::Ended { session: id(session), code, traffic };
+        let writes: Vec<Write> =
+            endings.into_iter().map(reason).chain(std::mem::take(&mut self.writes)).collect();
+        let mut failed = HashSet::new();
+        for part in writes.chunks(MAX_WRITES) {
+            match self.auth.request(Commit(part.to_vec())).await {
+                Ok(Committed { failed: some }) => {
+                    failed.extend(some.into_iter().map(|session| SessionId(session.into())));
+                }
+                Err(error) => {
+                    tracing::error!(%error, "sessions can't be stored");
+                    failed.extend(part.iter().filter_map(Write::session));
+                }
+            }
+        }
+        failed
+    }
+}
