@@ -15,10 +15,11 @@ mod credentials;
 mod dynamic;
 pub(super) mod external;
 mod grant;
+mod history;
 mod known_sources;
+mod login_record;
 mod pending;
 mod recheck;
-mod refusal_log;
 pub(super) mod rounds;
 mod throttle;
 mod turns;
@@ -28,37 +29,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use vpnd_proto::admission::Source;
-use vpnd_proto::admission::shares::Standing;
 use vpnd_proto::session::DeviceId;
 
-use crate::access::Access;
 use allowances::Allowances;
 pub use cause::Cause;
-use credentials::CheckResult;
+use credentials::{CheckResult, Credentials};
 use external::External;
 pub use grant::Authenticated;
-use grant::{certificate_cause, is_certified};
-use known_sources::KnownSources;
+use grant::certificate_cause;
+use history::History;
+use login_record::LoginRecord;
 use pending::{Attempt, LIFETIME, Pending, Step};
-use refusal_log::{RefusalLog, printable};
 use rounds::Demand;
-use throttle::{Guess, Person, Throttle, source_prefix};
+use throttle::{Guess, Person, Throttle};
 use turns::Turns;
 use vpnd_config::factor::Factors;
-use vpnd_config::{AccessProfiles, Tunnel};
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
-use vpnd_store::audit::recorder::Recorder;
-use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_store::password::{Hasher, NoMemory, Password};
-use vpnd_store::totp;
-use vpnd_store::{
-    CertificateHash, Family, LeaseOwner, PasswordHash, Store, StoreError, TotpSecret, User, UserId,
-};
+use vpnd_store::{CertificateHash, Store, StoreError};
 use vpnd_sys::clock::now;
-
-/// Time for which a source counts as known to a user, seconds.
-const KNOWN_SOURCE_S: u64 = 90 * 86_400;
 
 /// Limit for a login's wait in the queue. A client gives up after 20 s, and on a machine where turns take that long, what comes
 /// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
@@ -109,22 +99,15 @@ pub struct Settings {
 
 pub struct Authenticator {
     store: Arc<dyn Store>,
-    hasher: Hasher,
-    /// A hash that no password has, for users that do not exist.
-    nobody: PasswordHash,
-    /// A secret that no codes are made of, for users that have none.
-    no_secret: TotpSecret,
+    credentials: Credentials,
+    history: Arc<History>,
+    record: LoginRecord,
     pending: Mutex<Pending>,
     throttle: Mutex<Throttle>,
     allowances: Mutex<Allowances>,
-    known_sources: Mutex<KnownSources>,
     turns: Arc<Turns>,
     longest_wait: Duration,
-    require_certificate: bool,
     external: External,
-    refusals: RefusalLog,
-    access: Arc<Access>,
-    audit: Option<Recorder>,
 }
 
 impl Authenticator {
@@ -134,21 +117,16 @@ impl Authenticator {
     /// [`NoMemory`], as for any login.
     pub fn new(store: Arc<dyn Store>, hasher: Hasher, settings: Settings) -> Result<Self, NoMemory> {
         Ok(Self {
-            known_sources: Mutex::new(KnownSources::of(store.as_ref())),
+            credentials: Credentials::new(Arc::clone(&store), hasher, settings.require_certificate)?,
+            history: Arc::new(History::new(Arc::clone(&store))),
             store,
-            nobody: hasher.hash(&Password::generate())?,
-            hasher,
-            no_secret: totp::generate(),
+            record: LoginRecord::default(),
             pending: Mutex::new(Pending::new()),
             throttle: Mutex::new(Throttle::default()),
             allowances: Mutex::new(Allowances::new(allowances::LOGINS)),
             turns: Turns::new(settings.workers.max(1), settings.queue),
             longest_wait: settings.longest_wait,
-            require_certificate: settings.require_certificate,
             external: External::default(),
-            refusals: RefusalLog::default(),
-            access: Arc::new(Access::new(AccessProfiles::of_everybody(), &Tunnel::default())),
-            audit: None,
         })
     }
 
@@ -160,7 +138,7 @@ impl Authenticator {
         let turn = match self.turns.at_once() {
             Some(turn) => Some(turn),
             None => {
-                let standing = self.standing(&login, now_s).await;
+                let standing = self.history.standing(&login, now_s).await;
                 self.turns.wait(Source::from(login.source), standing, self.longest_wait).await
             }
         };
@@ -181,46 +159,20 @@ impl Authenticator {
         })
     }
 
-    /// The standing of the device, or else of the source. A device can't be claimed by another, because it proves its key; and a
-    /// source counts whichever user came from there, so that turns disclose nothing about the user who is named.
-    async fn standing(self: &Arc<Self>, login: &Login, now_s: u64) -> Standing {
-        let (this, name, device) = (Arc::clone(self), login.user.clone(), login.device);
-        let returning = tokio::task::spawn_blocking(move || this.has_been_here(&name, device)).await;
-        if matches!(returning, Ok(Ok(true))) {
-            Standing::Returning
-        } else if self.known_sources().contains(&source_prefix(login.source), now_s) {
-            Standing::Known
-        } else {
-            Standing::Stranger
-        }
-    }
-
-    /// Whether this device of this user's has had a session. Makes as many queries for unknown users.
-    fn has_been_here(&self, name: &str, device: DeviceId) -> Result<bool, StoreError> {
-        let user = self.store.user(name)?.map_or(UserId::NOBODY, |user| user.id);
-        self.has_lease(user, device)
-    }
-
-    fn has_lease(&self, user: UserId, device: DeviceId) -> Result<bool, StoreError> {
-        let owner = LeaseOwner { user, device };
-        let [v4, v6] = [Family::V4, Family::V6].map(|family| self.store.lease_of(owner, family));
-        Ok(v4?.is_some() || v6?.is_some())
-    }
-
     /// Checks a login on this thread, which waits for the hash and the store.
     pub fn check(&self, login: &Login, now_s: u64) -> LoginOutcome {
-        let (user, known) = match self.look_up(login, now_s) {
+        let (user, known) = match self.history.look_up(login, now_s) {
             Ok(found) => found,
             Err(error) => return self.failed(login, &error),
         };
-        if self.require_certificate && !is_certified(login, user.as_ref()) {
+        if self.credentials.lack_certificate(login, user.as_ref()) {
             return self.not_certified(login, now_s);
         }
         let guess = match self.admit(login, Person::of(&login.user, user.as_ref()), known, now_s) {
             Ok(guess) => guess,
             Err(throttled) => return throttled,
         };
-        self.conclude(login, self.check_credentials(login, user, now_s), guess, now_s)
+        self.conclude(login, self.credentials.check(login, user, now_s), guess, now_s)
     }
 
     /// The outcome of a login whose credentials were checked, as far as they came along.
@@ -262,18 +214,6 @@ impl Authenticator {
         LoginOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)))
     }
 
-    /// The user, and whether they have logged in from this source or with this device before. Makes as many queries for unknown
-    /// users.
-    fn look_up(&self, login: &Login, now_s: u64) -> Result<(Option<User>, bool), StoreError> {
-        let user = self.store.user(&login.user)?;
-        // An id that no user has: the queries below take the same time then.
-        let id = user.as_ref().map_or(UserId::NOBODY, |user| user.id);
-        let prefix = source_prefix(login.source);
-        let prefix = self.store.knows_source(id, &prefix, now_s.saturating_sub(KNOWN_SOURCE_S))?;
-        let device = self.has_lease(id, login.device)?;
-        Ok((user, prefix | device))
-    }
-
     /// Refuses a login. Where any user has codes, one without a code is asked for it first, whatever was wrong.
     fn refuse_login(&self, login: &Login, cause: Cause, guess: Guess, now_s: u64) -> LoginOutcome {
         // Not the named user counts, so this discloses nothing of one.
@@ -284,7 +224,7 @@ impl Authenticator {
     }
 
     fn refuse_for_good(&self, login: &Login, cause: Cause, guess: &Guess, now_s: u64) -> LoginOutcome {
-        self.record(login, cause, now_s);
+        self.record_refused(login, cause, now_s);
         LoginOutcome::Refused(Refusal::Credentials.retry_after_s(self.throttle().wait_after_s(guess, now_s)))
     }
 
@@ -316,12 +256,16 @@ impl Authenticator {
             return Refusal::Busy.into();
         };
         match (
-            self.check_code(awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause), code, now_s),
+            self.credentials.check_code(
+                awaited.as_ref().map(|user| &user.user).map_err(|cause| *cause),
+                code,
+                now_s,
+            ),
             awaited,
         ) {
             (Ok(None), Ok(mut user)) => {
                 user.factors = user.factors.and(Factors::ONE_TIME_CODE);
-                self.conclude(&login, self.check_profile(&login, user, now_s), guess, now_s)
+                self.conclude(&login, self.credentials.check_profile(&login, user, now_s), guess, now_s)
             }
             (Ok(None), Err(cause)) | (Ok(Some(cause)), _) => {
                 self.refuse_for_good(&login, cause, &guess, now_s)
@@ -351,24 +295,18 @@ impl Authenticator {
     /// Records a login that waited without success.
     fn record_over(&self, attempt: &Attempt, now_s: u64) {
         let cause = attempt.step.cause();
-        self.record(&attempt.login, cause, now_s);
+        self.record_refused(&attempt.login, cause, now_s);
     }
 
     /// Not counted as a guess: a stranger could lock users out by it.
     fn not_certified(&self, login: &Login, now_s: u64) -> LoginOutcome {
-        self.record(login, certificate_cause(login), now_s);
+        self.record_refused(login, certificate_cause(login), now_s);
         Refusal::Certificate.into()
     }
 
-    fn record(&self, login: &Login, cause: Cause, now_s: u64) {
-        self.log_refusal(login, cause);
-        self.audit(login, "login-refused", cause.name(), now_s);
-    }
-
-    fn audit(&self, login: &Login, event: &str, detail: &str, now_s: u64) {
-        if let Some(audit) = &self.audit {
-            audit.record(Event::Entry(entry(login, event, detail, now_s)));
-        }
+    /// Logs and records a refused login.
+    fn record_refused(&self, login: &Login, cause: Cause, now_s: u64) {
+        self.record.refused(login, self.external.source_name(&login.user), cause, now_s);
     }
 
     /// Refuses a login because the store has failed.
@@ -379,7 +317,7 @@ impl Authenticator {
     }
 
     fn log_refusal(&self, login: &Login, cause: Cause) {
-        self.refusals.refused(login, self.external.source_name(&login.user), cause);
+        self.record.log(login, self.external.source_name(&login.user), cause);
     }
 
     /// How the sources besides the store answer.
@@ -395,15 +333,11 @@ impl Authenticator {
 
     /// Logs how many lines about refusals were left out since the last call.
     pub fn report_log(&self) {
-        self.refusals.report();
+        self.record.report();
     }
 
     fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known_sources(&self) -> std::sync::MutexGuard<'_, KnownSources> {
-        self.known_sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn allowances(&self) -> std::sync::MutexGuard<'_, Allowances> {
@@ -418,17 +352,6 @@ impl Authenticator {
 impl From<Refusal> for LoginOutcome {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal.into())
-    }
-}
-
-fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
-    AuditEntry {
-        at_s: now_s,
-        event: event.to_owned(),
-        user: printable(&login.user),
-        source: login.source.to_string(),
-        detail: detail.to_owned(),
-        by: String::new(),
     }
 }
 

@@ -3,13 +3,16 @@
 //! Invariants: the same work is done whatever is wrong, for unknown users as well, so that the time of an answer discloses nothing;
 //! a code is good once, and used up only where all else is right; without a code that came along nothing is changed.
 
+use std::sync::Arc;
+
 use super::grant::{certificate_cause, is_certified};
-use super::{Authenticated, Authenticator, Cause, Login};
-use crate::access::NotAdmitted;
+use super::{Authenticated, Cause, Login};
+use crate::access::{Access, NotAdmitted};
 use vpnd_config::factor::Factors;
-use vpnd_store::password::{NoMemory, Password};
+use vpnd_config::{AccessProfiles, Tunnel};
+use vpnd_store::password::{Hasher, NoMemory, Password};
 use vpnd_store::totp;
-use vpnd_store::{StoreError, User, UserId};
+use vpnd_store::{PasswordHash, Store, StoreError, TotpSecret, User, UserId};
 use vpnd_sys::process;
 
 /// Internal result of one check; [`LoginOutcome`](super::LoginOutcome) is the part that may be disclosed.
@@ -23,9 +26,43 @@ pub(super) enum CheckResult {
     NotChecked(NoMemory),
 }
 
-impl Authenticator {
+/// The checks, and what they compare with.
+pub(super) struct Credentials {
+    store: Arc<dyn Store>,
+    hasher: Hasher,
+    /// A hash that no password has, for users that do not exist.
+    nobody: PasswordHash,
+    /// A secret that no codes are made of, for users that have none.
+    no_secret: TotpSecret,
+    access: Arc<Access>,
+    /// Whether every user must show a client certificate.
+    require_certificate: bool,
+}
+
+impl Credentials {
+    /// Takes as long as one login, to hash a dummy password. Profiles are those of everybody.
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        hasher: Hasher,
+        require_certificate: bool,
+    ) -> Result<Self, NoMemory> {
+        let access = Arc::new(Access::new(AccessProfiles::of_everybody(), &Tunnel::default()));
+        let (nobody, no_secret) = (hasher.hash(&Password::generate())?, totp::generate());
+        Ok(Self { store, hasher, nobody, no_secret, access, require_certificate })
+    }
+
+    /// The same with these access profiles.
+    pub(super) fn with_access(self, access: Arc<Access>) -> Self {
+        Self { access, ..self }
+    }
+
+    /// Whether every user must show a certificate, and this login has shown none of this user's.
+    pub(super) fn lack_certificate(&self, login: &Login, user: Option<&User>) -> bool {
+        self.require_certificate && !is_certified(login, user)
+    }
+
     /// Checks the password and everything else of a local user, or of none.
-    pub(super) fn check_credentials(
+    pub(super) fn check(
         &self,
         login: &Login,
         user: Option<User>,
@@ -60,7 +97,7 @@ impl Authenticator {
     }
 
     /// Refuses after a look at the code that came along, if any: the time of the answer discloses nothing of the cause.
-    pub(super) fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
+    fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
         if let Some(code) = &login.code {
             self.check_code(Err(cause), code, now_s)?;
         }
@@ -96,6 +133,31 @@ impl Authenticator {
         }
         user.factors = user.factors.and(Factors::ONE_TIME_CODE);
         self.check_profile(login, Box::new(user), now_s)
+    }
+
+    /// Whether an access profile lets the user in, after all else was right.
+    pub(super) fn check_profile(
+        &self,
+        login: &Login,
+        user: Box<Authenticated>,
+        now_s: u64,
+    ) -> Result<CheckResult, StoreError> {
+        match self.access.admit(&user, user.factors) {
+            Ok(_) => Ok(CheckResult::Granted(user)),
+            Err(why) if user.factors.has_second() => Ok(CheckResult::NotAdmitted(why)),
+            Err(why) => self.refuse(login, Cause::from(why), now_s),
+        }
+    }
+
+    /// Stores a hash of the right password that costs more, if the user's costs less than it should.
+    pub(super) fn strengthen(&self, user: &User, password: &Password) {
+        let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) else { return };
+        let fresh = self.hasher.hash(password).map_err(|error| error.to_string());
+        let stored = fresh
+            .and_then(|fresh| self.store.rehash(user.id, old, &fresh).map_err(|error| error.to_string()));
+        if let Err(error) = stored {
+            tracing::warn!(%error, "a password hash could not be strengthened");
+        }
     }
 
     /// Returns the cause of a refusal, or `None` if the code is right. The work is the same whether or not all else was

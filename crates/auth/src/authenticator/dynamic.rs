@@ -16,7 +16,7 @@ use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, NextDynamicRequest, SessionAttributes,
 };
-use vpnd_store::audit::{AuditEntry, Event};
+use vpnd_store::audit::AuditEntry;
 use vpnd_store::{ExternalUser, LiveUser, StoreError, User, UserId};
 use vpnd_sys::clock::{steady_s, wall_s};
 
@@ -125,9 +125,7 @@ impl Authenticator {
             detail,
             by: format!("server of {}", source.source.name),
         };
-        if let Some(audit) = &self.audit {
-            audit.record(Event::Entry(entry));
-        }
+        self.record.add(entry);
         Ok(())
     }
 

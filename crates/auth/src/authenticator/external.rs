@@ -195,14 +195,14 @@ impl Authenticator {
         if let Some(turn) = at.turns.at_once() {
             return Some(turn);
         }
-        let standing = self.standing(login, now_s).await;
+        let standing = self.history.standing(login, now_s).await;
         at.turns.wait(Network::from(login.source), standing, self.longest_wait).await
     }
 
     /// Checks what needs no word of the source. Returns whose password it is, and whether they come from a known place.
     fn before_source(&self, login: &Login, now_s: u64) -> Result<(Person, bool), LoginOutcome> {
-        let (user, known) = self.look_up(login, now_s).map_err(|error| self.failed(login, &error))?;
-        if self.require_certificate && !super::is_certified(login, user.as_ref()) {
+        let (user, known) = self.history.look_up(login, now_s).map_err(|error| self.failed(login, &error))?;
+        if self.credentials.lack_certificate(login, user.as_ref()) {
             return Err(self.not_certified(login, now_s));
         }
         let person = Person::of(&login.user, user.as_ref());
@@ -240,7 +240,7 @@ impl Authenticator {
         if is_unapproved {
             // The server gives no answer to who does not approve. Coming back by itself, the client would bother the person again.
             tracing::warn!(source = at.source.source.name, %why, "a login was not approved");
-            self.record(&at.login, Cause::NotApproved, now_s);
+            self.record_refused(&at.login, Cause::NotApproved, now_s);
             return Refusal::NotApproved.into();
         }
         self.throttle().take_back(at.guess);
@@ -278,8 +278,11 @@ impl Authenticator {
         };
         self.external.accounting.accepted(&user, login.device, login.source, identity.accept.clone());
         let (limits, addresses) = (identity.accept.limits, identity.accept.addresses);
-        match self.check_user(login, Authenticated { user, factors: at.factors(), limits, addresses }, now_s)
-        {
+        match self.credentials.check_user(
+            login,
+            Authenticated { user, factors: at.factors(), limits, addresses },
+            now_s,
+        ) {
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
             checked => self.conclude(login, checked, at.guess, now_s),
         }
@@ -295,8 +298,8 @@ impl Authenticator {
 
     /// No guess: nothing was checked, and a directory that is down must not lock users out.
     fn unavailable(&self, source: &str, login: &Login, why: &str, now_s: u64) -> LoginOutcome {
-        self.refusals.source_failed(source, why);
-        self.record(login, Cause::SourceUnavailable, now_s);
+        self.record.source_failed(source, why);
+        self.record_refused(login, Cause::SourceUnavailable, now_s);
         Refusal::SourceUnavailable.into()
     }
 }

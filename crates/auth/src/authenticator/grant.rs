@@ -3,22 +3,20 @@
 //!
 //! Invariants: nobody is let in who is in no profile, or by fewer factors than it requires. That this is the reason shows only after a factor
 //! besides the password: to whoever has shown no other, a right password that lets nobody in is a wrong one, in its answer, its time and its
-//! count. Which factors were proved is decided where they are checked, never by what the worker says of them. The record waits for no disk:
-//! where it can't be written, the audit file has a gap.
+//! count. Which factors were proved is decided where they are checked, never by what the worker says of them.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use super::allowances::Allowances;
-use super::credentials::CheckResult;
-use super::throttle::{Guess, source_prefix};
+use super::throttle::Guess;
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use crate::access::{Access, NotAdmitted};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_store::User;
 use vpnd_store::audit::recorder::Recorder;
-use vpnd_store::{StoreError, User};
 use vpnd_sys::clock::now;
 
 /// A user who has proved to be that one, and by which factors.
@@ -50,7 +48,7 @@ impl Deref for Authenticated {
 impl Authenticator {
     /// The same with these access profiles.
     pub(crate) fn with_access(mut self, access: Arc<Access>) -> Self {
-        self.access = access;
+        self.credentials = self.credentials.with_access(access);
         self
     }
 
@@ -62,22 +60,8 @@ impl Authenticator {
 
     /// The same with this recorder of logins.
     pub(crate) fn with_audit(mut self, audit: Recorder) -> Self {
-        self.audit = Some(audit);
+        self.record = self.record.with_audit(audit);
         self
-    }
-
-    /// Whether an access profile lets the user in, after all else was right.
-    pub(super) fn check_profile(
-        &self,
-        login: &Login,
-        user: Box<Authenticated>,
-        now_s: u64,
-    ) -> Result<CheckResult, StoreError> {
-        match self.access.admit(&user, user.factors) {
-            Ok(_) => Ok(CheckResult::Granted(user)),
-            Err(why) if user.factors.has_second() => Ok(CheckResult::NotAdmitted(why)),
-            Err(why) => self.refuse(login, Cause::from(why), now_s),
-        }
     }
 
     /// No guess: more than the password was right.
@@ -89,7 +73,7 @@ impl Authenticator {
         now_s: u64,
     ) -> LoginOutcome {
         self.throttle().take_back(guess);
-        self.record(login, Cause::from(why), now_s);
+        self.record_refused(login, Cause::from(why), now_s);
         Refusal::from(why).into()
     }
 
@@ -106,20 +90,9 @@ impl Authenticator {
             return self.throttled(login, wait_s);
         }
         self.throttle().succeeded(guess);
-        if let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) {
-            let fresh = self.hasher.hash(&login.password).map_err(|error| error.to_string());
-            let stored = fresh
-                .and_then(|fresh| self.store.rehash(user.id, old, &fresh).map_err(|error| error.to_string()));
-            if let Err(error) = stored {
-                tracing::warn!(%error, "a password hash could not be strengthened");
-            }
-        }
-        let prefix = source_prefix(login.source);
-        if let Err(error) = self.store.remember_source(user.id, &prefix, now_s) {
-            tracing::warn!(%error, "the network of a login could not be stored");
-        }
-        self.known_sources().add(prefix, now_s);
-        self.audit(login, "login", "", now_s);
+        self.credentials.strengthen(&user, &login.password);
+        self.history.remember(user.id, login.source, now_s);
+        self.record.granted(login, now_s);
         LoginOutcome::Granted(user)
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::KNOWN_SOURCE_S;
+use super::history::KNOWN_SOURCE_S;
 use vpnd_store::Users;
 
 const MAX_SOURCES: usize = 16_384;

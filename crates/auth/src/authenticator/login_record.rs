@@ -1,11 +1,13 @@
-//! Lines of the log about refused logins.
+//! The record of logins: lines of the log about those that were refused, and the events of the audit file.
 //!
-//! INVARIANT: anybody may cause them, so their number is bounded and those left out are counted; a name that came from outside is one
-//! quoted value without control characters.
+//! Invariants: anybody may cause such lines, so their number is bounded and those left out are counted; a name that came from outside
+//! is one quoted value without control characters; the record waits for no disk: where it can't be written, the audit file has a gap.
 
 use std::time::Duration;
 
 use super::{Cause, Login};
+use vpnd_store::audit::recorder::Recorder;
+use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_sys::log_limit::LogLimit;
 
 /// Lines about refusals at once; a person looks for the line of one user, so the rest is counted.
@@ -15,23 +17,48 @@ const REFUSAL_INTERVAL: Duration = Duration::from_millis(200);
 const SOURCE_FAILURES: u32 = 5;
 const SOURCE_FAILURE_INTERVAL: Duration = Duration::from_secs(10);
 
-pub(super) struct RefusalLog {
+pub(super) struct LoginRecord {
     refusals: LogLimit,
     source_failures: LogLimit,
+    audit: Option<Recorder>,
 }
 
-impl Default for RefusalLog {
+impl Default for LoginRecord {
     fn default() -> Self {
         Self {
             refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
             source_failures: LogLimit::new(SOURCE_FAILURES, SOURCE_FAILURE_INTERVAL),
+            audit: None,
         }
     }
 }
 
-impl RefusalLog {
-    /// A login was refused; `source` is the one that its user belongs to by name.
-    pub(super) fn refused(&self, login: &Login, source: &str, cause: Cause) {
+impl LoginRecord {
+    /// The same with this recorder of the audit file.
+    pub(super) fn with_audit(self, audit: Recorder) -> Self {
+        Self { audit: Some(audit), ..self }
+    }
+
+    /// A login was refused after something was checked; `source` is the one that its user belongs to by name.
+    pub(super) fn refused(&self, login: &Login, source: &str, cause: Cause, now_s: u64) {
+        self.log(login, source, cause);
+        self.add(entry(login, "login-refused", cause.name(), now_s));
+    }
+
+    /// A user was let in.
+    pub(super) fn granted(&self, login: &Login, now_s: u64) {
+        self.add(entry(login, "login", "", now_s));
+    }
+
+    /// Adds an event to the audit file.
+    pub(super) fn add(&self, entry: AuditEntry) {
+        if let Some(audit) = &self.audit {
+            audit.record(Event::Entry(entry));
+        }
+    }
+
+    /// Logs a refused login, which may cost nothing else.
+    pub(super) fn log(&self, login: &Login, source: &str, cause: Cause) {
         if self.refusals.admits() {
             let user = printable(&login.user);
             tracing::info!(
@@ -56,6 +83,17 @@ impl RefusalLog {
     pub(super) fn report(&self) {
         self.refusals.report("login refused");
         self.source_failures.report("a source can't be asked");
+    }
+}
+
+fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
+    AuditEntry {
+        at_s: now_s,
+        event: event.to_owned(),
+        user: printable(&login.user),
+        source: login.source.to_string(),
+        detail: detail.to_owned(),
+        by: String::new(),
     }
 }
 

@@ -2,7 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use vpnd_proto::admission::shares::Standing;
+use vpnd_store::{LeaseOwner, PasswordHash, totp};
+
+use super::login_record::printable;
+use super::throttle::source_prefix;
 use super::*;
+use crate::access::Access;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{ExternalUser, Lease, Leases as _, NewUser, TotpSecret, UserChange, Users as _};
@@ -452,7 +458,7 @@ async fn known_places_and_returning_devices_go_before_strangers() {
         ..login("ann", "right")
     };
     let (here, elsewhere) = ("192.0.2.1", "198.51.100.1");
-    let standing = async |login: &Login| bench.auth.standing(login, NOW_S).await;
+    let standing = async |login: &Login| bench.auth.history.standing(login, NOW_S).await;
     assert_eq!(standing(&from(1, here)).await, Standing::Stranger);
     assert!(is_granted(&bench.check(&from(1, here))));
     assert_eq!(standing(&from(2, here)).await, Standing::Known);
@@ -476,7 +482,7 @@ async fn known_places_and_returning_devices_go_before_strangers() {
     let again =
         Authenticator::new(Arc::clone(&bench.store) as _, Hasher::with_cost(64, 1), settings()).unwrap();
     assert_eq!(
-        Arc::new(again).standing(&from(2, here), NOW_S).await,
+        Arc::new(again).history.standing(&from(2, here), NOW_S).await,
         Standing::Known,
         "after a restart, too"
     );
