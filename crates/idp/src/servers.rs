@@ -123,13 +123,19 @@ impl Answered {
         Ok((addresses, place.is_some()))
     }
 
-    /// Connects to a server.
-    pub(super) async fn connect(&self, server: &SourceServer) -> Result<TcpStream, ServerError> {
+    /// Connects to the first address of a server at which `secure` succeeds: one that accepts connections and says nothing must not
+    /// keep logins from the others.
+    pub(super) async fn connect<T, A>(
+        &self,
+        server: &SourceServer,
+        secure: impl Fn(TcpStream) -> A,
+    ) -> Result<T, ServerError>
+    where
+        A: Future<Output = Result<T, ServerError>>,
+    {
         let (addresses, _) = self.look_up(server).await?;
-        let stream = address_race::connect(addresses).await.map_err(ServerError::Connect)?;
-        if let Ok(address) = stream.peer_addr() {
-            self.asking(server, address).has_answered();
-        }
+        let (address, stream) = first_secure(addresses, secure).await?;
+        self.asking(server, address).has_answered();
         Ok(stream)
     }
 
@@ -140,6 +146,22 @@ impl Answered {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, SocketAddr>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn first_secure<T, A>(
+    addresses: Vec<SocketAddr>,
+    secure: impl Fn(TcpStream) -> A,
+) -> Result<(SocketAddr, T), ServerError>
+where
+    A: Future<Output = Result<T, ServerError>>,
+{
+    let attempt = async |address| {
+        let stream = address_race::connect(vec![address]).await.map_err(ServerError::Connect)?;
+        Ok((address, secure(stream).await?))
+    };
+    let nothing = None::<std::future::Ready<Result<Vec<SocketAddr>, ServerError>>>;
+    let outcome = address_race::race(addresses, nothing, Duration::ZERO, attempt).await;
+    outcome.map_err(|error| error.unwrap_or(ServerError::Slow))
 }
 
 impl Asked<'_> {
@@ -161,8 +183,10 @@ impl Drop for Asked<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use vpnd_config::source::Scheme;
+
+    use super::*;
 
     #[tokio::test]
     async fn the_address_that_answered_last_is_first_until_it_fails() {
@@ -178,6 +202,22 @@ mod tests {
         assert!(answered.look_up(&server).await.unwrap().1, "another one failed");
         drop(answered.asking(&server, last));
         assert!(!answered.look_up(&server).await.unwrap().1);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_accepts_and_says_nothing_loses() {
+        // The kernel accepts for both; nobody ever speaks at the first.
+        let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let speaking = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = vec![silent.local_addr().unwrap(), speaking.local_addr().unwrap()];
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = speaking.accept().await.unwrap();
+            stream.write_all(b"!").await.unwrap();
+        });
+        let secure = async |mut stream: TcpStream| Ok(stream.read_u8().await?);
+        let (address, greeting) = first_secure(addresses.clone(), secure).await.unwrap();
+        assert_eq!((address, greeting), (addresses[1], b'!'));
+        server.await.unwrap();
     }
 
     #[test]

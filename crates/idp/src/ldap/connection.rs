@@ -47,10 +47,11 @@ impl Connection {
         tls: &SourceTls,
         memory: &ReplyMemory,
     ) -> Result<Self, ServerError> {
-        let tcp = answered.connect(server).await?;
-        let tcp = if server.scheme == Scheme::Ldap { start_tls(tcp, memory).await? } else { tcp };
-        let tls = tls.secure(tcp, &server.host).await.map_err(ServerError::Tls)?;
-        Ok(Self::over(tls, memory))
+        let secure = async |tcp| {
+            let tcp = if server.scheme == Scheme::Ldap { start_tls(tcp, memory).await? } else { tcp };
+            tls.secure(tcp, &server.host).await.map_err(ServerError::Tls)
+        };
+        Ok(Self::over(answered.connect(server, secure).await?, memory))
     }
 }
 

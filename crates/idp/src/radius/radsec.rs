@@ -159,9 +159,8 @@ async fn open(
     watchdog: Watchdog,
     answered: Arc<Answered>,
 ) -> Result<Arc<Connection>, ServerError> {
-    let opening =
-        async { tls.secure(answered.connect(&server).await?, &server.host).await.map_err(ServerError::Tls) };
-    let opened = tokio::time::timeout(CONNECT_TIMEOUT, opening).await;
+    let secure = async |tcp| tls.secure(tcp, &server.host).await.map_err(ServerError::Tls);
+    let opened = tokio::time::timeout(CONNECT_TIMEOUT, answered.connect(&server, secure)).await;
     match opened.unwrap_or_else(|_| Err(ServerError::Connect(io::ErrorKind::TimedOut.into()))) {
         Ok(stream) => {
             let connection = Connection::over(stream, watchdog);
