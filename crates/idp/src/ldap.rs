@@ -308,13 +308,17 @@ pub fn subject_text(value: &[u8]) -> String {
 pub fn group_name(value: &[u8]) -> Option<String> {
     let text = str::from_utf8(value).ok()?;
     let name = match text.split_once('=') {
-        Some((attribute, rest)) if attribute.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') => {
-            unescaped(rest)?
-        }
+        Some((_, rest)) if is_entry_name(text) => unescaped(rest)?,
         _ => text.to_owned(),
     };
     let fine = !name.is_empty() && !name.chars().any(char::is_control);
     if fine { Some(name) } else { None }
+}
+
+/// Whether a group is given by the name of its entry.
+fn is_entry_name(text: &str) -> bool {
+    let attribute = text.split_once('=').map(|(attribute, _)| attribute.trim());
+    attribute.is_some_and(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
 }
 
 /// The first value of a name (RFC 4514), which begins behind its `=`.

@@ -26,7 +26,8 @@ use vpnd_ipc::gateway::acme::{
 use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_ipc::spawn::{self, ChildError, RunningChild};
 use vpnd_pki::leaf::Leaf;
-use vpnd_sys::clock::wall_s;
+use vpnd_sys::allowance::Allowance;
+use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::own_file;
 use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE};
 
@@ -46,6 +47,8 @@ pub(super) struct Orders {
     /// When to look whether a certificate is wanted; never without `[acme]`.
     next: Option<Instant>,
     delay: Duration,
+    /// Reloads that order again at once after a failure: the worker can ask for reloads, and authorities lock out who fails often.
+    retries: Allowance,
     /// A chain that could not be written. Another order would be one of few that an authority allows.
     unsaved: Option<Vec<u8>>,
 }
@@ -68,12 +71,18 @@ pub(super) enum Event {
 impl Orders {
     pub(super) fn new(config: &ServerConfig) -> Self {
         let next = config.acme.as_ref().map(|_| Instant::now());
-        Self { running: None, next, delay: DELAY, unsaved: None }
+        let retries = Allowance::new(4, Duration::from_secs(15 * 60));
+        Self { running: None, next, delay: DELAY, retries, unsaved: None }
     }
 
     /// Looks at once whether one is wanted, after a reload. An order for something else is given up.
     pub(super) fn look_now(&mut self, config: &ServerConfig) {
         self.running.take_if(|order| config.acme.as_ref() != Some(&order.acme));
+        let has_failed = self.delay > DELAY && config.acme.is_some();
+        if has_failed && !self.retries.take(now()) {
+            tracing::warn!("too many reloads after failed orders: the next order waits as after a failure");
+            return;
+        }
         self.next = config.acme.as_ref().map(|_| Instant::now());
         self.delay = DELAY;
     }
@@ -392,8 +401,13 @@ mod tests {
         orders.failed(&config, format!("no\x1b[2J{}", "x".repeat(5000)));
         let kept = Outcome::read(&config).and_then(|outcome| outcome.failed).expect("it is kept");
         assert!(kept.starts_with("no [2Jx") && kept.len() <= MAX_REASON, "{kept}");
-        orders.look_now(&config);
-        assert_eq!(wait(&orders), 0);
+        let waits = [(); 5].map(|()| {
+            orders.look_now(&config);
+            let now = wait(&orders);
+            orders.failed(&config, "no".to_owned());
+            now
+        });
+        assert_eq!(waits, [0, 0, 0, 0, 1], "a worker can't have orders made without a pause");
         let without = ServerConfig { acme: None, ..config };
         orders.look_now(&without);
         assert!(orders.next.is_none());

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::connection::Connection;
 use super::message::{Entry, SIZE_LIMIT_EXCEEDED, SUCCESS, Scope};
-use super::{Directory, group_name, run};
+use super::{Directory, group_name, is_entry_name, run};
 use crate::servers::ServerError;
 use vpnd_config::source::{GroupSearch, Source};
 use vpnd_ipc::gateway::idp::{GroupName, SourceRefusal};
@@ -72,11 +72,13 @@ impl Directory {
     ) -> Result<Result<Groups, SourceRefusal>, ServerError> {
         let attribute = &self.settings.group_attribute;
         let mut groups = Groups::new(source.max_groups);
-        if entry.is_cut(attribute) || !groups.add(0, entry.values(attribute)) {
+        let base = self.settings.group_search.as_ref().map(|search| search.base.as_str());
+        let counted = || entry.values(attribute).filter(|value| counts(value, base));
+        if entry.is_cut(attribute) || !groups.add(0, counted()) {
             return Ok(Err(SourceRefusal::TooManyGroups));
         }
         let Some(search) = &self.settings.group_search else { return Ok(Ok(groups)) };
-        let named = entry.values(attribute).filter_map(|value| str::from_utf8(value).ok());
+        let named = counted().filter_map(|value| str::from_utf8(value).ok());
         if search.is_nested && !groups.note(named.filter(|value| value.contains('='))) {
             return Ok(Err(SourceRefusal::TooManyGroups));
         }
@@ -95,6 +97,30 @@ impl Directory {
         }
         Ok(Err(SourceRefusal::TooManyGroups))
     }
+}
+
+/// Whether a value of the user's entry is one of our groups: elsewhere in the directory anybody may be allowed to make a group of the same
+/// first name.
+fn counts(value: &[u8], base: Option<&str>) -> bool {
+    let Some(base) = base.filter(|base| !base.trim().is_empty()) else { return true };
+    let text = String::from_utf8_lossy(value);
+    !is_entry_name(&text) || parts(&text).ends_with(&parts(base))
+}
+
+/// The parts of an entry's name (RFC 4514), without case and without spaces around them.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut chars = name.chars();
+    while let Some(char) = chars.next() {
+        let part = parts.last_mut().expect("there is always one");
+        match char {
+            ',' | ';' => parts.push(String::new()),
+            '\\' => part.extend([Some(char), chars.next()].into_iter().flatten()),
+            _ => part.push(char),
+        }
+    }
+    let plain = |part: &String| part.split('=').map(str::trim).collect::<Vec<_>>().join("=").to_lowercase();
+    parts.iter().map(plain).collect()
 }
 
 /// Adds the groups that a search finds. False if there are too many.
@@ -121,6 +147,25 @@ async fn add_found(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_outside_the_base_does_not_count() {
+        let base = Some("ou=Groups, dc=uni,dc=example");
+        for name in
+            ["cn=staff,ou=groups,dc=uni,dc=example", "CN=a\\, b , OU = groups,DC=uni, dc=Example", "staff"]
+        {
+            assert!(counts(name.as_bytes(), base), "{name}");
+        }
+        let outside = [
+            "cn=staff,ou=clubs,dc=uni,dc=example",
+            "cn=staff\\,ou=groups,dc=uni,dc=example",
+            "cn=staff,xou=groups,dc=uni,dc=example",
+            "cn=staff,ou=groups,dc=uni,dc=example,dc=com",
+        ];
+        for name in outside {
+            assert!(!counts(name.as_bytes(), base) && counts(name.as_bytes(), None), "{name}");
+        }
+    }
 
     #[test]
     fn no_more_groups_are_kept_or_asked_about_than_a_user_may_have() {
