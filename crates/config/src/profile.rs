@@ -227,7 +227,8 @@ impl FromStr for ServerAddress {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        if let Ok(address) = text.trim_matches(['[', ']']).parse::<Ipv6Addr>() {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        if let Ok(address) = bare.parse::<Ipv6Addr>() {
             return Ok(Self { host: address.to_string(), port: DEFAULT_PORT });
         }
         let (host, port) = match text.rsplit_once(':') {

@@ -186,6 +186,8 @@ mod tests {
             "vpn.example.org:4433\u{1b}[2J",
             "http://x",
             "x:99999",
+            "[::1",
+            "::1]",
         ];
         for text in hostile {
             let error = addresses.keep(&renewal(&["192.0.2.9", text])).unwrap_err().to_string();
