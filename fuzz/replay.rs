@@ -1,4 +1,5 @@
-//! Replays a committed corpus with the body of its fuzz target. Shared by the tests of the crates whose parsers are fuzzed.
+//! Replays a committed corpus with the body of its fuzz target. Shared by the tests of the crates
+//! whose parsers are fuzzed.
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
-//! AES-GCM by every backend, in turns: nanoseconds to seal and to open a packet, so that other work on the machine slows all of
-//! them alike. `cargo bench -p vpnd-benches --bench backends` prints a table in Markdown.
+//! AES-GCM by every backend, in turns: nanoseconds to seal and to open a packet, so that other work
+//! on the machine slows all of them alike. `cargo bench -p vpnd-benches --bench backends` prints a
+//! table in Markdown.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,7 +10,8 @@ use vpnd_crypto::{Backend, Direction, EpochSecret, OpenKey, SealKey, Suite};
 const AAD: [u8; 16] = [0x80; 16];
 /// A small packet, an unfavourable one, an ordinary full one, a jumbo one: plaintext bytes.
 const PACKET_LENS: [usize; 4] = [64, 512, 1_408, 8_192];
-/// Packets that are prepared at once, outside the measured time; so few that they stay in the core's cache.
+/// Packets that are prepared at once, outside the measured time; so few that they stay in the
+/// core's cache.
 const PREPARED: usize = 32;
 /// Batches of so many packets between two looks at the clock.
 const BATCHES: usize = 60;

@@ -1,4 +1,5 @@
-//! The cost of each inner packet beside encryption: header, checks, replay window, routes, policy, slicing and rebuilding.
+//! The cost of each inner packet beside encryption: header, checks, replay window, routes, policy,
+//! slicing and rebuilding.
 
 use std::time::Duration;
 

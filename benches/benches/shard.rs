@@ -1,5 +1,5 @@
-//! One whole shard on made-up devices, in each of its three ways, for 64 KiB TCP super-packets and for 64-byte packets; at the gateway also
-//! with rate limits.
+//! One whole shard on made-up devices, in each of its three ways, for 64 KiB TCP super-packets and
+//! for 64-byte packets; at the gateway also with rate limits.
 
 use std::time::Duration;
 

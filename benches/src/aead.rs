@@ -8,7 +8,8 @@ use vpnd_crypto::{Backend, Direction, EpochSecret, LabPermit, OpenKey, SealKey, 
 use crate::stage::{Load, Name, Side, Stage, Unit};
 
 const AAD: [u8; 16] = [0x80; 16];
-/// Packets that are prepared at once, outside the measured time; so few that they stay in the core's cache.
+/// Packets that are prepared at once, outside the measured time; so few that they stay in the
+/// core's cache.
 const PREPARED: usize = 32;
 
 /// The two keys of a lane.

@@ -1,13 +1,16 @@
-//! The system calls of the data path, on real devices: TUN reads and writes, UDP sends and receives with offload.
+//! The system calls of the data path, on real devices: TUN reads and writes, UDP sends and receives
+//! with offload.
 //!
 //! ```text
 //!   namespace near: UDP socket ── link ── UDP socket :namespace far: stage0 (TUN) ── forwarding ── stage1 (TUN)
 //! ```
 //!
-//! What is written to stage0 the kernel forwards to stage1, where it is read: the same super-packet for both stages. On
-//! veth pairs a send includes the receiving kernel's work up to its socket, as it does for a VPN in such a lab.
+//! What is written to stage0 the kernel forwards to stage1, where it is read: the same super-packet
+//! for both stages. On veth pairs a send includes the receiving kernel's work up to its socket, as
+//! it does for a VPN in such a lab.
 //!
-//! INVARIANT: only devices and sockets in the two named namespaces are made, and they end with the process.
+//! INVARIANT: only devices and sockets in the two named namespaces are made, and they end with the
+//! process.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -53,7 +56,8 @@ pub struct Place {
     pub far_address: Option<Ipv4Addr>,
 }
 
-/// Makes sockets and devices; the calling thread is in the far namespace afterwards. `None` if no place is given.
+/// Makes sockets and devices; the calling thread is in the far namespace afterwards. `None` if no
+/// place is given.
 ///
 /// # Errors
 /// What could not be made.
@@ -236,7 +240,8 @@ impl TunPair {
         Ok(start.elapsed())
     }
 
-    /// Reads the packet of `len` bytes that was forwarded; what the kernel says of its own there is passed over.
+    /// Reads the packet of `len` bytes that was forwarded; what the kernel says of its own there is
+    /// passed over.
     fn take(&self, len: usize) -> anyhow::Result<Duration> {
         let mut buffer = vec![0; MAX_READ_LEN];
         loop {

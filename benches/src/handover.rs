@@ -1,8 +1,10 @@
-//! Inline crypto against crypto workers: whether it pays to hand whole batches to other threads for sealing.
+//! Inline crypto against crypto workers: whether it pays to hand whole batches to other threads for
+//! sealing.
 //!
-//! A flow copies a super-packet in (as reading from a TUN device does), cuts it behind room for headers, has it sealed and
-//! copies the datagrams out (as sending does). Inline it seals by itself; otherwise it passes its batches to workers over
-//! channels and takes them back. Each thread that seals has a key of its own, so nothing but the batches is shared.
+//! A flow copies a super-packet in (as reading from a TUN device does), cuts it behind room for
+//! headers, has it sealed and copies the datagrams out (as sending does). Inline it seals by
+//! itself; otherwise it passes its batches to workers over channels and takes them back. Each
+//! thread that seals has a key of its own, so nothing but the batches is shared.
 
 use std::hint::black_box;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -4,12 +4,14 @@
 //!   near: sender ── TUN ── client's shard ── UDP ── link ── UDP ── gateway's shard ── TUN ── receiver :far
 //! ```
 //!
-//! A system call that is repeated alone runs with warm caches and with nothing behind the device. Here behind every device
-//! is what a VPN has there: a TCP sender that the client's TUN write of an acknowledgement makes send, a TCP receiver
-//! that runs inside the gateway's TUN write, another shard that a send wakes. The time of a call is CPU time of its
-//! thread, so what else the machine does is no part of it, but the work of soft interrupts is that the call raises.
+//! A system call that is repeated alone runs with warm caches and with nothing behind the device.
+//! Here behind every device is what a VPN has there: a TCP sender that the client's TUN write of an
+//! acknowledgement makes send, a TCP receiver that runs inside the gateway's TUN write, another
+//! shard that a send wakes. The time of a call is CPU time of its thread, so what else the machine
+//! does is no part of it, but the work of soft interrupts is that the call raises.
 //!
-//! INVARIANT: only devices and sockets in the two named namespaces are made, and they end with the run.
+//! INVARIANT: only devices and sockets in the two named namespaces are made, and they end with the
+//! run.
 
 mod devices;
 mod load;
@@ -46,7 +48,8 @@ use process::{EndSpec, Process};
 
 use crate::devices::{Place, enter};
 
-/// The inner addresses of both ends: not those of the devices that are measured alone, which are still there.
+/// The inner addresses of both ends: not those of the devices that are measured alone, which are
+/// still there.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 2);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 87, 0, 1);
 /// How far the gateway's shards go before other work, as `priority` has it by default.
@@ -78,7 +81,8 @@ pub struct Live {
     pub traffic: Traffic,
     /// The cipher suite.
     pub suite: &'static str,
-    /// Each system call was timed. Otherwise only `cpu_ns` is a time, which the clock does not disturb then.
+    /// Each system call was timed. Otherwise only `cpu_ns` is a time, which the clock does not
+    /// disturb then.
     pub clocked: bool,
     /// The sending end.
     pub client: End,
@@ -122,7 +126,8 @@ impl End {
     }
 }
 
-/// Carries `traffic` for about `time` between the two namespaces of `place`, with a clock around each system call if `clocked`.
+/// Carries `traffic` for about `time` between the two namespaces of `place`, with a clock around
+/// each system call if `clocked`.
 ///
 /// # Errors
 /// If something could not be made, or nothing was carried.

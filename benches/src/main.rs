@@ -1,7 +1,9 @@
-//! `vpnd-stages`: measures each stage of vpnd's data path on this machine and prints the figures as JSON.
+//! `vpnd-stages`: measures each stage of vpnd's data path on this machine and prints the figures as
+//! JSON.
 //!
-//! The stages of system calls are measured only between two network namespaces that the caller names; nothing is made
-//! elsewhere. `trafficspeed model` is the caller that fits, predicts and compares.
+//! The stages of system calls are measured only between two network namespaces that the caller
+//! names; nothing is made elsewhere. `trafficspeed model` is the caller that fits, predicts and
+//! compares.
 
 use std::time::Duration;
 
@@ -193,9 +195,11 @@ fn live(
             for (packet, pieces) in LIVE {
                 let traffic = Traffic { packet, pieces, streams: 1 };
                 let time = (LIVE_FACTOR * time).max(LIVE_LEAST);
-                // Clocks around calls slow them down, so what all of it takes is measured without them, too.
+                // Clocks around calls slow them down, so what all of it takes is measured without
+                // them, too.
                 for clocked in [false, true] {
-                    // On a machine that is busy with other work a connection may not come about in time.
+                    // On a machine that is busy with other work a connection may not come about in
+                    // time.
                     let mut run = live::run(place, suite, (traffic, clocked), time);
                     for _ in 1..LIVE_ATTEMPTS {
                         if run.is_err() {

@@ -100,7 +100,8 @@ fn policy(len: usize) -> Stage {
     })
 }
 
-/// A policy that lets clients use the campus and nothing else, so that replies pass only in flows that are remembered.
+/// A policy that lets clients use the campus and nothing else, so that replies pass only in flows
+/// that are remembered.
 fn closed() -> Policy {
     let any = |action, from: &[Selector]| RuleSpec {
         action,

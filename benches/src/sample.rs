@@ -1,5 +1,5 @@
-//! How long a call of a stage takes: many short samples and their median, so that whatever else the machine does now and
-//! then falls out.
+//! How long a call of a stage takes: many short samples and their median, so that whatever else the
+//! machine does now and then falls out.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::stage::{Load, Name, Stage};
 
-/// Duration of a sample: much longer than reading the clock, much shorter than a scheduler's time slice.
+/// Duration of a sample: much longer than reading the clock, much shorter than a scheduler's time
+/// slice.
 const SAMPLE: Duration = Duration::from_micros(200);
 /// Fewest samples, whatever the time.
 const LEAST_SAMPLES: usize = 5;

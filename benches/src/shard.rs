@@ -1,11 +1,13 @@
-//! One whole shard on made-up devices: everything but the system calls, in whose place stands one copy of the bytes each.
+//! One whole shard on made-up devices: everything but the system calls, in whose place stands one
+//! copy of the bytes each.
 //!
 //! ```text
 //!   client 0 ── wire ── gateway ── TUN        sender: client 0, from its TUN device to the wire
 //!   client 1 ── wire ──────┘                  receiver: gateway, wire to TUN; hub: gateway, wire to wire
 //! ```
 //!
-//! INVARIANT: what arrives is counted at each call, so a shard that drops packets is a panic and not a fast shard.
+//! INVARIANT: what arrives is counted at each call, so a shard that drops packets is a panic and
+//! not a fast shard.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -291,7 +293,8 @@ impl Net {
         client.command(keys(0, high, low, Some(gateway)));
     }
 
-    /// Gives both sessions limits of their own and those of their users and of a group, far above what a shard carries.
+    /// Gives both sessions limits of their own and those of their users and of a group, far above
+    /// what a shard carries.
     fn limit(&mut self) {
         let rates = Rates { down: MAX_RATE, up: MAX_RATE };
         let buckets = || Arc::new(Buckets::new(Time::ZERO, 1));
@@ -304,7 +307,8 @@ impl Net {
         }
     }
 
-    /// One packet of the client, from which the gateway learns where it is, as control would have it.
+    /// One packet of the client, from which the gateway learns where it is, as control would have
+    /// it.
     fn be_heard(&mut self, client: usize, inner: [u8; 4]) {
         self.gateway.socket().peer.set(address(2 + client as u8));
         self.clients[client].tun().load(&traffic::from_tun(inner, CAMPUS, 64));
@@ -318,7 +322,8 @@ impl Net {
         self.gateway.socket().peer.set(address(2));
     }
 
-    /// The client's shard works; what it sends is put where the gateway receives. Returns how long the shard took.
+    /// The client's shard works; what it sends is put where the gateway receives. Returns how long
+    /// the shard took.
     fn send(&mut self, client: usize, count: usize) -> Duration {
         let client = &mut self.clients[client];
         client.tun().left.set(count);

@@ -90,7 +90,8 @@ impl Stage {
         })
     }
 
-    /// A stage that times itself: `work` makes so many calls and says how long they took without their preparation.
+    /// A stage that times itself: `work` makes so many calls and says how long they took without
+    /// their preparation.
     pub fn timed(name: Name, load: Load, work: impl FnMut(u64) -> Duration + 'static) -> Self {
         Self { name, load, work: Box::new(work) }
     }

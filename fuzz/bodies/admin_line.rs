@@ -1,5 +1,6 @@
-//! Any bytes as a line of the control socket, at either end: nothing panics, what is read can be written and is then read as
-//! the same, and nothing that a gateway says plays with an administrator's terminal.
+//! Any bytes as a line of the control socket, at either end: nothing panics, what is read can be
+//! written and is then read as the same, and nothing that a gateway says plays with an
+//! administrator's terminal.
 
 use std::time::Duration;
 

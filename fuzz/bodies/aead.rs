@@ -1,8 +1,9 @@
-//! Any packet, whole or forged, by our own AES-GCM on every machine that there is, emulated ones included: it gives a library's
-//! bytes, opens what a library opens, refuses the rest, and leaves zeros of it.
+//! Any packet, whole or forged, by our own AES-GCM on every machine that there is, emulated ones
+//! included: it gives a library's bytes, opens what a library opens, refuses the rest, and leaves
+//! zeros of it.
 //!
-//! Input: suite and kind of forgery (1 byte), where (2), length of all text (2), how much of it is only authenticated (2), key
-//! (32), nonce (12), and bytes that are repeated to the length.
+//! Input: suite and kind of forgery (1 byte), where (2), length of all text (2), how much of it is
+//! only authenticated (2), key (32), nonce (12), and bytes that are repeated to the length.
 
 use aes_gcm_vaes::{Key, NONCE_LEN, TAG_LEN, Width};
 
@@ -10,7 +11,8 @@ use aes_gcm_vaes::{Key, NONCE_LEN, TAG_LEN, Width};
 pub(crate) mod libraries;
 use libraries::Libraries;
 
-/// Longer texts are only tried on the processor, if it has the instructions: the emulation takes milliseconds for them.
+/// Longer texts are only tried on the processor, if it has the instructions: the emulation takes
+/// milliseconds for them.
 const LONGEST_EMULATED: usize = 3_000;
 const HEAD: usize = 1 + 2 + 2 + 2 + 32 + NONCE_LEN;
 

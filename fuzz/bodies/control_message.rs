@@ -1,5 +1,5 @@
-//! Any bytes as a stream of control messages, in pieces of any size: nothing panics, pieces make no difference, and what
-//! is read can be written and is then read as the same.
+//! Any bytes as a stream of control messages, in pieces of any size: nothing panics, pieces make no
+//! difference, and what is read can be written and is then read as the same.
 //!
 //! Input: one byte that chooses the pieces' size, and the stream.
 

@@ -1,5 +1,6 @@
-//! Any bytes from another host of an experiment, at either end: nothing panics or is kept without a bound, nobody without the
-//! token gets past the greeting, and what is read can be written and is then read as the same.
+//! Any bytes from another host of an experiment, at either end: nothing panics or is kept without a
+//! bound, nobody without the token gets past the greeting, and what is read can be written and is
+//! then read as the same.
 //!
 //! Input: one byte that chooses the pieces in which the bytes come, and the bytes.
 

@@ -1,5 +1,5 @@
-//! Any bytes as what another version's process hands over in an upgrade: nothing panics, whatever time it is; and what is
-//! taken over can be handed on, whole and with every lane as far as it was.
+//! Any bytes as what another version's process hands over in an upgrade: nothing panics, whatever
+//! time it is; and what is taken over can be handed on, whole and with every lane as far as it was.
 //!
 //! Input: one byte for the time, and sessions in CBOR, one after the other.
 

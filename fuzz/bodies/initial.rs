@@ -1,7 +1,9 @@
-//! Any bytes as the first datagram of a QUIC connection: what the gateway's front reads in it is what QUIC reads in it, so
-//! nothing begins a connection without having been asked for a proof; and only a Retry to the same address proves one.
+//! Any bytes as the first datagram of a QUIC connection: what the gateway's front reads in it is
+//! what QUIC reads in it, so nothing begins a connection without having been asked for a proof; and
+//! only a Retry to the same address proves one.
 //!
-//! Input: two bytes that choose an address and a time, and the datagram, which is also tried with the padding that it needs.
+//! Input: two bytes that choose an address and a time, and the datagram, which is also tried with
+//! the padding that it needs.
 
 use std::io::Cursor;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -55,7 +57,8 @@ fn check(datagram: &[u8], from: SocketAddr, time: u8) {
     }
 }
 
-/// QUIC begins a connection for nothing but what the front takes for an Initial, with the same ids and the same token.
+/// QUIC begins a connection for nothing but what the front takes for an Initial, with the same ids
+/// and the same token.
 fn check_against_quic(datagram: &[u8], kind: &Kind<'_>) {
     if datagram.first().is_none_or(|first| first & FIXED_BIT == 0) {
         return;
@@ -85,7 +88,8 @@ fn quic(datagram: &[u8]) -> Result<ProtectedHeader, PacketDecodeError> {
     ProtectedHeader::decode(&mut Cursor::new(datagram.into()), &ids, &[VERSION], false)
 }
 
-/// The answer is shorter than the question, is a Retry to QUIC, and proves this address for a while and no other.
+/// The answer is shorter than the question, is a Retry to QUIC, and proves this address for a while
+/// and no other.
 fn check_retry(initial: &Initial<'_>, from: SocketAddr, now_s: u64, datagram: &[u8]) {
     let random: [u8; 32] = std::array::from_fn(|at| datagram[datagram.len() - 1 - at]);
     let answer = retry(&*KEY, initial, from, now_s, &random);

@@ -1,4 +1,5 @@
-//! Any bytes as an inner packet: nothing panics, and what is accepted keeps the promises of a checked packet.
+//! Any bytes as an inner packet: nothing panics, and what is accepted keeps the promises of a
+//! checked packet.
 
 use vpnd_proto::checksum;
 use vpnd_proto::flows::{FlowKey, Flows, Opener};
@@ -19,7 +20,8 @@ pub(crate) fn run(data: &[u8]) {
     check_clamp(data);
 }
 
-/// Each fragment belongs to a packet, and nothing else does. Nothing is a reply that nobody has asked for, but for one that answers what it itself says to the same host.
+/// Each fragment belongs to a packet, and nothing else does. Nothing is a reply that nobody has
+/// asked for, but for one that answers what it itself says to the same host.
 fn check_flows(packet: &Packet<'_>) {
     assert_eq!(FlowKey::of_fragment(packet).is_some(), packet.fragment().is_some());
     let flows = Flows::new([7; 16]);

@@ -1,7 +1,8 @@
-//! Any bytes as a client's undo journal, and as its records: a reader never fails, a damaged line costs itself only, and
-//! what is read can be written and is then read as the same.
+//! Any bytes as a client's undo journal, and as its records: a reader never fails, a damaged line
+//! costs itself only, and what is read can be written and is then read as the same.
 //!
-//! Input: lines. They are read as they are, and once more behind the right checksum of each, which mutations never hit.
+//! Input: lines. They are read as they are, and once more behind the right checksum of each, which
+//! mutations never hit.
 
 use vpnd_journal::record::{Contents, checksum, parse};
 

@@ -1,8 +1,9 @@
-//! Any bytes as what a directory sends, and any text as what a person typed: nothing panics, what is read lies within what came,
-//! whatever comes behind a message is no part of it, and a value stays one value in requests and in names of entries.
+//! Any bytes as what a directory sends, and any text as what a person typed: nothing panics, what
+//! is read lies within what came, whatever comes behind a message is no part of it, and a value
+//! stays one value in requests and in names of entries.
 //!
-//! Input: messages, one behind the other; the same bytes are tried as a value of an attribute, as a name and password, and as a
-//! filter of the configuration.
+//! Input: messages, one behind the other; the same bytes are tried as a value of an attribute, as a
+//! name and password, and as a filter of the configuration.
 
 use std::sync::LazyLock;
 
@@ -78,7 +79,8 @@ fn byte(digits: &[u8]) -> u8 {
     u8::from_str_radix(digits, 16).expect("two digits")
 }
 
-/// A filter of the configuration is one element, whatever is put into its places, and as many parts of it as without them.
+/// A filter of the configuration is one element, whatever is put into its places, and as many parts
+/// of it as without them.
 fn check_filter(text: &str) {
     let Ok(filter) = text.parse::<Filter>() else { return };
     let shape = |values| {
@@ -94,7 +96,8 @@ fn check_filter(text: &str) {
     );
 }
 
-/// The tags of an element, one behind the other; `None` if it is not exactly one, or holds an empty list.
+/// The tags of an element, one behind the other; `None` if it is not exactly one, or holds an empty
+/// list.
 fn shape(bytes: &[u8], depth: usize) -> Option<Vec<u8>> {
     let (tag, content, rest) = element(bytes)?;
     let mut tags = vec![tag];

@@ -1,12 +1,16 @@
-//! Any bytes as a sequence of actions in the simulation: what comes out is what the reference model allows.
+//! Any bytes as a sequence of actions in the simulation: what comes out is what the reference model
+//! allows.
 //!
-//! The bytes choose who sends what to whom, what the network does to it, what an attacker records, changes and sends again,
-//! who roams, restarts, rekeys, is disabled, and how much time passes. The model is the simulation's oracle: a packet comes
-//! out at most once, only where it was sent to, only from an inner source that its sender owns, only as policy says, and not
-//! once its user was disabled; no pair of key and nonce is used twice; nothing is ever sent to an attacker. It is asked
-//! after each delivery, so this only has to bring about what is forbidden, and at the end that what is allowed still works.
+//! The bytes choose who sends what to whom, what the network does to it, what an attacker records,
+//! changes and sends again, who roams, restarts, rekeys, is disabled, and how much time passes. The
+//! model is the simulation's oracle: a packet comes out at most once, only where it was sent to,
+//! only from an inner source that its sender owns, only as policy says, and not once its user was
+//! disabled; no pair of key and nonce is used twice; nothing is ever sent to an attacker. It is
+//! asked after each delivery, so this only has to bring about what is forbidden, and at the end
+//! that what is allowed still works.
 //!
-//! Shared by the fuzz target and a test of the simulation, whose modules stand at the root of either.
+//! Shared by the fuzz target and a test of the simulation, whose modules stand at the root of
+//! either.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -126,7 +130,8 @@ impl Run {
         self.captured.drain(..excess);
     }
 
-    /// Whatever happened: on a network without faults, whoever may be is up, and their packets arrive.
+    /// Whatever happened: on a network without faults, whoever may be is up, and their packets
+    /// arrive.
     fn still_works(mut self) {
         let world = &mut self.world;
         world.captured = None;

@@ -1,7 +1,8 @@
-//! Any packet behind any virtio header through the slicer; its slices, some damaged, and any other packets through the
-//! rebuilder: what arrives is what a plain software segmentation makes of it.
+//! Any packet behind any virtio header through the slicer; its slices, some damaged, and any other
+//! packets through the rebuilder: what arrives is what a plain software segmentation makes of it.
 //!
-//! Input: one byte of switches, two bytes that choose the damage (bit and slice, place), a virtio header, and the packet.
+//! Input: one byte of switches, two bytes that choose the damage (bit and slice, place), a virtio
+//! header, and the packet.
 
 #[path = "../../crates/proto/tests/model/segment.rs"]
 mod segment;
@@ -61,7 +62,8 @@ fn slices(header: &VirtioHeader, packet: &Packet<'_>, partial_checksum: bool) ->
     Some(slices.collect())
 }
 
-/// Slices of a super-packet against the model; a packet that is not cut stays the same but for a checksum.
+/// Slices of a super-packet against the model; a packet that is not cut stays the same but for a
+/// checksum.
 fn check_slices(header: &VirtioHeader, packet: &Packet<'_>, full: &[Vec<u8>]) {
     if header.gso_type == VirtioHeader::GSO_NONE {
         assert_eq!(full.len(), 1);
@@ -80,7 +82,8 @@ fn completed(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Flips one bit of one slice and repeats another; slices that are no packets any more are left out.
+/// Flips one bit of one slice and repeats another; slices that are no packets any more are left
+/// out.
 fn damage(mut slices: Vec<Vec<u8>>, switches: &[u8]) -> Vec<Vec<u8>> {
     let (bit, which, place) = (switches[1] >> 5, usize::from(switches[1] & 31), usize::from(switches[2]));
     if switches[0] & 32 != 0 {

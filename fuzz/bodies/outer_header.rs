@@ -1,4 +1,5 @@
-//! Any bytes as a datagram from the network: nothing panics, and nobody without the keys gets anything past the gateway.
+//! Any bytes as a datagram from the network: nothing panics, and nobody without the keys gets
+//! anything past the gateway.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! Any bytes as a message from another process of the daemon, or of its predecessor: nothing panics, what is read can be
-//! written and is then read as the same, and what is printed of it shows no secret.
+//! Any bytes as a message from another process of the daemon, or of its predecessor: nothing
+//! panics, what is read can be written and is then read as the same, and what is printed of it
+//! shows no secret.
 //!
 //! Input: one byte that chooses the channel and direction, and the message's CBOR.
 

@@ -1,4 +1,5 @@
-//! Any text as a client's profile: it is read or refused, and what is read is written in a form that reads the same.
+//! Any text as a client's profile: it is read or refused, and what is read is written in a form
+//! that reads the same.
 
 use vpnd_config::profile::Profile;
 

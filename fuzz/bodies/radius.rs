@@ -1,9 +1,10 @@
-//! Any bytes as the reply of a RADIUS server: nothing panics; without the shared secret nothing counts; with it what counts is
-//! what is well-formed and has exactly one Message-Authenticator, and says then what was sent.
+//! Any bytes as the reply of a RADIUS server: nothing panics; without the shared secret nothing
+//! counts; with it what counts is what is well-formed and has exactly one Message-Authenticator,
+//! and says then what was sent.
 //!
-//! Input: the reply's code and its attributes. They are read as a whole packet, too, as they are, and as
-//! what has come over a connection. The first Message-Authenticator
-//! is filled in, and the packet is made for the request, which mutations never hit.
+//! Input: the reply's code and its attributes. They are read as a whole packet, too, as they are,
+//! and as what has come over a connection. The first Message-Authenticator is filled in, and the
+//! packet is made for the request, which mutations never hit.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use md5::{Digest as _, Md5};
@@ -50,8 +51,8 @@ pub fn run(data: &[u8]) {
     check_request(&request, body);
 }
 
-/// A packet with this code, number and these attributes, made with the secret from a request's authenticator; and where its
-/// Message-Authenticators are.
+/// A packet with this code, number and these attributes, made with the secret from a request's
+/// authenticator; and where its Message-Authenticators are.
 pub(super) fn packet(start: [u8; 2], authenticator: &[u8; 16], body: &[u8]) -> (Vec<u8>, Vec<usize>) {
     let mut packet = start.to_vec();
     packet.extend_from_slice(&((HEADER + body.len()) as u16).to_be_bytes());

@@ -1,8 +1,9 @@
-//! Any bytes as a record of accounting and as a server's response to one: nothing panics; each record that can come from the auth
-//! process is one well-formed packet; a response counts only if it is made with the shared secret for that packet, is well-formed
-//! and of the one code for it.
+//! Any bytes as a record of accounting and as a server's response to one: nothing panics; each
+//! record that can come from the auth process is one well-formed packet; a response counts only if
+//! it is made with the shared secret for that packet, is well-formed and of the one code for it.
 //!
-//! Input: a record in CBOR, or the response's code and its attributes, read as a whole packet, too, as they are.
+//! Input: a record in CBOR, or the response's code and its attributes, read as a whole packet, too,
+//! as they are.
 
 use md5::{Digest as _, Md5};
 use vpnd_proto::control::Text;

@@ -1,9 +1,10 @@
-//! Any bytes as a request of a RADIUS server about sessions (RFC 5176): nothing panics; without the shared secret nothing counts;
-//! with it what counts is well-formed, has exactly one Message-Authenticator, and holds nothing that would be passed over; the reply
-//! is one packet, made with the secret for this request.
+//! Any bytes as a request of a RADIUS server about sessions (RFC 5176): nothing panics; without the
+//! shared secret nothing counts; with it what counts is well-formed, has exactly one
+//! Message-Authenticator, and holds nothing that would be passed over; the reply is one packet,
+//! made with the secret for this request.
 //!
-//! Input: the request's code and its attributes, read as a whole packet, too, as they are. The packet is made with the secret, which
-//! mutations never hit.
+//! Input: the request's code and its attributes, read as a whole packet, too, as they are. The
+//! packet is made with the secret, which mutations never hit.
 
 use md5::{Digest as _, Md5};
 

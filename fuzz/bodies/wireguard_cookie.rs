@@ -1,10 +1,12 @@
-//! Any bytes as a cookie reply: only the peer that was asked can give one, and none of them moves the peer.
+//! Any bytes as a cookie reply: only the peer that was asked can give one, and none of them moves
+//! the peer.
 
 use vpnd_wireguard::message::Message;
 
 use crate::wireguard_pair::{CLIENT, GATEWAY, LATER, NOW, Pair, at, change};
 
-/// Checks one input: as it is, with the index of a message that waits, and as changes of a genuine reply.
+/// Checks one input: as it is, with the index of a message that waits, and as changes of a genuine
+/// reply.
 pub(crate) fn run(data: &[u8]) {
     let mut pair = Pair::new();
     let initiation = pair.initiation(NOW);

@@ -1,8 +1,10 @@
-//! Any bytes as sealed data: only what the peer has sealed is opened, once, and only that moves the peer.
+//! Any bytes as sealed data: only what the peer has sealed is opened, once, and only that moves the
+//! peer.
 
 use crate::wireguard_pair::{CLIENT, NOW, Pair, at, change};
 
-/// Checks one input: as it is, behind a header of the session, as changes of genuine data, and as genuine data.
+/// Checks one input: as it is, behind a header of the session, as changes of genuine data, and as
+/// genuine data.
 pub(crate) fn run(data: &[u8]) {
     let mut pair = Pair::new();
     pair.shake();

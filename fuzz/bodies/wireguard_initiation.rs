@@ -1,4 +1,5 @@
-//! Any bytes as the first message of a handshake: nobody without a known peer's key gets an answer, even with a right MAC.
+//! Any bytes as the first message of a handshake: nobody without a known peer's key gets an answer,
+//! even with a right MAC.
 
 use vpnd_wireguard::mac::{HandshakeMessage, Mac1Key};
 use vpnd_wireguard::message::Initiation;
@@ -11,7 +12,8 @@ const HEADER: usize = 8;
 /// How much of the message the first MAC covers.
 const COVERED: usize = 116;
 
-/// Checks one input: as it is, as the content of a message with a right MAC, and as changes of a genuine message.
+/// Checks one input: as it is, as the content of a message with a right MAC, and as changes of a
+/// genuine message.
 pub(crate) fn run(data: &[u8]) {
     let mut pair = Pair::new();
     pair.gateway.receive(NOW, at(CLIENT), data.to_vec());

@@ -1,4 +1,5 @@
-//! A client and a gateway for the targets of WireGuard's messages: what each input is tried on, and what must not come of it.
+//! A client and a gateway for the targets of WireGuard's messages: what each input is tried on, and
+//! what must not come of it.
 
 use std::net::SocketAddr;
 

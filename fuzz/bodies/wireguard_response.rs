@@ -1,4 +1,5 @@
-//! Any bytes as the second message of a handshake: only what the peer that was asked has made gives a session.
+//! Any bytes as the second message of a handshake: only what the peer that was asked has made gives
+//! a session.
 
 use vpnd_wireguard::mac::{HandshakeMessage, Mac1Key};
 use vpnd_wireguard::message::Response;
@@ -11,7 +12,8 @@ const HEADER: usize = 12;
 /// How much of the message the first MAC covers.
 const COVERED: usize = 60;
 
-/// Checks one input: as it is, as the content of a message with a right MAC, and as changes of a genuine message.
+/// Checks one input: as it is, as the content of a message with a right MAC, and as changes of a
+/// genuine message.
 pub(crate) fn run(data: &[u8]) {
     let mut pair = Pair::new();
     let genuine = pair.response(NOW);

@@ -189,7 +189,8 @@ impl DatagramSocket for TimedSocket {
     }
 
     fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
-        // Runs one by one, so that each has a time of its own; a batch of one stream is one run mostly.
+        // Runs one by one, so that each has a time of its own; a batch of one stream is one run
+        // mostly.
         transmits.iter().take_while(|transmit| self.try_send(transmit) == SendOutcome::Sent).count()
     }
 

@@ -1,4 +1,5 @@
-//! TCP connections as fast as they go, from a sender in one namespace to a receiver in the other that discards.
+//! TCP connections as fast as they go, from a sender in one namespace to a receiver in the other
+//! that discards.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -69,7 +70,8 @@ impl Drop for Load {
     }
 }
 
-/// A connection that has its congestion control from the first segment on: another one's pacing would stay.
+/// A connection that has its congestion control from the first segment on: another one's pacing
+/// would stay.
 fn connect(address: SocketAddr) -> anyhow::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.set_tcp_congestion(CONGESTION).context("choosing cubic")?;

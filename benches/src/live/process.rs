@@ -1,8 +1,9 @@
-//! One end of the tunnel as a process of its own, as a VPN has it: the kernel changes address spaces between the two, and
-//! caches and translations go with that.
+//! One end of the tunnel as a process of its own, as a VPN has it: the kernel changes address
+//! spaces between the two, and caches and translations go with that.
 //!
-//! The process is this program again. It says the address of its socket, reads that of the other end, and then answers each
-//! line with its figures until its input ends, so it never outlives who started it.
+//! The process is this program again. It says the address of its socket, reads that of the other
+//! end, and then answers each line with its figures until its input ends, so it never outlives who
+//! started it.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,8 +1,8 @@
-//! Either processor, imitated with numbers in memory: the algorithm above runs on any computer, and under tools that know
-//! no AVX-512.
+//! Either processor, imitated with numbers in memory: the algorithm above runs on any computer, and
+//! under tools that know no AVX-512.
 //!
-//! INVARIANT: no branch and no address depends on a value, so that one which does is the algorithm's own. Hence no table for
-//! AES's substitution: it is computed.
+//! INVARIANT: no branch and no address depends on a value, so that one which does is the
+//! algorithm's own. Hence no table for AES's substitution: it is computed.
 
 use crate::gcm::Gcm;
 use crate::machine::{BYTES_REVERSED, Block, Machine};

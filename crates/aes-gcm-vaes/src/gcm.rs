@@ -1,26 +1,29 @@
-//! The algorithm. Half of what a library needs for a datagram of 1.4 kB goes into setting up, since libraries are made for
-//! records of 16 KiB. Here all that a packet needs of its key is computed once, with the key, and GHASH runs beside the
-//! encryption of the next blocks.
+//! The algorithm. Half of what a library needs for a datagram of 1.4 kB goes into setting up, since
+//! libraries are made for records of 16 KiB. Here all that a packet needs of its key is computed
+//! once, with the key, and GHASH runs beside the encryption of the next blocks.
 //!
 //! Numbered as a packet meets it:
 //!
 //! 1. GHASH takes in the associated data, block by block: there is one on the data path.
-//! 2. Chunks: eight vectors of counter blocks go through AES together. Between the rounds GHASH takes in
-//!    the ciphertext that there is already: of this chunk when opening, of the one before when sealing.
+//! 2. Chunks: eight vectors of counter blocks go through AES together. Between the rounds GHASH
+//!    takes in the ciphertext that there is already: of this chunk when opening, of the one before
+//!    when sealing.
 //! 3. The tail, shorter than a chunk, vector by vector; the last one may be a part of a vector.
 //! 4. GHASH takes in the lengths, and the encrypted first counter block makes a tag of it.
 //!
-//! GHASH works on blocks with their bytes reversed, for the processor's order of bits, and with powers of the hash key
-//! times x, which saves a shift of each product (S. Gueron and M. Kounavis, "Intel Carry-Less Multiplication
-//! Instruction and its Usage for Computing the GCM Mode", 2014). The blocks of a chunk are multiplied by falling powers
-//! and the sum is reduced once.
+//! GHASH works on blocks with their bytes reversed, for the processor's order of bits, and with
+//! powers of the hash key times x, which saves a shift of each product (S. Gueron and M. Kounavis,
+//! "Intel Carry-Less Multiplication Instruction and its Usage for Computing the GCM Mode", 2014).
+//! The blocks of a chunk are multiplied by falling powers and the sum is reduced once.
 //!
-//! The algorithm stands here once, over a [`Machine`]: the two kinds of processors, or arrays that imitate either
-//! (`emulated`, only in tests), so that each line runs in the tests of every computer.
+//! The algorithm stands here once, over a [`Machine`]: the two kinds of processors, or arrays that
+//! imitate either (`emulated`, only in tests), so that each line runs in the tests of every
+//! computer.
 //!
 //! - INVARIANT: no branch and no address depends on key, plaintext or tag, only on lengths.
 //! - INVARIANT: a packet that is not authentic leaves zeros where its plaintext would be.
-//! - INVARIANT: vector registers and stack are wiped before a call returns, for they held key stream and tag.
+//! - INVARIANT: vector registers and stack are wiped before a call returns, for they held key
+//!   stream and tag.
 //! - The expanded key is made where it stays, on the heap, and erased there.
 //!
 //! Nonces and limits are the caller's business.
@@ -40,7 +43,8 @@ use crate::{MAX_TEXT_LEN, NONCE_LEN, NotAuthentic, TAG_LEN};
 const TOGETHER: usize = 8;
 /// Blocks of the longest vector.
 const MAX_BLOCKS: usize = 4;
-/// The highest power of the hash key that is kept: for the blocks of the longest tail, and the lengths.
+/// The highest power of the hash key that is kept: for the blocks of the longest tail, and the
+/// lengths.
 const TOP: usize = TOGETHER * MAX_BLOCKS + 1;
 /// The field's polynomial in the order of bits that reversed blocks have.
 const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
@@ -48,7 +52,8 @@ const POLYNOMIAL: u128 = 0xc200_0000_0000_0000_0000_0000_0000_0001;
 const ROUND_CONSTANTS: [u8; 10] = [0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0x1b, 0x36];
 /// How far each block's counter is from that of the tag's mask, in the first vector.
 const AHEAD: [Block; MAX_BLOCKS] = [number(1), number(2), number(3), number(4)];
-/// Counter of the block that masks the tag, when a nonce has 96 bits (SP 800-38D, section 7.1, step 2).
+/// Counter of the block that masks the tag, when a nonce has 96 bits (SP 800-38D, section 7.1, step
+/// 2).
 const FIRST_COUNTER: u32 = 1;
 
 /// AES-128-GCM's rounds.
@@ -69,7 +74,8 @@ fn times_x(block: u128) -> u128 {
 
 // The constants of the code above, computed from their definition.
 const _: () = {
-    // x^128 + x^7 + x^2 + x + 1, its bits in reverse order; times x, for the powers are; and x^128 itself.
+    // x^128 + x^7 + x^2 + x + 1, its bits in reverse order; times x, for the powers are; and x^128
+    // itself.
     assert!(POLYNOMIAL == 0x87_u128.reverse_bits() << 1 | 1);
     // Each round constant is the one before times x in AES's field.
     assert!(ROUND_CONSTANTS[0] == 1);
@@ -79,14 +85,16 @@ const _: () = {
         assert!(ROUND_CONSTANTS[i] == (before << 1) ^ ((before >> 7) * 0x1b));
         i += 1;
     }
-    // An AES-128 key needs all of them: a round key of four words for each round, after four words of key.
+    // An AES-128 key needs all of them: a round key of four words for each round, after four words
+    // of key.
     assert!(ROUND_CONSTANTS.len() == ROUNDS_128);
     let mut i = 0;
     while i < AHEAD.len() {
         assert!(u128::from_le_bytes(AHEAD[i]) == i as u128 + 1);
         i += 1;
     }
-    // No counter of a packet wraps, so none comes twice: the first, one for each block, and a vector that is counted ahead.
+    // No counter of a packet wraps, so none comes twice: the first, one for each block, and a
+    // vector that is counted ahead.
     let last = FIRST_COUNTER as u64 + MAX_TEXT_LEN.div_ceil(16) as u64 + MAX_BLOCKS as u64;
     assert!(last < 1 << 32);
     // Each vector of a chunk has a round to be hashed beside.
@@ -95,12 +103,14 @@ const _: () = {
     assert!(MAX_TEXT_LEN < usize::MAX / 8);
 };
 
-/// An expanded AES-GCM key with `R` rounds. Aligned so that no vector of powers for a chunk lies across cache lines.
+/// An expanded AES-GCM key with `R` rounds. Aligned so that no vector of powers for a chunk lies
+/// across cache lines.
 #[repr(C, align(64))]
 pub(crate) struct Gcm<M, const R: usize> {
     /// Round keys, `R + 1` of them.
     round_keys: [Block; ROUNDS_256 + 1],
-    /// The hash key to the power of `TOP`, and so on down to itself; then zeros, which a vector from there may hold.
+    /// The hash key to the power of `TOP`, and so on down to itself; then zeros, which a vector
+    /// from there may hold.
     powers: [Block; TOP + MAX_BLOCKS - 1],
     machine: M,
 }
@@ -188,7 +198,8 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
         }
     }
 
-    /// AES's substitution of the four bytes of a word: with the same word in each column, ShiftRows changes nothing.
+    /// AES's substitution of the four bytes of a word: with the same word in each column, ShiftRows
+    /// changes nothing.
     #[inline(always)]
     fn substituted(&self, word: u32) -> u32 {
         let columns = number(u128::from(word) * 0x0000_0001_0000_0001_0000_0001_0000_0001);
@@ -207,8 +218,8 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
         machine.last_round(state, machine.lowest(&self.round_keys[R]))
     }
 
-    /// Encrypts the next `N` vectors of counter blocks. Of `beside`, if there is something, a vector is added to its sum after
-    /// each of the first rounds.
+    /// Encrypts the next `N` vectors of counter blocks. Of `beside`, if there is something, a
+    /// vector is added to its sum after each of the first rounds.
     #[inline(always)]
     fn key_stream<const N: usize>(
         &self,
@@ -260,12 +271,14 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
         first_counter[..NONCE_LEN].copy_from_slice(&nonce);
         first_counter[NONCE_LEN..].copy_from_slice(&FIRST_COUNTER.to_be_bytes());
         let mask = self.block(&first_counter);
-        // To the compiler this is another key. Else it keeps the round keys that it has loaded for the mask, on the stack.
+        // To the compiler this is another key. Else it keeps the round keys that it has loaded for
+        // the mask, on the stack.
         let hash = black_box(self).crypt_text::<SEAL>(&first_counter, aad, text);
         self.machine.lowest_of(self.machine.xor(hash, mask))
     }
 
-    /// Encrypts or decrypts `text` in place and returns GHASH of the ciphertext, as the tag has its bytes.
+    /// Encrypts or decrypts `text` in place and returns GHASH of the ciphertext, as the tag has its
+    /// bytes.
     #[inline(always)]
     fn crypt_text<const SEAL: bool>(&self, first_counter: &Block, aad: &[u8], text: &mut [u8]) -> M::Vector {
         let machine = self.machine;
@@ -388,7 +401,8 @@ impl<M, const R: usize> Drop for Gcm<M, R> {
     }
 }
 
-/// Products of blocks with powers of the hash key, added up and not reduced yet: a sum for each place of a vector.
+/// Products of blocks with powers of the hash key, added up and not reduced yet: a sum for each
+/// place of a vector.
 struct Sum<M: Machine> {
     low: M::Vector,
     middle: M::Vector,
@@ -423,8 +437,8 @@ impl<M: Machine> Sum<M> {
         self.high = machine.xor(self.high, machine.product::<0x11>(blocks, powers));
     }
 
-    /// Reduces the sums by the polynomial, the lower half of each first, and adds them up. The result is a block in the lowest
-    /// place.
+    /// Reduces the sums by the polynomial, the lower half of each first, and adds them up. The
+    /// result is a block in the lowest place.
     #[inline(always)]
     fn reduce(self) -> M::Vector {
         let machine = self.machine;
@@ -433,7 +447,8 @@ impl<M: Machine> Sum<M> {
         machine.sum_of_blocks(high)
     }
 
-    /// Adds `low` to `onto`, which stands 64 bits higher, so that its lower half is zero there and can be left out.
+    /// Adds `low` to `onto`, which stands 64 bits higher, so that its lower half is zero there and
+    /// can be left out.
     #[inline(always)]
     fn folded(&self, low: M::Vector, onto: M::Vector) -> M::Vector {
         let polynomial = self.machine.everywhere(&number(POLYNOMIAL));

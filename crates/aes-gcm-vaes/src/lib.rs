@@ -1,5 +1,5 @@
-//! AES-GCM (NIST SP 800-38D) for packets, on x86 processors that encrypt and multiply two or four blocks with one instruction:
-//! VAES and VPCLMULQDQ on vectors of 256 bits (AVX2) or 512 (AVX-512).
+//! AES-GCM (NIST SP 800-38D) for packets, on x86 processors that encrypt and multiply two or four
+//! blocks with one instruction: VAES and VPCLMULQDQ on vectors of 256 bits (AVX2) or 512 (AVX-512).
 //!
 //! ```
 //! use aes_gcm_vaes::{Key, Width};
@@ -13,8 +13,9 @@
 //! }
 //! ```
 //!
-//! **A nonce must never be given twice to the same key**: two packets with one nonce reveal both, and let anyone forge more. The
-//! caller counts; this crate remembers nothing and draws no randomness.
+//! **A nonce must never be given twice to the same key**: two packets with one nonce reveal both,
+//! and let anyone forge more. The caller counts; this crate remembers nothing and draws no
+//! randomness.
 //!
 //! | module | what |
 //! |---|---|
@@ -130,7 +131,8 @@ macro_rules! with_key {
     expect(unused_variables, reason = "there is no key on other processors")
 )]
 impl Key {
-    /// Expands `key`. Nothing if it has neither 16 nor 32 bytes, or the processor lacks the instructions.
+    /// Expands `key`. Nothing if it has neither 16 nor 32 bytes, or the processor lacks the
+    /// instructions.
     pub fn new(width: Width, key: &[u8]) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         return Some(Self(match (width, key.len()) {
@@ -167,7 +169,8 @@ impl Key {
     /// Decrypts `text` in place.
     ///
     /// # Errors
-    /// [`NotAuthentic`] if `tag` is not the tag of `text` and `aad`, or `text` is too long; `text` is zeros then.
+    /// [`NotAuthentic`] if `tag` is not the tag of `text` and `aad`, or `text` is too long; `text`
+    /// is zeros then.
     pub fn open(
         &self,
         nonce: [u8; NONCE_LEN],
@@ -185,7 +188,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// A packet is not authentic. One value for all reasons, so that nothing about the key can be learnt from it.
+/// A packet is not authentic. One value for all reasons, so that nothing about the key can be
+/// learnt from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAuthentic;
 

@@ -1,8 +1,9 @@
-//! The instructions that AES-GCM is made of, as a machine that has them: two kinds of x86 processors, and arrays in memory
-//! that imitate either.
+//! The instructions that AES-GCM is made of, as a machine that has them: two kinds of x86
+//! processors, and arrays in memory that imitate either.
 //!
-//! A value of a [`Machine`] is the proof that its instructions may be used, so everything here is safe to call. All of it
-//! must be inlined into [`Machine::expand`] and [`Machine::crypt`], which alone are compiled for the processor.
+//! A value of a [`Machine`] is the proof that its instructions may be used, so everything here is
+//! safe to call. All of it must be inlined into [`Machine::expand`] and [`Machine::crypt`], which
+//! alone are compiled for the processor.
 
 use subtle::Choice;
 
@@ -14,7 +15,8 @@ pub(crate) type Block = [u8; 16];
 
 /// For a shuffle of bytes: each block's in reverse order.
 pub(crate) const BYTES_REVERSED: Block = [15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0];
-/// For a shuffle of words of 32 bits, two bits for the source of each: the halves of a block swapped.
+/// For a shuffle of words of 32 bits, two bits for the source of each: the halves of a block
+/// swapped.
 pub(crate) const HALVES_SWAPPED: i32 = 0b01_00_11_10;
 const _: () = {
     let mut i = 0;
@@ -29,7 +31,8 @@ const _: () = {
     }
 };
 
-/// Vectors of blocks and what can be done with them. "Lowest" is the block that lies first in memory.
+/// Vectors of blocks and what can be done with them. "Lowest" is the block that lies first in
+/// memory.
 pub(crate) trait Machine: Copy {
     /// Blocks of a vector: 2 or 4.
     const BLOCKS: usize;
@@ -55,7 +58,8 @@ pub(crate) trait Machine: Copy {
     fn store(self, bytes: &mut [u8], vector: Self::Vector);
     /// 1 to [`Machine::BYTES`] bytes, and zeros behind them.
     fn load_part(self, bytes: &[u8]) -> Self::Vector;
-    /// Fills 1 to [`Machine::BYTES`] bytes from the vector's beginning; returns the vector with zeros behind them.
+    /// Fills 1 to [`Machine::BYTES`] bytes from the vector's beginning; returns the vector with
+    /// zeros behind them.
     fn store_part(self, bytes: &mut [u8], vector: Self::Vector) -> Self::Vector;
 
     /// Exclusive or.
@@ -68,8 +72,8 @@ pub(crate) trait Machine: Copy {
     fn reversed(self, vector: Self::Vector) -> Self::Vector;
     /// Each block with its halves swapped.
     fn swapped(self, vector: Self::Vector) -> Self::Vector;
-    /// The product, without carries, of a half of each block of `a` and a half of the same block of `b`: bit 0 of `HALVES`
-    /// chooses the upper half of `a`, bit 4 that of `b`.
+    /// The product, without carries, of a half of each block of `a` and a half of the same block of
+    /// `b`: bit 0 of `HALVES` chooses the upper half of `a`, bit 4 that of `b`.
     fn product<const HALVES: i32>(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// A round of AES: ShiftRows, SubBytes, MixColumns, AddRoundKey.
     fn round(self, state: Self::Vector, round_key: Self::Vector) -> Self::Vector;
@@ -85,7 +89,8 @@ pub(crate) trait Machine: Copy {
         aad: &[u8],
         text: &mut [u8],
     ) -> [u8; TAG_LEN];
-    /// Overwrites the vector registers, and the part of the stack that a call of the two above has just left.
+    /// Overwrites the vector registers, and the part of the stack that a call of the two above has
+    /// just left.
     fn wipe(self);
     /// Whether a packet is authentic: from here on no secret.
     fn publish(self, authentic: Choice) -> bool {

@@ -1,5 +1,5 @@
-//! All of the crate that is `unsafe`: calling code that only some processors can run, moving bytes into vectors, and
-//! overwriting what a call has left behind.
+//! All of the crate that is `unsafe`: calling code that only some processors can run, moving bytes
+//! into vectors, and overwriting what a call has left behind.
 
 mod avx2;
 mod avx512;

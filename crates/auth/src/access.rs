@@ -1,4 +1,5 @@
-//! The access profiles in force in the auth process, which decides at a login which one is the user's.
+//! The access profiles in force in the auth process, which decides at a login which one is the
+//! user's.
 
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock};

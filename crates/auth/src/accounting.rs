@@ -1,8 +1,10 @@
-//! Accounting of the sessions of RADIUS sources (RFC 2866): which sessions begin, go on and end, for the servers of their source.
+//! Accounting of the sessions of RADIUS sources (RFC 2866): which sessions begin, go on and end,
+//! for the servers of their source.
 //!
-//! Invariants: only sessions of a source that is configured for it are accounted for; no login, no session's end and no packet waits for it. A
-//! session has at most one Start that is not followed by its Stop or by the gateway's own. The worker says how much
-//! traffic there was and nothing else: whose it was is known here.
+//! Invariants: only sessions of a source that is configured for it are accounted for; no login, no
+//! session's end and no packet waits for it. A session has at most one Start that is not followed
+//! by its Stop or by the gateway's own. The worker says how much traffic there was and nothing
+//! else: whose it was is known here.
 
 mod ledger;
 mod open_sessions;
@@ -33,7 +35,8 @@ use vpnd_sys::clock::{now, steady_s, wall_s};
 const MAX_LOGINS: usize = 16_384;
 /// Time for a login to become a session, second factors included.
 const LOGIN_LIFETIME: Duration = Duration::from_secs(300);
-/// Time between two records of a session where neither the configuration nor the server says one, and the bounds of what a server may say.
+/// Time between two records of a session where neither the configuration nor the server says one,
+/// and the bounds of what a server may say.
 const INTERIM: Duration = Duration::from_secs(600);
 const MIN_INTERIM_S: u32 = 60;
 const MAX_INTERIM_S: u32 = 86_400;
@@ -78,7 +81,8 @@ impl Accounting {
         Self { ledgers: ledgers.collect(), idp, ..Self::default() }
     }
 
-    /// The same with this file for what the next process needs, if there is anything to account for.
+    /// The same with this file for what the next process needs, if there is anything to account
+    /// for.
     pub(crate) fn with_file(mut self, path: &Path) -> Self {
         if !self.ledgers.is_empty() {
             self.file = OpenSessions::open(path);
@@ -86,7 +90,8 @@ impl Accounting {
         self
     }
 
-    /// The gateway starts, rather than an upgrade: no session of before goes on until its client comes back. `is_alive` says which may.
+    /// The gateway starts, rather than an upgrade: no session of before goes on until its client
+    /// comes back. `is_alive` says which may.
     pub fn start(&self, is_alive: impl Fn(SessionId) -> bool) {
         if let Some(file) = &self.file {
             file.restart(is_alive);
@@ -215,7 +220,8 @@ impl Accounting {
         due.collect()
     }
 
-    /// Takes over the sessions of the process before this one. A worker asks only once that has ceased to work.
+    /// Takes over the sessions of the process before this one. A worker asks only once that has
+    /// ceased to work.
     fn load(&self) {
         if std::mem::replace(&mut self.state().is_loaded, true) {
             return;

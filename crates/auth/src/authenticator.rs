@@ -1,12 +1,14 @@
 //! Authentication of users: password, one-time code, client certificate, and limits for guesses.
 //!
-//! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]), while the audit file has it; where any user has
-//! codes, whoever shows none and is not let in is asked for one, whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one comes; an
-//! unknown user costs as much time as a known one; a code is good once; guesses from elsewhere can't lock out a
-//! person from a source they came from before; if the store fails, nobody is let in. Hashing takes tens of
-//! milliseconds and megabytes, so it runs on a bounded number of threads behind a bounded queue, which networks share
-//! fairly ([`turns`]), never on a shard, and steps back behind other work. Whose turn it is depends on addresses and
-//! devices, never on whether a user exists. This module must not know of connections or sessions.
+//! Invariants: a refusal does not disclose its cause to the client ([`Refusal`]), while the audit
+//! file has it; where any user has codes, whoever shows none and is not let in is asked for one,
+//! whatever was wrong and whoever knows the user, and counts as a wrong guess until the right one
+//! comes; an unknown user costs as much time as a known one; a code is good once; guesses from
+//! elsewhere can't lock out a person from a source they came from before; if the store fails,
+//! nobody is let in. Hashing takes tens of milliseconds and megabytes, so it runs on a bounded
+//! number of threads behind a bounded queue, which networks share fairly ([`turns`]), never on a
+//! shard, and steps back behind other work. Whose turn it is depends on addresses and devices,
+//! never on whether a user exists. This module must not know of connections or sessions.
 
 mod absences;
 mod allowances;
@@ -50,8 +52,9 @@ use vpnd_store::password::{Hasher, NoMemory, Password};
 use vpnd_store::{CertificateHash, Store, StoreError};
 use vpnd_sys::clock::now;
 
-/// Limit for a login's wait in the queue. A client gives up after 20 s, and on a machine where turns take that long, what comes
-/// before and after takes its time too: to check passwords of clients that have gone would keep out those that come.
+/// Limit for a login's wait in the queue. A client gives up after 20 s, and on a machine where
+/// turns take that long, what comes before and after takes its time too: to check passwords of
+/// clients that have gone would keep out those that come.
 pub const QUEUE_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Credentials that a client presents.
@@ -74,12 +77,14 @@ pub struct Login {
 pub enum LoginOutcome {
     /// Let in.
     Granted(Box<Authenticated>),
-    /// Not let in without a one-time code. That comes, or doesn't, with this number. It discloses nothing else: the password may be
-    /// right or wrong, and the user may be one who needs a code, needs none, or does not exist.
+    /// Not let in without a one-time code. That comes, or doesn't, with this number. It discloses
+    /// nothing else: the password may be right or wrong, and the user may be one who needs a code,
+    /// needs none, or does not exist.
     CodeRequired(u64),
     /// Not let in without this. The answer comes, or doesn't, with this number.
     Challenge(u64, Demand),
-    /// A server waits for a person's approval. Its decision is asked for with this number, again and again.
+    /// A server waits for a person's approval. Its decision is asked for with this number, again
+    /// and again.
     Approval(u64, Demand),
     /// Not let in.
     Refused(Refused),
@@ -130,8 +135,8 @@ impl Authenticator {
         })
     }
 
-    /// Checks a login on a thread that may wait, when it is its turn. If that does not come in time, or too many of its network
-    /// wait already, nothing is checked.
+    /// Checks a login on a thread that may wait, when it is its turn. If that does not come in
+    /// time, or too many of its network wait already, nothing is checked.
     pub async fn authenticate(self: &Arc<Self>, login: Login, now_s: u64) -> LoginOutcome {
         let since = now();
         // The standing costs queries to the store, so it is found only for logins that wait.
@@ -147,7 +152,8 @@ impl Authenticator {
             return Refusal::Busy.into();
         };
         let (this, now_s) = (Arc::clone(self), now_s + now().since(since).as_secs());
-        // The turn moves into the thread: a client that hangs up does not make room before its hash is done.
+        // The turn moves into the thread: a client that hangs up does not make room before its hash
+        // is done.
         let checked = tokio::task::spawn_blocking(move || {
             let outcome = this.check(&login, now_s);
             drop(turn);
@@ -202,7 +208,8 @@ impl Authenticator {
         }
     }
 
-    /// Counts a login as a guess, or does not let it go on: the last step before its password is looked at.
+    /// Counts a login as a guess, or does not let it go on: the last step before its password is
+    /// looked at.
     fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
         let admitted = self.throttle().admit(person, Source::from(login.source), known, now_s);
         admitted.map_err(|wait_s| self.throttled(login, wait_s))
@@ -214,7 +221,8 @@ impl Authenticator {
         LoginOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)))
     }
 
-    /// Refuses a login. Where any user has codes, one without a code is asked for it first, whatever was wrong.
+    /// Refuses a login. Where any user has codes, one without a code is asked for it first,
+    /// whatever was wrong.
     fn refuse_login(&self, login: &Login, cause: Cause, guess: Guess, now_s: u64) -> LoginOutcome {
         // Not the named user counts, so this discloses nothing of one.
         if login.code.is_none() && self.store.has_one_time_codes().unwrap_or(true) {
@@ -228,7 +236,8 @@ impl Authenticator {
         LoginOutcome::Refused(Refusal::Credentials.retry_after_s(self.throttle().wait_after_s(guess, now_s)))
     }
 
-    /// Asks for a one-time code, whatever was wrong. The login goes on counting as a guess, so that leaving discloses nothing.
+    /// Asks for a one-time code, whatever was wrong. The login goes on counting as a guess, so that
+    /// leaving discloses nothing.
     fn require_code(
         &self,
         login: &Login,
@@ -325,7 +334,8 @@ impl Authenticator {
         self.external.health(now())
     }
 
-    /// Takes all whom this source shows no more for gone: how many users with sessions these are, if there is such a source.
+    /// Takes all whom this source shows no more for gone: how many users with sessions these are,
+    /// if there is such a source.
     pub fn confirm_absences(&self, source: &str) -> Option<u64> {
         let source = self.external.sources.iter().find(|listed| listed.source.name == source);
         source.map(|source| source.absences().confirm() as u64)

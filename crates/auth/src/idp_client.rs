@@ -51,7 +51,8 @@ impl IdpClient {
     /// Sends a request and waits for its reply, no longer than `longest`.
     ///
     /// # Errors
-    /// With the reason, for the log, if no server of the source has answered, or the idp process has not.
+    /// With the reason, for the log, if no server of the source has answered, or the idp process
+    /// has not.
     pub async fn request<R>(&self, request: R, longest: Duration) -> Result<R::Reply, Reason>
     where
         R: Request<Message = IdpRequest>,

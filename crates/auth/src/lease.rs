@@ -1,10 +1,11 @@
 //! Inner addresses: which one a session gets, and for how long.
 //!
-//! Invariants: two live leases never stand on one address, because the store claims an address in one step; a device
-//! that comes back gets its addresses again as long as nobody needed them, its user's newer devices included; an address that is fixed
-//! for a user is never another's; the gateway's own address and those that
-//! name the network are never leased. An address that nobody had is preferred, then the one that has been free for
-//! longest. Nothing here reads a clock, and the same store gives the same answer.
+//! Invariants: two live leases never stand on one address, because the store claims an address in
+//! one step; a device that comes back gets its addresses again as long as nobody needed them, its
+//! user's newer devices included; an address that is fixed for a user is never another's; the
+//! gateway's own address and those that name the network are never leased. An address that nobody
+//! had is preferred, then the one that has been free for longest. Nothing here reads a clock, and
+//! the same store gives the same answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -142,7 +143,8 @@ fn acquire_from(
     {
         return Ok((before.address, true));
     }
-    // A user's devices that have gone make room for the next, so that a user takes a bounded part of pool and store.
+    // A user's devices that have gone make room for the next, so that a user takes a bounded part
+    // of pool and store.
     if let Some(old) = store.surplus(owner.user, family, now_s)?
         && pool.contains(old.address)
         && claim(old.address)?
@@ -168,7 +170,8 @@ fn acquire_from(
     Err(exhausted())
 }
 
-/// The fixed address that the owner gets, if it has one that is free: the one of before, or else the first, or else that of its source.
+/// The fixed address that the owner gets, if it has one that is free: the one of before, or else
+/// the first, or else that of its source.
 fn fixed(
     pool: &Pool,
     store: &dyn Leases,
@@ -202,8 +205,8 @@ fn fixed(
     Ok(None)
 }
 
-/// The address for an owner that has none, in a crowded pool: `leases` are all that were ever made, by address, and `others` those
-/// that are fixed for other owners.
+/// The address for an owner that has none, in a crowded pool: `leases` are all that were ever made,
+/// by address, and `others` those that are fixed for other owners.
 fn choose(pool: &Pool, leases: &[Lease], others: &[IpAddr], now_s: u64) -> Option<IpAddr> {
     let fixed = |address: &IpAddr| others.binary_search(address).is_ok();
     let leased = |address: &IpAddr| leases.binary_search_by_key(address, |lease| lease.address).is_ok();
@@ -220,8 +223,8 @@ fn family(pool: &Pool) -> Family {
     if pool.is_ipv4() { Family::V4 } else { Family::V6 }
 }
 
-/// The first candidate of this owner in a pool. Spreads owners, so that most find their own address again even after
-/// the store forgot them.
+/// The first candidate of this owner in a pool. Spreads owners, so that most find their own address
+/// again even after the store forgot them.
 fn preferred(owner: LeaseOwner) -> u64 {
     let digest = Sha256::new().chain_update(owner.user.0).chain_update(owner.device.0).finalize();
     let first: [u8; 8] = digest[..8].try_into().expect("a SHA-256 digest has 32 bytes");

@@ -171,7 +171,8 @@ fn accounting(
     Arc::new(accounting)
 }
 
-/// Signs with each key, uses each idp process and goes by each configuration that the privileged parent sends, until that has ended.
+/// Signs with each key, uses each idp process and goes by each configuration that the privileged
+/// parent sends, until that has ended.
 async fn follow_parent(
     parent: &Channel,
     keys: &signing::Keys,

@@ -1,7 +1,8 @@
 //! The auth process's end: it answers the network worker from the store.
 //!
-//! Invariants: the worker is not trusted. Its requests are bounded in length and number; it gets no hash, no secret and no
-//! user's id; a session is kept only for the user who was let in for it, once.
+//! Invariants: the worker is not trusted. Its requests are bounded in length and number; it gets no
+//! hash, no secret and no user's id; a session is kept only for the user who was let in for it,
+//! once.
 
 mod answers;
 mod commit;
@@ -133,7 +134,8 @@ impl Service {
         let (factors, auth_time_s) = (user.factors, (self.clocks.wall)());
         let profile = match self.access.admit(user, factors) {
             Ok(profile) => profile,
-            // To a password alone nothing shows that it was right, as for a login that is checked now.
+            // To a password alone nothing shows that it was right, as for a login that is checked
+            // now.
             Err(_) if !factors.has_second() => return refused(Refusal::Credentials),
             Err(why) => return refused(why.into()),
         };
@@ -231,8 +233,8 @@ impl Service {
                 std::net::IpAddr::V4(_) => None,
             }),
         };
-        // With other pools than it began with a session is over: nothing leads to its addresses any more, or they are others' now. Its
-        // client logs in again and gets some that fit.
+        // With other pools than it began with a session is over: nothing leads to its addresses any
+        // more, or they are others' now. Its client logs in again and gets some that fit.
         let usable = (addresses.ipv4.is_some() || addresses.ipv6.is_some())
             && profile.pools().fit(addresses.ipv4, addresses.ipv6);
         let Ok(account) = account(&user) else { return Ok(None) };
@@ -269,7 +271,8 @@ impl Service {
         Ok(Committed { failed: failed.into_iter().map(id).collect() })
     }
 
-    /// Translates a write for the store. Only a granted session becomes a new one there, and is added to `starts`.
+    /// Translates a write for the store. Only a granted session becomes a new one there, and is
+    /// added to `starts`.
     fn change(&self, write: Write, now_s: u64, starts: &mut Vec<SessionStart>) -> Option<SessionChange> {
         Some(match write {
             Write::Keep { session, tokens, epoch } => {
@@ -349,7 +352,8 @@ impl Service {
     }
 
     fn revocations(&self, seen: Option<u64>) -> Result<Revocations, StoreError> {
-        // The end of a user's time is a date in a calendar, so it goes by the clock that people set.
+        // The end of a user's time is a date in a calendar, so it goes by the clock that people
+        // set.
         let expired = self.store.end_expired((self.clocks.wall)())?;
         if expired > 0 {
             tracing::info!(users = expired, "accounts have expired");
@@ -372,7 +376,8 @@ impl Service {
     }
 
     fn revoked(&self, revocation: &Revocation) -> Result<Revoked, StoreError> {
-        // As they are now: of several changes the last counts. Who is gone by now has a revocation that says so.
+        // As they are now: of several changes the last counts. Who is gone by now has a revocation
+        // that says so.
         let groups = match revocation.cause {
             RevocationCause::Groups => self.store.user_by_id(revocation.user)?.map(|user| user.groups),
             _ => None,

@@ -37,15 +37,16 @@ pub struct ConnectArgs {
     /// Threads of the data path, each with its own UDP port, 1 to 16 [default: the profile's]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=MAX_CLIENT_LANES as i64))]
     pub lanes: Option<u8>,
-    /// Copy the DSCP of packets to the outer header, so that the path can prefer some; it then sees the
-    /// kind of traffic inside
+    /// Copy the DSCP of packets to the outer header, so that the path can prefer some; it then sees
+    /// the kind of traffic inside
     #[arg(long)]
     pub copy_dscp: bool,
-    /// Implementation of the ciphers: auto takes the fastest; library the fastest that others wrote; or ring, aws-lc,
-    /// rustcrypto, or vaes, which is our own
+    /// Implementation of the ciphers: auto takes the fastest; library the fastest that others
+    /// wrote; or ring, aws-lc, rustcrypto, or vaes, which is our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
-    /// End with status 4 once there was no session for so many seconds in a row [default: try forever]
+    /// End with status 4 once there was no session for so many seconds in a row [default: try
+    /// forever]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub give_up: Option<u32>,
     /// Name of the TUN device
@@ -72,7 +73,8 @@ pub struct ConnectArgs {
     /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// Log more than warnings and whether it is connected, with times and modules; twice: for developers
+    /// Log more than warnings and whether it is connected, with times and modules; twice: for
+    /// developers
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }

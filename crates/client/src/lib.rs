@@ -1,5 +1,5 @@
-//! The client, a module for each of its processes: [`parent`] is what a user starts, and the only one with privileges;
-//! [`worker`] has the network; [`lookup`] looks up one name and ends.
+//! The client, a module for each of its processes: [`parent`] is what a user starts, and the only
+//! one with privileges; [`worker`] has the network; [`lookup`] looks up one name and ends.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
@@ -19,8 +19,8 @@ use vpnd_sys::udp::SocketOptions;
 /// MTU of the TUN device until the core names one.
 const INITIAL_MTU: u16 = DEFAULT_MTU;
 
-/// The gateway refuses this client, or is not the one that the profile names: trying again is of no use until a person has done
-/// something.
+/// The gateway refuses this client, or is not the one that the profile names: trying again is of no
+/// use until a person has done something.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Refusal(pub String);
@@ -30,7 +30,8 @@ pub struct Refusal(pub String);
 #[error("{0}")]
 pub struct Unreached(pub String);
 
-/// The sockets' options, for the process that binds them and the one that adopts them. The mark is set at binding only.
+/// The sockets' options, for the process that binds them and the one that adopts them. The mark is
+/// set at binding only.
 fn socket_options(offload: &Offload, mark: Option<u32>) -> SocketOptions {
     SocketOptions { mark, gro: offload.udp_gro, gso: offload.udp_gso, ..SocketOptions::default() }
 }

@@ -1,10 +1,12 @@
 //! Looking up the gateway's name: in a process of its own, which ends with its answer.
 //!
-//! It asks as any program of the machine does, by `/etc/hosts` and name servers, and parses what these answer; so it has no
-//! privilege, no secret and no terminal. Its datagrams stay outside the tunnel, by its user ([`super::parent`]).
+//! It asks as any program of the machine does, by `/etc/hosts` and name servers, and parses what
+//! these answer; so it has no privilege, no secret and no terminal. Its datagrams stay outside the
+//! tunnel, by its user ([`super::parent`]).
 //!
-//! For an IPv4 address it finds the IPv6 addresses by which NAT64 serves it in a network without IPv4: the network's name servers show
-//! the prefixes in their answers for a name that has IPv4 addresses alone (RFC 7050).
+//! For an IPv4 address it finds the IPv6 addresses by which NAT64 serves it in a network without
+//! IPv4: the network's name servers show the prefixes in their answers for a name that has IPv4
+//! addresses alone (RFC 7050).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
@@ -56,7 +58,8 @@ struct Nat64 {
 }
 
 impl Nat64 {
-    /// The prefix in an address of [`IPV4_ONLY`]; `None` if it has none of its IPv4 addresses in it.
+    /// The prefix in an address of [`IPV4_ONLY`]; `None` if it has none of its IPv4 addresses in
+    /// it.
     fn behind(found: Ipv6Addr) -> Option<Self> {
         PREFIXES.into_iter().find_map(|length| {
             let mut bits = [0; 16];
@@ -66,7 +69,8 @@ impl Nat64 {
         })
     }
 
-    /// The address by which it serves this one: the byte behind the first 8 stays 0 (RFC 6052 §2.2).
+    /// The address by which it serves this one: the byte behind the first 8 stays 0 (RFC 6052
+    /// §2.2).
     fn serve(&self, address: Ipv4Addr) -> Ipv6Addr {
         let mut octets = self.bits.octets();
         let places = (self.length..16).filter(|place| *place != 8);

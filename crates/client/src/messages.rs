@@ -169,7 +169,8 @@ pub enum FromLookup {
     Found(#[n(0)] Vec<AsText<IpAddr>>),
 }
 
-/// A question for the person at the terminal: a one-time code, or the answer to a challenge. The reply is what was typed, if anything.
+/// A question for the person at the terminal: a one-time code, or the answer to a challenge. The
+/// reply is what was typed, if anything.
 #[derive(Debug, Encode, Decode)]
 pub enum Question {
     /// A one-time code.
@@ -215,8 +216,8 @@ pub struct Configure(#[n(0)] pub Network);
 #[cbor(transparent)]
 pub struct SetMtu(#[n(0)] pub u16);
 
-/// The device's signature for the connection that has this binding, and for nothing else: the parent puts the context
-/// before it.
+/// The device's signature for the connection that has this binding, and for nothing else: the
+/// parent puts the context before it.
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct Prove(#[n(0)] pub ByteArray<32>);
@@ -226,7 +227,8 @@ pub struct Prove(#[n(0)] pub ByteArray<32>);
 #[cbor(transparent)]
 pub struct LookUp(#[n(0)] pub u32);
 
-/// Whether the machine uses the tunnel's DNS servers, as configured, or its own: without a tunnel nothing answers there.
+/// Whether the machine uses the tunnel's DNS servers, as configured, or its own: without a tunnel
+/// nothing answers there.
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct UseTunnelDns(#[n(0)] pub bool);

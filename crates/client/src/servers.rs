@@ -1,6 +1,7 @@
 //! The gateway's addresses while a client runs.
 //!
-//! INVARIANT: parent and worker name an address by its place in a list that both make by this rule, from the same beginning.
+//! INVARIANT: parent and worker name an address by its place in a list that both make by this rule,
+//! from the same beginning.
 
 use vpnd_config::profile::{ServerAddress, joined};
 

@@ -1,7 +1,7 @@
 //! The network worker of a client: everything that talks to the network, without a privilege.
 //!
-//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has the parent change
-//! the machine's network as the core decides.
+//! The shell around the sans-IO core of `vpnd-proto`: it makes connections, moves messages, and has the
+//! parent change the machine's network as the core decides.
 
 mod devices;
 mod dial;
@@ -48,10 +48,11 @@ use vpnd_sys::clock::now;
 use vpnd_sys::logging::NEWS;
 use vpnd_sys::text::harmless;
 
-/// Interval at which traffic is reported to the core, which bounds how soon it notices silence, and the clock is read whatever
-/// happened: after a suspend its timers are late.
+/// Interval at which traffic is reported to the core, which bounds how soon it notices silence, and the clock
+/// is read whatever happened: after a suspend its timers are late.
 const TICK: Duration = Duration::from_millis(250);
-/// A gap between two ticks after which the machine has slept, or the process was stopped: load alone does not do that.
+/// A gap between two ticks after which the machine has slept, or the process was stopped: load alone does not
+/// do that.
 const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
 /// Limit for sending the last message of a connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
@@ -130,8 +131,8 @@ fn preference(backend: Option<&str>) -> anyhow::Result<Preference> {
     name.parse().with_context(|| format!("there is no backend {name}"))
 }
 
-/// Connection events that wait for the loop at most. More wait in the tasks that send them, and so does a gateway that sends faster than
-/// its messages are handled; the loop itself brings none.
+/// Connection events that wait for the loop at most. More wait in the tasks that send them, and so does a
+/// gateway that sends faster than its messages are handled; the loop itself brings none.
 const CONNECTION_EVENT_QUEUE: usize = 64;
 
 /// An event from a connection attempt or a connection.
@@ -170,7 +171,8 @@ struct Connected {
     was_up: bool,
     was_ever_up: bool,
     reach: Reach,
-    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None` before the first request.
+    /// The DNS servers that the parent was last requested to use: the tunnel's, or the machine's own. `None`
+    /// before the first request.
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
@@ -312,7 +314,8 @@ impl Connected {
         }
     }
 
-    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes nothing.
+    /// Has the machine use its own DNS servers while the tunnel leads nowhere. A short silence changes
+    /// nothing.
     async fn choose_dns(&mut self) -> anyhow::Result<()> {
         self.reach.note(now(), self.core.is_within_reach());
         let Some(tunnel) = self.reach.tunnel_dns(now()) else { return Ok(()) };
@@ -425,7 +428,8 @@ impl Connected {
                 }
                 Action::PathMtu(mtu) => {
                     tracing::debug!(mtu, "the tunnel's MTU");
-                    // New TCP connections are held to it in both directions, also where it is too small for the device.
+                    // New TCP connections are held to it in both directions, also where it is too small for
+                    // the device.
                     self.shards.set_mtu(mtu).await;
                     self.parent.set_mtu(mtu).await?;
                 }

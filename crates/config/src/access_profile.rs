@@ -1,8 +1,9 @@
 //! `[[profile]]`: access profiles, by which users of one gateway get different networks and rules.
 //!
-//! Invariants: a user is in one profile at most, the first whose keys match; without any `[[profile]]` there is one for everybody, made
-//! of the other sections; with one, who matches none is in none. A client profile (`crate::profile`) is something else: the file
-//! that a client connects with.
+//! Invariants: a user is in one profile at most, the first whose keys match; without any
+//! `[[profile]]` there is one for everybody, made of the other sections; with one, who matches none
+//! is in none. A client profile (`crate::profile`) is something else: the file that a client
+//! connects with.
 
 use std::fmt;
 use std::time::Duration;
@@ -132,7 +133,8 @@ impl AccessProfiles {
         pool::of_profiles(tunnel, &self.list)
     }
 
-    /// The reason why the profiles can't have their pools out of those of this tunnel, if there is one.
+    /// The reason why the profiles can't have their pools out of those of this tunnel, if there is
+    /// one.
     #[must_use]
     pub fn conflict(&self, tunnel: &Tunnel) -> Option<String> {
         pool::conflict(tunnel, &self.list)

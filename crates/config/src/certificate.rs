@@ -1,8 +1,10 @@
-//! The gateway's certificate: its fields, when it is due to be replaced, and its renewal by the local authority.
+//! The gateway's certificate: its fields, when it is due to be replaced, and its renewal by the
+//! local authority.
 //!
-//! Clients pin the authority and not this certificate, so it may live for days and change at any time. INVARIANT: a new
-//! certificate is for the names of the old one, and it takes the old one's place only after it proved good for a client that
-//! trusts the authority: a renewal can fail, but it can't make a working gateway unreachable.
+//! Clients pin the authority and not this certificate, so it may live for days and change at any
+//! time. INVARIANT: a new certificate is for the names of the old one, and it takes the old one's
+//! place only after it proved good for a client that trusts the authority: a renewal can fail, but
+//! it can't make a working gateway unreachable.
 
 pub mod order;
 pub mod pinned;
@@ -58,7 +60,8 @@ pub struct Files<'a> {
     pub certificate: &'a Path,
     pub ca: &'a Path,
     pub ca_key: &'a Path,
-    /// Whether the old certificate may be another authority's: that of `[acme]` takes its place again.
+    /// Whether the old certificate may be another authority's: that of `[acme]` takes its place
+    /// again.
     pub foreign: bool,
 }
 
@@ -73,7 +76,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A chain (PEM) for the names of the one that is there, with `public_key` (DER) or the one that is there.
+    /// A chain (PEM) for the names of the one that is there, with `public_key` (DER) or the one
+    /// that is there.
     pub fn renew(
         self,
         public_key: Option<&[u8]>,
@@ -129,7 +133,8 @@ pub enum Renewal {
     Failed(RenewalError),
 }
 
-/// Reads the certificate, and renews it for the same key if it is due, not valid yet or not the key's. `public_key` is the key's, DER.
+/// Reads the certificate, and renews it for the same key if it is due, not valid yet or not the
+/// key's. `public_key` is the key's, DER.
 pub fn current(tls: &Tls, public_key: &[u8], now: SystemTime) -> Result<Current, RenewalError> {
     current_in(&tls.certificate, Files::of(tls), tls.certificate_days, public_key, now)
 }
@@ -157,7 +162,8 @@ fn current_in(
     Ok(Current { chain: new.into_bytes(), leaf, renewal })
 }
 
-/// Whether [`current`] would renew a certificate that has expired, or why not. Looks, and changes nothing.
+/// Whether [`current`] would renew a certificate that has expired, or why not. Looks, and changes
+/// nothing.
 pub fn renewable(tls: &Tls, now: SystemTime) -> Result<(), RenewalError> {
     Files::of(tls)?.renew(None, tls.certificate_days, now).map(drop)
 }

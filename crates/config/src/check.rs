@@ -1,7 +1,7 @@
 //! The checks of a configuration that look at the machine: files, keys, certificates, networks.
 //!
-//! Invariants: nothing is changed, and all problems are found in one go. The time and the machine's networks are
-//! passed in.
+//! Invariants: nothing is changed, and all problems are found in one go. The time and the machine's
+//! networks are passed in.
 
 pub(super) mod presented;
 
@@ -163,7 +163,8 @@ impl Check<'_> {
         Some(chain)
     }
 
-    /// Whether a gateway replaces what is in this place before it begins: a certificate that it made while its clock was ahead.
+    /// Whether a gateway replaces what is in this place before it begins: a certificate that it
+    /// made while its clock was ahead.
     fn is_renewed(&self, place: &str, now_s: u64) -> bool {
         let now = UNIX_EPOCH + Duration::from_secs(now_s);
         place == "tls.certificate" && certificate::renewable(&self.config.tls, now).is_ok()
@@ -298,7 +299,8 @@ pub(super) fn overlap(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// The networks in the kernel's routing tables, as `/proc/net/route` and `/proc/net/ipv6_route` show them.
+/// The networks in the kernel's routing tables, as `/proc/net/route` and `/proc/net/ipv6_route`
+/// show them.
 pub fn local_networks() -> Vec<LocalNetwork> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut networks: Vec<_> = read("/proc/net/route").lines().filter_map(parse_route_v4).collect();
@@ -318,8 +320,8 @@ fn parse_route_v4(line: &str) -> Option<LocalNetwork> {
     is_real.then(|| LocalNetwork { network: IpNet::V4(network), interface: fields[0].to_owned() })
 }
 
-/// Destination and prefix length in hexadecimal; the interface is the last field. The loopback interface also lists
-/// addresses that are unreachable, and multicast is everywhere.
+/// Destination and prefix length in hexadecimal; the interface is the last field. The loopback
+/// interface also lists addresses that are unreachable, and multicast is everywhere.
 fn parse_route_v6(line: &str) -> Option<LocalNetwork> {
     let fields: Vec<&str> = line.split_whitespace().collect();
     let address = u128::from_str_radix(fields.first()?, 16).ok()?;

@@ -1,8 +1,9 @@
 //! Reads a TOML document section by section and keeps every problem it meets, each with its line.
 //!
-//! Invariants: a key that nobody asked for is a problem; reading goes on after a problem, so that one run
-//! lists them all; no text of a value that may hold a secret is repeated (see [`Section::text`]).
-//! This module knows TOML and lines. It must not know what any section or key means.
+//! Invariants: a key that nobody asked for is a problem; reading goes on after a problem, so that
+//! one run lists them all; no text of a value that may hold a secret is repeated (see
+//! [`Section::text`]). This module knows TOML and lines. It must not know what any section or key
+//! means.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +13,8 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The largest document that is read, in bytes: far more than any real one, and a bound on the work.
+/// The largest document that is read, in bytes: far more than any real one, and a bound on the
+/// work.
 pub const MAX_DOCUMENT_BYTES: usize = 1 << 20;
 
 /// One thing that is wrong in a document.
@@ -125,7 +127,8 @@ impl<'i> Document<'i> {
         read(&mut self.root, &mut self.log)
     }
 
-    /// Reads the section `[name]`, an empty one if it is missing, and reports the keys that `read` did not ask for.
+    /// Reads the section `[name]`, an empty one if it is missing, and reports the keys that `read`
+    /// did not ask for.
     pub fn section<T>(
         &mut self,
         name: &'static str,
@@ -222,7 +225,8 @@ impl<'i> Section<'i> {
         }
     }
 
-    /// A string that parses as `T`; `expects` says what that is, as in `an IPv4 network such as "10.0.0.0/8"`.
+    /// A string that parses as `T`; `expects` says what that is, as in `an IPv4 network such as
+    /// "10.0.0.0/8"`.
     pub fn parsed<T: FromStr>(&mut self, log: &mut Log, key: &'static str, expects: &str) -> Option<T> {
         match self.take(log, key)? {
             (line, DeValue::String(text)) => self.parse_text(log, line, key, expects, &text),
@@ -326,7 +330,8 @@ impl<'i> Section<'i> {
         log.push(line, message);
     }
 
-    /// Whether this section has `key` (before or after it was taken); another of the same name may have it or not.
+    /// Whether this section has `key` (before or after it was taken); another of the same name may
+    /// have it or not.
     pub fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key) || self.found.contains(&key)
     }
@@ -372,7 +377,8 @@ impl<'i> Section<'i> {
         log.push(Some(line), message);
     }
 
-    /// Leaves the section as it is and reports no unknown keys: which ones there are depends on one that is wrong.
+    /// Leaves the section as it is and reports no unknown keys: which ones there are depends on one
+    /// that is wrong.
     pub fn leave<T>(&mut self) -> Option<T> {
         self.entries.clear();
         None

@@ -1,4 +1,5 @@
-//! Factors of authentication by the names of RFC 8176 (`amr`): which ones a login has proved, and which ones an access profile requires.
+//! Factors of authentication by the names of RFC 8176 (`amr`): which ones a login has proved, and
+//! which ones an access profile requires.
 //!
 //! INVARIANT: a factor that this version does not know counts for nothing.
 
@@ -107,7 +108,8 @@ impl FromStr for Requirement {
     }
 }
 
-/// A factor that a source of users can have checked, as an administrator names it; the others are checked by the gateway alone.
+/// A factor that a source of users can have checked, as an administrator names it; the others are
+/// checked by the gateway alone.
 pub struct CheckedElsewhere(pub Factors);
 
 impl FromStr for CheckedElsewhere {

@@ -1,7 +1,9 @@
-//! The settings that a running gateway goes by, and those of a changed file that wait for its next start.
+//! The settings that a running gateway goes by, and those of a changed file that wait for its next
+//! start.
 //!
-//! INVARIANT: [`AT_START`] is the one list of keys that a reload leaves out. What a reload reports, what `vpnd doctor` compares and what
-//! docs/CONFIGURATION.md says of each key come from it. This module must not know what a key means.
+//! INVARIANT: [`AT_START`] is the one list of keys that a reload leaves out. What a reload reports,
+//! what `vpnd doctor` compares and what docs/CONFIGURATION.md says of each key come from it. This
+//! module must not know what a key means.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,7 +14,8 @@ use toml::Value;
 use crate::read::DEFAULT_LOG_LEVEL;
 use crate::{Places, ServerConfig};
 
-/// Keys that take effect when the gateway starts, by section. A section without keys is one as a whole.
+/// Keys that take effect when the gateway starts, by section. A section without keys is one as a
+/// whole.
 const AT_START: [(&str, &[&str]); 12] = [
     ("server", &["listen", "shards", "priority", "busy_poll_us", "state_dir", "journal_dir"]),
     ("tls", &["client_ca", "require_client_certificate"]),
@@ -48,7 +51,8 @@ const AT_START: [(&str, &[&str]); 12] = [
     ("source", &[]),
 ];
 
-/// Whether a change of this key waits for the gateway's next start. `key` is empty for a list of tables.
+/// Whether a change of this key waits for the gateway's next start. `key` is empty for a list of
+/// tables.
 #[must_use]
 pub fn waits(section: &str, key: &str) -> bool {
     AT_START.iter().any(|(listed, keys)| *listed == section && (keys.is_empty() || keys.contains(&key)))
@@ -59,7 +63,8 @@ pub fn waits(section: &str, key: &str) -> bool {
 pub struct Settings(BTreeMap<String, String>);
 
 impl Settings {
-    /// Those of a file's text; none if it is malformed. A key with its default value is as one that is missing.
+    /// Those of a file's text; none if it is malformed. A key with its default value is as one that
+    /// is missing.
     #[must_use]
     pub fn of(text: &str) -> Self {
         let document: toml::Table = text.parse().unwrap_or_default();
@@ -79,7 +84,8 @@ impl Settings {
         Self(settings)
     }
 
-    /// A gateway that goes on as another version keeps the log level that it began with, whatever the file says by then.
+    /// A gateway that goes on as another version keeps the log level that it began with, whatever
+    /// the file says by then.
     pub fn keep_log_level(&mut self, level: &str) {
         self.0.remove("log.level");
         if level != DEFAULT_LOG_LEVEL {

@@ -1,8 +1,10 @@
-//! Filters of directory searches (RFC 4515) and names of entries (RFC 4514), each with a place for what a person typed.
+//! Filters of directory searches (RFC 4515) and names of entries (RFC 4514), each with a place for
+//! what a person typed.
 //!
-//! INVARIANT: what is put into `{user}` or `{dn}` is a value and nothing else, whatever it holds: a filter is parsed before, with the
-//! place in it, and values go into its binary form as bytes, so that there is nothing to escape; in a name they are escaped.
-//! This module must not know of connections.
+//! INVARIANT: what is put into `{user}` or `{dn}` is a value and nothing else, whatever it holds: a
+//! filter is parsed before, with the place in it, and values go into its binary form as bytes, so
+//! that there is nothing to escape; in a name they are escaped. This module must not know of
+//! connections.
 
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -80,7 +82,8 @@ impl Filter {
         self.0.has(&Piece::Dn)
     }
 
-    /// The attributes one of whose values is the user's name in an entry that it finds, as it has them.
+    /// The attributes one of whose values is the user's name in an entry that it finds, as it has
+    /// them.
     pub fn name_attributes(&self) -> impl Iterator<Item = &str> {
         let mut attributes = Vec::new();
         self.0.add_names(&mut attributes);
@@ -324,7 +327,8 @@ impl NameTemplate {
     }
 }
 
-/// A value as it stands in a name (RFC 4514 §2.4): everything but letters, digits and a few others is escaped.
+/// A value as it stands in a name (RFC 4514 §2.4): everything but letters, digits and a few others
+/// is escaped.
 fn escaped(value: &str) -> String {
     value.bytes().fold(String::new(), |mut out, byte| {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'@') {

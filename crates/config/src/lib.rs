@@ -1,8 +1,8 @@
 //! The configuration of the gateway: `server.toml` as checked Rust values.
 //!
-//! Invariants: a [`ServerConfig`] has passed every check that needs nothing but its text, its relative paths are
-//! resolved against the directory of the file, and units are in the types.
-//! This module must not know how the gateway uses the values.
+//! Invariants: a [`ServerConfig`] has passed every check that needs nothing but its text, its
+//! relative paths are resolved against the directory of the file, and units are in the types. This
+//! module must not know how the gateway uses the values.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
@@ -127,11 +127,13 @@ pub struct ServerConfig {
 pub struct Server {
     /// Outer UDP address to listen on. `[::]:4433` takes IPv4 too.
     pub listen: SocketAddr,
-    /// Addresses of the gateway in the profiles of its clients, if they are not those of its certificate.
+    /// Addresses of the gateway in the profiles of its clients, if they are not those of its
+    /// certificate.
     pub addresses: Vec<ServerAddress>,
     /// Number of shards; 0 means one per CPU.
     pub shards: usize,
-    /// Priority of the shards over other work of the machine, 0 to 20: the negative of their nice value.
+    /// Priority of the shards over other work of the machine, 0 to 20: the negative of their nice
+    /// value.
     pub priority: u8,
     /// How long a shard looks for the next packet before it sleeps; 0 is never.
     pub busy_poll: Duration,
@@ -155,9 +157,11 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// PEM file with its private key.
     pub key: PathBuf,
-    /// PEM file with the CA of the gateway's own certificate; `None` if that is the clients' CA, or a public one.
+    /// PEM file with the CA of the gateway's own certificate; `None` if that is the clients' CA, or
+    /// a public one.
     pub ca: Option<PathBuf>,
-    /// PEM file with that CA's key. Where it exists, the privileged process renews the gateway's certificate with it.
+    /// PEM file with that CA's key. Where it exists, the privileged process renews the gateway's
+    /// certificate with it.
     pub ca_key: Option<PathBuf>,
     /// Validity of a renewed certificate, days.
     pub certificate_days: u32,
@@ -229,15 +233,17 @@ impl Push {
         self.routes.iter().copied().chain(self.dns.iter().copied().map(IpNet::from))
     }
 
-    /// The networks that clients are given. The tunnel's own always leads into the tunnel: without these routes, packets for other
-    /// clients would leave in clear by the client's default route. That goes for a protocol version of which these clients have
-    /// no address, too: they refuse its packets by the same routes.
+    /// The networks that clients are given. The tunnel's own always leads into the tunnel: without
+    /// these routes, packets for other clients would leave in clear by the client's default route.
+    /// That goes for a protocol version of which these clients have no address, too: they refuse
+    /// its packets by the same routes.
     pub fn networks(&self, tunnel: &Tunnel) -> impl Iterator<Item = IpNet> {
         let pools = tunnel.pools().filter(|pool| !self.routes.contains(pool));
         pools.chain(self.routes.iter().copied())
     }
 
-    /// How many routes that makes in a client's table, with the addresses of the gateway and name servers that stand alone.
+    /// How many routes that makes in a client's table, with the addresses of the gateway and name
+    /// servers that stand alone.
     pub fn count_routes(&self, tunnel: &Tunnel) -> usize {
         let own = tunnel.pools().count();
         self.networks(tunnel).count() + own + self.dns_outside().count()
@@ -254,9 +260,11 @@ impl Push {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nat {
     pub mode: NatMode,
-    /// The only interface by which clients' packets leave and come back; `None` means any but the tunnel.
+    /// The only interface by which clients' packets leave and come back; `None` means any but the
+    /// tunnel.
     pub outgoing_interface: Option<String>,
-    /// Blocks of ports of public addresses, if there are some, in place of the gateway's own address.
+    /// Blocks of ports of public addresses, if there are some, in place of the gateway's own
+    /// address.
     pub blocks: Option<vpnd_sys::port_blocks::PortBlocks>,
 }
 
@@ -280,7 +288,8 @@ pub struct Crypto {
     pub backend: Preference,
 }
 
-/// `[offload]`: switches for kernel offloads. Each is also probed at start, and falls back by itself.
+/// `[offload]`: switches for kernel offloads. Each is also probed at start, and falls back by
+/// itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
     /// Unfinished checksums on the TUN device; needed for `tso` and `uso`.
@@ -365,7 +374,8 @@ pub struct Admin {
 /// `[process]`: the privileges of the daemon's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The user whom the network worker becomes; `None` takes `vpnd`, or else a number that nobody has.
+    /// The user whom the network worker becomes; `None` takes `vpnd`, or else a number that nobody
+    /// has.
     pub user: Option<String>,
     pub sandbox: SandboxMode,
 }
@@ -379,7 +389,8 @@ pub struct Log {
 }
 
 impl ServerConfig {
-    /// Reads and parses the file at `path`. Its relative paths are relative to the directory it is in.
+    /// Reads and parses the file at `path`. Its relative paths are relative to the directory it is
+    /// in.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = read_text(path)?;
         let base = vpnd_sys::secret_file::parent(path);
@@ -391,7 +402,8 @@ impl ServerConfig {
         read::server_config(text, file, base).map_err(|problems| Invalid::new(file, problems))
     }
 
-    /// The same for a machine on which IPv6 is switched off: without its pool, and without name servers that nobody can reach.
+    /// The same for a machine on which IPv6 is switched off: without its pool, and without name
+    /// servers that nobody can reach.
     #[must_use]
     pub fn without_ipv6(mut self) -> Self {
         self.tunnel.pool_v6 = None;

@@ -9,7 +9,8 @@ use std::net::Ipv4Addr;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalPorts {
     pub addresses: Vec<Ipv4Addr>,
-    /// The first and the last port that the kernel gives to connections (`net.ipv4.ip_local_port_range`).
+    /// The first and the last port that the kernel gives to connections
+    /// (`net.ipv4.ip_local_port_range`).
     pub range: Option<(u16, u16)>,
     /// Ranges of ports among them that it gives to none (`net.ipv4.ip_local_reserved_ports`).
     pub reserved: Vec<(u16, u16)>,

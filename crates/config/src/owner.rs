@@ -5,7 +5,8 @@ use super::source::Source;
 use crate::user_name;
 
 impl ServerConfig {
-    /// The canonical name of a user of a source, however it was typed, and the source, which need not know that user.
+    /// The canonical name of a user of a source, however it was typed, and the source, which need
+    /// not know that user.
     #[must_use]
     pub fn source_of(&self, typed: &str) -> Option<(String, &Source)> {
         let name = user_name::canonical(typed)?;

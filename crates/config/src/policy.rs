@@ -1,5 +1,5 @@
-//! Access profiles as configured, in the terms of the protocol's core: what the worker applies and `vpnd policy test` explains is
-//! compiled here, once.
+//! Access profiles as configured, in the terms of the protocol's core: what the worker applies and
+//! `vpnd policy test` explains is compiled here, once.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,8 @@ pub fn compile(config: &ServerConfig, names: &mut Names) -> Result<Compiled, Pol
     for profile in config.profiles.iter() {
         let number = profile.name.as_ref().map_or(ProfileId::IMPLIED, |name| names.profile(name));
         let set = rule_set(profile, names)?;
-        // The firewall is open to services of the gateway for all clients alike, or for none of them but DNS.
+        // The firewall is open to services of the gateway for all clients alike, or for none of
+        // them but DNS.
         let is_open = config.policy.client_to_gateway;
         sets.push((number, if is_open { set } else { set.with_own_name_servers(profile.push.dns.clone()) }));
         numbers.push(number);
@@ -37,7 +38,8 @@ fn rule_set(profile: &AccessProfile, names: &mut Names) -> Result<RuleSet, Polic
     let rules: Vec<_> = profile.rules.iter().map(rule).collect();
     let reach: Vec<_> = profile.push.reach().collect();
     let set = RuleSet::compile(&rules, profile.client_to_client, names)?.with_reach(&reach);
-    // Where everybody is given the same, the firewall decides alone about what comes in, as it always has.
+    // Where everybody is given the same, the firewall decides alone about what comes in, as it
+    // always has.
     Ok(if profile.name.is_some() { set.with_inbound_from_reach() } else { set })
 }
 

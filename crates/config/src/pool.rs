@@ -1,7 +1,9 @@
-//! Pools of inner addresses: which addresses of the networks of `[tunnel]` the clients of each access profile get.
+//! Pools of inner addresses: which addresses of the networks of `[tunnel]` the clients of each
+//! access profile get.
 //!
-//! Invariants: the gateway's own address and those that name a network are in no pool; two pools are the same or have no address in
-//! common, so that an address tells its profile apart from those with other pools. This module must not know of leases.
+//! Invariants: the gateway's own address and those that name a network are in no pool; two pools
+//! are the same or have no address in common, so that an address tells its profile apart from those
+//! with other pools. This module must not know of leases.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -91,7 +93,8 @@ impl Pool {
     /// The addresses of a part of `net`; none if it is no part.
     fn part(net: IpNet, part: IpNet) -> Self {
         let (all, (first, last)) = (leasable(net), bounds(part));
-        // IPv6 has no broadcast address; the first of a network is that of its routers (RFC 4291 section 2.6.1).
+        // IPv6 has no broadcast address; the first of a network is that of its routers (RFC 4291
+        // section 2.6.1).
         let last = if part.addr().is_ipv4() { last - 1 } else { last };
         let range = Range { first: all.first.max(first + 1), last: all.last.min(last) };
         Self::new(part, if net.contains(&part) { vec![range] } else { Vec::new() })

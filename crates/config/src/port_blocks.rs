@@ -1,6 +1,7 @@
 //! `addresses`, `ports` and `ports_per_client` of `[nat]`.
 //!
-//! INVARIANT: what is read has a block for each address of the pool, and no port at which the gateway itself listens.
+//! INVARIANT: what is read has a block for each address of the pool, and no port at which the
+//! gateway itself listens.
 
 use std::net::Ipv4Addr;
 
@@ -14,7 +15,8 @@ const MAX_ADDRESSES: usize = 1024;
 const SHORTEST_POOL: u8 = 16;
 /// Ports of a block where nothing is configured.
 const SIZE: u64 = 512;
-/// Below those that Linux takes for its own connections (`net.ipv4.ip_local_port_range`), and above those of most servers.
+/// Below those that Linux takes for its own connections (`net.ipv4.ip_local_port_range`), and above
+/// those of most servers.
 const PORTS: PortRange = PortRange { first: 10_000, last: 32_767 };
 
 /// Reads the keys of `[nat]`; the rest of the file is read already.
@@ -97,7 +99,8 @@ fn report_faults(blocks: &PortBlocks, s: &Section<'_>, p: &mut Problems, config:
     }
 }
 
-/// That there are fewer blocks than addresses of the pool, and what would be enough: clients never share a block.
+/// That there are fewer blocks than addresses of the pool, and what would be enough: clients never
+/// share a block.
 fn shortage(blocks: &PortBlocks) -> String {
     let PortBlocks { addresses, ports, size, pool } = blocks;
     let (in_address, needed, named) =

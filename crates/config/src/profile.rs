@@ -1,8 +1,10 @@
-//! The profile: one file with everything a client needs to reach its gateway and be let in, save the password.
+//! The profile: one file with everything a client needs to reach its gateway and be let in, save
+//! the password.
 //!
-//! Invariants: a [`Profile`] names at least one server, trusts either the CAs it carries or those of the system, and
-//! has a key if and only if it has a certificate. Its text is written readable by its owner alone; the key never
-//! shows in `Debug` or in a problem. This module must not know how a connection is made.
+//! Invariants: a [`Profile`] names at least one server, trusts either the CAs it carries or those
+//! of the system, and has a key if and only if it has a certificate. Its text is written readable
+//! by its owner alone; the key never shows in `Debug` or in a problem. This module must not know
+//! how a connection is made.
 
 use std::fmt::{self, Write as _};
 use std::net::Ipv6Addr;
@@ -53,7 +55,8 @@ pub struct Profile {
     pub routes: Routes,
     /// Whether to use the DNS servers that the gateway names.
     pub dns: bool,
-    /// Whether networks that the machine is directly connected to stay outside a tunnel that contains them.
+    /// Whether networks that the machine is directly connected to stay outside a tunnel that
+    /// contains them.
     pub local_network: bool,
     /// Threads of the data path, each with a UDP port of its own.
     pub lanes: usize,
@@ -122,7 +125,8 @@ impl Profile {
         read(text).map_err(|problems| Invalid::new(file, problems))
     }
 
-    /// Writes the profile to a new file; with a client certificate's key it is one that only its owner can read.
+    /// Writes the profile to a new file; with a client certificate's key it is one that only its
+    /// owner can read.
     pub fn save(&self, path: &Path) -> Result<(), WriteError> {
         let mode = if self.identity.is_some() { SECRET_MODE } else { PUBLIC_MODE };
         secret_file::write(path, self.to_toml().as_bytes(), mode, Existing::Refuse)
@@ -410,7 +414,8 @@ fn check_certificates(s: &Section<'_>, p: &mut Problems, key: &str, text: &str) 
 /// The rule for names to log in with, for messages.
 pub const LOGIN_NAME_RULE: &str = "1 to 128 bytes, without control characters";
 
-/// Whether `name` can be sent as a user's name. Which users there are, and how their names may be written, the gateway knows.
+/// Whether `name` can be sent as a user's name. Which users there are, and how their names may be
+/// written, the gateway knows.
 pub fn is_login_name(name: &str) -> bool {
     !name.trim().is_empty() && UserName::new(name).is_ok() && !name.chars().any(char::is_control)
 }
@@ -453,7 +458,8 @@ impl FromStr for RouteWord {
     }
 }
 
-/// A TOML basic string. Every character that is not plain is escaped, so nothing can break out of the quotes.
+/// A TOML basic string. Every character that is not plain is escaped, so nothing can break out of
+/// the quotes.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -473,7 +479,8 @@ fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.map(|item| quoted(&item)).collect::<Vec<_>>().join(", "))
 }
 
-/// A TOML multi-line literal string: PEM text has no quotes. Text that has some goes into a basic string instead.
+/// A TOML multi-line literal string: PEM text has no quotes. Text that has some goes into a basic
+/// string instead.
 fn pem(text: &str) -> Zeroizing<String> {
     let plain = text.bytes().all(|b| matches!(b, b'\n' | b' '..=b'~') && b != b'\'');
     Zeroizing::new(if plain { format!("'''\n{}\n'''", text.trim_end()) } else { quoted(text) })

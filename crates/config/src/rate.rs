@@ -10,7 +10,8 @@ use super::document::{Log as Problems, Section};
 /// The form of a rate, for messages.
 const RATE: &str =
     "bits per second such as \"800kbit\", \"50mbit\" or \"1.5gbit\", from 64kbit to 1000gbit, or \"none\"";
-/// The slowest limit in bits per second. Below it a connection does not get as far as logging in to anything.
+/// The slowest limit in bits per second. Below it a connection does not get as far as logging in to
+/// anything.
 const SLOWEST: f64 = 64e3;
 /// The fastest.
 const FASTEST: f64 = 1e12;

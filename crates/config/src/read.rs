@@ -1,8 +1,8 @@
 //! `server.toml`, section by section: which keys there are, their defaults and ranges.
 //!
-//! Invariants: every key of the file is named here once; a wrong value is reported and replaced by its default,
-//! so that reading goes on, and the defaults are never used in that case because the problems win.
-//! This module looks at nothing but the text.
+//! Invariants: every key of the file is named here once; a wrong value is reported and replaced by
+//! its default, so that reading goes on, and the defaults are never used in that case because the
+//! problems win. This module looks at nothing but the text.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -266,7 +266,8 @@ fn offload(s: &mut Section<'_>, p: &mut Problems) -> Offload {
     Offload { steering: s.flag(p, "steering", true), ..device_offload(s, p) }
 }
 
-/// How long the data path looks for the next packet before it sleeps. Longer than the limit, no wake-up takes.
+/// How long the data path looks for the next packet before it sleeps. Longer than the limit, no
+/// wake-up takes.
 pub fn busy_poll(s: &mut Section<'_>, p: &mut Problems) -> Duration {
     Duration::from_micros(s.number(p, "busy_poll_us", 0..=10_000, 0))
 }

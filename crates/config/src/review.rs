@@ -1,7 +1,8 @@
-//! Warnings about a valid configuration that will not do what was meant. Mistakes in the text are refused where it is read.
+//! Warnings about a valid configuration that will not do what was meant. Mistakes in the text are
+//! refused where it is read.
 //!
-//! An error keeps the gateway from starting, or would leave something unprotected; a warning does not, and may even be
-//! meant. The machine is passed in, but for its accounts.
+//! An error keeps the gateway from starting, or would leave something unprotected; a warning does
+//! not, and may even be meant. The machine is passed in, but for its accounts.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +21,8 @@ use vpnd_pki::revocation_list::RevocationList;
 use vpnd_sys::account::UnixUser;
 use vpnd_sys::date::rfc3339;
 
-/// A certificate ends soon when less than this part of its life is left, but no sooner than [`SOON_S`] before.
+/// A certificate ends soon when less than this part of its life is left, but no sooner than
+/// [`SOON_S`] before.
 const LAST_PART: i64 = 10;
 const SOON_S: i64 = 30 * 86_400;
 /// A revocation list when less than this part of its own life is left.
@@ -63,8 +65,8 @@ impl Review {
 }
 
 impl ServerConfig {
-    /// Looks at everything that a start would find, but for the store. `insecure_lab` is whether the gateway will be
-    /// started with that switch.
+    /// Looks at everything that a start would find, but for the store. `insecure_lab` is whether
+    /// the gateway will be started with that switch.
     pub fn review(&self, machine: &Machine<'_>, insecure_lab: bool) -> Review {
         let mut findings = Findings { config: self, review: Review::default() };
         if let Err(invalid) = self.check(machine.networks, machine.now_s) {
@@ -180,7 +182,8 @@ impl Findings<'_> {
         }
     }
 
-    /// Pushed networks that lie behind another interface than the one by which clients' packets leave.
+    /// Pushed networks that lie behind another interface than the one by which clients' packets
+    /// leave.
     fn other_ways(&mut self, outgoing: &str, networks: &[LocalNetwork]) {
         let ours = [outgoing, "lo", &self.config.tunnel.name];
         // A default route does not show where the campus is.
@@ -301,7 +304,8 @@ impl Findings<'_> {
         }
     }
 
-    /// The limits of a session, of a user and of all: one that is more than a wider one never counts.
+    /// The limits of a session, of a user and of all: one that is more than a wider one never
+    /// counts.
     fn rates_of(&mut self, whose: &str, place: &'static str, rates: [Rates; 3]) {
         const NAMES: [(&str, &str); 3] =
             [("session", "session_rate"), ("user", "user_rate"), ("all of them together", "rate")];

@@ -10,7 +10,8 @@ use ipnet::IpNet;
 pub struct Policy {
     /// Whether clients reach each other where no rule says otherwise.
     pub client_to_client: bool,
-    /// Whether hosts of the pushed networks open connections to clients, where they can reach them at all.
+    /// Whether hosts of the pushed networks open connections to clients, where they can reach them
+    /// at all.
     pub campus_to_client: bool,
     /// Whether clients reach services of the gateway itself, not only ping and pushed name servers.
     pub client_to_gateway: bool,

@@ -1,4 +1,5 @@
-//! Secrets that the configuration names by their places: files, and credentials of the service manager.
+//! Secrets that the configuration names by their places: files, and credentials of the service
+//! manager.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;

@@ -1,7 +1,7 @@
 //! `[[source]]`: directories and RADIUS servers that know users besides the local store.
 //!
-//! Invariants: each user name belongs to one source at most, the first whose rule it matches; secrets are files that are named here,
-//! never values.
+//! Invariants: each user name belongs to one source at most, the first whose rule it matches;
+//! secrets are files that are named here, never values.
 
 mod factors;
 mod ldap;

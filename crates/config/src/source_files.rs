@@ -1,7 +1,8 @@
-//! The files that a source of identities names, read as its process reads them before it shuts itself in.
+//! The files that a source of identities names, read as its process reads them before it shuts
+//! itself in.
 //!
-//! INVARIANT: nothing is sent anywhere, and no secret is kept. A credential of the service manager is there in its unit alone, so it is not
-//! looked for.
+//! INVARIANT: nothing is sent anywhere, and no secret is kept. A credential of the service manager
+//! is there in its unit alone, so it is not looked for.
 
 use std::path::Path;
 

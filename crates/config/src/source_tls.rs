@@ -1,7 +1,8 @@
-//! TLS with the servers of a source: which authorities the gateway trusts there, and the certificate that it shows.
+//! TLS with the servers of a source: which authorities the gateway trusts there, and the
+//! certificate that it shows.
 //!
-//! INVARIANT: a server's certificate must be right for the name or address that is configured, or nothing is sent to it. This module must not
-//! know what is asked of a server.
+//! INVARIANT: a server's certificate must be right for the name or address that is configured, or
+//! nothing is sent to it. This module must not know what is asked of a server.
 
 use std::io;
 use std::path::Path;
@@ -37,7 +38,8 @@ impl SourceTls {
         Self::read(settings.ca.as_deref(), identity)
     }
 
-    /// Reads the authorities of a source that shows no certificate: those of this file, or those of the system.
+    /// Reads the authorities of a source that shows no certificate: those of this file, or those of
+    /// the system.
     pub fn trusting(ca: Option<&Path>) -> anyhow::Result<Self> {
         Self::read(ca, None)
     }

@@ -1,18 +1,20 @@
 //! User names in their canonical form: one spelling for each account, however somebody types it.
 //!
-//! Invariants: [`canonical`] is the only function that does this, and is applied once, where a name comes in; it is idempotent;
-//! a name that has no canonical form is refused, never repaired. Names of local users are compared as they are written
-//! and stay valid; names of users of other sources are stored in the canonical form alone. This module must not know of
-//! sources or the store.
+//! Invariants: [`canonical`] is the only function that does this, and is applied once, where a name
+//! comes in; it is idempotent; a name that has no canonical form is refused, never repaired. Names
+//! of local users are compared as they are written and stay valid; names of users of other sources
+//! are stored in the canonical form alone. This module must not know of sources or the store.
 
 use icu_normalizer::properties::CanonicalCombiningClassMapBorrowed;
 use icu_normalizer::{ComposingNormalizerBorrowed, DecomposingNormalizerBorrowed};
 
-/// Bytes of the longest canonical name, realm included: the length that a control message carries (PROTOCOL §3.2).
+/// Bytes of the longest canonical name, realm included: the length that a control message carries
+/// (PROTOCOL §3.2).
 const MAX_BYTES: usize = 128;
 
-/// The canonical form of a name, as RFC 8265's UsernameCaseMapped has it: compatibility composition (NFKC), lower case, letters,
-/// digits, `. _ + - '` and single spaces between them, with a realm behind at most one `@`. `REALM\user` is `user@realm`, and a realm's last dot is left out.
+/// The canonical form of a name, as RFC 8265's UsernameCaseMapped has it: compatibility composition
+/// (NFKC), lower case, letters, digits, `. _ + - '` and single spaces between them, with a realm
+/// behind at most one `@`. `REALM\user` is `user@realm`, and a realm's last dot is left out.
 #[must_use]
 pub fn canonical(typed: &str) -> Option<String> {
     // Composition grows a text by a bounded factor, but a bound on what is worked on costs nothing.
@@ -25,7 +27,8 @@ pub fn canonical(typed: &str) -> Option<String> {
         None => typed.to_owned(),
     };
     let nfkc = ComposingNormalizerBorrowed::new_nfkc();
-    // Lower case can undo a composition and composition can make upper case of another, so both are done twice.
+    // Lower case can undo a composition and composition can make upper case of another, so both are
+    // done twice.
     let once = nfkc.normalize(&reordered).to_lowercase();
     let folded = nfkc.normalize(&once).to_lowercase();
     let (user, realm) = match folded.split_once('@') {
@@ -40,8 +43,8 @@ pub fn canonical(typed: &str) -> Option<String> {
     (is_stable && name.len() <= MAX_BYTES).then_some(name)
 }
 
-/// A form that all spellings have in common which a directory may take for one name: without case and accents, which many ignore.
-/// Different users may share it, so it is good for counting alone.
+/// A form that all spellings have in common which a directory may take for one name: without case
+/// and accents, which many ignore. Different users may share it, so it is good for counting alone.
 #[must_use]
 pub fn folded(typed: &str) -> String {
     let name = canonical(typed).unwrap_or_else(|| typed.to_owned());

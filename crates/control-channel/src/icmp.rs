@@ -1,5 +1,5 @@
-//! A client's socket for QUIC, from which calls that fail because of an ICMP error are kept: QUIC would take the socket for broken,
-//! and anybody can forge ICMP.
+//! A client's socket for QUIC, from which calls that fail because of an ICMP error are kept: QUIC
+//! would take the socket for broken, and anybody can forge ICMP.
 
 use std::io::{self, IoSliceMut};
 use std::pin::Pin;
@@ -62,7 +62,8 @@ impl AsyncUdpSocket for IgnoresIcmp {
     }
 }
 
-/// Whether a call on a socket failed because an ICMP error had come, and would succeed if it were made again.
+/// Whether a call on a socket failed because an ICMP error had come, and would succeed if it were
+/// made again.
 fn is_icmp(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     errno.is_some_and(|errno| {

@@ -1,4 +1,5 @@
-//! A client's way from an endpoint to an answered request: handshake, request with the device's proof, answer.
+//! A client's way from an endpoint to an answered request: handshake, request with the device's
+//! proof, answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;

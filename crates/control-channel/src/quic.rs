@@ -1,4 +1,5 @@
-//! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased bit.
+//! The QUIC settings of the control channel (PROTOCOL §3): one stream, small windows, no greased
+//! bit.
 
 use std::io;
 use std::net::UdpSocket;
@@ -17,18 +18,20 @@ use crate::icmp::IgnoresIcmp;
 pub const VERSION: u32 = 1;
 /// Bytes in flight that either end allows; a message has at most 16 KiB.
 const WINDOW: u32 = 64 * 1024;
-/// Interval of a client's keep-alives (PROTOCOL §11). Address translators that forget a binding sooner than after 30 s
-/// are not met in practice, and each keep-alive costs both ends some wake-ups, which thousands of idle sessions add up to a core.
+/// Interval of a client's keep-alives (PROTOCOL §11). Address translators that forget a binding
+/// sooner than after 30 s are not met in practice, and each keep-alive costs both ends some
+/// wake-ups, which thousands of idle sessions add up to a core.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// A connection without any sign of life is given up after this: three of them.
 const IDLE_TIMEOUT: Duration = KEEP_ALIVE.saturating_mul(3);
-/// The round trip that a new connection reckons with, if there was one before it; the most is what RFC 9002 takes when
-/// nothing is known.
+/// The round trip that a new connection reckons with, if there was one before it; the most is what
+/// RFC 9002 takes when nothing is known.
 const MIN_INITIAL_RTT: Duration = Duration::from_millis(50);
 const MAX_INITIAL_RTT: Duration = Duration::from_millis(333);
 
-/// A client's endpoint on `socket`. `rtt` is the round trip that a connection to the same gateway has just had: what is
-/// lost while a gateway restarts is then sent again sooner (RFC 9002 section 6.2.2).
+/// A client's endpoint on `socket`. `rtt` is the round trip that a connection to the same gateway
+/// has just had: what is lost while a gateway restarts is then sent again sooner (RFC 9002 section
+/// 6.2.2).
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
@@ -68,7 +71,8 @@ pub fn client_socket(socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
 
 /// The endpoint's settings on a port that control and data share.
 pub fn on_shared_port(mut config: EndpointConfig) -> EndpointConfig {
-    // The first byte separates control from data on the shared port, so its QUIC bit must stay as RFC 9000 has it.
+    // The first byte separates control from data on the shared port, so its QUIC bit must stay as
+    // RFC 9000 has it.
     config.grease_quic_bit(false).supported_versions(vec![VERSION]);
     config
 }
@@ -83,15 +87,15 @@ pub fn transport() -> TransportConfig {
         .send_window(u64::from(WINDOW))
         .datagram_receive_buffer_size(None)
         .max_idle_timeout(Some(idle_timeout()))
-        // Control messages are short: searching a larger packet size would only cost datagrams, and each connection would
-        // keep a buffer for a batch of ten that it never sends.
+        // Control messages are short: searching a larger packet size would only cost datagrams, and
+        // each connection would keep a buffer for a batch of ten that it never sends.
         .mtu_discovery_config(None)
         .enable_segmentation_offload(false);
     transport
 }
 
-/// Has the gateway acknowledge at once: a packet that comes alone, as a keep-alive does, would be acknowledged after 25 ms,
-/// for which the gateway sets a timer and wakes up a second time.
+/// Has the gateway acknowledge at once: a packet that comes alone, as a keep-alive does, would be
+/// acknowledged after 25 ms, for which the gateway sets a timer and wakes up a second time.
 fn acknowledged_at_once() -> AckFrequencyConfig {
     let mut config = AckFrequencyConfig::default();
     config.ack_eliciting_threshold(VarInt::from_u32(0));

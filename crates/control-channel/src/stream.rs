@@ -33,7 +33,8 @@ impl Reader {
         Self { stream, decoder: Decoder::new(from) }
     }
 
-    /// The next message; `None` once the peer finished its side. May be dropped and called again without losing bytes.
+    /// The next message; `None` once the peer finished its side. May be dropped and called again
+    /// without losing bytes.
     ///
     /// # Errors
     /// [`StreamError`].

@@ -1,4 +1,5 @@
-//! TLS 1.3 as a client of the control channel uses it, and the secrets that both ends take from a handshake.
+//! TLS 1.3 as a client of the control channel uses it, and the secrets that both ends take from a
+//! handshake.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ pub fn client_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, ru
         .with_protocol_versions(&[&rustls::version::TLS13])
 }
 
-/// The end of a client's configuration: the protocol's name, and no early data, which could be replayed.
+/// The end of a client's configuration: the protocol's name, and no early data, which could be
+/// replayed.
 #[must_use]
 pub fn finish(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -28,7 +30,8 @@ pub fn finish(mut config: ClientConfig) -> ClientConfig {
     config
 }
 
-/// The secret of the epoch that a connection makes (PROTOCOL §6.1). Call it once for each connection.
+/// The secret of the epoch that a connection makes (PROTOCOL §6.1). Call it once for each
+/// connection.
 ///
 /// # Errors
 /// If the handshake is not complete.

@@ -1,10 +1,11 @@
 //! Sealing and opening one packet, in place.
 //!
-//! A [`SealKey`] belongs to the sender of one lane, an [`OpenKey`] to its receiver. Which library does the work is
-//! decided once, when the key is made; a packet costs one `match`, no allocation and no virtual call of ours.
+//! A [`SealKey`] belongs to the sender of one lane, an [`OpenKey`] to its receiver. Which library
+//! does the work is decided once, when the key is made; a packet costs one `match`, no allocation
+//! and no virtual call of ours.
 //!
-//! The nonce of a packet is made from its counter as in TLS 1.3 (RFC 8446 §5.3), except that the counter is
-//! little-endian like every integer on vpnd's data path:
+//! The nonce of a packet is made from its counter as in TLS 1.3 (RFC 8446 §5.3), except that the
+//! counter is little-endian like every integer on vpnd's data path:
 //!
 //! ```text
 //! nonce (12 bytes) = IV of the lane XOR (0x00000000 || counter as u64, little-endian)
@@ -21,15 +22,17 @@
 //!
 //! Invariants:
 //!
-//! - INVARIANT: counters at or above [`Limits::refuse_after`](crate::Limits) are neither sealed nor opened.
-//! - INVARIANT: a packet that fails to open gives no slice, and its buffer then holds no plaintext that the packet
-//!   did not carry in the clear (`auth-only` does): each backend either checks the tag before it decrypts or
-//!   overwrites what it wrote.
+//! - INVARIANT: counters at or above [`Limits::refuse_after`](crate::Limits) are neither sealed nor
+//!   opened.
+//! - INVARIANT: a packet that fails to open gives no slice, and its buffer then holds no plaintext
+//!   that the packet did not carry in the clear (`auth-only` does): each backend either checks the
+//!   tag before it decrypts or overwrites what it wrote.
 //! - Tags are compared in constant time, and every reason for a failure to open looks the same.
-//! - Whether a counter was used before is not known here. The sender of a lane counts, its receiver has a replay window.
+//! - Whether a counter was used before is not known here. The sender of a lane counts, its receiver
+//!   has a replay window.
 //!
-//! - Expanded keys are erased when dropped, whichever library made them. Copies that a library leaves on the stack while
-//!   it expands a key are out of reach for safe code.
+//! - Expanded keys are erased when dropped, whichever library made them. Copies that a library
+//!   leaves on the stack while it expands a key are out of reach for safe code.
 
 mod cipher;
 mod erased;
@@ -105,8 +108,8 @@ impl SealKey {
     /// Expands `lane_key` for use by `backend`.
     ///
     /// # Errors
-    /// [`KeyError`]: a suite for the laboratory without `permit`, a lane key of another suite, or a suite that the
-    /// backend lacks.
+    /// [`KeyError`]: a suite for the laboratory without `permit`, a lane key of another suite, or a
+    /// suite that the backend lacks.
     pub fn new(
         suite: Suite,
         backend: Backend,
@@ -116,11 +119,13 @@ impl SealKey {
         Key::new(suite, backend, lane_key, permit).map(Self)
     }
 
-    /// Seals `buf[..plaintext_len]` in place, writes tag and padding behind it, and returns the sealed length,
-    /// `suite.sealed_len(plaintext_len)`. Bytes of `buf` behind that are not touched.
+    /// Seals `buf[..plaintext_len]` in place, writes tag and padding behind it, and returns the
+    /// sealed length, `suite.sealed_len(plaintext_len)`. Bytes of `buf` behind that are not
+    /// touched.
     ///
-    /// `aad` is authenticated with the packet and sent beside it. **`counter` must never have been given to this key
-    /// before**: a second packet with the same counter reveals both and lets anyone forge more.
+    /// `aad` is authenticated with the packet and sent beside it. **`counter` must never have been
+    /// given to this key before**: a second packet with the same counter reveals both and lets
+    /// anyone forge more.
     ///
     /// # Errors
     /// [`SealError`]; `buf` is as it was, and the counter counts as not used.
@@ -173,11 +178,12 @@ impl OpenKey {
         Key::new(suite, backend, lane_key, permit).map(Self)
     }
 
-    /// Opens the sealed packet that fills `buf`, and returns its plaintext, which lies at the start of `buf`.
+    /// Opens the sealed packet that fills `buf`, and returns its plaintext, which lies at the start
+    /// of `buf`.
     ///
     /// # Errors
-    /// [`OpenError`], whatever the reason. The content of `buf` is then unspecified, and holds no plaintext that was
-    /// sealed by encryption.
+    /// [`OpenError`], whatever the reason. The content of `buf` is then unspecified, and holds no
+    /// plaintext that was sealed by encryption.
     #[inline]
     pub fn open_in_place<'a>(
         &self,
@@ -214,7 +220,8 @@ pub enum KeyError {
         "cipher suite {0} protects nothing or not enough: both ends must be started with the insecure switch"
     )]
     LabOnly(Suite),
-    /// The lane key was derived for another suite; sealing with it would use its bytes for two purposes.
+    /// The lane key was derived for another suite; sealing with it would use its bytes for two
+    /// purposes.
     #[error("a lane key derived for {derived} can't be used with {wanted}")]
     OtherSuite {
         /// The suite asked for.
@@ -246,8 +253,8 @@ pub enum SealError {
     TooLong,
 }
 
-/// A packet is not authentic, or malformed, or its counter is beyond the limit. One value for all reasons, so that
-/// nothing about the key can be learnt from it.
+/// A packet is not authentic, or malformed, or its counter is beyond the limit. One value for all
+/// reasons, so that nothing about the key can be learnt from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the packet is not authentic")]
 pub struct OpenError;

@@ -1,13 +1,15 @@
-//! The implementations of the suites: three libraries and code of our own, and the measurement that picks one.
+//! The implementations of the suites: three libraries and code of our own, and the measurement that
+//! picks one.
 //!
-//! None is the fastest everywhere: it depends on the processor, its vector extensions and the suite. So each
-//! candidate seals and opens packets of typical size for a fraction of a millisecond when the program starts, and the
-//! fastest is taken; the caller logs the [`Choice`] once. An administrator can name a backend instead. All backends
-//! give the same bytes, so the two ends of a session choose independently. Our own code is measured only after it has
-//! given, on this very processor, the bytes that a library gives, and beside libraries it must be faster by a tenth.
+//! None is the fastest everywhere: it depends on the processor, its vector extensions and the
+//! suite. So each candidate seals and opens packets of typical size for a fraction of a millisecond
+//! when the program starts, and the fastest is taken; the caller logs the [`Choice`] once. An
+//! administrator can name a backend instead. All backends give the same bytes, so the two ends of a
+//! session choose independently. Our own code is measured only after it has given, on this very
+//! processor, the bytes that a library gives, and beside libraries it must be faster by a tenth.
 //!
-//! This is the only module of the crate that reads a clock. Secrets never come here: what is measured are keys of
-//! fixed bytes, thrown away afterwards.
+//! This is the only module of the crate that reads a clock. Secrets never come here: what is
+//! measured are keys of fixed bytes, thrown away afterwards.
 
 use std::fmt;
 use std::hint::black_box;
@@ -28,7 +30,8 @@ pub enum Backend {
     AwsLc,
     /// RustCrypto: Rust with intrinsics, portable.
     RustCrypto,
-    /// Our own AES-GCM for packets on vectors of 256 bits: processors with AVX2, VAES and VPCLMULQDQ.
+    /// Our own AES-GCM for packets on vectors of 256 bits: processors with AVX2, VAES and
+    /// VPCLMULQDQ.
     Vaes256,
     /// The same on vectors of 512 bits: processors with AVX-512, VAES and VPCLMULQDQ.
     Vaes512,
@@ -52,8 +55,9 @@ impl Backend {
         }
     }
 
-    /// Whether the backend itself implements the suite, on this processor. ring lacks CBC, our own code has AES-GCM
-    /// only. The suite without protection has nothing to implement, so every library supports it.
+    /// Whether the backend itself implements the suite, on this processor. ring lacks CBC, our own
+    /// code has AES-GCM only. The suite without protection has nothing to implement, so every
+    /// library supports it.
     pub fn supports(self, suite: Suite) -> bool {
         match self {
             Self::Ring => suite != Suite::Aes256CbcHmacSha256,
@@ -144,7 +148,8 @@ impl FromStr for Preference {
     }
 }
 
-/// Speed of one core, in MB/s (10^6 bytes of plaintext, each sealed once or opened once, per second).
+/// Speed of one core, in MB/s (10^6 bytes of plaintext, each sealed once or opened once, per
+/// second).
 ///
 /// The unit of an offer's `suites` on the control channel (`docs/PROTOCOL.md` §3.3).
 pub type MbPerSecond = u32;
@@ -156,21 +161,24 @@ pub struct Choice {
     pub suite: Suite,
     /// The backend to make keys with.
     pub backend: Backend,
-    /// Measured speed of each candidate, in the order of [`Backend::ALL`]; none for backends that do not implement
-    /// the suite or were not admitted.
+    /// Measured speed of each candidate, in the order of [`Backend::ALL`]; none for backends that
+    /// do not implement the suite or were not admitted.
     pub speeds: [Option<MbPerSecond>; Backend::ALL.len()],
-    /// Our own code, if it was not measured because it gave other bytes than a library on this processor.
+    /// Our own code, if it was not measured because it gave other bytes than a library on this
+    /// processor.
     pub distrusted: Option<Backend>,
 }
 
-/// How many hundredths of the fastest library's speed our own code must have to be taken beside libraries: a gain of a tenth.
+/// How many hundredths of the fastest library's speed our own code must have to be taken beside
+/// libraries: a gain of a tenth.
 const LEAST_GAIN: u64 = 110;
 
 impl Choice {
     fn of(suite: Suite, speeds: [Option<MbPerSecond>; Backend::ALL.len()]) -> Option<Self> {
         let fastest = |is_own: bool| {
             let measured = Backend::ALL.into_iter().zip(speeds).filter_map(|(b, speed)| Some((b, speed?)));
-            // `max_by_key` takes the last of equals: reversed, the first backend of the list wins a draw.
+            // `max_by_key` takes the last of equals: reversed, the first backend of the list wins a
+            // draw.
             measured.rev().filter(|(backend, _)| backend.is_own() == is_own).max_by_key(|&(_, speed)| speed)
         };
         let (backend, _) = match (fastest(false), fastest(true)) {
@@ -194,7 +202,8 @@ impl Choice {
 }
 
 impl fmt::Display for Choice {
-    /// For the log: `aes-256-gcm by aws-lc (ring 3210 MB/s, aws-lc 3950 MB/s, rustcrypto 1600 MB/s)`.
+    /// For the log: `aes-256-gcm by aws-lc (ring 3210 MB/s, aws-lc 3950 MB/s, rustcrypto 1600
+    /// MB/s)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} by {}", self.suite, self.backend)?;
         for (i, (backend, speed)) in self.candidates().enumerate() {
@@ -216,7 +225,8 @@ pub struct Unsupported {
     pub preference: Preference,
 }
 
-/// Measures the admitted backends of one suite and takes the fastest, as [`Preference`] says. Blocks for about a millisecond per backend.
+/// Measures the admitted backends of one suite and takes the fastest, as [`Preference`] says.
+/// Blocks for about a millisecond per backend.
 ///
 /// # Errors
 /// [`Unsupported`] if `preference` fixes a backend that lacks the suite.
@@ -247,8 +257,8 @@ const PACKET_LEN: usize = 1_408;
 const AAD: [u8; 16] = [0x80; 16];
 /// Packets between two looks at the clock: enough that the clock's resolution does not matter.
 const BATCH: u64 = 16;
-/// Rounds are made until this much time has passed for each candidate, but at least `MIN_ROUNDS` and at most
-/// `MAX_ROUNDS`.
+/// Rounds are made until this much time has passed for each candidate, but at least `MIN_ROUNDS`
+/// and at most `MAX_ROUNDS`.
 const BUDGET: Duration = Duration::from_micros(800);
 const MIN_ROUNDS: usize = 3;
 const MAX_ROUNDS: usize = 40;
@@ -262,7 +272,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// None if the backend lacks the suite, or is our own code and gives other bytes than a library.
+    /// None if the backend lacks the suite, or is our own code and gives other bytes than a
+    /// library.
     fn new(suite: Suite, backend: Backend) -> Option<Self> {
         let key = [0x5A; MAX_KEY_LEN];
         let cipher = Cipher::new(suite, backend, &key[..suite.key_len()])?;
@@ -287,7 +298,8 @@ impl Candidate {
     }
 }
 
-/// Whether both seal packets of all kinds of lengths to the same bytes, and the first opens them again and nothing else.
+/// Whether both seal packets of all kinds of lengths to the same bytes, and the first opens them
+/// again and nothing else.
 fn agree(own: &Cipher, library: &Cipher) -> bool {
     // Each number of vectors in the tail, parts of all kinds, no chunk to some of them.
     let lengths = (0..600).step_by(13).chain([1, 15, 16, 17, 63, 64, 65, 511, 512, 1_024, PACKET_LEN, 8_999]);
@@ -312,8 +324,9 @@ fn refuses(own: &Cipher, nonce: [u8; crate::schedule::IV_LEN], sealed: &[u8]) ->
     })
 }
 
-/// The candidates take turns. Other work on the machine, or on the other thread of the same core, lasts longer than a
-/// round, so it would decide between candidates that are measured one after the other.
+/// The candidates take turns. Other work on the machine, or on the other thread of the same core,
+/// lasts longer than a round, so it would decide between candidates that are measured one after the
+/// other.
 fn measure(candidates: &mut [Option<Candidate>], clock: &mut impl FnMut() -> Duration) {
     let budget = BUDGET * u32::try_from(candidates.iter().flatten().count()).unwrap_or(u32::MAX);
     let begin = clock();
@@ -480,8 +493,8 @@ mod tests {
 
     #[test]
     fn what_disturbs_for_a_while_disturbs_all_candidates() {
-        // Looked at twice in each round: something slows the machine down tenfold, for as long as one candidate would
-        // have been measured by itself.
+        // Looked at twice in each round: something slows the machine down tenfold, for as long as
+        // one candidate would have been measured by itself.
         let (mut looks, mut now) = (0, Duration::ZERO);
         let disturbed = || {
             looks += 1;

@@ -5,8 +5,9 @@
 //! signed        = "vpnd/1 device" || 0x00 || binding (32 bytes)
 //! ```
 //!
-//! INVARIANT: a key signs texts of this one shape only, so a signature proves nothing but that its holder took part in the
-//! connection that the binding comes from; on any other connection it is worthless.
+//! INVARIANT: a key signs texts of this one shape only, so a signature proves nothing but that its
+//! holder took part in the connection that the binding comes from; on any other connection it is
+//! worthless.
 
 use std::fmt;
 
@@ -34,7 +35,8 @@ const PKCS8_PREFIX: [u8; 16] =
 /// Bytes of a key in PKCS #8.
 pub const PKCS8_LEN: usize = PKCS8_PREFIX.len() + 32;
 
-/// A value that only the two ends of one TLS connection have: 32 bytes of its exporter. Not a secret that keys come from.
+/// A value that only the two ends of one TLS connection have: 32 bytes of its exporter. Not a
+/// secret that keys come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding([u8; BINDING_LEN]);
 
@@ -123,8 +125,9 @@ impl fmt::Debug for DeviceKey {
     }
 }
 
-/// The y-coordinates of the points of small order, little-endian: orders 4, 1, 8, 8 and 2. A key of these has signatures that are good for any
-/// text, or for one of a few, and that nobody needs a secret for.
+/// The y-coordinates of the points of small order, little-endian: orders 4, 1, 8, 8 and 2. A key of
+/// these has signatures that are good for any text, or for one of a few, and that nobody needs a
+/// secret for.
 const SMALL_ORDER: [[u8; 32]; 5] = [
     [0; 32],
     {
@@ -153,7 +156,8 @@ const FIELD: [u8; 32] = {
     prime
 };
 
-/// Whether this is the one encoding of a point (RFC 8032 §5.1.3) that is not of small order, as far as its y-coordinate shows.
+/// Whether this is the one encoding of a point (RFC 8032 §5.1.3) that is not of small order, as far
+/// as its y-coordinate shows.
 fn is_strict(point: &[u8; 32]) -> bool {
     let mut y = *point;
     // The sign of x.
@@ -162,7 +166,8 @@ fn is_strict(point: &[u8; 32]) -> bool {
     is_reduced && !SMALL_ORDER.contains(&y)
 }
 
-/// Whether the holder of `public` has signed this connection's binding. Keys and signatures that need no secret are refused.
+/// Whether the holder of `public` has signed this connection's binding. Keys and signatures that
+/// need no secret are refused.
 pub fn is_signed(public: &[u8; PUBLIC_KEY_LEN], binding: &Binding, signature: &[u8; SIGNATURE_LEN]) -> bool {
     let (commitment, _) = signature.split_first_chunk().expect("a signature has 64 bytes");
     if !is_strict(public) || !is_strict(commitment) {

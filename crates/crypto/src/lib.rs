@@ -1,4 +1,5 @@
-//! Cipher suites of vpnd: which there are, what runs them fastest on this machine, and the keys they use.
+//! Cipher suites of vpnd: which there are, what runs them fastest on this machine, and the keys
+//! they use.
 //!
 //! The path of a key is one way, each type made from the one before:
 //!
@@ -18,14 +19,16 @@
 //!
 //! Invariants of the crate:
 //!
-//! - Nothing here remembers which counters were used. Whoever holds a [`SealKey`] must never pass a counter twice; the
-//!   keys only refuse counters beyond the suite's limit.
+//! - Nothing here remembers which counters were used. Whoever holds a [`SealKey`] must never pass a
+//!   counter twice; the keys only refuse counters beyond the suite's limit.
 //! - No function draws randomness, and only [`backend`] reads a clock.
-//! - Suites for the laboratory cannot be used without a [`LabPermit`], which only [`LabPermit::insecure`] makes.
+//! - Suites for the laboratory cannot be used without a [`LabPermit`], which only
+//!   [`LabPermit::insecure`] makes.
 //! - No secret can be printed, compared in variable time, or serialised.
 //!
-//! This crate must not know of sessions, packets, sockets or the wire format around a sealed packet.
-//! The values it fixes (suite numbers, key derivation, nonces, limits) are sections 6 and 11 of `docs/PROTOCOL.md`.
+//! This crate must not know of sessions, packets, sockets or the wire format around a sealed
+//! packet. The values it fixes (suite numbers, key derivation, nonces, limits) are sections 6 and
+//! 11 of `docs/PROTOCOL.md`.
 
 #![forbid(unsafe_code)]
 

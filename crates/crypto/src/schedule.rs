@@ -1,7 +1,8 @@
 //! From the secret of one TLS handshake to the key of one lane (`docs/PROTOCOL.md` §6.1).
 //!
-//! The epoch secret is 32 bytes of the TLS 1.3 exporter (RFC 8446 §7.5) with the label [`EXPORTER_LABEL`] and no
-//! context. It is uniformly random, so it is used as the PRK of HKDF (RFC 5869) without an extraction:
+//! The epoch secret is 32 bytes of the TLS 1.3 exporter (RFC 8446 §7.5) with the label
+//! [`EXPORTER_LABEL`] and no context. It is uniformly random, so it is used as the PRK of HKDF
+//! (RFC 5869) without an extraction:
 //!
 //! ```text
 //! material = HKDF-Expand(SHA-256, PRK = epoch secret, info, L = suite.key_len() + 12)
@@ -9,8 +10,8 @@
 //! key      = material[..key_len]        IV = material[key_len..]
 //! ```
 //!
-//! INVARIANT: suite, direction and lane are all in `info`, so no two lanes of an epoch share key and IV, and an
-//! epoch whose ends disagree on the suite opens nothing.
+//! INVARIANT: suite, direction and lane are all in `info`, so no two lanes of an epoch share key
+//! and IV, and an epoch whose ends disagree on the suite opens nothing.
 
 use std::fmt;
 
@@ -40,7 +41,8 @@ pub enum Direction {
 
 /// The secret of one epoch, from which the keys of all its lanes are derived.
 ///
-/// Drop it with the last of the lanes at the latest: then old packets stay secret even if this machine is taken later.
+/// Drop it with the last of the lanes at the latest: then old packets stay secret even if this
+/// machine is taken later.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EpochSecret(Secret<32>);
 
@@ -59,8 +61,8 @@ impl EpochSecret {
         Secret::try_fill(export).map(Self)
     }
 
-    /// The 32 bytes, for another process of this machine that goes on with the epoch. The name makes each use easy to find in
-    /// review.
+    /// The 32 bytes, for another process of this machine that goes on with the epoch. The name
+    /// makes each use easy to find in review.
     pub const fn expose(&self) -> &[u8; 32] {
         self.0.expose()
     }
@@ -80,10 +82,11 @@ impl EpochSecret {
     }
 }
 
-/// Key material and IV of one lane, ready to become a [`SealKey`](crate::SealKey) at its sender and an
-/// [`OpenKey`](crate::OpenKey) at its receiver.
+/// Key material and IV of one lane, ready to become a [`SealKey`](crate::SealKey) at its sender and
+/// an [`OpenKey`](crate::OpenKey) at its receiver.
 ///
-/// INVARIANT: at most one `SealKey` is ever made from it; two would count separately and repeat nonces.
+/// INVARIANT: at most one `SealKey` is ever made from it; two would count separately and repeat
+/// nonces.
 pub struct LaneKey {
     suite: Suite,
     material: Secret<{ MAX_KEY_LEN + IV_LEN }>,
@@ -133,8 +136,8 @@ mod tests {
         EpochSecret::new(std::array::from_fn(|i| i as u8))
     }
 
-    /// Key and IV for the epoch secret 00 01 .. 1f, computed with Python's hmac and hashlib by the formula of the
-    /// module's documentation. That script reproduces test case 1 of RFC 5869.
+    /// Key and IV for the epoch secret 00 01 .. 1f, computed with Python's hmac and hashlib by the
+    /// formula of the module's documentation. That script reproduces test case 1 of RFC 5869.
     const KNOWN: [(Suite, Direction, u8, &str, &str); 7] = [
         (Suite::Aes128Gcm, ToGateway, 0, "cb6a7298b0bb7fc6d3b83ad098dc96f4", "de8b8388054f44ce77e8ffad"),
         (Suite::Aes128Gcm, ToClient, 0, "de9df5bc42e2ca7e3d03fe3e61f900ad", "5fac20d193a55dd8649709fe"),

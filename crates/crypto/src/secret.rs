@@ -1,8 +1,9 @@
 //! Bytes that must not leak by accident.
 //!
-//! [`Secret`] erases itself when dropped, prints as `[redacted]`, compares in constant time, and has neither `Display`
-//! nor any serialisation. What it cannot do: the compiler may leave copies on the stack when a value is moved, so
-//! secrets are written in place ([`Secret::try_fill`]) and passed by reference wherever that is possible.
+//! [`Secret`] erases itself when dropped, prints as `[redacted]`, compares in constant time, and
+//! has neither `Display` nor any serialisation. What it cannot do: the compiler may leave copies on
+//! the stack when a value is moved, so secrets are written in place ([`Secret::try_fill`]) and
+//! passed by reference wherever that is possible.
 
 use std::fmt;
 
@@ -14,8 +15,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 pub struct Secret<const N: usize>([u8; N]);
 
 impl<const N: usize> Secret<N> {
-    /// Takes over the bytes. The caller's copy, if it keeps one, is the caller's to erase; [`Secret::try_fill`]
-    /// leaves none.
+    /// Takes over the bytes. The caller's copy, if it keeps one, is the caller's to erase;
+    /// [`Secret::try_fill`] leaves none.
     pub const fn new(bytes: [u8; N]) -> Self {
         Self(bytes)
     }

@@ -1,6 +1,7 @@
 //! The closed set of cipher suites: numbers, names, sizes, limits of use.
 //!
-//! Everything here is part of the protocol (`docs/PROTOCOL.md` §6.2 and §11); a changed value is another protocol.
+//! Everything here is part of the protocol (`docs/PROTOCOL.md` §6.2 and §11); a changed value is
+//! another protocol.
 //!
 //! | id | name | key bytes | growth |
 //! |---|---|---|---|
@@ -11,13 +12,14 @@
 //! | 0xF001 | `auth-only` | 32 | 16 |
 //! | 0xF002 | `aes-256-cbc-hmac-sha-256` | 96 | 33 to 48 |
 //!
-//! Ids from 0xF000 are for the laboratory: they exist to measure what protection costs. A key for one cannot be made
-//! without a [`LabPermit`].
+//! Ids from 0xF000 are for the laboratory: they exist to measure what protection costs. A key for
+//! one cannot be made without a [`LabPermit`].
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest plaintext that may be sealed, in bytes: no UDP datagram carries more, and the limits of use count on it.
+/// Longest plaintext that may be sealed, in bytes: no UDP datagram carries more, and the limits of
+/// use count on it.
 pub const MAX_PLAINTEXT_LEN: usize = 65_535;
 
 /// Longest key material of any suite, in bytes.
@@ -32,14 +34,14 @@ pub enum Suite {
     Aes256Gcm,
     /// ChaCha20 and Poly1305 (RFC 8439).
     ChaCha20Poly1305,
-    /// **Laboratory only.** No encryption and no authentication: whoever sees a packet reads it, whoever sends one
-    /// is believed.
+    /// **Laboratory only.** No encryption and no authentication: whoever sees a packet reads it,
+    /// whoever sends one is believed.
     Null,
-    /// **Laboratory only.** HMAC-SHA-256 truncated to 128 bits over nonce, associated data and plaintext, which
-    /// travels in the clear.
+    /// **Laboratory only.** HMAC-SHA-256 truncated to 128 bits over nonce, associated data and
+    /// plaintext, which travels in the clear.
     AuthOnly,
-    /// **Laboratory only.** AES-256-CBC with PKCS #7 padding, then HMAC-SHA-256 truncated to 128 bits over the
-    /// ciphertext: the classic suite of IPsec (RFC 3602, RFC 4868), to compare with.
+    /// **Laboratory only.** AES-256-CBC with PKCS #7 padding, then HMAC-SHA-256 truncated to 128
+    /// bits over the ciphertext: the classic suite of IPsec (RFC 3602, RFC 4868), to compare with.
     Aes256CbcHmacSha256,
 }
 
@@ -86,7 +88,8 @@ impl Suite {
         }
     }
 
-    /// Whether the suite is for measurements in the laboratory only and must never carry real traffic.
+    /// Whether the suite is for measurements in the laboratory only and must never carry real
+    /// traffic.
     pub const fn is_lab_only(self) -> bool {
         match self {
             Self::Aes128Gcm | Self::Aes256Gcm | Self::ChaCha20Poly1305 => false,
@@ -109,7 +112,8 @@ impl Suite {
         }
     }
 
-    /// The most bytes by which sealing lengthens a packet. [`Suite::sealed_len`] gives the exact length.
+    /// The most bytes by which sealing lengthens a packet. [`Suite::sealed_len`] gives the exact
+    /// length.
     pub const fn overhead(self) -> usize {
         match self {
             Self::Null => 0,
@@ -128,8 +132,8 @@ impl Suite {
 
     /// How long a key of this suite may be used; see [`Limits`] for the reasons.
     ///
-    /// All suites have the same limits, so that an epoch lives equally long whatever protects it and measurements of
-    /// different suites compare the same number of rekeys.
+    /// All suites have the same limits, so that an epoch lives equally long whatever protects it
+    /// and measurements of different suites compare the same number of rekeys.
     pub const fn limits(self) -> Limits {
         Limits { rekey_after: 1 << 24, refuse_after: 1 << 26, max_failed_opens: 1 << 36 }
     }
@@ -159,29 +163,33 @@ pub struct UnknownSuite;
 
 /// How long the key of one lane may be used.
 ///
-/// The values follow the analysis that TLS 1.3 and DTLS 1.3 rest on (RFC 8446 §5.5, RFC 9147 §4.5.3 and appendix B).
-/// There, AES-GCM may protect 2^24.5 records of 2^14 bytes on a key while an attacker's advantage over an ideal cipher
-/// stays near 2^-57. The bound grows with the square of the number of 16-byte blocks: a lane that carries 1,408-byte
-/// packets reaches 2^24 of them after 2^30.5 blocks, for an advantage of about 2^-68, and even 2^24 packets of 65,535
-/// bytes stay at 2^-57. ChaCha20-Poly1305 would allow more; one value for both keeps the protocol simple and keys
-/// short-lived. Nonces are masked with a secret IV for each lane, so an attacker gains nothing from watching many
-/// keys at once (Hoang, Tessaro, Thiruvengadam: *The Multi-user Security of GCM, Revisited*, CCS 2018).
+/// The values follow the analysis that TLS 1.3 and DTLS 1.3 rest on (RFC 8446 §5.5, RFC 9147 §4.5.3
+/// and appendix B). There, AES-GCM may protect 2^24.5 records of 2^14 bytes on a key while an
+/// attacker's advantage over an ideal cipher stays near 2^-57. The bound grows with the square of
+/// the number of 16-byte blocks: a lane that carries 1,408-byte packets reaches 2^24 of them after
+/// 2^30.5 blocks, for an advantage of about 2^-68, and even 2^24 packets of 65,535 bytes stay at
+/// 2^-57. ChaCha20-Poly1305 would allow more; one value for both keeps the protocol simple and keys
+/// short-lived. Nonces are masked with a secret IV for each lane, so an attacker gains nothing from
+/// watching many keys at once (Hoang, Tessaro, Thiruvengadam: *The Multi-user Security of GCM,
+/// Revisited*, CCS 2018).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Once a lane has sealed this many packets, its holder asks for a new epoch. Two doublings before
-    /// `refuse_after`, so that traffic goes on while the handshake runs.
+    /// Once a lane has sealed this many packets, its holder asks for a new epoch. Two doublings
+    /// before `refuse_after`, so that traffic goes on while the handshake runs.
     pub rekey_after: u64,
-    /// The first counter that is neither sealed nor opened, enforced by [`SealKey`](crate::SealKey) and
-    /// [`OpenKey`](crate::OpenKey).
+    /// The first counter that is neither sealed nor opened, enforced by [`SealKey`](crate::SealKey)
+    /// and [`OpenKey`](crate::OpenKey).
     pub refuse_after: u64,
-    /// When this many datagrams failed to open under the keys of an epoch, the epoch ends: each is an attempt at
-    /// forgery, and RFC 9147 §4.5.3 allows 2^36 of them for each of the standard suites. The caller counts.
+    /// When this many datagrams failed to open under the keys of an epoch, the epoch ends: each is
+    /// an attempt at forgery, and RFC 9147 §4.5.3 allows 2^36 of them for each of the standard
+    /// suites. The caller counts.
     pub max_failed_opens: u64,
 }
 
 /// The permission to make keys for laboratory suites, which protect nothing or not enough.
 ///
-/// Only [`LabPermit::insecure`] makes one, so that a search for its name finds every place that could weaken traffic.
+/// Only [`LabPermit::insecure`] makes one, so that a search for its name finds every place that
+/// could weaken traffic.
 #[derive(Clone, Copy, Debug)]
 pub struct LabPermit(());
 

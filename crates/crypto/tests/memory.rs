@@ -1,15 +1,17 @@
 //! What a key costs in memory, and that a packet costs none.
 //!
-//! One test in a file of its own, because it counts the allocations of the whole process. The counter sees Rust's
-//! allocator only; contexts of AWS-LC come from C's, about 600 bytes for an AES-GCM key, and its sealing and opening
-//! allocate nothing either (`EVP_AEAD_CTX_seal_scatter`, `EVP_AEAD_CTX_open`).
+//! One test in a file of its own, because it counts the allocations of the whole process. The
+//! counter sees Rust's allocator only; contexts of AWS-LC come from C's, about 600 bytes for an
+//! AES-GCM key, and its sealing and opening allocate nothing either (`EVP_AEAD_CTX_seal_scatter`,
+//! `EVP_AEAD_CTX_open`).
 
 use vpnd_crypto::{Backend, Direction, EpochSecret, LabPermit, OpenKey, SealKey, Suite};
 
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// Most heap bytes of the key of a standard suite: ten thousand sessions of four keys stay below 34 MB.
+/// Most heap bytes of the key of a standard suite: ten thousand sessions of four keys stay below 34
+/// MB.
 const HEAP_PER_KEY: usize = 832;
 
 #[test]

@@ -8,9 +8,11 @@ use clap::{Parser, Subcommand};
 
 use trafficspeed::own_processes::OwnProcess;
 
-/// Measures vpnd's gateway alone, in a laboratory of network namespaces on this machine (needs root).
+/// Measures vpnd's gateway alone, in a laboratory of network namespaces on this machine (needs
+/// root).
 ///
-/// The sessions are real, but few processes hold thousands of them. To compare vpnd with other VPNs: trafficspeed.
+/// The sessions are real, but few processes hold thousands of them. To compare vpnd with other
+/// VPNs: trafficspeed.
 #[derive(Debug, Parser)]
 #[command(name = "vpnd-endurance", version)]
 pub struct Cli {
@@ -24,9 +26,11 @@ pub struct Cli {
 pub enum Command {
     /// Open many sessions from few processes, and see what they cost the gateway.
     Sessions(sessions::SessionsArgs),
-    /// Measure what active sessions cost the gateway as they grow, by a load that takes little of the machine.
+    /// Measure what active sessions cost the gateway as they grow, by a load that takes little of
+    /// the machine.
     Capacity(capacity::CapacityArgs),
-    /// Let many sessions come, go, move and be killed for hours, and see whether the gateway stands it.
+    /// Let many sessions come, go, move and be killed for hours, and see whether the gateway stands
+    /// it.
     Soak(soak::SoakArgs),
     /// Many sessions in one process (used by the program itself).
     #[command(hide = true)]

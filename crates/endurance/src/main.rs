@@ -103,7 +103,8 @@ fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     Ok(output::exit_code(results.interrupted, results.is_whole()))
 }
 
-/// Finds out that results can't be written to `directory`, or that `files` are there already, before hours are spent on them.
+/// Finds out that results can't be written to `directory`, or that `files` are there already,
+/// before hours are spent on them.
 fn make_room(directory: &Path, files: &[impl AsRef<Path>], force: bool) -> anyhow::Result<()> {
     output::make_writable(directory)?;
     files.iter().try_for_each(|file| Ok(files::vacate(file.as_ref(), force)?))

@@ -1,8 +1,9 @@
 //! The acme process of a gateway: it orders one certificate from an authority (RFC 8555), and ends.
 //!
-//! Invariants: it never has the certificate's key, only a request that the parent has signed with it; it has no store and no file but
-//! those by which names are looked up, and connects to the directory's port alone. Whatever the authority or somebody at the
-//! challenge's port sends costs at most this order, with bounded memory and time. What it reports decides nothing: the parent
+//! Invariants: it never has the certificate's key, only a request that the parent has signed with
+//! it; it has no store and no file but those by which names are looked up, and connects to the
+//! directory's port alone. Whatever the authority or somebody at the challenge's port sends costs
+//! at most this order, with bounded memory and time. What it reports decides nothing: the parent
 //! takes a chain only if it is for the gateway's key and names.
 
 mod challenge;
@@ -100,7 +101,8 @@ async fn order(started: Started<AcmeLaunch, Https>, parent: Channel) -> anyhow::
     Ok(chain.into_bytes().into())
 }
 
-/// The account, a new one if there is none of this directory; the parent keeps it before anything is ordered.
+/// The account, a new one if there is none of this directory; the parent keeps it before anything
+/// is ordered.
 async fn account(launch: &AcmeLaunch, https: Https, parent: &Channel) -> anyhow::Result<Account> {
     let builder = Account::builder_with_http(Box::new(https));
     if let Some(kept) = &launch.account {

@@ -1,7 +1,9 @@
-//! The gateway's processes but auth and idp, a module for each: [`parent`] is what an administrator starts, and the only one with
-//! privileges; [`worker`] has the network; [`acme`] orders a certificate.
+//! The gateway's processes but auth and idp, a module for each: [`parent`] is what an administrator
+//! starts, and the only one with privileges; [`worker`] has the network; [`acme`] orders a
+//! certificate.
 //!
-//! INVARIANT: the store and its library are out of reach here: auth has them, and is asked by messages of `vpnd-ipc`.
+//! INVARIANT: the store and its library are out of reach here: auth has them, and is asked by
+//! messages of `vpnd-ipc`.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]

@@ -1,9 +1,10 @@
 //! The gateway: `vpnd server`, and what only its privileged process does.
 //!
-//! Start-up goes from what can fail without a trace to what changes the machine: configuration, store, certificate,
-//! ciphers, then sockets, the TUN device, addresses and firewall, these through the undo journal. Nothing of the machine
-//! is changed before everything that can be checked has been. [`vpnd_ipc`] describes the processes: this one, the
-//! parent, touches nothing that a client sends.
+//! Start-up goes from what can fail without a trace to what changes the machine: configuration,
+//! store, certificate, ciphers, then sockets, the TUN device, addresses and firewall, these through
+//! the undo journal. Nothing of the machine is changed before everything that can be checked has
+//! been. [`vpnd_ipc`] describes the processes: this one, the parent, touches nothing that a client
+//! sends.
 
 mod acme;
 mod certificate;
@@ -55,7 +56,8 @@ use vpnd_sys::sysctl;
 use vpnd_sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
 use vpnd_sys::udp::{self, ReuseportGroup, bind_reuseport_group};
 
-/// Time for the worker to close its clients' connections, and for the auth process to finish a write.
+/// Time for the worker to close its clients' connections, and for the auth process to finish a
+/// write.
 const CHILD_END_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Runs `vpnd server` until it is stopped.
@@ -102,7 +104,8 @@ fn review(
     Ok(())
 }
 
-/// `vpnd server --teardown`: takes back what a gateway that has ended left on this machine for its next start.
+/// `vpnd server --teardown`: takes back what a gateway that has ended left on this machine for its
+/// next start.
 ///
 /// # Errors
 /// If the gateway runs, or not all could be taken back.
@@ -205,7 +208,8 @@ impl Gateway {
         let next_look = |certificate: &CurrentCertificate| Instant::now() + certificate.next_look();
         let mut look_at = next_look(&self.certificate_in_use);
         let outcome = loop {
-            // It may be another certificate by now. Never later: what wakes this loop again and again must not put a look off.
+            // It may be another certificate by now. Never later: what wakes this loop again and
+            // again must not put a look off.
             look_at = look_at.min(next_look(&self.certificate_in_use));
             tokio::select! {
                 () = tokio::time::sleep_until(look_at) => {
@@ -295,7 +299,8 @@ impl Gateway {
         self.auth.send(&ToAuth::Idp, &[to_auth]).await
     }
 
-    /// Has the worker notify the clients. What was changed on the machine stays for the next start, unless this is for good.
+    /// Has the worker notify the clients. What was changed on the machine stays for the next start,
+    /// unless this is for good.
     async fn stop(self, end: Option<End>) {
         let reason = match end {
             Some(End::Stopped) => "SIGTERM",
@@ -349,7 +354,8 @@ struct WorkerEnds {
     signatures: OwnedFd,
 }
 
-/// Starts the auth process, which gets the TLS key; with it the worker's ends of the channels to it, and how it is shut in.
+/// Starts the auth process, which gets the TLS key; with it the worker's ends of the channels to
+/// it, and how it is shut in.
 async fn start_auth(
     program: &Path,
     configuration: &Configuration,
@@ -395,7 +401,8 @@ async fn start_child<T: minicbor::Encode<()>>(
     let mut child = StartingChild::start_from(program, role)?;
     let sent = child.send(launch, &descriptors).await;
     drop(descriptors);
-    // If the child has ended by itself, this error has the reason, and the other only that the pipe is closed.
+    // If the child has ended by itself, this error has the reason, and the other only that the pipe
+    // is closed.
     let protections = child.prepared().await?;
     sent?;
     tracing::info!(

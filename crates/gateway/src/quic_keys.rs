@@ -1,11 +1,13 @@
-//! The gateway's lasting QUIC secret: with it a restarted gateway can send its former peers a stateless reset.
+//! The gateway's lasting QUIC secret: with it a restarted gateway can send its former peers a
+//! stateless reset.
 //!
-//! A restarted gateway answers datagrams of connections of earlier processes with a stateless reset (RFC 9000
-//! section 10.3), so clients need not wait for a timeout. For that, the keys of connection ids and reset tokens must be
-//! the same as before. The key of address validation tokens is kept too.
+//! A restarted gateway answers datagrams of connections of earlier processes with a stateless reset
+//! (RFC 9000 section 10.3), so clients need not wait for a timeout. For that, the keys of
+//! connection ids and reset tokens must be the same as before. The key of address validation tokens
+//! is kept too.
 //!
-//! INVARIANT: connection ids are random and long enough never to come twice, for whoever has seen the reset token of one
-//! could end a later connection of the same id.
+//! INVARIANT: connection ids are random and long enough never to come twice, for whoever has seen
+//! the reset token of one could end a later connection of the same id.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,12 +30,15 @@ const SECRET_LEN: usize = 32;
 const MAX_FILE_LEN: u64 = 4096;
 /// Random bytes of a connection id.
 const ID_RANDOM: usize = 12;
-/// Bytes of a connection id by which the gateway recognises its own. They only spare answers to garbage.
+/// Bytes of a connection id by which the gateway recognises its own. They only spare answers to
+/// garbage.
 const ID_TAG: usize = 4;
-/// The least time between two stateless resets. After `kill -9` each idle client learns from one that it must attach: a client
-/// that gets none waits ever longer between its repetitions, and at last for its idle timeout, so hundreds a second must not
-/// get into each other's way. So many can neither amplify nor go round: each is shorter than the datagram that it answers, and
-/// answers only what names an id with a good tag, which the random bytes of another gateway's reset have not.
+/// The least time between two stateless resets. After `kill -9` each idle client learns from one
+/// that it must attach: a client that gets none waits ever longer between its repetitions, and at
+/// last for its idle timeout, so hundreds a second must not get into each other's way. So many can
+/// neither amplify nor go round: each is shorter than the datagram that it answers, and answers
+/// only what names an id with a good tag, which the random bytes of another gateway's reset have
+/// not.
 const RESET_INTERVAL: Duration = Duration::from_micros(200);
 
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! The network worker of a gateway: everything that talks to the network, without a privilege.
 //!
-//! It gets its devices, sockets and secrets from the parent and sends the auth process requests about users. What it holds of
-//! secrets is what TLS needs and the keys of sessions.
+//! It gets its devices, sockets and secrets from the parent and sends the auth process requests
+//! about users. What it holds of secrets is what TLS needs and the keys of sessions.
 
 pub(crate) mod access;
 mod accounting;
@@ -367,7 +367,8 @@ impl RunningWorker {
         }
     }
 
-    /// Hands everything to the worker behind `stream`; whether it did, and so is no gateway any more.
+    /// Hands everything to the worker behind `stream`; whether it did, and so is no gateway any
+    /// more.
     async fn hand_over(&mut self, stream: OwnedFd, inbox: &mut Inbox) -> anyhow::Result<bool> {
         let summary = match self.hand_over_sessions(stream).await {
             Ok(summary) => summary,
@@ -420,8 +421,8 @@ impl RunningWorker {
         let refusing = tokio::spawn(refuse_all(self.endpoint.clone()));
         self.core.shut_down().await;
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.control).await;
-        // QUIC would linger for clients that missed the close. Those get a reset from the next gateway, and everybody else
-        // gets it sooner.
+        // QUIC would linger for clients that missed the close. Those get a reset from the next
+        // gateway, and everybody else gets it sooner.
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, all_closed(self.closed, &self.server)).await;
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.endpoint.wait_idle()).await;
         refusing.abort();
@@ -443,8 +444,8 @@ async fn is_stopped(inbox: &mut Inbox) -> bool {
     }
 }
 
-/// Takes over what another worker hands over, if there is one: its sessions, and what it returns, the last revocation that was carried
-/// out and what was counted.
+/// Takes over what another worker hands over, if there is one: its sessions, and what it returns,
+/// the last revocation that was carried out and what was counted.
 async fn adopt_sessions(
     predecessor: Option<Predecessor>,
     gateway: &mut Gateway,

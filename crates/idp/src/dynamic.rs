@@ -1,8 +1,10 @@
-//! Requests of RADIUS servers about sessions (RFC 5176): received, checked and passed on to the auth process, which decides.
+//! Requests of RADIUS servers about sessions (RFC 5176): received, checked and passed on to the
+//! auth process, which decides.
 //!
-//! Invariants: only a configured address is answered, and only a request that is made and signed with that server's secret, is not older than
-//! [`WINDOW_S`] and was made since this process began; each is passed on once, and whoever repeats it gets the reply of before. Requests
-//! are bounded in rate and number, whoever sends them, and hold up no login.
+//! Invariants: only a configured address is answered, and only a request that is made and signed
+//! with that server's secret, is not older than [`WINDOW_S`] and was made since this process began;
+//! each is passed on once, and whoever repeats it gets the reply of before. Requests are bounded in
+//! rate and number, whoever sends them, and hold up no login.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -35,7 +37,8 @@ const MAX_SEEN: usize = 16_384;
 /// Requests that are passed on: so many at once, and then one in each interval.
 const BURST: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Datagrams whose signature is looked at, the same way. Further ones are dropped: source addresses of datagrams can be forged.
+/// Datagrams whose signature is looked at, the same way. Further ones are dropped: source addresses
+/// of datagrams can be forged.
 const CHECKS: u32 = 500;
 const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// Lines about datagrams that were dropped.

@@ -1,8 +1,9 @@
 //! Users of a directory (LDAP, RFC 4511).
 //!
-//! Invariants: a password reaches a server only over TLS, in a bind as the one entry that the user's name leads to; an empty one
-//! reaches none, for a server takes that for an anonymous bind and agrees; exactly one entry is the user's, or nobody's.
-//! Referrals are not followed: they would have the gateway send passwords where a server says.
+//! Invariants: a password reaches a server only over TLS, in a bind as the one entry that the
+//! user's name leads to; an empty one reaches none, for a server takes that for an anonymous bind
+//! and agrees; exactly one entry is the user's, or nobody's. Referrals are not followed: they would
+//! have the gateway send passwords where a server says.
 
 mod ber;
 mod connection;
@@ -37,7 +38,8 @@ const UNWILLING_TO_PERFORM: u32 = 53;
 const ACCOUNT_DISABLED: u32 = 2;
 /// Attributes by which directories say that an account is disabled.
 const STATES: [&str; 4] = ["userAccountControl", "nsAccountLock", "loginDisabled", "pwdAccountLockedTime"];
-/// The value of `pwdAccountLockedTime` of an account that an administrator has locked, rather than wrong guesses.
+/// The value of `pwdAccountLockedTime` of an account that an administrator has locked, rather than
+/// wrong guesses.
 const LOCKED_FOR_GOOD: &[u8] = b"000001010000Z";
 
 /// How a subject begins whose bytes are written as digits.
@@ -94,7 +96,8 @@ impl Directory {
         }
     }
 
-    /// Whether the user is still there and not disabled, and in which groups: what the gateway's account can see.
+    /// Whether the user is still there and not disabled, and in which groups: what the gateway's
+    /// account can see.
     pub(super) async fn recheck(
         &self,
         source: &Source,
@@ -201,8 +204,9 @@ impl Directory {
         self.settings.filter.name_attributes().chain(in_name)
     }
 
-    /// The entry's name for its user, whichever of its names was typed: of the first attribute that has one for this source. Of several
-    /// values it is the first in the order of letters, for a directory keeps them in none.
+    /// The entry's name for its user, whichever of its names was typed: of the first attribute that
+    /// has one for this source. Of several values it is the first in the order of letters, for a
+    /// directory keeps them in none.
     fn name(&self, source: &Source, entry: &Entry) -> Option<UserName> {
         let name_in = |attribute: &str| {
             let texts = entry.values(attribute).filter_map(|value| str::from_utf8(value).ok());
@@ -304,7 +308,8 @@ pub fn subject_text(value: &[u8]) -> String {
     }
 }
 
-/// The name of a group: of an entry's name its first value (`cn=staff,ou=groups` is `staff`), anything else as it is.
+/// The name of a group: of an entry's name its first value (`cn=staff,ou=groups` is `staff`),
+/// anything else as it is.
 pub fn group_name(value: &[u8]) -> Option<String> {
     let text = str::from_utf8(value).ok()?;
     let name = match text.split_once('=') {

@@ -1,9 +1,11 @@
 //! The idp process of a gateway: it asks directories and RADIUS servers for the auth process.
 //!
-//! Invariants: it answers what auth asks and decides nothing; it has no store, no key of TLS and no file but those by which
-//! names are looked up; secrets and authorities are read before it shuts itself in. Whatever a server sends costs at most the
-//! one request, with bounded memory; requests under way at one source are bounded. A request takes the time that its source is
-//! given at most, whatever the servers do; one that a person may have been asked to approve is never sent to a second server.
+//! Invariants: it answers what auth asks and decides nothing; it has no store, no key of TLS and no
+//! file but those by which names are looked up; secrets and authorities are read before it shuts
+//! itself in. Whatever a server sends costs at most the one request, with bounded memory; requests
+//! under way at one source are bounded. A request takes the time that its source is given at most,
+//! whatever the servers do; one that a person may have been asked to approve is never sent to a
+//! second server.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
@@ -43,7 +45,8 @@ struct PreparedSource {
     source: Source,
     servers: Servers,
     kind: PreparedKind,
-    /// Requests that are under way at the same time. The auth process sends no more, unless those that it has given up are among them.
+    /// Requests that are under way at the same time. The auth process sends no more, unless those
+    /// that it has given up are among them.
     permits: Semaphore,
     accounting: Option<PreparedAccounting>,
 }
@@ -225,7 +228,8 @@ async fn answer_challenge(sources: &[PreparedSource], answer: &LoginAnswer) -> R
     asked(sources, &answer.source, async |source| source.answer(answer).await).await
 }
 
-/// Delivers a record outside the limits for logins: an accounting server that is down must not block logins.
+/// Delivers a record outside the limits for logins: an accounting server that is down must not
+/// block logins.
 async fn account(sources: &[PreparedSource], record: &AccountingRecord) -> Result<(), Reason> {
     let since = Instant::now();
     let Some(source) = named(sources, &record.source) else { return unavailable(UNKNOWN_SOURCE) };
@@ -268,7 +272,8 @@ impl PreparedSource {
         self.source.push().unwrap_or(self.source.timeout)
     }
 
-    /// Asks one server after the other until one answers. A person who was asked to approve a login is not asked by a second one.
+    /// Asks one server after the other until one answers. A person who was asked to approve a login
+    /// is not asked by a second one.
     async fn ask<Q: Question>(&self, question: &Q) -> Result<Q::Reply, Reason> {
         let mut failures = Vec::new();
         for server in self.servers.in_order() {

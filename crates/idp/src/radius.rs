@@ -1,8 +1,10 @@
 //! Users of a RADIUS server (RFC 2865), by their password.
 //!
-//! Invariants: each login has a number and an authenticator of its own, and by UDP a socket; a repeated request is the same bytes; only the
-//! server that was asked can reply, by address, secret and signature ([`packet`]), or in TLS by its certificate ([`radsec`]); whatever else comes by UDP is
-//! dropped and waited past. Between the rounds of a login nothing is kept here: the auth process has what the server recognises it by.
+//! Invariants: each login has a number and an authenticator of its own, and by UDP a socket; a
+//! repeated request is the same bytes; only the server that was asked can reply, by address, secret
+//! and signature ([`packet`]), or in TLS by its certificate ([`radsec`]); whatever else comes by
+//! UDP is dropped and waited past. Between the rounds of a login nothing is kept here: the auth
+//! process has what the server recognises it by.
 
 mod accept;
 mod accounting;
@@ -34,7 +36,8 @@ use vpnd_sys::address_race;
 
 /// Time after which a request is sent once more.
 const RESEND: Duration = Duration::from_secs(1);
-/// The same while a person may have to approve it: the server has it then, most likely, and works on it.
+/// The same while a person may have to approve it: the server has it then, most likely, and works
+/// on it.
 const RESEND_PUSH: Duration = Duration::from_secs(5);
 /// Time without a packet after which a connection is looked after.
 const IDLE: Duration = Duration::from_secs(30);
@@ -137,7 +140,8 @@ impl Client {
         })
     }
 
-    /// Sends the packet of a number to a server; the reply to it, as `check` has it. The caller limits the time.
+    /// Sends the packet of a number to a server; the reply to it, as `check` has it. The caller
+    /// limits the time.
     async fn exchange<T>(
         &self,
         server: &SourceServer,
@@ -151,7 +155,8 @@ impl Client {
                 let packet = encode(rand::random());
                 let mut addresses = self.addresses(server).await?;
                 let last = addresses.pop();
-                // A server counts a wrong password at each of its addresses: the next has its turn when one was silent for long.
+                // A server counts a wrong password at each of its addresses: the next has its turn
+                // when one was silent for long.
                 for address in addresses {
                     let asked = self.answered.asking(server, address);
                     let sent = accept(address, &packet, resend, |reply| check(&packet, reply));
@@ -169,7 +174,8 @@ impl Client {
         }
     }
 
-    /// The addresses of a server that are to be asked: the one that is known to answer, or all of them.
+    /// The addresses of a server that are to be asked: the one that is known to answer, or all of
+    /// them.
     async fn addresses(&self, server: &SourceServer) -> Result<Vec<SocketAddr>, ServerError> {
         let (mut addresses, is_known) = self.answered.look_up(server).await?;
         if is_known || addresses.len() == 1 {
@@ -184,7 +190,8 @@ impl Client {
         Ok(addresses)
     }
 
-    /// Asks whether a server answers at this address (RFC 5997), which counts for nothing there. Not every server replies.
+    /// Asks whether a server answers at this address (RFC 5997), which counts for nothing there.
+    /// Not every server replies.
     async fn is_there(&self, address: SocketAddr) -> io::Result<SocketAddr> {
         let secret = self.secret.as_bytes();
         let question = status_server(rand::random(), rand::random(), &self.settings.nas_identifier, secret);
@@ -215,8 +222,8 @@ impl Client {
     }
 }
 
-/// Sends the packet again and again until `check` accepts a reply; the caller limits the time. An error of the kind
-/// [`ServerError::Connect`] means that no server has the packet.
+/// Sends the packet again and again until `check` accepts a reply; the caller limits the time. An
+/// error of the kind [`ServerError::Connect`] means that no server has the packet.
 async fn accept<T>(
     address: SocketAddr,
     packet: &[u8],
@@ -244,7 +251,8 @@ async fn accept<T>(
     }
 }
 
-/// A socket for this server alone: the kernel drops what comes from elsewhere, and chooses the port, which this process may not.
+/// A socket for this server alone: the kernel drops what comes from elsewhere, and chooses the
+/// port, which this process may not.
 fn connected(server: SocketAddr) -> io::Result<UdpSocket> {
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,6 +1,8 @@
-//! Memory for replies of a source's servers, which no source has more of than others leave it: all its connections share one limit.
+//! Memory for replies of a source's servers, which no source has more of than others leave it: all
+//! its connections share one limit.
 //!
-//! INVARIANT: what is held is given back when its holder goes. Who gets none fails: replies that wait for memory would hold what they have.
+//! INVARIANT: what is held is given back when its holder goes. Who gets none fails: replies that
+//! wait for memory would hold what they have.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,8 @@
-//! The servers of one source: which is asked first, and which after it, and at which of its addresses.
+//! The servers of one source: which is asked first, and which after it, and at which of its
+//! addresses.
 //!
-//! INVARIANT: each is asked once for a request; one that has failed comes after those that have not, for a while.
+//! INVARIANT: each is asked once for a request; one that has failed comes after those that have
+//! not, for a while.
 
 use std::collections::HashMap;
 use std::io;
@@ -123,8 +125,8 @@ impl Answered {
         Ok((addresses, place.is_some()))
     }
 
-    /// Connects to the first address of a server at which `secure` succeeds: one that accepts connections and says nothing must not
-    /// keep logins from the others.
+    /// Connects to the first address of a server at which `secure` succeeds: one that accepts
+    /// connections and says nothing must not keep logins from the others.
     pub(super) async fn connect<T, A>(
         &self,
         server: &SourceServer,

@@ -1,7 +1,9 @@
-//! `vpnd source test`: a source asked step by step, by the code that asks it for logins, and where that ends.
+//! `vpnd source test`: a source asked step by step, by the code that asks it for logins, and where
+//! that ends.
 //!
-//! Invariants: no password of a user is asked for or sent, and nothing is changed; each step is reported as it was found, and none after the one
-//! that failed. It runs as who calls it, with the files of the configuration as they are now: a gateway that runs may have others.
+//! Invariants: no password of a user is asked for or sent, and nothing is changed; each step is
+//! reported as it was found, and none after the one that failed. It runs as who calls it, with the
+//! files of the configuration as they are now: a gateway that runs may have others.
 
 use std::fmt;
 use std::time::Duration;
@@ -64,7 +66,8 @@ pub async fn fault(source: &Source, server: &SourceServer) -> Option<String> {
     steps.end_of().map(|(step, reason)| format!("{server} ({step}: {reason})"))
 }
 
-/// Groups of a user who may never have been here, and the source; `None` if no directory can be asked about the name.
+/// Groups of a user who may never have been here, and the source; `None` if no directory can be
+/// asked about the name.
 ///
 /// # Errors
 /// Where that ends.

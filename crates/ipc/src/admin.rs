@@ -1,9 +1,10 @@
-//! The control socket: an administrator's requests to a running gateway, for its status or for a change.
+//! The control socket: an administrator's requests to a running gateway, for its status or for a
+//! change.
 //!
-//! One Unix socket, JSON lines: each line a [`Request`], answered by one line, a [`Response`]. Invariants: only root
-//! and the daemon's own user are answered; a request and the time it takes are bounded; the JSON is an interface, so
-//! keys are added, never renamed.
-//! These modules must not know how the gateway works: whoever implements [`Handler`] does.
+//! One Unix socket, JSON lines: each line a [`Request`], answered by one line, a [`Response`].
+//! Invariants: only root and the daemon's own user are answered; a request and the time it takes
+//! are bounded; the JSON is an interface, so keys are added, never renamed. These modules must not
+//! know how the gateway works: whoever implements [`Handler`] does.
 
 pub mod client;
 pub mod status;
@@ -76,7 +77,8 @@ pub trait Handler: Send + Sync + 'static {
     /// Reads the configuration again; what has changed, in words.
     fn reload(&self) -> impl Future<Output = Result<String, String>> + Send;
 
-    /// Lets nobody in any more, asks clients to use another gateway, and closes those that are left after `within`.
+    /// Lets nobody in any more, asks clients to use another gateway, and closes those that are left
+    /// after `within`.
     fn drain(&self, within: Option<Duration>) -> impl Future<Output = Result<(), String>> + Send;
 
     /// Takes the users whom this source shows no more for gone; how many there are.

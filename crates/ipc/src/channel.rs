@@ -1,9 +1,10 @@
 //! Typed messages, with descriptors if need be, between two processes of one daemon.
 //!
-//! A frame is a length and a number of descriptors (both u32, little-endian), then one CBOR item of that length.
-//! Descriptors travel with the first byte of their frame. Invariants: a frame is as long as both ends agree at most,
-//! and so is what is allocated for it; a frame that breaks a rule ends the channel; buffers are erased, since passwords
-//! and keys pass through here. This module must not know what the messages mean.
+//! A frame is a length and a number of descriptors (both u32, little-endian), then one CBOR item of
+//! that length. Descriptors travel with the first byte of their frame. Invariants: a frame is as
+//! long as both ends agree at most, and so is what is allocated for it; a frame that breaks a rule
+//! ends the channel; buffers are erased, since passwords and keys pass through here. This module
+//! must not know what the messages mean.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -72,7 +73,8 @@ pub fn pair() -> io::Result<(StdStream, StdStream)> {
 }
 
 impl Channel {
-    /// Takes one end, within a tokio runtime. Frames have `max_len` bytes at most in either direction.
+    /// Takes one end, within a tokio runtime. Frames have `max_len` bytes at most in either
+    /// direction.
     pub fn new(stream: StdStream, max_len: usize) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream: Arc::new(UnixStream::from_std(stream)?), max_len })
@@ -100,7 +102,8 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message; `None` when the other end is gone. Not to be cancelled unless the channel is given up.
+    /// The next message; `None` when the other end is gone. Not to be cancelled unless the channel
+    /// is given up.
     pub async fn receive<T: for<'b> Decode<'b, ()>>(&self) -> Result<Option<Received<T>>, ChannelError> {
         let mut header = [0; HEADER];
         let mut descriptors = Vec::new();

@@ -18,7 +18,8 @@ use vpnd_sys::process;
 use vpnd_sys::sandbox::{self, Confinement, Protections};
 use vpnd_sys::seccomp::SystemCalls;
 
-/// What the C library reads to look up names. Network managers keep some of them elsewhere, behind links.
+/// What the C library reads to look up names. Network managers keep some of them elsewhere, behind
+/// links.
 pub const RESOLVER_FILES: [&str; 5] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/host.conf"];
 
@@ -64,8 +65,9 @@ impl ChildRole {
         }
     }
 
-    /// Files that it reads besides those it was given: names are looked up as by any other program, or, by a process that lives
-    /// on, as far as the C library does that without further modules. A file behind a link is permitted where it is.
+    /// Files that it reads besides those it was given: names are looked up as by any other program,
+    /// or, by a process that lives on, as far as the C library does that without further modules. A
+    /// file behind a link is permitted where it is.
     fn readable(self) -> Vec<PathBuf> {
         let directories: &[&str] = match self {
             Self::Auth | Self::Worker | Self::Client | Self::Store => return Vec::new(),
@@ -84,15 +86,17 @@ impl fmt::Display for ChildRole {
     }
 }
 
-/// Takes this process out of the reach of whoever else could use it: the first thing that each child does. Returns the channel to
-/// the parent, which is on standard input; nothing is there afterwards.
+/// Takes this process out of the reach of whoever else could use it: the first thing that each
+/// child does. Returns the channel to the parent, which is on standard input; nothing is there
+/// afterwards.
 ///
 /// # Errors
 /// Only what can't be reported to the parent: this process was started by somebody else.
 pub fn enter() -> anyhow::Result<UnixStream> {
     let stream = parent()?;
     process::ignore_signals().context("can't leave signals to the daemon's first process")?;
-    // A process of a terminal's session could type into it whatever the next command of a privileged shell is to be.
+    // A process of a terminal's session could type into it whatever the next command of a
+    // privileged shell is to be.
     process::leave_session().context("can't leave the terminal")?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
     process::keep_memory_small();
@@ -114,7 +118,8 @@ fn parent() -> anyhow::Result<UnixStream> {
 pub struct Preparation<P> {
     /// Directories in which it may do anything afterwards.
     pub writable: Vec<PathBuf>,
-    /// TCP ports to which it may connect afterwards, besides that of name servers if it looks up names.
+    /// TCP ports to which it may connect afterwards, besides that of name servers if it looks up
+    /// names.
     pub tcp_ports: Vec<u16>,
     /// Made with the privileges that it is about to give up.
     pub made: P,
@@ -129,7 +134,8 @@ pub struct Started<T, P = ()> {
     pub protections: Protections,
 }
 
-/// Receives the first message, begins to log and gives up all that is not needed. Blocks, and leaves no thread behind.
+/// Receives the first message, begins to log and gives up all that is not needed. Blocks, and
+/// leaves no thread behind.
 pub fn start<T: for<'b> Decode<'b, ()>, P>(
     role: ChildRole,
     stream: &UnixStream,
@@ -179,7 +185,8 @@ pub fn work(
     outcome
 }
 
-/// Sends the parent this child's last message: why it gives up, or its result. It is the parent that informs people.
+/// Sends the parent this child's last message: why it gives up, or its result. It is the parent
+/// that informs people.
 pub fn finish(stream: UnixStream, last: &impl Encode<()>) -> anyhow::Result<()> {
     alone(async {
         let channel = Channel::new(stream, MAX_FRAME)?;

@@ -1,4 +1,5 @@
-//! The messages between a gateway's parent and its children; those between the children are in [`auth`] and [`idp`].
+//! The messages between a gateway's parent and its children; those between the children are in
+//! [`auth`] and [`idp`].
 //!
 //! | | first | then |
 //! |---|---|---|
@@ -36,7 +37,8 @@ use vpnd_sys::sysctl;
 /// Addresses in one [`FromWorker::Released`] at most.
 pub const MAX_RELEASED: usize = 1_024;
 
-/// A gateway's configuration as it was read; the other processes parse it again, so that no second form of it exists.
+/// A gateway's configuration as it was read; the other processes parse it again, so that no second
+/// form of it exists.
 #[derive(Clone, Debug, Encode, Decode)]
 pub struct Configuration {
     #[n(0)]
@@ -51,8 +53,8 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Reads the file at `path` and parses it, too. If IPv6 is switched off on this machine, and IPv4 is there to go on with,
-    /// the configuration is one without IPv6.
+    /// Reads the file at `path` and parses it, too. If IPv6 is switched off on this machine, and
+    /// IPv4 is there to go on with, the configuration is one without IPv6.
     pub fn read(path: &Path) -> Result<(Self, ServerConfig), vpnd_config::ConfigError> {
         let text = vpnd_config::read_text(path)?;
         let base = vpnd_sys::secret_file::parent(path);
@@ -81,7 +83,8 @@ impl Configuration {
     }
 }
 
-/// The gateway's certificate as the worker has it: the chain, and a description of the key, which the auth process keeps.
+/// The gateway's certificate as the worker has it: the chain, and a description of the key, which
+/// the auth process keeps.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct GatewayCertificate {
     /// PEM, the gateway's own certificate first.
@@ -100,7 +103,8 @@ pub struct GatewayCertificate {
     pub pinned: Option<PinnedCertificate>,
 }
 
-/// The certificate for clients that pin the gateway's own authority, where all others get one of another authority.
+/// The certificate for clients that pin the gateway's own authority, where all others get one of
+/// another authority.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct PinnedCertificate {
     /// PEM, the gateway's own certificate first.
@@ -111,8 +115,8 @@ pub struct PinnedCertificate {
     pub ca: ByteVec,
 }
 
-/// The auth process's first message; with two descriptors: its ends of the channels to the worker, for questions and for
-/// signatures.
+/// The auth process's first message; with two descriptors: its ends of the channels to the worker,
+/// for questions and for signatures.
 #[derive(Debug, Encode, Decode)]
 pub struct AuthLaunch {
     #[n(0)]
@@ -127,8 +131,9 @@ pub struct AuthLaunch {
     pub is_start: bool,
 }
 
-/// The worker's first message; with descriptors: its ends of the channels to the auth process, for questions and for
-/// signatures, the listening control socket, and the metrics' listener if there is one. No secret of TLS is in it.
+/// The worker's first message; with descriptors: its ends of the channels to the auth process, for
+/// questions and for signatures, the listening control socket, and the metrics' listener if there
+/// is one. No secret of TLS is in it.
 #[derive(Debug, Encode, Decode)]
 pub struct WorkerLaunch {
     #[n(0)]
@@ -174,7 +179,8 @@ pub enum Begin {
 /// Parent → worker, once the worker is ready.
 #[derive(Debug, Encode, Decode)]
 pub enum ToWorker {
-    /// The configuration as it is now, or why it can't be used: after [`FromWorker::ReadConfiguration`], and after SIGHUP.
+    /// The configuration as it is now, or why it can't be used: after
+    /// [`FromWorker::ReadConfiguration`], and after SIGHUP.
     #[n(1)]
     Configuration(#[n(0)] ReloadedConfiguration),
     /// Inform the clients, and end; with the reason, for the log, if there is one.
@@ -189,13 +195,15 @@ pub enum ToWorker {
     /// Present this certificate from now on. The auth process signs for it already.
     #[n(8)]
     Certificate(#[n(0)] GatewayCertificate),
-    /// Let no certificate in any more that these revocation lists name. Their file, which was checked.
+    /// Let no certificate in any more that these revocation lists name. Their file, which was
+    /// checked.
     #[n(9)]
     Revoked(#[n(0)] ByteVec),
     /// The answer to [`FromWorker::Released`].
     #[n(10)]
     Forgotten,
-    /// What has become of the firewall: after [`FromWorker::ReportFirewall`], and whenever it is something else.
+    /// What has become of the firewall: after [`FromWorker::ReportFirewall`], and whenever it is
+    /// something else.
     #[n(11)]
     Firewall(#[n(0)] Firewall),
 }
@@ -227,8 +235,8 @@ pub enum FromWorker {
     /// The hand-over failed, and why; the worker goes on.
     #[n(7)]
     HandoverFailed(#[n(0)] String),
-    /// Inner addresses, [`MAX_RELEASED`] at most, whose sessions are over: have the kernel forget their connections. Answered by
-    /// [`ToWorker::Forgotten`] once it has, or if it can't at all.
+    /// Inner addresses, [`MAX_RELEASED`] at most, whose sessions are over: have the kernel forget
+    /// their connections. Answered by [`ToWorker::Forgotten`] once it has, or if it can't at all.
     #[n(8)]
     Released(#[n(0)] Vec<IpAddr>),
     /// Send [`ToWorker::Firewall`] from now on.
@@ -242,10 +250,12 @@ pub enum ToAuth {
     /// Sign with this key, too (PEM). Answered by [`FromAuth::KeyTaken`].
     #[n(0)]
     Key(#[n(0)] SecretBytes),
-    /// With a channel to the idp process, which is there again or for the first time. Sent only where sources are configured.
+    /// With a channel to the idp process, which is there again or for the first time. Sent only
+    /// where sources are configured.
     #[n(1)]
     Idp,
-    /// Go by the access profiles of this configuration, which was checked. Answered by [`FromAuth::ConfigurationTaken`].
+    /// Go by the access profiles of this configuration, which was checked. Answered by
+    /// [`FromAuth::ConfigurationTaken`].
     #[n(8)]
     Configuration(#[n(0)] Configuration),
     /// The gateway stops, rather than this process alone.

@@ -7,12 +7,14 @@
 //!                                                      └── look-up of a name (short-lived)
 //! ```
 //!
-//! The *privileged parent* is what the administrator starts. It opens devices and sockets, changes the machine's network through
-//! the undo journal, and starts its *children* from its own program with one channel each on standard input. The *worker*
-//! has the network. The *auth process* keeps the store. Invariants: a child shuts itself in before it reads anything
-//! that an outsider could have written; all end together: a child that loses its parent ends at once, and a parent
-//! that loses a child undoes its changes and ends; what is read from a channel is bounded and checked. The modules
-//! [`gateway`], [`admin`] and [`signing`] have the messages of a gateway's processes; a client's are in its own crate.
+//! The *privileged parent* is what the administrator starts. It opens devices and sockets, changes
+//! the machine's network through the undo journal, and starts its *children* from its own program
+//! with one channel each on standard input. The *worker* has the network. The *auth process* keeps
+//! the store. Invariants: a child shuts itself in before it reads anything that an outsider could
+//! have written; all end together: a child that loses its parent ends at once, and a parent that
+//! loses a child undoes its changes and ends; what is read from a channel is bounded and checked.
+//! The modules [`gateway`], [`admin`] and [`signing`] have the messages of a gateway's processes; a
+//! client's are in its own crate.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]

@@ -1,6 +1,7 @@
-//! Message types shared by the daemons. Each daemon has its own messages besides: [`crate::gateway`], and a
-//! client's in its own crate, with one enum for each direction of each channel and phase, so that nothing can be sent that
-//! the other end has no use for. An upgrade leaves the parent as it is, so numbers are never given to something else.
+//! Message types shared by the daemons. Each daemon has its own messages besides:
+//! [`crate::gateway`], and a client's in its own crate, with one enum for each direction of each
+//! channel and phase, so that nothing can be sent that the other end has no use for. An upgrade
+//! leaves the parent as it is, so numbers are never given to something else.
 
 use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -15,7 +16,8 @@ use vpnd_sys::logging::{self, LogError};
 use vpnd_sys::sandbox::{Protections, SandboxMode};
 use vpnd_sys::tun::TunOffloads;
 
-/// The longest frame between a parent and its child, bytes: a configuration of full size and a certificate chain fit.
+/// The longest frame between a parent and its child, bytes: a configuration of full size and a
+/// certificate chain fit.
 pub const MAX_FRAME: usize = 4 << 20;
 
 /// Settings that every child is started with.
@@ -113,15 +115,16 @@ pub enum Ready {
     Failed(#[n(0)] String),
 }
 
-/// The data path's devices, which exist once everything else was checked. Descriptors: the TUN queues, as many sockets of
-/// shards, and QUIC's socket.
+/// The data path's devices, which exist once everything else was checked. Descriptors: the TUN
+/// queues, as many sockets of shards, and QUIC's socket.
 #[derive(Clone, Debug, Encode, Decode)]
 pub struct Devices {
     #[n(0)]
     pub shards: u32,
     #[n(1)]
     pub tun: TunOffloads,
-    /// The reason why the kernel does not steer datagrams, if it does not. Then QUIC's socket is a second handle of the first shard's.
+    /// The reason why the kernel does not steer datagrams, if it does not. Then QUIC's socket is a
+    /// second handle of the first shard's.
     #[n(2)]
     pub steering_refused: Option<String>,
 }

@@ -1,8 +1,9 @@
 //! Requests whose type says what they are answered with, and the process that answers them.
 //!
-//! On the socket a channel's requests are one enum, which [`requests!`](crate::requests) declares with the reply of each.
-//! INVARIANT: that declaration alone pairs a request with its reply. A process that answers with something else, or a caller
-//! that expects something else, does not compile; bytes that are not the reply of the request with their number end the channel.
+//! On the socket a channel's requests are one enum, which [`requests!`](crate::requests) declares
+//! with the reply of each. INVARIANT: that declaration alone pairs a request with its reply. A
+//! process that answers with something else, or a caller that expects something else, does not
+//! compile; bytes that are not the reply of the request with their number end the channel.
 
 use std::sync::Arc;
 
@@ -84,7 +85,8 @@ where
     Ok(())
 }
 
-/// Declares the requests of a channel, each with its number on the socket, its content and the type of its reply.
+/// Declares the requests of a channel, each with its number on the socket, its content and the type
+/// of its reply.
 ///
 /// ```
 /// # use std::sync::Arc;

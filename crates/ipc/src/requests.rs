@@ -1,7 +1,8 @@
 //! Requests to another process and the replies to them, for all that send them.
 //!
-//! One task writes, so that a caller may give up at any time without a half-written frame. INVARIANT: no caller waits for
-//! a reply that can't come any more: when the channel ends or [`Requests::close`] is called, all waiting ends with [`Gone`].
+//! One task writes, so that a caller may give up at any time without a half-written frame.
+//! INVARIANT: no caller waits for a reply that can't come any more: when the channel ends or
+//! [`Requests::close`] is called, all waiting ends with [`Gone`].
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -148,8 +149,8 @@ impl<M: Send + 'static> Requests<M> {
         caller.receive(&reply.0, descriptors)
     }
 
-    /// Passes on the reply to the oldest request `R`, where replies have no numbers and come in order.
-    /// Gives the reply back if there is none, or nobody waits for it any more.
+    /// Passes on the reply to the oldest request `R`, where replies have no numbers and come in
+    /// order. Gives the reply back if there is none, or nobody waits for it any more.
     pub fn reply_to_oldest<R: Request<Message = M>>(&self, reply: R::Reply) -> Result<(), R::Reply> {
         let mut waiting = self.waiting.lock();
         let Some(open) = &mut *waiting else { return Err(reply) };

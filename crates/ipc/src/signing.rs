@@ -1,10 +1,11 @@
 //! Signatures with the gateway's TLS key, which only the auth process has.
 //!
-//! The worker's TLS library asks for one in each full handshake and waits for it, so this has a channel of its own, and at the
-//! auth process a thread that does nothing else: a signature never waits behind a password or the store. INVARIANT: what is
-//! signed is a server's CertificateVerify of TLS 1.3 (RFC 8446 section 4.4.3) and nothing else. Such a signature covers both
-//! ends' fresh randomness, so one that was requested ahead of time is of no use later: a worker that was taken over can
-//! impersonate the gateway while it lives, and not afterwards.
+//! The worker's TLS library asks for one in each full handshake and waits for it, so this has a
+//! channel of its own, and at the auth process a thread that does nothing else: a signature never
+//! waits behind a password or the store. INVARIANT: what is signed is a server's CertificateVerify
+//! of TLS 1.3 (RFC 8446 section 4.4.3) and nothing else. Such a signature covers both ends' fresh
+//! randomness, so one that was requested ahead of time is of no use later: a worker that was taken
+//! over can impersonate the gateway while it lives, and not afterwards.
 
 use std::fmt;
 use std::io;
@@ -23,12 +24,15 @@ use tokio::sync::oneshot;
 
 /// The longest request or answer, bytes: a signature of RSA with 16,384 bits has 2,048.
 const MAX_FRAME: usize = 4096;
-/// Limit for a signature in a handshake. It takes a tenth of a millisecond; this is for a machine that stands still.
+/// Limit for a signature in a handshake. It takes a tenth of a millisecond; this is for a machine
+/// that stands still.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Keys that are good at the same time: the current one, and the one before for handshakes that had begun with it.
+/// Keys that are good at the same time: the current one, and the one before for handshakes that had
+/// begun with it.
 const MAX_KEYS: usize = 2;
 
-/// Prefix of the bytes that a server signs, so that they can't be taken for anything else (RFC 8446 section 4.4.3).
+/// Prefix of the bytes that a server signs, so that they can't be taken for anything else (RFC 8446
+/// section 4.4.3).
 const CONTEXT: &[u8] = b"TLS 1.3, server CertificateVerify\0";
 const PADDING: [u8; 64] = [0x20; 64];
 /// Lengths of the hash of the handshake so far: SHA-256 and SHA-384 are the hashes of TLS 1.3.
@@ -160,7 +164,8 @@ impl Keys {
     }
 }
 
-/// Signs for the worker at the other end of `socket`, on a thread of its own. How that ended comes from the receiver.
+/// Signs for the worker at the other end of `socket`, on a thread of its own. How that ended comes
+/// from the receiver.
 ///
 /// # Errors
 /// If there is no thread to be had.
@@ -196,7 +201,8 @@ pub struct SigningClient {
 #[derive(Default)]
 struct ClientState {
     last: u64,
-    /// An answer did not come in time. Until it has, nobody waits: a handshake must not hold up all others for a second each.
+    /// An answer did not come in time. Until it has, nobody waits: a handshake must not hold up all
+    /// others for a second each.
     overdue: bool,
 }
 
@@ -212,7 +218,8 @@ impl SigningClient {
         Arc::new(Self { socket, state: Mutex::default() })
     }
 
-    /// Has `message` signed. Blocks for a tenth of a millisecond, and never for more than [`ANSWER_TIMEOUT`].
+    /// Has `message` signed. Blocks for a tenth of a millisecond, and never for more than
+    /// [`ANSWER_TIMEOUT`].
     fn sign(&self, key: KeyId, scheme: SignatureScheme, message: &[u8]) -> Result<Vec<u8>, SigningError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.overdue {

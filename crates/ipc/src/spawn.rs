@@ -19,11 +19,12 @@ use vpnd_sys::sandbox::Protections;
 
 /// Limit for a child to be ready: the store is checked as a whole, and ciphers are measured.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Limit for a message to be sent: as long as a child leaves its messages unread, nothing else is done, and no
-/// signal taken.
+/// Limit for a message to be sent: as long as a child leaves its messages unread, nothing else is
+/// done, and no signal taken.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Variables that children keep; whatever else the caller's environment holds is none of their business.
-/// `OPENSSL_ia32cap` is whoever starts the gateway saying which CPU instructions its ciphers may use.
+/// Variables that children keep; whatever else the caller's environment holds is none of their
+/// business. `OPENSSL_ia32cap` is whoever starts the gateway saying which CPU instructions its
+/// ciphers may use.
 const KEPT_VARIABLES: [&str; 9] = [
     "CREDENTIALS_DIRECTORY",
     "JOURNAL_STREAM",
@@ -35,8 +36,8 @@ const KEPT_VARIABLES: [&str; 9] = [
     "SSL_CERT_FILE",
     "TZ",
 ];
-/// For the child that looks up names (`resolv.conf(5)`): a name server that is silent is not waited for as long as usual, because the
-/// others may be reachable over a protocol version that works.
+/// For the child that looks up names (`resolv.conf(5)`): a name server that is silent is not waited
+/// for as long as usual, because the others may be reachable over a protocol version that works.
 const RESOLVER_OPTIONS: &str = "timeout:2 attempts:3";
 /// The program of this process, whatever has become of its file.
 pub const THIS_PROGRAM: &str = "/proc/self/exe";
@@ -65,7 +66,8 @@ pub enum ChildError {
     Unread(ChildRole),
 }
 
-/// A child that has been started, whose messages are received one by one until it works. Dropping it ends it.
+/// A child that has been started, whose messages are received one by one until it works. Dropping
+/// it ends it.
 pub struct StartingChild {
     role: ChildRole,
     process: Child,
@@ -81,8 +83,8 @@ pub struct RunningChild<M> {
 }
 
 impl StartingChild {
-    /// Starts this program again as `role`. The caller must be the process's first thread: the kernel ends a child when
-    /// the thread that started it ends.
+    /// Starts this program again as `role`. The caller must be the process's first thread: the
+    /// kernel ends a child when the thread that started it ends.
     pub fn start(role: ChildRole) -> Result<Self, ChildError> {
         Self::start_from(Path::new(THIS_PROGRAM), role)
     }
@@ -96,7 +98,8 @@ impl StartingChild {
         let kept = KEPT_VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
         let process = Command::new(program)
             .arg0("vpnd")
-            // In an upgrade an older parent starts a newer program, so the name of this command stays.
+            // In an upgrade an older parent starts a newer program, so the name of this command
+            // stays.
             .args(["part", role.name()])
             .env_clear()
             .envs(kept)
@@ -139,7 +142,8 @@ impl StartingChild {
         }
     }
 
-    /// The child's report of its failure, if that comes within this time. Nothing is received from it afterwards.
+    /// The child's report of its failure, if that comes within this time. Nothing is received from
+    /// it afterwards.
     pub async fn failure(&mut self, timeout: Duration) -> Option<ChildError> {
         match tokio::time::timeout(timeout, self.receive()).await.ok()? {
             Ok(Ready::Ready) => None,
@@ -210,7 +214,8 @@ impl<T: for<'b> Decode<'b, ()> + Send + 'static> FromChild for T {}
 async fn receive<M: FromChild>(channel: &Channel) -> Result<Option<M>, ChannelError> {
     match channel.receive::<M>().await {
         Ok(received) => received.map(Received::alone).transpose(),
-        // A child that ends before it has read everything resets its channel: its exit status says more.
+        // A child that ends before it has read everything resets its channel: its exit status says
+        // more.
         Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
         Err(error) => Err(error),
     }

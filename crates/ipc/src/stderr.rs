@@ -1,6 +1,6 @@
-//! Relays a child's log. INVARIANT: no child holds a terminal, from which it could read what people type, and whose
-//! control sequences could make it answer as if somebody had typed; a child's lines reach a terminal through the parent,
-//! without control characters.
+//! Relays a child's log. INVARIANT: no child holds a terminal, from which it could read what people
+//! type, and whose control sequences could make it answer as if somebody had typed; a child's lines
+//! reach a terminal through the parent, without control characters.
 
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, PipeReader, Read as _, Write};
 use std::process::Stdio;
@@ -48,7 +48,8 @@ fn relay(from: PipeReader, mut to: impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// `text` with each control character, and each that hides or turns text around, as its name, but line breaks and tabs.
+/// `text` with each control character, and each that hides or turns text around, as its name, but
+/// line breaks and tabs.
 fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,9 +1,11 @@
-//! The directory of undo journals, which only the privileged process writes, and the checks that hold it to that.
+//! The directory of undo journals, which only the privileged process writes, and the checks that
+//! hold it to that.
 //!
-//! INVARIANT: whatever is read, written or removed here is reached through the descriptor of a directory that was
-//! opened one component after the other, none of them a symbolic link, and each of them checked on its open
-//! descriptor: it belongs to root or to this process's user, and nobody else can put something in its place. So a
-//! journal that is undone was written by somebody who has the privileges to make the changes himself.
+//! INVARIANT: whatever is read, written or removed here is reached through the descriptor of a
+//! directory that was opened one component after the other, none of them a symbolic link, and each
+//! of them checked on its open descriptor: it belongs to root or to this process's user, and nobody
+//! else can put something in its place. So a journal that is undone was written by somebody who has
+//! the privileges to make the changes himself.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -69,7 +71,8 @@ impl JournalDirectory {
         Self::walk(path, true)
     }
 
-    /// Checks that `other`, in which less privileged processes write, is neither this directory nor above it.
+    /// Checks that `other`, in which less privileged processes write, is neither this directory nor
+    /// above it.
     ///
     /// # Errors
     /// [`JournalError::Untrusted`] if it is.
@@ -134,7 +137,8 @@ impl JournalDirectory {
         Ok(Self { path: self.path.clone(), handle: self.handle.try_clone()?, lineage: self.lineage.clone() })
     }
 
-    /// The names of its entries that are text and don't begin with a dot, sorted; others are none of ours.
+    /// The names of its entries that are text and don't begin with a dot, sorted; others are none
+    /// of ours.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.handle)? {
@@ -152,7 +156,8 @@ impl JournalDirectory {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&self.handle, name, flags, PRIVATE_FILE)?;
             let file = LockedFile::lock(file.into())?;
-            // Whoever looked between the two calls may have taken it for an abandoned one and removed it.
+            // Whoever looked between the two calls may have taken it for an abandoned one and
+            // removed it.
             if rustix::fs::fstat(&*file)?.st_nlink == 1 {
                 return Ok(file);
             }
@@ -160,7 +165,8 @@ impl JournalDirectory {
         Err(io::Error::other("another process removes it again and again"))
     }
 
-    /// Locks the file of this name, which is made if it is missing, until it is closed; `None` if somebody else holds it.
+    /// Locks the file of this name, which is made if it is missing, until it is closed; `None` if
+    /// somebody else holds it.
     pub fn take(&self, name: &str) -> io::Result<Option<LockedFile>> {
         self.lock(name, LockedFile::try_lock)
     }

@@ -1,8 +1,9 @@
-//! The file of a running process's journal: records are appended and durable, and it never grows past what is read.
+//! The file of a running process's journal: records are appended and durable, and it never grows
+//! past what is read.
 //!
-//! INVARIANT: at every moment the file under the journal's name holds all records of changes that may be in force. It is
-//! locked as long as its process lives, however that ends, and by that others distinguish a journal in use from an
-//! abandoned one.
+//! INVARIANT: at every moment the file under the journal's name holds all records of changes that
+//! may be in force. It is locked as long as its process lives, however that ends, and by that
+//! others distinguish a journal in use from an abandoned one.
 
 use std::io::{self, Seek as _, SeekFrom, Write as _};
 use std::path::PathBuf;
@@ -18,7 +19,8 @@ pub(super) const MAX_WRITTEN: u64 = MAX_LEN / 2;
 /// Bytes that changes in force may take, so that room is left to note down that they are undone.
 pub(super) const MAX_IN_FORCE: u64 = MAX_WRITTEN / 2;
 
-/// Names that are tried: another network namespace may have a process of the same number, or an earlier boot.
+/// Names that are tried: another network namespace may have a process of the same number, or an
+/// earlier boot.
 const NAMES: usize = 10_000;
 
 #[derive(Debug)]
@@ -44,7 +46,8 @@ impl JournalFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 file => file?,
             };
-            // What dies here leaves a file without a record, which is removed by whoever looks next.
+            // What dies here leaves a file without a record, which is removed by whoever looks
+            // next.
             file.write_all(header.as_bytes())?;
             file.sync_all()?;
             directory.sync()?;
@@ -75,8 +78,8 @@ impl JournalFile {
         self.len + more as u64 > limit
     }
 
-    /// Appends a line and waits until it is durable. A line that could not be written in full is cut off again, so that
-    /// the next one starts on a line of its own.
+    /// Appends a line and waits until it is durable. A line that could not be written in full is
+    /// cut off again, so that the next one starts on a line of its own.
     pub(super) fn append(&mut self, line: &str) -> io::Result<()> {
         self.make_name_durable()?;
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());

@@ -1,8 +1,9 @@
-//! Changes that outlive the process that made them, until its successor takes them over or somebody takes them back.
+//! Changes that outlive the process that made them, until its successor takes them over or somebody
+//! takes them back.
 //!
-//! A gateway that is restarted, or was killed, must not let go of its firewall and routes meanwhile. INVARIANT: a change is in
-//! the successor's journal before it goes from the predecessor's, so one of them names it at any moment; undoing it twice
-//! does no harm.
+//! A gateway that is restarted, or was killed, must not let go of its firewall and routes
+//! meanwhile. INVARIANT: a change is in the successor's journal before it goes from the
+//! predecessor's, so one of them names it at any moment; undoing it twice does no harm.
 
 use std::path::Path;
 
@@ -15,8 +16,8 @@ use vpnd_sys::change::Change;
 use vpnd_sys::netlink::Netlink;
 
 impl Journal {
-    /// Starts the journal of this process, whose changes stay in force after its end, and takes over what earlier ones have
-    /// left for the same `keeper`.
+    /// Starts the journal of this process, whose changes stay in force after its end, and takes
+    /// over what earlier ones have left for the same `keeper`.
     pub fn create_kept(directory: &JournalDirectory, keeper: &str) -> Result<Self, JournalError> {
         let mut journal = Self::create_for(directory, Some(keeper.to_owned()))?;
         let failed = |step| move |source| os_error(directory.path(), step, source);

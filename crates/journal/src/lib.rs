@@ -1,11 +1,14 @@
-//! The undo journal: what this process changed on the machine, so that it can be taken back even after kill -9.
+//! The undo journal: what this process changed on the machine, so that it can be taken back even
+//! after kill -9.
 //!
-//! INVARIANT: a change is durable in the journal before it is applied. Whatever the moment of death, the journal
-//! names all that may have been done; undoing what was not done is harmless (see [`Change::undo`]).
+//! INVARIANT: a change is durable in the journal before it is applied. Whatever the moment of
+//! death, the journal names all that may have been done; undoing what was not done is harmless (see
+//! [`Change::undo`]).
 //!
-//! One file per running process, locked while it lives, in a directory that only the privileged process writes
-//! ([`JournalDirectory`]). A journal is undone only if it lies there, belongs to this user and names its process; and it
-//! is kept shorter than what is read. Secrets never enter it: it holds [`Change`]s only.
+//! One file per running process, locked while it lives, in a directory that only the privileged
+//! process writes ([`JournalDirectory`]). A journal is undone only if it lies there, belongs to
+//! this user and names its process; and it is kept shorter than what is read. Secrets never enter
+//! it: it holds [`Change`]s only.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
@@ -128,7 +131,8 @@ pub struct Recovered {
 pub enum RecoveryOutcome {
     /// Its process is alive; nothing was touched.
     StillRunning,
-    /// It was written in another network namespace; nothing was touched. Run `vpnd cleanup` in that one.
+    /// It was written in another network namespace; nothing was touched. Run `vpnd cleanup` in that
+    /// one.
     OtherNamespace,
     /// Its changes stay in force until somebody else takes them over or back; nothing was touched.
     Kept,
@@ -137,7 +141,8 @@ pub enum RecoveryOutcome {
     /// Its changes were undone.
     Undone {
         report: UndoReport,
-        /// Lines that could not be read. The file is then kept beside, with the ending `journal-damaged`.
+        /// Lines that could not be read. The file is then kept beside, with the ending
+        /// `journal-damaged`.
         damaged_lines: usize,
     },
 }
@@ -205,8 +210,9 @@ impl Journal {
     /// Writes the change down, then makes it.
     ///
     /// # Errors
-    /// [`JournalError::Os`], [`JournalError::Full`]: nothing was changed. [`JournalError::Change`]: what the failed change may
-    /// have left is undone, unless what it wanted to add was there before.
+    /// [`JournalError::Os`], [`JournalError::Full`]: nothing was changed. [`JournalError::Change`]:
+    /// what the failed change may have left is undone, unless what it wanted to add was there
+    /// before.
     pub async fn apply(&mut self, netlink: &Netlink, change: Change) -> Result<ChangeId, JournalError> {
         let id = self.note(&change)?;
         let Err(source) = change.apply(netlink).await else { return Ok(ChangeId(id)) };
@@ -216,8 +222,8 @@ impl Journal {
         Err(JournalError::Change { change: change.to_string(), source })
     }
 
-    /// Writes the change down, then makes it in place of `old`, for what the kernel replaces as a whole: undoing either takes
-    /// back both. If it fails, `old` stays in force.
+    /// Writes the change down, then makes it in place of `old`, for what the kernel replaces as a
+    /// whole: undoing either takes back both. If it fails, `old` stays in force.
     ///
     /// # Errors
     /// As for [`Journal::apply`].
@@ -240,8 +246,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the change down, then makes it where `old` is, for what the kernel keeps one of at a place. Both are in the
-    /// journal until it is made. If it fails, `old` stays in force.
+    /// Writes the change down, then makes it where `old` is, for what the kernel keeps one of at a
+    /// place. Both are in the journal until it is made. If it fails, `old` stays in force.
     ///
     /// # Errors
     /// As for [`Journal::apply`].
@@ -260,7 +266,8 @@ impl Journal {
         Ok(ChangeId(id))
     }
 
-    /// Makes a change again that should be in force, for another program may have taken it back; a route that it altered is replaced.
+    /// Makes a change again that should be in force, for another program may have taken it back; a
+    /// route that it altered is replaced.
     ///
     /// # Errors
     /// [`JournalError::Change`].
@@ -307,7 +314,8 @@ impl Journal {
         }
         self.write(&line)?;
         self.next += 1;
-        // Before it is made: whoever drops the future of that half-way still has the change undone later.
+        // Before it is made: whoever drops the future of that half-way still has the change undone
+        // later.
         self.active.push(Active { id, change: change.clone(), line });
         Ok(id)
     }
@@ -319,7 +327,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends a line; before that, if the journal has become long, leaves out of it what is done with.
+    /// Appends a line; before that, if the journal has become long, leaves out of it what is done
+    /// with.
     fn write(&mut self, line: &str) -> Result<(), JournalError> {
         if self.file.is_due(line.len()) {
             let in_force = self.active.iter().map(|active| active.line.as_str());
@@ -330,7 +339,8 @@ impl Journal {
     }
 }
 
-/// Undoes the journals that processes left behind, in `directory` and for the current network namespace.
+/// Undoes the journals that processes left behind, in `directory` and for the current network
+/// namespace.
 ///
 /// # Errors
 /// [`JournalError::Os`] when the directory can't be read.
@@ -379,7 +389,8 @@ async fn recover_of(
 /// Does the same before a daemon changes anything itself, and logs it.
 ///
 /// # Errors
-/// [`JournalError::Os`] when the directory can't be read. A journal that can't be undone is no reason not to start.
+/// [`JournalError::Os`] when the directory can't be read. A journal that can't be undone is no
+/// reason not to start.
 pub async fn undo_what_was_left(directory: &JournalDirectory, netlink: &Netlink) -> Result<(), JournalError> {
     for recovered in recover(directory, netlink).await? {
         match &recovered.outcome {
@@ -460,7 +471,8 @@ async fn undo(
     Ok(undone)
 }
 
-/// Removes a journal that has nothing left to undo, or puts a damaged one aside for people to look at.
+/// Removes a journal that has nothing left to undo, or puts a damaged one aside for people to look
+/// at.
 fn finish(
     mut report: UndoReport,
     directory: &JournalDirectory,

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use vpnd_sys::namespace;
 
-/// The process that a journal belongs to. Whether it lives is decided by its lock on the file, not by these.
+/// The process that a journal belongs to. Whether it lives is decided by its lock on the file, not
+/// by these.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     /// Its id, for people.
@@ -19,7 +20,8 @@ pub struct Owner {
     /// A number that no other one of this boot has had; `None` where the kernel did not tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cookie: Option<u64>,
-    /// For whom its changes stay in force after its end, by a name that only this one has; `None` has them undone.
+    /// For whom its changes stay in force after its end, by a name that only this one has; `None`
+    /// has them undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keeper: Option<String>,
 }
@@ -40,8 +42,9 @@ impl Owner {
         })
     }
 
-    /// Whether the network that this one has changed is there no more, so that `now` has nothing of it: the machine was restarted, or the
-    /// namespace of `now` has got the number of one that is gone.
+    /// Whether the network that this one has changed is there no more, so that `now` has nothing of
+    /// it: the machine was restarted, or the namespace of `now` has got the number of one that is
+    /// gone.
     pub(super) fn has_lost_its_network(&self, now: &Self) -> bool {
         self.boot != now.boot
             || (self.namespace == now.namespace && self.cookies(now).is_some_and(|same| !same))

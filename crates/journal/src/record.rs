@@ -1,7 +1,8 @@
 //! The lines of a journal: a checksum, a space, and one record in JSON.
 //!
-//! A last line that is cut short or fails its checksum was being written when the process died; its change was
-//! not made yet, so it does not count. Any other bad line is damage, which is counted and stepped over.
+//! A last line that is cut short or fails its checksum was being written when the process died; its
+//! change was not made yet, so it does not count. Any other bad line is damage, which is counted
+//! and stepped over.
 
 use std::fmt::Write;
 
@@ -11,8 +12,8 @@ use sha2::{Digest, Sha256};
 use super::Owner;
 use vpnd_sys::change::Change;
 
-/// Characters of the checksum: 8 bytes of SHA-256 in hexadecimal. It guards against damage, not forgery:
-/// against that stands the directory ([`super::JournalDirectory`]).
+/// Characters of the checksum: 8 bytes of SHA-256 in hexadecimal. It guards against damage, not
+/// forgery: against that stands the directory ([`super::JournalDirectory`]).
 const CHECKSUM_LEN: usize = 16;
 
 /// One line.

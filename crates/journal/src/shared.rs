@@ -1,8 +1,10 @@
-//! A change that several clients of a machine need at the same time: it is in the journal of each, and is taken back with the last.
+//! A change that several clients of a machine need at the same time: it is in the journal of each,
+//! and is taken back with the last.
 //!
-//! Each process that needs it holds a locked file beside the journals. INVARIANT: such a file of this boot and network namespace
-//! exists, locked or not, as long as vpnd has made the change and not taken it back; so a setting that somebody else has made is
-//! never taken for vpnd's. Whoever looks at these files holds the lock of all of them ([`Turn`]).
+//! Each process that needs it holds a locked file beside the journals. INVARIANT: such a file of
+//! this boot and network namespace exists, locked or not, as long as vpnd has made the change and
+//! not taken it back; so a setting that somebody else has made is never taken for vpnd's. Whoever
+//! looks at these files holds the lock of all of them ([`Turn`]).
 
 use std::io;
 
@@ -75,8 +77,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Journal {
-    /// Makes a change that other processes of this machine may need, too: whoever ends last takes it back. `None` if it is in
-    /// force and vpnd has not made it, so that it stays.
+    /// Makes a change that other processes of this machine may need, too: whoever ends last takes
+    /// it back. `None` if it is in force and vpnd has not made it, so that it stays.
     ///
     /// # Errors
     /// As for [`Journal::apply`].

@@ -1,7 +1,8 @@
 //! A certificate authority of one's own: the gateway's certificate, and certificates of clients.
 //!
-//! Invariants: keys are ECDSA on P-256, which every TLS library takes; a server's certificate can't be used by a client
-//! nor the other way round; the authority can't make further authorities. Keys are erased from memory when dropped.
+//! Invariants: keys are ECDSA on P-256, which every TLS library takes; a server's certificate can't
+//! be used by a client nor the other way round; the authority can't make further authorities. Keys
+//! are erased from memory when dropped.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -19,8 +20,8 @@ const AUTHORITY_DAYS: u32 = 3650;
 /// Default validity of a gateway's certificate. A gateway renews it by itself where its
 /// authority's key is on the same machine.
 pub const SERVER_DAYS: u32 = 30;
-/// Validity of a client's certificate. A client can't get another one by itself, so it lives long, and `vpnd revoke`
-/// ends it sooner.
+/// Validity of a client's certificate. A client can't get another one by itself, so it lives long,
+/// and `vpnd revoke` ends it sooner.
 const CLIENT_DAYS: u32 = 825;
 
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +97,8 @@ impl Authority {
         })
     }
 
-    /// The same for a key that exists, by its public half (SubjectPublicKeyInfo, DER), valid for `days`. PEM.
+    /// The same for a key that exists, by its public half (SubjectPublicKeyInfo, DER), valid for
+    /// `days`. PEM.
     pub fn server_for(
         &self,
         names: &[String],

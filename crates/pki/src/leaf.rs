@@ -1,4 +1,5 @@
-//! A gateway's certificate chain: the fields that its renewal goes by, and whether a client takes it.
+//! A gateway's certificate chain: the fields that its renewal goes by, and whether a client takes
+//! it.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ impl Leaf {
         self.not_after_s - self.not_after_s.saturating_sub(self.not_before_s) / 3
     }
 
-    /// Whether it is good now and needs no replacement. One that begins later was made while the clock was ahead.
+    /// Whether it is good now and needs no replacement. One that begins later was made while the
+    /// clock was ahead.
     pub fn is_settled(&self, now_s: u64) -> bool {
         (self.not_before_s..self.due_s()).contains(&now_s)
     }
@@ -68,7 +70,8 @@ pub fn chain(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().unwrap_or_default()
 }
 
-/// Whether a client that trusts these authorities alone takes the chain for that of the gateway `name`.
+/// Whether a client that trusts these authorities alone takes the chain for that of the gateway
+/// `name`.
 pub fn vouches(ca_pem: &[u8], chain: &[CertificateDer<'static>], name: &str, at_s: u64) -> bool {
     verify(&Trust::Pinned(ca_pem), chain, name, at_s).is_ok()
 }

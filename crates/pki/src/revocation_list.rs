@@ -1,7 +1,9 @@
-//! Certificate revocation lists (RFC 5280 section 5), for client authorities that publish their own.
+//! Certificate revocation lists (RFC 5280 section 5), for client authorities that publish their
+//! own.
 //!
-//! Invariants: a file counts as a whole or not at all: each list in it is of one of the authorities, signed by its key, in its time
-//! and of a kind that TLS goes by; and each authority has one. What stands on a list that is in force is never let in, whether that list has expired
+//! Invariants: a file counts as a whole or not at all: each list in it is of one of the
+//! authorities, signed by its key, in its time and of a kind that TLS goes by; and each authority
+//! has one. What stands on a list that is in force is never let in, whether that list has expired
 //! meanwhile or not. This module must not know where the file is, nor what sessions are.
 
 use std::collections::HashSet;
@@ -94,7 +96,8 @@ pub struct RevocationList {
 }
 
 impl RevocationList {
-    /// Takes the lists of a file (PEM, or one in DER) that was checked already. An empty one revokes nothing.
+    /// Takes the lists of a file (PEM, or one in DER) that was checked already. An empty one
+    /// revokes nothing.
     ///
     /// # Errors
     /// [`ListError::Malformed`].

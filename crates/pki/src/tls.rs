@@ -1,8 +1,10 @@
-//! TLS 1.3 for the control channel (PROTOCOL §3): what both ends accept, and how epochs get their secret from it.
+//! TLS 1.3 for the control channel (PROTOCOL §3): what both ends accept, and how epochs get their
+//! secret from it.
 //!
-//! There is no key exchange of our own: rustls does the handshake, X25519MLKEM768 preferred, and data keys come from its
-//! exporter. Early data is off at both ends, since it could be replayed. A client resumes for an hour at most before the
-//! gateway has to prove itself again ([`resumption`]).
+//! There is no key exchange of our own: rustls does the handshake, X25519MLKEM768 preferred, and
+//! data keys come from its exporter. Early data is off at both ends, since it could be replayed. A
+//! client resumes for an hour at most before the gateway has to prove itself again
+//! ([`resumption`]).
 
 mod fault;
 mod presented;
@@ -117,7 +119,8 @@ pub enum ClientCertificates<'a> {
 pub struct ClientCa<'a> {
     /// PEM.
     pub ca: &'a [u8],
-    /// Certificates that it has revoked. If there is any list, a certificate that none covers is refused.
+    /// Certificates that it has revoked. If there is any list, a certificate that none covers is
+    /// refused.
     pub revoked: &'a RevocationList,
 }
 
@@ -174,7 +177,8 @@ fn server_config(
     let mut config = builder.with_cert_resolver(certificate);
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.max_early_data_size = 0;
-    // Tickets that the gateway needs no memory for: thousands of clients resume without a table of them.
+    // Tickets that the gateway needs no memory for: thousands of clients resume without a table of
+    // them.
     config.ticketer = resumption::ticketer()?;
     Ok(config)
 }
@@ -193,7 +197,8 @@ fn of_clients(authority: &ClientCa<'_>) -> Result<ClientCertVerifierBuilder, Tls
     Ok(builder.with_crls(authority.revoked.lists().iter().cloned()))
 }
 
-/// The client's side of the handshake. Keep it for as long as the client runs: it remembers the tickets.
+/// The client's side of the handshake. Keep it for as long as the client runs: it remembers the
+/// tickets.
 ///
 /// # Errors
 /// [`TlsError`] names the input that can't be used.
@@ -203,7 +208,8 @@ pub fn client(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client, T
 
 fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
     let builder = client_builder().map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
-    // Its authorities are named to the gateway, which may have a certificate of theirs besides another one.
+    // Its authorities are named to the gateway, which may have a certificate of theirs besides
+    // another one.
     let verifier = match trust {
         Trust::Pinned(ca) => Arc::new(PinningVerifier::new(ca)?) as _,
         Trust::System(_) => verifier(trust)?,
@@ -218,7 +224,8 @@ fn client_config(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client
     Ok(finish(config))
 }
 
-/// The client's side of TLS with a directory or another server, 1.2 or 1.3; `identity` is there for one that requires a certificate.
+/// The client's side of TLS with a directory or another server, 1.2 or 1.3; `identity` is there for
+/// one that requires a certificate.
 ///
 /// # Errors
 /// [`TlsError`] names the input that can't be used.

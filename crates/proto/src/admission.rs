@@ -1,12 +1,16 @@
-//! Admission before anyone has authenticated: a decision for each first datagram and for each handshake.
+//! Admission before anyone has authenticated: a decision for each first datagram and for each
+//! handshake.
 //!
-//! Two steps. An address that has not proved itself gets at most a stateless Retry, which is shorter than what it answers;
-//! so nothing is kept for addresses that may be forged. One that has proved itself may shake hands, as far as its networks'
-//! rates and the places for unauthenticated connections go, which networks share fairly ([`shares`]). Sources of live sessions are judged by their own address alone and
-//! have a share of the places for themselves, so a flood from their network, or of strangers, does not keep them out.
+//! Two steps. An address that has not proved itself gets at most a stateless Retry, which is
+//! shorter than what it answers; so nothing is kept for addresses that may be forged. One that has
+//! proved itself may shake hands, as far as its networks' rates and the places for unauthenticated
+//! connections go, which networks share fairly ([`shares`]). Sources of live sessions are judged by
+//! their own address alone and have a share of the places for themselves, so a flood from their
+//! network, or of strangers, does not keep them out.
 //!
-//! INVARIANT: memory depends on the limits, never on what arrives: rates are kept in tables of fixed size ([`sketch`]), other
-//! state exists only for places and sessions, which are limited. It must not know QUIC, nor what a login is.
+//! INVARIANT: memory depends on the limits, never on what arrives: rates are kept in tables of
+//! fixed size ([`sketch`]), other state exists only for places and sessions, which are limited. It
+//! must not know QUIC, nor what a login is.
 
 pub mod shares;
 pub mod sketch;
@@ -28,13 +32,14 @@ const WIDER: [u64; LEVELS] = [8, 2, 1];
 const FAMILIAR: u64 = 4;
 /// How many seconds' worth of its rate a source may use at once: people come in the morning.
 const BURST_S: u64 = 6;
-/// Answers to one unproved host for each handshake that a proved one may begin: a first flight has two datagrams, each of
-/// which is answered, and some are sent again.
+/// Answers to one unproved host for each handshake that a proved one may begin: a first flight has
+/// two datagrams, each of which is answered, and some are sent again.
 const ANSWERS: u64 = 4;
-/// Datagrams of proved hosts that belong to handshakes, for each that may begin: two of a first flight, acknowledgements, and
-/// what is sent again.
+/// Datagrams of proved hosts that belong to handshakes, for each that may begin: two of a first
+/// flight, acknowledgements, and what is sent again.
 const INITIALS: u64 = 8;
-/// Full batches in a row after which strangers are answered half as often, again and again, and how often at most.
+/// Full batches in a row after which strangers are answered half as often, again and again, and how
+/// often at most.
 const BACKLOG_STEP: u32 = 8;
 const MOST_HALVINGS: u32 = 6;
 /// A handshake takes three round trips. Whoever has held a place for longer loses it first.
@@ -45,7 +50,8 @@ const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 pub struct Limits {
     /// Connections that have not authenticated, at once; at least 1.
     pub places: usize,
-    /// Handshakes that one host may begin each second, at least 1: an IPv4 address or an IPv6 /64. Six times as many at once.
+    /// Handshakes that one host may begin each second, at least 1: an IPv4 address or an IPv6 /64.
+    /// Six times as many at once.
     pub handshakes_per_s: u32,
 }
 
@@ -79,7 +85,8 @@ pub enum ConnectionDecision {
 pub struct Counts {
     /// Unproved sources that were asked for a proof.
     pub retried: u64,
-    /// Datagrams that would begin a handshake and were dropped, because too many come from their network.
+    /// Datagrams that would begin a handshake and were dropped, because too many come from their
+    /// network.
     pub dropped: u64,
     /// Handshakes let in.
     pub accepted: u64,
@@ -110,7 +117,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Nobody is there yet. `secret` is random, so that nobody outside knows which sources share a cell of a table.
+    /// Nobody is there yet. `secret` is random, so that nobody outside knows which sources share a
+    /// cell of a table.
     pub fn new(limits: Limits, secret: [u8; 16]) -> Self {
         let per_s = u64::from(limits.handshakes_per_s.max(1));
         let rate = |per_s: u64| Rate { per_s, burst: per_s.saturating_mul(BURST_S) };
@@ -135,9 +143,10 @@ impl Admission {
         }
     }
 
-    /// A batch of datagrams was read; if it was full, more are waiting. Answers cost several times what reading does: when
-    /// they make the queue overflow, it loses datagrams of whoever has a proof or a session with those of strangers, so the
-    /// longer it stays full, the fewer strangers are answered.
+    /// A batch of datagrams was read; if it was full, more are waiting. Answers cost several times
+    /// what reading does: when they make the queue overflow, it loses datagrams of whoever has a
+    /// proof or a session with those of strangers, so the longer it stays full, the fewer strangers
+    /// are answered.
     pub fn batch_read(&mut self, full: bool) {
         self.backlog = if full { self.backlog.saturating_add(1) } else { 0 };
     }
@@ -145,7 +154,8 @@ impl Admission {
     /// A first datagram came from `source`, which has not proved that it is there.
     pub fn on_initial(&mut self, now: Time, source: Source) -> RetryDecision {
         let cells = self.cells(source);
-        // A forged source may be familiar, so its own address is limited like any other, but not by its neighbours.
+        // A forged source may be familiar, so its own address is limited like any other, but not by
+        // its neighbours.
         let familiar = self.is_familiar(source);
         let from = first_level(familiar);
         if (familiar || self.is_strangers_turn()) && take(&mut self.answers[from..], &cells[from..], now) {
@@ -157,8 +167,9 @@ impl Admission {
         }
     }
 
-    /// A datagram of a handshake came from `source`, which has proved that it is there. Whether to look at it: whoever has a
-    /// proof may show it often, and each look costs the derivation of keys.
+    /// A datagram of a handshake came from `source`, which has proved that it is there. Whether to
+    /// look at it: whoever has a proof may show it often, and each look costs the derivation of
+    /// keys.
     pub fn on_validated(&mut self, now: Time, source: Source) -> bool {
         let cells = self.cells(source);
         let from = first_level(self.is_familiar(source));
@@ -167,7 +178,8 @@ impl Admission {
         allowed
     }
 
-    /// `source` has proved that it is there and begins a handshake. Every [`ConnectionDecision::Accept`] takes a place.
+    /// `source` has proved that it is there and begins a handshake. Every
+    /// [`ConnectionDecision::Accept`] takes a place.
     pub fn on_connection(&mut self, now: Time, source: Source) -> ConnectionDecision {
         let (familiar, standing) = (self.is_familiar(source), self.standing(source));
         let cells = self.cells(source);
@@ -251,7 +263,8 @@ fn first_level(familiar: bool) -> usize {
     if familiar { LEVELS - 1 } else { 0 }
 }
 
-/// Takes one from each, or from none if one of them has none left: what is turned away must not count against neighbours.
+/// Takes one from each, or from none if one of them has none left: what is turned away must not
+/// count against neighbours.
 fn take(sketches: &mut [Sketch], cells: &[Cells], now: Time) -> bool {
     let allowed = allows(sketches, cells, now);
     if allowed {

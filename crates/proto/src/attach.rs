@@ -1,6 +1,7 @@
 //! Attach tokens and the rules of their use (PROTOCOL §5).
 //!
-//! INVARIANT: only hashes of tokens are kept; a token itself exists in the message that carries it and in the client.
+//! INVARIANT: only hashes of tokens are kept; a token itself exists in the message that carries it
+//! and in the client.
 
 use core::fmt;
 
@@ -13,7 +14,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 /// Bytes of a token, and of its hash.
 pub const TOKEN_LEN: usize = 32;
 
-/// The token with which a client gets a new epoch for its session. Erased when dropped, never printed.
+/// The token with which a client gets a new epoch for its session. Erased when dropped, never
+/// printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
 pub struct Token([u8; TOKEN_LEN]);
 
@@ -100,8 +102,9 @@ impl fmt::Debug for TokenHash {
 
 /// The tokens of one session that are good now.
 ///
-/// Each answer carries a fresh token. The one before it stays good until the answer's epoch is confirmed, because the
-/// answer may have been lost. Whoever shows the fresh one has got the answer, so the one before is void from then on.
+/// Each answer carries a fresh token. The one before it stays good until the answer's epoch is
+/// confirmed, because the answer may have been lost. Whoever shows the fresh one has got the
+/// answer, so the one before is void from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     /// Good until a successor's epoch is confirmed.

@@ -1,8 +1,9 @@
-//! The Internet checksum (RFC 1071), its incremental update (RFC 1624) and the pseudo headers of TCP and UDP.
+//! The Internet checksum (RFC 1071), its incremental update (RFC 1624) and the pseudo headers of
+//! TCP and UDP.
 //!
-//! Sums are kept in the byte order of memory, which one's complement arithmetic allows (RFC 1071, section 2), and
-//! turned into a number only when folded. Nothing here may assume that a packet came from a trusted side: the entry
-//! points take checked packets or check themselves.
+//! Sums are kept in the byte order of memory, which one's complement arithmetic allows (RFC 1071,
+//! section 2), and turned into a number only when folded. Nothing here may assume that a packet
+//! came from a trusted side: the entry points take checked packets or check themselves.
 
 use crate::packet::{PARTIAL_CHECKSUM, Packet, PacketError, TCP, UDP, Version, be16, put16};
 
@@ -11,12 +12,13 @@ use crate::packet::{PARTIAL_CHECKSUM, Packet, PacketError, TCP, UDP, Version, be
 pub struct Sum(u64);
 
 impl Sum {
-    /// Adds bytes that begin at an even place of what is summed. An odd last byte counts as if a zero followed it,
-    /// so only the last piece may have an odd length.
+    /// Adds bytes that begin at an even place of what is summed. An odd last byte counts as if a
+    /// zero followed it, so only the last piece may have an odd length.
     #[inline]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Self {
-        // Sums of 32-bit words cannot overflow 64 bits before 2^32 words, and compilers turn this loop into vectors.
+        // Sums of 32-bit words cannot overflow 64 bits before 2^32 words, and compilers turn this
+        // loop into vectors.
         let (words, tail) = bytes.as_chunks::<4>();
         let mut sum = self.0;
         for word in words {
@@ -70,15 +72,17 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::default().word(!checksum).word(!old).word(new).checksum()
 }
 
-/// Sum of the pseudo header that TCP and UDP checksums cover (RFC 9293, section 3.1; RFC 8200, section 8.1), read
-/// from the addresses of the IP header at the start of `packet`. `len` is the length of transport header and payload.
+/// Sum of the pseudo header that TCP and UDP checksums cover (RFC 9293, section 3.1; RFC 8200,
+/// section 8.1), read from the addresses of the IP header at the start of `packet`. `len` is the
+/// length of transport header and payload.
 #[inline]
 pub fn pseudo_header(packet: &[u8], version: Version, protocol: u8, len: usize) -> Sum {
     let addresses = match version {
         Version::V4 => &packet[12..20],
         Version::V6 => &packet[8..40],
     };
-    // The length is below 2^17 (an IPv6 packet without jumbo payload), so its upper half is added as a word as well.
+    // The length is below 2^17 (an IPv6 packet without jumbo payload), so its upper half is added
+    // as a word as well.
     Sum::default().bytes(addresses).word(u16::from(protocol)).word(len as u16).word((len >> 16) as u16)
 }
 
@@ -98,8 +102,8 @@ pub const fn field_offset(protocol: u8) -> Option<usize> {
     }
 }
 
-/// Turns a partial packet into a complete one in place: computes the TCP or UDP checksum and clears the bit. A
-/// complete packet stays as it is.
+/// Turns a partial packet into a complete one in place: computes the TCP or UDP checksum and clears
+/// the bit. A complete packet stays as it is.
 pub fn complete(bytes: &mut [u8]) -> Result<(), PacketError> {
     let packet = Packet::parse(bytes)?;
     if !packet.is_partial() {
@@ -129,8 +133,8 @@ pub(crate) fn fill_split(headers: &mut [u8], rest: &[u8], version: Version, prot
     put16(headers, at + field, checksum);
 }
 
-/// Whether a complete TCP or UDP packet has the right checksum. False for other protocols, for fragments, for partial
-/// packets, and for UDP without a checksum: nothing was verified then.
+/// Whether a complete TCP or UDP packet has the right checksum. False for other protocols, for
+/// fragments, for partial packets, and for UDP without a checksum: nothing was verified then.
 pub fn verify(packet: &Packet<'_>) -> bool {
     let (Some(at), Some(field)) = (packet.transport_offset(), field_offset(packet.protocol())) else {
         return false;

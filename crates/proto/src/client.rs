@@ -1,12 +1,13 @@
 //! The client's control core: when to log in, attach, probe, rekey, wait, or give up.
 //!
-//! One owner calls it; it never waits. Every input may leave [`Action`]s, which the owner carries out in order.
-//! The owner makes connections and reports the outcome of each [`Action::Connect`] exactly once, by
-//! [`Client::established`], [`Client::refused`] or [`Client::connect_failed`]; afterwards, that an established
-//! connection is gone by [`Client::connection_lost`].
+//! One owner calls it; it never waits. Every input may leave [`Action`]s, which the owner carries
+//! out in order. The owner makes connections and reports the outcome of each [`Action::Connect`]
+//! exactly once, by [`Client::established`], [`Client::refused`] or [`Client::connect_failed`];
+//! afterwards, that an established connection is gone by [`Client::connection_lost`].
 //!
-//! Invariants: at most one connection is being made; at most one current, one pending and one retiring epoch; wrong
-//! credentials are never tried twice. This module must not know of sockets, TUN devices, passwords or files.
+//! Invariants: at most one connection is being made; at most one current, one pending and one
+//! retiring epoch; wrong credentials are never tried twice. This module must not know of sockets,
+//! TUN devices, passwords or files.
 
 mod epoch;
 mod liveness;
@@ -64,7 +65,8 @@ pub enum ConfigError {
 pub enum Purpose {
     /// Send `Login` with the user's credentials, and a one-time code if the gateway requests one.
     Login,
-    /// The same at another gateway than the one that is connected; if there is none, the connection fails.
+    /// The same at another gateway than the one that is connected; if there is none, the connection
+    /// fails.
     Move,
     /// Send `Attach` with this token.
     Attach {
@@ -94,11 +96,11 @@ pub enum Action {
         /// The command.
         command: Command,
     },
-    /// Set addresses, routes and DNS to this; replaces what was set before. The MTU comes by [`Action::PathMtu`],
-    /// before the first of these.
+    /// Set addresses, routes and DNS to this; replaces what was set before. The MTU comes by
+    /// [`Action::PathMtu`], before the first of these.
     Configure(Network),
-    /// From now on the tunnel carries inner packets of so many bytes: as many as the gateway prescribes, or fewer if the path
-    /// carries less. May be below what IPv6 needs.
+    /// From now on the tunnel carries inner packets of so many bytes: as many as the gateway
+    /// prescribes, or fewer if the path carries less. May be below what IPv6 needs.
     PathMtu(u16),
     /// Keep the addresses that the gateway has from now on, if the user permits.
     Renew(Renewal),
@@ -109,7 +111,8 @@ pub enum Action {
         /// The message.
         message: Message,
     },
-    /// Close a connection, or abandon one that is being made. Nothing about it needs to be reported any more.
+    /// Close a connection, or abandon one that is being made. Nothing about it needs to be reported
+    /// any more.
     Disconnect {
         /// Which connection.
         connection: ConnectionId,
@@ -172,7 +175,8 @@ pub struct Client {
     last_login: Option<Time>,
     /// Sessions in a row that the gateway ended soon after their login.
     ended_early: u32,
-    /// Nothing came back in the last attempt, so it was the network's or the gateway's fault that it failed.
+    /// Nothing came back in the last attempt, so it was the network's or the gateway's fault that
+    /// it failed.
     out_of_reach: bool,
     /// Somebody else took the session over; if the token is void too, that is final.
     superseded: bool,
@@ -320,8 +324,8 @@ impl Client {
         }
     }
 
-    /// The session's traffic over one shard since the last report. Expected a few times a second, also if there was
-    /// none: that is how silence is noticed.
+    /// The session's traffic over one shard since the last report. Expected a few times a second,
+    /// also if there was none: that is how silence is noticed.
     pub fn handle_activity(&mut self, now: Time, shard: usize, activity: Activity) {
         self.liveness.record(shard, activity);
         self.check_silence(now);
@@ -341,8 +345,9 @@ impl Client {
         self.look_for_the_gateway(now);
     }
 
-    /// Time has passed up to `now` in which nothing ran here, as when a laptop sleeps: keys may be too old, connections
-    /// forgotten by the gateway, and the network another. A session that was idle is reachable again soon, too.
+    /// Time has passed up to `now` in which nothing ran here, as when a laptop sleeps: keys may be
+    /// too old, connections forgotten by the gateway, and the network another. A session that was
+    /// idle is reachable again soon, too.
     pub fn resumed(&mut self, now: Time) {
         self.abandon_attach();
         // Keys that are too old are gone before the gateway is looked for with them.
@@ -350,7 +355,8 @@ impl Client {
         self.look_for_the_gateway(now);
     }
 
-    /// An attach that was on its way is lost; but a login is left alone, for its user may be typing.
+    /// An attach that was on its way is lost; but a login is left alone, for its user may be
+    /// typing.
     fn abandon_attach(&mut self) {
         if let Some(attempt) = self.attempt.take_if(|attempt| !attempt.is_login) {
             self.actions.push_back(Action::Disconnect { connection: attempt.connection, code: Code::Bye });
@@ -417,8 +423,8 @@ impl Client {
         self.session.is_some() && self.connection.is_some() && self.epochs.current.is_some()
     }
 
-    /// Whether the tunnel leads somewhere, as far as the client knows: it is up, and the last attempt to reach the gateway did not
-    /// fail.
+    /// Whether the tunnel leads somewhere, as far as the client knows: it is up, and the last
+    /// attempt to reach the gateway did not fail.
     #[must_use]
     pub fn is_within_reach(&self) -> bool {
         self.is_up() && !self.out_of_reach

@@ -1,8 +1,9 @@
 //! The control messages and their encoding (PROTOCOL §3).
 //!
-//! INVARIANT: every message that can be built here fits into [`MAX_MESSAGE`] bytes, and decoding allocates no more than
-//! a small multiple of the bytes it was given: texts and lists carry their limits in their types. Secrets inside are
-//! erased when dropped and never printed. This module knows nothing of sessions, connections or time.
+//! INVARIANT: every message that can be built here fits into [`MAX_MESSAGE`] bytes, and decoding
+//! allocates no more than a small multiple of the bytes it was given: texts and lists carry their
+//! limits in their types. Secrets inside are erased when dropped and never printed. This module
+//! knows nothing of sessions, connections or time.
 
 mod bounded;
 mod challenge;
@@ -26,20 +27,25 @@ use crate::wire::MAX_CLIENT_LANES;
 
 /// Feature bit 0 (PROTOCOL §3.4): this end understands packets with an unfilled transport checksum.
 pub const FEATURE_PARTIAL_CHECKSUM: u32 = 1;
-/// Feature bit 1: this end takes part in the search for what the path carries in both directions (PROTOCOL §13).
+/// Feature bit 1: this end takes part in the search for what the path carries in both directions
+/// (PROTOCOL §13).
 pub const FEATURE_PATH_SIZE: u32 = 2;
 /// Feature bit 2: this end joins packets that come in two halves (PROTOCOL §9.3).
 pub const FEATURE_HALVES: u32 = 4;
-/// Feature bit 3: this end carries the congestion mark of a datagram over to the packet inside (PROTOCOL §12.1).
+/// Feature bit 3: this end carries the congestion mark of a datagram over to the packet inside
+/// (PROTOCOL §12.1).
 pub const FEATURE_ECN: u32 = 8;
-/// Feature bit 4: this client shows challenges to a person (PROTOCOL §4.2). Only a client with a person behind it sets it.
+/// Feature bit 4: this client shows challenges to a person (PROTOCOL §4.2). Only a client with a
+/// person behind it sets it.
 pub const FEATURE_CHALLENGES: u32 = 16;
-/// Feature bit 5: this end confirms that large datagrams arrive in the headers of its own (PROTOCOL §13.2).
+/// Feature bit 5: this end confirms that large datagrams arrive in the headers of its own (PROTOCOL
+/// §13.2).
 pub const FEATURE_PATH_CONFIRM: u32 = 32;
-/// Feature bit 6: this end joins the routes of a network that come in several messages (PROTOCOL §3.5).
+/// Feature bit 6: this end joins the routes of a network that come in several messages (PROTOCOL
+/// §3.5).
 pub const FEATURE_MORE_ROUTES: u32 = 64;
-/// Feature bit 7: this client keeps the addresses that the gateway has from now on (PROTOCOL §5.3). Only a client that a file of a person's
-/// tells where the gateway is sets it.
+/// Feature bit 7: this client keeps the addresses that the gateway has from now on (PROTOCOL §5.3).
+/// Only a client that a file of a person's tells where the gateway is sets it.
 pub const FEATURE_RENEWAL: u32 = 128;
 /// All features that this implementation has, but those that need a person.
 pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM
@@ -51,7 +57,8 @@ pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;
-/// Routes that a network may carry, in all messages together. The configuration permits as many, and refuses more.
+/// Routes that a network may carry, in all messages together. The configuration permits as many,
+/// and refuses more.
 pub const MAX_ROUTES: usize = 2_048;
 /// Routes that one message may carry, and so all that an end without [`FEATURE_MORE_ROUTES`] takes.
 pub const ROUTES_IN_MESSAGE: usize = 192;
@@ -109,7 +116,8 @@ pub enum Message {
     Challenge(Challenge),
     /// 23, from the gateway: it is being drained, and the client should move to another gateway.
     Drain,
-    /// 24, from the gateway: routes of the network that follows. [`Decoder`] joins them, and returns none of these.
+    /// 24, from the gateway: routes of the network that follows. [`Decoder`] joins them, and
+    /// returns none of these.
     Routes(MoreRoutes),
     /// 25, from the gateway: the addresses that it has from now on.
     Renewal(Renewal),
@@ -308,7 +316,8 @@ pub struct Network {
     /// Largest inner packet, in bytes.
     #[n(4)]
     pub mtu: Option<u16>,
-    /// The networks to reach through the tunnel; those beyond [`ROUTES_IN_MESSAGE`] travel in messages of their own.
+    /// The networks to reach through the tunnel; those beyond [`ROUTES_IN_MESSAGE`] travel in
+    /// messages of their own.
     #[n(5)]
     #[cbor(default)]
     pub routes: List<AsText<IpNet>, MAX_ROUTES>,

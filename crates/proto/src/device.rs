@@ -1,7 +1,8 @@
 //! How a device proves itself on each of its connections (PROTOCOL §4.1).
 //!
-//! INVARIANT: a device is named by its key and that of its client certificate, so whoever has not both is another device: it
-//! neither takes the place of a session nor its addresses, and attaches to nothing. A proof is good on one connection only.
+//! INVARIANT: a device is named by its key and that of its client certificate, so whoever has not
+//! both is another device: it neither takes the place of a session nor its addresses, and attaches
+//! to nothing. A proof is good on one connection only.
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
@@ -13,8 +14,8 @@ use crate::session::DeviceId;
 /// Stands before the key in the hash that names a device.
 const NAME_CONTEXT: &[u8] = b"vpnd/1 device name\0";
 
-/// The key of the client certificate that a connection has shown, as the hash of its public part. A renewed certificate of
-/// the same key has the same.
+/// The key of the client certificate that a connection has shown, as the hash of its public part. A
+/// renewed certificate of the same key has the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CertificateKey([u8; 32]);
 
@@ -48,10 +49,12 @@ impl DeviceProof {
         Self { key: key.into(), signature: signature.into() }
     }
 
-    /// The device whose proof this is, on a connection that has shown a certificate of this key, or none.
+    /// The device whose proof this is, on a connection that has shown a certificate of this key, or
+    /// none.
     ///
     /// # Errors
-    /// If the signature is not one over `binding`, which the verifier takes from the connection itself.
+    /// If the signature is not one over `binding`, which the verifier takes from the connection
+    /// itself.
     pub fn verify(
         &self,
         binding: &Binding,
@@ -65,8 +68,9 @@ impl DeviceProof {
     }
 }
 
-/// The name of the device that has this key, and a certificate of that key if it has one: 128 bits of SHA-256, so that nobody
-/// finds other keys of that name. What is hashed is as long as there are keys in it, so no two lists of keys are alike.
+/// The name of the device that has this key, and a certificate of that key if it has one: 128 bits
+/// of SHA-256, so that nobody finds other keys of that name. What is hashed is as long as there are
+/// keys in it, so no two lists of keys are alike.
 fn device_name(key: &[u8; PUBLIC_KEY_LEN], certificate: Option<&CertificateKey>) -> DeviceId {
     let mut hash = Sha256::new().chain_update(NAME_CONTEXT).chain_update(key);
     if let Some(CertificateKey(certificate)) = certificate {

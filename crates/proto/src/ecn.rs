@@ -31,8 +31,9 @@ impl Ecn {
         }
     }
 
-    /// The inner codepoint of a packet that came in a datagram with the codepoint `outer` (RFC 6040 §4.2, figure 4); `None` if the
-    /// packet is to be dropped, because its sender can't be shown the congestion in another way.
+    /// The inner codepoint of a packet that came in a datagram with the codepoint `outer` (RFC 6040
+    /// §4.2, figure 4); `None` if the packet is to be dropped, because its sender can't be shown
+    /// the congestion in another way.
     #[inline]
     #[must_use]
     pub const fn decapsulated(self, outer: Self) -> Option<Self> {
@@ -44,8 +45,8 @@ impl Ecn {
         }
     }
 
-    /// The codepoint of a packet that meets congestion here; `None` if it can't show that, since it is not ECN-capable: then its
-    /// loss has to (RFC 3168 §5).
+    /// The codepoint of a packet that meets congestion here; `None` if it can't show that, since it
+    /// is not ECN-capable: then its loss has to (RFC 3168 §5).
     #[inline]
     #[must_use]
     pub const fn congested(self) -> Option<Self> {
@@ -55,8 +56,8 @@ impl Ecn {
         }
     }
 
-    /// This inner codepoint in a datagram with the codepoint `outer`, if no sender and no router makes that combination by a
-    /// standard.
+    /// This inner codepoint in a datagram with the codepoint `outer`, if no sender and no router
+    /// makes that combination by a standard.
     #[inline]
     #[must_use]
     pub const fn unused_in(self, outer: Self) -> Option<Unused> {
@@ -71,8 +72,8 @@ impl Ecn {
     }
 }
 
-/// A combination of an inner and an outer codepoint that is currently unused (RFC 6040 §4.2, marked in figure 4): somebody on
-/// the way sets codepoints in another way than the standards provide.
+/// A combination of an inner and an outer codepoint that is currently unused (RFC 6040 §4.2, marked
+/// in figure 4): somebody on the way sets codepoints in another way than the standards provide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unused {
     /// Not-ECT in ECT(0).

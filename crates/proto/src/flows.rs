@@ -1,18 +1,23 @@
-//! Flows that were opened a short time ago, by which policy tells a reply from a packet that only looks like one (PROTOCOL §12).
+//! Flows that were opened a short time ago, by which policy tells a reply from a packet that only
+//! looks like one (PROTOCOL §12).
 //!
-//! Each session has one [`Flows`], which all shards share: what one of them saw open is known to the others. It has two tables: of
-//! flows that the session's client opened, and of those that hosts of the campus opened to it. A client's packets write into the
-//! tables of its own session only, so no session displaces another's flows; and there are none while policy asks for none.
+//! Each session has one [`Flows`], which all shards share: what one of them saw open is known to
+//! the others. It has two tables: of flows that the session's client opened, and of those that
+//! hosts of the campus opened to it. A client's packets write into the tables of its own session
+//! only, so no session displaces another's flows; and there are none while policy asks for none.
 //!
-//! A table takes a fixed room. An entry is one atomic word: a keyed fingerprint and the time of the opener's last packet in units of
-//! four seconds, so that a flow costs one write in that time and is only read otherwise. In a full set the oldest entry gives way, of
-//! those of TCP or of the others, so that a flood of questions displaces no connections; a flow that gave way is known again from its
-//! opener's next packet on.
+//! A table takes a fixed room. An entry is one atomic word: a keyed fingerprint and the time of the
+//! opener's last packet in units of four seconds, so that a flow costs one write in that time and
+//! is only read otherwise. In a full set the oldest entry gives way, of those of TCP or of the
+//! others, so that a flood of questions displaces no connections; a flow that gave way is known
+//! again from its opener's next packet on.
 //!
-//! Beside them are packets in fragments whose first one has passed ([`Flows::note_passed`]): the others have no ports, and follow it.
+//! Beside them are packets in fragments whose first one has passed ([`Flows::note_passed`]): the
+//! others have no ports, and follow it.
 //!
-//! INVARIANT: only packets of its opener enter a flow and keep it. A flow that was not opened is taken for one that was with a
-//! probability of 2^-40, and no attacker can compute for which that is so.
+//! INVARIANT: only packets of its opener enter a flow and keep it. A flow that was not opened is
+//! taken for one that was with a probability of 2^-40, and no attacker can compute for which that
+//! is so.
 
 mod fragments;
 mod key;
@@ -33,7 +38,8 @@ use crate::time::Time;
 const SETS: usize = 128;
 const WAYS: usize = 8;
 
-/// Bits of an entry that are its time, in units of 2^[`UNIT_BITS`] ns: 4.3 s, of which they count 52 days.
+/// Bits of an entry that are its time, in units of 2^[`UNIT_BITS`] ns: 4.3 s, of which they count
+/// 52 days.
 const TIME_BITS: u32 = 20;
 const UNIT_BITS: u32 = 32;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
@@ -109,8 +115,9 @@ impl Flows {
         Self { seed: Seed::new(seed), ..Self::default() }
     }
 
-    /// What looks like a reply of TCP passes for a while from `now` on: the session had flows in another process, which are not known
-    /// here, and the end that opened one may have nothing to send before the other does.
+    /// What looks like a reply of TCP passes for a while from `now` on: the session had flows in
+    /// another process, which are not known here, and the end that opened one may have nothing to
+    /// send before the other does.
     pub fn excuse(&self, now: Time) {
         self.excused_until.store((now + EXCUSED).as_nanos(), Ordering::Relaxed);
     }
@@ -248,7 +255,8 @@ impl Table {
                 return;
             }
         }
-        // Two shards may choose one place. The flow that loses it is entered again by its next packet.
+        // Two shards may choose one place. The flow that loses it is entered again by its next
+        // packet.
         victim(set, flow, now).store(flow | now, Ordering::Relaxed);
     }
 
@@ -292,7 +300,8 @@ const fn idle(entry: u64) -> u64 {
     if entry & TCP_BIT == 0 { OTHER_IDLE } else { TCP_IDLE }
 }
 
-/// The place that a new flow takes in a set: an empty one or one whose flow is over, else the oldest of the kind that has its half.
+/// The place that a new flow takes in a set: an empty one or one whose flow is over, else the
+/// oldest of the kind that has its half.
 fn victim(set: &[AtomicU64; WAYS], flow: u64, now: u64) -> &AtomicU64 {
     let is_alike = |entry: u64| (entry ^ flow) & TCP_BIT == 0;
     let entries = || set.iter().map(|place| place.load(Ordering::Relaxed));

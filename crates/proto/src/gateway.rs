@@ -1,12 +1,14 @@
 //! The gateway's control core: which sessions there are, which keys they have, and when that ends.
 //!
-//! One owner calls it; it never waits. Every input may leave [`Effect`]s, which the owner carries out in order:
-//! the shards get new keys and the store gets new tokens **before** the answer that mentions them is sent
-//! (PROTOCOL §5.1), so the owner waits for shards and store where the order says so.
+//! One owner calls it; it never waits. Every input may leave [`Effect`]s, which the owner carries
+//! out in order: the shards get new keys and the store gets new tokens **before** the answer that
+//! mentions them is sent (PROTOCOL §5.1), so the owner waits for shards and store where the order
+//! says so.
 //!
-//! Invariants: a session has at most one current, one pending and one retiring epoch; an index belongs to one epoch;
-//! endpoints change only on [`Event::Heard`], which a data plane reports only for an authentic datagram that is the
-//! newest of its lane. This module must not know of sockets, files, passwords or how a connection is secured.
+//! Invariants: a session has at most one current, one pending and one retiring epoch; an index
+//! belongs to one epoch; endpoints change only on [`Event::Heard`], which a data plane reports only
+//! for an authentic datagram that is the newest of its lane. This module must not know of sockets,
+//! files, passwords or how a connection is secured.
 
 mod admission;
 mod drain;
@@ -44,7 +46,8 @@ use table::{SessionTaken, Table};
 pub struct Config {
     /// How many shards carry data; each is a lane of every session.
     pub shards: usize,
-    /// The suites that are allowed, and how fast this host is with them. Of equally fast ones, the first is taken.
+    /// The suites that are allowed, and how fast this host is with them. Of equally fast ones, the
+    /// first is taken.
     pub suites: Vec<LocalSuite>,
     /// The features this host understands (PROTOCOL §3.4).
     pub features: u32,
@@ -115,7 +118,8 @@ pub enum Effect {
     Persist(SessionRecord),
     /// Remove the session from the store; must be durable before a later `Send` goes out.
     Forget(SessionId),
-    /// A lane of the session's client is heard from this outer address, which may be known. For the audit file.
+    /// A lane of the session's client is heard from this outer address, which may be known. For the
+    /// audit file.
     HeardAt {
         /// Which session.
         session: SessionId,
@@ -224,8 +228,9 @@ impl Gateway {
         })
     }
 
-    /// Takes up a session from the store after a restart: it is detached until its client attaches. Returns whether
-    /// it was taken; one that is known already, or whose device has a session, is not. Another session with one of its addresses ends.
+    /// Takes up a session from the store after a restart: it is detached until its client attaches.
+    /// Returns whether it was taken; one that is known already, or whose device has a session, is
+    /// not. Another session with one of its addresses ends.
     pub fn restore(&mut self, now: Time, record: SessionRecord) -> bool {
         let known = self.table.by_id(record.id).is_some()
             || self.table.by_device(&record.user, record.device).is_some();
@@ -267,7 +272,8 @@ impl Gateway {
         }
     }
 
-    /// A session's traffic over one shard since the last report; expected about once a second while there is some.
+    /// A session's traffic over one shard since the last report; expected about once a second while
+    /// there is some.
     pub fn handle_activity(&mut self, slot: Slot, activity: Activity) {
         if let Some(session) = self.table.get_mut(slot) {
             session.activity = session.activity.merge(activity);
@@ -290,7 +296,8 @@ impl Gateway {
         }
     }
 
-    /// Ends sessions for good: their keys are erased, their tokens void. Returns how many there were.
+    /// Ends sessions for good: their keys are erased, their tokens void. Returns how many there
+    /// were.
     pub fn end(&mut self, which: &Selector, code: Code, text: &str) -> usize {
         let slots = self.slots(which);
         for slot in &slots {
@@ -313,7 +320,8 @@ impl Gateway {
         }
     }
 
-    /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to be attached to later.
+    /// The gateway goes down: clients get `Close`, keys are erased; sessions stay in the store, to
+    /// be attached to later.
     pub fn shutdown(&mut self) {
         self.close_all(Code::Shutdown);
     }
@@ -375,7 +383,8 @@ impl Gateway {
         self.table.get(slot).map(|session| session.record.id)
     }
 
-    /// Ends the sessions that have one of these addresses, which were leased to another one: their own leases are over.
+    /// Ends the sessions that have one of these addresses, which were leased to another one: their
+    /// own leases are over.
     fn end_holders(&mut self, addresses: Addresses) {
         while let Some(slot) = self.table.by_address(addresses) {
             self.end_session(

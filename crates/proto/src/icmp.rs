@@ -1,4 +1,5 @@
-//! ICMP errors about inner packets (RFC 792, RFC 4443): which packets may have one, and how it is written.
+//! ICMP errors about inner packets (RFC 792, RFC 4443): which packets may have one, and how it is
+//! written.
 //!
 //! How often one is sent is the caller's affair, as is the address that it comes from.
 
@@ -37,8 +38,8 @@ impl Error {
     }
 }
 
-/// Whether an error about this packet may be sent: not about ICMP errors, later fragments and multicast (RFC 1122 §3.2.2,
-/// RFC 4443 §2.4).
+/// Whether an error about this packet may be sent: not about ICMP errors, later fragments and
+/// multicast (RFC 1122 §3.2.2, RFC 4443 §2.4).
 #[must_use]
 pub fn may_answer(packet: &Packet<'_>) -> bool {
     if packet.dst().is_multicast() || packet.fragment().is_some_and(|fragment| !fragment.is_first()) {
@@ -51,7 +52,8 @@ pub fn may_answer(packet: &Packet<'_>) -> bool {
     }
 }
 
-/// Writes an error about `packet` to its sender, from `source`, which must be of the packet's version. Returns its length.
+/// Writes an error about `packet` to its sender, from `source`, which must be of the packet's
+/// version. Returns its length.
 ///
 /// # Panics
 /// If `out` is shorter than [`MAX_MESSAGE`].

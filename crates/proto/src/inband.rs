@@ -38,7 +38,8 @@ pub enum Inband {
         id: u16,
         /// Length of the plaintext, padding included, in bytes.
         size: u16,
-        /// The largest datagram that the sender of the probe has found the path to carry, if it has found one.
+        /// The largest datagram that the sender of the probe has found the path to carry, if it has
+        /// found one.
         known: Option<u16>,
     },
     /// The reply to one.

@@ -1,7 +1,8 @@
 //! One lane: the key, the counter and the replay window of one sender in one epoch (PROTOCOL §7).
 //!
-//! INVARIANT: a [`SendLane`] is the only owner of its key, and its counter only grows, so no nonce is used twice. A
-//! lane is never copied; a new epoch makes new lanes. A lane that moves to another process begins there where it ended.
+//! INVARIANT: a [`SendLane`] is the only owner of its key, and its counter only grows, so no nonce
+//! is used twice. A lane is never copied; a new epoch makes new lanes. A lane that moves to another
+//! process begins there where it ended.
 
 use vpnd_crypto::{Limits, OpenKey, SealKey, Suite};
 
@@ -39,7 +40,8 @@ impl SendLane {
         Self { key, suite, lane, peer_index, counter: 0, limits: suite.limits(), reject_at }
     }
 
-    /// Goes on where another process has ended, which seals no more: nothing below `counter` is used again.
+    /// Goes on where another process has ended, which seals no more: nothing below `counter` is
+    /// used again.
     pub fn resume_at(&mut self, counter: u64) {
         self.counter = self.counter.max(counter);
     }
@@ -57,11 +59,13 @@ impl SendLane {
         HEADER_LEN + self.suite.sealed_len(plaintext_len)
     }
 
-    /// Seals the `plaintext_len` bytes that stand at [`HEADER_LEN`] in `datagram` and writes the header before them, with
-    /// `confirm` in it ([`Header::confirm`]). Returns the datagram's length.
+    /// Seals the `plaintext_len` bytes that stand at [`HEADER_LEN`] in `datagram` and writes the
+    /// header before them, with `confirm` in it ([`Header::confirm`]). Returns the datagram's
+    /// length.
     ///
     /// # Errors
-    /// If the key may not be used any more, or the buffer has no room behind the plaintext for the suite's overhead.
+    /// If the key may not be used any more, or the buffer has no room behind the plaintext for the
+    /// suite's overhead.
     #[inline]
     pub fn seal(
         &mut self,
@@ -150,7 +154,8 @@ impl ReceiveLane {
     /// Opens `datagram`, whose header is `header`, in place (PROTOCOL §7.2, steps 3 to 5).
     ///
     /// # Errors
-    /// If the datagram is a replay or not authentic; nothing but the count of failures changes then.
+    /// If the datagram is a replay or not authentic; nothing but the count of failures changes
+    /// then.
     #[inline]
     pub fn open(&mut self, header: Header, datagram: &mut [u8]) -> Result<Authentic, OpenRefused> {
         if !self.window.check(header.counter) {

@@ -1,13 +1,14 @@
 //! Segmentation and checksum offload between a TUN device and the tunnel (PROTOCOL §8.2).
 //!
-//! Towards the tunnel a [`Slicer`] cuts a super-packet of the kernel into self-contained inner packets, in general
-//! without computing a transport checksum. Towards the TUN device a [`Rebuilder`] merges runs of inner packets into
-//! super-packets by the rules of generic receive offload.
+//! Towards the tunnel a [`Slicer`] cuts a super-packet of the kernel into self-contained inner
+//! packets, in general without computing a transport checksum. Towards the TUN device a
+//! [`Rebuilder`] merges runs of inner packets into super-packets by the rules of generic receive
+//! offload.
 //!
-//! INVARIANTS: every inner packet is complete in itself, so that a lost datagram costs one packet. Nothing in a
-//! virtio header that goes to the kernel comes from the peer: it is derived from the parsed packet. The kernel is
-//! told to fill in a checksum only if the peer declared it unfilled inside an authenticated datagram, or if it was
-//! verified here.
+//! INVARIANTS: every inner packet is complete in itself, so that a lost datagram costs one packet.
+//! Nothing in a virtio header that goes to the kernel comes from the peer: it is derived from the
+//! parsed packet. The kernel is told to fill in a checksum only if the peer declared it unfilled
+//! inside an authenticated datagram, or if it was verified here.
 //!
 //! This module must not know sessions, keys or devices.
 
@@ -23,12 +24,13 @@ pub use held::Held;
 pub use rebuilder::{Needs, Rebuilder, Rebuilt, TunFeatures};
 pub use slicer::{PeerFeatures, Slicer};
 
-/// Length of the header in front of each packet of a TUN device that was opened with `IFF_VNET_HDR`.
+/// Length of the header in front of each packet of a TUN device that was opened with
+/// `IFF_VNET_HDR`.
 pub const VIRTIO_HEADER: usize = size_of::<VirtioHeader>();
 
-/// `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), as a TUN device passes it: without a buffer count, and
-/// little-endian. A little-endian machine's TUN device does so by itself; on a big-endian one the device has to be
-/// switched with `TUNSETVNETLE`.
+/// `struct virtio_net_hdr` (virtio 1.2, section 5.1.6), as a TUN device passes it: without a buffer
+/// count, and little-endian. A little-endian machine's TUN device does so by itself; on a
+/// big-endian one the device has to be switched with `TUNSETVNETLE`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
@@ -36,7 +38,8 @@ pub const VIRTIO_HEADER: usize = size_of::<VirtioHeader>();
 pub struct VirtioHeader {
     /// Bits [`NEEDS_CSUM`](Self::NEEDS_CSUM) and others.
     pub flags: u8,
-    /// How to cut the packet: [`GSO_NONE`](Self::GSO_NONE), [`GSO_TCPV4`](Self::GSO_TCPV4) and so on.
+    /// How to cut the packet: [`GSO_NONE`](Self::GSO_NONE), [`GSO_TCPV4`](Self::GSO_TCPV4) and so
+    /// on.
     pub gso_type: u8,
     /// Length of all headers, as the sender of this header believes; never relied upon here.
     pub hdr_len: U16,

@@ -1,14 +1,15 @@
 //! Checked view of one inner IP packet.
 //!
-//! Everything that later decides about a packet (source ownership, routing, policy, offload) reads it through
-//! [`Packet`], so a header is interpreted once and in one place.
+//! Everything that later decides about a packet (source ownership, routing, policy, offload) reads
+//! it through [`Packet`], so a header is interpreted once and in one place.
 //!
-//! Invariants of a [`Packet`]: `bytes()` is exactly as long as the IP header says; the headers up to and including
-//! a TCP or UDP header are inside it (absent only on later fragments); its source is an address that a single host
-//! can have; it cannot make a router send it anywhere but to its destination address.
+//! Invariants of a [`Packet`]: `bytes()` is exactly as long as the IP header says; the headers up
+//! to and including a TCP or UDP header are inside it (absent only on later fragments); its source
+//! is an address that a single host can have; it cannot make a router send it anywhere but to its
+//! destination address.
 //!
-//! The partial-checksum bit: bit 0x80 of the first byte says that the transport checksum is not filled in. It
-//! exists only inside the tunnel, never on a TUN device.
+//! The partial-checksum bit: bit 0x80 of the first byte says that the transport checksum is not
+//! filled in. It exists only inside the tunnel, never on a TUN device.
 //!
 //! This module must not know sessions, keys, policies or devices.
 
@@ -43,8 +44,8 @@ pub const IPV6_HEADER: usize = 40;
 pub const UDP_HEADER: usize = 8;
 /// Length of a TCP header without options.
 pub const TCP_HEADER: usize = 20;
-/// The longest run of IP and transport headers that a checked packet can have: IPv6 with the most extension headers
-/// that are accepted, and TCP with all its options.
+/// The longest run of IP and transport headers that a checked packet can have: IPv6 with the most
+/// extension headers that are accepted, and TCP with all its options.
 pub const MAX_HEADERS: usize = IPV6_HEADER + parse::MAX_EXTENSION_BYTES + 60;
 
 /// Bits of a TCP header's flag byte.
@@ -82,7 +83,8 @@ pub enum PacketError {
     /// IPv4 options that do not parse.
     #[error("malformed IPv4 options")]
     Options,
-    /// IPv4 source routing, an IPv6 routing header of type 0, or any that still has stations to visit.
+    /// IPv4 source routing, an IPv6 routing header of type 0, or any that still has stations to
+    /// visit.
     #[error("source routing is refused")]
     SourceRouting,
     /// Too many or too long IPv6 extension headers, one out of place, or one cut off.
@@ -97,8 +99,8 @@ pub enum PacketError {
     /// A TCP or UDP header that does not fit the packet.
     #[error("the TCP or UDP header does not fit the packet")]
     Transport,
-    /// A fragment that can hide or overwrite a transport header (RFC 1858, RFC 3128, RFC 5722, RFC 7112), is empty,
-    /// or lies beyond the largest packet.
+    /// A fragment that can hide or overwrite a transport header (RFC 1858, RFC 3128, RFC 5722, RFC
+    /// 7112), is empty, or lies beyond the largest packet.
     #[error("unacceptable fragment")]
     Fragment,
     /// The partial-checksum bit on a packet that has no complete TCP or UDP header.
@@ -148,8 +150,8 @@ pub(crate) struct Shape {
     fragment: Option<Fragment>,
 }
 
-/// A checked packet without its bytes: its place in a buffer and the result of checking it, so that whoever gets the buffer next
-/// need not check again.
+/// A checked packet without its bytes: its place in a buffer and the result of checking it, so that
+/// whoever gets the buffer next need not check again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
     // Small, for each packet's result is passed on by value.
@@ -172,8 +174,8 @@ impl Checked {
         self.start as usize..self.start as usize + self.len as usize
     }
 
-    /// The packet, out of the buffer in which it was checked. Only its payload, congestion mark, hop limit and TCP options may
-    /// have changed since.
+    /// The packet, out of the buffer in which it was checked. Only its payload, congestion mark,
+    /// hop limit and TCP options may have changed since.
     ///
     /// # Panics
     /// If the buffer is shorter than it was.
@@ -229,8 +231,9 @@ impl<'a> Packet<'a> {
         self.shape.partial
     }
 
-    /// Whether its source means something on one link only. The kernel of a client sends from such addresses into each of its
-    /// devices, router solicitations above all, and no gateway takes them.
+    /// Whether its source means something on one link only. The kernel of a client sends from such
+    /// addresses into each of its devices, router solicitations above all, and no gateway takes
+    /// them.
     #[inline]
     pub(crate) fn is_from_one_link(&self) -> bool {
         match self.src() {
@@ -257,8 +260,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The upper-layer protocol, behind all IPv6 extension headers. On a later IPv6 fragment it is what the fragment
-    /// header names, which may be an extension header.
+    /// The upper-layer protocol, behind all IPv6 extension headers. On a later IPv6 fragment it is
+    /// what the fragment header names, which may be an extension header.
     #[inline]
     pub const fn protocol(&self) -> u8 {
         self.shape.protocol
@@ -270,8 +273,8 @@ impl<'a> Packet<'a> {
         self.shape.transport.map(usize::from)
     }
 
-    /// Place in the original packet, if this is a fragment. An atomic IPv6 fragment (RFC 6946) has offset 0 and no
-    /// more fragments.
+    /// Place in the original packet, if this is a fragment. An atomic IPv6 fragment (RFC 6946) has
+    /// offset 0 and no more fragments.
     #[inline]
     pub const fn fragment(&self) -> Option<Fragment> {
         self.shape.fragment

@@ -1,16 +1,20 @@
-//! One shard's data plane: tables of receive indexes, sessions and routes, and what happens to each packet.
+//! One shard's data plane: tables of receive indexes, sessions and routes, and what happens to each
+//! packet.
 //!
-//! Pure: bytes and time come in as arguments, packets are opened and sealed in the caller's buffers. A gateway has one
-//! plane for each shard, a client too; nothing is shared between them. Between the control plane and a plane there are only
-//! [`Command`]s one way and [`Event`]s the other.
+//! Pure: bytes and time come in as arguments, packets are opened and sealed in the caller's
+//! buffers. A gateway has one plane for each shard, a client too; nothing is shared between them.
+//! Between the control plane and a plane there are only [`Command`]s one way and [`Event`]s the
+//! other.
 //!
-//! Both directions have the same shape. A datagram: [`Plane::open`] looks its session up, opens it, and parses and checks its
-//! packet, which [`Opened`] carries with the result. A packet from the TUN device: [`Plane::route`] checks it, looks its session
-//! up and returns the [`Sender`] that seals it. A packet between clients goes through both, with [`Plane::sender`] for the other
+//! Both directions have the same shape. A datagram: [`Plane::open`] looks its session up, opens it,
+//! and parses and checks its packet, which [`Opened`] carries with the result. A packet from the
+//! TUN device: [`Plane::route`] checks it, looks its session up and returns the [`Sender`] that
+//! seals it. A packet between clients goes through both, with [`Plane::sender`] for the other
 //! client.
 //!
-//! INVARIANTS: nothing changes before a datagram has proved authentic, but for counters of drops and failed opens. Each packet
-//! leaves the plane, waits in it, or is counted in [`Counters`], once.
+//! INVARIANTS: nothing changes before a datagram has proved authentic, but for counters of drops
+//! and failed opens. Each packet leaves the plane, waits in it, or is counted in [`Counters`],
+//! once.
 
 mod command;
 mod confirmations;
@@ -52,7 +56,8 @@ use reports::Reports;
 pub use session::{NoSender, Outer, PacketQueue, Sealed, Sender};
 use session::{Receivers, Session};
 
-/// Where a peer is: its outer address, and the local address it talks to (a gateway may have several).
+/// Where a peer is: its outer address, and the local address it talks to (a gateway may have
+/// several).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode)]
 pub struct Endpoint {
     /// The peer's address and port.
@@ -106,14 +111,14 @@ impl Plane {
         }
     }
 
-    /// Whether the DSCP of packets is copied to the outer headers, in the epochs that are installed from now on. It is not by
-    /// default: it shows the path which kind of traffic is inside.
+    /// Whether the DSCP of packets is copied to the outer headers, in the epochs that are installed
+    /// from now on. It is not by default: it shows the path which kind of traffic is inside.
     pub fn set_copies_dscp(&mut self, copies_dscp: bool) {
         self.copies_dscp = copies_dscp;
     }
 
-    /// Carries out a command of the control plane. Probes and keepalives change no table: they come back as the [`Outgoing`]
-    /// to send.
+    /// Carries out a command of the control plane. Probes and keepalives change no table: they come
+    /// back as the [`Outgoing`] to send.
     pub fn apply(&mut self, command: Command) -> Option<Outgoing> {
         match command {
             Command::Open(spec) => self.open_session(spec),
@@ -143,7 +148,8 @@ impl Plane {
         None
     }
 
-    /// The lane that seals a packet of the TUN device: that of the session it is for, if it may go there.
+    /// The lane that seals a packet of the TUN device: that of the session it is for, if it may go
+    /// there.
     ///
     /// # Errors
     /// If the packet was dropped, or has to wait for an epoch.
@@ -214,7 +220,8 @@ impl Plane {
         (session.slot == slot).then_some(session.activity)
     }
 
-    /// The traffic of the sessions that were in use since the last call; those that were not cost nothing.
+    /// The traffic of the sessions that were in use since the last call; those that were not cost
+    /// nothing.
     pub fn take_activities(&mut self) -> Vec<(Slot, Activity)> {
         let sessions = &mut self.sessions;
         let taken = self.used.drain(..).filter_map(|slot| {
@@ -225,7 +232,8 @@ impl Plane {
         taken.collect()
     }
 
-    /// How far the lanes of all epochs have come. After passing this on, the caller must not seal or open any more.
+    /// How far the lanes of all epochs have come. After passing this on, the caller must not seal
+    /// or open any more.
     #[must_use]
     pub fn progress(&self) -> Vec<Progress> {
         self.sessions.iter().flatten().flat_map(|session| session.progress(&self.receivers)).collect()
@@ -242,7 +250,8 @@ impl Plane {
         &mut self.reports.counters
     }
 
-    /// At a gateway: its own inner address of an IP version, from which it sends ICMP errors as a router.
+    /// At a gateway: its own inner address of an IP version, from which it sends ICMP errors as a
+    /// router.
     #[must_use]
     pub fn own_address(&self, version: Version) -> Option<IpAddr> {
         self.forwarding.policy.own_address(version)

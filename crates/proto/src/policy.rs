@@ -1,25 +1,31 @@
 //! Policy: which packets may pass between clients and the campus (PROTOCOL §12).
 //!
-//! Each access profile has a [`RuleSet`] of its own, and a session is in one profile: the number in its [`Principal`]. To and from the
-//! campus the client's profile decides; between two clients both of their profiles have to allow a packet. A number for which the
-//! policy has no rule set lets nothing pass.
+//! Each access profile has a [`RuleSet`] of its own, and a session is in one profile: the number in
+//! its [`Principal`]. To and from the campus the client's profile decides; between two clients both
+//! of their profiles have to allow a packet. A number for which the policy has no rule set lets
+//! nothing pass.
 //!
-//! Rules are tried in order and the first that matches decides. An *allow* rule matches packets from its senders to its receivers,
-//! and in the other direction replies to those. A *deny* rule matches only in its own direction; standing in front of
-//! an allow rule it also stops what would be that rule's replies. Where no rule matches, traffic between clients and
-//! the campus passes, and clients reach each other only if that was switched on.
+//! Rules are tried in order and the first that matches decides. An *allow* rule matches packets
+//! from its senders to its receivers, and in the other direction replies to those. A *deny* rule
+//! matches only in its own direction; standing in front of an allow rule it also stops what would
+//! be that rule's replies. Where no rule matches, traffic between clients and the campus passes,
+//! and clients reach each other only if that was switched on.
 //!
-//! The campus is what the gateway pushes to clients of the profile, if that is known ([`RuleSet::with_reach`]). A client's packet to
-//! any other host passes only by an allow rule that names the host's network: "any" means any of the campus there.
+//! The campus is what the gateway pushes to clients of the profile, if that is known
+//! ([`RuleSet::with_reach`]). A client's packet to any other host passes only by an allow rule that
+//! names the host's network: "any" means any of the campus there.
 //!
-//! A reply belongs to a flow that a packet in the rule's direction has opened ([`FlowKey`]); an ICMP error is a reply to the packet that
-//! it quotes. The caller remembers flows: [`Decision::opens`] says when, and [`Known`] asks. Both happen only for rules whose replies
+//! A reply belongs to a flow that a packet in the rule's direction has opened ([`FlowKey`]); an
+//! ICMP error is a reply to the packet that it quotes. The caller remembers flows:
+//! [`Decision::opens`] says when, and [`Known`] asks. Both happen only for rules whose replies
 //! would not pass anyway, so that nothing is remembered where policy permits both directions.
 //!
-//! Only the first fragment of a packet has ports, flags and (in IPv6) the protocol. Where a rule compares any of these, the other
-//! fragments are decided as their first one was, and one that arrives before it is dropped. The caller remembers that, too.
+//! Only the first fragment of a packet has ports, flags and (in IPv6) the protocol. Where a rule
+//! compares any of these, the other fragments are decided as their first one was, and one that
+//! arrives before it is dropped. The caller remembers that, too.
 //!
-//! This module must not know sessions or addresses of sessions: the caller names sender and receiver.
+//! This module must not know sessions or addresses of sessions: the caller names sender and
+//! receiver.
 
 mod names;
 mod reach;
@@ -59,7 +65,8 @@ pub enum Destination<'a> {
     Client(&'a Principal),
 }
 
-/// Answers questions about earlier packets: whether the receiver has opened a flow, whether a first fragment has passed.
+/// Answers questions about earlier packets: whether the receiver has opened a flow, whether a first
+/// fragment has passed.
 pub type Known<'a> = &'a dyn Fn(Earlier<'_>) -> bool;
 
 /// One rule as it was written.
@@ -130,7 +137,8 @@ enum Direction {
     FromCampus,
 }
 
-/// The addresses that clients may have. One that no client has just now leads nowhere: it is not the campus's.
+/// The addresses that clients may have. One that no client has just now leads nowhere: it is not
+/// the campus's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
     /// Where clients' addresses are taken from.
@@ -162,7 +170,8 @@ pub struct Decision {
 pub enum Ground {
     /// A rule of this profile, by its place in the list, counted from 1.
     Rule(ProfileId, u16),
-    /// No rule of this profile matched, and its networks decided: the packet's other end is in what is pushed, or it is not.
+    /// No rule of this profile matched, and its networks decided: the packet's other end is in what
+    /// is pushed, or it is not.
     Networks(ProfileId),
     /// No rule of this profile matched a packet between clients.
     Clients(ProfileId),
@@ -172,7 +181,8 @@ pub enum Ground {
     UnknownProfile(ProfileId),
 }
 
-/// A compiled policy. The default one has the implied profile alone, without rules and pools, and keeps clients apart.
+/// A compiled policy. The default one has the implied profile alone, without rules and pools, and
+/// keeps clients apart.
 #[derive(Clone, Debug)]
 pub struct Policy {
     pools: Pools,
@@ -217,7 +227,8 @@ impl Policy {
         Self { pools: Pools::default(), profiles: sets }
     }
 
-    /// The same policy, which also drops what clients send to addresses of `pools` that no client has.
+    /// The same policy, which also drops what clients send to addresses of `pools` that no client
+    /// has.
     #[must_use]
     pub fn with_pools(self, pools: Pools) -> Self {
         Self { pools, ..self }

@@ -1,15 +1,18 @@
-//! Rate limits: token buckets that all shards of a gateway share, one for each session, user or group and direction.
+//! Rate limits: token buckets that all shards of a gateway share, one for each session, user or
+//! group and direction.
 //!
-//! A [`Bucket`] is one atomic number: the time up to which the rate has been used. Taking bytes moves it forward by the time that
-//! they need at the rate, never beyond now; a bucket that is left alone fills up by itself, to [`burst_ns`] at most. Since its unit is
-//! time and not bytes, another rate is only another price: a bucket that is empty stays so when its rate changes.
+//! A [`Bucket`] is one atomic number: the time up to which the rate has been used. Taking bytes
+//! moves it forward by the time that they need at the rate, never beyond now; a bucket that is left
+//! alone fills up by itself, to [`burst_ns`] at most. Since its unit is time and not bytes, another
+//! rate is only another price: a bucket that is empty stays so when its rate changes.
 //!
-//! Shards take from it in slices ([`Meter`]), so that most packets cost a subtraction. A slice is good for [`slice_ns`]; what is
-//! left of an old one goes back with the next packet.
+//! Shards take from it in slices ([`Meter`]), so that most packets cost a subtraction. A slice is
+//! good for [`slice_ns`]; what is left of an old one goes back with the next packet.
 //!
-//! INVARIANTS: in any period all shards together pass no more bytes than the rate gives in that period and a burst before it, and
-//! what they held in slices when it began, which is [`SLICES_NS`] at most. A bucket begins empty. Everything that is decided
-//! together is in the one atomic, so relaxed ordering is enough: its modifications have one order, whatever else a thread sees late.
+//! INVARIANTS: in any period all shards together pass no more bytes than the rate gives in that
+//! period and a burst before it, and what they held in slices when it began, which is [`SLICES_NS`]
+//! at most. A bucket begins empty. Everything that is decided together is in the one atomic, so
+//! relaxed ordering is enough: its modifications have one order, whatever else a thread sees late.
 //! A shard with an old `now` takes less, never more.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -20,18 +23,21 @@ use crate::time::Time;
 
 /// A full bucket lets so many bytes pass at once at least: two of the longest super-packets.
 const MIN_BURST: u64 = 128 << 10;
-/// And so many nanoseconds of its rate. TCP that has lost the end of its window is silent for a retransmission timeout, 200 ms at
-/// least: the bucket must not overflow meanwhile, or the connection never gets its rate.
+/// And so many nanoseconds of its rate. TCP that has lost the end of its window is silent for a
+/// retransmission timeout, 200 ms at least: the bucket must not overflow meanwhile, or the
+/// connection never gets its rate.
 const BURST_NS: u64 = 250_000_000;
 /// What a shard takes at once, in nanoseconds of the rate.
 const SLICE_NS: u64 = 5_000_000;
-/// What all shards hold together at most, in nanoseconds of the rate: that much a second can be wrong, 4 %.
+/// What all shards hold together at most, in nanoseconds of the rate: that much a second can be
+/// wrong, 4 %.
 const SLICES_NS: u64 = 40_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// The fastest limit, in bytes per second. What is faster is held to this.
 pub const MAX_RATE: u64 = 125_000_000_000;
 
-/// A limit for each direction in bytes per second; 0 is none. Bytes are those of inner packets, with their IP headers.
+/// A limit for each direction in bytes per second; 0 is none. Bytes are those of inner packets,
+/// with their IP headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// To the client.
@@ -90,8 +96,9 @@ pub enum Way {
     Up,
 }
 
-/// A token bucket that threads share. It has cache lines of its own, two since processors fetch them in pairs: what shards write for
-/// one direction or session must not slow down those that look at another.
+/// A token bucket that threads share. It has cache lines of its own, two since processors fetch
+/// them in pairs: what shards write for one direction or session must not slow down those that look
+/// at another.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Bucket {
@@ -133,7 +140,8 @@ impl Bucket {
     }
 }
 
-/// Packets that are admitted together, such as the segments of a super-packet: all of one length but for the last.
+/// Packets that are admitted together, such as the segments of a super-packet: all of one length
+/// but for the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
     /// Length of each packet in bytes.

@@ -1,10 +1,11 @@
 //! Replay window over 8,192 counters.
 //!
-//! A ring of bits addressed by the low bits of the counter, so that moving the window clears what enters it instead
-//! of shifting what is in it (the idea of RFC 6479; the window here is exact, not rounded to words).
+//! A ring of bits addressed by the low bits of the counter, so that moving the window clears what
+//! enters it instead of shifting what is in it (the idea of RFC 6479; the window here is exact, not
+//! rounded to words).
 //!
-//! INVARIANT: for every counter in `(highest - WINDOW, highest]` its bit says whether it was committed; no other
-//! counter has a bit.
+//! INVARIANT: for every counter in `(highest - WINDOW, highest]` its bit says whether it was
+//! committed; no other counter has a bit.
 
 /// Counters that may still arrive late.
 pub const WINDOW: u64 = 8192;
@@ -24,13 +25,14 @@ impl ReplayWindow {
         Self { bits: [0; WORDS], highest: None }
     }
 
-    /// A window that lets nothing pass up to `highest`: what another process has recorded below that is not known here.
+    /// A window that lets nothing pass up to `highest`: what another process has recorded below
+    /// that is not known here.
     pub const fn closed_up_to(highest: Option<u64>) -> Self {
         Self { bits: [u64::MAX; WORDS], highest }
     }
 
-    /// Records `counter`, after its datagram was opened. False if it had been recorded meanwhile or is too old: then
-    /// the datagram must be dropped.
+    /// Records `counter`, after its datagram was opened. False if it had been recorded meanwhile or
+    /// is too old: then the datagram must be dropped.
     #[inline]
     #[must_use = "a datagram whose counter was refused must be dropped"]
     pub fn commit(&mut self, counter: u64) -> bool {
@@ -60,7 +62,8 @@ impl ReplayWindow {
         self.highest
     }
 
-    /// Whether no counter above `counter` has been recorded; the same before and after it is recorded itself.
+    /// Whether no counter above `counter` has been recorded; the same before and after it is
+    /// recorded itself.
     #[inline]
     pub fn is_newest(&self, counter: u64) -> bool {
         self.highest.is_none_or(|highest| counter >= highest)

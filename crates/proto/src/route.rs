@@ -1,8 +1,8 @@
 //! Longest prefix match from inner addresses to whatever carries them.
 //!
-//! One hash table per prefix length that is in use, host routes in tables of their own: a client's address is found
-//! with one probe, and a lookup costs at most one probe per distinct prefix length. Tables are never iterated, so
-//! results depend on content only.
+//! One hash table per prefix length that is in use, host routes in tables of their own: a client's
+//! address is found with one probe, and a lookup costs at most one probe per distinct prefix
+//! length. Tables are never iterated, so results depend on content only.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -24,7 +24,8 @@ pub struct RouteTable<T> {
 }
 
 impl<T: Copy> RouteTable<T> {
-    /// An empty table. `seed` should be random: it keeps outsiders from choosing addresses that collide.
+    /// An empty table. `seed` should be random: it keeps outsiders from choosing addresses that
+    /// collide.
     pub fn new(seed: u64) -> Self {
         let state = Seed(seed);
         Self { v4: Family::new(state), v6: Family::new(state.next()) }
@@ -176,7 +177,8 @@ fn add<B: Bits, T>(routes: &mut HashMap<B, T, Seed>, net: B, value: T) -> Result
     }
 }
 
-/// Seeded hashing of addresses by folded multiplication: a few cycles, and collisions can't be found without the seed.
+/// Seeded hashing of addresses by folded multiplication: a few cycles, and collisions can't be
+/// found without the seed.
 #[derive(Clone, Copy, Debug)]
 struct Seed(u64);
 
@@ -232,7 +234,8 @@ impl Hasher for AddressHasher {
 /// An odd number with bits in no pattern: the fractional part of the golden ratio.
 const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Both halves of the 128-bit product, mixed: every bit of the input reaches every bit of the result.
+/// Both halves of the 128-bit product, mixed: every bit of the input reaches every bit of the
+/// result.
 #[inline]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = (a as u128) * (b as u128);

@@ -1,6 +1,7 @@
 //! The part of a session that both ends share: its names, its timers, and the choice of a suite.
 //!
-//! A session outlives its connections and its keys; everything that is replaced with them lives elsewhere.
+//! A session outlives its connections and its keys; everything that is replaced with them lives
+//! elsewhere.
 
 use core::time::Duration;
 
@@ -15,7 +16,8 @@ use crate::wire::Index;
 /// Bytes of a session's and of a device's name.
 const NAME_LEN: usize = 16;
 
-/// Where random bytes come from: the operating system in the daemon, a seed in the simulation. It fills the slice.
+/// Where random bytes come from: the operating system in the daemon, a seed in the simulation. It
+/// fills the slice.
 pub type Random = Box<dyn FnMut(&mut [u8]) + Send>;
 
 /// `N` bytes from `random`.
@@ -84,8 +86,9 @@ pub struct LocalSuite {
     pub mbps: u32,
 }
 
-/// The suite whose slower end is fastest (PROTOCOL §3.3), of those that both ends accept. Of equals, the first of
-/// `local` wins. Suites of the laboratory are chosen only if `lab` says that both ends were started for it.
+/// The suite whose slower end is fastest (PROTOCOL §3.3), of those that both ends accept. Of
+/// equals, the first of `local` wins. Suites of the laboratory are chosen only if `lab` says that
+/// both ends were started for it.
 #[must_use]
 pub fn choose_suite(local: &[LocalSuite], offered: &[SuiteSpeed], lab: bool) -> Option<LocalSuite> {
     let mut best: Option<(u32, LocalSuite)> = None;
@@ -112,21 +115,24 @@ pub fn random_index(
     let choices = (256 - shard).div_ceil(shards);
     let low = shard + shards * (usize::from(low) % choices);
     let mut index = u32::from_le_bytes([low as u8, high[0], high[1], high[2]]);
-    // Ends, because far fewer than 2^24 indexes are taken: sessions are limited. The low byte stays as it is.
+    // Ends, because far fewer than 2^24 indexes are taken: sessions are limited. The low byte stays
+    // as it is.
     while taken(Index(index)) {
         index = index.wrapping_add(0x100);
     }
     Index(index)
 }
 
-/// The timers of PROTOCOL §11. All can be configured; those that the client must know travel in `Established`.
+/// The timers of PROTOCOL §11. All can be configured; those that the client must know travel in
+/// `Established`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {
     /// An epoch that carried packets is replaced after this time.
     pub rekey_after: Duration,
     /// Sealing is refused after this time.
     pub reject_after: Duration,
-    /// How long an old epoch can still open: after its successor carried traffic, and after it ceased to seal.
+    /// How long an old epoch can still open: after its successor carried traffic, and after it
+    /// ceased to seal.
     pub retire_after: Duration,
     /// An epoch is erased this long after `Established` if nothing was heard in it.
     pub confirm_within: Duration,
@@ -138,7 +144,8 @@ pub struct Timers {
     pub probe_interval: Duration,
     /// So many rounds of probes without any answer make a client attach anew.
     pub probe_limit: u32,
-    /// A client whose network changed attaches anew beside its probes; these end if they are not answered within this time.
+    /// A client whose network changed attaches anew beside its probes; these end if they are not
+    /// answered within this time.
     pub roam_within: Duration,
     /// The first wait before reconnecting; it doubles each time.
     pub reconnect_first: Duration,
@@ -171,8 +178,9 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// When a gateway erases an epoch that began at `began` and has no successor. Its client counts from when it received the
-    /// epoch, up to `confirm_within` later, and may seal for `reject_after` from then on.
+    /// When a gateway erases an epoch that began at `began` and has no successor. Its client counts
+    /// from when it received the epoch, up to `confirm_within` later, and may seal for
+    /// `reject_after` from then on.
     pub(crate) fn gateway_erases(&self, began: Time) -> Time {
         began + self.confirm_within + self.reject_after
     }
@@ -191,8 +199,9 @@ impl Timers {
         }
     }
 
-    /// These timers with what the gateway prescribes. A gateway cannot make keys live longer than these say, nor make
-    /// the client busy: times are kept between a second and the value here (for keepalives, ten times it).
+    /// These timers with what the gateway prescribes. A gateway cannot make keys live longer than
+    /// these say, nor make the client busy: times are kept between a second and the value here (for
+    /// keepalives, ten times it).
     #[must_use]
     pub fn prescribed(&self, message: &TimersMs) -> Self {
         let within = |ms: Option<u32>, own: Duration, most: Duration| {

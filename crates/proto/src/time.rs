@@ -1,7 +1,7 @@
 //! Points in time, by the caller's clock.
 //!
-//! This crate never reads a clock. The daemon passes the boot-time clock, which goes on while the machine is suspended
-//! (so keys age during a suspend); the simulation passes its own.
+//! This crate never reads a clock. The daemon passes the boot-time clock, which goes on while the
+//! machine is suspended (so keys age during a suspend); the simulation passes its own.
 
 use core::ops::{Add, Sub};
 use core::time::Duration;

@@ -1,7 +1,7 @@
 //! A deterministic queue of timers: what fires next, and why.
 //!
-//! A timer is named by its key, which should name the reason too; setting it again moves it. Two timers of the same
-//! time fire in the order of their keys, so that a run can be repeated exactly.
+//! A timer is named by its key, which should name the reason too; setting it again moves it. Two
+//! timers of the same time fire in the order of their keys, so that a run can be repeated exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -44,8 +44,8 @@ fn handed_sessions() {
     replay("handover", handover::run);
 }
 
-/// The fuzz targets are built by a nightly compiler in a workspace of their own, so no other build notices if one of them names a
-/// file, a module or a crate that is no more.
+/// The fuzz targets are built by a nightly compiler in a workspace of their own, so no other build
+/// notices if one of them names a file, a module or a crate that is no more.
 #[test]
 fn fuzz_targets_name_only_what_exists() {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");

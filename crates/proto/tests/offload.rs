@@ -1,5 +1,5 @@
-//! Slicing and rebuilding against a plain model of segmentation: whatever is cut, sent and merged again must be, byte
-//! for byte, what software segmentation with full checksums puts on the wire.
+//! Slicing and rebuilding against a plain model of segmentation: whatever is cut, sent and merged
+//! again must be, byte for byte, what software segmentation with full checksums puts on the wire.
 
 #[path = "model/segment.rs"]
 mod segment;
@@ -116,7 +116,8 @@ fn write(slicer: &Slicer<'_>, i: usize) -> Vec<u8> {
     out
 }
 
-/// Puts packets into one buffer, pushes them in order and returns what would be written to the TUN device.
+/// Puts packets into one buffer, pushes them in order and returns what would be written to the TUN
+/// device.
 fn rebuild(packets: &[Vec<u8>], features: TunFeatures) -> Vec<Vec<u8>> {
     let mut rebuilder = Rebuilder::new(features);
     rebuild_with(&mut rebuilder, packets)
@@ -360,7 +361,8 @@ fn congestion_marks_survive_both_ways() {
         if ecn == CONGESTION_EXPERIENCED {
             continue;
         }
-        // A queue on the way marks the third packet: that mark reaches the receiver, and no other packet gets one.
+        // A queue on the way marks the third packet: that mark reaches the receiver, and no other
+        // packet gets one.
         mark(&mut slices[2]);
         let delivered = deliver(&rebuild(&slices, ALL));
         let marks: Vec<u8> = delivered.iter().map(|slice| traffic_class(slice) & 3).collect();
@@ -368,8 +370,8 @@ fn congestion_marks_survive_both_ways() {
     }
 }
 
-/// A group has the header of its first packet, so each bit of the type of service or traffic class keeps packets apart: DSCP and
-/// congestion mark, of both versions and protocols.
+/// A group has the header of its first packet, so each bit of the type of service or traffic class
+/// keeps packets apart: DSCP and congestion mark, of both versions and protocols.
 #[test]
 fn packets_of_different_traffic_classes_stay_apart() {
     const CLASS: u8 = 0xB9;

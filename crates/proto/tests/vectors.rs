@@ -1,6 +1,7 @@
 //! The test vectors of `docs/PROTOCOL.md` (§16), held against the code: neither can change alone.
 //!
-//! They were computed by another implementation: an encoder of CBOR written by hand, and Python's `cryptography`.
+//! They were computed by another implementation: an encoder of CBOR written by hand, and Python's
+//! `cryptography`.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"

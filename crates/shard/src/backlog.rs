@@ -1,11 +1,15 @@
-//! The messages that wait at a shard which is behind, sorted by whose they are, within a fixed amount of memory.
+//! The messages that wait at a shard which is behind, sorted by whose they are, within a fixed
+//! amount of memory.
 //!
-//! A kernel's queue, that of a socket as that of a TUN device, is one for everybody: when it is full, whoever comes next loses, and
-//! whoever sends most has most of it. So a shard that can't keep up takes messages out of it as they come, which costs a fraction of
-//! handling them, and serves them by turns ([`FairQueue`]). There is a queue for each session and a few for everything whose session is
-//! not certain. Each direction of a shard has a backlog of its own, of the [`Message`]s that it gets.
+//! A kernel's queue, that of a socket as that of a TUN device, is one for everybody: when it is
+//! full, whoever comes next loses, and whoever sends most has most of it. So a shard that can't
+//! keep up takes messages out of it as they come, which costs a fraction of handling them, and
+//! serves them by turns ([`FairQueue`]). There is a queue for each session and a few for everything
+//! whose session is not certain. Each direction of a shard has a backlog of its own, of the
+//! [`Message`]s that it gets.
 //!
-//! INVARIANTS: memory is that of [`Store`]. Messages of one session leave in the order in which they came.
+//! INVARIANTS: memory is that of [`Store`]. Messages of one session leave in the order in which
+//! they came.
 
 mod store;
 
@@ -25,15 +29,18 @@ use vpnd_sys::udp::RecvMeta;
 pub(super) const MESSAGE_LEN: usize = 65_536;
 /// Length of a buffer: that of the longest message of either direction.
 pub(super) const BUFFER_LEN: usize = if MAX_READ_LEN > MESSAGE_LEN { MAX_READ_LEN } else { MESSAGE_LEN };
-/// What handling a packet costs beside its bytes, as so many bytes: a short one takes a good half of the time of a long one.
+/// What handling a packet costs beside its bytes, as so many bytes: a short one takes a good half
+/// of the time of a long one.
 const PACKET_COST: usize = 1_000;
-/// What a session may cost in its turn at least: so much that its packets go out by the dozen, and so little that others wait
-/// a fraction of a millisecond.
+/// What a session may cost in its turn at least: so much that its packets go out by the dozen, and
+/// so little that others wait a fraction of a millisecond.
 const QUANTUM: u32 = 32 << 10;
-/// What a round of all sessions may cost while turns can be longer than that: some 15 ms of a core. Eight sessions then have a megabyte
-/// each at once, and a gateway without priority is interrupted by their clients a few times a turn and not by each message of it.
+/// What a round of all sessions may cost while turns can be longer than that: some 15 ms of a core.
+/// Eight sessions then have a megabyte each at once, and a gateway without priority is interrupted
+/// by their clients a few times a turn and not by each message of it.
 const ROUND: u32 = 8 << 20;
-/// Queues for datagrams with a session's index that come from where that session is not known to be.
+/// Queues for datagrams with a session's index that come from where that session is not known to
+/// be.
 const UNPROVEN_QUEUES: u32 = 8;
 /// Queues for datagrams that this shard only passes on.
 const PASSED_ON_QUEUES: u32 = 8;
@@ -57,7 +64,8 @@ pub(super) trait Message: Copy {
     }
 }
 
-/// A run of datagrams. One that goes on where the one before ends is as if the kernel had merged them.
+/// A run of datagrams. One that goes on where the one before ends is as if the kernel had merged
+/// them.
 impl Message for RecvMeta {
     fn len(&self) -> usize {
         self.len
@@ -103,8 +111,8 @@ impl Message for Read {
 pub(super) enum Owner {
     /// That of a session, whose address the message has.
     Session(Slot),
-    /// One that the addresses of strangers share: a session's index from another address than its own, perhaps since its client has
-    /// moved, perhaps forged.
+    /// One that the addresses of strangers share: a session's index from another address than its
+    /// own, perhaps since its client has moved, perhaps forged.
     Unproven(IpAddr),
     /// The same for QUIC and for other shards.
     PassedOn(IpAddr),
@@ -142,14 +150,16 @@ impl<M: Message> Backlog<M> {
         self.queue.is_empty()
     }
 
-    /// Takes the message in `buffer`, which may be replaced by another. Returns how many packets were dropped to make room.
+    /// Takes the message in `buffer`, which may be replaced by another. Returns how many packets
+    /// were dropped to make room.
     pub(super) fn push(&mut self, now: Time, owner: Owner, message: M, buffer: &mut Box<[u8]>) -> usize {
         let mut dropped = 0;
         let contents = loop {
             if let Some(contents) = self.store.put(buffer, message.len()) {
                 break contents;
             }
-            // What has waited longest in the longest queue is worth least, and its loss is noticed soonest.
+            // What has waited longest in the longest queue is worth least, and its loss is noticed
+            // soonest.
             let Some(oldest) = self.queue.drop_longest() else { return dropped + message.packets() };
             dropped += oldest.message.packets();
             self.store.drop(oldest.contents);
@@ -161,8 +171,8 @@ impl<M: Message> Backlog<M> {
         dropped
     }
 
-    /// Fills `buffers` and `messages` with those whose turn it is, until they cost `enough`. Returns how many, and a bit for each that
-    /// is to show congestion.
+    /// Fills `buffers` and `messages` with those whose turn it is, until they cost `enough`.
+    /// Returns how many, and a bit for each that is to show congestion.
     pub(super) fn serve(
         &mut self,
         now: Time,
@@ -184,8 +194,8 @@ impl<M: Message> Backlog<M> {
         (count, congested)
     }
 
-    /// Puts the message whose turn it is into `buffer`, which may be replaced by another. Returns it, and whether it is to show
-    /// congestion.
+    /// Puts the message whose turn it is into `buffer`, which may be replaced by another. Returns
+    /// it, and whether it is to show congestion.
     ///
     /// Messages of one session that fit together become one: so they are sealed and sent as one.
     pub(super) fn pop(&mut self, now: Time, buffer: &mut Box<[u8]>) -> Option<(M, bool)> {

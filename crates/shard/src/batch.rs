@@ -1,7 +1,8 @@
-//! Datagrams on their way out: those that stand side by side, are equally long and have the same outer header make a run,
-//! which the kernel cuts (UDP GSO); several runs go with one system call.
+//! Datagrams on their way out: those that stand side by side, are equally long and have the same
+//! outer header make a run, which the kernel cuts (UDP GSO); several runs go with one system call.
 //!
-//! INVARIANT: all datagrams of a run but the last have the same length, and they all have one endpoint and traffic class.
+//! INVARIANT: all datagrams of a run but the last have the same length, and they all have one
+//! endpoint and traffic class.
 
 use std::time::Duration;
 
@@ -17,12 +18,13 @@ pub(super) const MAX_OVERHEAD: usize = 48;
 /// The longest single datagram: header, longest packet, longest growth.
 const MAX_SINGLE: usize = HEADER_LEN + 65_535 + MAX_OVERHEAD;
 
-/// The most datagrams in one run: every kernel with UDP GSO takes as many (`UDP_MAX_SEGMENTS`). Where there is no such
-/// offload the socket sends the run one by one.
+/// The most datagrams in one run: every kernel with UDP GSO takes as many (`UDP_MAX_SEGMENTS`).
+/// Where there is no such offload the socket sends the run one by one.
 const MAX_SEGMENTS: usize = 64;
 
-/// How long a shard waits in all for room in a full send buffer before it drops what a batch still has. Nothing else could be sent
-/// meanwhile, and waiting pushes back on the TUN device and the peers instead of losing packets.
+/// How long a shard waits in all for room in a full send buffer before it drops what a batch still
+/// has. Nothing else could be sent meanwhile, and waiting pushes back on the TUN device and the
+/// peers instead of losing packets.
 const SEND_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Datagrams side by side in a buffer.
@@ -77,7 +79,8 @@ impl Run {
     }
 }
 
-/// Sends runs, each out of its buffer, with as few system calls as they allow. Datagrams that are lost are counted in `drops`.
+/// Sends runs, each out of its buffer, with as few system calls as they allow. Datagrams that are
+/// lost are counted in `drops`.
 pub(super) fn send_runs<'a>(
     socket: &impl DatagramSocket,
     runs: impl Iterator<Item = (&'a [u8], &'a Run)>,
@@ -102,7 +105,8 @@ pub(super) fn send_runs<'a>(
     }
 }
 
-/// Sends one run, waiting for room as long as `patience` lasts. Returns how many of its datagrams were lost.
+/// Sends one run, waiting for room as long as `patience` lasts. Returns how many of its datagrams
+/// were lost.
 fn send(socket: &impl DatagramSocket, mut transmit: Transmit<'_>, patience: &mut Duration) -> usize {
     let mut lost_before = 0;
     loop {
@@ -162,7 +166,8 @@ impl Batch {
         self.len += len;
     }
 
-    /// Sends each datagram by itself and lets the outer IP layer cut it. Lost ones are counted in `drops`.
+    /// Sends each datagram by itself and lets the outer IP layer cut it. Lost ones are counted in
+    /// `drops`.
     #[cold]
     pub(super) fn send_fragmented(&mut self, socket: &impl DatagramSocket, drops: &mut Counters) {
         for run in &self.runs {
@@ -200,9 +205,9 @@ mod tests {
     /// Port, contents and segment length of a send.
     type Sent = (u16, Vec<u8>, Option<usize>);
 
-    /// Takes `together` sends with one call at most, and refuses what goes to port 9. What goes to port 8 finds room for
-    /// its first datagram each time it is sent alone, and of what goes to port 7 each first datagram is lost before there is
-    /// no more room. Each wait takes 8 ms.
+    /// Takes `together` sends with one call at most, and refuses what goes to port 9. What goes to
+    /// port 8 finds room for its first datagram each time it is sent alone, and of what goes to
+    /// port 7 each first datagram is lost before there is no more room. Each wait takes 8 ms.
     struct Recorder {
         together: usize,
         waits: RefCell<Vec<Duration>>,

@@ -1,11 +1,14 @@
-//! Whether a shard without work looks at its sources again at once instead of sleeping, which spares it the wake-up: on a virtual
-//! machine that takes longer than all the rest of a packet's way.
+//! Whether a shard without work looks at its sources again at once instead of sleeping, which
+//! spares it the wake-up: on a virtual machine that takes longer than all the rest of a packet's
+//! way.
 //!
-//! It pays only where the next packet comes soon and nobody else needs the core. So a shard polls while most of its last waits
-//! would have ended in time; between two looks it offers its core to other threads, and where one of them keeps it, the shard
-//! sleeps, and tries again after a pause that grows.
+//! It pays only where the next packet comes soon and nobody else needs the core. So a shard polls
+//! while most of its last waits would have ended in time; between two looks it offers its core to
+//! other threads, and where one of them keeps it, the shard sleeps, and tries again after a pause
+//! that grows.
 //!
-//! INVARIANTS: this decides and counts, and knows neither clock nor sources. With a limit of 0 it never polls.
+//! INVARIANTS: this decides and counts, and knows neither clock nor sources. With a limit of 0 it
+//! never polls.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -16,10 +19,12 @@ use vpnd_proto::time::Time;
 const REMEMBERED: u32 = u16::BITS;
 /// How many of those must have ended in time.
 const ENOUGH: u32 = REMEMBERED / 2;
-/// A thread that kept the core for so long does more than take a packet and answer it. While it does, a shard that polls comes to
-/// its turn later than one that sleeps, since only a wake-up puts a thread before another.
+/// A thread that kept the core for so long does more than take a packet and answer it. While it
+/// does, a shard that polls comes to its turn later than one that sleeps, since only a wake-up puts
+/// a thread before another.
 const LONG_YIELD: Duration = Duration::from_micros(100);
-/// Pause after the first such thread. Each next one doubles it, each packet found by polling halves it.
+/// Pause after the first such thread. Each next one doubles it, each packet found by polling halves
+/// it.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,8 @@
-//! When a queue should signal congestion: controlled delay (CoDel, RFC 8289), one state for each flow.
+//! When a queue should signal congestion: controlled delay (CoDel, RFC 8289), one state for each
+//! flow.
 //!
-//! Pure. A burst that drains is no reason for a signal; a queue that holds each message for [`TARGET`] or longer over a whole
-//! [`INTERVAL`] is, and then more often the longer that lasts.
+//! Pure. A burst that drains is no reason for a signal; a queue that holds each message for
+//! [`TARGET`] or longer over a whole [`INTERVAL`] is, and then more often the longer that lasts.
 
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ pub(super) struct Codel {
 }
 
 impl Codel {
-    /// Whether a message that leaves the queue now signals congestion. `is_last` if it leaves none behind.
+    /// Whether a message that leaves the queue now signals congestion. `is_last` if it leaves none
+    /// behind.
     pub(super) fn signals(&mut self, now: Time, waited: Duration, is_last: bool) -> bool {
         if waited < TARGET || is_last {
             self.due = None;
@@ -62,7 +64,8 @@ mod tests {
 
     const START: Time = Time::from_nanos(1_000_000_000);
 
-    /// Signals of a flow whose messages leave each millisecond and have waited `wait_ms` of their number.
+    /// Signals of a flow whose messages leave each millisecond and have waited `wait_ms` of their
+    /// number.
     fn signals(codel: &mut Codel, from_ms: u64, to_ms: u64, wait_ms: impl Fn(u64) -> u64) -> Vec<u64> {
         let at = |ms| START + Duration::from_millis(ms);
         (from_ms..to_ms)

@@ -1,8 +1,10 @@
-//! The data path's view of a TUN queue and of a socket, as traits, so that it runs unchanged on made-up devices: in
-//! the tests of what happens when the kernel refuses, in the test that counts allocations, in benchmarks.
+//! The data path's view of a TUN queue and of a socket, as traits, so that it runs unchanged on
+//! made-up devices: in the tests of what happens when the kernel refuses, in the test that counts
+//! allocations, in benchmarks.
 //!
-//! INVARIANT: the traits are type parameters only. Each pair of devices gets code of its own; nothing here is called
-//! through a pointer. Waiting for readiness is no part of this: that is the shard's thread.
+//! INVARIANT: the traits are type parameters only. Each pair of devices gets code of its own;
+//! nothing here is called through a pointer. Waiting for readiness is no part of this: that is the
+//! shard's thread.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::{Duration, Instant};
@@ -17,7 +19,8 @@ pub trait PacketDevice {
     /// Reads one header and packet into `buf`; see [`TunQueue::try_read`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is none, `EIO` while there can't be any; others end the shard.
+    /// [`io::ErrorKind::WouldBlock`] when there is none, `EIO` while there can't be any; others end
+    /// the shard.
     fn try_read(&self, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes one header and packet gathered from `parts`; see [`TunQueue::try_write_vectored`].
@@ -26,7 +29,8 @@ pub trait PacketDevice {
     /// The kernel's answer; the packet was not taken.
     fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    /// Writes several; `refused` gets place and error of each that was not taken. See [`TunQueue::try_write_many`].
+    /// Writes several; `refused` gets place and error of each that was not taken. See
+    /// [`TunQueue::try_write_many`].
     fn try_write_many(&self, packets: &[&[IoSlice<'_>]], mut refused: impl FnMut(usize, io::Error)) {
         for (place, parts) in packets.iter().enumerate() {
             if let Err(error) = self.try_write_vectored(parts) {
@@ -38,7 +42,8 @@ pub trait PacketDevice {
 
 /// The side of outer datagrams, as [`ShardSocket`] has them.
 pub trait DatagramSocket {
-    /// Receives runs of datagrams, as many as there are buffers or, if fewer, all there are; see [`ShardSocket::try_recv`].
+    /// Receives runs of datagrams, as many as there are buffers or, if fewer, all there are; see
+    /// [`ShardSocket::try_recv`].
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is nothing; others mean nothing.
@@ -47,7 +52,8 @@ pub trait DatagramSocket {
     /// Sends a datagram or a batch; see [`ShardSocket::try_send`].
     fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome;
 
-    /// Sends one datagram that the outer IP layer may cut; see [`ShardSocket::try_send_fragmented`].
+    /// Sends one datagram that the outer IP layer may cut; see
+    /// [`ShardSocket::try_send_fragmented`].
     fn try_send_fragmented(&self, transmit: &Transmit<'_>) -> SendOutcome {
         self.try_send(transmit)
     }

@@ -1,22 +1,26 @@
-//! A queue for each flow, served by deficit round robin; a flow that comes anew goes before those that have a backlog (RFC 8290), and
-//! what it has beyond a small part of a turn behind those that come anew with less: otherwise a call would wait behind their bursts.
+//! A queue for each flow, served by deficit round robin; a flow that comes anew goes before those
+//! that have a backlog (RFC 8290), and what it has beyond a small part of a turn behind those that
+//! come anew with less: otherwise a call would wait behind their bursts.
 //!
-//! The fewer flows have a backlog, the longer are their turns, so that a round takes about as long. Long turns are worth much: what is
-//! sent to one receiver in a row finds it awake, while each message that wakes up another, on a core that others want, costs two
-//! changes of threads. So that long turns keep no small flow waiting, one that is empty does not wait for its turn to come anew (in
-//! RFC 8290 it does), until it has had its part of the round.
+//! The fewer flows have a backlog, the longer are their turns, so that a round takes about as long.
+//! Long turns are worth much: what is sent to one receiver in a row finds it awake, while each
+//! message that wakes up another, on a core that others want, costs two changes of threads. So that
+//! long turns keep no small flow waiting, one that is empty does not wait for its turn to come anew
+//! (in RFC 8290 it does), until it has had its part of the round.
 //!
-//! Pure: it knows neither sockets nor packets nor memory, only what each entry costs to serve and how much room it takes. Its owner
-//! bounds it: [`FairQueue::drop_longest`] makes room at the expense of the flow that has most.
+//! Pure: it knows neither sockets nor packets nor memory, only what each entry costs to serve and
+//! how much room it takes. Its owner bounds it: [`FairQueue::drop_longest`] makes room at the
+//! expense of the flow that has most.
 //!
-//! INVARIANTS: the entries of a flow leave in the order in which they came. A flow that always has entries is served, between any
-//! two instants, within two turns and two entries of any other flow. What is dropped is of a flow that takes at least half the room of
-//! the one that takes most.
+//! INVARIANTS: the entries of a flow leave in the order in which they came. A flow that always has
+//! entries is served, between any two instants, within two turns and two entries of any other flow.
+//! What is dropped is of a flow that takes at least half the room of the one that takes most.
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
 
-/// With fewer flows than these a round is shorter: nothing is gained by turns that are longer still.
+/// With fewer flows than these a round is shorter: nothing is gained by turns that are longer
+/// still.
 const FEW: usize = 8;
 /// One part in so many of a turn is served before all others, to a flow that comes anew.
 const EARLY: i64 = 8;
@@ -101,8 +105,8 @@ struct List {
 }
 
 impl<T> FairQueue<T> {
-    /// An empty one with room for so many entries before it allocates. A flow is served for its part of `round` in each, and at least
-    /// for `quantum`.
+    /// An empty one with room for so many entries before it allocates. A flow is served for its
+    /// part of `round` in each, and at least for `quantum`.
     pub(super) fn new(quantum: u32, round: u32, entries: usize) -> Self {
         Self {
             quantum: quantum.into(),
@@ -153,7 +157,8 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Lists a flow that had nothing to serve: for what it has left in this round, or for a new one.
+    /// Lists a flow that had nothing to serve: for what it has left in this round, or for a new
+    /// one.
     fn list_anew(&mut self, number: u32) {
         let Share { turn: _, early, until } = self.share();
         let flow = &mut self.flows[number as usize];
@@ -210,14 +215,16 @@ impl<T> FairQueue<T> {
         (self.served, self.flows.get(self.served as usize).is_none_or(|flow| flow.first == NONE))
     }
 
-    /// Takes the next entry of the flow that was served last, if its turn goes on and `joins` agrees.
+    /// Takes the next entry of the flow that was served last, if its turn goes on and `joins`
+    /// agrees.
     pub(super) fn pop_same(&mut self, joins: impl FnOnce(&T) -> bool) -> Option<T> {
         let flow = self.flows.get(self.served as usize).filter(|flow| flow.deficit > 0)?;
         let next = self.entries.get(flow.first as usize)?.item.as_ref()?;
         if joins(next) { self.serve(self.served) } else { None }
     }
 
-    /// Takes the oldest entry of the flow that takes most room, or at least half as much as that one.
+    /// Takes the oldest entry of the flow that takes most room, or at least half as much as that
+    /// one.
     pub(super) fn drop_longest(&mut self) -> Option<T> {
         let room = self.rooms.get(self.longest as usize).copied()?;
         if room.saturating_mul(2) <= self.peak {

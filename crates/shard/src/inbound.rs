@@ -1,4 +1,5 @@
-//! From the peers to the TUN device or, at a gateway, to another client: open in place, then rebuild or seal again.
+//! From the peers to the TUN device or, at a gateway, to another client: open in place, then
+//! rebuild or seal again.
 
 use std::io::{self, IoSliceMut};
 use std::ops::Range;
@@ -26,8 +27,9 @@ use vpnd_sys::udp::{MAX_SENDS, RecvMeta};
 /// The most messages received by one system call; each may hold a run of datagrams.
 pub(super) const RECEIVE_MESSAGES: usize = 32;
 const _: () = assert!(RECEIVE_MESSAGES <= u32::BITS as usize, "a bit for each");
-/// Bytes that one system call should bring: so little that it is still in the core's cache when it is opened, sealed
-/// and copied to the kernel again. So bulk traffic comes message by message and small packets come by the dozen.
+/// Bytes that one system call should bring: so little that it is still in the core's cache when it
+/// is opened, sealed and copied to the kernel again. So bulk traffic comes message by message and
+/// small packets come by the dozen.
 pub(super) const RECEIVE_BYTES: usize = 128 << 10;
 /// A message uses up at least so much of the budget, in bytes.
 const MIN_COST: usize = 4 << 10;
@@ -47,7 +49,8 @@ pub(super) struct Inbound {
     pub(super) backlog: Backlog<RecvMeta>,
     /// Whether messages go through the backlog.
     pub(super) behind: bool,
-    /// Datagrams that were sealed again where they stood and wait to be sent: the number of their buffer, and their place there.
+    /// Datagrams that were sealed again where they stood and wait to be sent: the number of their
+    /// buffer, and their place there.
     runs: Vec<(usize, Run)>,
     rebuilder: Rebuilder,
     writer: Writer,
@@ -117,7 +120,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                     let now = now();
                     let bytes = self.handle_messages(now, buffers, &meta[..count], 0);
                     budget = budget.saturating_sub(bytes.max(MIN_COST * count));
-                    // Fewer than asked for: there were no more. What comes from now on is a new event.
+                    // Fewer than asked for: there were no more. What comes from now on is a new
+                    // event.
                     if count < asked {
                         return Progress::Drained;
                     }
@@ -138,7 +142,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// Receives as many messages as should come at once.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is nothing. With others nothing was received, and the next call goes on.
+    /// [`io::ErrorKind::WouldBlock`] when there is nothing. With others nothing was received, and
+    /// the next call goes on.
     #[inline]
     pub(super) fn receive_messages(
         &mut self,
@@ -176,7 +181,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.send_path_checks(now);
     }
 
-    /// Handles each received message. A bit of `congested` is set for each that shows congestion. Returns how many bytes they had.
+    /// Handles each received message. A bit of `congested` is set for each that shows congestion.
+    /// Returns how many bytes they had.
     pub(super) fn handle_messages(
         &mut self,
         now: Time,
@@ -196,10 +202,11 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         meta.iter().map(|meta| meta.len.max(1)).sum()
     }
 
-    /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes their contents on. A packet for
-    /// another client stays in the message's buffer until it is sent.
+    /// Opens a run of datagrams of `stride` bytes each, the last perhaps shorter, and passes their
+    /// contents on. A packet for another client stays in the message's buffer until it is sent.
     ///
-    /// Its first datagram alone shows congestion: one lost packet tells a sender as much as a lost run.
+    /// Its first datagram alone shows congestion: one lost packet tells a sender as much as a lost
+    /// run.
     fn handle_message(&mut self, now: Time, mut message: Message<'_>, stride: usize, mut origin: Origin) {
         let mut start = 0;
         while start < message.len {
@@ -251,7 +258,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Opened::Tun(packet) => self.collect(message, place.start, packet),
             Opened::Forward { to, len } => self.forward(now, message, place, to, len),
             Opened::Joined { to, packet } => {
-                // Packets that came before it are passed on before it, and out of their own buffers.
+                // Packets that came before it are passed on before it, and out of their own
+                // buffers.
                 self.flush_to_tun(message);
                 self.write_held(message.buffers);
                 self.pass_joined(now, to, packet);
@@ -266,7 +274,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    /// Seals a packet for another client where it stands, and joins it to the run before if it fits.
+    /// Seals a packet for another client where it stands, and joins it to the run before if it
+    /// fits.
     #[inline]
     fn forward(&mut self, now: Time, message: &mut Message<'_>, place: Range<usize>, to: Slot, len: usize) {
         let Self { plane, inbound, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
@@ -316,13 +325,14 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.inbound.runs.clear();
     }
 
-    /// Takes a packet for the TUN device, whose datagram begins at `start`; a super-packet that it completes will be written.
+    /// Takes a packet for the TUN device, whose datagram begins at `start`; a super-packet that it
+    /// completes will be written.
     #[inline]
     fn collect(&mut self, message: &mut Message<'_>, start: usize, checked: Checked) {
         let (number, buffer) = (message.number, message.bytes());
         let mut packet = checked.packet(&buffer[start..]);
-        // Only the client knows the path, so it also holds down what its own machine sends: on the narrowest paths the
-        // device's MTU, which IPv6 keeps at 1280, does not.
+        // Only the client knows the path, so it also holds down what its own machine sends: on the
+        // narrowest paths the device's MTU, which IPv6 keeps at 1280, does not.
         if self.role == Role::Client && is_syn(&packet) {
             // What can't be parsed carries no MSS either.
             let _ = clamp_mss(&mut buffer[start..][checked.range()], self.outbound.mtu);

@@ -1,14 +1,16 @@
 //! A shard: a pinned thread with its own runtime, TUN queue, UDP socket, buffers and keys.
 //!
-//! It runs each batch to completion. [`Shard::transmit`], from the TUN device: 1. read one (super-)packet; 2. find its session;
-//! 3. cut it into slices, each written behind room for a header; 4. seal in place; 5. one send for the batch.
-//! [`Shard::receive`], from the socket: 1. receive a run of datagrams; 2. find the session of each and open it in place; 3. a
-//! packet for another client is sealed again in the same buffer and sent; the others are rebuilt into super-packets; 4. one
-//! gathered write each to the TUN device.
+//! It runs each batch to completion. [`Shard::transmit`], from the TUN device: 1. read one
+//! (super-)packet; 2. find its session;
+//! 3. cut it into slices, each written behind room for a header; 4. seal in place; 5. one send for
+//!    the batch.
+//! [`Shard::receive`], from the socket: 1. receive a run of datagrams; 2. find the session of each
+//! and open it in place; 3. a packet for another client is sealed again in the same buffer and
+//! sent; the others are rebuilt into super-packets; 4. one gathered write each to the TUN device.
 //!
-//! INVARIANTS: no lock, no queue between threads and no decision of policy stands on these two ways; the control plane's
-//! [`ShardMessage`]s are handled between batches, and [`Event`]s leave after them. A dropped packet is counted once, in the
-//! plane's [`Counters`].
+//! INVARIANTS: no lock, no queue between threads and no decision of policy stands on these two
+//! ways; the control plane's [`ShardMessage`]s are handled between batches, and [`Event`]s leave
+//! after them. A dropped packet is counted once, in the plane's [`Counters`].
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
@@ -56,11 +58,13 @@ use vpnd_sys::tun::{TunOffloads, TunQueue};
 use vpnd_sys::udp::{ShardSocket, UdpOffloads};
 pub use writes::TunWrites;
 
-/// Events of all shards that wait for the control plane at most. A shard never waits for room: an event that finds none stays in
-/// its plane, which keeps a fixed number and reports the others again.
+/// Events of all shards that wait for the control plane at most. A shard never waits for room: an
+/// event that finds none stays in its plane, which keeps a fixed number and reports the others
+/// again.
 pub const EVENT_QUEUE: usize = 4_096;
-/// Messages that wait for a shard at most. The control plane waits for room, which always comes: a shard waits for nobody, and
-/// takes messages between any two batches. So the two can't wait for each other.
+/// Messages that wait for a shard at most. The control plane waits for room, which always comes: a
+/// shard waits for nobody, and takes messages between any two batches. So the two can't wait for
+/// each other.
 const MESSAGE_QUEUE: usize = 1_024;
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
@@ -84,8 +88,8 @@ enum Queued {
     Freeze(Freeze),
 }
 
-/// Makes a shard stop where it is and send how far its lanes have come. It resumes when it receives `resume`, and ends if that is
-/// dropped.
+/// Makes a shard stop where it is and send how far its lanes have come. It resumes when it receives
+/// `resume`, and ends if that is dropped.
 struct Freeze {
     progress: oneshot::Sender<Vec<plane::Progress>>,
     resume: oneshot::Receiver<()>,
@@ -122,7 +126,8 @@ pub struct ShardSpec {
     pub core: Option<usize>,
     /// Its priority over other work of the machine: the negative of its nice value.
     pub priority: u8,
-    /// How long it looks for the next packet before it sleeps, if that is likely to come in time; 0 is never.
+    /// How long it looks for the next packet before it sleeps, if that is likely to come in time; 0
+    /// is never.
     pub busy_poll: Duration,
     /// Which end of the tunnel this is.
     pub role: Role,
@@ -142,7 +147,8 @@ pub struct ShardSpec {
     pub socket: ShardSocket,
     /// Handled before anything is received.
     pub first: Vec<Command>,
-    /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer them to QUIC itself.
+    /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer
+    /// them to QUIC itself.
     pub quic: Option<QuicForwarder>,
 }
 
@@ -157,7 +163,8 @@ impl Shards {
     /// Starts a thread for each of `specs`. Their events arrive on `events`.
     ///
     /// # Errors
-    /// If the operating system gives no thread or no event queue; the shards started before are stopped.
+    /// If the operating system gives no thread or no event queue; the shards started before are
+    /// stopped.
     pub fn start(specs: Vec<ShardSpec>, events: &mpsc::Sender<Event>) -> io::Result<Self> {
         let (neighbours, mut inboxes): (Vec<_>, Vec<_>) =
             specs.iter().map(|_| mpsc::channel(MISDIRECTED_QUEUE)).unzip();
@@ -181,7 +188,8 @@ impl Shards {
         Ok(shards)
     }
 
-    /// Notified when a shard stopped by itself: its device or socket is gone, and the daemon cannot go on.
+    /// Notified when a shard stopped by itself: its device or socket is gone, and the daemon cannot
+    /// go on.
     #[must_use]
     pub fn failure(&self) -> Arc<Notify> {
         Arc::clone(&self.failure)
@@ -279,7 +287,8 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Resumes them where they stopped. Only if nothing uses the progress that they sent: two shards would seal with one counter.
+    /// Resumes them where they stopped. Only if nothing uses the progress that they sent: two
+    /// shards would seal with one counter.
     pub fn resume(self) {
         for shard in self.shards {
             // One that is gone has reported that itself.
@@ -314,8 +323,9 @@ pub enum Progress {
     More,
 }
 
-/// The state of a shard's thread. `inbound.rs` and `outbound.rs` have its two directions, `oversize.rs` and `sealer.rs` the steps
-/// that they share, `overload.rs` the first one's way while the shard is behind.
+/// The state of a shard's thread. `inbound.rs` and `outbound.rs` have its two directions,
+/// `oversize.rs` and `sealer.rs` the steps that they share, `overload.rs` the first one's way while
+/// the shard is behind.
 struct Shard<T, S> {
     number: usize,
     role: Role,
@@ -382,7 +392,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    /// Sends events to the control plane as far as it has room, and packets that waited for the cause of one.
+    /// Sends events to the control plane as far as it has room, and packets that waited for the
+    /// cause of one.
     fn report_events(&mut self, events: &mpsc::Sender<Event>) {
         while self.plane.has_events() {
             match events.try_reserve() {

@@ -1,5 +1,5 @@
-//! A shard's line in the log about congestion marks that somebody on the way sets in another way than the standards provide
-//! (RFC 6040 §4.2): at most one a minute, whatever comes.
+//! A shard's line in the log about congestion marks that somebody on the way sets in another way
+//! than the standards provide (RFC 6040 §4.2): at most one a minute, whatever comes.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ pub(super) struct MarksLog {
 }
 
 impl MarksLog {
-    /// Logs what was counted since the last line, if it is time for one. `now` is asked only if there is something.
+    /// Logs what was counted since the last line, if it is time for one. `now` is asked only if
+    /// there is something.
     #[inline]
     pub(super) fn look_at(&mut self, counters: &Counters, now: impl FnOnce() -> Time) {
         if let Some(new) = self.take(counters, now) {

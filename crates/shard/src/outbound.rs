@@ -20,7 +20,8 @@ use super::{Progress, Shard, now};
 
 /// Packets read before the other direction has its turn.
 const READ_BUDGET: usize = 64;
-/// Bytes read before that: super-packets must not keep a call of the other direction waiting for milliseconds.
+/// Bytes read before that: super-packets must not keep a call of the other direction waiting for
+/// milliseconds.
 const READ_BYTES: usize = 1 << 20;
 
 /// Buffers of this direction.
@@ -28,8 +29,8 @@ pub(super) struct Outbound {
     /// What was read last: a header and a packet.
     pub(super) read: Box<[u8]>,
     pub(super) batch: Batch,
-    /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions: whoever answers a SYN that
-    /// entered the tunnel sends through it.
+    /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions:
+    /// whoever answers a SYN that entered the tunnel sends through it.
     pub(super) mtu: u16,
     pub(super) spare: Spare,
     /// Packets that wait because the shard is behind.
@@ -53,8 +54,8 @@ impl Outbound {
         }
     }
 
-    /// Marks the packet of `len` bytes that was read. Each slice of a super-packet then has the mark, as when a router marks one before
-    /// it is cut. Returns whether it can have a mark.
+    /// Marks the packet of `len` bytes that was read. Each slice of a super-packet then has the
+    /// mark, as when a router marks one before it is cut. Returns whether it can have a mark.
     #[cold]
     pub(super) fn mark(&mut self, len: usize) -> bool {
         // What can't be parsed is dropped anyway.
@@ -129,8 +130,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.send_path_checks(now);
     }
 
-    /// Slices and seals the (super-)packet of `len` bytes that was read, all but the first slice if its sender is to be told of congestion
-    /// by a loss.
+    /// Slices and seals the (super-)packet of `len` bytes that was read, all but the first slice if
+    /// its sender is to be told of congestion by a loss.
     #[inline]
     pub(super) fn send_read(&mut self, now: Time, len: usize, loses_first: bool) {
         let Self { plane, outbound, tun, socket, .. } = self;
@@ -177,8 +178,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    /// Requests the clients to which large datagrams were just sent to probe their paths. One that these have reached when the request
-    /// comes needs not do so.
+    /// Requests the clients to which large datagrams were just sent to probe their paths. One that
+    /// these have reached when the request comes needs not do so.
     pub(super) fn send_path_checks(&mut self, now: Time) {
         while let Some(slot) = self.plane.poll_path_check() {
             self.originate(now, Outgoing::PathCheck(slot));
@@ -205,7 +206,8 @@ pub(super) fn parse(read: &[u8]) -> Result<(VirtioHeader, Packet<'_>), DropReaso
     Ok((header, packet))
 }
 
-/// Keeps the slices of a packet until its session has an epoch; the batch's tail serves as scratch space.
+/// Keeps the slices of a packet until its session has an epoch; the batch's tail serves as scratch
+/// space.
 #[cold]
 fn queue_slices(
     header: &VirtioHeader,
@@ -214,7 +216,8 @@ fn queue_slices(
     batch: &mut Batch,
     socket: &impl DatagramSocket,
 ) {
-    // A waiting packet is sealed later, perhaps for a peer without the feature: `Sender::seal_packet` sees to that.
+    // A waiting packet is sealed later, perhaps for a peer without the feature:
+    // `Sender::seal_packet` sees to that.
     let Ok(slicer) = Slicer::new(header, packet, PeerFeatures { partial_checksum: true }) else {
         queue.counters().drop(DropReason::BadOffload);
         return;

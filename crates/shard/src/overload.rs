@@ -1,8 +1,9 @@
-//! Both directions of a gateway's shard while it is behind: messages are taken from the kernel as they come, and handled by turns of the
-//! sessions that they are of, or for.
+//! Both directions of a gateway's shard while it is behind: messages are taken from the kernel as
+//! they come, and handled by turns of the sessions that they are of, or for.
 //!
-//! INVARIANT: this is off the way of a shard that keeps up. It begins when turns end with messages left in the kernel's queue, and ends
-//! when both that queue and the backlog are empty: so what comes later is never handled before what waits.
+//! INVARIANT: this is off the way of a shard that keeps up. It begins when turns end with messages
+//! left in the kernel's queue, and ends when both that queue and the backlog are empty: so what
+//! comes later is never handled before what waits.
 
 use std::io;
 
@@ -18,11 +19,12 @@ use super::outbound::parse;
 use super::{Progress, Shard, now};
 use vpnd_sys::udp::RecvMeta;
 
-/// The cost of what is handled between two looks at the kernel's queue, which is a turn of the direction: little enough that it takes a
-/// fraction of a millisecond.
+/// The cost of what is handled between two looks at the kernel's queue, which is a turn of the
+/// direction: little enough that it takes a fraction of a millisecond.
 const TURN_COST: usize = 256 << 10;
-/// The cost of what is taken from the kernel at once. Taking a message costs about a sixth of handling it: so the larger part of the
-/// time is left for handling, and the kernel's queue overflows only when more than four times of what can be handled comes.
+/// The cost of what is taken from the kernel at once. Taking a message costs about a sixth of
+/// handling it: so the larger part of the time is left for handling, and the kernel's queue
+/// overflows only when more than four times of what can be handled comes.
 const TAKE_COST: usize = 4 * TURN_COST;
 
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
@@ -127,8 +129,9 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.plane.counters_mut().count(DropReason::Overload, dropped);
     }
 
-    /// In whose queue a message waits, by its first datagram. Nothing of it is proved yet: so it is a session's only if it comes from
-    /// where that session is. Otherwise whoever knows a session's index could fill its queue.
+    /// In whose queue a message waits, by its first datagram. Nothing of it is proved yet: so it is
+    /// a session's only if it comes from where that session is. Otherwise whoever knows a session's
+    /// index could fill its queue.
     fn owner(&self, message: &[u8], meta: &RecvMeta) -> Result<Owner, DropReason> {
         let from = meta.addr.ip();
         if self.quic.is_some() && PacketClass::of(message) == PacketClass::Quic {
@@ -170,7 +173,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         packet.cost()
     }
 
-    /// In whose queue the packet of `len` bytes that was read waits: that of the session that it is for.
+    /// In whose queue the packet of `len` bytes that was read waits: that of the session that it is
+    /// for.
     fn recipient(&mut self, now: Time, len: usize) -> Result<(Owner, Read), DropReason> {
         let (header, packet) = parse(&self.outbound.read[..len])?;
         let slot = self.plane.recipient(now, &packet)?;

@@ -1,5 +1,5 @@
-//! Packets that do not fit the path to the peer: their sender gets a message with the size that does, or they are cut
-//! (PROTOCOL §13).
+//! Packets that do not fit the path to the peer: their sender gets a message with the size that
+//! does, or they are cut (PROTOCOL §13).
 //!
 //! This is off the usual way of a packet, which only compares its length with a limit.
 
@@ -43,8 +43,8 @@ impl Spare {
         packet.len()
     }
 
-    /// Makes the message that the hops of its packet of `len` bytes are used up, if there may be one, from the gateway's `own`
-    /// address of each IP version. Returns its length.
+    /// Makes the message that the hops of its packet of `len` bytes are used up, if there may be
+    /// one, from the gateway's `own` address of each IP version. Returns its length.
     fn time_exceeded(
         &mut self,
         len: usize,
@@ -66,8 +66,8 @@ impl Spare {
 }
 
 impl<S: DatagramSocket> Sealer<'_, S> {
-    /// Sends these slices of a packet from the TUN device, which do not fit the path. One message is enough, and one is charged: all
-    /// slices have one sender.
+    /// Sends these slices of a packet from the TUN device, which do not fit the path. One message
+    /// is enough, and one is charged: all slices have one sender.
     #[cold]
     pub(super) fn fit_slices(
         &mut self,
@@ -85,8 +85,8 @@ impl<S: DatagramSocket> Sealer<'_, S> {
         }
     }
 
-    /// Sends the packet of `len` bytes in the spare room as far as the path allows. Returns the length of a message to its
-    /// sender, which stands there then, if that is to have one.
+    /// Sends the packet of `len` bytes in the spare room as far as the path allows. Returns the
+    /// length of a message to its sender, which stands there then, if that is to have one.
     #[cold]
     pub(super) fn fit(&mut self, spare: &mut Spare, len: usize, answers: bool) -> Option<usize> {
         match self.try_fit(spare, len, answers) {
@@ -134,7 +134,8 @@ impl<S: DatagramSocket> Sealer<'_, S> {
 }
 
 impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
-    /// Seals a packet that waited for an epoch, as if it came now: the path and the limits may have changed meanwhile.
+    /// Seals a packet that waited for an epoch, as if it came now: the path and the limits may have
+    /// changed meanwhile.
     #[cold]
     pub(super) fn send_waiting(&mut self, now: Time, slot: Slot, packet: &[u8]) {
         let Self { plane, outbound: Outbound { batch, spare, mtu, .. }, socket, tun, .. } = self;
@@ -161,7 +162,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    /// Sends a message that [`Sealer::fit`] made about a packet of a client back to it, through the tunnel.
+    /// Sends a message that [`Sealer::fit`] made about a packet of a client back to it, through the
+    /// tunnel.
     #[cold]
     pub(super) fn return_message(&mut self, now: Time, len: usize) {
         let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;
@@ -171,8 +173,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         Sealer { sender, batch, socket }.packet(message, Form::Whole);
     }
 
-    /// Sends "time exceeded" to the client whose packet can't go on, as a router does: from the gateway's own address. The drop is
-    /// counted already.
+    /// Sends "time exceeded" to the client whose packet can't go on, as a router does: from the
+    /// gateway's own address. The drop is counted already.
     #[cold]
     pub(super) fn answer_expired(&mut self, now: Time, slot: Slot, packet: &[u8]) {
         let Self { plane, outbound: Outbound { batch, spare, .. }, socket, .. } = self;

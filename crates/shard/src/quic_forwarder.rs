@@ -1,5 +1,5 @@
-//! QUIC without a socket of its own: where the kernel does not steer, shards forward what they receive for it, and a
-//! second handle of a shard's socket sends.
+//! QUIC without a socket of its own: where the kernel does not steer, shards forward what they
+//! receive for it, and a second handle of a shard's socket sends.
 //!
 //! INVARIANT: what waits is bounded in number and in length; more is lost, as in any full socket.
 
@@ -21,7 +21,8 @@ use vpnd_proto::plane::Endpoint;
 use vpnd_sys::udp::{self, SendOutcome, ShardSocket};
 
 const QUEUE: usize = 512;
-/// The longest datagram that QUIC takes: what its endpoint announces to peers (RFC 9000 section 18.2).
+/// The longest datagram that QUIC takes: what its endpoint announces to peers (RFC 9000 section
+/// 18.2).
 const MAX_LEN: usize = 1_472;
 
 /// A datagram on its way from a shard.

@@ -1,6 +1,7 @@
 //! The last step of every packet on its way to a peer: sealed behind the others of the batch.
 //!
-//! Both directions end here but for one shortcut: a packet between clients is sealed where it stands if it can be.
+//! Both directions end here but for one shortcut: a packet between clients is sealed where it
+//! stands if it can be.
 
 use std::ops::Range;
 
@@ -45,7 +46,8 @@ pub(super) struct Sealer<'a, S> {
 }
 
 impl<S: DatagramSocket> Sealer<'_, S> {
-    /// Writes each of these slices behind room for its header and seals it there. With `clamp` its MSS is held to that MTU.
+    /// Writes each of these slices behind room for its header and seals it there. With `clamp` its
+    /// MSS is held to that MTU.
     #[inline]
     pub(super) fn slices(&mut self, slicer: &Slicer<'_>, slices: Range<usize>, clamp: Option<u16>) {
         // All slices have the first one's header.
@@ -86,7 +88,8 @@ impl<S: DatagramSocket> Sealer<'_, S> {
         }
     }
 
-    /// Sends one plaintext packet that is longer than the path to a peer that joins no halves: the outer IP layer cuts it.
+    /// Sends one plaintext packet that is longer than the path to a peer that joins no halves: the
+    /// outer IP layer cuts it.
     #[cold]
     pub(super) fn packet_in_fragments(&mut self, packet: &[u8]) {
         self.flush();

@@ -18,8 +18,8 @@ pub enum SuitesError {
     Unsupported(#[from] Unsupported),
 }
 
-/// Measures the implementations of `wanted` and logs the choice once. If it is empty, these are all standard suites that the
-/// preferred backend has, if it has any.
+/// Measures the implementations of `wanted` and logs the choice once. If it is empty, these are all
+/// standard suites that the preferred backend has, if it has any.
 ///
 /// # Errors
 /// If a suite is for the laboratory only and `lab` is not set, or no admitted backend has it.
@@ -40,7 +40,8 @@ pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Ve
     Ok(suites)
 }
 
-/// The standard suites that this backend has; all of them if it has none, so that one can be named in the error.
+/// The standard suites that this backend has; all of them if it has none, so that one can be named
+/// in the error.
 fn all_of(preference: Preference) -> Vec<Suite> {
     let has = |suite: &Suite| {
         Backend::ALL.into_iter().any(|backend| preference.admits(backend) && backend.supports(*suite))

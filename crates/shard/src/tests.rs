@@ -1,5 +1,5 @@
-//! Whole shards, thread and loop included: each on a socket of the loopback device and a pair of sockets as its TUN queue. What comes
-//! in is no packet of a tunnel, so it is dropped and counted.
+//! Whole shards, thread and loop included: each on a socket of the loopback device and a pair of
+//! sockets as its TUN queue. What comes in is no packet of a tunnel, so it is dropped and counted.
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
@@ -54,7 +54,8 @@ impl One {
         self.shards.report().await.remove(0).poll
     }
 
-    /// Sends until the shard polls: one packet after the other, since it takes several that are sent together for one.
+    /// Sends until the shard polls: one packet after the other, since it takes several that are
+    /// sent together for one.
     async fn make_it_poll(&self) -> PollCounts {
         let start = Instant::now();
         loop {

@@ -1,8 +1,9 @@
 //! A shard's thread: its place on the machine, and the loop that waits for work.
 //!
-//! INVARIANTS: the loop is its runtime's only task, and gives the runtime its turn after each piece of work that leaves some, and while
-//! it polls: so it learns what else has become ready although one source never runs dry. The two directions then take turns, and
-//! messages of the control plane wait no longer than one batch takes.
+//! INVARIANTS: the loop is its runtime's only task, and gives the runtime its turn after each piece
+//! of work that leaves some, and while it polls: so it learns what else has become ready although
+//! one source never runs dry. The two directions then take turns, and messages of the control plane
+//! wait no longer than one batch takes.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,8 +20,9 @@ use super::{Freeze, Links, Misdirected, Progress, Queued, Shard, ShardMessage, S
 use vpnd_sys::process;
 use vpnd_sys::tun::TunQueue;
 
-/// The scheduler's slice of a shard: the shortest that Linux gives, so that a shard without priority is the first of its kind to run
-/// when a packet wakes it up. It gets no more of the core by that, so there is nothing to configure.
+/// The scheduler's slice of a shard: the shortest that Linux gives, so that a shard without
+/// priority is the first of its kind to run when a packet wakes it up. It gets no more of the core
+/// by that, so there is nothing to configure.
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Runs the shard on the calling thread until the control plane is gone.
@@ -53,7 +55,8 @@ pub(super) fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io:
     runtime.block_on(run(spec, links))
 }
 
-/// The line about a kernel without slices of one's own. It matters to a gateway that nothing else puts before other work.
+/// The line about a kernel without slices of one's own. It matters to a gateway that nothing else
+/// puts before other work.
 fn log_usual_slice(spec: &ShardSpec, error: &io::Error) {
     const MESSAGE: &str = "shards have the scheduler's usual time slice, since only Linux 6.12 and newer give shorter ones: beside other \
                            work they come to their turn later, unless `priority` in [server] puts them before it";
@@ -85,7 +88,8 @@ async fn run(mut spec: ShardSpec, mut links: Links) -> io::Result<()> {
     run_loop(&mut shard, (&tun, &socket), links).await
 }
 
-/// The loop: whichever of messages, events and the two directions has work. It waits for `tun` and `socket`.
+/// The loop: whichever of messages, events and the two directions has work. It waits for `tun` and
+/// `socket`.
 async fn run_loop<T: PacketDevice, S: DatagramSocket>(
     shard: &mut Shard<T, S>,
     (tun, socket): (&AsyncFd<TunQueue>, &AsyncFd<impl AsRawFd>),
@@ -95,7 +99,8 @@ async fn run_loop<T: PacketDevice, S: DatagramSocket>(
     loop {
         let turn = tokio::select! {
             queued = links.inbox.recv() => Turn::Message(queued),
-            // Only while the control plane is behind; otherwise events have left after the batch that brought them.
+            // Only while the control plane is behind; otherwise events have left after the batch
+            // that brought them.
             room = links.events.reserve(), if shard.plane.has_events() => {
                 if let Ok(room) = room && let Some(event) = shard.poll_event() {
                     room.send(event);
@@ -104,7 +109,8 @@ async fn run_loop<T: PacketDevice, S: DatagramSocket>(
             }
             Some(misdirected) = links.misdirected.recv() => Turn::Work(Work::Misdirected(misdirected)),
             ready = next_ready(tun, socket, last) => Turn::Work(ready?),
-            // The runtime asks the kernel what is ready, without sleeping, before it comes back here.
+            // The runtime asks the kernel what is ready, without sleeping, before it comes back
+            // here.
             () = tokio::task::yield_now(), if shard.busy_poll.is_polling() => Turn::Look,
         };
         let mut progress = Progress::Drained;
@@ -126,7 +132,8 @@ async fn run_loop<T: PacketDevice, S: DatagramSocket>(
         shard.report_events(&links.events);
         shard.marks_log.look_at(shard.plane.counters(), now);
         if progress == Progress::More {
-            // Its source stays ready, so waiting for that would never ask the kernel about the others.
+            // Its source stays ready, so waiting for that would never ask the kernel about the
+            // others.
             tokio::task::yield_now().await;
         }
     }
@@ -232,7 +239,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
 
     /// Stands still; whether it is to resume.
     async fn freeze(&mut self, Freeze { progress, resume }: Freeze) -> bool {
-        // Nobody else has it: the next process gets only what is still in the socket and the device.
+        // Nobody else has it: the next process gets only what is still in the socket and the
+        // device.
         self.handle_backlog();
         // Whoever asked may have given up; then it drops the other end, too.
         let _ = progress.send(self.plane.progress());

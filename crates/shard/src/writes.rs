@@ -1,13 +1,15 @@
 //! Writing to the TUN device, several packets at once, and what to do when the kernel refuses.
 //!
-//! A refused packet that leaves work to the kernel is written again as ordinary packets with full checksums, so that a
-//! kernel without the offload costs speed and no data. If that helps and happens [`MAX_REFUSALS`] times in a row, the shard
-//! does not leave it that work any more. If it does not help, the packet is to blame and not the offload.
+//! A refused packet that leaves work to the kernel is written again as ordinary packets with full
+//! checksums, so that a kernel without the offload costs speed and no data. If that helps and
+//! happens [`MAX_REFUSALS`] times in a row, the shard does not leave it that work any more. If it
+//! does not help, the packet is to blame and not the offload.
 //!
-//! This concerns what is written only: what is read comes with the offloads that were agreed on when the device was made.
+//! This concerns what is written only: what is read comes with the offloads that were agreed on
+//! when the device was made.
 //!
-//! INVARIANT: packets are written in the order in which they came, but for one that is written again: others that came with it are
-//! before it then.
+//! INVARIANT: packets are written in the order in which they came, but for one that is written
+//! again: others that came with it are before it then.
 
 use std::io::{self, IoSlice};
 use std::iter::Peekable;
@@ -67,7 +69,8 @@ impl Writer {
         self.state
     }
 
-    /// Takes what the rebuilder made out of the buffer of this number. The buffer must stay as it is until this is written.
+    /// Takes what the rebuilder made out of the buffer of this number. The buffer must stay as it
+    /// is until this is written.
     #[inline]
     pub(super) fn hold(&mut self, buffer: usize, rebuilt: &Rebuilt<'_>) {
         self.held.push(buffer, rebuilt);
@@ -79,7 +82,8 @@ impl Writer {
         self.held.len() >= MAX_WRITES || self.held.len() + self.held.packets() >= MAX_SLICES
     }
 
-    /// Writes what is held, which stands in `buffers`. Packets that the device does not take are counted in `drops`.
+    /// Writes what is held, which stands in `buffers`. Packets that the device does not take are
+    /// counted in `drops`.
     pub(super) fn write(
         &mut self,
         tun: &impl PacketDevice,

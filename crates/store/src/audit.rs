@@ -1,10 +1,12 @@
-//! The audit file: who had which address and when, logins, and what administrators did. One SQLite file of its own beside the store, with
-//! a format number of its own. The auth process writes it; commands of an administrator read it, and add their own deeds, by the
-//! confined process that opens the store for them.
+//! The audit file: who had which address and when, logins, and what administrators did. One SQLite
+//! file of its own beside the store, with a format number of its own. The auth process writes it;
+//! commands of an administrator read it, and add their own deeds, by the confined process that
+//! opens the store for them.
 //!
-//! Invariants: nothing here changes what is recorded but the end of a session, once, and the erasure of personal fields when their time
-//! is over ([`retention`]). Times that are not covered are known as such ([`Gap`]), so that an answer can say when it is uncertain.
-//! This module must not know why sessions end, nor who may ask.
+//! Invariants: nothing here changes what is recorded but the end of a session, once, and the
+//! erasure of personal fields when their time is over ([`retention`]). Times that are not covered
+//! are known as such ([`Gap`]), so that an answer can say when it is uncertain. This module must
+//! not know why sessions end, nor who may ask.
 
 pub mod query;
 pub mod recorder;
@@ -31,7 +33,8 @@ pub const FILE_NAME: &str = "audit.sqlite";
 const FORMAT: Format =
     Format { application: i32::from_be_bytes(*b"vpna"), number: 1, schema: include_str!("audit/schema.sql") };
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// The reason for the end of a session that the store does not have any more, while nothing has recorded how it ended.
+/// The reason for the end of a session that the store does not have any more, while nothing has
+/// recorded how it ended.
 pub(crate) const NOT_RECORDED: &str = "not-recorded";
 
 /// The cause of a gap.
@@ -250,7 +253,8 @@ impl AuditFile {
         Ok(ids.collect::<Result<_, _>>()?)
     }
 
-    /// Makes the record agree with the sessions that there are: `open` had no end here before `live` was read from the store.
+    /// Makes the record agree with the sessions that there are: `open` had no end here before
+    /// `live` was read from the store.
     pub(crate) fn reconcile(
         &mut self,
         open: &[SessionId],

@@ -1,4 +1,5 @@
-//! The behaviour of every store, written against the traits: a new one makes its tests by [`tests!`].
+//! The behaviour of every store, written against the traits: a new one makes its tests by
+//! [`tests!`].
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 pub(crate) mod leases;

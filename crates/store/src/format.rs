@@ -1,4 +1,5 @@
-//! The mark that tells whose a database is and which format it has: SQLite's `application_id` and `user_version`.
+//! The mark that tells whose a database is and which format it has: SQLite's `application_id` and
+//! `user_version`.
 //!
 //! INVARIANT: a database with a mark that is not known is never written to.
 
@@ -34,14 +35,16 @@ impl Format {
             return Ok(found);
         }
         let tables: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
-        // Mark and tables are read apart, while another process may be making them: what counts is the mark after.
+        // Mark and tables are read apart, while another process may be making them: what counts is
+        // the mark after.
         match self.read(connection)? {
             Found::Empty if tables > 0 => Ok(Found::Foreign),
             found => Ok(found),
         }
     }
 
-    /// Makes the tables in a database that is empty. Another process may do so at the same time: one finds that it is done.
+    /// Makes the tables in a database that is empty. Another process may do so at the same time:
+    /// one finds that it is done.
     pub(crate) fn make(&self, connection: &mut Connection) -> rusqlite::Result<()> {
         if self.find(connection)? != Found::Empty {
             return Ok(());

@@ -52,8 +52,8 @@ pub trait Leases: Send + Sync {
     fn fixed_addresses(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError>;
     /// The fixed addresses of a family that this owner can't have, sorted.
     fn fixed_for_others(&self, owner: LeaseOwner, family: Family) -> Result<Vec<IpAddr>, StoreError>;
-    /// Takes an address in one step: `false` if a live lease of another owner is on it, or it is fixed for another. The owner's other
-    /// addresses of that family are let go.
+    /// Takes an address in one step: `false` if a live lease of another owner is on it, or it is
+    /// fixed for another. The owner's other addresses of that family are let go.
     fn claim(&self, lease: &Lease, now_s: u64) -> Result<bool, StoreError>;
     /// The newest of the user's ended leases but for [`KEPT_LEASES`], if there are more.
     fn surplus(&self, user: UserId, family: Family, now_s: u64) -> Result<Option<Lease>, StoreError>;
@@ -67,7 +67,7 @@ pub trait Leases: Send + Sync {
     fn release(&self, session: SessionId, now_s: u64) -> Result<(), StoreError>;
     /// The sessions with live leases that the store does not have.
     fn orphaned(&self, now_s: u64) -> Result<HashSet<SessionId>, StoreError>;
-    /// Forgets the leases that ended before this time; their number. Sessions that go on have leases until their end, so none of theirs
-    /// is among them.
+    /// Forgets the leases that ended before this time; their number. Sessions that go on have
+    /// leases until their end, so none of theirs is among them.
     fn forget_leases(&self, before_s: u64) -> Result<usize, StoreError>;
 }

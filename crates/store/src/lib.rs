@@ -1,11 +1,14 @@
-//! The gateway's durable state: users, sessions with their attach tokens, address leases, revocations.
+//! The gateway's durable state: users, sessions with their attach tokens, address leases,
+//! revocations.
 //!
-//! Invariants: what a method has acknowledged survives a crash of the process and of the machine; an error means
-//! that nothing was changed. Nothing assumes that this gateway is the only one: names are random, leases and
-//! sessions have deadlines, a revocation is an event with a number that only grows. Of tokens only hashes are
-//! kept. This module must not know of connections, keys of traffic or the configuration.
+//! Invariants: what a method has acknowledged survives a crash of the process and of the machine;
+//! an error means that nothing was changed. Nothing assumes that this gateway is the only one:
+//! names are random, leases and sessions have deadlines, a revocation is an event with a number
+//! that only grows. Of tokens only hashes are kept. This module must not know of connections, keys
+//! of traffic or the configuration.
 //!
-//! Methods block on storage; call them from threads that may wait. Times are seconds since 1970 (`…_s`), passed in.
+//! Methods block on storage; call them from threads that may wait. Times are seconds since 1970
+//! (`…_s`), passed in.
 #![deny(unsafe_code)]
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
@@ -107,7 +110,8 @@ pub const MAX_FIELD_BYTES: usize = 128;
 /// SHA-256 of a client certificate's DER.
 pub type CertificateHash = [u8; 32];
 
-/// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`. Callers take the part that they need.
+/// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`.
+/// Callers take the part that they need.
 pub trait Store: Users + Sessions + Leases + Revocations {}
 
 impl<T: Users + Sessions + Leases + Revocations> Store for T {}

@@ -1,8 +1,9 @@
 //! Passwords: argon2id hashes (RFC 9106) in the PHC string format, and making new ones.
 //!
-//! Invariants: a password is erased from memory when it is dropped and never printed; a hash carries its parameters, so
-//! they can be raised later; without memory for a hash nothing is checked, which is no wrong password. The parameters
-//! follow the OWASP password storage cheat sheet.
+//! Invariants: a password is erased from memory when it is dropped and never printed; a hash
+//! carries its parameters, so they can be raised later; without memory for a hash nothing is
+//! checked, which is no wrong password. The parameters follow the OWASP password storage cheat
+//! sheet.
 
 mod foreign;
 
@@ -106,7 +107,8 @@ impl Hasher {
     /// # Errors
     /// [`NoMemory`]: it is not known.
     pub fn verify(&self, password: &Password, hash: &PasswordHash) -> Result<bool, NoMemory> {
-        // A longer password can't have been set, and hashing it would cost whatever the sender likes.
+        // A longer password can't have been set, and hashing it would cost whatever the sender
+        // likes.
         let bytes = password.expose().as_bytes();
         let bounded = &bytes[..bytes.len().min(MAX_PASSWORD_BYTES)];
         if let Some(foreign) = ForeignHash::parse(hash.expose()) {
@@ -126,7 +128,8 @@ impl Hasher {
         Ok(verified == Ok(Ok(())) && bytes.len() <= MAX_PASSWORD_BYTES)
     }
 
-    /// Whether verifying `hash` takes the time of today's parameters. Another kind may take less, which would show.
+    /// Whether verifying `hash` takes the time of today's parameters. Another kind may take less,
+    /// which would show.
     pub fn costs_the_same(&self, hash: &PasswordHash) -> bool {
         !self.is_outdated(hash)
     }

@@ -18,14 +18,16 @@ pub struct Revocation {
     pub device: Option<DeviceId>,
 }
 
-/// The revocations of a gateway. Methods of [`crate::Users`] and [`crate::Sessions`] make some, too.
+/// The revocations of a gateway. Methods of [`crate::Users`] and [`crate::Sessions`] make some,
+/// too.
 ///
-/// INVARIANT: a revocation has a number that only grows, and none is lost before it was carried out.
+/// INVARIANT: a revocation has a number that only grows, and none is lost before it was carried
+/// out.
 pub trait Revocations: Send + Sync {
     /// Ends all sessions of a user, which is a revocation. The user may log in again.
     fn end_sessions(&self, user: &LiveUser, cause: RevocationCause, now_s: u64) -> Result<(), StoreError>;
-    /// Ends the session of a device of this user, which is a revocation. The user may log in again, and others may have the device's
-    /// addresses once it has ended.
+    /// Ends the session of a device of this user, which is a revocation. The user may log in again,
+    /// and others may have the device's addresses once it has ended.
     fn end_device(
         &self,
         user: &LiveUser,
@@ -33,13 +35,15 @@ pub trait Revocations: Send + Sync {
         cause: RevocationCause,
         now_s: u64,
     ) -> Result<(), StoreError>;
-    /// Makes a revocation for each user whose time is over and who has none yet; returns their number. Cheap if there are none.
+    /// Makes a revocation for each user whose time is over and who has none yet; returns their
+    /// number. Cheap if there are none.
     fn end_expired(&self, now_s: u64) -> Result<usize, StoreError>;
     /// The number of the last revocation, 0 before the first.
     fn last_revocation(&self) -> Result<u64, StoreError>;
     /// The revocations after number `seq`, oldest first.
     fn revocations_since(&self, seq: u64) -> Result<Vec<Revocation>, StoreError>;
-    /// The worker has carried out all revocations up to this number; they are forgotten once there are many. What they ended is not in
-    /// the store, and a worker that starts without sessions goes on from the last one.
+    /// The worker has carried out all revocations up to this number; they are forgotten once there
+    /// are many. What they ended is not in the store, and a worker that starts without sessions
+    /// goes on from the last one.
     fn forget_revocations(&self, carried_out: u64);
 }

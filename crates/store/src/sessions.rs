@@ -42,7 +42,8 @@ pub struct LiveSession {
 
 /// The sessions of a gateway.
 pub trait Sessions: Send + Sync {
-    /// Keeps a new session: `false`, and nothing is kept, unless the user is enabled and still has this `generation`.
+    /// Keeps a new session: `false`, and nothing is kept, unless the user is enabled and still has
+    /// this `generation`.
     fn add_session(&self, session: &SessionRecord, generation: u64) -> Result<bool, StoreError>;
     /// A session that has not expired and whose user is enabled.
     fn session(&self, id: SessionId, now_s: u64) -> Result<Option<SessionRecord>, StoreError>;
@@ -50,8 +51,9 @@ pub trait Sessions: Send + Sync {
     fn set_tokens(&self, id: SessionId, tokens: &Tokens, epoch: u32) -> Result<bool, StoreError>;
     /// Forgets a session and lets its leases go.
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError>;
-    /// Makes changes of any number of sessions durable together, in their order, or none of them. What each method for
-    /// one change would have returned, and `true` for changes without a result.
+    /// Makes changes of any number of sessions durable together, in their order, or none of them.
+    /// What each method for one change would have returned, and `true` for changes without a
+    /// result.
     fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
     /// The sessions whose time is not over.
     fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError>;
@@ -59,7 +61,7 @@ pub trait Sessions: Send + Sync {
     fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError>;
     /// The devices of a user.
     fn devices(&self, id: UserId) -> Result<Vec<Device>, StoreError>;
-    /// Removes a device of the user: its sessions end, which is a revocation, and others may have its addresses once they have.
-    /// `false` if the user has no such device.
+    /// Removes a device of the user: its sessions end, which is a revocation, and others may have
+    /// its addresses once they have. `false` if the user has no such device.
     fn remove_device(&self, name: &str, device: DeviceId, now_s: u64) -> Result<bool, StoreError>;
 }

@@ -1,9 +1,10 @@
 //! The embedded store: one SQLite file.
 //!
-//! Invariants: write-ahead log with `synchronous = FULL`, so a commit is on the disk before it is acknowledged; every
-//! change is one immediate transaction, so that several processes can work on the file; the file is checked before
-//! it is used and is readable by its owner alone; what takes rights away stands in the main file when it is acknowledged,
-//! so that losing the log does not give them back. This module must not know what users may do.
+//! Invariants: write-ahead log with `synchronous = FULL`, so a commit is on the disk before it is
+//! acknowledged; every change is one immediate transaction, so that several processes can work on
+//! the file; the file is checked before it is used and is readable by its owner alone; what takes
+//! rights away stands in the main file when it is acknowledged, so that losing the log does not
+//! give them back. This module must not know what users may do.
 
 mod accounts;
 mod columns;
@@ -49,7 +50,8 @@ const FORMAT: Format = Format {
     schema: include_str!("sqlite/schema.sql"),
 };
 
-/// Revocations that may be kept though they were carried out, so that not each is a change of its own.
+/// Revocations that may be kept though they were carried out, so that not each is a change of its
+/// own.
 const KEPT_REVOCATIONS: u64 = 64;
 
 #[derive(Debug)]
@@ -110,7 +112,8 @@ impl Sqlite {
         Ok(Self { connections, put_off: PutOff::beside(path), path: path.to_owned() })
     }
 
-    /// A copy of this moment, in a file that has no name any more. Others may read and write the store meanwhile.
+    /// A copy of this moment, in a file that has no name any more. Others may read and write the
+    /// store meanwhile.
     pub fn copy(&self) -> Result<File, StoreError> {
         transfer::copy(&self.connections, &self.path)
     }
@@ -123,7 +126,8 @@ impl Sqlite {
         self.put_off.catch_up(&self.connections, now_s)
     }
 
-    /// Writes a copy of the store beside it, in one step: the copy that [`StoreError::Corrupted`] recommends.
+    /// Writes a copy of the store beside it, in one step: the copy that [`StoreError::Corrupted`]
+    /// recommends.
     pub fn back_up(&self) -> Result<(), StoreError> {
         let failed =
             |error: std::io::Error| StoreError::Failed { path: self.path.clone(), detail: error.to_string() };
@@ -157,14 +161,15 @@ impl Sqlite {
         self.connections.change(BUSY_TIMEOUT, change)
     }
 
-    /// Runs a change that takes rights away. Afterwards the log is empty: a log that is lost or cut short takes the
-    /// newest changes with it, and none of these may be among them.
+    /// Runs a change that takes rights away. Afterwards the log is empty: a log that is lost or cut
+    /// short takes the newest changes with it, and none of these may be among them.
     fn revoke<T>(
         &self,
         change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let value = self.change(change)?;
-        // The change is durable already: if this fails, or another process reads for too long, it stays in the log.
+        // The change is durable already: if this fails, or another process reads for too long, it
+        // stays in the log.
         if !self.connections.empty_log() {
             tracing::warn!(path = %self.path.display(), "a revocation is safe, but only in the store's -wal file so far");
         }
@@ -385,7 +390,8 @@ impl Revocations for Sqlite {
     }
 
     fn end_expired(&self, now_s: u64) -> Result<usize, StoreError> {
-        // Asked several times a second, so the write transaction is only for when there is something to write.
+        // Asked several times a second, so the write transaction is only for when there is
+        // something to write.
         if self.read(|c| accounts::due(c, now_s))?.is_empty() {
             return Ok(0);
         }

@@ -1,6 +1,8 @@
-//! One-time codes by time (RFC 6238): six digits, SHA-1, steps of 30 s, as every authenticator app makes them.
+//! One-time codes by time (RFC 6238): six digits, SHA-1, steps of 30 s, as every authenticator app
+//! makes them.
 //!
-//! Invariant: a code is accepted one step early or late, no more. That it is used once is the store's part, by its step.
+//! Invariant: a code is accepted one step early or late, no more. That it is used once is the
+//! store's part, by its step.
 
 use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
@@ -25,7 +27,8 @@ pub fn matching_step(secret: &TotpSecret, code: &Password, now_s: u64) -> Option
     totp(secret, "user", None)?.check(&digits, now_s)
 }
 
-/// The `otpauth://` address with the secret, for a user's authenticator app, which shows it under the gateway's name.
+/// The `otpauth://` address with the secret, for a user's authenticator app, which shows it under
+/// the gateway's name.
 pub fn address(secret: &TotpSecret, user: &str, gateway: &str) -> Option<String> {
     totp(secret, user, Some(gateway))?.to_url().ok()
 }

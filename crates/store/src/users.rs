@@ -55,7 +55,8 @@ pub struct ExternalUser {
 }
 
 impl ExternalUser {
-    /// A user whom the source has not described yet. No source has this subject: a directory's has no spaces, a name no capitals.
+    /// A user whom the source has not described yet. No source has this subject: a directory's has
+    /// no spaces, a name no capitals.
     #[must_use]
     pub fn expected(source: &str, name: &str) -> Self {
         let digest =
@@ -77,7 +78,8 @@ pub struct UserChange {
     pub addresses: Option<AddressChange>,
 }
 
-/// A user of the source [`crate::LOCAL`] as a file describes them; what it does not mention stays, or is none.
+/// A user of the source [`crate::LOCAL`] as a file describes them; what it does not mention stays,
+/// or is none.
 #[derive(Clone, Debug)]
 pub struct UserImport {
     pub name: String,
@@ -102,8 +104,8 @@ pub struct User {
     pub password: Option<PasswordHash>,
     /// Whether the user may log in.
     pub enabled: bool,
-    /// Grows with every revocation of this user, changes of groups included; a login that was allowed under an older one is
-    /// void if its session has not begun.
+    /// Grows with every revocation of this user, changes of groups included; a login that was
+    /// allowed under an older one is void if its session has not begun.
     pub generation: u64,
     /// The secret of one-time codes, if the user must show them.
     pub totp: Option<TotpSecret>,
@@ -111,7 +113,8 @@ pub struct User {
     pub groups: Vec<String>,
     /// Client certificates of which the user must show one; empty if none is required.
     pub certificates: Vec<CertificateHash>,
-    /// Those of them that were revoked: no good any more, but the user goes on having to show another.
+    /// Those of them that were revoked: no good any more, but the user goes on having to show
+    /// another.
     pub revoked_certificates: Vec<CertificateHash>,
     /// When the user was added.
     pub created_s: u64,
@@ -154,7 +157,8 @@ impl User {
 
 /// The users of a gateway.
 ///
-/// INVARIANT: what takes rights away is a revocation, and ends the user's sessions, in the same step.
+/// INVARIANT: what takes rights away is a revocation, and ends the user's sessions, in the same
+/// step.
 pub trait Users: Send + Sync {
     fn add_user(&self, user: &NewUser, now_s: u64) -> Result<UserId, StoreError>;
     /// The user with this login name.
@@ -165,13 +169,15 @@ pub trait Users: Send + Sync {
     fn users(&self) -> Result<Vec<User>, StoreError>;
     /// Lets a user in or not. Disabling is a revocation.
     fn set_enabled(&self, name: &str, enabled: bool, now_s: u64) -> Result<(), StoreError>;
-    /// Makes the record of a user of another source or brings it up to date, and returns it. It says nothing about whether the
-    /// user may log in: the caller checks [`User::enabled`] and [`User::has_expired`], as for all others.
+    /// Makes the record of a user of another source or brings it up to date, and returns it. It
+    /// says nothing about whether the user may log in: the caller checks [`User::enabled`] and
+    /// [`User::has_expired`], as for all others.
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
-    /// The same for a user who did not log in: without a record none is made, since whoever removed it must not be overruled by an answer
-    /// that was under way ([`StoreError::NoSuchUser`]).
+    /// The same for a user who did not log in: without a record none is made, since whoever removed
+    /// it must not be overruled by an answer that was under way ([`StoreError::NoSuchUser`]).
     fn update_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
-    /// Changes what a user is besides the password. A change of groups is a revocation that ends no session.
+    /// Changes what a user is besides the password. A change of groups is a revocation that ends no
+    /// session.
     fn modify_user(&self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError>;
     /// Adds and changes users, all of them or, if one can't be, none.
     fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError>;
@@ -192,7 +198,8 @@ pub trait Users: Send + Sync {
     ) -> Result<(), StoreError>;
     /// Whether any user has one-time codes.
     fn has_one_time_codes(&self) -> Result<bool, StoreError>;
-    /// Marks a step of one-time codes as used: `true` once for each step, and never for one before it.
+    /// Marks a step of one-time codes as used: `true` once for each step, and never for one before
+    /// it.
     fn use_totp_step(&self, id: UserId, step: u64) -> Result<bool, StoreError>;
     /// Whether the user has logged in from `source` since `since_s`.
     fn knows_source(&self, id: UserId, source: &str, since_s: u64) -> Result<bool, StoreError>;

@@ -1,6 +1,8 @@
-//! The actions of sessions in a soak test, decided by a seed: leave and come back, move, lose the connection.
+//! The actions of sessions in a soak test, decided by a seed: leave and come back, move, lose the
+//! connection.
 //!
-//! Pure: time goes in as seconds since the start, actions come out. INVARIANT: the same seed gives the same actions.
+//! Pure: time goes in as seconds since the start, actions come out. INVARIANT: the same seed gives
+//! the same actions.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, RngExt, SeedableRng};
@@ -115,7 +117,8 @@ impl Churn {
     }
 }
 
-/// The seed of a device's key, the same each time its process is started again, as a real client's is.
+/// The seed of a device's key, the same each time its process is started again, as a real client's
+/// is.
 pub fn device(seed: u64, session: u32) -> [u8; 32] {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     random.set_stream(u64::from(session));

@@ -1,7 +1,7 @@
 //! The control channel of many sessions over few sockets (PROTOCOL §3).
 //!
-//! QUIC distinguishes connections by their ids, so sessions share endpoints. To the gateway each connection looks
-//! like that of an ordinary client, whose channel it is (`vpnd_control_channel`).
+//! QUIC distinguishes connections by their ids, so sessions share endpoints. To the gateway each
+//! connection looks like that of an ordinary client, whose channel it is (`vpnd_control_channel`).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -88,7 +88,8 @@ fn tls(ca_pem: &str) -> Result<QuicClientConfig, SetUpError> {
     config.try_into().map_err(|e: quinn::crypto::rustls::NoInitialCipherSuite| refused(&e))
 }
 
-/// The request of a user for this purpose, once there is a connection on which the device can prove itself.
+/// The request of a user for this purpose, once there is a connection on which the device can prove
+/// itself.
 pub(crate) fn request(
     purpose: Purpose,
     offer: Offer,
@@ -97,8 +98,8 @@ pub(crate) fn request(
     move |device| login::request(&purpose, offer, user, device, SOFTWARE)
 }
 
-/// Shakes hands with the gateway, sends the request that carries the proof of the device with this key, and waits for the
-/// answer.
+/// Shakes hands with the gateway, sends the request that carries the proof of the device with this
+/// key, and waits for the answer.
 pub(crate) async fn dial(
     endpoint: Endpoint,
     gateway: SocketAddr,

@@ -1,8 +1,10 @@
-//! Load in vpnd's own protocol: many sessions from few processes, each as an ordinary client would keep it.
+//! Load in vpnd's own protocol: many sessions from few processes, each as an ordinary client would
+//! keep it.
 //!
-//! A coordinator (`vpnd-endurance sessions`, `vpnd-endurance soak`) starts processes ([`processes`]) that run [`run`]. Each
-//! gets [`message::Command`]s on standard input and writes [`message::Report`]s to standard output, which [`tally`] adds
-//! up. Nothing here knows laboratories, namespaces or gateways: a process works where its coordinator has put it.
+//! A coordinator (`vpnd-endurance sessions`, `vpnd-endurance soak`) starts processes
+//! ([`processes`]) that run [`run`]. Each gets [`message::Command`]s on standard input and writes
+//! [`message::Report`]s to standard output, which [`tally`] adds up. Nothing here knows
+//! laboratories, namespaces or gateways: a process works where its coordinator has put it.
 
 #![allow(
     missing_docs,
@@ -24,7 +26,8 @@ pub use swarm::{SwarmError, run};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CLOCK_MONOTONIC, which coordinator and processes share: an instant in a report means the same to each of them.
+/// CLOCK_MONOTONIC, which coordinator and processes share: an instant in a report means the same to
+/// each of them.
 fn now_ns() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }

@@ -1,14 +1,17 @@
-//! Bulk traffic over many sessions of one process, with as few cycles as it can be made with (`vpnd-endurance capacity`).
+//! Bulk traffic over many sessions of one process, with as few cycles as it can be made with
+//! (`vpnd-endurance capacity`).
 //!
-//! Sessions work in pairs, each sending to its partner through the gateway, or with the campus: a socket in the gateway's
-//! namespace, which this process has, too. The inner packets are made up beforehand, sealed
-//! side by side, and go out as one segmented send (UDP GSO); they are received merged (UDP GRO), and of each merged run only
-//! the first datagram is copied. Of these, one in [`Plan::sample`] is authenticated and opened. Its number says how many
-//! packets of the flow came before it, so losses are counted exactly although most packets are never looked at.
+//! Sessions work in pairs, each sending to its partner through the gateway, or with the campus: a
+//! socket in the gateway's namespace, which this process has, too. The inner packets are made up
+//! beforehand, sealed side by side, and go out as one segmented send (UDP GSO); they are received
+//! merged (UDP GRO), and of each merged run only the first datagram is copied. Of these, one in
+//! [`Plan::sample`] is authenticated and opened. Its number says how many packets of the flow came
+//! before it, so losses are counted exactly although most packets are never looked at.
 //!
-//! Bulk flows send as fast as their turns come (a closed loop), or at a rate whatever becomes of it (an open loop). Beside them
-//! further sessions can send calls: small packets at a steady pace, each of which is opened. In pairs receivers acknowledge the runs that
-//! arrive, since what a gateway carries for real clients holds acknowledgements in datagrams of their own.
+//! Bulk flows send as fast as their turns come (a closed loop), or at a rate whatever becomes of it
+//! (an open loop). Beside them further sessions can send calls: small packets at a steady pace,
+//! each of which is opened. In pairs receivers acknowledge the runs that arrive, since what a
+//! gateway carries for real clients holds acknowledgements in datagrams of their own.
 
 mod acknowledge;
 mod flow;
@@ -42,7 +45,8 @@ use socket::Received;
 const MOST_DELAY_US: u64 = 60_000_000;
 /// The most packets of one segmented send: every kernel with UDP GSO takes as many.
 pub const MOST_BURST: u16 = 64;
-/// The most bytes of one segmented send, as vpnd's own clients send them: with its headers the kernel must not have to cut it.
+/// The most bytes of one segmented send, as vpnd's own clients send them: with its headers the
+/// kernel must not have to cut it.
 pub(crate) const MOST_BURST_BYTES: usize = 65_535 - 8 - 40 - 18;
 
 /// Bytes of a call's inner packet: 20 ms of speech by G.711, as RTP over UDP and IPv4.
@@ -52,8 +56,8 @@ pub const CALL_PACE: Duration = Duration::from_millis(20);
 /// Bytes of the small packets among bulk traffic.
 pub const SMALL_PACKET: u16 = 64;
 
-/// Full packets are so many bytes shorter than the tunnel would take: then no probe of the path is as long as they are and merged
-/// into a run of them, where nobody would see it.
+/// Full packets are so many bytes shorter than the tunnel would take: then no probe of the path is
+/// as long as they are and merged into a run of them, where nobody would see it.
 pub(crate) const PROBE_MARGIN: u16 = 8;
 
 /// The counts of a process's traffic over some time.
@@ -69,7 +73,8 @@ pub struct Counts {
     pub refused: u64,
     /// Packets that arrived.
     pub arrived: u64,
-    /// Bytes of payload of each session that arrived: those to its partner, or to and from the campus.
+    /// Bytes of payload of each session that arrived: those to its partner, or to and from the
+    /// campus.
     pub payloads: Vec<u64>,
     /// Packets that were lost between.
     pub lost: u64,
@@ -85,7 +90,8 @@ pub struct Counts {
     pub delay_ms: Percentiles,
     /// The calls, if there are any.
     pub calls: Option<CallCounts>,
-    /// The acknowledgements, if there are any. They count in none of the above but what was refused and what was opened.
+    /// The acknowledgements, if there are any. They count in none of the above but what was refused
+    /// and what was opened.
     pub acknowledgements: Option<AcknowledgementCounts>,
 }
 
@@ -115,8 +121,8 @@ pub struct CallCounts {
     pub arrived: u64,
     /// Packets that did not arrive, by the numbers of later ones.
     pub lost: u64,
-    /// From the send call to the moment at which the receiving socket's kernel had it, in milliseconds: how late the process itself
-    /// gets to reading is not in it.
+    /// From the send call to the moment at which the receiving socket's kernel had it, in
+    /// milliseconds: how late the process itself gets to reading is not in it.
     pub delay_ms: Percentiles,
 }
 
@@ -212,8 +218,9 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `templates` has one entry for each flow of the plan, all bulk ones of one length, as all calls and all acknowledgements;
-    /// `datagram_len` gives the length of the datagram that carries so many bytes.
+    /// `templates` has one entry for each flow of the plan, all bulk ones of one length, as all
+    /// calls and all acknowledgements; `datagram_len` gives the length of the datagram that carries
+    /// so many bytes.
     pub(crate) fn new(
         plan: Plan,
         templates: Vec<Templates>,
@@ -302,8 +309,8 @@ impl Load {
         self.paced.is_some() || self.calls.is_some()
     }
 
-    /// The next burst to send: calls first, then acknowledgements, then what a rate demands, or whose turn it is while more may be on
-    /// its way.
+    /// The next burst to send: calls first, then acknowledgements, then what a rate demands, or
+    /// whose turn it is while more may be on its way.
     pub(crate) fn next_turn(&mut self, now: Time) -> Option<Turn> {
         if let Some(flow) = self.calls.as_mut().and_then(|calls| calls.next(now)) {
             return Some(Turn { flow, packets: 1, is_small: false });
@@ -344,7 +351,8 @@ impl Load {
         self.flows[turn.flow].sent(turn.packets, now);
     }
 
-    /// The kernel did not take a burst. Packets of calls and acknowledgements are lost by that: their time has passed.
+    /// The kernel did not take a burst. Packets of calls and acknowledgements are lost by that:
+    /// their time has passed.
     pub(crate) fn refused(&mut self, turn: Turn, now: Time) {
         self.refused += turn.packets;
         if !self.is_bulk(turn.flow) {
@@ -352,7 +360,8 @@ impl Load {
         }
     }
 
-    /// The flow that a datagram of this length belongs to when it arrives at a session, and the size of its packets.
+    /// The flow that a datagram of this length belongs to when it arrives at a session, and the
+    /// size of its packets.
     pub(crate) fn arriving(&self, session: usize, datagram: usize) -> Option<(usize, Size)> {
         let flow = self.plan.arriving_at(session)?;
         let sizes = if self.is_call(flow) { self.call.as_slice() } else { &self.sizes };
@@ -364,7 +373,8 @@ impl Load {
         Some((back, self.acknowledgement.filter(|size| size.datagram == datagram)?))
     }
 
-    /// The size of a flow's packets by the length of their payload, which is all that the campus has.
+    /// The size of a flow's packets by the length of their payload, which is all that the campus
+    /// has.
     pub(crate) fn payload_size(&self, flow: usize, payload: usize) -> Option<Size> {
         let sizes = if self.is_call(flow) { self.call.as_slice() } else { &self.sizes };
         sizes.iter().find(|size| size.payload == payload).copied()
@@ -372,13 +382,15 @@ impl Load {
 
     /// Whether the run of a flow that arrives now is to be looked into.
     pub(crate) fn is_sample(&self, flow: usize, now: Time) -> bool {
-        // Not the same ones of all flows: of thousands each has few, and some must be among them at any time.
+        // Not the same ones of all flows: of thousands each has few, and some must be among them at
+        // any time.
         let number = self.flows[flow].runs() + flow as u64;
         let is_turn = number.is_multiple_of(u64::from(self.plan.sample.max(1)));
         is_turn || self.is_call(flow) || self.is_bulk(flow) && self.flows[flow].wants_opening(now)
     }
 
-    /// A run of so many packets with so many bytes of payload has arrived; `first` is the number of its first one, if that was opened.
+    /// A run of so many packets with so many bytes of payload has arrived; `first` is the number of
+    /// its first one, if that was opened.
     pub(crate) fn arrived(&mut self, flow: usize, run: (u64, u64), first: Option<u64>, now: Time) {
         self.change(flow, |account| account.arrived(run, first, now));
         let is_bulk = self.is_bulk(flow);
@@ -398,7 +410,8 @@ impl Load {
         }
     }
 
-    /// Notes the delay of an opened packet: until now, or for a call until its socket had it. That of acknowledgements is nobody's.
+    /// Notes the delay of an opened packet: until now, or for a call until its socket had it. That
+    /// of acknowledgements is nobody's.
     pub(crate) fn note_delay(&mut self, flow: usize, stamp: Stamp, run: Received) {
         if flow >= self.plan.flows() {
             return;
@@ -412,8 +425,8 @@ impl Load {
         delays.saturating_record((ns / 1_000).max(1));
     }
 
-    /// Gives up packets of flows in which nothing arrives any more, and gives a turn to those whose last one came to nothing
-    /// because there were no keys or the kernel had no room.
+    /// Gives up packets of flows in which nothing arrives any more, and gives a turn to those whose
+    /// last one came to nothing because there were no keys or the kernel had no room.
     pub(crate) fn revive(&mut self, now: Time) {
         for flow in 0..self.flows.len() {
             self.change(flow, |account| account.expire(now));

@@ -1,7 +1,8 @@
-//! One session without a machine: the protocol's client core and data plane, but no TUN device and no socket.
+//! One session without a machine: the protocol's client core and data plane, but no TUN device and
+//! no socket.
 //!
-//! Events go in by methods, [`Task`]s come out. INVARIANT: the core alone decides when to connect, probe, wait or give
-//! up, so a swarm behaves as that many ordinary clients would.
+//! Events go in by methods, [`Task`]s come out. INVARIANT: the core alone decides when to connect,
+//! probe, wait or give up, so a swarm behaves as that many ordinary clients would.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use vpnd_proto::wire::{HEADER_LEN, Header, Index};
 use crate::message::KeySource;
 use crate::ping::{PING_LEN, ping, replied};
 
-/// The longest datagram that a session sends: a padded probe of the largest path MTU that is searched for.
+/// The longest datagram that a session sends: a padded probe of the largest path MTU that is
+/// searched for.
 const MAX_DATAGRAM: usize = 2_048;
 
 /// Something that a swarm has to do for a session.
@@ -129,7 +131,8 @@ impl Member {
 
     /// Passes the traffic's counts to the core; about once a second.
     pub(crate) fn tick(&mut self, now: Time, tasks: &mut Vec<Task>) {
-        // Taken, so that the core counts each packet once: the sum decides whether keys were used and are renewed.
+        // Taken, so that the core counts each packet once: the sum decides whether keys were used
+        // and are renewed.
         let seen = self.plane.take_activities().into_iter().map(|(_, activity)| activity);
         self.core.handle_activity(now, 0, seen.fold(Activity::default(), Activity::merge));
         self.carry_out(now, tasks);
@@ -210,7 +213,8 @@ impl Member {
         true
     }
 
-    /// Sends a ping to the gateway through the tunnel, if there is one. Its answer bears the same mark.
+    /// Sends a ping to the gateway through the tunnel, if there is one. Its answer bears the same
+    /// mark.
     pub(crate) fn ping(&mut self, now: Time, mark: u16, tasks: &mut Vec<Task>) {
         let (Some(slot), Some((own, gateway))) = (self.slot, self.inner) else { return };
         self.sequence = self.sequence.wrapping_add(1);
@@ -236,8 +240,8 @@ impl Member {
         Some(sender.datagram_len(len))
     }
 
-    /// Seals `count` packets of `len` bytes, one behind the other in `out`, each as `write` puts it down. Returns how long each
-    /// datagram is; `None` if there are no keys now.
+    /// Seals `count` packets of `len` bytes, one behind the other in `out`, each as `write` puts it
+    /// down. Returns how long each datagram is; `None` if there are no keys now.
     pub(crate) fn burst(
         &mut self,
         now: Time,
@@ -390,7 +394,8 @@ mod tests {
         member.ping(now, 0, &mut tasks);
         let counted = |member: &Member| member.plane.activity(member.slot.unwrap()).unwrap().tx_packets;
         assert_eq!(counted(&member), 1);
-        // A session whose one packet were counted again each second would never seem idle: it would renew its keys for ever.
+        // A session whose one packet were counted again each second would never seem idle: it would
+        // renew its keys for ever.
         member.tick(now, &mut tasks);
         assert_eq!(counted(&member), 0);
     }

@@ -1,4 +1,5 @@
-//! The messages between the coordinator and the processes that hold sessions: one line of JSON each.
+//! The messages between the coordinator and the processes that hold sessions: one line of JSON
+//! each.
 //!
 //! All of them run on one machine and share its monotonic clock, so instants mean the same to each.
 
@@ -23,7 +24,8 @@ pub enum Command {
     Watch(u32),
     /// From now on sessions leave, move and lose connections by the plan; without one they stay.
     Churn(Option<Plan>),
-    /// From now on the first sessions send bulk traffic to each other, by this plan; without one they stop.
+    /// From now on the first sessions send bulk traffic to each other, by this plan; without one
+    /// they stop.
     Load(Option<load::Plan>),
     /// Report that traffic since the last such report.
     CountLoad,
@@ -107,7 +109,8 @@ pub enum Report {
         /// The longest time between two answers of one session, in nanoseconds.
         gap_ns: u64,
     },
-    /// In a soak test, once a second: sessions that are up and away now, and the counts since the last such report.
+    /// In a soak test, once a second: sessions that are up and away now, and the counts since the
+    /// last such report.
     Status {
         /// The first session of the process.
         first: u32,
@@ -122,7 +125,8 @@ pub enum Report {
         session: u32,
         at_ns: u64,
         what: String,
-        /// The process had stood still for so many seconds shortly before, as when a machine is suspended: no wonder.
+        /// The process had stood still for so many seconds shortly before, as when a machine is
+        /// suspended: no wonder.
         after_stall_s: Option<f64>,
     },
     /// Bulk traffic since the last such report.

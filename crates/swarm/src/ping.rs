@@ -1,4 +1,5 @@
-//! The smallest packet that a gateway's kernel answers: an ICMP echo over IPv4 (RFC 792), and its reply.
+//! The smallest packet that a gateway's kernel answers: an ICMP echo over IPv4 (RFC 792), and its
+//! reply.
 
 use std::net::Ipv4Addr;
 

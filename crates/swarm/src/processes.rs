@@ -99,7 +99,8 @@ impl Processes {
         let _ = send(&mut self.children[number].input, command);
     }
 
-    /// Sends each of them the command for its number. The end of one that has gone is reported anyway.
+    /// Sends each of them the command for its number. The end of one that has gone is reported
+    /// anyway.
     pub fn send_each(&mut self, command: impl Fn(usize) -> Command) {
         for (number, holder) in self.children.iter_mut().enumerate() {
             let _ = send(&mut holder.input, &command(number));

@@ -1,7 +1,8 @@
 //! Many sessions in one process, without a TUN device for each: few sockets, one thread.
 //!
-//! The owner of all sessions of the process is [`Swarm`]; connections and sockets have tasks that only pass on to it
-//! what arrives. A datagram finds its session by the receive index that the session chose.
+//! The owner of all sessions of the process is [`Swarm`]; connections and sockets have tasks that
+//! only pass on to it what arrives. A datagram finds its session by the receive index that the
+//! session chose.
 
 mod lifecycle;
 mod load;

@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 /// # Panics
 /// Outside a tokio runtime.
 pub(crate) fn watch_readable(descriptor: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` owns its open descriptor and always names the same one until it is dropped.
+    // SAFETY: an `OwnedFd` owns its open descriptor and always names the same one until it is
+    // dropped.
     Ok(unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE) }?)
 }

@@ -87,7 +87,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A storm that begins at `began_ns`: what happened before is not part of it, whenever its report arrives.
+    /// A storm that begins at `began_ns`: what happened before is not part of it, whenever its
+    /// report arrives.
     pub fn new(began_ns: u64) -> Self {
         Self {
             began_ns,

@@ -9,11 +9,12 @@ use rustix::thread::CapabilitySet;
 
 /// The user that is taken if nothing else is configured and the machine has it.
 pub const DEFAULT_USER: &str = "vpnd";
-/// Numbers that systemd gives to services for their runtime, and so nobody else (`DynamicUser=` of systemd.exec(5)).
+/// Numbers that systemd gives to services for their runtime, and so nobody else (`DynamicUser=` of
+/// systemd.exec(5)).
 const DYNAMIC: std::ops::RangeInclusive<u32> = 61_184..=65_519;
 
-/// The person behind this process, as far as the machine knows: its user, and whoever has logged in or called sudo as another one. For
-/// records, not for decisions: root can set both.
+/// The person behind this process, as far as the machine knows: its user, and whoever has logged in
+/// or called sudo as another one. For records, not for decisions: root can set both.
 pub fn invoker() -> String {
     let name = |uid: u32| match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
@@ -58,8 +59,8 @@ pub enum AccountError {
 }
 
 impl UnixUser {
-    /// The user of unprivileged processes: `configured`, else `vpnd`, else a number that nobody has. `None` if
-    /// this process may not change its user; then it is nobody special already.
+    /// The user of unprivileged processes: `configured`, else `vpnd`, else a number that nobody
+    /// has. `None` if this process may not change its user; then it is nobody special already.
     pub fn choose(configured: Option<&str>) -> Result<Option<Self>, AccountError> {
         if let Some(name) = configured {
             let identity = Self::of(name)?;
@@ -91,7 +92,8 @@ impl UnixUser {
         Ok(Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
     }
 
-    /// The user of a process that works on files of `owner`. `None` if it is that user, or may not change its user.
+    /// The user of a process that works on files of `owner`. `None` if it is that user, or may not
+    /// change its user.
     ///
     /// # Errors
     /// If the machine's users can't be read.
@@ -123,8 +125,8 @@ fn may_change_user() -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(needed))
 }
 
-/// A number that no user has and no process runs under. Two daemons that start at the same moment begin their search at
-/// different places.
+/// A number that no user has and no process runs under. Two daemons that start at the same moment
+/// begin their search at different places.
 fn unused_number() -> Result<u32, AccountError> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten();
     let taken: HashSet<u32> = processes.filter_map(|entry| owner(&entry.ok()?.path())).collect();
@@ -139,7 +141,8 @@ fn unused_number() -> Result<u32, AccountError> {
     Err(AccountError::NoneFree)
 }
 
-/// The real user of a process. The owner of its directory would be root for one that can't be dumped.
+/// The real user of a process. The owner of its directory would be root for one that can't be
+/// dumped.
 fn owner(process: &std::path::Path) -> Option<u32> {
     let status = std::fs::read_to_string(process.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

@@ -1,5 +1,6 @@
-//! Which of a host's addresses answers first (after RFC 8305): each gets a head start before the next one is tried, and one
-//! that the machine has no way to costs nothing. Knows nothing of what is asked there.
+//! Which of a host's addresses answers first (after RFC 8305): each gets a head start before the
+//! next one is tried, and one that the machine has no way to costs nothing. Knows nothing of what
+//! is asked there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -61,11 +62,12 @@ where
     outcome.map_err(|error| error.unwrap_or_else(|| io::Error::other("there is no address")))
 }
 
-/// Tries the `known` addresses, from `look_up_after` on also those that `look_up` finds, and returns what the first success gives.
+/// Tries the `known` addresses, from `look_up_after` on also those that `look_up` finds, and
+/// returns what the first success gives.
 ///
 /// # Errors
-/// If no address gives a success: the last failure; `None` if there was nothing to try. One bad gateway of several must not keep
-/// the client from the others.
+/// If no address gives a success: the last failure; `None` if there was nothing to try. One bad
+/// gateway of several must not keep the client from the others.
 pub async fn race<T, E, L, A>(
     known: Vec<SocketAddr>,
     look_up: Option<L>,
@@ -124,7 +126,8 @@ async fn answer<F: Future>(future: &mut Option<Pin<Box<F>>>) -> F::Output {
     }
 }
 
-/// The addresses with both protocol versions in turn, as far as there are both; the first stays the first.
+/// The addresses with both protocol versions in turn, as far as there are both; the first stays the
+/// first.
 fn interleaved(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_ipv6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) =

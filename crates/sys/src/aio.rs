@@ -1,7 +1,9 @@
-//! Several writes by one system call: Linux AIO (io_submit(2)), for descriptors on which a write is done before the call returns.
+//! Several writes by one system call: Linux AIO (io_submit(2)), for descriptors on which a write is
+//! done before the call returns.
 //!
-//! The gain is not the saved calls. Each write to a TUN device wakes up the program that its packet is for, and the kernel
-//! changes threads at the latest when the call returns: so it changes them once for all packets instead of once for each.
+//! The gain is not the saved calls. Each write to a TUN device wakes up the program that its packet
+//! is for, and the kernel changes threads at the latest when the call returns: so it changes them
+//! once for all packets instead of once for each.
 //!
 //! INVARIANT: nothing is under way when a call of this module returns.
 
@@ -24,7 +26,8 @@ const PWRITEV: u16 = 8;
 struct Request {
     /// Comes back in the [`Event`].
     place: u64,
-    /// The kernel's key, and flags of which none is set. Both are zero, so their order, which is not the same on all machines, is no matter.
+    /// The kernel's key, and flags of which none is set. Both are zero, so their order, which is
+    /// not the same on all machines, is no matter.
     key_and_flags: u64,
     opcode: u16,
     priority: i16,
@@ -80,7 +83,8 @@ pub struct Writes {
 
 impl Writes {
     /// # Errors
-    /// If the kernel has no AIO (`ENOSYS`), a filter forbids one of its calls, or the machine's `fs.aio-max-nr` is used up (`EAGAIN`).
+    /// If the kernel has no AIO (`ENOSYS`), a filter forbids one of its calls, or the machine's
+    /// `fs.aio-max-nr` is used up (`EAGAIN`).
     pub fn new() -> io::Result<Self> {
         let mut context: c_ulong = 0;
         // SAFETY: the call writes one integer, which is on this frame.
@@ -92,10 +96,12 @@ impl Writes {
         Ok(writes)
     }
 
-    /// Writes up to [`MAX_WRITES`] of `all`, each gathered from its parts, in order. Returns how many the kernel took, from the first on.
-    /// `failed` gets place and error of each of these that was not written; it did not keep those behind it from being written.
+    /// Writes up to [`MAX_WRITES`] of `all`, each gathered from its parts, in order. Returns how
+    /// many the kernel took, from the first on. `failed` gets place and error of each of these that
+    /// was not written; it did not keep those behind it from being written.
     ///
-    /// `descriptor` must be one on which a write is done when the call returns, like that of a device or socket, and that does not wait.
+    /// `descriptor` must be one on which a write is done when the call returns, like that of a
+    /// device or socket, and that does not wait.
     pub fn write(
         &self,
         descriptor: BorrowedFd<'_>,
@@ -125,14 +131,15 @@ impl Writes {
 
     /// Has the kernel carry out requests. Returns how many it took, from the first on.
     fn submit(&self, requests: &[*mut Request]) -> io::Result<usize> {
-        // SAFETY: the kernel reads the requests and writes their keys; the only caller that has any keeps them where they are, and
-        // borrows what they point to, until it has their results.
+        // SAFETY: the kernel reads the requests and writes their keys; the only caller that has any
+        // keeps them where they are, and borrows what they point to, until it has their results.
         check(unsafe {
             libc::syscall(libc::SYS_io_submit, self.context, requests.len() as c_long, requests.as_ptr())
         })
     }
 
-    /// Waits for as many results as there is room for. Returns how many it got, which are less after a signal.
+    /// Waits for as many results as there is room for. Returns how many it got, which are less
+    /// after a signal.
     fn results(&self, events: &mut [Event]) -> io::Result<usize> {
         let count = events.len() as c_long;
         let no_timeout = std::ptr::null::<libc::timespec>();
@@ -149,8 +156,8 @@ impl Writes {
 
 impl Drop for Writes {
     fn drop(&mut self) {
-        // SAFETY: nothing is under way in the context, and nobody else has its number. A filter may forbid this: then it goes with
-        // the process.
+        // SAFETY: nothing is under way in the context, and nobody else has its number. A filter may
+        // forbid this: then it goes with the process.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

@@ -1,7 +1,8 @@
 //! Rate limits of requests from an unprivileged process to the privileged one.
 //!
-//! INVARIANT: each allowance is far above what an honest process asks for, so that only one that was taken over, or has lost its
-//! way, is ever refused. A refusal costs nothing but its answer; the privileged process stays free for its signals.
+//! INVARIANT: each allowance is far above what an honest process asks for, so that only one that
+//! was taken over, or has lost its way, is ever refused. A refusal costs nothing but its answer;
+//! the privileged process stays free for its signals.
 
 use std::time::Duration;
 

@@ -1,11 +1,13 @@
 //! The classic BPF program that lets the kernel pick the socket of a reuseport group.
 //!
-//! The sockets of one port share it by `SO_REUSEPORT`. For each datagram the kernel runs this program, whose
-//! answer is the index of the socket in the group, in bind order: 0 is the QUIC socket, `1 + s` is shard `s`.
-//! In a reuseport program offset 0 is the first byte of the UDP payload, for IPv4 and IPv6 alike.
+//! The sockets of one port share it by `SO_REUSEPORT`. For each datagram the kernel runs this
+//! program, whose answer is the index of the socket in the group, in bind order: 0 is the QUIC
+//! socket, `1 + s` is shard `s`. In a reuseport program offset 0 is the first byte of the UDP
+//! payload, for IPv4 and IPv6 alike.
 //!
-//! INVARIANT: steering is a matter of speed only. Where the kernel refuses the program it spreads datagrams by
-//! a hash of their addresses, and the daemon must pass what lands on a wrong socket to the right one.
+//! INVARIANT: steering is a matter of speed only. Where the kernel refuses the program it spreads
+//! datagrams by a hash of their addresses, and the daemon must pass what lands on a wrong socket to
+//! the right one.
 
 pub mod flows;
 
@@ -14,7 +16,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use crate::udp::MAX_SHARDS;
 
-/// A data datagram is recognised by the two top bits of its first byte (`docs/PROTOCOL.md`, section 2).
+/// A data datagram is recognised by the two top bits of its first byte (`docs/PROTOCOL.md`, section
+/// 2).
 const DATA_MASK: u32 = 0xC0;
 const DATA_BITS: u32 = 0x80;
 /// Offset of the little-endian receiver index; its first byte names the shard.
@@ -22,8 +25,8 @@ const INDEX_OFFSET: u32 = 4;
 /// The shortest payload that has a whole receiver index.
 const INDEX_END: u32 = 8;
 
-/// One step of a program, as far as this one needs the instruction set (`filter.h`). The machine has one
-/// accumulator `A`; jumps skip that many of the following instructions.
+/// One step of a program, as far as this one needs the instruction set (`filter.h`). The machine
+/// has one accumulator `A`; jumps skip that many of the following instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instruction {
     /// `A` becomes the length of the payload.
@@ -104,16 +107,16 @@ pub fn steering_program(shards: usize) -> [Instruction; 10] {
     ]
 }
 
-/// Attaches the steering program to the group of `socket`, which must be bound with `SO_REUSEPORT` and have
-/// company. It is in force for the whole group when this returns `Ok`.
+/// Attaches the steering program to the group of `socket`, which must be bound with `SO_REUSEPORT`
+/// and have company. It is in force for the whole group when this returns `Ok`.
 ///
 /// # Errors
 /// If the system call fails; the group then works without steering.
 pub fn attach(socket: &impl AsFd, shards: usize) -> io::Result<()> {
     let mut code = steering_program(shards).map(Instruction::encode);
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
-    // SAFETY: the option reads one `sock_fprog` of the given size; it and the instructions it points to live
-    // until the call has returned, and the kernel keeps a copy only.
+    // SAFETY: the option reads one `sock_fprog` of the given size; it and the instructions it
+    // points to live until the call has returned, and the kernel keeps a copy only.
     let status = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

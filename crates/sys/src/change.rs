@@ -1,8 +1,10 @@
-//! Changes to the machine as data: each can be written down, applied, and undone by another process.
+//! Changes to the machine as data: each can be written down, applied, and undone by another
+//! process.
 //!
-//! INVARIANT: a change that is not on the list of what vpnd does (`allowed.rs`) is neither made nor undone.
-//! INVARIANT: undoing is idempotent and touches only what vpnd made: routes and rules are recognised by their origin,
-//! files and settings by their present content, the firewall table by its name. No change holds a secret.
+//! INVARIANT: a change that is not on the list of what vpnd does (`allowed.rs`) is neither made nor
+//! undone. INVARIANT: undoing is idempotent and touches only what vpnd made: routes and rules are
+//! recognised by their origin, files and settings by their present content, the firewall table by
+//! its name. No change holds a secret.
 
 use std::fmt;
 
@@ -26,7 +28,8 @@ pub const PRIORITY_BASE: u32 = 5_200;
 /// Rules of a tunnel at most, for each protocol version.
 pub const RULES: u32 = 4;
 
-/// Metric of the routes that lead into no tunnel: any other route to the same destination comes first.
+/// Metric of the routes that lead into no tunnel: any other route to the same destination comes
+/// first.
 pub const LAST_RESORT_METRIC: u32 = 1_000_000;
 
 /// One change to the machine.
@@ -99,7 +102,8 @@ impl Change {
         Ok(())
     }
 
-    /// Makes the change in the place of another, where the kernel has room for one of the two; else as [`Change::apply`].
+    /// Makes the change in the place of another, where the kernel has room for one of the two; else
+    /// as [`Change::apply`].
     pub async fn replace(&self, netlink: &Netlink) -> Result<(), ChangeError> {
         let Self::Route(spec) = self else { return self.apply(netlink).await };
         self.check_for(netlink).await?;

@@ -13,7 +13,8 @@ pub fn now() -> Time {
     Time::from_nanos(u64::try_from(process::boottime().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Seconds since 1970 by the system's clock, which people agree on and administrators set; 0 if it stands before that.
+/// Seconds since 1970 by the system's clock, which people agree on and administrators set; 0 if it
+/// stands before that.
 #[must_use]
 pub fn wall_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
@@ -68,12 +69,12 @@ pub fn adopt(parents: Origin) -> Result<(), OriginError> {
 #[error("this process read its clock before it had the parent's")]
 pub struct OriginError;
 
-/// Seconds since 1970 as the system's clock had it at the daemon's [`origin`], counted evenly since,
-/// suspend included.
+/// Seconds since 1970 as the system's clock had it at the daemon's [`origin`], counted evenly
+/// since, suspend included.
 ///
-/// Sessions, leases and grants use this clock. A step of the system's clock, by a year even, neither
-/// ends a session nor frees its address. It is the same in all processes of a daemon, because each
-/// compares times that another has written.
+/// Sessions, leases and grants use this clock. A step of the system's clock, by a year even,
+/// neither ends a session nor frees its address. It is the same in all processes of a daemon,
+/// because each compares times that another has written.
 pub fn steady_s() -> u64 {
     origin().steady_s(now())
 }
@@ -99,8 +100,8 @@ mod tests {
 
     const DAY_S: u64 = 86_400;
 
-    /// A worker and auth that started at other moments, with a step of the system's clock in between,
-    /// count the same seconds.
+    /// A worker and auth that started at other moments, with a step of the system's clock in
+    /// between, count the same seconds.
     #[test]
     fn processes_with_one_origin_agree_whenever_they_first_look() {
         let boot = Time::from_nanos(5_000_000_000);

@@ -1,7 +1,9 @@
-//! The kernel's list of tracked flows, through ctnetlink: forgetting those that clients have begun, or that are of an address.
+//! The kernel's list of tracked flows, through ctnetlink: forgetting those that clients have begun,
+//! or that are of an address.
 //!
-//! INVARIANT: only flows of the named network or addresses are touched; those of the machine and of others go on. A flow is removed by the
-//! name that the kernel gave, never without one, which would remove all. This module must not know why flows are to be forgotten.
+//! INVARIANT: only flows of the named network or addresses are touched; those of the machine and of
+//! others go on. A flow is removed by the name that the kernel gave, never without one, which would
+//! remove all. This module must not know why flows are to be forgotten.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +27,8 @@ const DELETE: u16 = 0x102;
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
-/// Attributes: `CTA_TUPLE_ORIG`, in it `CTA_TUPLE_IP`, in it `CTA_IP_V4_SRC`; beside the first `CTA_ID` and `CTA_ZONE`.
+/// Attributes: `CTA_TUPLE_ORIG`, in it `CTA_TUPLE_IP`, in it `CTA_IP_V4_SRC`; beside the first
+/// `CTA_ID` and `CTA_ZONE`.
 const ORIGINAL: u16 = 1;
 /// `CTA_TUPLE_REPLY`.
 const REPLY: u16 = 2;
@@ -40,8 +43,8 @@ const BUFFER: usize = 64 << 10;
 /// The list may change while it is read, so it is read until nothing is found, but not for ever.
 const ROUNDS: usize = 5;
 
-/// Forgets each flow that was begun from an address of this network; how many there were. Packets that still come for one
-/// are treated as those of a new one.
+/// Forgets each flow that was begun from an address of this network; how many there were. Packets
+/// that still come for one are treated as those of a new one.
 ///
 /// # Errors
 /// If the kernel refuses; of kind [`io::ErrorKind::Unsupported`] if it has no ctnetlink.
@@ -49,7 +52,8 @@ pub fn forget(network: Ipv4Net) -> io::Result<usize> {
     forget_all(|flow| began_in(flow, network) == Some(true))
 }
 
-/// Forgets each flow that has one of these addresses at either end, before or after translation; how many there were.
+/// Forgets each flow that has one of these addresses at either end, before or after translation;
+/// how many there were.
 ///
 /// # Errors
 /// As for [`forget`].
@@ -182,7 +186,8 @@ mod tests {
     use super::*;
     use crate::testing::{in_namespace_async, run};
 
-    /// Flows by which the machine's own addresses lead: the sources are addresses of the loopback interface.
+    /// Flows by which the machine's own addresses lead: the sources are addresses of the loopback
+    /// interface.
     fn tracked() -> usize {
         flows_of("0.0.0.0/0")
     }

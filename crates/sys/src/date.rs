@@ -1,6 +1,7 @@
 //! Dates as administrators write and read them, in UTC: `2027-01-31` and `2027-01-31T12:00:00Z`.
 //!
-//! Invariant: a day without a time means all of it, so an account that expires on that day is good until its last second.
+//! Invariant: a day without a time means all of it, so an account that expires on that day is good
+//! until its last second.
 
 use std::fmt;
 use std::str::FromStr;
@@ -92,7 +93,8 @@ impl fmt::Display for Expiry {
     }
 }
 
-/// A moment, as seconds since 1970: `2027-01-31T12:00:00Z`, `2027-01-31T13:00+01:00`, or by this machine's clock `2027-01-31 13:00`.
+/// A moment, as seconds since 1970: `2027-01-31T12:00:00Z`, `2027-01-31T13:00+01:00`, or by this
+/// machine's clock `2027-01-31 13:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(pub u64);
 
@@ -143,7 +145,8 @@ fn offset_s(zone: &str) -> Option<i64> {
 
 /// The moment at which this machine's clock shows what UTC's shows at `as_utc_s`.
 fn local(as_utc_s: i64) -> Result<i64, String> {
-    // No zone is farther away, and its offset changes seldom: one of these is in force at the moment that is looked for.
+    // No zone is farther away, and its offset changes seldom: one of these is in force at the
+    // moment that is looked for.
     let offsets = [as_utc_s - DAY_S as i64, as_utc_s + DAY_S as i64].map(crate::kernel_clock::local_offset_s);
     let [before, after] = offsets.map(|offset| offset.map(|offset| as_utc_s - offset));
     let shows =

@@ -1,7 +1,8 @@
-//! Name servers and search domains of a tunnel: in systemd-resolved, in `resolv.conf`, or in both, wherever names go.
+//! Name servers and search domains of a tunnel: in systemd-resolved, in `resolv.conf`, or in both,
+//! wherever names go.
 //!
-//! A change is first planned, which reads what is there now, then applied. The plan can be written to a journal
-//! and undone by another process.
+//! A change is first planned, which reads what is there now, then applied. The plan can be written
+//! to a journal and undone by another process.
 
 use std::fs;
 use std::io;
@@ -39,7 +40,8 @@ pub struct DnsSettings {
     /// Name of the tunnel's interface.
     pub interface: String,
     pub servers: Vec<IpAddr>,
-    /// Domains that are tried for names without a dot and, with systemd-resolved, asked of these servers.
+    /// Domains that are tried for names without a dot and, with systemd-resolved, asked of these
+    /// servers.
     pub search: Vec<String>,
     /// Ask these servers about all names. Without systemd-resolved it is always so.
     pub all_names: bool,
@@ -73,7 +75,8 @@ impl DnsSettings {
 #[derive(Debug, Clone)]
 pub struct DnsSystem {
     pub resolv_conf: PathBuf,
-    /// The directory of systemd-resolved's sockets and files, which it leaves behind when it is stopped.
+    /// The directory of systemd-resolved's sockets and files, which it leaves behind when it is
+    /// stopped.
     pub resolved_runtime: PathBuf,
     /// The sources of the C library.
     pub nsswitch: PathBuf,
@@ -166,7 +169,8 @@ pub enum DnsFound {
 }
 
 impl DnsChange {
-    /// Finds the ways that names take on this machine and reads what is there now: a change for each way that none of `made` goes.
+    /// Finds the ways that names take on this machine and reads what is there now: a change for
+    /// each way that none of `made` goes.
     pub fn plan(settings: &DnsSettings, system: &DnsSystem, made: &[&Self]) -> Result<Vec<Self>, DnsError> {
         settings.check()?;
         let ways = Ways::find(system)?;
@@ -188,7 +192,8 @@ impl DnsChange {
         Ok(changes)
     }
 
-    /// Compares it with these settings, and with what is there now. What systemd-resolved has is not read.
+    /// Compares it with these settings, and with what is there now. What systemd-resolved has is
+    /// not read.
     pub fn find(&self, settings: &DnsSettings) -> Result<DnsFound, DnsError> {
         settings.check()?;
         match self {
@@ -239,7 +244,8 @@ impl DnsChange {
     pub async fn undo(&self) -> Result<DnsUndone, DnsError> {
         match self {
             Self::Resolved(settings) => {
-                // The settings of an interface go away with it. And the tool would start a systemd-resolved that was stopped.
+                // The settings of an interface go away with it. And the tool would start a
+                // systemd-resolved that was stopped.
                 let is_there = Path::new("/sys/class/net").join(&settings.interface).exists();
                 if !is_there || !ways::resolved_runs(&DnsSystem::default()) {
                     return Ok(DnsUndone::WasRestored);
@@ -252,14 +258,16 @@ impl DnsChange {
     }
 }
 
-/// The name servers that the machine's resolver asks now, those behind systemd-resolved's own address included while it runs.
+/// The name servers that the machine's resolver asks now, those behind systemd-resolved's own
+/// address included while it runs.
 pub fn servers_in_use(system: &DnsSystem) -> Vec<IpAddr> {
     let behind = ways::resolved_runs(system).then(|| system.resolved_runtime.join("resolv.conf"));
     let texts = [Some(system.resolv_conf.clone()), behind].into_iter().flatten();
     texts.filter_map(|path| read_text(&path).ok()).flat_map(|text| ways::servers_of(&text)).collect()
 }
 
-/// Reads what systemd-resolved remembers of an interface's settings, to see whether they have changed. `None` while it does not run.
+/// Reads what systemd-resolved remembers of an interface's settings, to see whether they have
+/// changed. `None` while it does not run.
 pub fn resolved_memory(system: &DnsSystem, interface: u32) -> Option<Vec<u8>> {
     let memory = fs::read(system.memory_of(interface)).unwrap_or_default();
     ways::resolved_runs(system).then_some(memory)

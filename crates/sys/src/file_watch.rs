@@ -1,4 +1,5 @@
-//! Notices when a file is replaced, written or removed, by its directory: a rename gives the name to another file.
+//! Notices when a file is replaced, written or removed, by its directory: a rename gives the name
+//! to another file.
 
 use std::ffi::{CString, OsStr};
 use std::io;

@@ -1,8 +1,9 @@
-//! A copy of the machine's firewall in a network namespace of its own, through which test packets go. So the kernel decides about them, no
-//! rule has to be understood, and nothing leaves the machine.
+//! A copy of the machine's firewall in a network namespace of its own, through which test packets
+//! go. So the kernel decides about them, no rule has to be understood, and nothing leaves the
+//! machine.
 //!
-//! INVARIANT: rules, interfaces, addresses and routes of the machine are read and never changed. The copy is gone with its thread.
-//! This module must not know which packets should pass.
+//! INVARIANT: rules, interfaces, addresses and routes of the machine are read and never changed.
+//! The copy is gone with its thread. This module must not know which packets should pass.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -22,7 +23,8 @@ pub use crate::nft::ChainPlace;
 use crate::nft::TraceWatch;
 use crate::tool::{NFT, Tool, ToolError};
 
-/// A packet that has not come out by now and was not seen dropped is lost. The kernel takes microseconds.
+/// A packet that has not come out by now and was not seen dropped is lost. The kernel takes
+/// microseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Settings of the copy's kernel.
 const SETTINGS: [(&str, &str); 4] = [
@@ -90,7 +92,8 @@ pub enum Fate {
 }
 
 impl FirewallCopy {
-    /// Reads the rules of nftables and iptables. `interfaces` are to be there, and `networks` behind them.
+    /// Reads the rules of nftables and iptables. `interfaces` are to be there, and `networks`
+    /// behind them.
     ///
     /// # Errors
     /// [`CopyError`]; tools of iptables that are missing are none.
@@ -125,7 +128,8 @@ impl FirewallCopy {
     pub fn within<T: Send>(&self, work: impl FnOnce(&mut Bench) -> T + Send) -> Result<T, CopyError> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                // SAFETY: only the network namespace of this new thread is unshared; descriptors keep their meaning.
+                // SAFETY: only the network namespace of this new thread is unshared; descriptors
+                // keep their meaning.
                 unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
                     .map_err(|error| CopyError::Namespace(error.into()))?;
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -171,7 +175,8 @@ impl FirewallCopy {
     }
 }
 
-/// Waits until the kernel takes packets for an address of IPv6, which follows its interface's coming up with a delay.
+/// Waits until the kernel takes packets for an address of IPv6, which follows its interface's
+/// coming up with a delay.
 async fn until_usable(address: IpAddr) {
     let is_of_one_link = matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
     let end = Instant::now() + PATIENCE;

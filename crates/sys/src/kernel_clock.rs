@@ -2,12 +2,14 @@
 
 use std::io;
 
-/// Whether the kernel knows that its clock is synchronised (adjtimex(2)): some NTP client tells it so.
+/// Whether the kernel knows that its clock is synchronised (adjtimex(2)): some NTP client tells it
+/// so.
 ///
 /// # Errors
 /// If the kernel does not say.
 pub fn is_synchronised() -> io::Result<bool> {
-    // SAFETY: all fields of `timex` are integers, for which zero is a value; with `modes` zero nothing is set.
+    // SAFETY: all fields of `timex` are integers, for which zero is a value; with `modes` zero
+    // nothing is set.
     let mut state: libc::timex = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a whole `timex` of this frame, which outlives the call.
     match unsafe { libc::adjtimex(&raw mut state) } {
@@ -16,11 +18,13 @@ pub fn is_synchronised() -> io::Result<bool> {
     }
 }
 
-/// Seconds by which this machine's time zone is ahead of UTC at a moment; `None` where the zone has no such time.
+/// Seconds by which this machine's time zone is ahead of UTC at a moment; `None` where the zone has
+/// no such time.
 pub fn local_offset_s(at_s: i64) -> Option<i64> {
     // SAFETY: all fields of `tm` are integers or a pointer, for which zero is a value.
     let mut local: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to values of this frame, which outlive the call; it writes one of them.
+    // SAFETY: both pointers are to values of this frame, which outlive the call; it writes one of
+    // them.
     let found = unsafe { libc::localtime_r(&raw const at_s, &raw mut local) };
     (!found.is_null()).then_some(local.tm_gmtoff)
 }

@@ -1,8 +1,9 @@
-//! The operating-system layer of vpnd: devices, sockets, routes, name servers, firewall, files and the process itself.
+//! The operating-system layer of vpnd: devices, sockets, routes, name servers, firewall, files and
+//! the process itself.
 //!
-//! Each module wraps one service of the kernel or of files and does not use sessions, keys or policy: it takes what to
-//! do as an argument and reports what the kernel gave. This is the only crate of the daemon in which `unsafe` is
-//! allowed; each block has its reason.
+//! Each module wraps one service of the kernel or of files and does not use sessions, keys or
+//! policy: it takes what to do as an argument and reports what the kernel gave. This is the only
+//! crate of the daemon in which `unsafe` is allowed; each block has its reason.
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
 #![allow(unsafe_code)]

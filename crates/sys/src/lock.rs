@@ -4,10 +4,11 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-/// A file under an exclusive lock (flock(2)), which ends with this value or with the process, however that ends.
+/// A file under an exclusive lock (flock(2)), which ends with this value or with the process,
+/// however that ends.
 ///
-/// Closing the file would not do: a program that is being started holds a copy of each descriptor until it runs, and the
-/// lock lasts as long as any copy does.
+/// Closing the file would not do: a program that is being started holds a copy of each descriptor
+/// until it runs, and the lock lasts as long as any copy does.
 #[derive(Debug)]
 pub struct LockedFile(File);
 

@@ -1,8 +1,9 @@
 //! Log lines on standard error: for people at a terminal, for the journal, or as JSON for machines.
 //!
-//! Invariants: one event is one line, whatever text from outside it carries; under systemd a line bears its
-//! priority (`<4>`, see sd-daemon(3)) and neither time nor colours, because the journal has its own.
-//! This module must not know who logs what. Nothing secret may be handed to it at any level.
+//! Invariants: one event is one line, whatever text from outside it carries; under systemd a line
+//! bears its priority (`<4>`, see sd-daemon(3)) and neither time nor colours, because the journal
+//! has its own. This module must not know who logs what. Nothing secret may be handed to it at any
+//! level.
 
 use std::fmt::{self, Debug};
 use std::io::IsTerminal as _;
@@ -26,7 +27,8 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-    /// For whoever has started the program at a terminal: sentences, without time, level and module.
+    /// For whoever has started the program at a terminal: sentences, without time, level and
+    /// module.
     #[value(skip)]
     Sentences,
 }
@@ -58,8 +60,8 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Checks that a filter means what its author wrote. A misspelt level is a module that nobody has to the parser, and then nothing
-/// is logged at all.
+/// Checks that a filter means what its author wrote. A misspelt level is a module that nobody has
+/// to the parser, and then nothing is logged at all.
 ///
 /// # Errors
 /// If it can't be parsed, or has such a word.
@@ -116,21 +118,23 @@ fn goes_to_journal(variable: impl Fn(&str) -> Option<String>) -> bool {
 /// Target of the few lines that whoever has started a program at a terminal wants to read.
 pub const NEWS: &str = "vpnd::news";
 
-/// The filter and the format for a program that a person has started: warnings and [`NEWS`], as sentences; more with each `-v`, as in other
-/// formats and in the journal.
+/// The filter and the format for a program that a person has started: warnings and [`NEWS`], as
+/// sentences; more with each `-v`, as in other formats and in the journal.
 #[must_use]
 pub fn for_person(format: LogFormat, verbosity: u8) -> (&'static str, LogFormat) {
     let is_read_at_once = format == LogFormat::Text && !goes_to_journal(|name| std::env::var(name).ok());
     match verbosity {
-        // That library writes errors of the system as its code has them; what comes of them is reported anyway.
+        // That library writes errors of the system as its code has them; what comes of them is
+        // reported anyway.
         0 if is_read_at_once => ("warn,quinn_udp=error,vpnd::news=info", LogFormat::Sentences),
         0 | 1 => ("info", format),
         _ => ("info,vpnd=debug", format),
     }
 }
 
-/// Whether `file` is the one that `JOURNAL_STREAM` names as `device:inode`. A service may have redirected its standard
-/// error after systemd set the variable, so the variable alone proves nothing.
+/// Whether `file` is the one that `JOURNAL_STREAM` names as `device:inode`. A service may have
+/// redirected its standard error after systemd set the variable, so the variable alone proves
+/// nothing.
 fn is_stream(file: impl AsFd, journal_stream: &str) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| journal_stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
@@ -239,8 +243,9 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// Writes fields as `message key=value …` without a control character in any value, nor one that hides or turns text around: in a
-/// text that came from outside they would otherwise let its author write log lines.
+/// Writes fields as `message key=value …` without a control character in any value, nor one that
+/// hides or turns text around: in a text that came from outside they would otherwise let its author
+/// write log lines.
 struct OneLine;
 
 impl<'w> FormatFields<'w> for OneLine {

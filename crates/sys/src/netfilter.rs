@@ -1,4 +1,5 @@
-//! The frame of netfilter's netlink messages: headers and attributes. Connection tracking and nftables speak it.
+//! The frame of netfilter's netlink messages: headers and attributes. Connection tracking and
+//! nftables speak it.
 //!
 //! INVARIANT: bytes that are no message give none, and whatever is cut ends the list.
 

@@ -1,7 +1,7 @@
 //! Links, addresses, routes and policy rules, through the kernel's rtnetlink.
 //!
-//! Routes and rules carry [`PROTOCOL`] as their origin, and removing one names it too, so that nothing that an
-//! administrator or another program made can be removed by mistake.
+//! Routes and rules carry [`PROTOCOL`] as their origin, and removing one names it too, so that
+//! nothing that an administrator or another program made can be removed by mistake.
 //!
 //! A connection belongs to the network namespace of the thread that opened it.
 
@@ -25,7 +25,8 @@ pub use route::{LocalRoute, NOWHERE, RoutePlace, RouteSpec, RouteTarget, TableRo
 pub use rule::{NO_TABLE, RuleMatch, RuleSpec, TableRule};
 pub use watch::{NetworkChange, NetworkWatch};
 
-/// The origin that marks routes and rules as made by vpnd; `ip route` and `ip rule` show `proto 118`.
+/// The origin that marks routes and rules as made by vpnd; `ip route` and `ip rule` show `proto
+/// 118`.
 pub const PROTOCOL: u8 = 118;
 
 /// The routing table that the system's own routes are in.
@@ -205,7 +206,8 @@ impl Netlink {
         changed.map_err(|error| NetlinkError::new(format!("setting the MTU of {interface} to {mtu}"), &error))
     }
 
-    /// Gives an interface an address, usable at once: a tunnel has nobody to detect duplicates with.
+    /// Gives an interface an address, usable at once: a tunnel has nobody to detect duplicates
+    /// with.
     ///
     /// # Errors
     /// [`NetlinkError`]; `EEXIST` if the interface has it.
@@ -271,8 +273,8 @@ impl Netlink {
         Ok(parsed.collect())
     }
 
-    /// The first network of this machine that shares addresses with `pool`, other than those of the interface
-    /// `except`: a pool that overlaps a local network would cut the machine off from it.
+    /// The first network of this machine that shares addresses with `pool`, other than those of the
+    /// interface `except`: a pool that overlaps a local network would cut the machine off from it.
     pub async fn overlap(&self, pool: IpNet, except: Option<&str>) -> Result<Option<IpNet>, NetlinkError> {
         let except = match except {
             Some(name) => self.interface_index(name).await?,

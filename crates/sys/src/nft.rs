@@ -1,11 +1,13 @@
-//! Forwarding and address translation of a gateway, and the guard of a client, each as one nftables table of its own.
+//! Forwarding and address translation of a gateway, and the guard of a client, each as one nftables table of
+//! its own.
 //!
 //! A table is refilled and removed as a whole in one transaction, and no rule of anybody else is touched. A
 //! verdict here can only forbid: what another table drops stays dropped.
 //!
-//! INVARIANT: a packet passes the old rules of a chain or the new ones. The kernel switches the rules within a chain at once, but
-//! hooks new chains in before it, and takes old ones out after it: a packet that passed both at that moment would find one empty
-//! and then the other. So chains stay, and only their rules are replaced.
+//! INVARIANT: a packet passes the old rules of a chain or the new ones. The kernel switches the rules within
+//! a chain at once, but hooks new chains in before it, and takes old ones out after it: a packet that passed
+//! both at that moment would find one empty and then the other. So chains stay, and only their rules are
+//! replaced.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -45,8 +47,8 @@ pub enum Outgoing {
 pub enum Transit {
     /// The machine forwarded before vpnd did: other rules than ours decide.
     Untouched,
-    /// vpnd has switched forwarding on, for its tunnel only: they are dropped, except those that arrive by one of these
-    /// interfaces, which forwarded before.
+    /// vpnd has switched forwarding on, for its tunnel only: they are dropped, except those that arrive by
+    /// one of these interfaces, which forwarded before.
     Dropped { except: Vec<String> },
 }
 
@@ -69,7 +71,8 @@ pub struct GatewayRules {
     pub pools: Vec<IpNet>,
     /// Give packets of clients the gateway's address (`true`), or route the pools as they are (`false`).
     pub masquerade: bool,
-    /// Give packets of IPv4 ports of public addresses in place of the gateway's address, and leave those of IPv6 as they are.
+    /// Give packets of IPv4 ports of public addresses in place of the gateway's address, and leave those of
+    /// IPv6 as they are.
     pub blocks: Option<PortBlocks>,
     /// Which way packets of clients leave.
     pub outgoing: Outgoing,
@@ -112,7 +115,8 @@ impl GatewayRules {
         self.script()?.run().await
     }
 
-    /// Puts the rules in force in a table that is made again, without what others have added to the one that was there.
+    /// Puts the rules in force in a table that is made again, without what others have added to the one that
+    /// was there.
     ///
     /// # Errors
     /// [`NftError`]; nothing has changed then.
@@ -172,8 +176,8 @@ impl GatewayRules {
         Ok(script)
     }
 
-    /// Addresses of the tunnel are good in the tunnel only, whatever other interfaces claim. This comes before connection
-    /// tracking: answers to masqueraded packets still have the gateway's own address here.
+    /// Addresses of the tunnel are good in the tunnel only, whatever other interfaces claim. This comes
+    /// before connection tracking: answers to masqueraded packets still have the gateway's own address here.
     fn arrivals(&self, script: &mut Script) {
         let elsewhere = format!("iifname != {{ \"lo\", \"{}\" }}", self.tunnel);
         script.line("chain arrivals {");
@@ -231,7 +235,8 @@ impl GatewayRules {
         let mut switched = Vec::new();
         script.line("chain forward {");
         script.line("type filter hook forward priority filter; policy accept;");
-        // Clients reach each other inside the daemon alone, and nothing link-local (of IPv6 the kernel forwards none): clouds give secrets there.
+        // Clients reach each other inside the daemon alone, and nothing link-local (of IPv6 the kernel
+        // forwards none): clouds give secrets there.
         script.line(&format!("iifname \"{tunnel}\" oifname \"{tunnel}\" drop"));
         script.line(&format!("iifname \"{tunnel}\" ip daddr 169.254.0.0/16 drop"));
         for version in Version::BOTH {
@@ -285,7 +290,8 @@ impl GatewayRules {
             limit.rules(tunnel, script);
         }
         script.line("}");
-        // Nothing passes through these: who forwards since when is known as long as the rules are, whatever becomes of files.
+        // Nothing passes through these: who forwards since when is known as long as the rules are, whatever
+        // becomes of files.
         for chain in switched {
             script.line(&format!("chain {chain} {{"));
             script.line("}");
@@ -301,7 +307,8 @@ impl GatewayRules {
             "iifname \"{}\" meta nfproto ipv4 meta l4proto != {{ tcp, udp, icmp }} drop",
             self.tunnel
         ));
-        // Answers have a client's address here. What nobody has asked for would go back to the router that sent it, and so on.
+        // Answers have a client's address here. What nobody has asked for would go back to the router that
+        // sent it, and so on.
         let addresses: Vec<IpAddr> = blocks.addresses.iter().copied().map(Into::into).collect();
         if let Some(addresses) = host_set(&addresses, Version::V4) {
             script.line(&format!("ip daddr {addresses} drop"));
@@ -438,8 +445,8 @@ impl Script {
         }
     }
 
-    /// The transaction that keeps chains which are there and replaces the rules in them. A chain that is not wanted goes, whether
-    /// it is there or not.
+    /// The transaction that keeps chains which are there and replaces the rules in them. A chain that is not
+    /// wanted goes, whether it is there or not.
     fn refill(&self) -> String {
         let Self { table, text } = self;
         let mut script = format!("add table inet {table}\nflush table inet {table}\n");

@@ -1,8 +1,10 @@
-//! A table as the kernel has it, without what packets change in it: two listings are equal if the rules are.
+//! A table as the kernel has it, without what packets change in it: two listings are equal if the
+//! rules are.
 //!
 //! It only reads, so it is for every process that may.
 //!
-//! INVARIANT: the order of rules in a chain counts, that of chains does not, since a chain that is made again comes last.
+//! INVARIANT: the order of rules in a chain counts, that of chains does not, since a chain that is
+//! made again comes last.
 
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};

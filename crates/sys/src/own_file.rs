@@ -1,9 +1,10 @@
 //! Files of the privileged process in a directory in which a less privileged one writes too.
 //!
-//! INVARIANT: what is opened here is a regular file of this process's user, with one name and for nobody else, and that is checked
-//! of the open descriptor. No link is followed, and nothing that was put in the file's place holds this process up: neither
-//! a pipe without another end nor a device without an end of file. The directory itself is as it was configured; this module
-//! must not know what the files mean.
+//! INVARIANT: what is opened here is a regular file of this process's user, with one name and for
+//! nobody else, and that is checked of the open descriptor. No link is followed, and nothing that
+//! was put in the file's place holds this process up: neither a pipe without another end nor a
+//! device without an end of file. The directory itself is as it was configured; this module must
+//! not know what the files mean.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -20,7 +21,8 @@ const UNEXPECTED: RawMode = 0o7077;
 /// Reads all of it.
 ///
 /// # Errors
-/// If it is missing, longer than `max_len` bytes or not a file of this process alone, or can't be read.
+/// If it is missing, longer than `max_len` bytes or not a file of this process alone, or can't be
+/// read.
 pub fn read(path: &Path, max_len: u64) -> io::Result<Vec<u8>> {
     let file = open(path, OFlags::RDONLY)?;
     let mut bytes = Vec::new();
@@ -60,7 +62,8 @@ fn not_ours(reason: &str) -> io::Error {
     io::Error::other(format!("{reason}: vpnd did not make it so; find out who did, then remove it"))
 }
 
-/// The reason why a file can't be one that this user's privileged process has written for itself, if there is one.
+/// The reason why a file can't be one that this user's privileged process has written for itself,
+/// if there is one.
 pub fn fault_of(found: &Stat) -> Option<String> {
     let us = rustix::process::geteuid().as_raw();
     if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {

@@ -1,11 +1,14 @@
 //! Blocks of ports of public addresses: each inner IPv4 address has one.
 //!
-//! Which one follows from the address alone (deterministic NAT, RFC 7422): nothing has to be kept or asked for while sessions come and
-//! go, no process of lower rights chooses a block, and whoever knows the settings of a time can compute whose a port was. The settings
-//! have a text form for that, which the audit file keeps. The price: there are blocks for the whole pool, not for the sessions in use.
+//! Which one follows from the address alone (deterministic NAT, RFC 7422): nothing has to be kept
+//! or asked for while sessions come and go, no process of lower rights chooses a block, and whoever
+//! knows the settings of a time can compute whose a port was. The settings have a text form for
+//! that, which the audit file keeps. The price: there are blocks for the whole pool, not for the
+//! sessions in use.
 //!
-//! The pool's addresses take the blocks in order: first all blocks of the first public address, then those of the next. So the clients
-//! of a public address have neighbouring inner addresses, and one range names them all.
+//! The pool's addresses take the blocks in order: first all blocks of the first public address,
+//! then those of the next. So the clients of a public address have neighbouring inner addresses,
+//! and one range names them all.
 //!
 //! This module must not know nftables, sessions or users.
 
@@ -83,7 +86,8 @@ impl PortBlocks {
         (inner <= u32::from(last)).then(|| inner.into())
     }
 
-    /// The first and the last inner address whose blocks are of this public address; `None` if there are none.
+    /// The first and the last inner address whose blocks are of this public address; `None` if
+    /// there are none.
     #[must_use]
     pub fn clients_of(&self, address: Ipv4Addr) -> Option<(Ipv4Addr, Ipv4Addr)> {
         let at = self.addresses.iter().position(|own| *own == address)? as u32;

@@ -25,8 +25,9 @@ pub fn pin_current_thread(core: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Puts the calling thread before other work of the machine: its nice value becomes `-priority`. Threads that it starts
-/// inherit that, and may ask for it again, or for less, without any privilege.
+/// Puts the calling thread before other work of the machine: its nice value becomes `-priority`.
+/// Threads that it starts inherit that, and may ask for it again, or for less, without any
+/// privilege.
 ///
 /// # Errors
 /// `EACCES` or `EPERM` without CAP_SYS_NICE, unless RLIMIT_NICE allows it.
@@ -35,13 +36,15 @@ pub fn prefer_current_thread(priority: u8) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, -i32::from(priority.min(20)))?)
 }
 
-/// Lets the calling thread come to its turn sooner without more of the core in all: a shorter time slice is an earlier deadline to
-/// the scheduler, so a thread that wakes up goes before those with longer ones, as long as it has had no more than its part
-/// (EEVDF, from Linux 6.12). Needs no privilege; the nice value stays. A thread of another scheduling class has no slices, and stays
+/// Lets the calling thread come to its turn sooner without more of the core in all: a shorter time
+/// slice is an earlier deadline to the scheduler, so a thread that wakes up goes before those with
+/// longer ones, as long as it has had no more than its part (EEVDF, from Linux 6.12). Needs no
+/// privilege; the nice value stays. A thread of another scheduling class has no slices, and stays
 /// as it is.
 ///
 /// # Errors
-/// [`io::ErrorKind::Unsupported`] from kernels before 6.12, which take the request and do nothing; `ENOSYS` in some containers.
+/// [`io::ErrorKind::Unsupported`] from kernels before 6.12, which take the request and do nothing;
+/// `ENOSYS` in some containers.
 pub fn shorten_current_slice(slice: Duration) -> io::Result<()> {
     let mut attributes = scheduling()?;
     let policy = attributes.sched_policy.cast_signed();
@@ -49,7 +52,8 @@ pub fn shorten_current_slice(slice: Duration) -> io::Result<()> {
         return Ok(());
     }
     attributes.sched_runtime = slice.as_nanos() as u64;
-    // SAFETY: the kernel reads as many bytes as `size` in the structure says, which is its length; 0 is the calling thread.
+    // SAFETY: the kernel reads as many bytes as `size` in the structure says, which is its length;
+    // 0 is the calling thread.
     let status = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if status != 0 {
         return Err(io::Error::last_os_error());
@@ -58,8 +62,8 @@ pub fn shorten_current_slice(slice: Duration) -> io::Result<()> {
     if taken { Ok(()) } else { Err(io::ErrorKind::Unsupported.into()) }
 }
 
-/// The calling thread's policy and its parameters. Of an ordinary thread the "runtime" is its slice; a kernel that has no slices
-/// shows 0.
+/// The calling thread's policy and its parameters. Of an ordinary thread the "runtime" is its
+/// slice; a kernel that has no slices shows 0.
 fn scheduling() -> io::Result<libc::sched_attr> {
     let mut attributes = libc::sched_attr {
         size: 0,
@@ -72,7 +76,8 @@ fn scheduling() -> io::Result<libc::sched_attr> {
         sched_period: 0,
     };
     let size = size_of::<libc::sched_attr>();
-    // SAFETY: the kernel writes at most `size` bytes, the structure's length; 0 is the calling thread.
+    // SAFETY: the kernel writes at most `size` bytes, the structure's length; 0 is the calling
+    // thread.
     let status = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
     if status == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
 }
@@ -83,12 +88,12 @@ pub fn yield_core() {
     rustix::thread::sched_yield();
 }
 
-/// Nice value of [`behind_others`]: such work gets a third of what other work of the same process gets, so that it is
-/// slow on a busy machine but never starves.
+/// Nice value of [`behind_others`]: such work gets a third of what other work of the same process
+/// gets, so that it is slow on a busy machine but never starves.
 const STEP_BACK: i32 = 5;
 
-/// Does `work` on a thread of its own that lets other threads of this process go first, and waits for it. The calling
-/// thread keeps its place: stepping back can't be undone without a privilege.
+/// Does `work` on a thread of its own that lets other threads of this process go first, and waits
+/// for it. The calling thread keeps its place: stepping back can't be undone without a privilege.
 pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let (mut work, mut result) = (Some(work), None);
     std::thread::scope(|scope| {
@@ -106,8 +111,9 @@ pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     result.or_else(|| work.map(|work| work())).expect("it is done either there or here")
 }
 
-/// Puts the calling process's session before the others. Where the kernel groups threads by session (`autogroup` in
-/// sched(7)), nice values count inside a group only, and this is the nice value of the group itself.
+/// Puts the calling process's session before the others. Where the kernel groups threads by session
+/// (`autogroup` in sched(7)), nice values count inside a group only, and this is the nice value of
+/// the group itself.
 ///
 /// # Errors
 /// `ENOENT` where it doesn't group them, and then nothing is missing; `EPERM` without CAP_SYS_NICE.
@@ -139,11 +145,12 @@ pub fn leave_session() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps all descriptors but the first three from programs that this process starts, whoever has opened them: what a shell
-/// or a service manager has left open is none of their business.
+/// Keeps all descriptors but the first three from programs that this process starts, whoever has
+/// opened them: what a shell or a service manager has left open is none of their business.
 pub fn keep_descriptors_from_programs() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: only a flag of descriptors is set, which matters when another program is started; none is closed.
+    // SAFETY: only a flag of descriptors is set, which matters when another program is started;
+    // none is closed.
     let status =
         unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if status == 0 {
@@ -153,15 +160,16 @@ pub fn keep_descriptors_from_programs() -> io::Result<()> {
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
         if let Some(number @ 3..) = number {
-            // SAFETY: as above. A number that is not open any more is refused, which changes nothing.
+            // SAFETY: as above. A number that is not open any more is refused, which changes
+            // nothing.
             let _ = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
     Ok(())
 }
 
-/// Ignores the signals that a terminal or a service manager sends to all processes of a daemon: its first process notifies the
-/// others what to do.
+/// Ignores the signals that a terminal or a service manager sends to all processes of a daemon: its
+/// first process notifies the others what to do.
 pub fn ignore_signals() -> io::Result<()> {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
         // SAFETY: the process has one thread, and ignoring a signal runs no code of ours.
@@ -173,10 +181,11 @@ pub fn ignore_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets the C library give large blocks back to the system as soon as they are freed, and serve all threads from one heap.
-/// By itself it learns to keep large blocks, in each thread that ever freed one: some megabytes of every password check
-/// would stay for good. And it gives each thread a heap of its own, where what one has freed is of no use to another;
-/// nothing that is in a hurry allocates, so no thread waits for a heap.
+/// Lets the C library give large blocks back to the system as soon as they are freed, and serve all
+/// threads from one heap. By itself it learns to keep large blocks, in each thread that ever freed
+/// one: some megabytes of every password check would stay for good. And it gives each thread a heap
+/// of its own, where what one has freed is of no use to another; nothing that is in a hurry
+/// allocates, so no thread waits for a heap.
 pub fn keep_memory_small() {
     const LARGE: libc::c_int = 1 << 20;
     #[cfg(target_env = "gnu")]
@@ -241,8 +250,9 @@ pub fn require(capability: Capability) -> Result<(), PrivilegeError> {
 
 /// Time since boot, suspend included: timers of sessions and keys go on while a laptop sleeps.
 ///
-/// By the C library, which knows the kernel's clock in user space (vDSO) from the start of the program. `rustix` looks for it when
-/// the first time is read, and a confined process may not: each batch of packets would cost a system call more.
+/// By the C library, which knows the kernel's clock in user space (vDSO) from the start of the
+/// program. `rustix` looks for it when the first time is read, and a confined process may not: each
+/// batch of packets would cost a system call more.
 pub fn boottime() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel or its code in user space writes the structure during the call.
@@ -301,7 +311,8 @@ mod tests {
         })
         .join()
         .unwrap();
-        // Which kernel this is shows in another way than by the code under test: only one that has slices reports one.
+        // Which kernel this is shows in another way than by the code under test: only one that has
+        // slices reports one.
         let expected = if before.0 > 0 { 300_000 } else { 0 };
         assert_eq!(after, (expected, before.1 + 3));
         assert_eq!(shortened.is_ok(), before.0 > 0, "{shortened:?}");

@@ -1,7 +1,7 @@
 //! Lines of the log about what another program removed and vpnd put back.
 //!
-//! INVARIANT: a few renewals a minute have a line each, for they may be an administrator's work or a service's restart. More are a fight
-//! between two programs, which has one line a minute.
+//! INVARIANT: a few renewals a minute have a line each, for they may be an administrator's work or
+//! a service's restart. More are a fight between two programs, which has one line a minute.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Giving up what a process does not need, for good: another user, no capabilities, no new privileges, few system calls,
-//! few files.
+//! Giving up what a process does not need, for good: another user, no capabilities, no new
+//! privileges, few system calls, few files.
 //!
-//! INVARIANT: [`enter`] is called while the process has one thread, so that nothing keeps what it gives up, and what it
-//! reports is read back from the kernel afterwards, never taken from the request. This module must not know what
-//! the process is for.
+//! INVARIANT: [`enter`] is called while the process has one thread, so that nothing keeps what it
+//! gives up, and what it reports is read back from the kernel afterwards, never taken from the
+//! request. This module must not know what the process is for.
 
 use std::io;
 use std::path::PathBuf;
@@ -160,8 +160,9 @@ fn optional<T>(
     }
 }
 
-/// Empties the bounding set, from which programs that are started get capabilities. Without `CAP_SETPCAP` it stays as it
-/// is, which changes little: such programs get nothing that this process does not have.
+/// Empties the bounding set, from which programs that are started get capabilities. Without
+/// `CAP_SETPCAP` it stays as it is, which changes little: such programs get nothing that this
+/// process does not have.
 fn forget_capabilities_of_children() {
     for capability in CapabilitySet::all().iter() {
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
@@ -180,7 +181,8 @@ fn capabilities_left() -> CapabilitySet {
     sets.map_or(CapabilitySet::all(), |sets| sets.effective | sets.permitted | sets.inheritable)
 }
 
-/// Reads this process's protections from the kernel. Landlock's can't be read back, so its result is passed in.
+/// Reads this process's protections from the kernel. Landlock's can't be read back, so its result
+/// is passed in.
 fn observe(landlock: Landlock) -> io::Result<Protections> {
     Ok(Protections {
         uid: rustix::process::geteuid().as_raw(),

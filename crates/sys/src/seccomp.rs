@@ -1,7 +1,9 @@
-//! Which system calls a process may use: a list of what it needs, found by tracing it under all tests.
+//! Which system calls a process may use: a list of what it needs, found by tracing it under all
+//! tests.
 //!
-//! Calls that are not on the list return `ENOSYS`, as in an older kernel, so that a newer C library falls back to what it did
-//! before. A call that no part of the daemon ever makes ends the process: it is an attack. The kernel logs that.
+//! Calls that are not on the list return `ENOSYS`, as in an older kernel, so that a newer C library
+//! falls back to what it did before. A call that no part of the daemon ever makes ends the process:
+//! it is an attack. The kernel logs that.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +24,14 @@ pub enum SystemCalls {
     Files,
     /// The same as the first, and it looks up names and reads what that needs.
     Resolver,
-    /// The same, and it makes TCP connections and UDP sockets, but loads no modules for names and takes no port of its choice.
+    /// The same, and it makes TCP connections and UDP sockets, but loads no modules for names and
+    /// takes no port of its choice.
     Connections,
 }
 
 impl SystemCalls {
-    /// Whether it may make connections: to name servers, and to nothing else that its confinement does not name.
+    /// Whether it may make connections: to name servers, and to nothing else that its confinement
+    /// does not name.
     #[must_use]
     pub fn may_ask_name_servers(self) -> bool {
         matches!(self, Self::Resolver | Self::Connections)
@@ -82,7 +86,8 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
     rules.extend(more.iter().map(|number| (*number, Vec::new())));
     rules.extend(limited()?);
     if allowed == SystemCalls::Files {
-        // It writes files as root's user, and none of them may become a program that runs as root for whoever starts it.
+        // It writes files as root's user, and none of them may become a program that runs as root
+        // for whoever starts it.
         for (number, mode) in FILE_MODES {
             rules.insert(*number, vec![masked(*mode, SPECIAL_BITS, 0)?]);
         }
@@ -97,8 +102,8 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         let families = families.map(|family| equal(0, family as u64));
         rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
     } else {
-        // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor connected, and can do
-        // nothing that the sockets can't which were given.
+        // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor
+        // connected, and can do nothing that the sockets can't which were given.
         match allowed {
             SystemCalls::Descriptors | SystemCalls::ManyWrites => {
                 drop(rules.insert(libc::SYS_socket, sockets(&[UDP])?));
@@ -125,7 +130,8 @@ fn limited() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
         equal_condition(0, libc::AF_UNIX as u64)?,
         masked_condition(1, SOCKET_TYPE, libc::SOCK_STREAM as u64)?,
     ])?;
-    // The calling thread, or a thread of this process: other processes of the same user are out of reach.
+    // The calling thread, or a thread of this process: other processes of the same user are out of
+    // reach.
     let this_thread =
         SeccompRule::new(vec![equal_condition(0, libc::PRIO_PROCESS.into())?, equal_condition(1, 0)?])?;
     Ok(BTreeMap::from([
@@ -159,13 +165,14 @@ fn equal_condition(argument: u8, value: u64) -> Result<SeccompCondition, Backend
     SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
 }
 
-/// Permitted requests of `ioctl`: whether a descriptor waits, how much there is to read, that programs don't get it, whether it is a
-/// terminal. A request that is not here could type into the terminal of whoever started the daemon (`TIOCSTI`, `TIOCLINUX`)
-/// or change the tunnel's device.
+/// Permitted requests of `ioctl`: whether a descriptor waits, how much there is to read, that
+/// programs don't get it, whether it is a terminal. A request that is not here could type into the
+/// terminal of whoever started the daemon (`TIOCSTI`, `TIOCLINUX`) or change the tunnel's device.
 const IOCTLS: &[u32] =
     &[libc::FIONBIO as u32, libc::FIONREAD as u32, libc::FIOCLEX as u32, libc::TCGETS as u32];
 
-/// Permitted operations of `fcntl`: copies, flags and locks. Having signals sent (`F_SETOWN`) is not among them.
+/// Permitted operations of `fcntl`: copies, flags and locks. Having signals sent (`F_SETOWN`) is
+/// not among them.
 const FCNTLS: &[u32] = &[
     libc::F_DUPFD as u32,
     libc::F_DUPFD_CLOEXEC as u32,
@@ -181,7 +188,8 @@ const FCNTLS: &[u32] = &[
     libc::F_OFD_SETLKW as u32,
 ];
 
-/// Permitted operations of `prctl`: naming threads and memory, and reading protections. None can be changed.
+/// Permitted operations of `prctl`: naming threads and memory, and reading protections. None can be
+/// changed.
 const PRCTLS: &[u32] = &[
     libc::PR_GET_DUMPABLE as u32,
     libc::PR_GET_NAME as u32,
@@ -215,8 +223,8 @@ fn sockets(kinds: &[(libc::c_int, libc::c_int)]) -> Result<Vec<SeccompRule>, Bac
     Ok(rules)
 }
 
-/// Memory, threads, time, randomness, waiting, and work on open descriptors. `clone3`, whose flags a filter can't see, is
-/// left out: the C library takes `clone` instead.
+/// Memory, threads, time, randomness, waiting, and work on open descriptors. `clone3`, whose flags
+/// a filter can't see, is left out: the C library takes `clone` instead.
 const ALWAYS: &[c_long] = &[
     libc::SYS_accept4,
     libc::SYS_brk,
@@ -284,7 +292,8 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_poll,
 ];
 
-/// Several writes to a TUN device by one call. With a descriptor these can do nothing that the calls above can't, but flush it to a disk.
+/// Several writes to a TUN device by one call. With a descriptor these can do nothing that the
+/// calls above can't, but flush it to a disk.
 const MANY_WRITES: &[c_long] = &[libc::SYS_io_getevents, libc::SYS_io_setup, libc::SYS_io_submit];
 
 /// `renameat`, which the `libc` crate does not name on every machine that has it.
@@ -368,7 +377,8 @@ const RESOLVER: &[c_long] = &[
     libc::SYS_stat,
 ];
 
-/// Programs, other processes, the kernel itself, the machine: nothing that runs in a sandbox here ever uses these.
+/// Programs, other processes, the kernel itself, the machine: nothing that runs in a sandbox here
+/// ever uses these.
 const ATTACKS: &[c_long] = &[
     libc::SYS_acct,
     libc::SYS_add_key,

@@ -1,8 +1,8 @@
 //! Files that hold secrets or that must never be seen half-written.
 //!
-//! Invariants: a file written here is readable by its owner alone from the first byte on, appears under its name
-//! complete or not at all (also after a power cut), and never replaces another file unless asked to.
-//! This module must not know what the files mean.
+//! Invariants: a file written here is readable by its owner alone from the first byte on, appears
+//! under its name complete or not at all (also after a power cut), and never replaces another file
+//! unless asked to. This module must not know what the files mean.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -75,7 +75,8 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // After `publish` it has another name; a leftover that can't be removed is readable by its owner alone.
+        // After `publish` it has another name; a leftover that can't be removed is readable by its
+        // owner alone.
         let _ = fs::remove_file(&self.temporary);
     }
 }
@@ -119,7 +120,8 @@ fn fill(file: &mut File, bytes: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Gives the finished file its name. A hard link fails if the name is taken, which `rename` would not.
+/// Gives the finished file its name. A hard link fails if the name is taken, which `rename` would
+/// not.
 fn publish(temporary: &Path, path: &Path, existing: Existing) -> io::Result<()> {
     match existing {
         Existing::Replace => fs::rename(temporary, path),

@@ -1,7 +1,8 @@
-//! Messages to the service manager, such as systemd, that has started this process (`sd_notify(3)`).
+//! Messages to the service manager, such as systemd, that has started this process
+//! (`sd_notify(3)`).
 //!
-//! Only a privileged parent sends: children are started without the variable that names the socket, and a unit's
-//! `NotifyAccess=main` would ignore them.
+//! Only a privileged parent sends: children are started without the variable that names the socket,
+//! and a unit's `NotifyAccess=main` would ignore them.
 
 use sd_notify::NotifyState;
 

@@ -1,7 +1,7 @@
 //! Kernel settings under `/proc/sys` that are changed for a while, above all forwarding.
 //!
-//! Some settings change others: switching forwarding sets it for every interface, too. A change therefore
-//! remembers those that differ and puts them back after itself.
+//! Some settings change others: switching forwarding sets it for every interface, too. A change
+//! therefore remembers those that differ and puts them back after itself.
 
 use std::fs;
 use std::io;
@@ -55,13 +55,15 @@ impl SysctlChange {
         Ok((before != value).then_some(Self { set, before, dependent: Vec::new() }))
     }
 
-    /// Checks that it is one of the settings that vpnd changes, from and to the values that it changes them.
+    /// Checks that it is one of the settings that vpnd changes, from and to the values that it
+    /// changes them.
     ///
     /// # Errors
     /// [`SysctlError::NotOurs`].
     pub fn check(&self) -> Result<(), SysctlError> {
         let (key, value) = (self.set.key.as_str(), self.set.value.as_str());
-        // Undoing so only ever forwards less, but for what the kernel switches along with it; and marks count for less.
+        // Undoing so only ever forwards less, but for what the kernel switches along with it; and
+        // marks count for less.
         let dependent = match (key, value, self.before.as_str()) {
             (FORWARDING_V4, "1", "0") => Some("net/ipv4/conf"),
             (FORWARDING_V6, "1", "0" | "2") => Some("net/ipv6/conf"),
@@ -107,8 +109,8 @@ impl SysctlChange {
         self.set.key.starts_with("net/ipv6/")
     }
 
-    /// Puts the old values back, unless someone else has changed the setting meanwhile. Says whether nothing of
-    /// this change is left.
+    /// Puts the old values back, unless someone else has changed the setting meanwhile. Says
+    /// whether nothing of this change is left.
     pub fn undo(&self) -> Result<bool, SysctlError> {
         let now = match read(&self.set.key) {
             // The interface that the setting belongs to is gone.
@@ -140,7 +142,8 @@ const REDIRECTS_V4: &str = "net/ipv4/conf/all/accept_redirects";
 /// Whether the way back to a packet's source is looked up with the packet's mark.
 const VALID_MARKS: &str = "net/ipv4/conf/all/src_valid_mark";
 
-/// Whether the kernel looks for the way back to the source of packets that arrive by any interface but this one.
+/// Whether the kernel looks for the way back to the source of packets that arrive by any interface
+/// but this one.
 pub fn checks_sources_beside(tunnel: &str) -> Result<bool, SysctlError> {
     let mut places = interfaces("net/ipv4/conf")?;
     places.retain(|name| name != tunnel);
@@ -170,7 +173,8 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// The interfaces whose IPv4 packets were forwarded before; `None` if all were, or none are to be.
+    /// The interfaces whose IPv4 packets were forwarded before; `None` if all were, or none are to
+    /// be.
     pub fn v4_except(&self) -> Option<Vec<String>> {
         let change = self.changes.iter().find(|change| change.set.key == FORWARDING_V4)?;
         let names = change.dependent.iter().filter_map(|setting| {
@@ -191,14 +195,16 @@ pub fn is_forwarding(v4: bool) -> bool {
     read(if v4 { FORWARDING_V4 } else { FORWARDING_V6 }).map_or(true, |value| value != "0")
 }
 
-/// Forwarding of IPv4 or IPv6 that vpnd is known to have switched on, though not what else that changed.
+/// Forwarding of IPv4 or IPv6 that vpnd is known to have switched on, though not what else that
+/// changed.
 pub fn forwarding_from_off(v4: bool) -> SysctlChange {
     let key = if v4 { FORWARDING_V4 } else { FORWARDING_V6 };
     let set = Setting { key: key.to_owned(), value: "1".to_owned() };
     SysctlChange { set, before: "0".to_owned(), dependent: Vec::new() }
 }
 
-/// Whether an interface can have IPv6 addresses; for one that is still to be made, what new ones are given counts.
+/// Whether an interface can have IPv6 addresses; for one that is still to be made, what new ones
+/// are given counts.
 pub fn has_ipv6(interface: &str) -> bool {
     let all = Path::new(ROOT).join("net/ipv6/conf");
     let named = all.join(interface);
@@ -208,8 +214,8 @@ pub fn has_ipv6(interface: &str) -> bool {
 
 /// Plans to forward packets between interfaces, for the given protocol versions.
 ///
-/// A router ignores router advertisements by default, so an interface that gets its IPv6 route from them is
-/// set to go on accepting them (`accept_ra = 2`) first.
+/// A router ignores router advertisements by default, so an interface that gets its IPv6 route from
+/// them is set to go on accepting them (`accept_ra = 2`) first.
 pub fn forwarding(v4: bool, v6: bool) -> Result<Forwarding, SysctlError> {
     let mut changes = Vec::new();
     if v4 && let Some(mut change) = SysctlChange::plan(FORWARDING_V4, "1")? {

@@ -1,6 +1,8 @@
-//! Secrets that a person types at the terminal: they are not shown, from before the question appears.
+//! Secrets that a person types at the terminal: they are not shown, from before the question
+//! appears.
 //!
-//! INVARIANT: the terminal is as it was before, however the question ends. Ctrl-C ends the program only after that.
+//! INVARIANT: the terminal is as it was before, however the question ends. Ctrl-C ends the program
+//! only after that.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

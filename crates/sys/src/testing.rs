@@ -1,4 +1,5 @@
-//! Network namespaces for tests that change the machine: each test gets its own and can't touch the host.
+//! Network namespaces for tests that change the machine: each test gets its own and can't touch the
+//! host.
 #![allow(clippy::unwrap_used, clippy::new_without_default, reason = "a panic is how a test fails")]
 
 use std::io::Write;
@@ -6,14 +7,15 @@ use std::process::Command;
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Runs `test` in a thread that has its own network and mount namespace, with loopback up. The namespaces, and
-/// all devices and mounts in them, are gone when the thread and its children have ended.
+/// Runs `test` in a thread that has its own network and mount namespace, with loopback up. The
+/// namespaces, and all devices and mounts in them, are gone when the thread and its children have
+/// ended.
 ///
 /// Without the privilege, prints a warning and returns; fails when the variable `CI` is set.
 pub(crate) fn in_namespace<T: Send + 'static>(test: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let thread = std::thread::spawn(move || {
-        // SAFETY: only namespaces of this new thread are unshared. The descriptor table stays shared, so no
-        // code here or elsewhere can see a descriptor change its meaning.
+        // SAFETY: only namespaces of this new thread are unshared. The descriptor table stays
+        // shared, so no code here or elsewhere can see a descriptor change its meaning.
         if let Err(errno) = unsafe { unshare_unsafe(UnshareFlags::NEWNET | UnshareFlags::NEWNS) } {
             let message = format!("SKIPPED: this test needs root for network namespaces: {errno}");
             assert!(std::env::var_os("CI").is_none(), "{message}");

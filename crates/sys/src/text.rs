@@ -1,6 +1,7 @@
 //! Text of others for terminals and logs, and names that the kernel takes.
 
-/// The error and its causes, without those that the sentence before quotes already, for a person's terminal.
+/// The error and its causes, without those that the sentence before quotes already, for a person's
+/// terminal.
 #[must_use]
 pub fn format_chain(error: &anyhow::Error) -> String {
     let text =
@@ -12,7 +13,8 @@ pub fn format_chain(error: &anyhow::Error) -> String {
     plain(&text)
 }
 
-/// Text without what would play with a terminal: some of it comes from others, as a gateway's reason does.
+/// Text without what would play with a terminal: some of it comes from others, as a gateway's
+/// reason does.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if is_deceptive(c) && !matches!(c, '\n' | '\t') { '?' } else { c }).collect()
 }
@@ -27,8 +29,8 @@ fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{2060}'..='\u{206F}' | '\u{FFF0}'..='\u{FFFB}' | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// One line of a stranger's text, for a terminal and logs: without control characters, and without those that change the direction
-/// of text or hide in it.
+/// One line of a stranger's text, for a terminal and logs: without control characters, and without
+/// those that change the direction of text or hide in it.
 pub fn harmless(text: &str) -> String {
     let visible = text.chars().filter(|c| !is_hidden(*c));
     let line: String = visible.map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,4 +1,5 @@
-//! Running the system's own tools (`nft`, `resolvectl`): no shell, a fixed search path, a time limit.
+//! Running the system's own tools (`nft`, `resolvectl`): no shell, a fixed search path, a time
+//! limit.
 
 use std::io;
 use std::process::Stdio;

@@ -1,11 +1,12 @@
 //! A multi-queue TUN device with virtio-net headers, opened through `tun-rs`.
 //!
-//! A read gives one virtio-net header ([`VNET_HEADER_LEN`] bytes, little-endian) and one inner packet, which may
-//! be a super-packet of up to 64 KiB; a write takes the same. Nothing here splits, merges, copies or checksums.
+//! A read gives one virtio-net header ([`VNET_HEADER_LEN`] bytes, little-endian) and one inner
+//! packet, which may be a super-packet of up to 64 KiB; a write takes the same. Nothing here
+//! splits, merges, copies or checksums.
 //!
-//! INVARIANT: the device is created by this process, never joined: a second daemon that names the same device
-//! is refused, because the kernel would otherwise hand it a share of the first one's packets.
-//! The device goes away with its last queue, so a killed daemon leaves no link behind.
+//! INVARIANT: the device is created by this process, never joined: a second daemon that names the
+//! same device is refused, because the kernel would otherwise hand it a share of the first one's
+//! packets. The device goes away with its last queue, so a killed daemon leaves no link behind.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd};
@@ -19,19 +20,20 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 use crate::{aio, bpf};
 
-/// Length of the virtio-net header before each packet read from or written to a queue (virtio 1.2, 5.1.6.1,
-/// without the `num_buffers` field).
+/// Length of the virtio-net header before each packet read from or written to a queue (virtio 1.2,
+/// 5.1.6.1, without the `num_buffers` field).
 pub const VNET_HEADER_LEN: usize = 10;
 
 /// Bytes that hold any read from a queue: the header and the largest IP packet.
 pub const MAX_READ_LEN: usize = VNET_HEADER_LEN + 65_535;
 
-/// Transmit queue length of a gateway's device, in (super-)packets. The kernel's 500 overflows under a burst of many
-/// streams, and each packet lost there makes TCP send smaller super-packets.
+/// Transmit queue length of a gateway's device, in (super-)packets. The kernel's 500 overflows
+/// under a burst of many streams, and each packet lost there makes TCP send smaller super-packets.
 pub const GATEWAY_TX_QUEUE_LEN: u32 = 2000;
 
-/// Transmit queue length of a client's device, in (super-)packets. It serves one machine: a longer queue only adds delay,
-/// and the kernel's copies of what waits in it push each other out of the caches.
+/// Transmit queue length of a client's device, in (super-)packets. It serves one machine: a longer
+/// queue only adds delay, and the kernel's copies of what waits in it push each other out of the
+/// caches.
 pub const CLIENT_TX_QUEUE_LEN: u32 = 500;
 
 /// The most queues that the kernel gives one device (`MAX_TAP_QUEUES` in `drivers/net/tun.c`).
@@ -44,7 +46,8 @@ const TUNSETVNETLE: ioctl::Opcode = opcode::write::<i32>(b'T', 220);
 
 /// Offloads of a TUN device: requested, or granted by the kernel.
 ///
-/// An offload lets the kernel hand over packets with that work undone: unfinished checksums and super-packets.
+/// An offload lets the kernel hand over packets with that work undone: unfinished checksums and
+/// super-packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, minicbor::Encode, minicbor::Decode)]
 pub struct TunOffloads {
     /// Packets may come with a partial checksum (`TUN_F_CSUM`); all others need it.
@@ -59,7 +62,8 @@ pub struct TunOffloads {
     /// TCP super-packets may carry the CWR flag (`TUN_F_TSO_ECN`).
     #[n(3)]
     pub tso_ecn: bool,
-    /// UDP super-packets, IPv4 and IPv6 (`TUN_F_USO4` and `TUN_F_USO6`, which Linux gives only together; 6.2).
+    /// UDP super-packets, IPv4 and IPv6 (`TUN_F_USO4` and `TUN_F_USO6`, which Linux gives only
+    /// together; 6.2).
     #[n(4)]
     pub uso: bool,
 }
@@ -111,7 +115,8 @@ pub struct TunSpec {
     pub mtu: u16,
     /// Number of queues, one for each shard: 1 to [`MAX_QUEUES`].
     pub queues: usize,
-    /// Length of the device's transmit queue, packets; the kernel's own stays where it can't be set.
+    /// Length of the device's transmit queue, packets; the kernel's own stays where it can't be
+    /// set.
     pub tx_queue_len: u32,
     /// The offloads to request; those that the kernel refuses are left out.
     pub offloads: TunOffloads,
@@ -152,7 +157,8 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes the device, sets MTU and queue length, opens its queues and agrees on offloads. The link stays down.
+    /// Makes the device, sets MTU and queue length, opens its queues and agrees on offloads. The
+    /// link stays down.
     ///
     /// # Errors
     /// [`TunError`]; nothing remains of the device then.
@@ -170,7 +176,8 @@ impl Tun {
             .map_err(failed("creation"))?;
         let name = first.name().map_err(failed("naming"))?;
         let index = first.if_index().map_err(failed("naming"))?;
-        // Optional: a container without root of its own may make the device and not this, and works with the kernel's length.
+        // Optional: a container without root of its own may make the device and not this, and works
+        // with the kernel's length.
         if let Err(error) = first.set_tx_queue_len(spec.tx_queue_len) {
             tracing::debug!(%error, "the queue of {name} keeps the length that the kernel gave it");
         }
@@ -200,10 +207,12 @@ impl Tun {
         self.offloads
     }
 
-    /// Keeps each inner flow on one queue, so that its packets keep their order. One queue needs nothing for that.
+    /// Keeps each inner flow on one queue, so that its packets keep their order. One queue needs
+    /// nothing for that.
     ///
     /// # Errors
-    /// Without CAP_BPF. The kernel then moves flows between queues, each time perhaps with packets out of order.
+    /// Without CAP_BPF. The kernel then moves flows between queues, each time perhaps with packets
+    /// out of order.
     pub fn pin_flows(&self) -> io::Result<()> {
         if self.queues.len() == 1 { Ok(()) } else { bpf::flows::pin_flows(&self.queues[0]) }
     }
@@ -233,11 +242,12 @@ impl TunQueue {
         Self::adopt(unsafe { OwnedFd::from_raw_fd(device.into_raw_fd()) })
     }
 
-    /// Reads one virtio-net header and packet into `buf`, which should have [`MAX_READ_LEN`] bytes: the kernel
-    /// cuts a longer packet without a word.
+    /// Reads one virtio-net header and packet into `buf`, which should have [`MAX_READ_LEN`] bytes:
+    /// the kernel cuts a longer packet without a word.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is none; `EIO` while the link is down; `EBADFD` once it is gone.
+    /// [`io::ErrorKind::WouldBlock`] when there is none; `EIO` while the link is down; `EBADFD`
+    /// once it is gone.
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::retry_on_intr(|| rustix::io::read(&self.device, &mut *buf))?)
     }
@@ -245,14 +255,15 @@ impl TunQueue {
     /// Writes one virtio-net header and packet gathered from `parts` (at most 1024 of them).
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] never in practice; `EINVAL` when the kernel finds fault with the header or
-    /// packet (a reason to stop sending super-packets); `EIO` while the link is down.
+    /// [`io::ErrorKind::WouldBlock`] never in practice; `EINVAL` when the kernel finds fault with
+    /// the header or packet (a reason to stop sending super-packets); `EIO` while the link is down.
     pub fn try_write_vectored(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         Ok(rustix::io::retry_on_intr(|| rustix::io::writev(&self.device, parts))?)
     }
 
-    /// Has [`Self::try_write_many`] write several packets with one system call. That pays where programs of this machine wait for them;
-    /// where they only pass, a call for each costs less, if they are small.
+    /// Has [`Self::try_write_many`] write several packets with one system call. That pays where
+    /// programs of this machine wait for them; where they only pass, a call for each costs less, if
+    /// they are small.
     ///
     /// # Errors
     /// If the machine can't; it is one call for each then.
@@ -261,8 +272,8 @@ impl TunQueue {
         Ok(())
     }
 
-    /// Writes several packets as [`Self::try_write_vectored`] does, in order. `refused` gets place and error of each that was not taken;
-    /// the others were.
+    /// Writes several packets as [`Self::try_write_vectored`] does, in order. `refused` gets place
+    /// and error of each that was not taken; the others were.
     pub fn try_write_many(&self, packets: &[&[IoSlice<'_>]], mut refused: impl FnMut(usize, io::Error)) {
         let mut at = 0;
         while at < packets.len() {
@@ -289,8 +300,8 @@ impl TunQueue {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
-        // SAFETY: the queue owns its open descriptor, always names the same one, and nothing here closes or
-        // replaces it before the queue is dropped.
+        // SAFETY: the queue owns its open descriptor, always names the same one, and nothing here
+        // closes or replaces it before the queue is dropped.
         Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)
     }
 
@@ -302,13 +313,14 @@ impl TunQueue {
     }
 
     fn set_int<const OPCODE: ioctl::Opcode>(&self, value: i32) -> io::Result<()> {
-        // SAFETY: this is instantiated for TUNSETVNETHDRSZ and TUNSETVNETLE only; both read one `int` through
-        // the pointer that `Setter` passes and keep nothing of it.
+        // SAFETY: this is instantiated for TUNSETVNETHDRSZ and TUNSETVNETLE only; both read one
+        // `int` through the pointer that `Setter` passes and keep nothing of it.
         unsafe { ioctl::ioctl(&self.device, ioctl::Setter::<OPCODE, i32>::new(value))? };
         Ok(())
     }
 
-    /// Sets the best offloads that the kernel takes, starting at `wanted`. They hold for the whole device.
+    /// Sets the best offloads that the kernel takes, starting at `wanted`. They hold for the whole
+    /// device.
     fn negotiate(&self, wanted: TunOffloads) -> io::Result<TunOffloads> {
         let mut attempt = wanted;
         loop {
@@ -322,7 +334,8 @@ impl TunQueue {
 
     fn set_offloads(&self, offloads: TunOffloads) -> Result<(), Errno> {
         let bits = offloads.bits() as usize;
-        // SAFETY: TUNSETOFFLOAD takes its bits by value in the argument and touches no memory of ours.
+        // SAFETY: TUNSETOFFLOAD takes its bits by value in the argument and touches no memory of
+        // ours.
         unsafe { ioctl::ioctl(&self.device, ioctl::IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits)) }
     }
 }

@@ -1,8 +1,10 @@
-//! UDP sockets of the shards: batched, offloaded, non-blocking. `quinn-udp` sets them up and receives.
+//! UDP sockets of the shards: batched, offloaded, non-blocking. `quinn-udp` sets them up and
+//! receives.
 //!
-//! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`] classifies it and
-//! never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses for a destination is given up for that
-//! one for a while, and the batch that found out is sent one datagram at a time; [`ShardSocket::offloads`] shows that.
+//! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`]
+//! classifies it and never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses
+//! for a destination is given up for that one for a while, and the batch that found out is sent one
+//! datagram at a time; [`ShardSocket::offloads`] shows that.
 //!
 //! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
 
@@ -36,9 +38,10 @@ use refusals::Refusals;
 /// The most shards: a receiver index names its shard by one byte (`docs/PROTOCOL.md`, section 7.1).
 pub const MAX_SHARDS: usize = 256;
 
-/// The most bytes of one segmented send. The kernel builds it as one packet and leaves cutting to the device only while that
-/// is shorter than 65,536 bytes with the headers of UDP, IPv6 and Ethernet (with a VLAN); a longer one it cuts in software, at
-/// several times the cost for both ends.
+/// The most bytes of one segmented send. The kernel builds it as one packet and leaves cutting to
+/// the device only while that is shorter than 65,536 bytes with the headers of UDP, IPv6 and
+/// Ethernet (with a VLAN); a longer one it cuts in software, at several times the cost for both
+/// ends.
 pub const MAX_GSO_BYTES: usize = 65_535 - 8 - 40 - 18;
 
 /// Default size of socket buffers, bytes: some milliseconds of 10 Gbit/s.
@@ -75,7 +78,8 @@ impl Default for SocketOptions {
 pub struct UdpOffloads {
     /// Datagrams that one send may hold; 1 when segmentation offload is off.
     pub gso_segments: usize,
-    /// Segmentation offload was refused for a destination within the last minute, and that one does without it meanwhile.
+    /// Segmentation offload was refused for a destination within the last minute, and that one does
+    /// without it meanwhile.
     pub gso_gave_up: bool,
     /// Merged receiving is on.
     pub gro: bool,
@@ -112,7 +116,8 @@ pub enum DropReason {
     Refused,
     /// A firewall of this machine forbids it (`EPERM`, `EACCES`).
     Filtered,
-    /// No route, or the network is down; from recent kernels also the condition of [`Self::SourceGone`], for IPv4.
+    /// No route, or the network is down; from recent kernels also the condition of
+    /// [`Self::SourceGone`], for IPv4.
     Unreachable,
     /// The source address is no longer one of this machine: forget it and let the kernel choose.
     SourceGone,
@@ -125,8 +130,8 @@ pub enum SendOutcome {
     Sent,
     /// The socket's buffer is full: wait until it is writable and send the rest.
     WouldBlock {
-        /// Bytes from the start of the contents that need not be sent again, a whole number of segments; 0 unless the
-        /// batch was sent one datagram at a time.
+        /// Bytes from the start of the contents that need not be sent again, a whole number of
+        /// segments; 0 unless the batch was sent one datagram at a time.
         done: usize,
         /// Datagrams among these that were dropped.
         lost: usize,
@@ -172,7 +177,8 @@ pub struct ShardSocket {
     /// Receives; holds the offloads that the kernel granted at the start.
     state: UdpSocketState,
     gso: bool,
-    /// Destinations that do without segmentation offload, once one was refused. Nobody else waits for the lock: a socket has one thread.
+    /// Destinations that do without segmentation offload, once one was refused. Nobody else waits
+    /// for the lock: a socket has one thread.
     refusals: OnceLock<Mutex<Refusals>>,
     gro: bool,
 }
@@ -185,8 +191,9 @@ impl ShardSocket {
         Self::new(socket, address, options)
     }
 
-    /// Registers the socket with the current tokio runtime, which then reports when it is readable. Not when it is writable: the kernel
-    /// reports that for each datagram that has left, so every send would wake the shard once more.
+    /// Registers the socket with the current tokio runtime, which then reports when it is readable.
+    /// Not when it is writable: the kernel reports that for each datagram that has left, so every
+    /// send would wake the shard once more.
     ///
     /// # Errors
     /// If the system call fails.
@@ -194,8 +201,8 @@ impl ShardSocket {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
-        // SAFETY: the socket owns its open descriptor, always names the same one, and nothing here closes or
-        // replaces it before the socket is dropped.
+        // SAFETY: the socket owns its open descriptor, always names the same one, and nothing here
+        // closes or replaces it before the socket is dropped.
         Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)
     }
 
@@ -216,7 +223,8 @@ impl ShardSocket {
         Self::set_up(socket, address, options)
     }
 
-    /// Takes over a socket that another process has bound with the same `options` and passed on. Needs no privilege.
+    /// Takes over a socket that another process has bound with the same `options` and passed on.
+    /// Needs no privilege.
     ///
     /// # Errors
     /// [`UdpError`], also if the descriptor is no bound UDP socket.
@@ -231,7 +239,8 @@ impl ShardSocket {
     fn set_up(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
         let failed = |source| classify_setup(address, "setting up", source);
         let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
-        // Nobody reads the time of arrival, and its control message leaves no room for the congestion mark of merged datagrams.
+        // Nobody reads the time of arrival, and its control message leaves no room for the
+        // congestion mark of merged datagrams.
         set_flag(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, false).map_err(failed)?;
         // A kernel before 5.0 has no merging to switch off.
         let gro = state.gro_segments() > 1 && options.gro;
@@ -247,8 +256,8 @@ impl ShardSocket {
         address.as_socket().ok_or_else(|| io::Error::other("the kernel names no internet address"))
     }
 
-    /// Most datagrams that one [`Transmit`] may hold; 1 when segmentation offload is off. More are sent
-    /// all the same, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
+    /// Most datagrams that one [`Transmit`] may hold; 1 when segmentation offload is off. More are
+    /// sent all the same, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
     pub fn max_gso_segments(&self) -> usize {
         if self.gso { self.state.max_gso_segments() } else { 1 }
     }
@@ -280,8 +289,9 @@ impl ShardSocket {
         }
     }
 
-    /// Receives up to [`BATCH_SIZE`] buffers; each may hold several datagrams of `stride` bytes (see
-    /// [`RecvMeta`]), so it should have 64 KiB when merging is on. A buffer that is too short cuts its datagram.
+    /// Receives up to [`BATCH_SIZE`] buffers; each may hold several datagrams of `stride` bytes
+    /// (see [`RecvMeta`]), so it should have 64 KiB when merging is on. A buffer that is too short
+    /// cuts its datagram.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is nothing; other kinds are for the counters only.
@@ -296,7 +306,8 @@ impl ShardSocket {
         self.max_gso_segments() > 1 && !self.refused(|refusals, now| refusals.holds(destination.ip(), now))
     }
 
-    /// Whether this is so of the refusals of the offload; not if there were none, as on most machines.
+    /// Whether this is so of the refusals of the offload; not if there were none, as on most
+    /// machines.
     #[inline]
     fn refused(&self, condition: impl FnOnce(&Refusals, Instant) -> bool) -> bool {
         self.refusals.get().is_some_and(|refusals| {
@@ -333,10 +344,10 @@ impl ShardSocket {
         result
     }
 
-    /// After a refused batch: sends its segments singly and learns from that whether the offload is to blame.
-    /// A segment above the interface's MTU or a source address that is gone are refused in the same way as by a
-    /// driver without offload, but then no datagram of full size passes either. Routes decide about the driver, so
-    /// this is about one destination, and routes change.
+    /// After a refused batch: sends its segments singly and learns from that whether the offload is
+    /// to blame. A segment above the interface's MTU or a source address that is gone are refused
+    /// in the same way as by a driver without offload, but then no datagram of full size passes
+    /// either. Routes decide about the driver, so this is about one destination, and routes change.
     fn without_offload(&self, batch: &Transmit<'_>, segment: usize) -> SendOutcome {
         let singles = self.send_one_by_one(batch, segment);
         if singles.full_size {
@@ -442,7 +453,8 @@ fn configure(socket: &Socket, address: SocketAddr, options: &SocketOptions) -> R
     buffers.map_err(|source| classify_setup(address, "sizing the buffers", source))
 }
 
-/// Asks for buffers above the system's limit first, which CAP_NET_ADMIN allows, else for what the limit gives.
+/// Asks for buffers above the system's limit first, which CAP_NET_ADMIN allows, else for what the
+/// limit gives.
 fn enlarge_buffers(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
     if sockopt::set_socket_recv_buffer_size_force(socket, options.recv_buffer).is_err() {
         socket.set_recv_buffer_size(options.recv_buffer)?;
@@ -456,7 +468,8 @@ fn enlarge_buffers(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
 /// Sets an option that is on or off.
 fn set_flag(socket: &Socket, level: libc::c_int, option: libc::c_int, on: bool) -> io::Result<()> {
     let value = libc::c_int::from(on);
-    // SAFETY: the kernel reads one `int` of the given size during the call and keeps no pointer to it.
+    // SAFETY: the kernel reads one `int` of the given size during the call and keeps no pointer to
+    // it.
     let status = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -31,14 +31,15 @@ use compare::{CompareArgs, ReportArgs};
 pub use guidance::{EXAMPLES, OVERVIEW, naming_known};
 pub use output::OutputArgs;
 
-/// Rounds of a measurement unless the user says otherwise: the fewest that have a median and a spread.
+/// Rounds of a measurement unless the user says otherwise: the fewest that have a median and a
+/// spread.
 const ROUNDS: u32 = 3;
 
 /// Measures what a VPN carries as its clients grow.
 ///
-/// With --clients it builds a laboratory of network namespaces on this machine (needs root), brings up each system
-/// with that many clients, lets all pairs of clients talk at once and shows the totals. Everything it makes is
-/// removed again.
+/// With --clients it builds a laboratory of network namespaces on this machine (needs root), brings
+/// up each system with that many clients, lets all pairs of clients talk at once and shows the
+/// totals. Everything it makes is removed again.
 #[derive(Debug, Parser)]
 #[command(version, override_help = OVERVIEW, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Cli {
@@ -53,16 +54,19 @@ pub struct Cli {
 /// What can be done, in the order of the overview.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Let all pairs of clients talk at once, in a laboratory on this machine; the word `lab` may be left out.
+    /// Let all pairs of clients talk at once, in a laboratory on this machine; the word `lab` may
+    /// be left out.
     ///
-    /// It makes network namespaces (needs root), brings up each system with that many clients, lets all pairs of clients talk at once
-    /// and shows the totals. Everything it makes is removed again.
+    /// It makes network namespaces (needs root), brings up each system with that many clients, lets
+    /// all pairs of clients talk at once and shows the totals. Everything it makes is removed
+    /// again.
     #[command(after_long_help = HELP)]
     Lab(LabArgs),
     /// Compare systems in rounds, with median, spread and ratios; can be resumed.
     ///
-    /// Exit code: 0 if all was measured, 1 if something was not, 2 if nothing could be, 3 if other load disturbed every attempt at
-    /// something (then nothing is claimed), 130 if it was interrupted.
+    /// Exit code: 0 if all was measured, 1 if something was not, 2 if nothing could be, 3 if other
+    /// load disturbed every attempt at something (then nothing is claimed), 130 if it was
+    /// interrupted.
     Compare(CompareArgs),
     /// Measure between hosts where `trafficspeed serve` runs.
     Run(RunArgs),
@@ -77,16 +81,16 @@ pub enum Command {
     Report(ReportArgs),
     /// Show which systems this machine can measure, and what installs the others.
     ///
-    /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2 if it could not
-    /// be found out.
+    /// Exit code: 0 if all of them are ready (with --install: if that one is), 1 if one is not, 2
+    /// if it could not be found out.
     Doctor(DoctorArgs),
     /// TCP as fast as it goes, or at a rate, between a client and the gateway or another client.
     Stream(load::StreamArgs),
     /// Real paths: a download, an upload, a call and pages at once over a link as a home has it.
     ///
-    /// The link stands below every system: 16 ms ± 2 ms each way, 0.1 % of packets lost, 100 Mbit/s both ways and a queue of at
-    /// most 100 ms in front of it, unless the options of emulated links say otherwise. Each system in
-    /// turn carries everything at once first, then each part alone.
+    /// The link stands below every system: 16 ms ± 2 ms each way, 0.1 % of packets lost, 100 Mbit/s
+    /// both ways and a queue of at most 100 ms in front of it, unless the options of emulated links
+    /// say otherwise. Each system in turn carries everything at once first, then each part alone.
     Home(home::HomeArgs),
     /// Requests and responses: transactions per second and the latency of each.
     Rr(load::RrArgs),
@@ -96,7 +100,8 @@ pub enum Command {
     Block(block::BlockArgs),
     /// Measure the emulated links alone: delay, loss, order and rate, asked for and got.
     LinkCheck(link::LinkCheckArgs),
-    /// Compare trafficspeed's TCP generator with iperf3 and nuttcp; exit code 0 if those installed agree within 5 %, otherwise 1.
+    /// Compare trafficspeed's TCP generator with iperf3 and nuttcp; exit code 0 if those installed
+    /// agree within 5 %, otherwise 1.
     Verify(verify::VerifyArgs),
     /// Experiments that compare ciphers under many loads.
     Suite(suite::SuiteArgs),
@@ -125,8 +130,8 @@ pub struct LabArgs {
     /// Numbers of clients, each even: every two clients are a pair.
     #[arg(long, value_delimiter = ',', required = true, value_parser = clients)]
     pub clients: Vec<u32>,
-    /// The other ends of the clients: another client each, or the gateway; with --topology routers a host in the trusted segment
-    /// behind it.
+    /// The other ends of the clients: another client each, or the gateway; with --topology routers
+    /// a host in the trusted segment behind it.
     #[arg(long, value_enum, default_value = "client")]
     pub to: RemoteEnd,
     /// The systems.
@@ -152,31 +157,35 @@ pub struct SystemArgs {
     /// Measure without encryption (together with --cipher: also without).
     #[arg(long)]
     pub no_encryption: bool,
-    /// The CPU priority of the systems: what each takes by itself, or the same for all; by default the first, beside other VPNs
-    /// and in `compare` both.
+    /// The CPU priority of the systems: what each takes by itself, or the same for all; by default
+    /// the first, beside other VPNs and in `compare` both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
-    /// Do not measure a system a second time in each round, which shows how far a system differs from itself.
+    /// Do not measure a system a second time in each round, which shows how far a system differs
+    /// from itself.
     #[arg(long)]
     pub no_control: bool,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
-    /// Microseconds for which vpnd's gateway and clients look for the next packet instead of sleeping (`busy_poll_us`).
+    /// Microseconds for which vpnd's gateway and clients look for the next packet instead of
+    /// sleeping (`busy_poll_us`).
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub busy_poll: Option<u32>,
-    /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go; may be given again.
+    /// Where another program of a measured system is, for example wireguard-go=/opt/wireguard-go;
+    /// may be given again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
     pub named_programs: Vec<(String, PathBuf)>,
-    /// Brings up a system of your own, for --vpn command, and what the report calls it, `command` without a name; may be
-    /// given again for another system. `trafficspeed lab --help` tells how at its end.
+    /// Brings up a system of your own, for --vpn command, and what the report calls it, `command`
+    /// without a name; may be given again for another system. `trafficspeed lab --help` tells how
+    /// at its end.
     #[arg(long, value_name = "[NAME=]SCRIPT", value_parser = own_script)]
     pub command_up: Vec<(String, PathBuf)>,
     /// Takes the system of that name down again.
     #[arg(long, value_name = "[NAME=]SCRIPT", value_parser = own_script, requires = "command_up")]
     pub command_down: Vec<(String, PathBuf)>,
-    /// Limit what the VPN's programs at the gateway use of the CPU, in cores such as 0.5: then the gateway is the bottleneck,
-    /// whatever the clients take.
+    /// Limit what the VPN's programs at the gateway use of the CPU, in cores such as 0.5: then the
+    /// gateway is the bottleneck, whatever the clients take.
     #[arg(long, value_name = "CORES")]
     pub gateway_cpu: Option<CpuLimit>,
     /// The lab.
@@ -278,8 +287,9 @@ pub enum Switch {
 }
 
 impl SystemArgs {
-    /// The measured systems, with `priorities` unless the user names others. Of a system without any of the ciphers there is none,
-    /// unless that is so of all: then nothing can be measured, which whoever measures says.
+    /// The measured systems, with `priorities` unless the user names others. Of a system without
+    /// any of the ciphers there is none, unless that is so of all: then nothing can be measured,
+    /// which whoever measures says.
     pub fn subjects(&self, priorities: &[Priority]) -> Vec<Subject> {
         let chosen = if self.priority.is_empty() { priorities } else { &self.priority };
         let all = Subject::with_priorities(&self.all(), chosen);
@@ -301,7 +311,8 @@ impl SystemArgs {
         self.with_control(self.subjects(Subject::usual_priorities(&self.vpn)), |_| false)
     }
 
-    /// The same with one of them as its own control, unless the user does without: the one that `is_wanted`, or the first VPN.
+    /// The same with one of them as its own control, unless the user does without: the one that
+    /// `is_wanted`, or the first VPN.
     pub fn with_control(
         &self,
         mut subjects: Vec<Subject>,

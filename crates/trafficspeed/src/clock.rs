@@ -1,7 +1,8 @@
 //! The one clock of a measurement: CLOCK_MONOTONIC in nanoseconds. CPU clocks beside it.
 //!
-//! All processes of one machine share it, whatever network namespace they are in, so that an instant agreed
-//! by the coordinator means the same to each of them. Between machines `coordinate::offset` translates.
+//! All processes of one machine share it, whatever network namespace they are in, so that an
+//! instant agreed by the coordinator means the same to each of them. Between machines
+//! `coordinate::offset` translates.
 
 use std::time::Duration;
 

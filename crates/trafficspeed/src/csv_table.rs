@@ -1,4 +1,5 @@
-//! Tables as CSV (RFC 4180): a head, lines that end in CR LF, and quotation marks only where a value needs them.
+//! Tables as CSV (RFC 4180): a head, lines that end in CR LF, and quotation marks only where a
+//! value needs them.
 
 use std::io::{self, Write};
 

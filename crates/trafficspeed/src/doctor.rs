@@ -1,6 +1,7 @@
 //! `trafficspeed doctor`: which systems this machine can measure, and what installs the others.
 //!
-//! Looking changes nothing. Installing runs the very commands that are shown, one after the other, and says which.
+//! Looking changes nothing. Installing runs the very commands that are shown, one after the other,
+//! and says which.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -167,7 +168,8 @@ pub fn generator_lines(findings: &[GeneratorFinding]) -> String {
     findings.iter().map(line).collect()
 }
 
-/// Installs the programs of a system that are missing; `on_step` hears every command before it runs.
+/// Installs the programs of a system that are missing; `on_step` hears every command before it
+/// runs.
 pub fn install(kind: Kind, programs: &Programs, on_step: impl Fn(&str)) -> Result<Finding, InstallError> {
     let profile = kind.profile();
     if profile.programs.is_empty() {

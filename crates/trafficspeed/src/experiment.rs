@@ -1,7 +1,8 @@
 //! The experiments: what is run in which order, and what comes out as plain data.
 //!
-//! An experiment drives labs, systems and fleets and returns an [`outcome::Campaign`]; it prints nothing but its
-//! progress and knows nothing of how results are shown: who follows it gets [`event::Event`]s.
+//! An experiment drives labs, systems and fleets and returns an [`outcome::Campaign`]; it prints
+//! nothing but its progress and knows nothing of how results are shown: who follows it gets
+//! [`event::Event`]s.
 
 pub mod block;
 pub mod bulk_pairs;

@@ -1,7 +1,7 @@
 //! Ctrl-C and SIGTERM as a flag that the measuring loops look at.
 //!
-//! The first signal asks for an orderly end: stop sending, collect what was measured, remove the lab, print.
-//! A later one gives up at once (the lab is then left to `trafficspeed cleanup`).
+//! The first signal asks for an orderly end: stop sending, collect what was measured, remove the
+//! lab, print. A later one gives up at once (the lab is then left to `trafficspeed cleanup`).
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Signals within this time are one: `timeout` sends its signal to the process and to its group, a terminal that is closed sends two.
+/// Signals within this time are one: `timeout` sends its signal to the process and to its group, a
+/// terminal that is closed sends two.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
 /// True once the user asked the program to end.

@@ -1,4 +1,5 @@
-//! The laboratory: network namespaces on this machine, made for one measurement and removed after it.
+//! The laboratory: network namespaces on this machine, made for one measurement and removed after
+//! it.
 //!
 //! ```text
 //!   client 1 (ts<pid>c1)          gateway (ts<pid>g)           client 2 (ts<pid>c2)
@@ -8,10 +9,11 @@
 //!                                    2001:2:0:2::1/64              2001:2:0:2::2/64
 //! ```
 //!
-//! Every client has a link of its own to the gateway, which routes between them and has the service address
-//! 198.18.0.1 (2001:2::1) on its loopback; the addresses are those reserved for benchmarks (RFC 2544, RFC 5180).
-//! Each may have a host behind it ([`topology`]). No link leads out of the namespaces. Where a link is to be slow, lossy or narrow, both its ends are TAP devices of
-//! the same names and addresses, and [`emulator`] carries the frames between them.
+//! Every client has a link of its own to the gateway, which routes between them and has the service
+//! address 198.18.0.1 (2001:2::1) on its loopback; the addresses are those reserved for benchmarks
+//! (RFC 2544, RFC 5180). Each may have a host behind it ([`topology`]). No link leads out of the
+//! namespaces. Where a link is to be slow, lossy or narrow, both its ends are TAP devices of the
+//! same names and addresses, and [`emulator`] carries the frames between them.
 //!
 //! INVARIANT: a namespace's name is recorded under [`record::RECORDS`] before it is made, so that
 //! `trafficspeed cleanup` finds what a killed run left behind and touches nothing else.
@@ -48,8 +50,9 @@ pub const MAX_CLIENTS: u32 = 254;
 /// The device of every client's link to the gateway.
 pub const CLIENT_LINK: &str = "eth0";
 
-/// How long fragments wait for the others of their datagram, in seconds, which a lab sets to one: the kernel's 30 s would pass
-/// before each measurement that follows a flood of fragments ([`Lab::await_few_fragments`]).
+/// How long fragments wait for the others of their datagram, in seconds, which a lab sets to one:
+/// the kernel's 30 s would pass before each measurement that follows a flood of fragments
+/// ([`Lab::await_few_fragments`]).
 const FRAGMENT_TIMES: [&str; 2] = ["net/ipv4/ipfrag_time", "net/ipv6/ip6frag_time"];
 
 /// Why a lab could not be made.
@@ -78,8 +81,8 @@ pub struct LinkSettings {
     pub congestion: CongestionControl,
     /// Of the VPN's programs at the gateway, all together.
     pub gateway_cpu: Option<CpuLimit>,
-    /// TCP in all namespaces may have buffers of so many bytes, a quarter of that from the first round trip on, and keeps its window
-    /// after a pause; as the kernel sizes them if absent.
+    /// TCP in all namespaces may have buffers of so many bytes, a quarter of that from the first
+    /// round trip on, and keeps its window after a pause; as the kernel sizes them if absent.
     pub window_bytes: Option<u32>,
     pub topology: Topology,
 }
@@ -92,7 +95,8 @@ impl LinkSettings {
 }
 
 impl Default for LinkSettings {
-    /// The links of an ordinary machine's lab: whole super-packets, an MTU of 1,500 bytes, nothing emulated or limited.
+    /// The links of an ordinary machine's lab: whole super-packets, an MTU of 1,500 bytes, nothing
+    /// emulated or limited.
     fn default() -> Self {
         let (emulation, congestion, gateway_cpu) = (None, CongestionControl::default(), None);
         let (window_bytes, topology) = (None, Topology::Direct);
@@ -105,7 +109,8 @@ impl Default for LinkSettings {
 pub struct Lab {
     gateway: Namespace,
     clients: Vec<Namespace>,
-    /// The hosts behind the gateway and the clients, in this order; none if they measure themselves.
+    /// The hosts behind the gateway and the clients, in this order; none if they measure
+    /// themselves.
     lans: Vec<Lan>,
     emulator: Option<Emulator>,
     record: Record,
@@ -192,8 +197,9 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Waits until no namespace holds fragments of what was sent before, so that no measurement meets a queue that is full of them.
-    /// Agents wait at the ends; a router that translates addresses holds fragments, too. An interrupt ends the waiting.
+    /// Waits until no namespace holds fragments of what was sent before, so that no measurement
+    /// meets a queue that is full of them. Agents wait at the ends; a router that translates
+    /// addresses holds fragments, too. An interrupt ends the waiting.
     ///
     /// # Errors
     /// [`LabError::System`].
@@ -220,7 +226,8 @@ impl Lab {
         &self.clients
     }
 
-    /// The host behind client `number` (from 1), or behind the gateway (0), if hosts are apart from the tunnel's ends.
+    /// The host behind client `number` (from 1), or behind the gateway (0), if hosts are apart from
+    /// the tunnel's ends.
     pub fn lan(&self, number: usize) -> Option<&Lan> {
         self.lans.get(number)
     }

@@ -1,11 +1,12 @@
 //! The parts of `trafficspeed`, which measures what a VPN carries as its clients grow.
 //!
-//! `experiment` drives `lab` (namespaces), `system` (VPNs), `coordinate` (agents on lab clients or real hosts) and
-//! `load` (the generators that agents run), and returns plain data that `report` shows. `doctor` says which VPNs this
-//! machine can measure. What speaks vpnd's own protocol is the crate `vpnd-endurance`, which uses this one.
+//! `experiment` drives `lab` (namespaces), `system` (VPNs), `coordinate` (agents on lab clients or
+//! real hosts) and `load` (the generators that agents run), and returns plain data that `report`
+//! shows. `doctor` says which VPNs this machine can measure. What speaks vpnd's own protocol is the
+//! crate `vpnd-endurance`, which uses this one.
 //!
-//! A library for the program, its tests and `vpnd-endurance`: nothing here is an interface for others, and nothing
-//! depends on the internals of any VPN.
+//! A library for the program, its tests and `vpnd-endurance`: nothing here is an interface for
+//! others, and nothing depends on the internals of any VPN.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![allow(

@@ -1,6 +1,7 @@
 //! Lines over a pipe or a connection: bounded, and authenticated where a stranger could reach them.
 //!
-//! INVARIANT: no input makes a reader hold more than [`MAX_LINE_BYTES`] plus the authentication code.
+//! INVARIANT: no input makes a reader hold more than [`MAX_LINE_BYTES`] plus the authentication
+//! code.
 
 use std::io::{self, BufRead, Write};
 

@@ -1,10 +1,11 @@
 //! Traffic generators: what an agent does once two hosts are connected.
 //!
-//! A generator knows its peer, its job and an instant to start at. It must not know of VPNs, namespaces,
-//! coordinators or reports.
+//! A generator knows its peer, its job and an instant to start at. It must not know of VPNs,
+//! namespaces, coordinators or reports.
 //!
-//! A [`task`] is one kind of load between two hosts: bulk TCP ([`tcp`]), numbered messages one way ([`message`]), requests and
-//! responses ([`exchange`]), or pages of several requests at once ([`page`]).
+//! A [`task`] is one kind of load between two hosts: bulk TCP ([`tcp`]), numbered messages one way
+//! ([`message`]), requests and responses ([`exchange`]), or pages of several requests at once
+//! ([`page`]).
 
 pub mod block;
 pub mod congestion;

@@ -281,7 +281,8 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     done.error.map_or(Ok(code), |error| Err(error.into()))
 }
 
-/// The arguments with which the comparison in `directory` began, with what `now` says about showing.
+/// The arguments with which the comparison in `directory` began, with what `now` says about
+/// showing.
 fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs> {
     let words = journal::read(directory)?.header.words;
     let cli = Cli::try_parse_from(std::iter::once("trafficspeed".to_owned()).chain(words));

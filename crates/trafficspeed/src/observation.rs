@@ -1,5 +1,6 @@
-//! The one table of results: what was observed of each system in each case and round, one value a row. Medians, spread, A/A,
-//! ratios, claims, CSV, JSON and tables are made of it, so that they mean the same in every experiment.
+//! The one table of results: what was observed of each system in each case and round, one value a
+//! row. Medians, spread, A/A, ratios, claims, CSV, JSON and tables are made of it, so that they
+//! mean the same in every experiment.
 //!
 //! INVARIANT: a ratio is formed of two values of the same round, never of two medians.
 //! INVARIANT: what a broken measurement gave is listed, and counts in no median, ratio or claim.
@@ -79,7 +80,8 @@ pub struct Summary {
     pub sum: Option<f64>,
 }
 
-/// One system compared with the first one, beside a system compared with itself, which tells a difference from chance.
+/// One system compared with the first one, beside a system compared with itself, which tells a
+/// difference from chance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     pub system: String,
@@ -95,7 +97,8 @@ pub struct Comparison {
     pub differs_from_first: Option<bool>,
 }
 
-/// Whether the ratios of two systems differ from those of a system to itself; `None` of a single round of either.
+/// Whether the ratios of two systems differ from those of a system to itself; `None` of a single
+/// round of either.
 pub fn differs(ratio: Option<Spread>, same: Option<Spread>) -> Option<bool> {
     let several = |spread: Option<Spread>| spread.filter(|spread| spread.n > 1);
     Some(several(ratio)?.differs_beyond(several(same)?))
@@ -172,7 +175,8 @@ impl Observations {
         cases
     }
 
-    /// Round and value of each measurement of a quantity: of those that are whole, or of the others.
+    /// Round and value of each measurement of a quantity: of those that are whole, or of the
+    /// others.
     fn rounds(
         &self,
         (system, case): (&str, &str),
@@ -215,7 +219,8 @@ impl Observations {
         ratio(&self.by_round(one, quantity), &self.by_round(other, quantity))
     }
 
-    /// A/A: the system that was measured twice in each round under this congestion control, compared with itself.
+    /// A/A: the system that was measured twice in each round under this congestion control,
+    /// compared with itself.
     pub fn control(&self, congestion: &str, case: &str, quantity: Quantity) -> Option<Spread> {
         let under = self.systems.iter().filter(|system| system.congestion == congestion);
         under
@@ -223,7 +228,8 @@ impl Observations {
             .find_map(|(again, first)| self.ratio((again, &first), case, quantity))
     }
 
-    /// Every system compared with the first one under the same congestion control; a system alone has its A/A.
+    /// Every system compared with the first one under the same congestion control; a system alone
+    /// has its A/A.
     pub fn comparisons(&self, wanted: &[(String, Quantity)]) -> Vec<Comparison> {
         let mut groups: Vec<Vec<&System>> = Vec::new();
         for system in self.systems.iter().filter(|system| system.control_of().is_none()) {

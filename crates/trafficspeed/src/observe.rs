@@ -1,7 +1,7 @@
 //! CPU time and properties of this machine, read from /proc.
 //!
-//! Readings are plain values; the difference of two is what a measurement used. A process that has gone counts
-//! as zero rather than failing a measurement.
+//! Readings are plain values; the difference of two is what a measurement used. A process that has
+//! gone counts as zero rather than failing a measurement.
 
 pub mod memory;
 mod program;
@@ -65,13 +65,14 @@ impl HostCpu {
     }
 }
 
-/// CPU seconds (user and system, all threads) that the processes `roots` and all below them have used.
+/// CPU seconds (user and system, all threads) that the processes `roots` and all below them have
+/// used.
 pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
     process_tree(roots).iter().map(|(_, stat)| stat.cpu_seconds).sum()
 }
 
-/// How often the threads of the processes `roots` and all below them have gone to sleep: the voluntary context switches of all
-/// that are alive.
+/// How often the threads of the processes `roots` and all below them have gone to sleep: the
+/// voluntary context switches of all that are alive.
 pub fn tree_sleeps(roots: &[u32]) -> u64 {
     let threads = |pid: u32| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let of = |(pid, _)| {
@@ -109,8 +110,9 @@ pub fn process_tree(roots: &[u32]) -> Vec<(u32, ProcessStat)> {
 
 /// CPU seconds that processes outside the trees of `own` have used, kernel threads left out.
 ///
-/// Time of children that have ended is with the parents that waited for them, so what a short-lived process used
-/// between two readings is not lost, and what a long-lived one used before is not counted when it ends.
+/// Time of children that have ended is with the parents that waited for them, so what a short-lived
+/// process used between two readings is not lost, and what a long-lived one used before is not
+/// counted when it ends.
 pub fn foreign_cpu_seconds(own: &[u32]) -> f64 {
     foreign(&process_ids().into_iter().filter_map(|pid| Some((pid, ProcessStat::read(pid)?))).collect(), own)
 }
@@ -120,7 +122,8 @@ fn foreign(stats: &HashMap<u32, ProcessStat>, own: &[u32]) -> f64 {
     const KTHREADD: u32 = 2;
     let is_own = |pid: u32| {
         let mut at = pid;
-        // A chain of parents is shorter than the list of processes, whatever was read while they changed.
+        // A chain of parents is shorter than the list of processes, whatever was read while they
+        // changed.
         for _ in 0..stats.len() {
             if at == KTHREADD || own.contains(&at) {
                 return true;
@@ -160,7 +163,8 @@ pub struct ProcessStat {
     pub cpu_seconds: f64,
     /// The same of children that ended and were waited for.
     pub ended_children: f64,
-    /// When the process started, in ticks since boot: together with the id it names a process for good.
+    /// When the process started, in ticks since boot: together with the id it names a process for
+    /// good.
     pub started: u64,
     /// It has ended, and only its entry is left.
     pub has_ended: bool,
@@ -304,8 +308,8 @@ mod tests {
     fn work_in_a_thread_shows_in_the_tree_of_this_process() {
         let own = || tree_cpu_seconds(&[std::process::id()]);
         let (mut least, deadline) = (own(), Instant::now() + Duration::from_secs(30));
-        // On a busy machine a thread gets its time late, but it gets it. What other tests start is in this tree, too, and takes its
-        // time along when it ends.
+        // On a busy machine a thread gets its time late, but it gets it. What other tests start is
+        // in this tree, too, and takes its time along when it ends.
         let mut grown = move || {
             let now = own();
             least = least.min(now);

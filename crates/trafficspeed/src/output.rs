@@ -16,8 +16,8 @@ use crate::terminal::{self, print};
 /// The exit code where all was measured, but something only while others disturbed it.
 const DISTURBED: u8 = 3;
 
-/// Finds out that results cannot be written before an hour is spent on them, and removes those of an earlier run if they are to be
-/// replaced.
+/// Finds out that results cannot be written before an hour is spent on them, and removes those of
+/// an earlier run if they are to be replaced.
 ///
 /// # Errors
 /// The directory cannot be made or written to, or has measurements of an earlier run.
@@ -61,8 +61,8 @@ pub fn save(results: &Results, output: &OutputArgs) -> anyhow::Result<()> {
     output.out.iter().try_for_each(|directory| Ok(files::write_measurements(directory, results)?))
 }
 
-/// Prints results as the user asked for them, writes the reports, and returns the exit code. Events were printed as they
-/// happened, but for the last of experiment 1, which needs a summary.
+/// Prints results as the user asked for them, writes the reports, and returns the exit code. Events
+/// were printed as they happened, but for the last of experiment 1, which needs a summary.
 ///
 /// # Errors
 /// A file cannot be written.

@@ -1,6 +1,7 @@
 //! How results are shown: a table for people, JSON and CSV for programs, one HTML page for papers.
 //!
-//! Reports are pure functions of an experiment's plain data ([`results::Results`]); they measure nothing and invent nothing.
+//! Reports are pure functions of an experiment's plain data ([`results::Results`]); they measure
+//! nothing and invent nothing.
 
 pub mod block;
 pub mod chart;

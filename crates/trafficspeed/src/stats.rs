@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A value is far from the others if it is this many times as far from the median as the middle one of all distances …
+/// A value is far from the others if it is this many times as far from the median as the middle one
+/// of all distances …
 const FAR_DISTANCES: f64 = 5.0;
-/// … and differs from the median by this share of it: among values that hardly differ no one is far from the others.
+/// … and differs from the median by this share of it: among values that hardly differ no one is far
+/// from the others.
 const FAR_SHARE: f64 = 0.25;
 /// Fewer values have no others to be far from.
 const FAR_LEAST: usize = 3;
@@ -44,24 +46,27 @@ impl Spread {
         self.low > other.high || self.high < other.low
     }
 
-    /// For a ratio of a system to itself: how many times as much as the other one of two measurements of the same gave at
-    /// most, whichever it was.
+    /// For a ratio of a system to itself: how many times as much as the other one of two
+    /// measurements of the same gave at most, whichever it was.
     pub fn widest_ratio(self) -> f64 {
         self.high.max(1.0 / self.low.max(f64::MIN_POSITIVE)).max(1.0)
     }
 
-    /// Whether there are several values of both, without which neither a difference nor its absence is shown.
+    /// Whether there are several values of both, without which neither a difference nor its absence
+    /// is shown.
     fn is_comparable(self, other: Self) -> bool {
         self.n.min(other.n) > 1
     }
 
-    /// For a ratio of two systems: whether several rounds show no difference beyond `same`, the ratios of a system to itself.
+    /// For a ratio of two systems: whether several rounds show no difference beyond `same`, the
+    /// ratios of a system to itself.
     pub fn is_within(self, same: Self) -> bool {
         self.is_comparable(same) && !self.differs_beyond(same)
     }
 
-    /// For a ratio of two systems: whether it is a difference, which takes several rounds of both, a median further from 1 than
-    /// `same`, the ratios of a system to itself, ever were, and all values on the same side of 1.
+    /// For a ratio of two systems: whether it is a difference, which takes several rounds of both,
+    /// a median further from 1 than `same`, the ratios of a system to itself, ever were, and all
+    /// values on the same side of 1.
     pub fn differs_beyond(self, same: Self) -> bool {
         if !self.is_comparable(same) {
             return false;
@@ -81,7 +86,8 @@ pub fn outliers(values: &[f64]) -> Vec<f64> {
     values.iter().filter(is_far).copied().collect()
 }
 
-/// Jain's fairness index: 1 if all are equal, 1/n if one has everything. `None` if there is nothing to compare.
+/// Jain's fairness index: 1 if all are equal, 1/n if one has everything. `None` if there is nothing
+/// to compare.
 pub fn jain(values: &[f64]) -> Option<f64> {
     let sum: f64 = values.iter().sum();
     let squares: f64 = values.iter().map(|value| value * value).sum();

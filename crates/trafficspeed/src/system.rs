@@ -1,9 +1,10 @@
 //! The systems under test: one file per VPN, all behind [`System`].
 //!
-//! An adapter brings its VPN up inside a lab, says under which addresses the clients reach each other through it,
-//! and which processes are its own. It knows nothing of load, experiments or reports. A new system is a file here
-//! with its [`Profile`], a variant of [`Kind`] and its line in [`Kind::profile`]; the command line, the labels and
-//! `trafficspeed doctor` follow from the profile.
+//! An adapter brings its VPN up inside a lab, says under which addresses the clients reach each
+//! other through it, and which processes are its own. It knows nothing of load, experiments or
+//! reports. A new system is a file here with its [`Profile`], a variant of [`Kind`] and its line in
+//! [`Kind::profile`]; the command line, the labels and `trafficspeed doctor` follow from the
+//! profile.
 
 pub mod buffers;
 pub mod cipher;
@@ -155,7 +156,8 @@ impl Kind {
 pub struct Profile {
     /// Its name in reports.
     pub label: &'static str,
-    /// The ciphers that it can be told to use; what it uses without being told, it says in its [`SystemInfo`].
+    /// The ciphers that it can be told to use; what it uses without being told, it says in its
+    /// [`SystemInfo`].
     pub ciphers: &'static [Cipher],
     /// The programs that it needs; the first is the one whose version names the system's.
     pub programs: &'static [&'static Program],
@@ -188,7 +190,8 @@ pub struct Subject {
     pub own: usize,
     #[serde(default)]
     pub priority: Priority,
-    /// Measured a second time beside itself, as a control: the differences between the two are nobody's merit.
+    /// Measured a second time beside itself, as a control: the differences between the two are
+    /// nobody's merit.
     #[serde(default)]
     pub again: bool,
 }
@@ -199,7 +202,8 @@ impl Subject {
         Self { kind, cipher, own: 0, priority: Priority::Own, again: false }
     }
 
-    /// All combinations of systems and ciphers, plain routing once, and for [`Kind::Command`] all `own` systems.
+    /// All combinations of systems and ciphers, plain routing once, and for [`Kind::Command`] all
+    /// `own` systems.
     pub fn all(kinds: &[Kind], ciphers: &[Cipher], own: usize) -> Vec<Self> {
         let mut subjects = Vec::new();
         for &kind in kinds {
@@ -217,14 +221,16 @@ impl Subject {
         subjects
     }
 
-    /// The priorities with which `kinds` are measured if nobody names any: beside a VPN that takes none both, so that no
-    /// figure of a comparison owes something to the scheduler in silence; otherwise what each takes by itself.
+    /// The priorities with which `kinds` are measured if nobody names any: beside a VPN that takes
+    /// none both, so that no figure of a comparison owes something to the scheduler in silence;
+    /// otherwise what each takes by itself.
     pub fn usual_priorities(kinds: &[Kind]) -> &'static [Priority] {
         let takes_none = |kind: &Kind| *kind != Kind::None && !kind.profile().has_priority;
         if kinds.iter().any(takes_none) { &[Priority::Own, Priority::Same] } else { &[Priority::Own] }
     }
 
-    /// Each of `subjects` with each of `priorities`; a system that takes no priority of its own stays as it is.
+    /// Each of `subjects` with each of `priorities`; a system that takes no priority of its own
+    /// stays as it is.
     pub fn with_priorities(subjects: &[Self], priorities: &[Priority]) -> Vec<Self> {
         let mut all = Vec::new();
         for subject in subjects {
@@ -245,8 +251,8 @@ impl Subject {
         Self { again: true, ..self }
     }
 
-    /// The system of `subjects` that is measured a second time: `wanted` if it is one of them, otherwise the first that is not
-    /// plain routing, or plain routing if there is nothing else.
+    /// The system of `subjects` that is measured a second time: `wanted` if it is one of them,
+    /// otherwise the first that is not plain routing, or plain routing if there is nothing else.
     pub fn control(subjects: &[Self], wanted: impl Fn(&Self) -> bool) -> Option<Self> {
         let vpn = |subject: &&Self| subject.kind != Kind::None;
         let chosen = subjects.iter().find(|subject| wanted(subject)).or_else(|| subjects.iter().find(vpn));
@@ -258,7 +264,8 @@ impl Subject {
         self.cipher == Cipher::Auto || self.kind.profile().ciphers.contains(&self.cipher)
     }
 
-    /// Those of `subjects` that have their cipher, and a sentence for each system about those that it does not have.
+    /// Those of `subjects` that have their cipher, and a sentence for each system about those that
+    /// it does not have.
     pub fn with_their_ciphers(subjects: &[Self]) -> (Vec<Self>, Vec<String>) {
         let (kept, left_out): (Vec<Self>, Vec<Self>) =
             subjects.iter().partition(|subject| subject.has_cipher());
@@ -340,7 +347,8 @@ pub struct ClientAddress {
     pub v4: Option<Ipv4Addr>,
     /// Over IPv6.
     pub v6: Option<Ipv6Addr>,
-    /// The client's device that leads into the tunnel; that it carries the traffic is checked for every system.
+    /// The client's device that leads into the tunnel; that it carries the traffic is checked for
+    /// every system.
     pub device: String,
 }
 
@@ -400,7 +408,8 @@ pub trait System {
     /// [`SystemError::Missing`].
     fn check(&self) -> Result<(), SystemError>;
 
-    /// Brings it up in `lab` as its makers mean it, and returns the clients' addresses in order; gives up once interrupted.
+    /// Brings it up in `lab` as its makers mean it, and returns the clients' addresses in order;
+    /// gives up once interrupted.
     ///
     /// # Errors
     /// Any of [`SystemError`]; `down` is called in any case.
@@ -409,7 +418,8 @@ pub trait System {
     /// Adds a remark to its account.
     fn remark(&mut self, note: String);
 
-    /// Brings it up and gives it the buffers that all systems have; no adapter has another way to be measured.
+    /// Brings it up and gives it the buffers that all systems have; no adapter has another way to
+    /// be measured.
     ///
     /// # Errors
     /// Any of [`SystemError`]; `down` is called in any case.
@@ -421,8 +431,8 @@ pub trait System {
         Ok(addresses)
     }
 
-    /// Makes the gateway itself reachable through the system, which is up, and returns where. `None`: at the addresses of the
-    /// device by which the gateway reaches the clients.
+    /// Makes the gateway itself reachable through the system, which is up, and returns where.
+    /// `None`: at the addresses of the device by which the gateway reaches the clients.
     ///
     /// # Errors
     /// Any of [`SystemError`].

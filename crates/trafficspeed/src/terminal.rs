@@ -1,5 +1,5 @@
-//! Standard output and standard error. Either may be a pipe whose reader has gone (`| head -1`), which ends nothing: files are still
-//! to be written, and what was set up is still to be removed.
+//! Standard output and standard error. Either may be a pipe whose reader has gone (`| head -1`),
+//! which ends nothing: files are still to be written, and what was set up is still to be removed.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write as _, stderr, stdout};
@@ -21,6 +21,7 @@ pub fn say(line: Arguments<'_>) {
 
 /// Writes to standard error what is no whole line.
 pub fn show(text: Arguments<'_>) {
-    // One write, so that lines of several threads do not mix. There is no place left to report its failure.
+    // One write, so that lines of several threads do not mix. There is no place left to report its
+    // failure.
     let _ = stderr().write_all(text.to_string().as_bytes());
 }

@@ -1,4 +1,5 @@
-//! Numbers in texts for people: three significant digits, and the unit of throughput, chosen with iperf3's letters.
+//! Numbers in texts for people: three significant digits, and the unit of throughput, chosen with
+//! iperf3's letters.
 
 /// A unit of throughput.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// The unit of iperf3's `-f` letter: small letters are bits in steps of 1000, capitals bytes in steps of 1024.
+    /// The unit of iperf3's `-f` letter: small letters are bits in steps of 1000, capitals bytes in
+    /// steps of 1024.
     ///
     /// # Errors
     /// The known letters, in words.

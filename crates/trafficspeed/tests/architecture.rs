@@ -1,5 +1,6 @@
-//! The arrows between the crate's modules point one way: load ← coordinate, lab ← system ← experiment ← report ← main.
-//! [`LAYERS`] has the modules that each may use; this test must not know what the modules do.
+//! The arrows between the crate's modules point one way: load ← coordinate, lab ← system ←
+//! experiment ← report ← main. [`LAYERS`] has the modules that each may use; this test must not
+//! know what the modules do.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What the program says without a laboratory: to somebody who types its bare name or options of another program, and into pipes whose
-//! reader has gone.
+//! What the program says without a laboratory: to somebody who types its bare name or options of
+//! another program, and into pipes whose reader has gone.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,5 @@
-//! Replays the committed fuzz corpus of what hosts of an experiment say to each other, with the body of the fuzz target itself.
+//! Replays the committed fuzz corpus of what hosts of an experiment say to each other, with the
+//! body of the fuzz target itself.
 
 #[path = "../../../fuzz/bodies/coordination.rs"]
 mod coordination;

@@ -1,8 +1,10 @@
-//! Whether somebody else can put something else at a path: a program to start, a file to write as root.
+//! Whether somebody else can put something else at a path: a program to start, a file to write as
+//! root.
 //!
-//! INVARIANT: each directory and link on the way, through all links, and what is at its end, belongs to root or to this user, and others
-//! can't write in a directory, unless only owners can rename and remove what is in it, as in /tmp. This crate must not know what the path
-//! is for, nor change anything.
+//! INVARIANT: each directory and link on the way, through all links, and what is at its end,
+//! belongs to root or to this user, and others can't write in a directory, unless only owners can
+//! rename and remove what is in it, as in /tmp. This crate must not know what the path is for, nor
+//! change anything.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -130,7 +132,8 @@ mod tests {
             mode(directory, 0o755);
         }
         let disk = own.join("disk");
-        // The last of three links is in a directory that neither the path's name nor the true path has.
+        // The last of three links is in a directory that neither the path's name nor the true path
+        // has.
         let links = [place.path().join("first"), open.join("second")];
         symlink(&links[1], &links[0]).unwrap();
         symlink("../own/disk", &links[1]).unwrap();

@@ -1,11 +1,13 @@
-//! The store for commands of an administrator (`vpnd user`, `revoke`, `check`, `init`): [`Confined`] is the command's end, and a
-//! process of its own opens it ([`run`]).
+//! The store for commands of an administrator (`vpnd user`, `revoke`, `check`, `init`):
+//! [`Confined`] is the command's end, and a process of its own opens it ([`run`]).
 //!
-//! The auth process of a gateway writes the state directory, and whoever has taken it over writes there what they like.
-//! SQLite follows links, opens files by names that it makes up, and trusts a journal beside a database that it finds there,
-//! which may name any other file of the machine. So INVARIANT: no process opens the store unless it has shut itself in as the
-//! auth process does: as the directory's owner, without a capability, and with nothing of the file system but that directory.
-//! The command itself, usually root's, opens nothing in there, and does not wait for ever for an answer.
+//! The auth process of a gateway writes the state directory, and whoever has taken it over writes
+//! there what they like. SQLite follows links, opens files by names that it makes up, and trusts a
+//! journal beside a database that it finds there, which may name any other file of the machine. So
+//! INVARIANT: no process opens the store unless it has shut itself in as the auth process does: as
+//! the directory's owner, without a capability, and with nothing of the file system but that
+//! directory. The command itself, usually root's, opens nothing in there, and does not wait for
+//! ever for an answer.
 
 mod fault;
 mod message;
@@ -102,7 +104,8 @@ impl AdminStore {
         self.change(&StoreRequest::Add { user: UserToAdd::from(user), now_s })
     }
 
-    /// Lets a user in or not. Disabling is a revocation; with the `source` that the name belongs to, it is also for users who have not been here.
+    /// Lets a user in or not. Disabling is a revocation; with the `source` that the name belongs
+    /// to, it is also for users who have not been here.
     pub fn set_enabled(
         &mut self,
         name: &str,
@@ -194,7 +197,8 @@ impl AdminStore {
         self.change(&StoreRequest::audit(AuditEntry { by: invoker(), ..entry }))
     }
 
-    /// Who had this address, or this port of it, at a time, recorded as a question with its reason. Only for [`Opening::Audit`].
+    /// Who had this address, or this port of it, at a time, recorded as a question with its reason.
+    /// Only for [`Opening::Audit`].
     pub(crate) fn whois(
         &mut self,
         address: IpAddr,
@@ -240,8 +244,8 @@ impl AdminStore {
         }
     }
 
-    /// Puts the store with these bytes in place of the one that is there, without its sessions. Whether there was one, which is
-    /// kept. Only for [`Opening::Replace`].
+    /// Puts the store with these bytes in place of the one that is there, without its sessions.
+    /// Whether there was one, which is kept. Only for [`Opening::Replace`].
     pub(crate) fn replace(&mut self, bytes: &[u8]) -> Result<bool, StoreError> {
         for part in bytes.chunks(message::PART_BYTES) {
             self.change(&StoreRequest::Replacement(SecretBytes(Zeroizing::new(part.to_vec()))))?;
@@ -272,7 +276,8 @@ impl AdminStore {
     }
 }
 
-/// Opens stores in a process that has shut itself in. Only for a process's first thread, as [`StartingChild::start`] is.
+/// Opens stores in a process that has shut itself in. Only for a process's first thread, as
+/// [`StartingChild::start`] is.
 #[derive(Clone, Copy, Debug)]
 pub struct Confined;
 
@@ -316,7 +321,8 @@ impl Stores for Confined {
 async fn start(launch: &StoreLaunch) -> Result<RunningChild<FromStore>, ChildError> {
     let mut child = StartingChild::start(ChildRole::Store)?;
     let sent = child.send(launch, &[]).await;
-    // If it has ended by itself, this error has the reason, and the other only that the pipe is closed.
+    // If it has ended by itself, this error has the reason, and the other only that the pipe is
+    // closed.
     child.prepared().await?;
     sent?;
     Ok(child.at_work())

@@ -1,10 +1,10 @@
-//! A gateway's backup: one tar archive with its configuration, certificates, keys and a consistent copy of its store,
-//! sealed under a passphrase.
+//! A gateway's backup: one tar archive with its configuration, certificates, keys and a consistent
+//! copy of its store, sealed under a passphrase.
 //!
 //! The first entry, [`MANIFEST`], names the others with their digests. INVARIANT: an archive is
-//! authenticated ([`sealed`]), read as a whole and compared with its manifest before any of it is used.
-//! The configuration inside names the places of its files, so `commands/backup/places.rs` limits them.
-//! This module knows bytes; `commands/backup.rs` knows files and gateways.
+//! authenticated ([`sealed`]), read as a whole and compared with its manifest before any of it is
+//! used. The configuration inside names the places of its files, so `commands/backup/places.rs`
+//! limits them. This module knows bytes; `commands/backup.rs` knows files and gateways.
 
 pub(crate) mod sealed;
 
@@ -121,7 +121,8 @@ pub(crate) enum Absence {
     Usual,
 }
 
-/// The files, besides the store, that a gateway with this configuration reads. Authorities' keys may be kept elsewhere.
+/// The files, besides the store, that a gateway with this configuration reads. Authorities' keys
+/// may be kept elsewhere.
 pub(crate) fn named_files(config: &ServerConfig) -> Vec<NamedFile> {
     let tls = &config.tls;
     let pinned = tls.pinned_certificate();

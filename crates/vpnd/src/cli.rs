@@ -1,7 +1,8 @@
 //! The command line: commands, arguments and their help.
 //!
-//! Invariants: no secret is ever an argument, because every user of a machine can read those; a secret comes from a
-//! prompt, a file or a file descriptor. This module only describes; the commands live in modules of their own.
+//! Invariants: no secret is ever an argument, because every user of a machine can read those; a
+//! secret comes from a prompt, a file or a file descriptor. This module only describes; the
+//! commands live in modules of their own.
 
 mod audit;
 mod backup;
@@ -49,11 +50,13 @@ pub enum Command {
     Check(CheckArgs),
     /// Test everything that a gateway needs of this machine and its network, and say what to do
     Doctor(DoctorArgs),
-    /// Back up a gateway, also while it runs, into one file: configuration, certificates, keys, users
+    /// Back up a gateway, also while it runs, into one file: configuration, certificates, keys,
+    /// users
     Backup(BackupArgs),
     /// Put a backup in place, on this machine or a new one
     Restore(RestoreArgs),
-    /// Give a gateway a new certificate for the names and the key it has. Gateways with their CA's key do so by themselves
+    /// Give a gateway a new certificate for the names and the key it has. Gateways with their CA's
+    /// key do so by themselves
     Renew(RenewArgs),
     /// Run the gateway
     Server(ServerArgs),
@@ -69,7 +72,8 @@ pub enum Command {
     /// Translate the configuration of another VPN
     #[command(subcommand)]
     Migrate(MigrateCommand),
-    /// Ask who had an address, and export what the gateway has recorded. Each question is recorded, too
+    /// Ask who had an address, and export what the gateway has recorded. Each question is recorded,
+    /// too
     #[command(subcommand)]
     Audit(AuditCommand),
     /// Revoke a client certificate, and end its user's sessions
@@ -107,7 +111,8 @@ pub struct InitArgs {
     /// Directory for the configuration, keys and state; made if it is missing
     #[arg(long)]
     pub dir: PathBuf,
-    /// Name or address by which clients reach the gateway; goes into its certificate. May be repeated
+    /// Name or address by which clients reach the gateway; goes into its certificate. May be
+    /// repeated
     #[arg(long, required = true, value_name = "ADDRESS_OR_DNSNAME")]
     pub name: Vec<String>,
     /// Outer UDP address and port to listen on
@@ -195,7 +200,8 @@ pub enum UserCommand {
     Remove(UserArgs),
     /// Give a user a new password and end their sessions
     Passwd(UserPasswdArgs),
-    /// Change groups, end date, sponsor, note or second factor of a user. Sessions go on, by the rules for the new groups
+    /// Change groups, end date, sponsor, note or second factor of a user. Sessions go on, by the
+    /// rules for the new groups
     Modify(UserModifyArgs),
     /// Add users from a file, all of them or none, and list every mistake with its line
     Import(UserImportArgs),
@@ -203,9 +209,11 @@ pub enum UserCommand {
     Export(UserExportArgs),
     /// List the devices of a user, or remove one
     Devices(UserDevicesArgs),
-    /// Make another client certificate for a user; the ones before stay good until they expire or are revoked
+    /// Make another client certificate for a user; the ones before stay good until they expire or
+    /// are revoked
     Certificate(UserCertificateArgs),
-    /// Write a client profile: for one user, also one of a directory, or one for all, which asks for the name
+    /// Write a client profile: for one user, also one of a directory, or one for all, which asks
+    /// for the name
     Profile(UserProfileArgs),
 }
 
@@ -217,7 +225,8 @@ pub struct StoreArgs {
     pub config: PathBuf,
 }
 
-/// Source of a password. Without one of these: a prompt if there is a terminal, else one is made and printed.
+/// Source of a password. Without one of these: a prompt if there is a terminal, else one is made
+/// and printed.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub struct PasswordArgs {

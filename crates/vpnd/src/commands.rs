@@ -1,4 +1,5 @@
-//! The commands that do one thing and end, with the rights of whoever calls them. None of them is part of a daemon.
+//! The commands that do one thing and end, with the rights of whoever calls them. None of them is
+//! part of a daemon.
 
 pub mod admin;
 pub mod audit;

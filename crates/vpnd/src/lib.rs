@@ -1,5 +1,5 @@
-//! The `vpnd` command line, the administrator's commands, and the dispatch of a daemon's roles to the crates of its processes;
-//! `main.rs` is thin.
+//! The `vpnd` command line, the administrator's commands, and the dispatch of a daemon's roles to
+//! the crates of its processes; `main.rs` is thin.
 #![deny(unsafe_code)]
 // A library in form only: its users are this crate's binary and tests.
 #![allow(missing_docs)]
@@ -11,8 +11,8 @@ pub mod commands;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 
-/// Runs as a child of `vpnd server` or `vpnd connect` until the parent is gone or ends it. All that goes wrong is reported to the
-/// parent.
+/// Runs as a child of `vpnd server` or `vpnd connect` until the parent is gone or ends it. All that
+/// goes wrong is reported to the parent.
 ///
 /// # Errors
 /// Only what can't be reported there: another program started this process.

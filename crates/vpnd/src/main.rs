@@ -1,7 +1,9 @@
-//! The `vpnd` program: parses the command line, runs one command, turns its outcome into an exit code.
+//! The `vpnd` program: parses the command line, runs one command, turns its outcome into an exit
+//! code.
 //!
-//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started), 3 refused for good: a person must do
-//! something before trying again makes sense, 4 `vpnd connect --give-up`: no session for that long.
+//! Exit codes: 0 done, 1 failed, 2 wrong usage or configuration (nothing was started), 3 refused
+//! for good: a person must do something before trying again makes sense, 4 `vpnd connect
+//! --give-up`: no session for that long.
 
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -126,7 +128,8 @@ fn status_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Control planes are no place of heavy work: two threads let one of them wait. Shards bring threads of their own.
+/// Control planes are no place of heavy work: two threads let one of them wait. Shards bring
+/// threads of their own.
 fn block_on(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(task)
 }

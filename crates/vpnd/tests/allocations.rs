@@ -1,5 +1,6 @@
-//! The data path allocates nothing for a packet: the shards of a gateway and two clients, on sockets of the loopback device
-//! and TUN devices made of memory, carry each kind of traffic while every allocation of the process is counted.
+//! The data path allocates nothing for a packet: the shards of a gateway and two clients, on
+//! sockets of the loopback device and TUN devices made of memory, carry each kind of traffic while
+//! every allocation of the process is counted.
 //!
 //! One test only: another would allocate beside it.
 
@@ -134,7 +135,8 @@ impl Net {
         net
     }
 
-    /// Lets everyone work until `client` and the gateway have nothing more to do, and acts as control for what they see.
+    /// Lets everyone work until `client` and the gateway have nothing more to do, and acts as
+    /// control for what they see.
     fn settle(&mut self, done: impl Fn(&Self) -> bool) {
         let patience = Instant::now() + Duration::from_secs(10);
         while !done(self) {

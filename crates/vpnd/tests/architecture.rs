@@ -1,5 +1,6 @@
-//! The map is checked against the ground: every path that ARCHITECTURE.md and README.md name exists, and the crates
-//! depend on each other in one direction only. This test must not know what the modules do.
+//! The map is checked against the ground: every path that ARCHITECTURE.md and README.md name
+//! exists, and the crates depend on each other in one direction only. This test must not know what
+//! the modules do.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,8 +17,8 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Paths of this tree that a page names: text between back-ticks that begins with one of the tree's own entries,
-/// and the targets of links that stay in the tree.
+/// Paths of this tree that a page names: text between back-ticks that begins with one of the tree's
+/// own entries, and the targets of links that stay in the tree.
 fn named_paths(page: &str) -> Vec<String> {
     let entries: Vec<String> = fs::read_dir(root())
         .expect("the workspace is readable")
@@ -66,7 +67,8 @@ fn dependencies_point_one_way() {
         ("config", [&below[..], &["vpnd-pki"]].concat()),
         ("store", [&below[..], &["vpnd-config"]].concat()),
         ("ipc", [&below[..], &["vpnd-config", "vpnd-shard"]].concat()),
-        // One crate for each process or its family. They see one another's messages alone, in `ipc`; only auth opens the store.
+        // One crate for each process or its family. They see one another's messages alone, in
+        // `ipc`; only auth opens the store.
         ("idp", with(&[])),
         ("auth", with(&["vpnd-store"])),
         ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard"])),
@@ -110,13 +112,15 @@ fn the_core_has_no_runtime() {
     }
 }
 
-/// Load in vpnd's own protocol is `swarm`, its experiments `endurance`; the tool itself measures all VPNs the same way.
+/// Load in vpnd's own protocol is `swarm`, its experiments `endurance`; the tool itself measures
+/// all VPNs the same way.
 #[test]
 fn the_measuring_tool_speaks_no_vpns_protocol() {
     has_none_of("trafficspeed", &["tokio", "quinn", "rustls", "vpnd-proto"]);
 }
 
-/// Crates with several processes, a module for each. What one of them needs of another it requests by a message.
+/// Crates with several processes, a module for each. What one of them needs of another it requests
+/// by a message.
 const PROCESSES: [(&str, &[&str]); 2] =
     [("gateway", &["parent", "worker", "acme"]), ("client", &["parent", "worker", "lookup"])];
 /// What takes a right, and the only modules of these crates that may use it.

@@ -1,4 +1,5 @@
-//! The files in `config/` are read with the real parsers: an example that does not work teaches mistakes.
+//! The files in `config/` are read with the real parsers: an example that does not work teaches
+//! mistakes.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
@@ -275,7 +276,8 @@ fn units_are_restarted_however_often_they_fail() {
     }
 }
 
-/// systemd's own check, where it is there. Programs are replaced by one that exists on every machine.
+/// systemd's own check, where it is there. Programs are replaced by one that exists on every
+/// machine.
 #[test]
 fn systemd_takes_the_units() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! `vpnd init` is killed at many moments, and meets full disks. Where it has left a configuration everything is there and
-//! belongs together; where it has not, the next run completes. No key is readable by others at any moment.
+//! `vpnd init` is killed at many moments, and meets full disks. Where it has left a configuration
+//! everything is there and belongs together; where it has not, the next run completes. No key is
+//! readable by others at any moment.
 //!
 //! `VPND_INIT_KILLS` sets how many kills, `VPND_INIT_KILL_SEED` which.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -57,7 +58,8 @@ fn whenever_it_is_killed_the_next_run_completes() {
     let (mut finished, mut begun_anew) = (0, 0);
     for kill in 0..kills {
         let dir = root.path().join(format!("kill{kill}"));
-        // Half of them replace what an earlier run has made, and one that was killed may be killed again.
+        // Half of them replace what an earlier run has made, and one that was killed may be killed
+        // again.
         let anew = kill % 2 == 1;
         if anew {
             assert!(init(&dir, &[]).output().unwrap().status.success());
@@ -146,7 +148,8 @@ fn files_that_are_not_its_own_stop_it() {
     let dir = root.path().join("vpnd");
     assert!(init(&dir, &[]).output().unwrap().status.success());
     let ours = fs::read(dir.join("ca-key.pem")).unwrap();
-    // A configuration that somebody has removed is no unfinished run, nor is one whose note names other keys.
+    // A configuration that somebody has removed is no unfinished run, nor is one whose note names
+    // other keys.
     fs::remove_file(dir.join("server.toml")).unwrap();
     for note in [None, Some("0123456789abcdef\n")] {
         if let Some(note) = note {

@@ -1,8 +1,10 @@
-//! A process that changes the machine is killed at many moments; recovery must bring everything back exactly.
+//! A process that changes the machine is killed at many moments; recovery must bring everything
+//! back exactly.
 //!
-//! The program runs itself in three parts: the outermost enters a new network and mount namespace, the driver in
-//! there starts a victim over and over, kills it with SIGKILL a little later each time, recovers, and compares
-//! links, addresses, routes, rules, firewall, settings and the resolver's file with what they were.
+//! The program runs itself in three parts: the outermost enters a new network and mount namespace,
+//! the driver in there starts a victim over and over, kills it with SIGKILL a little later each
+//! time, recovers, and compares links, addresses, routes, rules, firewall, settings and the
+//! resolver's file with what they were.
 #![allow(
     clippy::unwrap_used,
     reason = "a panic is how this test fails, as in a test of the standard harness"
@@ -65,7 +67,8 @@ fn enter_namespace() -> ExitCode {
     if driver.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The machine that the victim finds: a network with a default route, and a resolver's file that is a link.
+/// The machine that the victim finds: a network with a default route, and a resolver's file that is
+/// a link.
 fn furnish(directory: &Path) {
     for command in [
         "ip link set lo up",

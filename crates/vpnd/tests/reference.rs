@@ -1,7 +1,9 @@
-//! `docs/CONFIGURATION.md` is made of the parser's own words and of `config/server.toml`, and is checked to be that.
+//! `docs/CONFIGURATION.md` is made of the parser's own words and of `config/server.toml`, and is
+//! checked to be that.
 //!
-//! Which values a key takes is what the parser says about a wrong one, its meaning and its default are the example's, which
-//! `examples.rs` holds against the parser. `VPND_WRITE_REFERENCE=1` writes the file anew.
+//! Which values a key takes is what the parser says about a wrong one, its meaning and its default
+//! are the example's, which `examples.rs` holds against the parser. `VPND_WRITE_REFERENCE=1` writes
+//! the file anew.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
@@ -50,7 +52,8 @@ fn setting(line: &str) -> Option<(&str, &str)> {
     (!key.is_empty() && key.chars().all(fine)).then_some((key, value))
 }
 
-/// The example with everything switched on, and its keys. An alternative to the value shown before stays a comment.
+/// The example with everything switched on, and its keys. An alternative to the value shown before
+/// stays a comment.
 fn read(example: &str) -> (Vec<String>, Vec<Setting>) {
     let (mut lines, mut settings): (Vec<String>, Vec<Setting>) = (Vec::new(), Vec::new());
     let (mut place, mut meaning, mut follows) = (0, String::new(), false);
@@ -147,7 +150,8 @@ fn the_reference_is_what_the_parser_says() {
                 write!(text, "{}\n\n", setting.meaning.trim()).unwrap();
             }
         } else {
-            // Repeated keys of a second [[source]] and of rules in profiles are explained where they stand first.
+            // Repeated keys of a second [[source]] and of rules in profiles are explained where
+            // they stand first.
             let is_as_above =
                 before.is_some_and(|before| !before.key.is_empty() && before.meaning == setting.meaning);
             assert!(

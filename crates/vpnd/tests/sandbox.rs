@@ -315,9 +315,11 @@ fn said(child: Child) -> String {
     String::from_utf8_lossy(&child.wait_with_output().unwrap().stderr).into_owned()
 }
 
-/// Writes a rollback journal beside the store which says that it belongs to a change of several databases, and their list, which
-/// names a file elsewhere (<https://www.sqlite.org/fileformat.html>, section 3; <https://www.sqlite.org/atomiccommit.html>,
-/// section 5.5). Whoever opens the store then opens that file, too.
+/// Writes a rollback journal beside the store which says that it belongs to a change of several
+/// databases, and their list, which names a file elsewhere
+/// (<https://www.sqlite.org/fileformat.html>, section 3;
+/// <https://www.sqlite.org/atomiccommit.html>, section 5.5). Whoever opens the store then opens
+/// that file, too.
 fn plant_journal(state: &Path, elsewhere: &Path) {
     const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
     let database = std::fs::read(state.join("vpnd.db")).unwrap();
@@ -498,7 +500,8 @@ fn a_command_of_roots_follows_nothing_that_lies_in_the_place_of_a_store() {
     }
     assert!(!secret.with_extension("new").exists(), "a file was made elsewhere");
     assert_eq!(secret.metadata().unwrap().len(), 0, "a file elsewhere was written to");
-    // A second name of a file of root's is no way to it either: the owner of the directory may not open it.
+    // A second name of a file of root's is no way to it either: the owner of the directory may not
+    // open it.
     std::fs::rename(state.join("vpnd.db"), state.join("kept")).unwrap();
     std::fs::hard_link(&secret, state.join("vpnd.db")).unwrap();
     let (status, said) = finish(gateway.command(&["user", "list"]));

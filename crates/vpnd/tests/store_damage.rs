@@ -1,8 +1,8 @@
-//! The gateway's store with bytes changed, cut off or lost: it is as it was, or it is refused with a clear word. Whoever
-//! was disabled or removed stays so, whatever happens to the files.
+//! The gateway's store with bytes changed, cut off or lost: it is as it was, or it is refused with
+//! a clear word. Whoever was disabled or removed stays so, whatever happens to the files.
 //!
-//! Damage is pseudo-random from a printed seed (`VPND_STORE_DAMAGE_SEED` sets it), but no byte that identifies a user
-//! is left out. Each damage is done to a fresh copy.
+//! Damage is pseudo-random from a printed seed (`VPND_STORE_DAMAGE_SEED` sets it), but no byte that
+//! identifies a user is left out. Each damage is done to a fresh copy.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -52,7 +52,8 @@ fn session_of(user: &User, id: u8) -> SessionRecord {
     }
 }
 
-/// In memory where that is possible: what counts here is what is in the files, not that it reached a disk.
+/// In memory where that is possible: what counts here is what is in the files, not that it reached
+/// a disk.
 fn directory() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -104,8 +105,8 @@ fn store() -> (TempDir, PathBuf, Sqlite) {
     (directory, path, store)
 }
 
-/// Opens what is left. `None` if it is refused with a clear word; the state that it shows otherwise. However that goes,
-/// ann and carol don't get in.
+/// Opens what is left. `None` if it is refused with a clear word; the state that it shows
+/// otherwise. However that goes, ann and carol don't get in.
 fn look(path: &Path, what: &str) -> Option<Vec<User>> {
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let store = match Sqlite::open(path) {
@@ -197,7 +198,8 @@ fn a_database_with_changed_bytes() {
 fn every_byte_of_a_disabled_user() {
     let (_directory, path, store) = store();
     let image = Image::take(&store, &path);
-    // The row, with its header before the name; old versions of it lie in free space and are hit as well.
+    // The row, with its header before the name; old versions of it lie in free space and are hit as
+    // well.
     let name = b"ann$argon2id";
     let rows: Vec<usize> =
         (0..image.database.len() - name.len()).filter(|at| image.database[*at..].starts_with(name)).collect();
@@ -244,7 +246,8 @@ fn a_database_that_is_cut_off() {
     assert_eq!(look(&path, "nothing left but a backup"), None);
 }
 
-/// Changes after a revocation, as a crash leaves them: the log holds them, and may be lost in part or as a whole.
+/// Changes after a revocation, as a crash leaves them: the log holds them, and may be lost in part
+/// or as a whole.
 #[test]
 fn a_log_that_is_damaged_cut_off_or_lost() {
     let (_directory, path, store) = store();

@@ -1,13 +1,14 @@
-//! A process that works on the gateway's store is killed at many moments; what it acknowledged must be there, and
-//! nothing half-done.
+//! A process that works on the gateway's store is killed at many moments; what it acknowledged must
+//! be there, and nothing half-done.
 //!
-//! The program runs itself: the victim carries out operations that follow from a seed and a number, and says after each
-//! that it is done. The driver kills it with SIGKILL, opens the store as a restarted gateway would, and compares every
-//! table with a second store on which the acknowledged operations were carried out undisturbed. The operation that was
-//! under way may have been done as a whole or not at all. `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED`
-//! which.
+//! The program runs itself: the victim carries out operations that follow from a seed and a number,
+//! and says after each that it is done. The driver kills it with SIGKILL, opens the store as a
+//! restarted gateway would, and compares every table with a second store on which the acknowledged
+//! operations were carried out undisturbed. The operation that was under way may have been done as
+//! a whole or not at all. `VPND_STORE_KILLS` sets how many kills, `VPND_STORE_KILL_SEED` which.
 //!
-//! SIGKILL does not simulate a loss of power: that commits reach the disk is SQLite's `synchronous = FULL`.
+//! SIGKILL does not simulate a loss of power: that commits reach the disk is SQLite's
+//! `synchronous = FULL`.
 #![allow(
     clippy::unwrap_used,
     reason = "a panic is how this test fails, as in a test of the standard harness"
@@ -63,7 +64,8 @@ fn number(what: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
-// ---- operations ----------------------------------------------------------------------------------
+// ----
+// operations ----------------------------------------------------------------------------------
 
 /// Carries out operation `n`; what it says, in words that are the same on every store.
 fn operate(store: &Sqlite, seed: u64, n: u64) -> String {
@@ -162,7 +164,8 @@ fn tokens(n: u64) -> Tokens {
     )
 }
 
-// ---- the victim ----------------------------------------------------------------------------------
+// ---- the
+// victim ----------------------------------------------------------------------------------
 
 /// Works until it is killed, from operation `first` on.
 fn victim(path: &Path, seed: u64, first: u64) {
@@ -187,7 +190,8 @@ fn start_victim(path: &Path, seed: u64, first: u64) -> Child {
         .unwrap()
 }
 
-// ---- the driver ----------------------------------------------------------------------------------
+// ---- the
+// driver ----------------------------------------------------------------------------------
 
 /// The store under attack, and a model of what it must hold.
 struct Trial {
@@ -250,7 +254,8 @@ impl Trial {
         check_backup(&self.path);
     }
 
-    /// A restarted gateway finds what was acknowledged, with or without the operation that was under way.
+    /// A restarted gateway finds what was acknowledged, with or without the operation that was
+    /// under way.
     fn compare(&mut self) {
         let store = Sqlite::open(&self.path).unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
         let found = contents(&self.path);

@@ -1,5 +1,6 @@
-//! Dependencies come from one registry, under licences that are allowed, and no release of a crate from
-//! before its last known fix. The long form, with advisories and a bill of materials, is `./x supply`.
+//! Dependencies come from one registry, under licences that are allowed, and no release of a crate
+//! from before its last known fix. The long form, with advisories and a bill of materials, is `./x
+//! supply`.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeSet;
@@ -10,10 +11,11 @@ use std::process::Command;
 /// The only source of crates.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Crates of which an older release that cargo could still choose has a weakness, and the first release without (the list of
-/// RustSec: for those that bytes from outside reach up to RUSTSEC-2026-0285, for the gateway's others up to RUSTSEC-2026-0190).
-/// Each is there once: of two versions one would go unwatched. This needs no network, unlike the whole list, which
-/// `./x supply` asks.
+/// Crates of which an older release that cargo could still choose has a weakness, and the first
+/// release without (the list of RustSec: for those that bytes from outside reach up to
+/// RUSTSEC-2026-0285, for the gateway's others up to RUSTSEC-2026-0190). Each is there once: of two
+/// versions one would go unwatched. This needs no network, unlike the whole list, which `./x
+/// supply` asks.
 const AT_LEAST: [(&str, [u64; 3]); 22] = [
     ("quinn-proto", [0, 11, 19]),
     ("rustls", [0, 23, 46]),

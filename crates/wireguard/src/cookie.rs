@@ -1,7 +1,8 @@
 //! Cookies: proofs that a sender receives at the address that it sends from (§5.3, §5.4.7).
 //!
-//! [`CookieMaker`] is a receiver under load: it keeps nothing for those who ask, since a cookie is a MAC over their address
-//! *and port*, so that clients behind one NAT do not share one. [`CookieJar`] is a sender that was asked for a proof.
+//! [`CookieMaker`] is a receiver under load: it keeps nothing for those who ask, since a cookie is
+//! a MAC over their address *and port*, so that clients behind one NAT do not share one.
+//! [`CookieJar`] is a sender that was asked for a proof.
 
 use core::time::Duration;
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +29,8 @@ const COOKIE_LIFETIME: Duration = Duration::from_secs(115);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie(pub(crate) [u8; MAC_LEN]);
 
-/// Seals cookies on their way, so that only who has seen the message that is answered can read them.
+/// Seals cookies on their way, so that only who has seen the message that is answered can read
+/// them.
 struct Seal(XChaCha20Poly1305);
 
 impl Seal {
@@ -114,7 +116,8 @@ fn cookie(secret: &Secret<32>, from: SocketAddr) -> Cookie {
 /// A sender's last message to a peer, and that peer's last cookie.
 #[derive(Debug, Default)]
 pub struct CookieJar {
-    /// The first MAC of the last message, until it is answered: each message gets one cookie at most.
+    /// The first MAC of the last message, until it is answered: each message gets one cookie at
+    /// most.
     last_mac1: Option<[u8; MAC_LEN]>,
     cookie: Option<(Cookie, Time)>,
 }
@@ -127,7 +130,8 @@ impl CookieJar {
         self.last_mac1 = Some(*message.parts().1);
     }
 
-    /// Keeps the cookie of a reply from `peer`, for the next message. False if the reply is not authentic or answers none.
+    /// Keeps the cookie of a reply from `peer`, for the next message. False if the reply is not
+    /// authentic or answers none.
     pub fn keep(&mut self, now: Time, peer: PublicKey, reply: &CookieReply) -> bool {
         let Some(mac1) = self.last_mac1 else { return false };
         let mut text = reply.sealed_cookie;

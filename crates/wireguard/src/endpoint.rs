@@ -1,8 +1,9 @@
 //! Where a peer is (§2.1), and whether it is in two places at once.
 //!
-//! Any authentic message moves a peer to where it came from; a cookie reply never does, because it is not authenticated by
-//! the peer's private key. One configuration on two devices makes a peer come back and back to addresses that it has left:
-//! both are slow, and their users do not see why. [`Roaming`] notices that.
+//! Any authentic message moves a peer to where it came from; a cookie reply never does, because it
+//! is not authenticated by the peer's private key. One configuration on two devices makes a peer
+//! come back and back to addresses that it has left: both are slow, and their users do not see why.
+//! [`Roaming`] notices that.
 
 use core::time::Duration;
 

@@ -1,9 +1,11 @@
-//! Which messages of handshakes are worth the static key's time: the worker's check, for which the public key suffices (§5.3).
+//! Which messages of handshakes are worth the static key's time: the worker's check, for which the
+//! public key suffices (§5.3).
 //!
-//! In this order: the first MAC; then a right second MAC, which proves the address, as far as that address's own rate goes;
-//! without one, as far as the rate of its network and that of all together go, and a cookie beyond. So one flooder is asked
-//! for a proof while others are not; when forged addresses use up what all have together, all are asked, and no longer
-//! once the flood is over: rates refill by themselves.
+//! In this order: the first MAC; then a right second MAC, which proves the address, as far as that
+//! address's own rate goes; without one, as far as the rate of its network and that of all together
+//! go, and a cookie beyond. So one flooder is asked for a proof while others are not; when forged
+//! addresses use up what all have together, all are asked, and no longer once the flood is over:
+//! rates refill by themselves.
 
 use core::time::Duration;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -23,7 +25,8 @@ use crate::message::CookieReply;
 /// Rates beyond which a message is not passed on.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Messages of one host that has not proved its address: beyond, it is asked to. A campus behind one NAT is one host.
+    /// Messages of one host that has not proved its address: beyond, it is asked to. A campus
+    /// behind one NAT is one host.
     pub unproved: Rate,
     /// Messages of one host that has: beyond, they are dropped.
     pub proved: Rate,
@@ -101,7 +104,8 @@ impl Gate {
         right
     }
 
-    /// Decides about a message whose first MAC is right. `sender` is the index in it, to which a cookie goes.
+    /// Decides about a message whose first MAC is right. `sender` is the index in it, to which a
+    /// cookie goes.
     pub fn admit(
         &mut self,
         now: Time,

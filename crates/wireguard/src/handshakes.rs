@@ -1,11 +1,13 @@
 //! The process that has the static key: which handshakes it answers, begins and ends.
 //!
-//! It has the static private key and the preshared keys, and gives away keys of single sessions. It knows no addresses,
-//! indexes or sessions: those are the worker's ([`peers`](crate::peers)), with whom it talks in [`Request`] and [`Reply`].
+//! It has the static private key and the preshared keys, and gives away keys of single sessions. It
+//! knows no addresses, indexes or sessions: those are the worker's ([`peers`](crate::peers)), with
+//! whom it talks in [`Request`] and [`Reply`].
 //!
-//! INVARIANT: a first message is answered only if its timestamp is later than that of every one answered before (§5.1). The
-//! latest of each peer can be kept in a store ([`Responded::timestamp`]) and given back ([`Known::latest`]), so that a restart
-//! does not forget it.
+//! INVARIANT: a first message is answered only if its timestamp is later than that of every one
+//! answered before (§5.1). The latest of each peer can be kept in a store
+//! ([`Responded::timestamp`]) and given back ([`Known::latest`]), so that a restart does not forget
+//! it.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -29,7 +31,8 @@ pub struct Known {
     pub preshared: Option<Secret<32>>,
     /// The latest timestamp that this peer has shown.
     pub latest: Option<Timestamp>,
-    /// The latest timestamp that was shown to this peer; later ones follow, whatever the clock says.
+    /// The latest timestamp that was shown to this peer; later ones follow, whatever the clock
+    /// says.
     pub latest_own: Option<Timestamp>,
 }
 
@@ -132,8 +135,8 @@ impl Handshakes {
         self.own.public()
     }
 
-    /// Lets a peer in, or changes what is known of it: a new preshared key counts from the next handshake on, and timestamps
-    /// only become later.
+    /// Lets a peer in, or changes what is known of it: a new preshared key counts from the next
+    /// handshake on, and timestamps only become later.
     ///
     /// # Errors
     /// If no device can have the key.

@@ -56,7 +56,8 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// RFC 7693, appendix B, and the first lines of `blake2s.txt` of the reference implementation's test vectors.
+    /// RFC 7693, appendix B, and the first lines of `blake2s.txt` of the reference implementation's
+    /// test vectors.
     #[test]
     fn hash_and_mac_are_the_published_ones() {
         let abc = hash(&[b"a", b"bc"]);

@@ -88,7 +88,8 @@ pub(crate) fn public_of(private: &Secret<32>) -> PublicKey {
 pub(crate) mod tests {
     use super::*;
 
-    /// Curve points of low order and their twins that are not reduced (the list of <https://cr.yp.to/ecdh.html>).
+    /// Curve points of low order and their twins that are not reduced (the list of
+    /// <https://cr.yp.to/ecdh.html>).
     pub(crate) const LOW_ORDER: [[u8; 32]; 5] = {
         let mut one = [0; 32];
         one[0] = 1;

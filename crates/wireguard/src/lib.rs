@@ -1,8 +1,8 @@
 //! WireGuard's protocol, for a gateway that stock clients connect to.
 //!
-//! Everything here is a pure state machine, as in `vpnd-proto`: time, random bytes and datagrams are arguments. The protocol
-//! is that of the paper (Donenfeld, "WireGuard: Next Generation Kernel Network Tunnel", revision of 2020-06-01), whose
-//! sections the modules cite.
+//! Everything here is a pure state machine, as in `vpnd-proto`: time, random bytes and datagrams
+//! are arguments. The protocol is that of the paper (Donenfeld, "WireGuard: Next Generation Kernel
+//! Network Tunnel", revision of 2020-06-01), whose sections the modules cite.
 //!
 //! Code is divided by what a process may know:
 //!
@@ -32,8 +32,10 @@
 //! - Bytes from outside never panic and never allocate before their first MAC is right.
 //! - The worker's half needs no static private key and no preshared key.
 //! - No counter is sealed twice with a key, whichever shard seals.
-//! - A handshake is answered only if its timestamp is later than any that the peer has shown before.
-//! - The inner packet is not looked at: whether its source address belongs to the peer is the data path's check.
+//! - A handshake is answered only if its timestamp is later than any that the peer has shown
+//!   before.
+//! - The inner packet is not looked at: whether its source address belongs to the peer is the data
+//!   path's check.
 #![forbid(unsafe_code)]
 
 pub mod cookie;

@@ -1,7 +1,8 @@
 //! The two MACs of each message of a handshake (§5.4.4).
 //!
-//! The first proves that the sender knows the receiver's public key, and is checked before anything else: a receiver does not
-//! answer those who don't. The second proves that the sender receives at the address that it sends from.
+//! The first proves that the sender knows the receiver's public key, and is checked before anything
+//! else: a receiver does not answer those who don't. The second proves that the sender receives at
+//! the address that it sends from.
 
 use subtle::ConstantTimeEq as _;
 use zerocopy::IntoBytes as _;

@@ -1,7 +1,7 @@
 //! The four messages as bytes (§5.4.1 to §5.4.7). All integers are little-endian.
 //!
-//! Raw bytes stop here: a parsed message has its length and its type. What is in it is not checked yet. Nothing in this
-//! module knows of keys.
+//! Raw bytes stop here: a parsed message has its length and its type. What is in it is not checked
+//! yet. Nothing in this module knows of keys.
 
 use vpnd_proto::wire::Index;
 use zerocopy::little_endian::{U32, U64};

@@ -1,8 +1,10 @@
-//! Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s: the two messages of a handshake, and the keys that they give (§5.4.1 to §5.4.5).
+//! Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s: the two messages of a handshake, and the keys that they
+//! give (§5.4.1 to §5.4.5).
 //!
-//! The initiator's way is [`initiate`], then [`Initiator::finish`]; the responder's is [`open`], which shows who asks, then
-//! [`Opened::respond`]. Each consumes what came before, so nothing secret is used twice. Whether a peer is known and its
-//! timestamp is later than others is for [`handshakes`](crate::handshakes) to decide.
+//! The initiator's way is [`initiate`], then [`Initiator::finish`]; the responder's is [`open`],
+//! which shows who asks, then [`Opened::respond`]. Each consumes what came before, so nothing
+//! secret is used twice. Whether a peer is known and its timestamp is later than others is for
+//! [`handshakes`](crate::handshakes) to decide.
 
 use vpnd_crypto::{Backend, NoiseKey, Secret};
 use x25519_dalek::x25519;
@@ -17,8 +19,8 @@ const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 /// A handshake seals three short fields; what is fastest for packets does not matter here.
 const BACKEND: Backend = Backend::Ring;
 
-/// A message of a handshake is not what a peer with its key has made for this key: one value for all reasons, a key of low
-/// order among them.
+/// A message of a handshake is not what a peer with its key has made for this key: one value for
+/// all reasons, a key of low order among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the message of the handshake is not authentic")]
 pub struct NotAuthentic;
@@ -120,8 +122,8 @@ pub struct Initiator {
     ephemeral: Secret<32>,
 }
 
-/// Begins a handshake with `peer`: the first message, without indexes and MACs. `shared` is the secret of the two static
-/// keys, `ephemeral` 32 random bytes.
+/// Begins a handshake with `peer`: the first message, without indexes and MACs. `shared` is the
+/// secret of the two static keys, `ephemeral` 32 random bytes.
 ///
 /// # Errors
 /// If the peer's key is of low order.
@@ -147,7 +149,8 @@ impl Initiator {
     /// Reads the response, and ends the handshake.
     ///
     /// # Errors
-    /// If the peer that was asked has not made it. The initiator still waits then: anybody can send a wrong response.
+    /// If the peer that was asked has not made it. The initiator still waits then: anybody can send
+    /// a wrong response.
     pub fn finish(
         &self,
         own: &StaticKey,
@@ -223,7 +226,8 @@ impl Opened {
         self.timestamp
     }
 
-    /// Answers it: the second message, without indexes and MACs, and the keys. `ephemeral` are 32 random bytes.
+    /// Answers it: the second message, without indexes and MACs, and the keys. `ephemeral` are 32
+    /// random bytes.
     ///
     /// # Errors
     /// If the peer's ephemeral key is of low order.

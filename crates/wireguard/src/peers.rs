@@ -1,12 +1,15 @@
-//! All peers of a worker: handshakes, sessions, timers and addresses, found by key and by index without a scan.
+//! All peers of a worker: handshakes, sessions, timers and addresses, found by key and by index
+//! without a scan.
 //!
-//! Datagrams and reports go in; messages to send, requests to the process with the static key, keys for the shards and
-//! events come out ([`Peers::poll_output`]). Data are sealed and opened by the shards, which report what they have seen
-//! ([`Peers::on_opened`], [`Peers::on_sent`]); timers count seconds, so one report a second for each peer is enough, besides the
-//! first message of each session.
+//! Datagrams and reports go in; messages to send, requests to the process with the static key, keys
+//! for the shards and events come out ([`Peers::poll_output`]). Data are sealed and opened by the
+//! shards, which report what they have seen ([`Peers::on_opened`], [`Peers::on_sent`]); timers
+//! count seconds, so one report a second for each peer is enough, besides the first message of each
+//! session.
 //!
-//! The work on a message of a handshake has one order: its first MAC, the gate, then the process with the static key. Nothing
-//! is kept for a message before that, and a bounded amount while it is there.
+//! The work on a message of a handshake has one order: its first MAC, the gate, then the process
+//! with the static key. Nothing is kept for a message before that, and a bounded amount while it is
+//! there.
 
 mod handshake;
 mod indexes;
@@ -82,7 +85,8 @@ pub enum Output {
     },
     /// Forget the key of `index`.
     Close(Index),
-    /// Seal data for the peer with this from now on, in every shard; with nothing, if there is none.
+    /// Seal data for the peer with this from now on, in every shard; with nothing, if there is
+    /// none.
     Seal(PeerId, Option<Arc<Sealer>>),
     /// Send to the peer there from now on.
     Endpoint(PeerId, Endpoint),
@@ -99,7 +103,8 @@ pub enum Event {
     SessionEnded(PeerId),
     /// The peer was asked for a handshake for a minute and a half, and has not answered.
     Unreachable(PeerId),
-    /// Two devices have the peer's configuration: it comes back and back to addresses that it has left.
+    /// Two devices have the peer's configuration: it comes back and back to addresses that it has
+    /// left.
     BackAndForth {
         /// Who.
         peer: PeerId,
@@ -196,7 +201,8 @@ impl Peers {
         }
     }
 
-    /// Adds a peer, or returns the one that has the key. `interval` is how often something is sent to it at least.
+    /// Adds a peer, or returns the one that has the key. `interval` is how often something is sent
+    /// to it at least.
     pub fn add(
         &mut self,
         now: Time,
@@ -261,7 +267,8 @@ impl Peers {
         self.gate.counts()
     }
 
-    /// A shard has opened a message to `index`, or several, the last of them from `from`; `data` if one was no keepalive.
+    /// A shard has opened a message to `index`, or several, the last of them from `from`; `data` if
+    /// one was no keepalive.
     pub fn on_opened(&mut self, now: Time, index: Index, from: Endpoint, opened: Opened) {
         let Some(id) = self.indexes.peer(index) else { return };
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -312,7 +319,8 @@ impl Peers {
         self.set_timer(id);
     }
 
-    /// A cookie reply came. It is kept for the next message, which is sent when its time has come (§6.6), and moves no peer.
+    /// A cookie reply came. It is kept for the next message, which is sent when its time has come
+    /// (§6.6), and moves no peer.
     ///
     /// # Errors
     /// If it answers no message, or was not made by the peer.
@@ -369,7 +377,8 @@ impl Peers {
         }
     }
 
-    /// Seals nothing and sends it: an answer, or the proof that this end has the keys of a new session.
+    /// Seals nothing and sends it: an answer, or the proof that this end has the keys of a new
+    /// session.
     fn send_keepalive(&mut self, now: Time, id: PeerId) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(to) = peer.roaming.endpoint() else { return };

@@ -1,9 +1,11 @@
-//! When a peer needs a handshake or a keepalive (§6.1 to §6.5). One state machine for each peer, without keys.
+//! When a peer needs a handshake or a keepalive (§6.1 to §6.5). One state machine for each peer,
+//! without keys.
 //!
-//! Two rules keep both ends honest about silence. An end that receives data and has nothing to send answers with a keepalive
-//! [`KEEPALIVE_TIMEOUT`] after the data that it has not answered yet; later data do not put that off, or a flow in one direction
-//! would never be answered. An end that sends data and receives nothing at all for longer than that, and the time that a
-//! handshake takes, begins a new handshake.
+//! Two rules keep both ends honest about silence. An end that receives data and has nothing to send
+//! answers with a keepalive [`KEEPALIVE_TIMEOUT`] after the data that it has not answered yet;
+//! later data do not put that off, or a flow in one direction would never be answered. An end that
+//! sends data and receives nothing at all for longer than that, and the time that a handshake
+//! takes, begins a new handshake.
 
 use core::time::Duration;
 
@@ -11,7 +13,8 @@ use vpnd_proto::time::Time;
 
 /// The initiator of a session begins the next handshake when it sends after this time.
 pub const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
-/// A first message that is not answered is sent again after this time, and a random part of [`JITTER`].
+/// A first message that is not answered is sent again after this time, and a random part of
+/// [`JITTER`].
 pub const REKEY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that has not answered for this time is given up, until there is data for it.
 pub const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
@@ -23,7 +26,8 @@ pub const JITTER: Duration = Duration::from_millis(333);
 pub const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Keys are erased when no session was made for this time: three lifetimes of a key.
 pub const ERASE_AFTER: Duration = Duration::from_secs(540);
-/// The initiator of a session that receives begins the next handshake at this age, early enough to end before the key does.
+/// The initiator of a session that receives begins the next handshake at this age, early enough to
+/// end before the key does.
 pub const REKEY_ON_RECEIVE: Duration = Duration::from_secs(165);
 
 /// What is due.
@@ -64,7 +68,8 @@ pub struct Timers {
 }
 
 impl Timers {
-    /// A peer to which something is sent at least every `interval`, if there is one; 0 is none, as for WireGuard's tools.
+    /// A peer to which something is sent at least every `interval`, if there is one; 0 is none, as
+    /// for WireGuard's tools.
     #[must_use]
     pub fn new(now: Time, interval: Option<Duration>) -> Self {
         let interval =
@@ -96,8 +101,8 @@ impl Timers {
         self.keepalive.get_or_insert(now + KEEPALIVE_TIMEOUT);
     }
 
-    /// Whether a handshake may be begun now: none is on its way, and the last message was not a moment ago. Then it counts as
-    /// begun.
+    /// Whether a handshake may be begun now: none is on its way, and the last message was not a
+    /// moment ago. Then it counts as begun.
     pub fn begin(&mut self, now: Time) -> bool {
         let too_soon = self.last_attempt.is_some_and(|at| now.since(at) < REKEY_TIMEOUT);
         if self.attempt.is_some() || too_soon {

@@ -1,14 +1,15 @@
-//! TAI64N, which orders the handshakes of a peer (§5.1): seconds since 1970 from 2^62 + 10, then nanoseconds, big-endian, so
-//! that bytes compare as times do.
+//! TAI64N, which orders the handshakes of a peer (§5.1): seconds since 1970 from 2^62 + 10, then
+//! nanoseconds, big-endian, so that bytes compare as times do.
 //!
-//! A peer's clock need not be right; it must only not go back. Leap seconds are ignored, as by every implementation.
+//! A peer's clock need not be right; it must only not go back. Leap seconds are ignored, as by
+//! every implementation.
 
 use core::time::Duration;
 
 /// The label of the second 1970-01-01 00:00:00 TAI, and what TAI was ahead then.
 const EPOCH: u64 = (1 << 62) + 10;
-/// Timestamps are rounded down to this many nanoseconds (2^24, 16.8 ms), so that they tell little about the sender's clock;
-/// no peer may begin handshakes faster anyway.
+/// Timestamps are rounded down to this many nanoseconds (2^24, 16.8 ms), so that they tell little
+/// about the sender's clock; no peer may begin handshakes faster anyway.
 const STEP_NANOS: u32 = 1 << 24;
 
 /// A time by the clock of a peer.

@@ -1,11 +1,11 @@
 //! Sealing and opening data with the keys of one session (§5.4.6, §6.2).
 //!
-//! WireGuard has one counter for each direction, and several shards send for one peer. So a shard reserves a range of
-//! counters for a batch, by one atomic addition ([`Sealer::reserve`]); what it does not use stays unused. One shard owns each
-//! receiving index, and so the one [`Opener`].
+//! WireGuard has one counter for each direction, and several shards send for one peer. So a shard
+//! reserves a range of counters for a batch, by one atomic addition ([`Sealer::reserve`]); what it
+//! does not use stays unused. One shard owns each receiving index, and so the one [`Opener`].
 //!
-//! INVARIANT: no counter is given out twice. The addition cannot wrap: nothing is added at or beyond
-//! [`REJECT_AFTER_MESSAGES`], and all shards together add less than what is left behind it.
+//! INVARIANT: no counter is given out twice. The addition cannot wrap: nothing is added at or
+//! beyond [`REJECT_AFTER_MESSAGES`], and all shards together add less than what is left behind it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -19,11 +19,13 @@ use crate::message::{PADDING, TAG_LEN, TRANSPORT_HEADER_LEN, TransportHeader};
 
 /// A sender begins a handshake after so many messages.
 pub const REKEY_AFTER_MESSAGES: u64 = 1 << 60;
-/// The first counter that is neither sealed nor opened: a whole replay window is left before the counter ends.
+/// The first counter that is neither sealed nor opened: a whole replay window is left before the
+/// counter ends.
 pub const REJECT_AFTER_MESSAGES: u64 = u64::MAX - (1 << 13);
 /// A key is neither sealed nor opened with after this time.
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
-/// Counters that one reservation may take: few, because what one shard has reserved arrives among the later counters of others.
+/// Counters that one reservation may take: few, because what one shard has reserved arrives among
+/// the later counters of others.
 pub const MAX_RANGE: u16 = 16;
 /// The smallest replay window among clients, boringtun's.
 const SMALLEST_WINDOW: u64 = 1_024;
@@ -69,8 +71,8 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    /// A key that was agreed on at `now`, for messages to the index `receiver`. Nothing if the backend has no
-    /// ChaCha20-Poly1305.
+    /// A key that was agreed on at `now`, for messages to the index `receiver`. Nothing if the
+    /// backend has no ChaCha20-Poly1305.
     #[must_use]
     pub fn new(now: Time, backend: Backend, key: &Secret<32>, receiver: Index) -> Option<Self> {
         let key = NoiseKey::new(backend, key)?;
@@ -83,7 +85,8 @@ impl Sealer {
     /// If the key may not be used any more.
     #[inline]
     pub fn reserve(&self, now: Time, count: u16) -> Result<Range<'_>, SealRefused> {
-        // Only that each counter is given out once matters, not in which order other memory changes.
+        // Only that each counter is given out once matters, not in which order other memory
+        // changes.
         if now >= self.reject_at || self.next.load(Ordering::Relaxed) >= REJECT_AFTER_MESSAGES {
             return Err(SealRefused::Exhausted);
         }
@@ -115,8 +118,9 @@ pub struct Range<'a> {
 }
 
 impl Range<'_> {
-    /// Seals the `len` bytes that stand at [`TRANSPORT_HEADER_LEN`] in `message`, padded with zeros, and writes the header
-    /// before them. No bytes make a keepalive. Returns the message's length, [`Sealer::message_len`].
+    /// Seals the `len` bytes that stand at [`TRANSPORT_HEADER_LEN`] in `message`, padded with
+    /// zeros, and writes the header before them. No bytes make a keepalive. Returns the message's
+    /// length, [`Sealer::message_len`].
     ///
     /// # Errors
     /// If no counter is left, or the buffer has no room.
@@ -153,7 +157,8 @@ impl Range<'_> {
 /// An opened message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Bytes of plaintext with its padding, which stand at [`TRANSPORT_HEADER_LEN`]; 0 for a keepalive.
+    /// Bytes of plaintext with its padding, which stand at [`TRANSPORT_HEADER_LEN`]; 0 for a
+    /// keepalive.
     pub len: usize,
     /// True if no message of this key with a higher counter was accepted before.
     pub newest: bool,

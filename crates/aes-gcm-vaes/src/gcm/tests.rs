@@ -1,5 +1,5 @@
-//! Against two libraries, byte for byte, on every machine: emulated on any computer, and on the processor at hand if it has
-//! the instructions.
+//! Against two libraries, byte for byte, on every machine: emulated on any computer, and on the
+//! processor at hand if it has the instructions.
 
 /// Each check on vectors of 256 and of 512 bits, emulated.
 macro_rules! emulated {
@@ -81,7 +81,8 @@ fn text(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 256) as u8).collect()
 }
 
-/// Every length to beyond two chunks, with both suites: every number of chunks' vectors, of the tail's, and of bytes of a part.
+/// Every length to beyond two chunks, with both suites: every number of chunks' vectors, of the
+/// tail's, and of bytes of a part.
 fn every_length(machine: impl Machine) {
     let text = text(2 * CHUNK + VECTOR + 1);
     let (aes_128, aes_256) =
@@ -92,7 +93,8 @@ fn every_length(machine: impl Machine) {
     }
 }
 
-/// Every place of the text in a cache line, whatever its length: to beyond two vectors, and around a chunk.
+/// Every place of the text in a cache line, whatever its length: to beyond two vectors, and around
+/// a chunk.
 fn every_alignment(machine: impl Machine) {
     let text = text(CHUNK + VECTOR + 2);
     let compared = Compared::<_, ROUNDS_128>::new(machine, &KEY);

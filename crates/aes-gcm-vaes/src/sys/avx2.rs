@@ -18,13 +18,14 @@ use crate::gcm::Gcm;
 use crate::machine::{BYTES_REVERSED, Block, HALVES_SWAPPED, Machine};
 use crate::{NONCE_LEN, TAG_LEN};
 
-/// Bytes of the stack that are overwritten after a call: more than the largest frame of `crypt` or `expand`, as a test looks
-/// after (`nothing_stays_on_the_stack`).
+/// Bytes of the stack that are overwritten after a call: more than the largest frame of `crypt` or
+/// `expand`, as a test looks after (`nothing_stays_on_the_stack`).
 const WIPED: usize = 1_536;
 
 /// Proof that this processor, and the kernel for its registers, can run the code of this module.
 ///
-/// INVARIANT: only [`Avx2::detect`] makes one. Each SAFETY below that says "the proof" means `self`.
+/// INVARIANT: only [`Avx2::detect`] makes one. Each SAFETY below that says "the proof" means
+/// `self`.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -88,7 +89,8 @@ impl Machine for Avx2 {
     #[inline(always)]
     fn store(self, bytes: &mut [u8], vector: __m256i) {
         assert_eq!(bytes.len(), Self::BYTES, "a vector is stored whole");
-        // SAFETY: the proof; the slice has the 32 bytes that are written, and nothing need be aligned.
+        // SAFETY: the proof; the slice has the 32 bytes that are written, and nothing need be
+        // aligned.
         unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
     }
 
@@ -201,8 +203,8 @@ fn crypt<const R: usize, const SEAL: bool>(
 fn wipe() {
     let mut frame = MaybeUninit::<[u64; WIPED / 8]>::uninit();
     let begin = frame.as_mut_ptr();
-    // SAFETY: writes the array and nothing else, which is a multiple of 64 bytes long. `vzeroall` clears all vector
-    // registers of a program without AVX-512; all that is changed is declared.
+    // SAFETY: writes the array and nothing else, which is a multiple of 64 bytes long. `vzeroall`
+    // clears all vector registers of a program without AVX-512; all that is changed is declared.
     unsafe {
         asm!(
             "vpxor ymm0, ymm0, ymm0",

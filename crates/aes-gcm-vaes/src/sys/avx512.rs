@@ -28,13 +28,14 @@ const _: () = {
     }
 };
 
-/// Bytes of the stack that are overwritten after a call: more than the largest frame of `crypt` or `expand`, as a test looks
-/// after (`nothing_stays_on_the_stack`).
+/// Bytes of the stack that are overwritten after a call: more than the largest frame of `crypt` or
+/// `expand`, as a test looks after (`nothing_stays_on_the_stack`).
 const WIPED: usize = 1_024;
 
 /// Proof that this processor, and the kernel for its registers, can run the code of this module.
 ///
-/// INVARIANT: only [`Avx512::detect`] makes one. Each SAFETY below that says "the proof" means `self`.
+/// INVARIANT: only [`Avx512::detect`] makes one. Each SAFETY below that says "the proof" means
+/// `self`.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -102,20 +103,23 @@ impl Machine for Avx512 {
     #[inline(always)]
     fn store(self, bytes: &mut [u8], vector: __m512i) {
         assert_eq!(bytes.len(), Self::BYTES, "a vector is stored whole");
-        // SAFETY: the proof; the slice has the 64 bytes that are written, and nothing need be aligned.
+        // SAFETY: the proof; the slice has the 64 bytes that are written, and nothing need be
+        // aligned.
         unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
     }
 
     #[inline(always)]
     fn load_part(self, bytes: &[u8]) -> __m512i {
-        // SAFETY: the proof; the mask has a bit for each byte of the slice, and no other byte is touched.
+        // SAFETY: the proof; the mask has a bit for each byte of the slice, and no other byte is
+        // touched.
         unsafe { _mm512_maskz_loadu_epi8(mask(bytes.len()), bytes.as_ptr().cast()) }
     }
 
     #[inline(always)]
     fn store_part(self, bytes: &mut [u8], vector: __m512i) -> __m512i {
         let mask = mask(bytes.len());
-        // SAFETY: the proof; the mask has a bit for each byte of the slice, and no other byte is touched.
+        // SAFETY: the proof; the mask has a bit for each byte of the slice, and no other byte is
+        // touched.
         unsafe {
             _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), mask, vector);
             _mm512_maskz_mov_epi8(mask, vector)
@@ -222,8 +226,9 @@ fn crypt<const R: usize, const SEAL: bool>(
 fn wipe() {
     let mut frame = MaybeUninit::<[u64; WIPED / 8]>::uninit();
     let begin = frame.as_mut_ptr();
-    // SAFETY: writes the array and nothing else, which is a multiple of 64 bytes long. `vzeroall` clears the first sixteen
-    // vector registers in all their length; all that is changed is declared.
+    // SAFETY: writes the array and nothing else, which is a multiple of 64 bytes long. `vzeroall`
+    // clears the first sixteen vector registers in all their length; all that is changed is
+    // declared.
     unsafe {
         asm!(
             "vpxord zmm16, zmm16, zmm16",

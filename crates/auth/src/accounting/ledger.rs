@@ -1,7 +1,8 @@
 //! The records of one source on their way to its servers.
 //!
-//! Invariants: whoever adds a record never waits; records are at most [`MAX_WAITING`], and each that is given up is counted. Records of one session
-//! arrive in their order; one that no server takes holds up nobody else's for long.
+//! Invariants: whoever adds a record never waits; records are at most [`MAX_WAITING`], and each
+//! that is given up is counted. Records of one session arrive in their order; one that no server
+//! takes holds up nobody else's for long.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,11 +17,13 @@ use vpnd_ipc::gateway::auth::AccountingHealth;
 use vpnd_ipc::gateway::idp::{AccountingEvent, AccountingRecord, MAX_RECORDS};
 use vpnd_sys::clock::now;
 
-/// Records that wait, at most: an hour of a server's absence with 1,600 sessions that begin and end in it and one record of each between.
+/// Records that wait, at most: an hour of a server's absence with 1,600 sessions that begin and end
+/// in it and one record of each between.
 const MAX_WAITING: usize = 16_384;
 /// Records among which those are looked for that can be sent together.
 const WINDOW: usize = 64;
-/// Records at a time as long as no server answers. Two, or one that the servers never take would keep all others back.
+/// Records at a time as long as no server answers. Two, or one that the servers never take would
+/// keep all others back.
 const PROBES: usize = 2;
 /// How often a record may fail while others arrive.
 const MAX_FAILURES: u32 = 5;

@@ -1,7 +1,8 @@
-//! The sessions that are accounted for, in a file of their own: an upgrade's processes go on with them, and a start knows those of before.
+//! The sessions that are accounted for, in a file of their own: an upgrade's processes go on with
+//! them, and a start knows those of before.
 //!
-//! INVARIANT: nothing depends on it but accounting. A file that can't be used is a line in the log, and what it would have kept is left out of
-//! later records.
+//! INVARIANT: nothing depends on it but accounting. A file that can't be used is a line in the log,
+//! and what it would have kept is left out of later records.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -80,7 +81,8 @@ impl OpenSessions {
         });
     }
 
-    /// The gateway starts: the servers take none of these sessions to go on. Those that `is_alive` knows may come back.
+    /// The gateway starts: the servers take none of these sessions to go on. Those that `is_alive`
+    /// knows may come back.
     pub(super) fn restart(&self, is_alive: impl Fn(SessionId) -> bool) {
         let sql =
             "INSERT OR REPLACE INTO earlier_session SELECT * FROM open_session; DELETE FROM open_session";

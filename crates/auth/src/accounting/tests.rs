@@ -137,7 +137,8 @@ async fn an_upgrade_goes_on_with_sessions_and_a_start_begins_them_anew() {
     upgraded.has_used(ID, Traffic::default());
     assert_eq!(records.recv().await.unwrap().session, Some(first.clone()));
 
-    // A start: it goes on under another name once its client comes back, and one that the store has lost is forgotten.
+    // A start: it goes on under another name once its client comes back, and one that the store has
+    // lost is forgotten.
     let (started, mut records) = bench(directory.path());
     let lost = SessionId([8; 16]);
     started.start(|session| session != lost);

@@ -1,8 +1,10 @@
-//! Users with sessions whom a source shows no more: one or two have left, many at once are a fault of the source.
+//! Users with sessions whom a source shows no more: one or two have left, many at once are a fault
+//! of the source.
 //!
-//! Invariants: an absence that [`Absences::judge`] holds ends no session by itself; it is held until the source shows the user
-//! again or an administrator confirms it. What a source says of an entry that it shows, such as that it is disabled, is none of this module's
-//! business and is never held. The time that sessions go on without a confirmation is bounded elsewhere.
+//! Invariants: an absence that [`Absences::judge`] holds ends no session by itself; it is held
+//! until the source shows the user again or an administrator confirms it. What a source says of an
+//! entry that it shows, such as that it is disabled, is none of this module's business and is never
+//! held. The time that sessions go on without a confirmation is bounded elsewhere.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -31,8 +33,8 @@ impl Absences {
         absent.any(|user| !self.held.contains(&user) && !self.confirmed.contains(&user))
     }
 
-    /// Judges a round: which of these `absent` users are gone. `users` is how many of the source have sessions, and `window` the time
-    /// of a round.
+    /// Judges a round: which of these `absent` users are gone. `users` is how many of the source
+    /// have sessions, and `window` the time of a round.
     #[must_use]
     pub(super) fn judge(
         &mut self,

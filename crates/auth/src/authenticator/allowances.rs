@@ -1,7 +1,9 @@
-//! Limits logins that are let in, by user: each costs writes to the store, a line of the audit file and, with a new device, an address.
+//! Limits logins that are let in, by user: each costs writes to the store, a line of the audit file
+//! and, with a new device, an address.
 //!
-//! Invariants: a user has so many at once and then one for each [`INTERVAL`], whatever the number of devices and places; a login beyond
-//! that leaves no trace in the store. There is no entry for more users than have logged in lately, and none is dropped that is not full again.
+//! Invariants: a user has so many at once and then one for each [`INTERVAL`], whatever the number
+//! of devices and places; a login beyond that leaves no trace in the store. There is no entry for
+//! more users than have logged in lately, and none is dropped that is not full again.
 
 use std::collections::HashMap;
 use std::time::Duration;

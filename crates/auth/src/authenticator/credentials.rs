@@ -1,7 +1,9 @@
-//! Checks of what a login presents: the password, the state of the user, the certificate, the one-time code.
+//! Checks of what a login presents: the password, the state of the user, the certificate, the
+//! one-time code.
 //!
-//! Invariants: the same work is done whatever is wrong, for unknown users as well, so that the time of an answer discloses nothing;
-//! a code is good once, and used up only where all else is right; without a code that came along nothing is changed.
+//! Invariants: the same work is done whatever is wrong, for unknown users as well, so that the time
+//! of an answer discloses nothing; a code is good once, and used up only where all else is right;
+//! without a code that came along nothing is changed.
 
 use std::sync::Arc;
 
@@ -15,7 +17,8 @@ use vpnd_store::totp;
 use vpnd_store::{PasswordHash, Store, StoreError, TotpSecret, User, UserId};
 use vpnd_sys::process;
 
-/// Internal result of one check; [`LoginOutcome`](super::LoginOutcome) is the part that may be disclosed.
+/// Internal result of one check; [`LoginOutcome`](super::LoginOutcome) is the part that may be
+/// disclosed.
 pub(super) enum CheckResult {
     Granted(Box<Authenticated>),
     /// The password is right, and the user must show a code, which did not come along.
@@ -69,10 +72,11 @@ impl Credentials {
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
         let own = user.as_ref().and_then(|user| user.password.as_ref());
-        // Users of other sources have none: theirs is the hash that nobody's password has, at the same cost.
+        // Users of other sources have none: theirs is the hash that nobody's password has, at the
+        // same cost.
         let hash = own.unwrap_or(&self.nobody);
-        // Requests that wait for the store, such as attaches, go first. A hash that another program has made may take less time than
-        // one of ours: then one of ours is computed, too.
+        // Requests that wait for the store, such as attaches, go first. A hash that another program
+        // has made may take less time than one of ours: then one of ours is computed, too.
         let verify = || {
             let right = self.hasher.verify(&login.password, hash)?;
             if !self.hasher.costs_the_same(hash) {
@@ -88,7 +92,8 @@ impl Credentials {
             Some(user) => (user, (!right).then_some(Cause::WrongPassword)),
             None => (User::nobody(), Some(Cause::UnknownUser)),
         };
-        // The same is done whatever was wrong, but that a right code is used up only beside a right password.
+        // The same is done whatever was wrong, but that a right code is used up only beside a right
+        // password.
         let checked = match cause {
             Some(cause) if login.code.is_some() => self.refuse(login, cause, now_s)?,
             _ => self.check_user(login, Authenticated::here(user, Factors::PASSWORD), now_s)?,
@@ -96,7 +101,8 @@ impl Credentials {
         Ok(cause.map_or(checked, CheckResult::Refused))
     }
 
-    /// Refuses after a look at the code that came along, if any: the time of the answer discloses nothing of the cause.
+    /// Refuses after a look at the code that came along, if any: the time of the answer discloses
+    /// nothing of the cause.
     fn refuse(&self, login: &Login, cause: Cause, now_s: u64) -> Result<CheckResult, StoreError> {
         if let Some(code) = &login.code {
             self.check_code(Err(cause), code, now_s)?;
@@ -149,7 +155,8 @@ impl Credentials {
         }
     }
 
-    /// Stores a hash of the right password that costs more, if the user's costs less than it should.
+    /// Stores a hash of the right password that costs more, if the user's costs less than it
+    /// should.
     pub(super) fn strengthen(&self, user: &User, password: &Password) {
         let Some(old) = user.password.as_ref().filter(|hash| self.hasher.is_outdated(hash)) else { return };
         let fresh = self.hasher.hash(password).map_err(|error| error.to_string());
@@ -160,8 +167,8 @@ impl Credentials {
         }
     }
 
-    /// Returns the cause of a refusal, or `None` if the code is right. The work is the same whether or not all else was
-    /// right, so that its time discloses nothing.
+    /// Returns the cause of a refusal, or `None` if the code is right. The work is the same whether
+    /// or not all else was right, so that its time discloses nothing.
     pub(super) fn check_code(
         &self,
         awaited: Result<&User, Cause>,

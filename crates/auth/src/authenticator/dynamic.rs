@@ -1,7 +1,8 @@
 //! Requests of RADIUS servers about sessions (RFC 5176), as the idp process passes them on.
 //!
-//! Invariants: a request reaches sessions of the users of its own source alone, however it names them, and those to which all that it
-//! names applies; who was disabled here stays so. They are done one after the other and not faster than [`INTERVAL`], whatever the idp process sends.
+//! Invariants: a request reaches sessions of the users of its own source alone, however it names
+//! them, and those to which all that it names applies; who was disabled here stays so. They are
+//! done one after the other and not faster than [`INTERVAL`], whatever the idp process sends.
 
 use std::net::IpAddr;
 use std::sync::Arc;

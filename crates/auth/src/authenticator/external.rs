@@ -1,11 +1,14 @@
-//! Logins of users whom another source than the store vouches for: a directory, asked by the idp process.
+//! Logins of users whom another source than the store vouches for: a directory, asked by the idp
+//! process.
 //!
-//! Invariants: a login is tried at the one source whose rule matches the name, never at another; what the source lets in is still
-//! refused if the user's record here is disabled or expired, which has the name of the source's entry, whichever of its names was typed; no
-//! answer is no login. Logins of one source wait in a queue of
-//! their own, so that a slow directory keeps no others waiting. Whoever is not let in is asked for a one-time code, as local users are,
-//! whether the password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so that its time
-//! discloses nothing of a source that is faster. Further rounds are the affair of [`super::rounds`].
+//! Invariants: a login is tried at the one source whose rule matches the name, never at another;
+//! what the source lets in is still refused if the user's record here is disabled or expired, which
+//! has the name of the source's entry, whichever of its names was typed; no answer is no login.
+//! Logins of one source wait in a queue of their own, so that a slow directory keeps no others
+//! waiting. Whoever is not let in is asked for a one-time code, as local users are, whether the
+//! password was wrong or the record here has a code. That or a refusal takes [`REFUSAL_TIME`], so
+//! that its time discloses nothing of a source that is faster. Further rounds are the affair of
+//! [`super::rounds`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -35,7 +38,8 @@ const REFUSAL_TIME: Duration = Duration::from_secs(1);
 /// Logins that wait for a source, for each that is checked there.
 const QUEUE_FACTOR: usize = 8;
 
-/// Logins of a source that are under way at the same time, those among them that wait for a refusal's time.
+/// Logins of a source that are under way at the same time, those among them that wait for a
+/// refusal's time.
 pub(crate) fn permits(source: &Source) -> usize {
     (source.max_logins * (QUEUE_FACTOR + 1) + source.max_waiting()) * 2
 }
@@ -199,7 +203,8 @@ impl Authenticator {
         at.turns.wait(Network::from(login.source), standing, self.longest_wait).await
     }
 
-    /// Checks what needs no word of the source. Returns whose password it is, and whether they come from a known place.
+    /// Checks what needs no word of the source. Returns whose password it is, and whether they come
+    /// from a known place.
     fn before_source(&self, login: &Login, now_s: u64) -> Result<(Person, bool), LoginOutcome> {
         let (user, known) = self.history.look_up(login, now_s).map_err(|error| self.failed(login, &error))?;
         if self.credentials.lack_certificate(login, user.as_ref()) {
@@ -238,7 +243,8 @@ impl Authenticator {
             Err(why) => why,
         };
         if is_unapproved {
-            // The server gives no answer to who does not approve. Coming back by itself, the client would bother the person again.
+            // The server gives no answer to who does not approve. Coming back by itself, the client
+            // would bother the person again.
             tracing::warn!(source = at.source.source.name, %why, "a login was not approved");
             self.record_refused(&at.login, Cause::NotApproved, now_s);
             return Refusal::NotApproved.into();
@@ -247,7 +253,8 @@ impl Authenticator {
         self.unavailable(&at.source.source.name, &at.login, &why, now_s)
     }
 
-    /// Notes which entry of the source the name has led to: guesses by other names of it count for the same person.
+    /// Notes which entry of the source the name has led to: guesses by other names of it count for
+    /// the same person.
     fn is_entry(&self, at: &AtSource, subject: &Subject) {
         self.throttle().is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
     }
@@ -288,7 +295,8 @@ impl Authenticator {
         }
     }
 
-    /// Refuses a login. One that has not waited for a person is asked for a code first, whatever was wrong.
+    /// Refuses a login. One that has not waited for a person is asked for a code first, whatever
+    /// was wrong.
     pub(super) fn refused(&self, at: AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
         if at.has_waited() {
             return self.refuse_for_good(&at.login, cause, &at.guess, now_s);

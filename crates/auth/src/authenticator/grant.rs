@@ -1,9 +1,11 @@
-//! The last step of a login whose credentials were right: whether an access profile is for the user and its required factors were
-//! proved, and the record of it.
+//! The last step of a login whose credentials were right: whether an access profile is for the user
+//! and its required factors were proved, and the record of it.
 //!
-//! Invariants: nobody is let in who is in no profile, or by fewer factors than it requires. That this is the reason shows only after a factor
-//! besides the password: to whoever has shown no other, a right password that lets nobody in is a wrong one, in its answer, its time and its
-//! count. Which factors were proved is decided where they are checked, never by what the worker says of them.
+//! Invariants: nobody is let in who is in no profile, or by fewer factors than it requires. That
+//! this is the reason shows only after a factor besides the password: to whoever has shown no
+//! other, a right password that lets nobody in is a wrong one, in its answer, its time and its
+//! count. Which factors were proved is decided where they are checked, never by what the worker
+//! says of them.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
@@ -84,7 +86,8 @@ impl Authenticator {
         guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
-        // Before anything is written: whoever logs in without end must not fill the disk, nor push out what is remembered.
+        // Before anything is written: whoever logs in without end must not fill the disk, nor push
+        // out what is remembered.
         if let Err(wait_s) = self.allowances().take(user.id, now()) {
             self.throttle().take_back(guess);
             return self.throttled(login, wait_s);

@@ -38,8 +38,9 @@ impl History {
         Ok((user, prefix | device))
     }
 
-    /// The standing of the device, or else of the source. A device can't be claimed by another, because it proves its key; and a
-    /// source counts whichever user came from there, so that turns disclose nothing about the user who is named.
+    /// The standing of the device, or else of the source. A device can't be claimed by another,
+    /// because it proves its key; and a source counts whichever user came from there, so that turns
+    /// disclose nothing about the user who is named.
     pub(super) async fn standing(self: &Arc<Self>, login: &Login, now_s: u64) -> Standing {
         let (this, name, device) = (Arc::clone(self), login.user.clone(), login.device);
         let returning = tokio::task::spawn_blocking(move || this.has_been_here(&name, device)).await;

@@ -1,4 +1,5 @@
-//! Sources from which anybody has logged in lately, whatever user: logins from there have their turn before strangers'.
+//! Sources from which anybody has logged in lately, whatever user: logins from there have their
+//! turn before strangers'.
 //!
 //! INVARIANT: its size is bounded; the oldest source makes room.
 

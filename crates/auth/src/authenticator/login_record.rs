@@ -1,7 +1,9 @@
-//! The record of logins: lines of the log about those that were refused, and the events of the audit file.
+//! The record of logins: lines of the log about those that were refused, and the events of the
+//! audit file.
 //!
-//! Invariants: anybody may cause such lines, so their number is bounded and those left out are counted; a name that came from outside
-//! is one quoted value without control characters; the record waits for no disk: where it can't be written, the audit file has a gap.
+//! Invariants: anybody may cause such lines, so their number is bounded and those left out are
+//! counted; a name that came from outside is one quoted value without control characters; the
+//! record waits for no disk: where it can't be written, the audit file has a gap.
 
 use std::time::Duration;
 
@@ -39,7 +41,8 @@ impl LoginRecord {
         Self { audit: Some(audit), ..self }
     }
 
-    /// A login was refused after something was checked; `source` is the one that its user belongs to by name.
+    /// A login was refused after something was checked; `source` is the one that its user belongs
+    /// to by name.
     pub(super) fn refused(&self, login: &Login, source: &str, cause: Cause, now_s: u64) {
         self.log(login, source, cause);
         self.add(entry(login, "login-refused", cause.name(), now_s));

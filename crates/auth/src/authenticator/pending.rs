@@ -1,9 +1,11 @@
-//! Logins that wait for a person: to type a one-time code (those whose password was right and those where anything was wrong, for
-//! nobody must be able to distinguish them), to answer a server's challenge, or to approve a request elsewhere.
+//! Logins that wait for a person: to type a one-time code (those whose password was right and those
+//! where anything was wrong, for nobody must be able to distinguish them), to answer a server's
+//! challenge, or to approve a request elsewhere.
 //!
-//! INVARIANT: their number is bounded, altogether and for each source, and networks share it fairly; each leaves once: by its answer, by a
-//! connection that is gone, or because its time is over or it was displaced. An answer is good for the step that it was asked for and
-//! for the device that logs in.
+//! INVARIANT: their number is bounded, altogether and for each source, and networks share it
+//! fairly; each leaves once: by its answer, by a connection that is gone, or because its time is
+//! over or it was displaced. An answer is good for the step that it was asked for and for the
+//! device that logs in.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +24,8 @@ use vpnd_ipc::gateway::idp::Continuation;
 
 /// Logins at most.
 const LIMIT: usize = 1_024;
-/// Limit for all that a login waits for (PROTOCOL §4.2). The worker's own limit for a code is shorter.
+/// Limit for all that a login waits for (PROTOCOL §4.2). The worker's own limit for a code is
+/// shorter.
 pub(super) const LIFETIME: Duration = Duration::from_secs(120);
 /// A person who has taken this long makes room for another.
 const TYPING_TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,8 +40,8 @@ pub(super) struct Attempt {
 
 /// The event that a login waits for.
 pub(super) enum Step {
-    /// A one-time code that is checked here: the user whom the right one lets in, or the cause of a refusal that follows whatever the
-    /// code. It counts as a guess.
+    /// A one-time code that is checked here: the user whom the right one lets in, or the cause of a
+    /// refusal that follows whatever the code. It counts as a guess.
     Code(Result<Box<Authenticated>, Cause>, Guess),
     /// The answer to a challenge, and by what the server recognises the login.
     Challenge(AtSource, Continuation),
@@ -110,7 +113,8 @@ impl Pending {
         Self { shares: Shares::new(division), held: BTreeMap::new(), next: 0 }
     }
 
-    /// Adds a login. Returns its number, unless there is no room for its network or its source, and the logins that are over by that.
+    /// Adds a login. Returns its number, unless there is no room for its network or its source, and
+    /// the logins that are over by that.
     pub(super) fn add(&mut self, now: Time, attempt: Attempt) -> (Option<u64>, Vec<Attempt>) {
         let mut over = self.overdue(now);
         if attempt.step.source().is_some_and(|source| self.is_full(source)) {
@@ -144,7 +148,8 @@ impl Pending {
         Some(if attempt.login.device == device { attempt.step.kind() } else { StepKind::Foreign })
     }
 
-    /// Takes out the server's reply that this login waits for, to wait for it. The login keeps its place.
+    /// Takes out the server's reply that this login waits for, to wait for it. The login keeps its
+    /// place.
     pub(super) fn take_reply(&mut self, number: u64, device: DeviceId) -> Option<PendingReply> {
         let attempt = &mut self.held.get_mut(&number)?.attempt;
         match &mut attempt.step {

@@ -1,8 +1,11 @@
-//! Asking about users who have sessions again: are they still there, not disabled, and in which groups?
+//! Asking about users who have sessions again: are they still there, not disabled, and in which
+//! groups?
 //!
-//! Invariants: a session ends when its source refuses the user, or has given no answer for longer than it may; never because a server was
-//! slow once, nor because it no longer shows many users at once, which [`super::absences`] judges. A source decides about its own users
-//! alone, and the record here only about what it may: who was disabled here stays so. At most [`AT_ONCE`] requests of a source are under way, and users have their turns spread over the time between two.
+//! Invariants: a session ends when its source refuses the user, or has given no answer for longer
+//! than it may; never because a server was slow once, nor because it no longer shows many users at
+//! once, which [`super::absences`] judges. A source decides about its own users alone, and the
+//! record here only about what it may: who was disabled here stays so. At most [`AT_ONCE`] requests
+//! of a source are under way, and users have their turns spread over the time between two.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,7 +27,8 @@ use vpnd_sys::clock::{now, wall_s};
 
 /// Requests of one source at the same time.
 const AT_ONCE: usize = 8;
-/// How often it is looked for users whose turn has come: a part of the time between two requests, within bounds.
+/// How often it is looked for users whose turn has come: a part of the time between two requests,
+/// within bounds.
 const PART: u32 = 16;
 const SHORTEST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(10);
@@ -88,8 +92,8 @@ impl Authenticator {
         found.unwrap_or_else(|_| Ok(Vec::new()))
     }
 
-    /// Asks about those whose turn has come, and about all others as soon as one of them is not there: they show whether the user has
-    /// left or the source is wrong.
+    /// Asks about those whose turn has come, and about all others as soon as one of them is not
+    /// there: they show whether the user has left or the source is wrong.
     pub(super) async fn recheck_due(
         self: &Arc<Self>,
         source: &Arc<ExternalSource>,
@@ -207,8 +211,8 @@ impl Authenticator {
     }
 }
 
-/// The requests of one round. A source that is down must not make it so long that sessions outlive what they may: each of
-/// thousands of users would wait for every server.
+/// The requests of one round. A source that is down must not make it so long that sessions outlive
+/// what they may: each of thousands of users would wait for every server.
 #[derive(Default)]
 struct Round {
     /// Requests without an answer since the last with one.
@@ -263,7 +267,8 @@ fn absent(found: &[(LiveUser, Outcome)]) -> impl Iterator<Item = UserId> {
     found.iter().filter(move |(_, outcome)| is_absent(outcome)).map(|(user, _)| user.id)
 }
 
-/// Which of the users who are missing are gone; `all` users of the source have sessions. Logs when that becomes, and is no longer, too many.
+/// Which of the users who are missing are gone; `all` users of the source have sessions. Logs when
+/// that becomes, and is no longer, too many.
 fn judge(
     source: &ExternalSource,
     found: &[(LiveUser, Outcome)],
@@ -294,7 +299,8 @@ fn judge(
     gone
 }
 
-/// Gives new users their first turn and forgets those who have gone. After a start all are new, so these are spread.
+/// Gives new users their first turn and forgets those who have gone. After a start all are new, so
+/// these are spread.
 pub(super) fn schedule(
     turns: &mut HashMap<UserId, Turn>,
     users: &[LiveUser],

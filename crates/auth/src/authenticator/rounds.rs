@@ -1,10 +1,12 @@
-//! The way of a login at its source from the first request to the last round: challenges that a person answers, and approvals on
-//! another device.
+//! The way of a login at its source from the first request to the last round: challenges that a
+//! person answers, and approvals on another device.
 //!
-//! Invariants: the state of a login is here and in [`super::pending`], never at the worker, which has a number that is good once for
-//! each step; so no round can be left out. A login counts as a wrong guess until it is let in, however long it waits, which bounds how
-//! often a person is bothered by whoever knows the password. Waiting takes no turn from others. What a server sends for a person is one
-//! line of limited length without control characters; the rest that it sends with a challenge goes back to it and nowhere else.
+//! Invariants: the state of a login is here and in [`super::pending`], never at the worker, which
+//! has a number that is good once for each step; so no round can be left out. A login counts as a
+//! wrong guess until it is let in, however long it waits, which bounds how often a person is
+//! bothered by whoever knows the password. Waiting takes no turn from others. What a server sends
+//! for a person is one line of limited length without control characters; the rest that it sends
+//! with a challenge goes back to it and nowhere else.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,7 +28,8 @@ struct Bench {
     _dir: tempfile::TempDir,
 }
 
-/// `ann` with a password alone, `tom` with codes too, `cat` with a certificate too, `dis` who is disabled.
+/// `ann` with a password alone, `tom` with codes too, `cat` with a certificate too, `dis` who is
+/// disabled.
 fn bench(settings: Settings) -> Bench {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Sqlite::open_or_create(&dir.path().join("vpnd.db")).unwrap());
@@ -245,7 +246,8 @@ fn a_code_spent_on_a_wrong_password_stays_good() {
 #[test]
 fn everyone_needs_a_certificate_if_the_gateway_says_so() {
     let bench = bench(Settings { require_certificate: true, ..settings() });
-    // Neither the password nor whether there is such a user makes a difference, and nobody is slowed down by it.
+    // Neither the password nor whether there is such a user makes a difference, and nobody is
+    // slowed down by it.
     for _ in 0..10 {
         for (user, password) in [("ann", "right"), ("ann", "wrong"), ("cat", "right"), ("nobody", "right")] {
             assert!(
@@ -366,9 +368,9 @@ fn guessing_at_an_unknown_user_slows_down_alike() {
     assert!(known[7].is_some());
 }
 
-/// With the real cost of a hash, an unknown user must not be answered sooner than a known one. Without the stand-in
-/// hash the answer takes a small part of the time in every round, however busy the machine is; with it, the best
-/// times of both come together after a few rounds.
+/// With the real cost of a hash, an unknown user must not be answered sooner than a known one.
+/// Without the stand-in hash the answer takes a small part of the time in every round, however busy
+/// the machine is; with it, the best times of both come together after a few rounds.
 #[test]
 fn an_unknown_user_costs_as_much_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -592,7 +594,8 @@ fn a_name_cannot_forge_a_line_or_a_field() {
     let text = logged_as_text(|| bench.auth.log_refusal(&forger, Cause::UnknownUser));
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(!text.contains(['\u{1b}', '\u{2028}']), "{text:?}");
-    // A reader that knows quoted values finds one of each field: what the name has is inside of quotes, escaped.
+    // A reader that knows quoted values finds one of each field: what the name has is inside of
+    // quotes, escaped.
     assert!(text.contains(r#"user="ann\" source=\"x\" outer=192.0.2.9?<6>vpnd: login"#), "{text}");
     assert_eq!(text.matches(" source=\"").count(), 1, "{text}");
     let lines = logged_as_json(|| bench.auth.log_refusal(&forger, Cause::UnknownUser));
@@ -617,7 +620,8 @@ fn factors_are_those_that_were_checked() {
     assert_eq!(tom.factors.to_string(), "pwd otp");
 }
 
-/// With profiles that let in nobody by a password, a right one and a wrong one have the same answers, and count alike.
+/// With profiles that let in nobody by a password, a right one and a wrong one have the same
+/// answers, and count alike.
 #[test]
 fn a_right_password_that_lets_nobody_in_is_a_wrong_one() {
     for profiles in [

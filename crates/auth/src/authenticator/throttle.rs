@@ -1,14 +1,18 @@
-//! Limits guesses: a wait that doubles with each failure, by person and network, and a pace for each network over all persons.
+//! Limits guesses: a wait that doubles with each failure, by person and network, and a pace for
+//! each network over all persons.
 //!
-//! A guess is checked and counted in one step, before anything looks at the password ([`Throttle::admit`]), and taken back if it turns
-//! out to be none: so those that come at the same time are no more than those that come one after the other. Failures of a person
-//! count for the host they come from, its site and its provider. Those from everywhere together lock nobody out: once there are
-//! many, each network that the user never came from may fail only once before it waits. So whoever guesses from many addresses of one
-//! network gets as many guesses as that network, and whoever has many networks gets one from each.
+//! A guess is checked and counted in one step, before anything looks at the password
+//! ([`Throttle::admit`]), and taken back if it turns out to be none: so those that come at the same
+//! time are no more than those that come one after the other. Failures of a person count for the
+//! host they come from, its site and its provider. Those from everywhere together lock nobody out:
+//! once there are many, each network that the user never came from may fail only once before it
+//! waits. So whoever guesses from many addresses of one network gets as many guesses as that
+//! network, and whoever has many networks gets one from each.
 //!
-//! Invariants: guesses against a user slow down only the networks that they come from, as far as the user never came from
-//! there; the tables have a fixed largest size; whether a user exists changes nothing; a person is one, however the name is spelled, and
-//! as soon as it is known which entry of a source that is, whatever the name. Times are passed in; a clock that is set back
+//! Invariants: guesses against a user slow down only the networks that they come from, as far as
+//! the user never came from there; the tables have a fixed largest size; whether a user exists
+//! changes nothing; a person is one, however the name is spelled, and as soon as it is known which
+//! entry of a source that is, whatever the name. Times are passed in; a clock that is set back
 //! makes nobody wait for longer than the longest wait.
 
 use std::collections::HashMap;
@@ -26,7 +30,8 @@ const FREE_BY_NETWORK: [u32; 3] = [40, 15, 5];
 const FREE_UNDER_ATTACK: u32 = 1;
 /// So many failures of one user from anywhere are an attack.
 const ATTACK: u32 = 50;
-/// Failures of all persons together without a wait, from one provider's network, one site, one host: many people may share them.
+/// Failures of all persons together without a wait, from one provider's network, one site, one
+/// host: many people may share them.
 const FREE_OF_ALL: [u64; 3] = [1_600, 400, 100];
 /// The time in which that many are forgotten, one after the other, seconds.
 const MEMORY_OF_ALL_S: u64 = 4 * 3600;
@@ -127,8 +132,8 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// Admits a guess and counts it, or returns the seconds until the next one is admitted. `known` means that the user has come
-    /// from this source, or with this device, before.
+    /// Admits a guess and counts it, or returns the seconds until the next one is admitted. `known`
+    /// means that the user has come from this source, or with this device, before.
     pub(super) fn admit(
         &mut self,
         person: Person,
@@ -181,7 +186,8 @@ impl Throttle {
         by_host.0.remove(&key);
     }
 
-    /// The name has led to this entry of its source: from now on guesses by that name count for it, earlier ones included.
+    /// The name has led to this entry of its source: from now on guesses by that name count for it,
+    /// earlier ones included.
     pub(super) fn is_entry(&mut self, name: &str, entry: Person) {
         let named = Person::named(name);
         if self.resolve(named.clone()) == entry {
@@ -267,7 +273,8 @@ impl<K: Hash + Eq + Clone> Table<K> {
         before_s
     }
 
-    /// Takes back what was counted at `at_s`. If nothing was counted since, the wait is that of before, too.
+    /// Takes back what was counted at `at_s`. If nothing was counted since, the wait is that of
+    /// before, too.
     fn take_back(&mut self, key: &K, at_s: u64, before_s: Option<u64>) {
         let Some(failures) = self.0.get_mut(key) else { return };
         failures.count = failures.count.saturating_sub(1);
@@ -289,8 +296,8 @@ impl<K: Hash + Eq + Clone> Table<K> {
         }
     }
 
-    /// Drops what is forgotten, or else the entry with the fewest and oldest failures. The scan is short beside the
-    /// hash or the request to a source that each failure costs.
+    /// Drops what is forgotten, or else the entry with the fewest and oldest failures. The scan is
+    /// short beside the hash or the request to a source that each failure costs.
     fn make_room(&mut self, now_s: u64) {
         self.0.retain(|_, failures| failures.is_fresh(now_s));
         if self.0.len() < MAX_ENTRIES {
@@ -359,7 +366,8 @@ impl Failures {
     }
 }
 
-/// The source as it is remembered: an IPv4 address, or an IPv6 /64, of which one host has all addresses.
+/// The source as it is remembered: an IPv4 address, or an IPv6 /64, of which one host has all
+/// addresses.
 pub(super) fn source_prefix(source: IpAddr) -> String {
     match source.to_canonical() {
         IpAddr::V4(v4) => v4.to_string(),

@@ -1,8 +1,9 @@
 //! The queue of logins whose password is to be checked. Networks share it fairly
-//! ([`vpnd_proto::admission::shares`]), so that how long one waits depends on how many networks wait, not on how many logins.
+//! ([`vpnd_proto::admission::shares`]), so that how long one waits depends on how many networks
+//! wait, not on how many logins.
 //!
-//! INVARIANT: as many turns are given as there are threads to check passwords; one that its login does not use any more goes
-//! to the next.
+//! INVARIANT: as many turns are given as there are threads to check passwords; one that its login
+//! does not use any more goes to the next.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,7 +53,8 @@ impl Turns {
         Some(Turn(Arc::clone(self)))
     }
 
-    /// Waits for a turn; `None` if it does not come within `longest`, or the place in the queue is needed for others.
+    /// Waits for a turn; `None` if it does not come within `longest`, or the place in the queue is
+    /// needed for others.
     pub(super) async fn wait(
         self: &Arc<Self>,
         source: Source,

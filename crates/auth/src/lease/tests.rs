@@ -245,7 +245,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// The model: who holds which address until when. A live address is only ever given to its own owner.
+    /// The model: who holds which address until when. A live address is only ever given to its own
+    /// owner.
     #[test]
     fn no_two_live_leases_stand_on_one_address(steps in proptest::collection::vec(step(), 1..60)) {
         let bench = Bench::new("10.86.0.0/28", None);

@@ -1,4 +1,5 @@
-//! The answers to the requests of the worker. That each has the reply that it is answered with is kept by the compiler.
+//! The answers to the requests of the worker. That each has the reply that it is answered with is
+//! kept by the compiler.
 
 use std::net::IpAddr;
 use std::sync::Arc;

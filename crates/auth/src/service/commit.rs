@@ -8,8 +8,8 @@ use vpnd_proto::session::SessionId;
 
 use vpnd_store::{SessionChange, Sessions};
 
-/// Writes all changes in one step. If that can't be done each is tried by itself, for one that fails must not take the
-/// others with it. Returns the sessions whose changes are not in the store.
+/// Writes all changes in one step. If that can't be done each is tried by itself, for one that
+/// fails must not take the others with it. Returns the sessions whose changes are not in the store.
 pub(super) fn write(sessions: &dyn Sessions, changes: &[SessionChange], now_s: u64) -> HashSet<SessionId> {
     if changes.is_empty() {
         return HashSet::new();

@@ -1,12 +1,13 @@
 //! Sessions and leases that no client comes back for.
 //!
-//! Leases without a session: a user was disabled or removed, a device forgotten, a password changed. INVARIANT: such a lease does not
-//! end while a gateway may still carry its session. One that runs ends the session within moments, and the lease with it; what is left
-//! here are leases of sessions that no gateway had. Whoever takes a session out of the store needs no clock for its lease, so a clock
-//! that disagrees frees no address.
+//! Leases without a session: a user was disabled or removed, a device forgotten, a password
+//! changed. INVARIANT: such a lease does not end while a gateway may still carry its session. One
+//! that runs ends the session within moments, and the lease with it; what is left here are leases
+//! of sessions that no gateway had. Whoever takes a session out of the store needs no clock for its
+//! lease, so a clock that disagrees frees no address.
 //!
-//! Sessions of the process before: their clients attach, or are idle like others. One that its user's profile has no addresses for
-//! any more is over at once.
+//! Sessions of the process before: their clients attach, or are idle like others. One that its
+//! user's profile has no addresses for any more is over at once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
@@ -25,7 +26,8 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const END_S: u64 = 60;
 
 impl Service {
-    /// The gateway starts, so no client is attached: frees what has no session, and remembers the sessions that there are.
+    /// The gateway starts, so no client is attached: frees what has no session, and remembers the
+    /// sessions that there are.
     ///
     /// # Errors
     /// If the store can't be read.
@@ -44,7 +46,8 @@ impl Service {
         self.end(absent, Code::Token);
     }
 
-    /// Ends leftover sessions when they are due; never returns. `idle` is how long a session may be unused.
+    /// Ends leftover sessions when they are due; never returns. `idle` is how long a session may be
+    /// unused.
     pub(crate) async fn end_leftover(self: Arc<Self>, idle: Option<Duration>) {
         let idle_at = idle.map(|idle| Instant::now() + idle);
         let mut since = HashMap::new();
@@ -75,7 +78,8 @@ impl Service {
         self.end(absent, Code::Idle);
     }
 
-    /// Ends leases without a session that were found for `after_s` seconds; `since` says from when on.
+    /// Ends leases without a session that were found for `after_s` seconds; `since` says from when
+    /// on.
     pub(super) fn end_orphans(
         &self,
         since: &mut HashMap<SessionId, u64>,

@@ -1,7 +1,8 @@
 //! Sessions for the audit file: what the worker has asked for is recorded once it is in the store.
 //!
-//! INVARIANT: whose session it is and which inner addresses it has comes from the login that it was granted to; the worker only says from where a
-//! client is heard, and why a session ends that is over in the store.
+//! INVARIANT: whose session it is and which inner addresses it has comes from the login that it was
+//! granted to; the worker only says from where a client is heard, and why a session ends that is
+//! over in the store.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -45,7 +46,8 @@ impl Service {
         self
     }
 
-    /// Records what is in the store now: beginnings first, for nothing is added to a session that has none, and ends last.
+    /// Records what is in the store now: beginnings first, for nothing is added to a session that
+    /// has none, and ends last.
     pub(super) fn record(
         &self,
         writes: &[Write],

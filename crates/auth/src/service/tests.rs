@@ -254,7 +254,8 @@ async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
         sessions.push(session);
     }
     let known = async |service: &Arc<Service>, session| ask(service, SessionQuery(session)).await;
-    // While it runs, nothing happens: the pool is as full as it was, and sessions get their new keys.
+    // While it runs, nothing happens: the pool is as full as it was, and sessions get their new
+    // keys.
     for wall_s in [began_s + YEAR_S, began_s - YEAR_S] {
         set(wall_s, began_s + 60);
         assert!(
@@ -269,7 +270,8 @@ async fn a_clock_that_is_set_by_a_year_takes_no_session_and_gives_none_away() {
             assert!(known(&service, *session).await.is_some());
         }
     }
-    // It starts again while the clock is a year back: sessions last, but for no longer than one that begins now.
+    // It starts again while the clock is a year back: sessions last, but for no longer than one
+    // that begins now.
     set(began_s - YEAR_S, began_s - YEAR_S);
     let stored = known(&restart(), sessions[0]).await.unwrap();
     assert_eq!(stored.expires_s, began_s - YEAR_S + DAY.as_secs());
@@ -450,7 +452,8 @@ async fn a_worker_can_neither_invent_a_record_nor_take_one_back() {
     assert_eq!((start.outer, start.device), (Some([192, 0, 2, 1].into()), DeviceId([1; 16])));
     assert!(start.ipv4.is_some_and(|v4| v4.octets()[..3] == [10, 0, 0]), "{start:?}");
 
-    // A reason alone ends nothing on record while the session goes on in the store, and neither do new tokens begin another.
+    // A reason alone ends nothing on record while the session goes on in the store, and neither do
+    // new tokens begin another.
     let over = Commit(vec![ended(session, Code::Bye)]);
     assert_eq!(failed(&service, over).await, 0);
     assert_eq!(failed(&service, keep(session)).await, 0);
@@ -484,7 +487,8 @@ fn code_for(store: &Arc<dyn Store>, code: &str) -> LoginRequest {
     LoginRequest { code: vpnd_proto::control::SecretText::new(code).ok(), ..login("right", 1) }
 }
 
-/// The worker sends a code, which is checked here. It has no other way to have a factor, nor to keep a session of fewer.
+/// The worker sends a code, which is checked here. It has no other way to have a factor, nor to
+/// keep a session of fewer.
 #[tokio::test]
 async fn a_profile_that_requires_a_factor_has_no_session_without() {
     // RFC 6238, appendix B.
@@ -541,7 +545,8 @@ async fn a_profile_that_requires_a_factor_has_no_session_without() {
     assert_eq!(record.auth_time_s, 59);
 }
 
-/// Whoever takes a session out of the store may have another clock, and the gateway may carry it for a moment.
+/// Whoever takes a session out of the store may have another clock, and the gateway may carry it
+/// for a moment.
 #[tokio::test]
 async fn a_lease_ends_some_time_after_its_session_was_taken_out() {
     static NOW_S: AtomicU64 = AtomicU64::new(1_000_000);

@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// A socket for the control channel to `gateway`. Its datagrams carry the mark, so that they never enter the tunnel. It is
-/// not connected: the machine may get another address.
+/// A socket for the control channel to `gateway`. Its datagrams carry the mark, so that they never
+/// enter the tunnel. It is not connected: the machine may get another address.
 pub(super) fn socket(gateway: SocketAddr, mark: Option<u32>) -> io::Result<UdpSocket> {
     let marked = || {
         let socket = Socket::new(Domain::for_address(gateway), Type::DGRAM, Some(Protocol::UDP))?;

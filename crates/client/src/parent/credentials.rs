@@ -1,5 +1,5 @@
-//! Reads a password from a file, a file descriptor, or a person at a terminal; never from the command line, which
-//! every user of the machine can read.
+//! Reads a password from a file, a file descriptor, or a person at a terminal; never from the
+//! command line, which every user of the machine can read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Read, Write as _};

@@ -1,8 +1,9 @@
-//! The key of this device, by which a gateway recognises it: it gives a returning user the same inner addresses, and
-//! takes an attach token from no other device (PROTOCOL §4.1).
+//! The key of this device, by which a gateway recognises it: it gives a returning user the same
+//! inner addresses, and takes an attach token from no other device (PROTOCOL §4.1).
 //!
-//! Invariants: the key is in a file that nobody but its owner can read, or it is not used; two clients of one machine never
-//! use one key at the same time. It leaves this process only as signatures over bindings.
+//! Invariants: the key is in a file that nobody but its owner can read, or it is not used; two
+//! clients of one machine never use one key at the same time. It leaves this process only as
+//! signatures over bindings.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -46,7 +47,8 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Takes the first key in `directory` that no other client of this user and gateway uses; makes one if need be.
+    /// Takes the first key in `directory` that no other client of this user and gateway uses; makes
+    /// one if need be.
     ///
     /// # Errors
     /// If the directory can't be written, others may have the key, or all are in use.
@@ -87,7 +89,8 @@ impl Device {
     }
 }
 
-/// The file, unless another client holds it. A link is not followed: what it names is no file of ours.
+/// The file, unless another client holds it. A link is not followed: what it names is no file of
+/// ours.
 fn lock(path: &Path) -> io::Result<Option<LockedFile>> {
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
@@ -110,7 +113,8 @@ fn exposure(file: &File) -> io::Result<Option<&'static str>> {
     })
 }
 
-/// The key in the file. One that is new or was cut by a crash gets a new key: that costs the addresses of before, and a login.
+/// The key in the file. One that is new or was cut by a crash gets a new key: that costs the
+/// addresses of before, and a login.
 fn read_or_make(file: &mut File) -> io::Result<DeviceKey> {
     // With its full size at once: growing would leave a copy behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * PKCS8_LEN));

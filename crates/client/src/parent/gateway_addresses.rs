@@ -1,8 +1,9 @@
 //! Addresses that the gateway has given this client since its profile was made (PROTOCOL §5.3).
 //!
-//! Invariants: the profile's own file is never written, and its addresses are never left out; what is kept here belongs to the `[server]`
-//! of one profile and only adds places to look for the gateway. Whom the client trusts, the name that the gateway must prove, routes and
-//! everything else stay the profile's.
+//! Invariants: the profile's own file is never written, and its addresses are never left out; what
+//! is kept here belongs to the `[server]` of one profile and only adds places to look for the
+//! gateway. Whom the client trusts, the name that the gateway must prove, routes and everything
+//! else stay the profile's.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -39,7 +40,8 @@ pub(super) struct GatewayAddresses {
 }
 
 impl GatewayAddresses {
-    /// Reads what is kept in `directory` for this profile. What can't be used is logged, and the profile's own addresses are left.
+    /// Reads what is kept in `directory` for this profile. What can't be used is logged, and the
+    /// profile's own addresses are left.
     pub(super) fn read(directory: &Path, profile: &Profile) -> Self {
         let path = directory.join(format!("gateway-{}", digest(profile)));
         let kept = if profile.renew { read(&path) } else { Vec::new() };
@@ -63,7 +65,8 @@ impl GatewayAddresses {
     /// Keeps what the gateway says; returns whether it is new.
     ///
     /// # Errors
-    /// If the user does not permit it, it is no list of addresses, or it can't be written. Then all stays as it was.
+    /// If the user does not permit it, it is no list of addresses, or it can't be written. Then all
+    /// stays as it was.
     pub(super) fn keep(&mut self, renewal: &Renewal) -> Result<bool, RenewalError> {
         if !self.is_permitted {
             return Err(RenewalError::NotPermitted);
@@ -85,8 +88,8 @@ impl GatewayAddresses {
     }
 }
 
-/// A name for what the profile says of the gateway: another file for the same one is the same, and one that an administrator has changed there
-/// is another.
+/// A name for what the profile says of the gateway: another file for the same one is the same, and
+/// one that an administrator has changed there is another.
 fn digest(profile: &Profile) -> String {
     let trust = match &profile.trust {
         Trust::System => "system",

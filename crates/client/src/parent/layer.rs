@@ -1,8 +1,10 @@
-//! Which of a machine's tunnels this one is: the newest is the innermost, and carries what the others could carry too.
+//! Which of a machine's tunnels this one is: the newest is the innermost, and carries what the
+//! others could carry too.
 //!
-//! A tunnel's own datagrams may go through the tunnels that are older, and through no other: so no two tunnels carry each other.
-//! The layer decides about the mark of these datagrams ([`Layer::mark`]), and with that about all rules. INVARIANT: the privileged
-//! process takes it, and no other process chooses it.
+//! A tunnel's own datagrams may go through the tunnels that are older, and through no other: so no
+//! two tunnels carry each other. The layer decides about the mark of these datagrams
+//! ([`Layer::mark`]), and with that about all rules. INVARIANT: the privileged process takes it,
+//! and no other process chooses it.
 
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -11,7 +13,8 @@ use vpnd_journal::JournalDirectory;
 use vpnd_sys::change::Layer;
 use vpnd_sys::lock::LockedFile;
 
-/// The states of the tunnels of this network namespace, as their clients have noted them last, the oldest first.
+/// The states of the tunnels of this network namespace, as their clients have noted them last, the
+/// oldest first.
 ///
 /// # Errors
 /// If they can't be read.

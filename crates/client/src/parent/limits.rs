@@ -1,5 +1,6 @@
-//! Rate limits of a client's worker's requests to its privileged parent. Numbers of routes, name servers and domains are
-//! bounded where the message is decoded, the number of lookups at a time in [`super::lookups`].
+//! Rate limits of a client's worker's requests to its privileged parent. Numbers of routes, name
+//! servers and domains are bounded where the message is decoded, the number of lookups at a time in
+//! [`super::lookups`].
 
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use vpnd_proto::time::Time;
 use crate::messages::ParentRequest;
 use vpnd_sys::allowance::Allowance;
 
-/// The allowances of one worker. An honest one needs a socket for each address of each attempt to connect, and for the
-/// others once for each attempt or change.
+/// The allowances of one worker. An honest one needs a socket for each address of each attempt to
+/// connect, and for the others once for each attempt or change.
 pub(super) struct Limits {
     sockets: Allowance,
     changes: Allowance,

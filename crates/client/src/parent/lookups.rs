@@ -1,5 +1,6 @@
-//! The parent's look-ups of gateways' names, each in a short-lived process of its own ([`crate::lookup`]). Invariants:
-//! only what the profile names, and what the gateway adds to it, is looked up; a worker that floods the parent gets few of these processes at a time.
+//! The parent's look-ups of gateways' names, each in a short-lived process of its own
+//! ([`crate::lookup`]). Invariants: only what the profile names, and what the gateway adds to it,
+//! is looked up; a worker that floods the parent gets few of these processes at a time.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -45,7 +46,8 @@ impl Lookups {
         self.servers = with_new(&self.servers, addresses);
     }
 
-    /// Starts a lookup for the question `number`. Only for the process's first thread, as [`StartingChild::start`] is.
+    /// Starts a lookup for the question `number`. Only for the process's first thread, as
+    /// [`StartingChild::start`] is.
     ///
     /// # Errors
     /// The reason why there is none, for the worker.
@@ -60,8 +62,9 @@ impl Lookups {
         Ok(())
     }
 
-    /// Tries to look up a name of a domain of the tunnel's, as other programs do now, and logs it if nothing answers; without a
-    /// domain, the gateway's name. Only for the process's first thread.
+    /// Tries to look up a name of a domain of the tunnel's, as other programs do now, and logs it
+    /// if nothing answers; without a domain, the gateway's name. Only for the process's first
+    /// thread.
     pub(super) fn try_names(&self, domain: String) {
         let mut gateways = self.servers.iter().map(|server| &server.host);
         let gateway = gateways.find(|host| host.parse::<IpAddr>().is_err()).cloned();

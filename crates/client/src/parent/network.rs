@@ -1,9 +1,11 @@
-//! A client's changes to its machine: addresses, routes and DNS of the tunnel, all through the undo journal.
+//! A client's changes to its machine: addresses, routes and DNS of the tunnel, all through the undo
+//! journal.
 //!
-//! Routes of the tunnel stand in a table of their own ([`routing`]), which all packets are looked up in before the system's
-//! but the tunnel's own datagrams (they carry a mark) and what the process asks that looks up the gateway's name (it has a
-//! user of its own). So the way to the gateway can't lead into the tunnel, whatever routes are pushed, and no route of the
-//! local network leads around it.
+//! Routes of the tunnel stand in a table of their own ([`routing`]), which all packets are looked
+//! up in before the system's but the tunnel's own datagrams (they carry a mark) and what the
+//! process asks that looks up the gateway's name (it has a user of its own). So the way to the
+//! gateway can't lead into the tunnel, whatever routes are pushed, and no route of the local
+//! network leads around it.
 
 use std::net::IpAddr;
 
@@ -76,7 +78,8 @@ pub(super) struct TunnelOptions {
     pub(super) dns: bool,
     /// Whether networks that the machine is directly connected to stay outside the tunnel.
     pub(super) local_network: bool,
-    /// The user as whom the gateway's name is looked up: outside the tunnel, for the lookup may happen while the tunnel is dead.
+    /// The user as whom the gateway's name is looked up: outside the tunnel, for the lookup may
+    /// happen while the tunnel is dead.
     pub(super) lookups: Option<u32>,
 }
 
@@ -91,9 +94,11 @@ pub(super) struct NetworkSetup {
     stop: Stop,
     mtu: u16,
     active: Vec<(ChangeId, Change)>,
-    /// The gateway's last settings, as far as the profile permits them, and the routing made of them.
+    /// The gateway's last settings, as far as the profile permits them, and the routing made of
+    /// them.
     in_force: Option<(Network, Routing)>,
-    /// The routing tables of the tunnel: the one that leads into it, and the one that holds back what passes that.
+    /// The routing tables of the tunnel: the one that leads into it, and the one that holds back
+    /// what passes that.
     tables: Option<[u32; 2]>,
     /// Local networks as last logged, so that a change alone is logged again.
     overlaps: Vec<Overlap>,
@@ -101,7 +106,8 @@ pub(super) struct NetworkSetup {
     guard: Option<Guard>,
     /// Datagrams that the guard marks on arrival.
     returning: Option<Returning>,
-    /// Set once the kernel looks for the way back with a packet's mark; with the change, unless another program has made it.
+    /// Set once the kernel looks for the way back with a packet's mark; with the change, unless
+    /// another program has made it.
     valid_marks: Option<Option<ChangeId>>,
     /// In force while names are looked up.
     lookup_rules: Vec<(ChangeId, Change)>,
@@ -150,12 +156,12 @@ impl NetworkSetup {
         &self.netlink
     }
 
-    /// Replaces the settings in force by those of `network`, as far as the profile permits them. What is new comes before what is old
-    /// goes, so that no packet finds neither.
+    /// Replaces the settings in force by those of `network`, as far as the profile permits them.
+    /// What is new comes before what is old goes, so that no packet finds neither.
     ///
     /// # Errors
-    /// If the profile forbids it, or a change was refused; the changes before it stay in force until the next call or
-    /// [`NetworkSetup::undo`].
+    /// If the profile forbids it, or a change was refused; the changes before it stay in force
+    /// until the next call or [`NetworkSetup::undo`].
     pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
         let name_servers = self.dns.own_servers();
         let machine =
@@ -184,8 +190,9 @@ impl NetworkSetup {
         !matches!(self.netlink.interface_index(&self.interface).await, Ok(None))
     }
 
-    /// Follows the machine to another local network: what it is directly connected to decides about exceptions from the tunnel.
-    /// Puts back what other programs have removed, by comparison with the kernel.
+    /// Follows the machine to another local network: what it is directly connected to decides about
+    /// exceptions from the tunnel. Puts back what other programs have removed, by comparison with
+    /// the kernel.
     ///
     /// # Errors
     /// If the machine can't be read or a change was refused.
@@ -209,8 +216,8 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// Puts back what other programs have removed. Returns whether the tunnel's tables are used by vpnd alone; in others' tables
-    /// nothing is put back.
+    /// Puts back what other programs have removed. Returns whether the tunnel's tables are used by
+    /// vpnd alone; in others' tables nothing is put back.
     async fn renew(&mut self) -> Result<bool, NetworkError> {
         let present = Present::read(&self.netlink, &self.interface, self.interface_index).await?;
         if !self.tables.iter().flatten().all(|table| present.leaves_free(*table)) {
@@ -226,7 +233,8 @@ impl NetworkSetup {
         Ok(true)
     }
 
-    /// Makes the changes that are missing, and returns those to take back. Logs new overlaps with local networks.
+    /// Makes the changes that are missing, and returns those to take back. Logs new overlaps with
+    /// local networks.
     async fn make(&mut self, network: &Network, routing: &Routing) -> Result<Vec<ChangeId>, NetworkError> {
         for overlap in routing.overlaps.iter().filter(|overlap| !self.overlaps.contains(overlap)) {
             overlap.log();
@@ -272,7 +280,8 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// Has names looked up as without this tunnel, until [`NetworkSetup::end_lookups`]: it may lead nowhere.
+    /// Has names looked up as without this tunnel, until [`NetworkSetup::end_lookups`]: it may lead
+    /// nowhere.
     ///
     /// # Errors
     /// If a change was refused.
@@ -283,7 +292,8 @@ impl NetworkSetup {
         for family in [Family::V4, Family::V6] {
             let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
             if self.active.iter().any(|(_, change)| leads_in(change)) {
-                // What a full tunnel would carry else: a query would only time out while it is dead.
+                // What a full tunnel would carry else: a query would only time out while it is
+                // dead.
                 let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
                 let refusal = is_full.then_some((Layer::REFUSAL_RULE, NO_TABLE));
                 for (rule, table) in [(Layer::LOOKUP_RULE, MAIN_TABLE)].into_iter().chain(refusal) {
@@ -297,8 +307,8 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// No name is looked up any more. To be called again after a failure, of [`NetworkSetup::begin_lookups`], too; does nothing if nothing
-    /// is left to end.
+    /// No name is looked up any more. To be called again after a failure, of
+    /// [`NetworkSetup::begin_lookups`], too; does nothing if nothing is left to end.
     ///
     /// # Errors
     /// If a change could not be taken back; all others were.
@@ -318,7 +328,8 @@ impl NetworkSetup {
         outcome
     }
 
-    /// Has the machine use the tunnel's DNS servers, if it has any, or its own, as without a tunnel.
+    /// Has the machine use the tunnel's DNS servers, if it has any, or its own, as without a
+    /// tunnel.
     ///
     /// # Errors
     /// If they could not be set.
@@ -327,14 +338,15 @@ impl NetworkSetup {
         self.settle_dns().await.map(drop)
     }
 
-    /// Has the machine use the DNS servers that it should use now, and keeps it from others where it should.
+    /// Has the machine use the DNS servers that it should use now, and keeps it from others where
+    /// it should.
     async fn settle_dns(&mut self) -> Result<bool, NetworkError> {
         self.guard_names().await?;
         self.dns.settle(&mut self.journal, &self.netlink).await
     }
 
-    /// Has the machine use the DNS servers that it should use now, whatever other programs did. Returns whether that is done;
-    /// otherwise another look is needed soon.
+    /// Has the machine use the DNS servers that it should use now, whatever other programs did.
+    /// Returns whether that is done; otherwise another look is needed soon.
     pub(super) async fn check_dns(&mut self) -> bool {
         let outcome = self.settle_dns().await;
         self.dns.checked(outcome)
@@ -345,11 +357,12 @@ impl NetworkSetup {
         self.dns.take_untried()
     }
 
-    /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take IPv6 from it, nor more
-    /// than a gateway may be configured with. This needs no undoing: the device goes with the client.
+    /// Sets what the tunnel's device carries; never less than IPv6 needs, for the kernel would take
+    /// IPv6 from it, nor more than a gateway may be configured with. This needs no undoing: the
+    /// device goes with the client.
     ///
-    /// The largest super-packet stays the kernel's: it cuts a longer one that it forwards here, from a container or a network
-    /// behind this machine, into single segments.
+    /// The largest super-packet stays the kernel's: it cuts a longer one that it forwards here,
+    /// from a container or a network behind this machine, into single segments.
     ///
     /// # Errors
     /// If the kernel refused.
@@ -376,7 +389,8 @@ impl NetworkSetup {
             .collect()
     }
 
-    /// Routes and rules. Each comes after those without which it would take more than it is meant for.
+    /// Routes and rules. Each comes after those without which it would take more than it is meant
+    /// for.
     fn routes(&self, network: &Network, routing: &Routing, [table, closing]: [u32; 2]) -> Vec<Change> {
         let (mut changes, mut last) = (Vec::new(), Vec::new());
         let (mark, mask) = self.layer.passed_over();
@@ -432,7 +446,8 @@ fn dns_settings(
         interface: interface.to_owned(),
         servers,
         search: network.search.iter().map(|domain| domain.to_string()).collect(),
-        // With a full tunnel no name is for the local network's servers, whatever domains the gateway names.
+        // With a full tunnel no name is for the local network's servers, whatever domains the
+        // gateway names.
         all_names: network.search.is_empty() || routing.is_full,
     })
 }
@@ -455,8 +470,8 @@ fn log_refused(routing: &Routing) {
     }
 }
 
-/// The gateway's name servers that are reached through the tunnel. One of a protocol version that the tunnel does not carry
-/// would be asked in clear.
+/// The gateway's name servers that are reached through the tunnel. One of a protocol version that
+/// the tunnel does not carry would be asked in clear.
 fn name_servers(options: &TunnelOptions, network: &Network) -> Vec<IpAddr> {
     let mut servers: Vec<IpAddr> = network.dns.iter().map(|server| server.0).collect();
     if options.set_routes {

@@ -1,4 +1,5 @@
-//! Opens the tunnel's device and the data sockets, which only a privileged process can, and gives them to the worker.
+//! Opens the tunnel's device and the data sockets, which only a privileged process can, and gives
+//! them to the worker.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;

@@ -1,7 +1,9 @@
-//! The ways of the tunnel's own datagrams to the gateway, and whether a change of the machine's network is one of theirs.
+//! The ways of the tunnel's own datagrams to the gateway, and whether a change of the machine's
+//! network is one of theirs.
 //!
-//! Other tunnels, containers and virtual machines come and go; only what carries our own datagrams counts. So the kernel is queried
-//! for the way again after each change, and the two answers are compared.
+//! Other tunnels, containers and virtual machines come and go; only what carries our own datagrams
+//! counts. So the kernel is queried for the way again after each change, and the two answers are
+//! compared.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -15,7 +17,8 @@ const MAX_WATCHED: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Path {
     route: LocalRoute,
-    /// The interface's count of link changes: a cable that was pulled for a moment may be in another socket now.
+    /// The interface's count of link changes: a cable that was pulled for a moment may be in
+    /// another socket now.
     carrier_changes: u32,
 }
 
@@ -45,7 +48,8 @@ impl OuterPaths {
         self.known.push_front((gateway, path));
     }
 
-    /// Whether one of the ways is another than it was; also if the kernel's answer fails, or nothing was tried yet.
+    /// Whether one of the ways is another than it was; also if the kernel's answer fails, or
+    /// nothing was tried yet.
     pub(super) async fn have_changed(&mut self, netlink: &Netlink) -> bool {
         let mut changed = self.known.is_empty();
         for number in 0..self.known.len() {

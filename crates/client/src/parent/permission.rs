@@ -1,9 +1,9 @@
 //! Which of the addresses that a gateway names the profile permits.
 //!
-//! A gateway names routes, but every other address that it names takes packets from somewhere, too: the client's own
-//! address is answered on this machine, the gateway's is routed to it, a name server is asked. So what the profile
-//! keeps out of the tunnel is kept out in each of these forms. This is decided in the privileged process: the worker
-//! only passes on the gateway's message.
+//! A gateway names routes, but every other address that it names takes packets from somewhere, too:
+//! the client's own address is answered on this machine, the gateway's is routed to it, a name
+//! server is asked. So what the profile keeps out of the tunnel is kept out in each of these forms.
+//! This is decided in the privileged process: the worker only passes on the gateway's message.
 //!
 //! Pure but for [`HostNetworks::read`]: what this machine uses is an argument.
 
@@ -44,15 +44,16 @@ pub(super) struct HostNetworks {
     addresses: Vec<IpAddr>,
     /// The networks that it has routes for, but for default routes.
     networks: Vec<IpNet>,
-    /// The networks that its own addresses belong to. A route without a router is no evidence: DHCP and router
-    /// advertisements can name such.
+    /// The networks that its own addresses belong to. A route without a router is no evidence: DHCP
+    /// and router advertisements can name such.
     local: Vec<IpNet>,
     /// Whether IPv6 is switched off for the tunnel's device.
     without_ipv6: bool,
 }
 
 impl HostNetworks {
-    /// Reads it from the kernel; what belongs to the tunnel is left out. `name_servers` are those it uses without the tunnel.
+    /// Reads it from the kernel; what belongs to the tunnel is left out. `name_servers` are those
+    /// it uses without the tunnel.
     ///
     /// # Errors
     /// If the kernel does not list its addresses or routes.
@@ -86,8 +87,9 @@ impl HostNetworks {
     }
 }
 
-/// The networks behind these addresses of the machine, each once. What never leaves it or its link needs no route: the
-/// kernel's own rule for local addresses comes first, and link-local IPv6 addresses name their interface.
+/// The networks behind these addresses of the machine, each once. What never leaves it or its link
+/// needs no route: the kernel's own rule for local addresses comes first, and link-local IPv6
+/// addresses name their interface.
 fn local_networks(own: &[IpNet]) -> Vec<IpNet> {
     let mut networks: Vec<IpNet> = own
         .iter()

@@ -1,5 +1,6 @@
-//! The way from the changes in force to those that are wanted, without a moment in between that is neither: what is in both
-//! stays, what is new comes first, and only then goes what is not wanted any more.
+//! The way from the changes in force to those that are wanted, without a moment in between that is
+//! neither: what is in both stays, what is new comes first, and only then goes what is not wanted
+//! any more.
 //!
 //! Pure: a plan is a list of steps in order, without access to the machine.
 
@@ -24,8 +25,8 @@ pub(super) enum Step<Id> {
     Replace(Id, Change),
 }
 
-/// Plans the way. `wanted` is in the order in which its changes are made where nothing is in force; `in_force` in the order in
-/// which they were made.
+/// Plans the way. `wanted` is in the order in which its changes are made where nothing is in force;
+/// `in_force` in the order in which they were made.
 pub(super) fn plan<Id: Copy + PartialEq>(in_force: &[(Id, Change)], wanted: Vec<Change>) -> Plan<Id> {
     let mut obsolete: Vec<_> = in_force.iter().collect();
     let mut take = |fits: &dyn Fn(&Change) -> bool| {

@@ -1,7 +1,8 @@
-//! A question to the person at the terminal: a one-time code, or a challenge whose text comes from a server behind the gateway.
+//! A question to the person at the terminal: a one-time code, or a challenge whose text comes from
+//! a server behind the gateway.
 //!
-//! INVARIANT: a stranger's text is shown as one line that begins with whose it is, without control characters; the worker that passes
-//! it on is not trusted with that.
+//! INVARIANT: a stranger's text is shown as one line that begins with whose it is, without control
+//! characters; the worker that passes it on is not trusted with that.
 
 use tokio::task::JoinHandle;
 use vpnd_proto::control::ChallengeAnswer;

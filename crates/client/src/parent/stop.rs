@@ -1,5 +1,5 @@
-//! The end that a signal asks for. It is noticed at once, whatever the client is doing: a task of its own waits for it, and long work
-//! looks in between its steps.
+//! The end that a signal asks for. It is noticed at once, whatever the client is doing: a task of
+//! its own waits for it, and long work looks in between its steps.
 
 use std::io;
 

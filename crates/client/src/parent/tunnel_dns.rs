@@ -1,12 +1,13 @@
-//! The tunnel's name servers: whether the machine uses them now, and how they come back when another program takes them away.
+//! The tunnel's name servers: whether the machine uses them now, and how they come back when
+//! another program takes them away.
 //!
-//! The worker reports whether the tunnel leads somewhere; all else is decided here, so that nothing depends on how far the worker
-//! came with what it had begun.
+//! The worker reports whether the tunnel leads somewhere; all else is decided here, so that nothing
+//! depends on how far the worker came with what it had begun.
 //!
-//! INVARIANT: while a gateway's name is looked up, or the tunnel leads nowhere, the machine has its own name servers; else it has
-//! the tunnel's.
-//! INVARIANT: while a full tunnel's are to be in force, no others are asked ([`TunnelDns::closes_names`]).
-//! INVARIANT: what comes back at the end is what another program wrote last, not what was there at the start.
+//! INVARIANT: while a gateway's name is looked up, or the tunnel leads nowhere, the machine has its
+//! own name servers; else it has the tunnel's. INVARIANT: while a full tunnel's are to be in force,
+//! no others are asked ([`TunnelDns::closes_names`]). INVARIANT: what comes back at the end is what
+//! another program wrote last, not what was there at the start.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -28,7 +29,8 @@ mod watch;
 use other_links::OtherLinks;
 pub(super) use watch::DnsWatch;
 
-/// What another program writes has to stay the same for so long before it counts: it may be writing.
+/// What another program writes has to stay the same for so long before it counts: it may be
+/// writing.
 const SETTLES: Duration = Duration::from_millis(100);
 /// A systemd-resolved that restarts is back sooner.
 const RESTARTS: Duration = Duration::from_secs(2);
@@ -81,15 +83,16 @@ impl TunnelDns {
         }
     }
 
-    /// Takes the gateway's new settings, of a tunnel for everything or for a part. They are in force once [`TunnelDns::settle`] was
-    /// called.
+    /// Takes the gateway's new settings, of a tunnel for everything or for a part. They are in
+    /// force once [`TunnelDns::settle`] was called.
     pub(super) fn set(&mut self, settings: Option<DnsSettings>, is_full: bool) {
         self.is_untried |= settings.is_some() && self.settings != settings;
         (self.settings, self.is_full) = (settings, is_full);
     }
 
-    /// Whether no name servers but the tunnel's may be asked: those are to be in force, and the tunnel is for everything. Then it
-    /// does not matter what another program writes or the local network names.
+    /// Whether no name servers but the tunnel's may be asked: those are to be in force, and the
+    /// tunnel is for everything. Then it does not matter what another program writes or the local
+    /// network names.
     pub(super) fn closes_names(&self) -> bool {
         self.is_full && self.wanted().is_some()
     }
@@ -120,8 +123,8 @@ impl TunnelDns {
         servers
     }
 
-    /// A domain of the tunnel's names, once after its name servers were set: whether one can be looked up is to be tried. An
-    /// empty one if the gateway names none.
+    /// A domain of the tunnel's names, once after its name servers were set: whether one can be
+    /// looked up is to be tried. An empty one if the gateway names none.
     pub(super) fn take_untried(&mut self) -> Option<String> {
         if self.in_force.is_empty() || !std::mem::take(&mut self.is_untried) {
             return None;
@@ -129,7 +132,8 @@ impl TunnelDns {
         self.settings.as_ref().map(|settings| settings.search.first().cloned().unwrap_or_default())
     }
 
-    /// Has the machine use the name servers that it should use now. Returns whether that is done; otherwise another look is needed soon.
+    /// Has the machine use the name servers that it should use now. Returns whether that is done;
+    /// otherwise another look is needed soon.
     ///
     /// # Errors
     /// If they could not be set or put back. That another tunnel has the file is none, and logged.
@@ -220,8 +224,8 @@ impl TunnelDns {
         Ok(is_done)
     }
 
-    /// Goes the ways that no change goes yet: all of them at first; later those that names take since another program has written
-    /// `resolv.conf`, or systemd-resolved was started or stopped.
+    /// Goes the ways that no change goes yet: all of them at first; later those that names take
+    /// since another program has written `resolv.conf`, or systemd-resolved was started or stopped.
     async fn make_missing(
         &mut self,
         settings: &DnsSettings,
@@ -247,7 +251,8 @@ impl TunnelDns {
         Ok(true)
     }
 
-    /// Puts the settings back that another program has changed in systemd-resolved, or that it has forgotten.
+    /// Puts the settings back that another program has changed in systemd-resolved, or that it has
+    /// forgotten.
     async fn renew_resolved(&mut self, journal: &Journal, netlink: &Netlink) -> Result<(), NetworkError> {
         let Some(memory) = dns::resolved_memory(&self.system, self.interface_index) else { return Ok(()) };
         let resolved = self.in_force.iter().find(|(_, change)| !change.is_file());

@@ -1,6 +1,7 @@
 //! One control connection of a client: find the gateway, shake hands, log in or attach.
 //!
-//! Each attempt has a socket of its own, so that it leaves from whatever address the machine has now.
+//! Each attempt has a socket of its own, so that it leaves from whatever address the machine has
+//! now.
 
 mod candidates;
 mod challenge;
@@ -73,8 +74,8 @@ pub(super) enum DialError {
     Tls(#[from] TlsError),
 }
 
-/// A fault that shows before the gateway has proved itself. It may pass: another host may have answered, the clock may be wrong until
-/// it is set, and the gateway may get another certificate.
+/// A fault that shows before the gateway has proved itself. It may pass: another host may have
+/// answered, the clock may be wrong until it is set, and the gateway may get another certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unproven {
     #[error(transparent)]
@@ -84,8 +85,9 @@ pub(super) enum Unproven {
 }
 
 impl DialError {
-    /// Whether trying again can't help: a gateway that has proved itself refuses our certificate, or asks a question that is not answered.
-    /// One that was up before (`was_up`) may take it again.
+    /// Whether trying again can't help: a gateway that has proved itself refuses our certificate,
+    /// or asks a question that is not answered. One that was up before (`was_up`) may take it
+    /// again.
     pub(super) fn is_final(&self, was_up: bool) -> bool {
         match self {
             Self::Distrust(_) => !was_up,
@@ -94,8 +96,8 @@ impl DialError {
         }
     }
 
-    /// Replaces the error by its cause if one end does not trust the other. That may show at any step: a handshake that has
-    /// succeeded here may fail there.
+    /// Replaces the error by its cause if one end does not trust the other. That may show at any
+    /// step: a handshake that has succeeded here may fail there.
     fn with_cause(self) -> Self {
         let cause = match &self {
             Self::Handshake { address, source } => Distrust::behind(source).map(|distrust| {
@@ -180,8 +182,9 @@ impl Dialer {
         }
     }
 
-    /// Races the gateway's addresses and sends the request to the first that shakes hands. `current` is the address of the
-    /// connection that there is, and `rtt` its round trip. Names are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
+    /// Races the gateway's addresses and sends the request to the first that shakes hands.
+    /// `current` is the address of the connection that there is, and `rtt` its round trip. Names
+    /// are looked up only if nothing is known, or `may_look_up`: that puts the machine's own DNS
     /// servers in place of the tunnel's.
     pub(super) async fn dial(
         &self,
@@ -207,7 +210,8 @@ impl Dialer {
         self.drained.lock().unwrap_or_else(PoisonError::into_inner).add(address, Instant::now())
     }
 
-    /// The gateway has these addresses, too. Those of an honest parent's are read as it has read them.
+    /// The gateway has these addresses, too. Those of an honest parent's are read as it has read
+    /// them.
     pub(super) fn add(&self, renewal: &Renewal) {
         let new: Vec<ServerAddress> = renewal.addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,8 +259,8 @@ impl Dialer {
         }
     }
 
-    /// Shakes hands with the first of the gateway's addresses that answers. Begins again when the machine's network changes:
-    /// what was out of reach may not be any more.
+    /// Shakes hands with the first of the gateway's addresses that answers. Begins again when the
+    /// machine's network changes: what was out of reach may not be any more.
     async fn shake_hands(
         &self,
         purpose: &Purpose,
@@ -283,7 +287,8 @@ impl Dialer {
                 tokio::select! {
                     outcome = &mut race => break Some(outcome),
                     Ok(()) = changes.changed() => break None,
-                    // A silent name server, or one address after the other, may take longer than a person should wait for a message.
+                    // A silent name server, or one address after the other, may take longer than a
+                    // person should wait for a message.
                     () = &mut silent, if !silent.is_elapsed() => drop(self.log_trials()),
                 }
             };
@@ -294,7 +299,8 @@ impl Dialer {
         }
     }
 
-    /// Logs the addresses that were tried and the results, once in each outage. Returns whether it did.
+    /// Logs the addresses that were tried and the results, once in each outage. Returns whether it
+    /// did.
     pub(super) fn log_trials(&self) -> bool {
         let report = self.trials().report();
         if let Some(report) = &report {
@@ -303,7 +309,8 @@ impl Dialer {
         report.is_some()
     }
 
-    /// The same as text, for the error of a client that gives up. `None` if no address failed since the gateway answered last.
+    /// The same as text, for the error of a client that gives up. `None` if no address failed since
+    /// the gateway answered last.
     pub(super) fn report(&self) -> Option<String> {
         self.trials().describe()
     }
@@ -378,8 +385,8 @@ impl Dialer {
         }
     }
 
-    /// Looks up all names of the profile, and for IPv4 addresses without a way there those by which NAT64 serves them. The addresses found
-    /// are kept, after the address that has answered last.
+    /// Looks up all names of the profile, and for IPv4 addresses without a way there those by which
+    /// NAT64 serves them. The addresses found are kept, after the address that has answered last.
     async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
         let mut found = Vec::new();
         let mut last = None;
@@ -423,8 +430,9 @@ impl Dialer {
         self.network.send_replace(Some(Instant::now()));
     }
 
-    /// Head start of known addresses before names are looked up. On a machine that has just changed networks they are looked
-    /// up sooner: what is known may be out of reach from there without a word.
+    /// Head start of known addresses before names are looked up. On a machine that has just changed
+    /// networks they are looked up sooner: what is known may be out of reach from there without a
+    /// word.
     fn head_start(&self) -> Duration {
         let changed = *self.network.borrow();
         let lately = changed.is_some_and(|at| at.elapsed() < JUST_CHANGED);

@@ -1,8 +1,9 @@
-//! Maps TLS alerts that end a handshake to their causes: which certificate is at fault, and what a person can do about it.
+//! Maps TLS alerts that end a handshake to their causes: which certificate is at fault, and what a
+//! person can do about it.
 //!
-//! TLS alerts travel as QUIC errors of the range 0x100 (RFC 9001 section 4.8). Those that this end has found come with the words
-//! of its verifier, those of the gateway as a bare number. In TLS 1.3 the gateway's may come after the handshake has
-//! succeeded on this side.
+//! TLS alerts travel as QUIC errors of the range 0x100 (RFC 9001 section 4.8). Those that this end
+//! has found come with the words of its verifier, those of the gateway as a bare number. In TLS 1.3
+//! the gateway's may come after the handshake has succeeded on this side.
 
 use quinn::{ConnectionError, ReadError, WriteError};
 use vpnd_control_channel::stream::StreamError;
@@ -85,7 +86,8 @@ impl Distrust {
         }
     }
 
-    /// The gateway has found a fault with this end. Other alerts, such as that of a failure inside the gateway, may pass.
+    /// The gateway has found a fault with this end. Other alerts, such as that of a failure inside
+    /// the gateway, may pass.
     fn of_peer_alert(alert: u64) -> Option<Self> {
         match alert {
             CERTIFICATE_REQUIRED => Some(Self::CertificateRequired),

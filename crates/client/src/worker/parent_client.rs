@@ -52,7 +52,8 @@ pub(super) struct ParentClient {
 }
 
 impl ParentClient {
-    /// Uses `channel` from now on. The parent's own messages come from the receiver, until it is gone.
+    /// Uses `channel` from now on. The parent's own messages come from the receiver, until it is
+    /// gone.
     pub(super) fn start(channel: Channel) -> (Arc<Self>, mpsc::Receiver<ParentEvent>) {
         let frame = |number, request| FromWorker::Request { number, request };
         let requests = Requests::start(channel.clone(), frame);
@@ -90,8 +91,8 @@ impl ParentClient {
         Ok(())
     }
 
-    /// A new UDP socket for the control channel to `gateway`, whose datagrams never enter the tunnel. Refused if the
-    /// machine has no route there.
+    /// A new UDP socket for the control channel to `gateway`, whose datagrams never enter the
+    /// tunnel. Refused if the machine has no route there.
     pub(super) async fn socket(&self, gateway: SocketAddr) -> Result<UdpSocket, ParentError> {
         let ((), descriptors) = self.requests.request_with_descriptors(OpenSocket(AsText(gateway))).await?;
         let descriptor = descriptors.into_iter().next();
@@ -113,7 +114,8 @@ impl ParentClient {
         Ok(self.requests.request(Configure(network.clone())).await?)
     }
 
-    /// Has these addresses of the gateway kept for the next start. Refused if the user does not permit it.
+    /// Has these addresses of the gateway kept for the next start. Refused if the user does not
+    /// permit it.
     pub(super) async fn renew(&self, renewal: &Renewal) -> Result<(), ParentError> {
         Ok(self.requests.request(Renew(renewal.clone())).await?)
     }

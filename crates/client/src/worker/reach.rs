@@ -1,5 +1,6 @@
-//! Tracks how long the gateway has been out of reach, and decides two things by it: use of the machine's own DNS servers, and the end of a client
-//! whose user has set a limit. Has access to neither the gateway nor a clock.
+//! Tracks how long the gateway has been out of reach, and decides two things by it: use of the
+//! machine's own DNS servers, and the end of a client whose user has set a limit. Has access to
+//! neither the gateway nor a clock.
 
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ impl Reach {
         self.lost = self.lost.map(|_| now);
     }
 
-    /// Whether the machine should use the tunnel's DNS servers, or its own. `None` in a short silence, which changes nothing.
+    /// Whether the machine should use the tunnel's DNS servers, or its own. `None` in a short
+    /// silence, which changes nothing.
     pub(super) fn tunnel_dns(&self, now: Time) -> Option<bool> {
         match self.lost {
             None => Some(true),
@@ -40,7 +42,8 @@ impl Reach {
         }
     }
 
-    /// Fails once there was no session for as long as the user waits; `report` lists what was tried.
+    /// Fails once there was no session for as long as the user waits; `report` lists what was
+    /// tried.
     pub(super) fn check(&self, now: Time, report: impl FnOnce() -> Option<String>) -> Result<(), Unreached> {
         let (Some(limit), Some(since)) = (self.give_up, self.lost) else { return Ok(()) };
         if now.since(since) < limit {

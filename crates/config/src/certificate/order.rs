@@ -1,4 +1,5 @@
-//! Whether the gateway's certificate is to be ordered anew from an ACME authority, and how the last order went.
+//! Whether the gateway's certificate is to be ordered anew from an ACME authority, and how the last
+//! order went.
 
 use serde::{Deserialize, Serialize};
 

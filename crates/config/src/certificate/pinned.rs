@@ -1,7 +1,9 @@
-//! The certificate for clients that pin the gateway's own authority, once another authority's has taken its place.
+//! The certificate for clients that pin the gateway's own authority, once another authority's has
+//! taken its place.
 //!
-//! Profiles from before `[acme]` go on by it: it stays beside the other one in `server.local.pem`, for the same key, and is renewed as
-//! it was. INVARIANT: whatever takes the place of a certificate, the one before is kept: that of the own authority there, any other in
+//! Profiles from before `[acme]` go on by it: it stays beside the other one in `server.local.pem`,
+//! for the same key, and is renewed as it was. INVARIANT: whatever takes the place of a
+//! certificate, the one before is kept: that of the own authority there, any other in
 //! `server.replaced.pem`.
 
 use std::fs;
@@ -40,7 +42,8 @@ impl Tls {
     }
 }
 
-/// Keeps the certificate that `new` (PEM) is about to replace, unless both are of the own authority.
+/// Keeps the certificate that `new` (PEM) is about to replace, unless both are of the own
+/// authority.
 ///
 /// # Errors
 /// If it can't be kept: then it should not be replaced.
@@ -54,14 +57,16 @@ pub fn keep(tls: &Tls, new: &[u8]) -> Result<(), WriteError> {
     secret_file::write(&place, &old, PUBLIC_MODE, Existing::Replace)
 }
 
-/// Whether clients that pin the own authority need another certificate than the one that is presented.
+/// Whether clients that pin the own authority need another certificate than the one that is
+/// presented.
 fn is_needed(config: &ServerConfig) -> bool {
     let tls = &config.tls;
     let is_possible = config.acme.is_some() || tls.pinned_certificate().exists();
     is_possible && tls.authority().0.is_some() && !read(&tls.certificate).is_ok_and(|pem| tls.is_own(&pem))
 }
 
-/// The file whose names the next certificate has: without an earlier one those of the presented one.
+/// The file whose names the next certificate has: without an earlier one those of the presented
+/// one.
 fn template(tls: &Tls) -> PathBuf {
     let pinned = tls.pinned_certificate();
     if pinned.exists() { pinned } else { tls.certificate.clone() }
@@ -71,7 +76,8 @@ fn files<'f>(tls: &'f Tls, template: &'f Path) -> Result<Files<'f>, RenewalError
     Ok(Files { certificate: template, foreign: template == tls.certificate, ..Files::of(tls)? })
 }
 
-/// The certificate for clients that pin the own authority, renewed if it is due; `None` if the presented one does for them.
+/// The certificate for clients that pin the own authority, renewed if it is due; `None` if the
+/// presented one does for them.
 ///
 /// # Errors
 /// If there is none, and none can be made.
@@ -92,7 +98,8 @@ pub fn current(
     current_in(&pinned, files(tls, &pinned), days, public_key, now).map(Some)
 }
 
-/// Why clients that pin the own authority can't connect or soon can't, if so. Looks, and changes nothing.
+/// Why clients that pin the own authority can't connect or soon can't, if so. Looks, and changes
+/// nothing.
 pub(crate) fn fault(config: &ServerConfig, now_s: u64) -> Option<String> {
     let (tls, now) = (&config.tls, UNIX_EPOCH + Duration::from_secs(now_s));
     let pinned = tls.pinned_certificate();

@@ -1,6 +1,7 @@
 //! Whether clients take the certificate that a gateway presents, by the verifier that they use.
 //!
-//! INVARIANT: time is another check's affair. The chain is judged at a moment of the certificate's life.
+//! INVARIANT: time is another check's affair. The chain is judged at a moment of the certificate's
+//! life.
 
 use std::fmt;
 use std::path::Path;

@@ -1,11 +1,13 @@
-//! The factors that a source's logins have proved, as far as its administrator says so: the gateway can't see what a server has checked.
+//! The factors that a source's logins have proved, as far as its administrator says so: the gateway
+//! can't see what a server has checked.
 
 use super::Source;
 use crate::document::{Log as Problems, Section};
 use crate::factor::{CheckedElsewhere, Factors};
 
 impl Source {
-    /// The factors that a login has proved which this source has accepted, after a challenge or without.
+    /// The factors that a login has proved which this source has accepted, after a challenge or
+    /// without.
     #[must_use]
     pub fn factors(&self, challenged: bool) -> Factors {
         let approval = if self.push().is_some() { Factors::APPROVAL } else { Factors::default() };

@@ -1,4 +1,5 @@
-//! `[[source]]` of the kind "radius": how its servers are asked, and where sessions are accounted for.
+//! `[[source]]` of the kind "radius": how its servers are asked, and where sessions are accounted
+//! for.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,8 @@ use std::time::Duration;
 use super::{MAX_SERVERS, RADSEC_PORT, Scheme, SecretPlace, SourceServer, Word, secret};
 use crate::document::{Log as Problems, Section};
 
-/// The longest wait for a person who approves a login elsewhere, seconds: a login takes 120 s at most (PROTOCOL §4.2).
+/// The longest wait for a person who approves a login elsewhere, seconds: a login takes 120 s at
+/// most (PROTOCOL §4.2).
 const MAX_PUSH_S: u64 = 110;
 const ACCOUNTING_PORT: u16 = 1813;
 
@@ -20,9 +22,11 @@ pub struct Radius {
     pub nas_identifier: String,
     /// Attributes whose values are groups.
     pub group_attributes: Vec<RadiusAttribute>,
-    /// Logins at most that wait for a person: to answer a challenge, or to approve a request elsewhere.
+    /// Logins at most that wait for a person: to answer a challenge, or to approve a request
+    /// elsewhere.
     pub max_waiting: usize,
-    /// Limit for a reply while a person approves the request on another device; `None` if the server never waits for that.
+    /// Limit for a reply while a person approves the request on another device; `None` if the
+    /// server never waits for that.
     pub push: Option<Duration>,
     /// `None` if sessions are not accounted for.
     pub accounting: Option<Accounting>,
@@ -48,7 +52,8 @@ pub struct RadiusTls {
     pub identity: Option<(PathBuf, SecretPlace)>,
 }
 
-/// Which servers may end sessions of the source and change users' groups (RFC 5176), and where they ask.
+/// Which servers may end sessions of the source and change users' groups (RFC 5176), and where they
+/// ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DynamicAuthorization {
     pub listen: SocketAddr,
@@ -67,7 +72,8 @@ pub enum RadiusAttribute {
 pub struct Accounting {
     /// In the order in which they are tried.
     pub servers: Vec<SourceServer>,
-    /// Time between two records of a session that goes on, zero for none; `None` leaves it to the server.
+    /// Time between two records of a session that goes on, zero for none; `None` leaves it to the
+    /// server.
     pub interim: Option<Duration>,
 }
 

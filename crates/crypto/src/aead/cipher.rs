@@ -1,7 +1,7 @@
 //! One enum over suites and backends: the whole dispatch of the data path.
 //!
-//! Contexts of some hundred bytes are boxed, so that a key is a few words wherever it is stored. Nothing here knows
-//! counters, limits or permits; [`super`] has checked them.
+//! Contexts of some hundred bytes are boxed, so that a key is a few words wherever it is stored.
+//! Nothing here knows counters, limits or permits; [`super`] has checked them.
 
 use aes_gcm::aead::{AeadInOut, KeyInit, Nonce, Tag};
 use aes_gcm_vaes::Width;
@@ -165,7 +165,8 @@ impl Cipher {
 
 /// Gives `seal` the plaintext and the room for the tag behind it, and returns the sealed length.
 ///
-/// The only packets that a backend itself refuses are far longer than any datagram, hence [`SealError::TooLong`].
+/// The only packets that a backend itself refuses are far longer than any datagram, hence
+/// [`SealError::TooLong`].
 #[inline]
 fn with_tag(
     buf: &mut [u8],

@@ -1,8 +1,9 @@
 //! Erasing the keys of a library that does not erase them itself.
 //!
-//! aws-lc-rs cleanses its contexts when it frees them, and RustCrypto's do so with their `zeroize` features. ring has
-//! no such promise and no access to the bytes, so [`Erased`] keeps a ring key in one place on the heap and, before
-//! that memory is freed, overwrites it with the key that ring expands from zeros.
+//! aws-lc-rs cleanses its contexts when it frees them, and RustCrypto's do so with their `zeroize`
+//! features. ring has no such promise and no access to the bytes, so [`Erased`] keeps a ring key in
+//! one place on the heap and, before that memory is freed, overwrites it with the key that ring
+//! expands from zeros.
 
 use std::hint::black_box;
 
@@ -24,7 +25,8 @@ impl<K: Blank> Erased<K> {
 
     fn erase(&mut self) {
         *self.0 = self.0.blank();
-        // Without this the compiler may see that the memory is freed next and leave the secret in it.
+        // Without this the compiler may see that the memory is freed next and leave the secret in
+        // it.
         black_box(&mut *self.0);
     }
 }

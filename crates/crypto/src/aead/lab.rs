@@ -1,4 +1,5 @@
-//! The two suites for the laboratory that do something: authentication alone, and AES-256-CBC with HMAC-SHA-256.
+//! The two suites for the laboratory that do something: authentication alone, and AES-256-CBC with
+//! HMAC-SHA-256.
 //!
 //! Both authenticate with HMAC-SHA-256 truncated to its first 128 bits (RFC 4868) over
 //!
@@ -6,12 +7,14 @@
 //! nonce (12 bytes) || length of the associated data (u64, little-endian) || associated data || text
 //! ```
 //!
-//! The length makes the input unambiguous; the nonce carries the counter. `text` is the plaintext for `auth-only`.
+//! The length makes the input unambiguous; the nonce carries the counter. `text` is the plaintext
+//! for `auth-only`.
 //!
-//! For CBC, `text` is the ciphertext followed by its IV, and the key material is three keys of 32 bytes: encryption, IV,
-//! authentication. The IV must be unpredictable (NIST SP 800-38A, appendix C), so it is `nonce || 0x00000000` encrypted
-//! with AES-256 under the IV key; since nonces never repeat, neither do IVs, and no randomness is needed. It travels
-//! with the packet, as in IPsec (RFC 3602), but behind the ciphertext, so that nothing has to be moved.
+//! For CBC, `text` is the ciphertext followed by its IV, and the key material is three keys of 32
+//! bytes: encryption, IV, authentication. The IV must be unpredictable (NIST SP 800-38A, appendix
+//! C), so it is `nonce || 0x00000000` encrypted with AES-256 under the IV key; since nonces never
+//! repeat, neither do IVs, and no randomness is needed. It travels with the packet, as in IPsec
+//! (RFC 3602), but behind the ciphertext, so that nothing has to be moved.
 //!
 //! INVARIANT: nothing is decrypted before its tag was checked, so padding is no oracle.
 

@@ -4,7 +4,8 @@
 //! nonce (12 bytes) = 0x00000000 || counter as u64, little-endian
 //! ```
 //!
-//! Noise and WireGuard set their own limits, so this key has none: the caller counts, and keeps them.
+//! Noise and WireGuard set their own limits, so this key has none: the caller counts, and keeps
+//! them.
 
 use std::fmt;
 
@@ -24,11 +25,12 @@ impl NoiseKey {
         Cipher::new(Suite::ChaCha20Poly1305, backend, key.expose()).map(Self)
     }
 
-    /// Seals `buf[..plaintext_len]` in place, writes the tag of 16 bytes behind it, and returns the sealed length.
-    /// **`counter` must never have been given to this key before.**
+    /// Seals `buf[..plaintext_len]` in place, writes the tag of 16 bytes behind it, and returns the
+    /// sealed length. **`counter` must never have been given to this key before.**
     ///
     /// # Errors
-    /// If the buffer has no room for the tag; `buf` is as it was, and the counter counts as not used.
+    /// If the buffer has no room for the tag; `buf` is as it was, and the counter counts as not
+    /// used.
     #[inline]
     pub fn seal_in_place(
         &self,
@@ -40,7 +42,8 @@ impl NoiseKey {
         self.0.seal(nonce(counter), aad, buf, plaintext_len)
     }
 
-    /// Opens the sealed bytes that fill `buf`, and returns the plaintext, which lies at the start of `buf`.
+    /// Opens the sealed bytes that fill `buf`, and returns the plaintext, which lies at the start
+    /// of `buf`.
     ///
     /// # Errors
     /// If they are not authentic. `buf` then holds no plaintext.

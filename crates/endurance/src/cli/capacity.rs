@@ -24,54 +24,61 @@ pub struct CapacityArgs {
     #[arg(long, value_delimiter = ',', default_value = "2,8,64,256,1024,4096",
         value_parser = clap::value_parser!(u32).range(2..=MOST_SESSIONS))]
     pub sessions: Vec<u32>,
-    /// Who sends to whom: sessions to each other through the gateway, as in experiment 1; to a socket on the gateway's machine, which
-    /// stands for the campus; from it; or both.
+    /// Who sends to whom: sessions to each other through the gateway, as in experiment 1; to a
+    /// socket on the gateway's machine, which stands for the campus; from it; or both.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "pairs")]
     pub direction: Vec<DirectionArg>,
     /// Bytes of the inner packets; `full`: as long as the tunnel takes.
     #[arg(long, value_delimiter = ',', default_value = "full", value_parser = packet)]
     pub packet: Vec<Packet>,
-    /// Packets that a session sends at once. TCP at high rates sends runs of up to 64 KiB (44 full packets), at a few Mbit/s a
-    /// session two to four.
+    /// Packets that a session sends at once. TCP at high rates sends runs of up to 64 KiB (44 full
+    /// packets), at a few Mbit/s a session two to four.
     #[arg(long, value_delimiter = ',', default_value = "44",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_BURST)))]
     pub burst: Vec<u16>,
     /// Of a hundred bursts, so many are of small packets (64 bytes).
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub small: u32,
-    /// What each session sends, for example 5mbit, whatever becomes of it; without it as fast as turns come.
+    /// What each session sends, for example 5mbit, whatever becomes of it; without it as fast as
+    /// turns come.
     #[arg(long, value_delimiter = ',')]
     pub rate: Vec<Rate>,
-    /// The first session has as much on its way as so many others, as one with so many connections would.
+    /// The first session has as much on its way as so many others, as one with so many connections
+    /// would.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub greedy: u32,
     /// So many sessions beside those have calls: 200 bytes each 20 ms, in pairs or with the campus.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub calls: u32,
-    /// In pairs, of a hundred merged runs that a session receives, so many are answered by an acknowledgement (56 bytes), as TCP's
-    /// receivers do; 0: none. Traffic with the campus is UDP and has none.
+    /// In pairs, of a hundred merged runs that a session receives, so many are answered by an
+    /// acknowledgement (56 bytes), as TCP's receivers do; 0: none. Traffic with the campus is UDP
+    /// and has none.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [USUAL_ACKNOWLEDGE],
         value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub acknowledge: Vec<u32>,
-    /// Milliseconds for which an acknowledgement waits at most until others go with it; seven never wait.
+    /// Milliseconds for which an acknowledgement waits at most until others go with it; seven never
+    /// wait.
     #[arg(long, value_name = "MILLISECONDS", value_delimiter = ',', default_values_t = [USUAL_ACK_DELAY_MS],
         value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub ack_delay: Vec<u32>,
-    /// What the gateway's programs may use of the CPU: `all`, or so many cores, such as 0.5, so that the gateway is the bottleneck. With
-    /// several, each case is measured with each, in turns.
+    /// What the gateway's programs may use of the CPU: `all`, or so many cores, such as 0.5, so
+    /// that the gateway is the bottleneck. With several, each case is measured with each, in turns.
     #[arg(long, value_name = "CORES", value_delimiter = ',', default_value = "all", value_parser = gateway_cpu)]
     pub gateway_cpu: Vec<GatewayCpu>,
-    /// Microseconds for which the gateway and real clients look for the next packet instead of sleeping (`busy_poll_us`).
+    /// Microseconds for which the gateway and real clients look for the next packet instead of
+    /// sleeping (`busy_poll_us`).
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub busy_poll: Option<u32>,
-    /// KiB that are on their way at most over all sessions; the next ones wait for their turn, so no queue overflows. Usually 2048; where the
-    /// gateway is limited 6144, so that it never runs out of work, or as much as 600 bursts have.
+    /// KiB that are on their way at most over all sessions; the next ones wait for their turn, so
+    /// no queue overflows. Usually 2048; where the gateway is limited 6144, so that it never runs
+    /// out of work, or as much as 600 bursts have.
     #[arg(long, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
     pub in_flight: Option<u32>,
     /// Of so many merged runs of a session, one is authenticated and opened.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: u32,
-    /// Real clients with 32 TCP streams a pair that are measured on the same gateway, even numbers: to check the load against.
+    /// Real clients with 32 TCP streams a pair that are measured on the same gateway, even numbers:
+    /// to check the load against.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=MOST_REAL))]
     pub real: Vec<u32>,
     /// The cipher; by default vpnd's own choice.
@@ -86,8 +93,9 @@ pub struct CapacityArgs {
     /// Seconds before it that don't count.
     #[arg(short = 'O', long, default_value_t = 1.0, value_parser = trafficspeed::cli::seconds)]
     pub omit: f64,
-    /// How often each case is measured, in rounds, every second one from the last to the first. The case that costs are compared with is
-    /// measured twice in each (A/A), and ratios that do not go beyond what it is of itself show no difference.
+    /// How often each case is measured, in rounds, every second one from the last to the first. The
+    /// case that costs are compared with is measured twice in each (A/A), and ratios that do not go
+    /// beyond what it is of itself show no difference.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeat: u32,
     /// Seconds after which sessions that are not up are given up.

@@ -25,7 +25,8 @@ pub struct SessionsArgs {
     /// Users that share the sessions; the lab's gateway allows each of them as many as that takes.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub users: u32,
-    /// Logins that are under way at once; the gateway lets only so many wait for their password to be checked.
+    /// Logins that are under way at once; the gateway lets only so many wait for their password to
+    /// be checked.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub at_once: u32,
     /// Sessions that send a packet to the gateway each second and expect an answer.
@@ -34,8 +35,8 @@ pub struct SessionsArgs {
     /// Restarts of the gateway, in this order, once all sessions are up.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "kill,clean")]
     pub restart: Vec<RestartArg>,
-    /// Seconds to leave the sessions alone before that: keys that carried packets are renewed once, after two minutes, and are
-    /// gone after three more.
+    /// Seconds to leave the sessions alone before that: keys that carried packets are renewed once,
+    /// after two minutes, and are gone after three more.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub settle: u32,
     /// Seconds to watch the sessions doing nothing.

@@ -17,16 +17,19 @@ pub struct SoakArgs {
     /// Sessions.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub clients: u32,
-    /// Processes that hold them, each in a namespace of its own; by default one for 125 sessions, two at least.
+    /// Processes that hold them, each in a namespace of its own; by default one for 125 sessions,
+    /// two at least.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processes: Option<u32>,
     /// Users that share the sessions.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub users: u32,
-    /// Sessions that send a packet to the gateway each second and miss its answer; by default a tenth.
+    /// Sessions that send a packet to the gateway each second and miss its answer; by default a
+    /// tenth.
     #[arg(long)]
     pub talkers: Option<u32>,
-    /// Seconds at the beginning that are not judged; by default an eighth of the time, half an hour at most.
+    /// Seconds at the beginning that are not judged; by default an eighth of the time, half an hour
+    /// at most.
     #[arg(long)]
     pub warm_up: Option<u32>,
     /// Seconds between two looks at the gateway.
@@ -47,7 +50,8 @@ pub struct SoakArgs {
     /// Decides which session acts when and how; by default another one each time. It is printed.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// The directory for soak.csv, soak.json, soak.svg (memory), soak-descriptors.svg and soak-sessions.svg.
+    /// The directory for soak.csv, soak.json, soak.svg (memory), soak-descriptors.svg and
+    /// soak-sessions.svg.
     #[arg(long, value_name = "DIR", default_value = "results/soak")]
     pub out: PathBuf,
     /// Replace the results of an earlier run there.

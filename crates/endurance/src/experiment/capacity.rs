@@ -1,12 +1,15 @@
-//! The capacity of a gateway: what active sessions cost it as they grow, whether each gets its part, and the delay.
+//! The capacity of a gateway: what active sessions cost it as they grow, whether each gets its
+//! part, and the delay.
 //!
-//! Real clients would need most of a machine that they share with the gateway. So one process holds all sessions and makes
-//! their traffic as cheaply as it can (`vpnd_swarm::load`): sessions send to each other in pairs through the gateway, or to and
-//! from a socket on the gateway's own machine, which stands for the campus. Beside it
-//! real clients with TCP connections can be measured on the same gateway, to see that the load is a fair stand-in: the figure
-//! to compare is the gateway's CPU time for each Gbit. All cases take turns within each round, every second round from the last to
-//! the first, so that drift of the machine hits all alike and no case gains by its place. The case that costs are compared with is
-//! measured a second time in each round (A/A): a ratio of two cases means something only beyond that of this one to itself.
+//! Real clients would need most of a machine that they share with the gateway. So one process holds
+//! all sessions and makes their traffic as cheaply as it can (`vpnd_swarm::load`): sessions send to
+//! each other in pairs through the gateway, or to and from a socket on the gateway's own machine,
+//! which stands for the campus. Beside it real clients with TCP connections can be measured on the
+//! same gateway, to see that the load is a fair stand-in: the figure to compare is the gateway's
+//! CPU time for each Gbit. All cases take turns within each round, every second round from the last
+//! to the first, so that drift of the machine hits all alike and no case gains by its place. The
+//! case that costs are compared with is measured a second time in each round (A/A): a ratio of two
+//! cases means something only beyond that of this one to itself.
 
 pub mod results;
 pub mod words;
@@ -40,8 +43,9 @@ use words::{name, row_name};
 
 /// Bytes on their way at most: so few that no queue of a gateway without a limit overflows.
 const IN_FLIGHT: u64 = 2 << 20;
-/// The same if it has a limit. The scheduler lets it use up several periods' quota at once and then stand still, for 4 ms each with 250 ticks
-/// a second, so there has to be work for as long; and this little is what the queues of one shard hold, should all sessions be there.
+/// The same if it has a limit. The scheduler lets it use up several periods' quota at once and then
+/// stand still, for 4 ms each with 250 ticks a second, so there has to be work for as long; and
+/// this little is what the queues of one shard hold, should all sessions be there.
 const LIMITED_IN_FLIGHT: u64 = 6 << 20;
 /// Short bursts take more room there than they have bytes: so many of a few packets fit.
 const LIMITED_BURSTS: u64 = 600;
@@ -82,14 +86,16 @@ impl CapacityPlan {
         LinkSettings { gateway_cpu, ..LinkSettings::default() }
     }
 
-    /// The case that is measured twice in each round: the first of those that costs are compared with.
+    /// The case that is measured twice in each round: the first of those that costs are compared
+    /// with.
     fn control(&self) -> Option<Case> {
         let base = base_sessions(self.cases.iter().copied());
         let is_base = |case: &&Case| case.traffic().is_some() && Some(case.sessions()) == base;
         self.cases.iter().find(is_base).or_else(|| self.cases.first()).copied()
     }
 
-    /// A row for each case, and a last one for the control, far from its case in the order of a round.
+    /// A row for each case, and a last one for the control, far from its case in the order of a
+    /// round.
     fn rows(&self) -> Vec<Row> {
         let row = |case: Case, again: bool| {
             let in_flight = case.traffic().map(|traffic| self.in_flight(traffic, case.gateway_cpu()));
@@ -168,7 +174,8 @@ pub fn check(plan: &CapacityPlan) -> Result<(), SessionsError> {
 /// Runs the whole measurement.
 ///
 /// # Errors
-/// If lab, gateway or process can't be had. Sessions that don't come up are a problem of the results.
+/// If lab, gateway or process can't be had. Sessions that don't come up are a problem of the
+/// results.
 pub fn run(
     plan: &CapacityPlan,
     progress: &Progress,
@@ -321,8 +328,9 @@ impl Measurement<'_> {
         cpu_limit::change(self.lab.gateway().name(), limit).map_err(|error| error.to_string())
     }
 
-    /// Waits until the first so many sessions have keys: those of sessions that were not used for minutes have run out. The others are
-    /// left alone, since whoever is used renews its keys later, while something else is measured.
+    /// Waits until the first so many sessions have keys: those of sessions that were not used for
+    /// minutes have run out. The others are left alone, since whoever is used renews its keys
+    /// later, while something else is measured.
     fn wake(&mut self, count: u32) -> Result<(), String> {
         self.process.send(0, &Command::Verify(count));
         let (mut tally, deadline) = (Tally::new(clock::now_ns()), Instant::now() + self.plan.login_timeout);
@@ -422,7 +430,8 @@ fn quota_percent(cores: f64, limit: Option<CpuLimit>) -> Option<f64> {
     limit.map(|limit| 100.0 * cores / limit.cores())
 }
 
-/// The figures of made traffic at a gateway with this limit, which polled for this share of the time.
+/// The figures of made traffic at a gateway with this limit, which polled for this share of the
+/// time.
 fn figures(
     load: &LoadPlan,
     counts: &Counts,

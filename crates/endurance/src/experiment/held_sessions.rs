@@ -1,4 +1,5 @@
-//! vpnd's gateway in a lab, and sessions of it that processes of `vpnd_swarm` hold: what the experiments with such sessions share.
+//! vpnd's gateway in a lab, and sessions of it that processes of `vpnd_swarm` hold: what the
+//! experiments with such sessions share.
 //!
 //! It must not know what an experiment measures.
 
@@ -18,7 +19,8 @@ use trafficspeed::load::congestion::CongestionControl;
 use trafficspeed::system::vpnd::{PORT, Vpnd};
 use trafficspeed::system::{ClientAddress, System, SystemError};
 
-/// TCP connections of each pair of real clients beside the sessions: those of experiment 1 for two hosts.
+/// TCP connections of each pair of real clients beside the sessions: those of experiment 1 for two
+/// hosts.
 pub const REAL_STREAMS: u32 = 32;
 
 /// Why nothing was measured.
@@ -43,7 +45,8 @@ pub fn check(links: LinkSettings, system: &Vpnd) -> Result<(), SessionsError> {
     Ok(system.check()?)
 }
 
-/// Has `measure` use a gateway with the addresses of its real clients, in a lab with so many client namespaces. Both are gone afterwards.
+/// Has `measure` use a gateway with the addresses of its real clients, in a lab with so many client
+/// namespaces. Both are gone afterwards.
 ///
 /// # Errors
 /// If lab or gateway can't be had, and those of `measure`.
@@ -74,7 +77,8 @@ pub fn add_users(system: &Vpnd, count: u32) -> Result<Vec<Credentials>, SystemEr
     users.collect()
 }
 
-/// The job of a process that holds `count` sessions from number `first` on and has `at_once` logins under way.
+/// The job of a process that holds `count` sessions from number `first` on and has `at_once` logins
+/// under way.
 ///
 /// # Errors
 /// [`SystemError::Io`].

@@ -1,8 +1,8 @@
 //! Experiment 2: what many sessions cost a gateway, and how they come back when it restarts.
 //!
-//! Real sessions of vpnd's protocol, without a TUN device for each: few processes hold them (`vpnd_swarm`), and the
-//! real gateway serves them. So this experiment is of vpnd alone. The coordinator here starts gateway and processes,
-//! waits, and adds up.
+//! Real sessions of vpnd's protocol, without a TUN device for each: few processes hold them
+//! (`vpnd_swarm`), and the real gateway serves them. So this experiment is of vpnd alone. The
+//! coordinator here starts gateway and processes, waits, and adds up.
 
 pub mod results;
 mod upgrade;
@@ -118,7 +118,8 @@ pub fn check(plan: &SessionsPlan) -> Result<(), SessionsError> {
 /// Runs the whole measurement.
 ///
 /// # Errors
-/// If lab, gateway or processes can't be had. Sessions that don't come up are no error, but part of the results.
+/// If lab, gateway or processes can't be had. Sessions that don't come up are no error, but part of
+/// the results.
 pub fn run(
     plan: &SessionsPlan,
     progress: &Progress,
@@ -268,8 +269,8 @@ impl Measurement<'_> {
         self.interrupt.is_set() || Instant::now() > deadline
     }
 
-    /// The end of a phase: its cost since the gateway had used `cpu_before`, what others took since `meter` began, and how many sessions
-    /// carry packets.
+    /// The end of a phase: its cost since the gateway had used `cpu_before`, what others took since
+    /// `meter` began, and how many sessions carry packets.
     fn phase(
         &mut self,
         tally: &mut Tally,
@@ -319,7 +320,8 @@ impl Measurement<'_> {
         self.results.talked = tally.talked;
     }
 
-    /// A packet of each session has shown that it is up. By that its keys were used, and are renewed once more.
+    /// A packet of each session has shown that it is up. By that its keys were used, and are
+    /// renewed once more.
     fn settle(&mut self) {
         let mut tally = Tally::new(clock::now_ns());
         self.wait(&mut tally, self.plan.settle);
@@ -342,7 +344,8 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// Goodput of each measurement of the pair, and the most that others took meanwhile; `None` if it is not wanted.
+    /// Goodput of each measurement of the pair, and the most that others took meanwhile; `None` if
+    /// it is not wanted.
     fn measure_pair(&mut self, title: &str) -> Option<(Vec<f64>, Taken)> {
         let traffic = self.plan.traffic?;
         let plan = TrafficPlan {
@@ -374,8 +377,9 @@ impl Measurement<'_> {
         self.system.processes().0.first().copied().unwrap_or_default()
     }
 
-    /// A meter that has begun. After a restart that must be once the new gateway is there: the workers of one that is killed are left to
-    /// init, which then counts as having used all that they ever did.
+    /// A meter that has begun. After a restart that must be once the new gateway is there: the
+    /// workers of one that is killed are left to init, which then counts as having used all that
+    /// they ever did.
     fn meter(&self) -> CpuMeter {
         let mut meter = CpuMeter::new(self.system.processes());
         meter.read();

@@ -1,5 +1,5 @@
-//! A soak test: one gateway, many sessions that come, go, move and are killed, for hours; and whether anything of the
-//! gateway grows, or any session ends that did not end itself.
+//! A soak test: one gateway, many sessions that come, go, move and are killed, for hours; and
+//! whether anything of the gateway grows, or any session ends that did not end itself.
 //!
 //! ```text
 //!   process 1 (its share of the sessions) ── eth0 ──┐
@@ -7,8 +7,8 @@
 //!   ...                                             ┘
 //! ```
 //!
-//! The processes of `vpnd_swarm` hold the sessions and carry out the churn; the coordinator here kills some of them, takes
-//! a sample of the gateway every few seconds, and judges ([`judgement`]).
+//! The processes of `vpnd_swarm` hold the sessions and carry out the churn; the coordinator here
+//! kills some of them, takes a sample of the gateway every few seconds, and judges ([`judgement`]).
 
 pub mod judgement;
 pub mod results;
@@ -44,7 +44,8 @@ use trafficspeed::system::{Cipher, Kind, Programs, Subject, System};
 const POLL: Duration = Duration::from_millis(100);
 /// How often a log gets a line of progress.
 const NOTE: Duration = Duration::from_secs(60);
-/// How long the gateway and the clients may take until they agree on who is there, once the churn has ended.
+/// How long the gateway and the clients may take until they agree on who is there, once the churn
+/// has ended.
 const SETTLE: Duration = Duration::from_secs(120);
 /// Addresses that each process sends from.
 const SOURCES: u8 = 4;

@@ -98,7 +98,8 @@ fn remarks(results: &CapacityResults) -> Vec<String> {
     results.rows.iter().flat_map(outliers).collect()
 }
 
-/// Made traffic that comes in other lengths than that of as many real clients, and which burst would be as long.
+/// Made traffic that comes in other lengths than that of as many real clients, and which burst
+/// would be as long.
 fn unlike(results: &CapacityResults) -> Vec<String> {
     let at_once = |row: &Row| Some(row.spread(|figures| figures.received_at_once)?.median);
     let difference = |row: &Row| {

@@ -57,7 +57,8 @@ pub fn text(results: &SoakResults) -> String {
     text
 }
 
-/// Memory, descriptors, and sessions over time: files of their own with their names. An axis has one unit.
+/// Memory, descriptors, and sessions over time: files of their own with their names. An axis has
+/// one unit.
 pub fn pictures(results: &SoakResults) -> Vec<(&'static str, String)> {
     let stride = results.samples.len().div_ceil(MAX_POINTS).max(1);
     let series = |label: &str, style, of: fn(&Sample) -> f64| {

@@ -131,7 +131,8 @@ fn calls_stand_beside_traffic_with_a_rate_and_small_packets() {
     for (row, flows) in rows.iter().zip([2.0, 4.0, 2.0]) {
         let (figures, calls) = (&row["runs"][0], &row["runs"][0]["calls"]);
         let sent = calls["sent"].as_f64();
-        // Two sessions with 50 packets a second for two seconds, twice as many in both directions; the ends of the window are not sharp.
+        // Two sessions with 50 packets a second for two seconds, twice as many in both directions;
+        // the ends of the window are not sharp.
         assert!(sent > Some(flows * 50.0 * 1.8) && sent < Some(flows * 50.0 * 4.0), "{row:#}");
         assert!(calls["delay_ms"]["p50"].as_f64() > Some(0.0), "{row:#}");
         assert!(calls["arrived"].as_f64() > sent.map(|sent| 0.8 * sent), "{row:#}");
@@ -140,7 +141,8 @@ fn calls_stand_beside_traffic_with_a_rate_and_small_packets() {
     }
 }
 
-/// Datagrams that the gateway of a running measurement has dropped because more came than it can handle; `None` if it does not answer.
+/// Datagrams that the gateway of a running measurement has dropped because more came than it can
+/// handle; `None` if it does not answer.
 fn overload(program: &Path, measurement: u32) -> Option<u64> {
     let name = format!("{measurement}-");
     let is_its = |path: &PathBuf| {
@@ -155,8 +157,9 @@ fn overload(program: &Path, measurement: u32) -> Option<u64> {
     status["counters"]["drops"]["overload"].as_u64()
 }
 
-/// The gateway gets a quarter of a core, so that it is the bottleneck on any machine. The first session has as much on its way as 64
-/// others: with one queue for all it carried five to nine times as much as they did (Jain's index 0.22 to 0.37), and calls lost a fifth.
+/// The gateway gets a quarter of a core, so that it is the bottleneck on any machine. The first
+/// session has as much on its way as 64 others: with one queue for all it carried five to nine
+/// times as much as they did (Jain's index 0.22 to 0.37), and calls lost a fifth.
 #[test]
 fn a_gateway_that_cannot_keep_up_serves_its_sessions_by_turns() {
     if !can_run() {
@@ -187,7 +190,8 @@ fn a_gateway_that_cannot_keep_up_serves_its_sessions_by_turns() {
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
     assert!(dropped > 0, "it kept up: {report:#}");
     let rounds = report["rows"][0]["runs"].as_array().expect("rounds");
-    // A machine that does not let the load run for long leaves the greedy session's backlog alone at the gateway for that time.
+    // A machine that does not let the load run for long leaves the greedy session's backlog alone
+    // at the gateway for that time.
     let is_fair = |figures: &&Value| {
         let calls = &figures["calls"];
         let (arrived, lost) =

@@ -4,8 +4,8 @@
 //!   one process ── eth0 ─── gateway (vpnd server)
 //! ```
 //!
-//! These tests need root and a `vpnd` beside this package's program. Without them they skip with a loud message, and fail where
-//! CI=true.
+//! These tests need root and a `vpnd` beside this package's program. Without them they skip with a
+//! loud message, and fail where CI=true.
 
 mod capacity;
 mod sessions;

@@ -1,4 +1,5 @@
-//! Many sessions of the real `vpnd` from one process, and back after each kind of restart and an upgrade of its gateway.
+//! Many sessions of the real `vpnd` from one process, and back after each kind of restart and an
+//! upgrade of its gateway.
 //!
 //! ```text
 //!   one process ── eth0 ─── gateway (vpnd server)        a hundred sessions, no TUN device but the gateway's
@@ -82,7 +83,8 @@ fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
         );
         assert!(phase["memory"]["pss_kib"].as_u64() > Some(1_000));
     }
-    // What others took is told of each phase. What a killed gateway used in its life is none of it, so no share is beyond the whole.
+    // What others took is told of each phase. What a killed gateway used in its life is none of it,
+    // so no share is beyond the whole.
     let phases = restarts.iter().map(|restart| &restart["phase"]).chain([login, &report["idle"]]);
     for taken in phases.map(|phase| &phase["taken"]) {
         let share = |of: &str| taken[of].as_f64().is_some_and(|percent| (0.0..=100.0).contains(&percent));

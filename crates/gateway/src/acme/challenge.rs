@@ -1,6 +1,8 @@
-//! What the authority finds where the gateway's names lead: HTTP-01 (RFC 8555 section 8.3) or TLS-ALPN-01 (RFC 8737).
+//! What the authority finds where the gateway's names lead: HTTP-01 (RFC 8555 section 8.3) or
+//! TLS-ALPN-01 (RFC 8737).
 //!
-//! INVARIANT: anybody may connect. Nobody finds more than the answers, which are no secrets; connections are few and short.
+//! INVARIANT: anybody may connect. Nobody finds more than the answers, which are no secrets;
+//! connections are few and short.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,7 +1,7 @@
 //! Requests to an authority: HTTP/1.1 over TLS, one connection for each.
 //!
-//! Invariants: no request goes to another scheme or port than the directory's; a response takes at most [`MAX_RESPONSE`] bytes and
-//! [`TIMEOUT`].
+//! Invariants: no request goes to another scheme or port than the directory's; a response takes at
+//! most [`MAX_RESPONSE`] bytes and [`TIMEOUT`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -52,7 +52,8 @@ enum HttpError {
 #[derive(Clone)]
 pub(super) struct Https {
     tls: TlsConnector,
-    /// Where the authorities are that the directory's certificate must lead to, if not the system's.
+    /// Where the authorities are that the directory's certificate must lead to, if not the
+    /// system's.
     ca: Option<&'static str>,
     port: u16,
 }

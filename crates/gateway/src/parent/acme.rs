@@ -1,8 +1,10 @@
-//! Certificates from an authority that speaks ACME, as the parent orders them: when one is wanted, a process is started for it.
+//! Certificates from an authority that speaks ACME, as the parent orders them: when one is wanted,
+//! a process is started for it.
 //!
-//! Invariants: the certificate's key stays here and in the auth process; a chain takes the old one's place only if it is for that key and
-//! for all configured names, and is good now; whatever becomes of an order, the gateway goes on with what it has. After a
-//! failure the next order waits, longer each time: authorities lock out who asks too often.
+//! Invariants: the certificate's key stays here and in the auth process; a chain takes the old
+//! one's place only if it is for that key and for all configured names, and is good now; whatever
+//! becomes of an order, the gateway goes on with what it has. After a failure the next order waits,
+//! longer each time: authorities lock out who asks too often.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -47,9 +49,11 @@ pub(super) struct Orders {
     /// When to look whether a certificate is wanted; never without `[acme]`.
     next: Option<Instant>,
     delay: Duration,
-    /// Reloads that order again at once after a failure: the worker can ask for reloads, and authorities lock out who fails often.
+    /// Reloads that order again at once after a failure: the worker can ask for reloads, and
+    /// authorities lock out who fails often.
     retries: Allowance,
-    /// A chain that could not be written. Another order would be one of few that an authority allows.
+    /// A chain that could not be written. Another order would be one of few that an authority
+    /// allows.
     unsaved: Option<Vec<u8>>,
 }
 
@@ -75,7 +79,8 @@ impl Orders {
         Self { running: None, next, delay: DELAY, retries, unsaved: None }
     }
 
-    /// Looks at once whether one is wanted, after a reload. An order for something else is given up.
+    /// Looks at once whether one is wanted, after a reload. An order for something else is given
+    /// up.
     pub(super) fn look_now(&mut self, config: &ServerConfig) {
         self.running.take_if(|order| config.acme.as_ref() != Some(&order.acme));
         let has_failed = self.delay > DELAY && config.acme.is_some();
@@ -225,7 +230,8 @@ impl Gateway {
     }
 }
 
-/// Keeps the outcome for who asks. It is no more than a help: if it can't be written, the log has it.
+/// Keeps the outcome for who asks. It is no more than a help: if it can't be written, the log has
+/// it.
 fn note(config: &ServerConfig, failed: Option<String>, next: Option<Duration>) {
     let outcome = Outcome { at_s: wall_s(), failed, next_s: next.map(|next| wall_s() + next.as_secs()) };
     let written = serde_json::to_vec(&outcome)

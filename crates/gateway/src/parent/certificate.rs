@@ -1,5 +1,6 @@
-//! The gateway's certificate and key in the privileged parent: it reads them, renews the certificate when that is due, and has
-//! a running gateway take it over. The chain is for the worker, the key for the auth process alone.
+//! The gateway's certificate and key in the privileged parent: it reads them, renews the
+//! certificate when that is due, and has a running gateway take it over. The chain is for the
+//! worker, the key for the auth process alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use vpnd_pki::revocation_list::{LoadError, RevocationList};
 use vpnd_pki::tls::{self, Chains};
 use vpnd_sys::clock::wall_s;
 
-/// Longest interval between checks of the certificate: clocks are set, and disks become writable again.
+/// Longest interval between checks of the certificate: clocks are set, and disks become writable
+/// again.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Limit for the auth process to take another key.
 const KEY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -69,7 +71,8 @@ impl TlsMaterial {
     }
 }
 
-/// The certificate for clients that pin the own authority. Without it, all others connect all the same.
+/// The certificate for clients that pin the own authority. Without it, all others connect all the
+/// same.
 fn pinned(config: &ServerConfig, public_key: &[u8]) -> Option<Current> {
     let current = match certificate::pinned::current(config, public_key, SystemTime::now()) {
         Ok(current) => current?,
@@ -122,7 +125,8 @@ pub(super) fn revoked_by_authority(tls: &Tls) -> Result<Option<RevocationList>, 
 /// The certificate that the worker presents, as the privileged parent remembers it.
 pub(super) struct CurrentCertificate {
     certificate: GatewayCertificate,
-    /// When it becomes valid, and the one for clients that pin the own authority: later than now if the clock was ahead.
+    /// When it becomes valid, and the one for clients that pin the own authority: later than now if
+    /// the clock was ahead.
     begins_s: u64,
     /// The file's contents when it was read. A renewed certificate may be in memory alone.
     file: Vec<u8>,
@@ -210,8 +214,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Has the worker let in no certificate that the lists of a configuration name; the inner error is the reason why they don't count, and
-    /// the ones before do.
+    /// Has the worker let in no certificate that the lists of a configuration name; the inner error
+    /// is the reason why they don't count, and the ones before do.
     ///
     /// # Errors
     /// If the worker is lost.

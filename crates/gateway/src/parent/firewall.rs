@@ -1,10 +1,13 @@
-//! The gateway's firewall table stays in force: what another program removes or changes is put back.
+//! The gateway's firewall table stays in force: what another program removes or changes is put
+//! back.
 //!
-//! Many programs begin by removing all tables (`nft flush ruleset`), and forwarding stays on: the machine would be an open router.
+//! Many programs begin by removing all tables (`nft flush ruleset`), and forwarding stays on: the
+//! machine would be an open router.
 //!
-//! INVARIANT: the kernel's table is compared with what it was when it was applied, so own changes need no exception. What that was
-//! counts only once two applications have given the same, for another program may come between application and look.
-//! INVARIANT: while the table can't be put back, vpnd forwards nothing by a setting of its own.
+//! INVARIANT: the kernel's table is compared with what it was when it was applied, so own changes
+//! need no exception. What that was counts only once two applications have given the same, for
+//! another program may come between application and look. INVARIANT: while the table can't be put
+//! back, vpnd forwards nothing by a setting of its own.
 
 use std::time::Duration;
 
@@ -40,7 +43,8 @@ pub(super) struct Firewall {
     watch: Option<TableWatch>,
     /// The table as it was applied; `None` while it is not known to be in force.
     applied: Option<Listing>,
-    /// A change that was reported and not looked at, with the program that made it, if that is known.
+    /// A change that was reported and not looked at, with the program that made it, if that is
+    /// known.
     pending: Option<Option<String>>,
     not_before: Instant,
     renewals: u64,
@@ -63,7 +67,8 @@ enum RenewalError {
 }
 
 impl Firewall {
-    /// Applies `rules`, in place of those of an earlier gateway if there are some, and watches them from then on.
+    /// Applies `rules`, in place of those of an earlier gateway if there are some, and watches them
+    /// from then on.
     ///
     /// # Errors
     /// If they can't be applied.

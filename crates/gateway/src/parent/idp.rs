@@ -1,4 +1,5 @@
-//! The idp process as the parent holds it: there where sources are configured, and started again when it has ended.
+//! The idp process as the parent holds it: there where sources are configured, and started again
+//! when it has ended.
 //!
 //! INVARIANT: whatever becomes of it, sessions and logins of local users go on.
 
@@ -31,7 +32,8 @@ pub(super) struct Idp {
     program: PathBuf,
     launch: IdpLaunch,
     running: Option<RunningChild<FromIdp>>,
-    /// Where RADIUS servers ask about sessions. They stay open while one idp process follows another.
+    /// Where RADIUS servers ask about sessions. They stay open while one idp process follows
+    /// another.
     listeners: Vec<(SocketAddr, OwnedFd)>,
     started: Instant,
     delay: Duration,
@@ -110,7 +112,8 @@ impl Idp {
     }
 }
 
-/// The sockets of the sources that are configured for one, in their order; those that are open already are taken over.
+/// The sockets of the sources that are configured for one, in their order; those that are open
+/// already are taken over.
 fn listeners(
     config: &ServerConfig,
     before: &[(SocketAddr, OwnedFd)],

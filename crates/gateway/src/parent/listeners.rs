@@ -1,7 +1,7 @@
 //! The listeners that the parent opens for its worker: the control socket and that of the metrics.
 //!
-//! Invariants: from its first moment nobody but its owner can connect to the control socket; two daemons never share a path, and a
-//! dead daemon's socket never blocks a new one.
+//! Invariants: from its first moment nobody but its owner can connect to the control socket; two
+//! daemons never share a path, and a dead daemon's socket never blocks a new one.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -42,11 +42,13 @@ pub(crate) struct MetricsError {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Held while the daemon lives. It is the lock, not the socket, that distinguishes a live daemon from a dead one.
+    /// Held while the daemon lives. It is the lock, not the socket, that distinguishes a live
+    /// daemon from a dead one.
     _lock: LockedFile,
 }
 
-/// Opens the control socket at `path`. Its directory is made, for its owner alone, if it is missing.
+/// Opens the control socket at `path`. Its directory is made, for its owner alone, if it is
+/// missing.
 ///
 /// # Errors
 /// [`BindError`]; a live daemon's socket is left alone then.
@@ -79,7 +81,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Takes the lock beside the socket. The kernel lets go of it when the process ends, however it ends.
+/// Takes the lock beside the socket. The kernel lets go of it when the process ends, however it
+/// ends.
 fn lock(path: &Path) -> Result<LockedFile, BindError> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
@@ -103,8 +106,9 @@ fn remove_stale(path: &Path) -> Result<(), BindError> {
 
 fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Linux gives the file the mode that the socket has when it is bound, so there is no moment at which others could
-    // connect, and the umask, which belongs to the whole process, stays as it is.
+    // Linux gives the file the mode that the socket has when it is bound, so there is no moment at
+    // which others could connect, and the umask, which belongs to the whole process, stays as it
+    // is.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     socket.bind(&SockAddr::unix(path)?)?;
     socket.listen(BACKLOG)?;

@@ -1,8 +1,9 @@
-//! The gateway's changes to its machine: the tunnel's addresses, forwarding, the firewall table, and where packets for
-//! the pools go while there is no tunnel; all through the undo journal.
+//! The gateway's changes to its machine: the tunnel's addresses, forwarding, the firewall table,
+//! and where packets for the pools go while there is no tunnel; all through the undo journal.
 //!
-//! Firewall, translation of addresses, forwarding and the pools' last routes outlive the gateway, however it ends: its next
-//! start takes them over, and running connections with them. Only somebody who ends it for good takes them back.
+//! Firewall, translation of addresses, forwarding and the pools' last routes outlive the gateway,
+//! however it ends: its next start takes them over, and running connections with them. Only
+//! somebody who ends it for good takes them back.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -45,7 +46,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Takes over what an earlier gateway left in force and checks that the pools are free. Changes nothing else.
+    /// Takes over what an earlier gateway left in force and checks that the pools are free. Changes
+    /// nothing else.
     pub(super) async fn new(config: &ServerConfig) -> anyhow::Result<Self> {
         let netlink = Netlink::open()?;
         let directory = JournalDirectory::create(&config.server.journal_dir)?;
@@ -125,7 +127,8 @@ impl Machine {
     /// Adds a pool's route of last resort.
     async fn hold_back(&mut self, route: Change) -> anyhow::Result<()> {
         match self.journal.apply(&self.netlink, route.clone()).await {
-            // Of an earlier gateway whose journal is lost. Somebody else's would not be taken back: it has another origin.
+            // Of an earlier gateway whose journal is lost. Somebody else's would not be taken back:
+            // it has another origin.
             Err(JournalError::Change { source, .. }) if source.is_already_there() => {
                 Ok(self.journal.take_over(route)?)
             }
@@ -133,8 +136,8 @@ impl Machine {
         }
     }
 
-    /// Applies the firewall rules of a configuration that was read again. Device, pools and NAT stay as they are
-    /// until a restart.
+    /// Applies the firewall rules of a configuration that was read again. Device, pools and NAT
+    /// stay as they are until a restart.
     pub(super) async fn reconfigure(&mut self, config: &ServerConfig) -> anyhow::Result<()> {
         let Some(firewall) = &mut self.firewall else { return Ok(()) };
         let now = firewall.rules();
@@ -211,7 +214,8 @@ impl Machine {
         self.look_at_forwarding();
     }
 
-    /// What forwarded before vpnd did is not vpnd's to switch on: the rules let others' packets pass.
+    /// What forwarded before vpnd did is not vpnd's to switch on: the rules let others' packets
+    /// pass.
     fn look_at_forwarding(&self) {
         let Some(firewall) = &self.firewall else { return };
         let rules = firewall.rules();
@@ -252,7 +256,8 @@ impl Machine {
         Ok(left)
     }
 
-    /// Whether a route that should be in force is: adding it again shows that, and restores one that was removed.
+    /// Whether a route that should be in force is: adding it again shows that, and restores one
+    /// that was removed.
     async fn is_there(&self, change: &Change) -> anyhow::Result<bool> {
         match change.apply(&self.netlink).await {
             Ok(()) => Ok(true),
@@ -269,7 +274,8 @@ impl Machine {
         );
     }
 
-    /// Takes back what a failed start has changed, unless it follows a gateway whose connections are to go on.
+    /// Takes back what a failed start has changed, unless it follows a gateway whose connections
+    /// are to go on.
     pub(super) async fn abandon(self) {
         if self.is_successor { self.leave() } else { self.undo().await }
     }
@@ -353,7 +359,8 @@ fn keeper(config: &ServerConfig) -> String {
     format!("gateway of {}", path.display())
 }
 
-/// A route that refuses packets for a pool while there is no tunnel; they would follow the default route to the provider.
+/// A route that refuses packets for a pool while there is no tunnel; they would follow the default
+/// route to the provider.
 fn last_resort(pool: IpNet) -> Change {
     Change::Route(RouteSpec {
         destination: pool,
@@ -400,20 +407,22 @@ fn services(config: &ServerConfig) -> Services {
     }
 }
 
-/// Whether a setting that an earlier gateway has changed is as it left it, and needed by this configuration.
+/// Whether a setting that an earlier gateway has changed is as it left it, and needed by this
+/// configuration.
 fn is_wanted(config: &ServerConfig, change: &SysctlChange) -> bool {
     let tunnel = &config.tunnel;
     let pool = if change.is_of_ipv6() { tunnel.pool_v6.is_some() } else { tunnel.pool_v4.is_some() };
     pool && change.is_in_force()
 }
 
-/// The rule for packets that are not the tunnel's: `except` are the interfaces that forwarded before vpnd switched
-/// forwarding on, if it did.
+/// The rule for packets that are not the tunnel's: `except` are the interfaces that forwarded
+/// before vpnd switched forwarding on, if it did.
 fn transit(except: Option<Vec<String>>) -> Transit {
     except.map_or(Transit::Untouched, |except| Transit::Dropped { except })
 }
 
-/// The gateway's own inner addresses, each with its pool's prefix, so that the pool is routed to the device.
+/// The gateway's own inner addresses, each with its pool's prefix, so that the pool is routed to
+/// the device.
 pub(super) fn gateway_addresses(config: &ServerConfig) -> Vec<IpNet> {
     let tunnel = &config.tunnel;
     let of = |address: Option<std::net::IpAddr>, prefix: Option<u8>| IpNet::new(address?, prefix?).ok();

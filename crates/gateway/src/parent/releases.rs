@@ -1,9 +1,10 @@
-//! Inner addresses whose sessions are over: the kernel forgets their connections, so that whoever gets an address next gets no
-//! packet of them, by state of the firewall or of translation.
+//! Inner addresses whose sessions are over: the kernel forgets their connections, so that whoever
+//! gets an address next gets no packet of them, by state of the firewall or of translation.
 //!
-//! INVARIANT: nothing but entries of addresses of the pools is removed, and none of the gateway's own. Which of these are in use is
-//! the worker's word: it carries their packets, and could drop these as well. No request is refused for its rate: requests
-//! that come while the kernel's list is read wait, and share the next reading. One is confirmed only once it is done.
+//! INVARIANT: nothing but entries of addresses of the pools is removed, and none of the gateway's
+//! own. Which of these are in use is the worker's word: it carries their packets, and could drop
+//! these as well. No request is refused for its rate: requests that come while the kernel's list is
+//! read wait, and share the next reading. One is confirmed only once it is done.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -37,7 +38,8 @@ pub(super) struct Releases {
     forget: Forget,
     waiting: BTreeSet<IpAddr>,
     under_way: Option<Removal>,
-    /// The next removal begins no earlier. Each reads all connections of the machine, so half of the time is left to other work.
+    /// The next removal begins no earlier. Each reads all connections of the machine, so half of
+    /// the time is left to other work.
     not_before: Instant,
     /// Whether the worker waits for a confirmation.
     is_asked: bool,
@@ -54,7 +56,8 @@ impl Releases {
         Self {
             pools: config.tunnel.pools().collect(),
             own: machine::gateway_addresses(config).iter().map(IpNet::addr).collect(),
-            // Without forwarding, which connections the kernel knows is the affair of the machine's own firewall.
+            // Without forwarding, which connections the kernel knows is the affair of the machine's
+            // own firewall.
             forget: match config.nat.mode {
                 NatMode::None => |_| Ok(0),
                 _ => conntrack::forget_addresses,
@@ -86,8 +89,8 @@ impl Releases {
         all.then(|| addresses.into_iter().collect())
     }
 
-    /// Removes what waits, again and again if that fails, until nothing is left of what the worker has asked for; never returns if
-    /// it has not. To be called again after it was dropped.
+    /// Removes what waits, again and again if that fails, until nothing is left of what the worker
+    /// has asked for; never returns if it has not. To be called again after it was dropped.
     pub(super) async fn done(&mut self) {
         loop {
             if let Some(removal) = &mut self.under_way {
@@ -168,7 +171,8 @@ mod tests {
         assert_eq!(check(&vec!["10.86.0.7"; MAX_RELEASED + 1]), None);
     }
 
-    /// As fast as a worker can ask, and each time before the last is done: all are removed, in few readings of the list.
+    /// As fast as a worker can ask, and each time before the last is done: all are removed, in few
+    /// readings of the list.
     #[tokio::test]
     async fn requests_that_come_fast_are_merged_and_none_is_refused() {
         static READINGS: AtomicUsize = AtomicUsize::new(0);

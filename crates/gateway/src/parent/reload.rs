@@ -1,6 +1,8 @@
-//! Reloads: the configuration is read again, checked as a whole, and put into force in each process in turn.
+//! Reloads: the configuration is read again, checked as a whole, and put into force in each process
+//! in turn.
 //!
-//! INVARIANT: the worker comes last. Until it has the new policy the old one holds, behind a firewall that is as configured already.
+//! INVARIANT: the worker comes last. Until it has the new policy the old one holds, behind a
+//! firewall that is as configured already.
 
 use std::time::Duration;
 
@@ -15,7 +17,8 @@ use vpnd_sys::clock::{now, wall_s};
 const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Gateway {
-    /// Reads the configuration again on a worker's request, which may come from an administrator or from an attacker in the worker.
+    /// Reads the configuration again on a worker's request, which may come from an administrator or
+    /// from an attacker in the worker.
     pub(super) async fn reconfigure_for_worker(&mut self) -> Result<(), ChildError> {
         if self.rereads.take(now()) {
             return self.reconfigure().await;
@@ -24,7 +27,8 @@ impl Gateway {
         self.worker.send(&ToWorker::Configuration(ReloadedConfiguration::Bad(why)), &[]).await
     }
 
-    /// Reads the configuration for the worker, takes over the certificate, applies its firewall rules, and has the auth process go by it.
+    /// Reads the configuration for the worker, takes over the certificate, applies its firewall
+    /// rules, and has the auth process go by it.
     pub(super) async fn reconfigure(&mut self) -> Result<(), ChildError> {
         let reread = match Configuration::read(&self.args.config) {
             Ok((configuration, config)) => match self.take_over(&configuration, &config).await? {
@@ -36,7 +40,8 @@ impl Gateway {
         self.worker.send(&ToWorker::Configuration(reread), &[]).await
     }
 
-    /// Goes by a configuration in this process and the auth process; the inner error is the reason why not.
+    /// Goes by a configuration in this process and the auth process; the inner error is the reason
+    /// why not.
     async fn take_over(
         &mut self,
         configuration: &Configuration,
@@ -59,13 +64,15 @@ impl Gateway {
         if let Err(error) = self.machine.reconfigure(config).await {
             return Ok(Err(vpnd_sys::text::format_chain(&error)));
         }
-        // Before the worker: a login by new profiles is nothing to a policy that does not know them yet.
+        // Before the worker: a login by new profiles is nothing to a policy that does not know them
+        // yet.
         self.configure_auth(configuration).await?;
         self.report_firewall().await?;
         Ok(Ok(()))
     }
 
-    /// Checks the files that are not in use yet. One that is in use is no reason to go on with the rest of the old configuration.
+    /// Checks the files that are not in use yet. One that is in use is no reason to go on with the
+    /// rest of the old configuration.
     fn check_files(&self, config: &ServerConfig) -> Result<(), Invalid> {
         if !self.certificate_in_use.is_in(&config.tls) {
             config.check_certificate(wall_s())?;

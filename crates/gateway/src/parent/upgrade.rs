@@ -1,16 +1,19 @@
-//! The parent's steps of an upgrade: it starts the program that is installed now beside the one that runs, lets one worker
-//! hand over to the other, and ends the old one.
+//! The parent's steps of an upgrade: it starts the program that is installed now beside the one
+//! that runs, lets one worker hand over to the other, and ends the old one.
 //!
-//! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if nothing had been; which
-//! program is started is decided here, never by the requester, for the worker that passes the request on is not trusted; the program's
-//! file can be changed by nobody else than its owner, who is root or this process's user. The parent sees no key: the workers
+//! Invariants: whatever goes wrong before the old worker has handed over, that one goes on as if
+//! nothing had been; which program is started is decided here, never by the requester, for the
+//! worker that passes the request on is not trusted; the program's file can be changed by nobody
+//! else than its owner, who is root or this process's user. The parent sees no key: the workers
 //! exchange it among themselves.
 //!
-//! The parent itself goes on as the program that it was started as: what it knows of the machine, and its journal, stay where
-//! they are. It could replace itself by `execve`, but then a new program would have to adopt, with all privileges, children
-//! that end with the thread that started them, half-read channels and an open journal, and a failure after the point of no
-//! return would end every session. Of all processes it has the least to do with the network: it reads nothing that a client
-//! sends. So what is mended in it takes a restart, which clients survive without a login.
+//! The parent itself goes on as the program that it was started as: what it knows of the machine,
+//! and its journal, stay where they are. It could replace itself by `execve`, but then a new
+//! program would have to adopt, with all privileges, children that end with the thread that started
+//! them, half-read channels and an open journal, and a failure after the point of no return would
+//! end every session. Of all processes it has the least to do with the network: it reads nothing
+//! that a client sends. So what is mended in it takes a restart, which clients survive without a
+//! login.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -50,8 +53,8 @@ impl Gateway {
     /// Has the program that is installed now go on.
     ///
     /// # Errors
-    /// If the gateway has lost its worker: the old one, or the new one after it took over. A failure before that is reported to the administrator who
-    /// has asked, and is none.
+    /// If the gateway has lost its worker: the old one, or the new one after it took over. A
+    /// failure before that is reported to the administrator who has asked, and is none.
     pub(super) async fn upgrade(&mut self) -> Result<(), ChildError> {
         tracing::info!(program = %self.program.display(), "an upgrade begins");
         let prepared = match tokio::time::timeout(PREPARATION_TIMEOUT, self.prepare()).await {
@@ -114,7 +117,8 @@ impl Gateway {
         Ok(Next { config, auth, worker, idp, certificate_in_use })
     }
 
-    /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on instead.
+    /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on
+    /// instead.
     async fn hand_over(&mut self, next: &mut Next) -> Result<anyhow::Result<()>, ChildError> {
         let (from_predecessor, from_successor) = match channel::pair() {
             Ok((one, other)) => (one.into(), other.into()),
@@ -136,7 +140,8 @@ impl Gateway {
                     return Ok(Err(anyhow!(failure.map_or(why, |error| error.to_string()))));
                 }
                 FromWorker::ReadConfiguration => self.reconfigure_for_worker().await?,
-                // Confirmed after the hand-over, to the successor if that is the worker by then: it asks for all of them again.
+                // Confirmed after the hand-over, to the successor if that is the worker by then: it
+                // asks for all of them again.
                 FromWorker::Released(addresses) => self.releases.begin(addresses)?,
                 FromWorker::ReportFirewall => self.reported = Some(None),
                 FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
@@ -146,7 +151,8 @@ impl Gateway {
     }
 }
 
-/// Whether only its owner can have written this program: no other user can change it, or a directory or link on the way to it.
+/// Whether only its owner can have written this program: no other user can change it, or a
+/// directory or link on the way to it.
 fn check_program(program: &Path) -> anyhow::Result<()> {
     trusted_path::check(program)
         .with_context(|| format!("others may have replaced {}: install it elsewhere", program.display()))?;
@@ -160,7 +166,8 @@ fn check_program(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first setting that differs and can't be changed without a restart, because devices, sockets or the machine's network depend on it.
+/// The first setting that differs and can't be changed without a restart, because devices, sockets
+/// or the machine's network depend on it.
 fn first_difference(before: &ServerConfig, after: &ServerConfig) -> Option<&'static str> {
     let same = [
         ("[server] listen", before.server.listen == after.server.listen),
@@ -195,7 +202,8 @@ mod tests {
         let program = own.join("vpnd");
         fs::write(&program, "").unwrap();
         mode(&program, 0o755);
-        // The way by the first link leads through the second, in a directory that neither the path's name nor the true path has.
+        // The way by the first link leads through the second, in a directory that neither the
+        // path's name nor the true path has.
         let (first, second) = (own.join("first"), open.join("second"));
         symlink(&second, &first).unwrap();
         symlink(&program, &second).unwrap();

@@ -1,7 +1,9 @@
-//! Access profiles in the worker: their policy and networks in the core's terms, and the profile of each user.
+//! Access profiles in the worker: their policy and networks in the core's terms, and the profile of
+//! each user.
 //!
-//! The auth process decides about the profile when somebody logs in: by it, it leases addresses and limits the session's life. Here the same
-//! rules are applied again to sessions that are there, whenever a reload or a change of groups concerns them.
+//! The auth process decides about the profile when somebody logs in: by it, it leases addresses and
+//! limits the session's life. Here the same rules are applied again to sessions that are there,
+//! whenever a reload or a change of groups concerns them.
 
 use std::sync::Arc;
 

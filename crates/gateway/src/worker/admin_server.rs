@@ -1,7 +1,8 @@
 //! The gateway's end of the control socket, which its worker serves.
 //!
-//! Invariants: whoever connects is root or the daemon's own user, by the kernel's account of them (`SO_PEERCRED`); a slow or
-//! silent peer holds one of a few permits for a bounded time. The parent has opened the socket, for its owner alone.
+//! Invariants: whoever connects is root or the daemon's own user, by the kernel's account of them
+//! (`SO_PEERCRED`); a slow or silent peer holds one of a few permits for a bounded time. The parent
+//! has opened the socket, for its owner alone.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -64,8 +65,8 @@ impl AdminSocket {
         Ok(Self { listener, owner, timeouts: Timeouts::default() })
     }
 
-    /// Answers requests until the future is dropped, or `over` is notified: then it accepts no more connections, and ends with
-    /// the last.
+    /// Answers requests until the future is dropped, or `over` is notified: then it accepts no more
+    /// connections, and ends with the last.
     pub(crate) async fn serve<H: Handler>(self, handler: Arc<H>, over: Arc<Notify>) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         // Dropping the set ends the connections, so nothing outlives this future.

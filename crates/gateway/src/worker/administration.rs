@@ -31,7 +31,8 @@ use vpnd_ipc::requests::NoReply;
 use vpnd_sys::clock::{now, wall_s};
 use vpnd_sys::tun::TunOffloads;
 
-/// Limit for the auth process's part of the status; shorter than what a scraper of metrics waits for.
+/// Limit for the auth process's part of the status; shorter than what a scraper of metrics waits
+/// for.
 const AUTH_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Status that does not change while the gateway runs.
@@ -60,7 +61,8 @@ pub(super) struct Administration {
     pub(super) certificate: Arc<WorkerCertificate>,
     /// Counters of the gateway's earlier processes.
     pub(super) before: Counters,
-    /// As it was set up, which stays so until a restart: device, addresses and firewall are made for it.
+    /// As it was set up, which stays so until a restart: device, addresses and firewall are made
+    /// for it.
     pub(super) tunnel: config::Tunnel,
     pub(super) in_force: Mutex<Settings>,
     /// As the parent has sent it.
@@ -73,7 +75,8 @@ impl Administration {
         *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = Some(firewall);
     }
 
-    /// The settings of a configuration that need no restart hold from now on. Names those that do, in words.
+    /// The settings of a configuration that need no restart hold from now on. Names those that do,
+    /// in words.
     pub(super) async fn apply(&self, configuration: &Configuration) -> Result<String, String> {
         let mut config = configuration.parse().map_err(|error| error.to_string())?;
         config.tunnel = self.tunnel.clone();
@@ -119,7 +122,8 @@ impl Administration {
 }
 
 impl Administration {
-    /// State of the auth process. Without an answer in time the rest of the status is shown all the same.
+    /// State of the auth process. Without an answer in time the rest of the status is shown all the
+    /// same.
     async fn auth_status(&self) -> AuthStatus {
         match timeout(AUTH_STATUS_TIMEOUT, self.auth.request(StatusQuery)).await {
             Ok(Ok(status)) => status,

@@ -10,8 +10,8 @@ use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Numbered, Request};
 use vpnd_ipc::requests::{NoReply, Requests};
 
-/// The auth process. It takes no more requests than it has permits for, then the channel is full and no more are sent; so no
-/// more wait for a reply than have permits there and room on the way.
+/// The auth process. It takes no more requests than it has permits for, then the channel is full
+/// and no more are sent; so no more wait for a reply than have permits there and room on the way.
 #[derive(Clone)]
 pub struct AuthClient(Arc<Requests<AuthRequest>>);
 

@@ -1,4 +1,5 @@
-//! The certificate that a gateway's worker presents. It has the chain and never the key: the auth process signs.
+//! The certificate that a gateway's worker presents. It has the chain and never the key: the auth
+//! process signs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

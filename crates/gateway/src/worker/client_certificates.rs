@@ -1,7 +1,8 @@
-//! Which client certificates a gateway takes. What is revoked may change while it runs, all else stays.
+//! Which client certificates a gateway takes. What is revoked may change while it runs, all else
+//! stays.
 //!
-//! INVARIANT: TLS that takes other certificates than before has another key for tickets. A resumed handshake shows no certificate
-//! again, so a ticket that was given before must not pass.
+//! INVARIANT: TLS that takes other certificates than before has another key for tickets. A resumed
+//! handshake shows no certificate again, so a ticket that was given before must not pass.
 
 use std::sync::Arc;
 
@@ -55,7 +56,8 @@ impl ClientCertificates {
         tls::server(Arc::clone(&self.certificate.presented), &clients)
     }
 
-    /// Lets in no certificate any more that the lists in `file` name, and ends the sessions that have shown one.
+    /// Lets in no certificate any more that the lists in `file` name, and ends the sessions that
+    /// have shown one.
     pub(super) async fn revoke(
         &mut self,
         file: Vec<u8>,

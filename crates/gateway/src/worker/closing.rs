@@ -1,4 +1,5 @@
-//! The control connections of a gateway that stops: those that there are get their last message, and no other begins.
+//! The control connections of a gateway that stops: those that there are get their last message,
+//! and no other begins.
 //!
 //! INVARIANT: a client that confirms nothing holds up no stop.
 
@@ -13,7 +14,8 @@ use super::connection::ControlServer;
 /// Time within which a client confirms its notice, if it does at all: longer than a round trip.
 const NOTICE_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Refuses all who would connect, so that they try again soon instead of waiting for an answer that does not come.
+/// Refuses all who would connect, so that they try again soon instead of waiting for an answer that
+/// does not come.
 pub(super) async fn refuse_all(endpoint: quinn::Endpoint) {
     while let Some(incoming) = endpoint.accept().await {
         incoming.refuse();

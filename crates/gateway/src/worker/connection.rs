@@ -1,7 +1,8 @@
 //! One control connection at the gateway: handshake, login or attach, then messages both ways.
 //!
-//! INVARIANT: a connection that has not authenticated holds one stream and one message of memory, and has a deadline;
-//! it reaches the control plane only after its credentials proved good, or with a token that the control plane checks.
+//! INVARIANT: a connection that has not authenticated holds one stream and one message of memory,
+//! and has a deadline; it reaches the control plane only after its credentials proved good, or with
+//! a token that the control plane checks.
 
 mod login_log;
 mod logins;
@@ -120,7 +121,8 @@ impl Failure {
 impl ControlServer {
     /// Accepts connections until the endpoint is closed.
     pub(crate) async fn run(self: Arc<Self>, endpoint: quinn::Endpoint) {
-        // Not a task by itself, whose share of this server would keep the last connection from being noticed.
+        // Not a task by itself, whose share of this server would keep the last connection from
+        // being noticed.
         tokio::select! {
             () = self.accept(&endpoint) => {}
             () = self.report_log() => {}
@@ -152,7 +154,8 @@ impl ControlServer {
 
     async fn serve(&self, id: ConnectionId, incoming: Incoming, mut permit: Permit) -> Result<(), Failure> {
         let deadline = Instant::now() + self.deadline;
-        // A handshake that is not complete by then is dropped without a code of ours: there are no keys to send it with.
+        // A handshake that is not complete by then is dropped without a code of ours: there are no
+        // keys to send it with.
         let connection =
             within(deadline, unless_displaced(&mut permit, async { Ok(incoming.await?) })).await?;
         let served = self.after_handshake(id, &connection, permit, deadline).await;
@@ -171,13 +174,15 @@ impl ControlServer {
         mut permit: Permit,
         deadline: Instant,
     ) -> Result<(), Failure> {
-        // State that is needed only until there is a session is boxed: this future lives as long as its connection.
+        // State that is needed only until there is a session is boxed: this future lives as long as
+        // its connection.
         let (mut reader, mut writer, first) =
             Box::pin(within(deadline, unless_displaced(&mut permit, open(connection)))).await?;
         let (outbox, outgoing) = mpsc::channel(OUTBOX);
         let accepted = match first {
             Message::Login(login) => {
-                // Password checks take long, so logins have permits of their own and leave these to attaches.
+                // Password checks take long, so logins have permits of their own and leave these to
+                // attaches.
                 drop(permit);
                 let accepted = self.log_in(id, connection, &mut reader, &mut writer, login, outbox);
                 Box::pin(accepted).await.map(Some)
@@ -298,7 +303,8 @@ impl ControlServer {
         }
     }
 
-    /// Has the auth process check a login, with all that it demands of a person beyond the password.
+    /// Has the auth process check a login, with all that it demands of a person beyond the
+    /// password.
     async fn authenticate(
         &self,
         connection: &Connection,
@@ -317,7 +323,8 @@ impl ControlServer {
             device: device.0.into(),
         };
         let answer = self.auth.request(request).await?;
-        // A person types for longer than a password check takes, so that wait has permits of its own.
+        // A person types for longer than a password check takes, so that wait has permits of its
+        // own.
         drop(permit);
         let remote = connection.remote_address();
         let peer = Peer { remote, reader, writer, device, features: login.offer.features };
@@ -339,7 +346,8 @@ impl ControlServer {
         self.core.send(request).await.map_err(|_| Failure::Stopped)
     }
 
-    /// Moves messages both ways until one end closes. Returns the code to close with, if nothing is wrong.
+    /// Moves messages both ways until one end closes. Returns the code to close with, if nothing is
+    /// wrong.
     async fn relay_messages(
         &self,
         id: ConnectionId,
@@ -414,8 +422,8 @@ async fn within<T>(deadline: Instant, work: impl Future<Output = Result<T, Failu
     tokio::time::timeout_at(deadline, work).await.map_err(|_| Failure::TooSlow)?
 }
 
-/// The device at the other end. Its signature is checked before anything in its message is looked up, so a wrong one changes
-/// nothing and shows nothing of a token or a password.
+/// The device at the other end. Its signature is checked before anything in its message is looked
+/// up, so a wrong one changes nothing and shows nothing of a token or a password.
 fn verify_device(connection: &Connection, proof: &DeviceProof) -> Result<DeviceId, Failure> {
     let binding = tls::device_binding(connection).map_err(|_| Failure::NoSecret)?;
     let certificate = certificate_key(connection)?;
@@ -432,8 +440,8 @@ fn certificate_hash(connection: &Connection) -> Option<[u8; 32]> {
     certificate(connection).map(|certificate| Sha256::digest(certificate).into())
 }
 
-/// The key of the certificate that the client showed, if it showed one. One whose key can't be parsed is no reason to go on as
-/// without a certificate.
+/// The key of the certificate that the client showed, if it showed one. One whose key can't be
+/// parsed is no reason to go on as without a certificate.
 fn certificate_key(connection: &Connection) -> Result<Option<CertificateKey>, Failure> {
     let Some(certificate) = certificate(connection) else { return Ok(None) };
     if !is_valid_at(&certificate, wall_s()) {
@@ -443,8 +451,9 @@ fn certificate_key(connection: &Connection) -> Result<Option<CertificateKey>, Fa
     Ok(Some(CertificateKey::of(&parsed.subject_public_key_info())))
 }
 
-/// Whether the dates of a certificate include this moment, in seconds since 1970. TLS looks at them in a full handshake only: without
-/// this a client could go on from ticket to ticket with a certificate that has long expired.
+/// Whether the dates of a certificate include this moment, in seconds since 1970. TLS looks at them
+/// in a full handshake only: without this a client could go on from ticket to ticket with a
+/// certificate that has long expired.
 fn is_valid_at(certificate: &CertificateDer<'_>, now_s: u64) -> bool {
     x509_parser::parse_x509_certificate(certificate).is_ok_and(|(_, parsed)| {
         let dates = parsed.validity();
@@ -453,7 +462,8 @@ fn is_valid_at(certificate: &CertificateDer<'_>, now_s: u64) -> bool {
     })
 }
 
-/// The certificate that the client showed, which the handshake has verified; that of the first handshake if it was resumed.
+/// The certificate that the client showed, which the handshake has verified; that of the first
+/// handshake if it was resumed.
 fn certificate(connection: &Connection) -> Option<CertificateDer<'static>> {
     let chain = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>().ok()?;
     chain.into_iter().next()

@@ -1,8 +1,8 @@
 //! The gateway's control plane: the one task that owns all sessions.
 //!
-//! It feeds the sans-IO core with requests of connections and administrators, events of shards and the clock, and
-//! carries out the core's effects, in order: a client is sent an epoch only after every shard can open it and
-//! the store holds its token (PROTOCOL §5.1).
+//! It feeds the sans-IO core with requests of connections and administrators, events of shards and
+//! the clock, and carries out the core's effects, in order: a client is sent an epoch only after
+//! every shard can open it and the store holds its token (PROTOCOL §5.1).
 //!
 //! INVARIANT: nobody else changes a session. Nothing here hashes passwords or waits for a peer.
 
@@ -45,9 +45,9 @@ const REVOKED: &str = "your certificate was revoked by the authority that signed
 const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests and events that are carried out together, with one trip to the disk, if so many wait.
 const BATCH: usize = 256;
-/// Messages that wait for one connection's task at most. The task gives a client that does not read up after
-/// [`crate::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each second, and what an administrator
-/// changes.
+/// Messages that wait for one connection's task at most. The task gives a client that does not read
+/// up after [`crate::worker::connection::READ_TIMEOUT`], within which fewer come: a `Wake` each
+/// second, and what an administrator changes.
 pub(crate) const OUTBOX: usize = 64;
 /// Requests that wait at most; who comes later waits in its own task.
 const QUEUE: usize = 1_024;
@@ -90,7 +90,8 @@ pub(crate) enum CoreRequest {
         users: Vec<(UserName, Vec<String>)>,
         reply: oneshot::Sender<usize>,
     },
-    /// Let no certificate of these in, and end the sessions that have shown one; answered with how many there were.
+    /// Let no certificate of these in, and end the sessions that have shown one; answered with how
+    /// many there were.
     Revoke {
         revoked: Box<RevocationList>,
         reply: oneshot::Sender<usize>,
@@ -192,12 +193,14 @@ impl Core {
         Ok(self.ask(|reply| CoreRequest::Settings { config: Box::new(config), reply }).await??)
     }
 
-    /// Hands everything to another process, which then goes on; the task has stopped afterwards. After an error it goes on.
+    /// Hands everything to another process, which then goes on; the task has stopped afterwards.
+    /// After an error it goes on.
     pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<HandoverSummary> {
         Ok(self.ask(|reply| CoreRequest::QuicForwarder { to: Box::new(to), reply }).await??)
     }
 
-    /// Tells the clients that the gateway goes down, and stops the task. If it has stopped already, there are none.
+    /// Tells the clients that the gateway goes down, and stops the task. If it has stopped already,
+    /// there are none.
     pub(crate) async fn shut_down(&self) {
         let _ = self.send(CoreRequest::Shutdown).await;
     }
@@ -236,7 +239,8 @@ struct CoreTask {
     gateway: Gateway,
     shards: Shards,
     registry: Registry,
-    /// Certificates revoked by the clients' authority. TLS refuses them, too, but a connection may have begun before.
+    /// Certificates revoked by the clients' authority. TLS refuses them, too, but a connection may
+    /// have begun before.
     revoked: RevocationList,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
     /// Sessions of logins whose clients have not been told.
@@ -408,7 +412,8 @@ impl CoreTask {
         revoked
     }
 
-    /// Stops the shards and hands all sessions over. Control connections stay behind; their clients attach when they notice.
+    /// Stops the shards and hands all sessions over. Control connections stay behind; their clients
+    /// attach when they notice.
     async fn hand_over(&mut self, to: Successor) -> Result<HandoverSummary, HandoverError> {
         self.carry_out().await;
         self.collect_activity().await;

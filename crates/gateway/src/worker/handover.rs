@@ -1,13 +1,15 @@
-//! The hand-over from the worker of one gateway process to its successor: its messages, and their order.
+//! The hand-over from the worker of one gateway process to its successor: its messages, and their
+//! order.
 //!
 //! ```text
 //!   old: Begin (devices) · stops its shards · Sessions … · End          Go · ends
 //!   new:                                            · takes all · Ready      · starts its shards
 //! ```
 //!
-//! INVARIANT: the old worker alone decides. Until it has sent `Go` it can take everything back, for the new one seals and
-//! opens nothing before it receives that; afterwards the old one never does again. So no counter is used by both. Keys go from
-//! one worker to the other and to nobody else; the frames that hold them are erased.
+//! INVARIANT: the old worker alone decides. Until it has sent `Go` it can take everything back, for
+//! the new one seals and opens nothing before it receives that; afterwards the old one never does
+//! again. So no counter is used by both. Keys go from one worker to the other and to nobody else;
+//! the frames that hold them are erased.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -119,7 +121,8 @@ pub enum HandoverError {
 pub struct Successor(Channel);
 
 impl Successor {
-    /// Passes on the devices, and what was counted; `revocations` is the last one that was carried out.
+    /// Passes on the devices, and what was counted; `revocations` is the last one that was carried
+    /// out.
     pub(super) async fn begin(
         stream: OwnedFd,
         devices: Devices,
@@ -134,8 +137,8 @@ impl Successor {
         Ok(Self(channel))
     }
 
-    /// Hands over all sessions, whose shards stand still. When this returns `Ok`, they must never go on; its value is the
-    /// successor's version.
+    /// Hands over all sessions, whose shards stand still. When this returns `Ok`, they must never
+    /// go on; its value is the successor's version.
     pub async fn hand_over(
         self,
         sessions: Vec<HandedSession>,
@@ -143,7 +146,8 @@ impl Successor {
     ) -> Result<String, HandoverError> {
         let taken = tokio::time::timeout(TAKEOVER_TIMEOUT, self.send_sessions(sessions, registry));
         let version = taken.await.map_err(|_| HandoverError::Slow)??;
-        // Nothing that could fail comes after this message was sent; if sending fails, nobody has received it.
+        // Nothing that could fail comes after this message was sent; if sending fails, nobody has
+        // received it.
         self.0.send(&FromPredecessor::Go, &[]).await?;
         Ok(version)
     }
@@ -204,7 +208,8 @@ impl Predecessor {
         Ok((Self { channel, revocations, counters: *counters }, devices, begin.descriptors))
     }
 
-    /// Takes all sessions over into `gateway`, whose effects are then commands to the shards, and waits for `Go`.
+    /// Takes all sessions over into `gateway`, whose effects are then commands to the shards, and
+    /// waits for `Go`.
     pub(super) async fn take_over(
         &self,
         gateway: &mut Gateway,

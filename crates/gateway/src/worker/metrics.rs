@@ -1,9 +1,10 @@
-//! Prometheus metrics over HTTP: `GET /metrics` on the address of `[admin] metrics`, and nothing else.
+//! Prometheus metrics over HTTP: `GET /metrics` on the address of `[admin] metrics`, and nothing
+//! else.
 //!
-//! Invariants: a request changes nothing; connections, their time and what they may send are bounded, and connections that send nothing
-//! keep nobody out. There is no
-//! check of the client: the configuration refuses an address that others can reach unless the administrator insists.
-//! This module must not know where the status comes from.
+//! Invariants: a request changes nothing; connections, their time and what they may send are
+//! bounded, and connections that send nothing keep nobody out. There is no check of the client: the
+//! configuration refuses an address that others can reach unless the administrator insists. This
+//! module must not know where the status comes from.
 
 mod prometheus_text;
 mod text;
@@ -31,7 +32,8 @@ use tracing::{debug, info, warn};
 
 use vpnd_ipc::admin::Handler;
 
-/// Connections at the same time. The oldest makes room for another: who asks is answered within moments, who is silent goes.
+/// Connections at the same time. The oldest makes room for another: who asks is answered within
+/// moments, who is silent goes.
 const MAX_CONNECTIONS: usize = 64;
 /// Requests that are answered at the same time; more wait.
 const MAX_REQUESTS: usize = 8;
@@ -39,7 +41,8 @@ const MAX_REQUESTS: usize = 8;
 const MAX_HEAD: usize = 8 << 10;
 /// Limit for a connection, from its first byte to our last.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
-/// Limit for the gateway's status; shorter, so that a scraper gets an error instead of a closed connection.
+/// Limit for the gateway's status; shorter, so that a scraper gets an error instead of a closed
+/// connection.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after the kernel had no descriptor or memory for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,8 +1,9 @@
 //! The outer addresses at which clients are heard, on their way to the audit file.
 //!
-//! INVARIANT: an address of a lane that the audit file does not have is written at once, [`BURST`] of a session and after that one for each
-//! [`INTERVAL`], whatever its client does. Where lanes are is written as soon as there is room, with the number of addresses that were left
-//! out. This module must not know whose sessions they are.
+//! INVARIANT: an address of a lane that the audit file does not have is written at once, [`BURST`]
+//! of a session and after that one for each [`INTERVAL`], whatever its client does. Where lanes are
+//! is written as soon as there is room, with the number of addresses that were left out. This
+//! module must not know whose sessions they are.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! The worker's requests to the privileged parent, on behalf of administrators who wait for the result.
+//! The worker's requests to the privileged parent, on behalf of administrators who wait for the
+//! result.
 
 use std::net::IpAddr;
 
@@ -52,7 +53,8 @@ impl Request for Release {
     type Reply = ();
 }
 
-/// The channel to the parent. Its replies have no numbers; they come in the order of the requests of their kind.
+/// The channel to the parent. Its replies have no numbers; they come in the order of the requests
+/// of their kind.
 pub(super) struct ParentClient {
     requests: Requests<FromWorker>,
     upgrading: tokio::sync::Mutex<()>,
@@ -69,7 +71,8 @@ impl ParentClient {
         self.requests.request(Reload).await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
-    /// The configuration was read again. Gives the outcome back if no command waits for it: SIGHUP has the same effect.
+    /// The configuration was read again. Gives the outcome back if no command waits for it: SIGHUP
+    /// has the same effect.
     pub(super) fn reload_finished(&self, outcome: AdminResult) -> Result<(), AdminResult> {
         self.requests.reply_to_oldest::<Reload>(outcome)
     }

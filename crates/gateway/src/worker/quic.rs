@@ -23,8 +23,8 @@ const MAX_INCOMING: usize = 1 << 12;
 /// Bytes kept for all connections that are not accepted yet.
 const MAX_INCOMING_BYTES: u64 = 8 << 20;
 
-/// The socket of the gateway's endpoint; and, if the kernel does not steer, the forwarder by which shards pass on what is
-/// for it.
+/// The socket of the gateway's endpoint; and, if the kernel does not steer, the forwarder by which
+/// shards pass on what is for it.
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
@@ -38,8 +38,8 @@ pub fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option
     }
 }
 
-/// The gateway's endpoint on `socket`, which receives only those first datagrams that `admission` lets pass, and nothing
-/// more once it is `deaf`, because another process reads the socket.
+/// The gateway's endpoint on `socket`, which receives only those first datagrams that `admission`
+/// lets pass, and nothing more once it is `deaf`, because another process reads the socket.
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.

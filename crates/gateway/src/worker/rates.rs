@@ -1,7 +1,7 @@
 //! The rate limits of a session, by the access profile and the groups of its user.
 //!
-//! INVARIANT: a group's or profile's number is its own as long as the process lives, whatever a reload does to their order: its buckets
-//! stay with it.
+//! INVARIANT: a group's or profile's number is its own as long as the process lives, whatever a
+//! reload does to their order: its buckets stay with it.
 
 use vpnd_proto::rate::{RateGroup, Rates, SessionLimits};
 
@@ -32,7 +32,8 @@ impl RateTable {
         &self.limits
     }
 
-    /// These limits and those of these profiles hold from now on. Returns those that are shared, by their numbers.
+    /// These limits and those of these profiles hold from now on. Returns those that are shared, by
+    /// their numbers.
     pub(super) fn set<'p>(
         &mut self,
         limits: RateLimits,
@@ -54,7 +55,8 @@ impl RateTable {
         self.sharers.iter().map(|sharer| rates(sharer).unwrap_or_default()).collect()
     }
 
-    /// The limits of a session in this profile, of a user in these groups. A profile with rates of its own decides alone.
+    /// The limits of a session in this profile, of a user in these groups. A profile with rates of
+    /// its own decides alone.
     pub(super) fn of(&self, profile: Option<&str>, groups: &[String]) -> SessionLimits {
         let of_profile = self.profiles.iter().find(|rates| profile == Some(rates.name.as_str()));
         if let Some(rates) = of_profile {

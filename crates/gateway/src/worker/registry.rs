@@ -1,6 +1,7 @@
 //! Sessions in the store: the control plane's writes, sent to the auth process in order.
 //!
-//! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on the strength of it.
+//! INVARIANT: a write that failed is reported to whoever waits for it; nothing is acknowledged on
+//! the strength of it.
 
 mod rules;
 mod write_queue;
@@ -107,7 +108,8 @@ pub struct Span {
 }
 
 impl Span {
-    /// When the session ends in a profile whose sessions last so long. A profile never makes it longer than was granted.
+    /// When the session ends in a profile whose sessions last so long. A profile never makes it
+    /// longer than was granted.
     fn end_s(self, lifetime: Option<Duration>) -> u64 {
         let end_s = lifetime.map(|lifetime| self.started_s.saturating_add(lifetime.as_secs()));
         end_s.unwrap_or(u64::MAX).min(self.expires_s)
@@ -156,13 +158,14 @@ impl Registry {
         self.rules.access()
     }
 
-    /// A user has logged in: the session that is about to begin is theirs. Returns the user as policy has them, the rate limits, and
-    /// when the session ends.
+    /// A user has logged in: the session that is about to begin is theirs. Returns the user as
+    /// policy has them, the rate limits, and when the session ends.
     pub fn session_started(&mut self, admission: &AdmittedSession) -> (Principal, SessionLimits, Time) {
         let AdmittedSession { account, addresses, factors, span, .. } = admission;
         let member = Member::new(account.clone(), *addresses, *factors, *span);
         if !admission.own_addresses {
-            // Whatever the kernel knows of them is of a holder before, who may have left while no gateway ran.
+            // Whatever the kernel knows of them is of a holder before, who may have left while no
+            // gateway ran.
             self.releases.add(member.addresses.iter().collect());
         }
         let deadline = self.rules.deadline(&member);
@@ -225,8 +228,9 @@ impl Registry {
         }))
     }
 
-    /// Users are in other groups now: profile, policy, rate limits and lifetime of these hold for the sessions. Returns how many there
-    /// are. One call for thousands of users looks at each session once.
+    /// Users are in other groups now: profile, policy, rate limits and lifetime of these hold for
+    /// the sessions. Returns how many there are. One call for thousands of users looks at each
+    /// session once.
     pub fn regroup(&mut self, users: Vec<(UserName, Vec<String>)>, gateway: &mut Gateway) -> usize {
         let users: BTreeMap<UserName, Vec<String>> = users.into_iter().collect();
         let mut principals = Vec::new();
@@ -252,12 +256,14 @@ impl Registry {
         self.known.get(&session).is_some_and(|member| self.accounted.contains(&*member.source))
     }
 
-    /// A session of another process goes on in this one. Whom policy takes it for, and its rate limits.
+    /// A session of another process goes on in this one. Whom policy takes it for, and its rate
+    /// limits.
     pub fn take_over(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {
         self.add(session, member)
     }
 
-    /// These rate limits, and those of the access profiles, hold from now on, for all sessions of `gateway`.
+    /// These rate limits, and those of the access profiles, hold from now on, for all sessions of
+    /// `gateway`.
     pub fn set_limits(&mut self, limits: RateLimits, gateway: &mut Gateway) {
         let groups = self.rules.set_limits(limits);
         gateway.set_limits(now(), &groups, |session| self.rules.limits(self.known.get(&session)));
@@ -282,7 +288,8 @@ impl Registry {
         }
     }
 
-    /// A lane of the session's client is heard from this address: if it is another one, it is written with the next changes.
+    /// A lane of the session's client is heard from this address: if it is another one, it is
+    /// written with the next changes.
     pub fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
         if self.known.contains_key(&session) {
             self.writes.heard_at(session, lane, outer);
@@ -319,7 +326,8 @@ impl Registry {
         self.release(addresses.iter().collect());
     }
 
-    /// Sessions with these addresses are over, unless another one of the same device has them by now: its connections go on.
+    /// Sessions with these addresses are over, unless another one of the same device has them by
+    /// now: its connections go on.
     pub fn release(&self, mut over: BTreeSet<IpAddr>) {
         if over.is_empty() {
             return;
@@ -347,8 +355,8 @@ impl Registry {
         self.writes.forget_addresses();
     }
 
-    /// Makes all pending writes durable, in one step if it is not very much. Returns the sessions for
-    /// which that failed.
+    /// Makes all pending writes durable, in one step if it is not very much. Returns the sessions
+    /// for which that failed.
     pub async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
         self.writes.commit(endings).await
     }

@@ -1,7 +1,9 @@
-//! Inner addresses whose sessions are over, until the parent has had the kernel forget their connections.
+//! Inner addresses whose sessions are over, until the parent has had the kernel forget their
+//! connections.
 //!
-//! INVARIANT: a session whose address is among them is announced to its client only when it is not any more: its client sends nothing
-//! before, so what it gets is its own. Nothing takes an address out but the parent's confirmation.
+//! INVARIANT: a session whose address is among them is announced to its client only when it is not
+//! any more: its client sends nothing before, so what it gets is its own. Nothing takes an address
+//! out but the parent's confirmation.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,8 +1,9 @@
-//! Users who were disabled, removed, given another password or other groups, by whichever process did it: their sessions end, or
-//! go on by other rules.
+//! Users who were disabled, removed, given another password or other groups, by whichever process
+//! did it: their sessions end, or go on by other rules.
 //!
-//! INVARIANT: a revocation counts as carried out only when the sessions have ended or have the new groups, so that whoever goes on from the last one,
-//! in this process or in the next, passes over none.
+//! INVARIANT: a revocation counts as carried out only when the sessions have ended or have the new
+//! groups, so that whoever goes on from the last one, in this process or in the next, passes over
+//! none.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -65,8 +66,8 @@ pub(super) async fn carry_out_revocations(core: Core, auth: AuthClient, carried_
     }
 }
 
-/// Carries them out in their order. Those of one kind that follow one another are one step: a change of groups looks at all sessions,
-/// and shards are asked about sessions that end.
+/// Carries them out in their order. Those of one kind that follow one another are one step: a
+/// change of groups looks at all sessions, and shards are asked about sessions that end.
 async fn carry_out(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
     // Of these two, one is empty.
     let (mut regrouped, mut ended) = (Vec::new(), Vec::new());

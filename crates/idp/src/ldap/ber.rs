@@ -1,7 +1,8 @@
 //! The part of BER that LDAP uses (RFC 4511 §5.1): tags of one byte, definite lengths.
 //!
-//! INVARIANT: whatever the bytes, reading neither panics nor allocates; an element lies within the one around it. Nothing is read
-//! recursively, so that depth costs nothing. This module must not know what elements mean.
+//! INVARIANT: whatever the bytes, reading neither panics nor allocates; an element lies within the
+//! one around it. Nothing is read recursively, so that depth costs nothing. This module must not
+//! know what elements mean.
 
 use zeroize::Zeroizing;
 

@@ -1,8 +1,8 @@
 //! A connection to a directory: TCP, TLS, and one request after the other.
 //!
-//! Invariants: no request but StartTLS is sent without TLS, and nothing that came before TLS counts after it; a reply counts only
-//! with the number of the request under way; a connection takes in [`MAX_RECEIVED`] bytes at most, and has no memory for replies but what it holds
-//! of its source's.
+//! Invariants: no request but StartTLS is sent without TLS, and nothing that came before TLS counts
+//! after it; a reply counts only with the number of the request under way; a connection takes in
+//! [`MAX_RECEIVED`] bytes at most, and has no memory for replies but what it holds of its source's.
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -66,7 +66,8 @@ async fn start_tls<S: AsyncRead + AsyncWrite + Unpin>(
         Reply::Extended(Outcome { code: SUCCESS, .. }) => {}
         _ => return Err(ServerError::Answer("the server refuses StartTLS".to_owned())),
     }
-    // Somebody on the way could have put replies there, which would count as if they had come over TLS.
+    // Somebody on the way could have put replies there, which would count as if they had come over
+    // TLS.
     if !plain.received.is_empty() {
         return Err(Malformed("bytes before TLS").into());
     }
@@ -79,7 +80,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Self { stream, received: Zeroizing::default(), total: 0, last_id: 0, held, kept: 0 }
     }
 
-    /// Binds with name and password. An empty password is refused here: the server would let it in as anonymous.
+    /// Binds with name and password. An empty password is refused here: the server would let it in
+    /// as anonymous.
     pub(super) async fn bind(&mut self, dn: &str, password: &str) -> Result<Outcome, ServerError> {
         if password.is_empty() || dn.is_empty() {
             return Ok(Outcome { code: message::INVALID_CREDENTIALS, text: "no password".to_owned() });

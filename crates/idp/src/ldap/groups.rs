@@ -1,7 +1,9 @@
-//! The groups of a user: those that the entry names, those that a search finds, and the groups that these are members of.
+//! The groups of a user: those that the entry names, those that a search finds, and the groups that
+//! these are members of.
 //!
-//! INVARIANT: no more groups are kept than a user may have, each is asked about once, and they are followed [`MAX_LEVELS`] levels up at
-//! most, whatever the directory says. A user of more groups is refused, never let in with a part of them.
+//! INVARIANT: no more groups are kept than a user may have, each is asked about once, and they are
+//! followed [`MAX_LEVELS`] levels up at most, whatever the directory says. A user of more groups is
+//! refused, never let in with a part of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +44,8 @@ impl Groups {
         self.names.iter().map(|(name, level)| (&**name, *level > 0))
     }
 
-    /// Adds groups that `values` name. False as soon as there are too many. A name that is too long is none.
+    /// Adds groups that `values` name. False as soon as there are too many. A name that is too long
+    /// is none.
     fn add<'v>(&mut self, level: usize, values: impl Iterator<Item = &'v [u8]>) -> bool {
         values.filter_map(|value| GroupName::new(group_name(value)?).ok()).all(|name| {
             self.names.entry(name).or_insert(level);
@@ -99,8 +102,8 @@ impl Directory {
     }
 }
 
-/// Whether a value of the user's entry is one of our groups: elsewhere in the directory anybody may be allowed to make a group of the same
-/// first name.
+/// Whether a value of the user's entry is one of our groups: elsewhere in the directory anybody may
+/// be allowed to make a group of the same first name.
 fn counts(value: &[u8], base: Option<&str>) -> bool {
     let Some(base) = base.filter(|base| !base.trim().is_empty()) else { return true };
     let text = String::from_utf8_lossy(value);

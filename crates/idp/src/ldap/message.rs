@@ -1,7 +1,9 @@
-//! The messages of LDAP (RFC 4511) that a login needs: bind, search, StartTLS, and the replies to them.
+//! The messages of LDAP (RFC 4511) that a login needs: bind, search, StartTLS, and the replies to
+//! them.
 //!
-//! INVARIANT: whatever a server sends is a message, or refused; nothing of it is followed, referrals least of all. Bytes in,
-//! bytes out: no socket, no clock. This module must not know what a login is.
+//! INVARIANT: whatever a server sends is a message, or refused; nothing of it is followed,
+//! referrals least of all. Bytes in, bytes out: no socket, no clock. This module must not know what
+//! a login is.
 
 use super::ber::{self, Bytes, ENUMERATED, INTEGER, Malformed, OCTET_STRING, Reader, SEQUENCE, SET};
 
@@ -85,7 +87,8 @@ pub struct Entry {
     attributes: Vec<Attribute>,
 }
 
-/// The values of an attribute. Whatever the server sends, they take no more memory than its message, and no more than the limits above.
+/// The values of an attribute. Whatever the server sends, they take no more memory than its
+/// message, and no more than the limits above.
 #[derive(Debug, PartialEq, Eq)]
 struct Attribute {
     name: String,
@@ -96,15 +99,16 @@ struct Attribute {
 }
 
 impl Entry {
-    /// The values of an attribute, whose name has no case. Options such as `;binary` or a range are no part of it.
+    /// The values of an attribute, whose name has no case. Options such as `;binary` or a range are
+    /// no part of it.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &[u8]> {
         let values = self.attribute(name).map_or(&[][..], |attribute| &attribute.values);
         let mut values = Reader::new(values);
         std::iter::from_fn(move || value(&mut values).ok().flatten())
     }
 
-    /// Whether there are more values of this attribute than are here: the server has kept some back (`name;range=0-1499`, Active
-    /// Directory's way), or they are beyond the limits.
+    /// Whether there are more values of this attribute than are here: the server has kept some back
+    /// (`name;range=0-1499`, Active Directory's way), or they are beyond the limits.
     pub fn is_cut(&self, name: &str) -> bool {
         self.attribute(name).is_some_and(|attribute| attribute.is_cut)
     }
@@ -194,7 +198,8 @@ pub fn len(bytes: &[u8]) -> Result<Option<usize>, Malformed> {
     ber::message_len(bytes, MAX_MESSAGE)
 }
 
-/// Decodes one whole message: its number and what it is. Of an entry only the attributes with these names are kept.
+/// Decodes one whole message: its number and what it is. Of an entry only the attributes with these
+/// names are kept.
 pub fn decode(bytes: &[u8], names: &[&str]) -> Result<(u32, Reply), Malformed> {
     let mut outer = Reader::new(bytes);
     let mut inner = Reader::new(outer.expect(SEQUENCE)?);

@@ -315,7 +315,8 @@ async fn groups_in_groups_count_where_that_is_configured_and_circles_end() {
             let sources = source(&slapd, &tls(&slapd), &keys);
             let before = slapd.searches(&command, ADDRESS);
             assert_eq!(groups(&check(&sources, "ann", "right").await), expected, "{way}{nested}");
-            // One for the user, one for the groups, one for each group above; the count is a search itself.
+            // One for the user, one for the groups, one for each group above; the count is a search
+            // itself.
             let searches = slapd.searches(&command, ADDRESS) - before - 1;
             assert_eq!(searches, if nested.is_empty() { 2 } else { 5 }, "{way}{nested}");
             assert_eq!(groups(&check(&sources, "bob", "right").await), [""; 0], "{way}{nested}");

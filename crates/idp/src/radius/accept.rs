@@ -1,7 +1,9 @@
-//! The attributes of an Access-Accept: those that count besides the groups, and those that do not, each of which is named once in the log.
+//! The attributes of an Access-Accept: those that count besides the groups, and those that do not,
+//! each of which is named once in the log.
 //!
-//! INVARIANT: an attribute makes no session longer and gives nobody more than the gateway does without it; an address is a wish, which counts if the
-//! auth process finds it in the pool and free. A server that sends more than is kept gets less back.
+//! INVARIANT: an attribute makes no session longer and gives nobody more than the gateway does
+//! without it; an address is a wish, which counts if the auth process finds it in the pool and
+//! free. A server that sends more than is kept gets less back.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -26,7 +28,8 @@ const PROXY_STATE: u8 = 33;
 pub(super) struct Ignored(Mutex<BTreeSet<u8>>);
 
 impl Ignored {
-    /// Names those that are ignored and have not been named yet. `groups` are kinds that have groups.
+    /// Names those that are ignored and have not been named yet. `groups` are kinds that have
+    /// groups.
     pub(super) fn note(&self, source: &str, attributes: &[Attribute], groups: &[u8]) {
         let mut named = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kinds = attributes.iter().map(|attribute| attribute.kind);

@@ -1,6 +1,7 @@
 //! Records of accounting on their way to a server.
 //!
-//! INVARIANT: a record is delivered when a server has answered it with the shared secret, and not before.
+//! INVARIANT: a record is delivered when a server has answered it with the shared secret, and not
+//! before.
 
 use std::time::Instant;
 
@@ -13,14 +14,16 @@ use vpnd_config::source::SourceServer;
 use vpnd_ipc::gateway::idp::AccountingRecord;
 
 impl Client {
-    /// Sends the record, which the idp process has had since `since`, until this server has it; the caller limits the time.
+    /// Sends the record, which the idp process has had since `since`, until this server has it; the
+    /// caller limits the time.
     pub(crate) async fn account(
         &self,
         server: &SourceServer,
         record: &AccountingRecord,
         since: Instant,
     ) -> Result<(), ServerError> {
-        // The packet that is sent again is the same. With another time it would be another one, with a number of its own.
+        // The packet that is sent again is the same. With another time it would be another one,
+        // with a number of its own.
         let waited_s = u32::try_from(since.elapsed().as_secs()).unwrap_or(u32::MAX);
         let delay_s = record.delay_s.saturating_add(waited_s);
         let nas_identifier = &self.settings.nas_identifier;

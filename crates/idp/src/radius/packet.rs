@@ -1,8 +1,10 @@
-//! RADIUS packets (RFC 2865, RFC 3579): an Access-Request with its signature first, and replies that are signed, too.
+//! RADIUS packets (RFC 2865, RFC 3579): an Access-Request with its signature first, and replies
+//! that are signed, too.
 //!
-//! INVARIANT: whatever the bytes, decoding neither panics nor allocates beyond them; a reply counts only if it has the request's number, is made
-//! with the shared secret for exactly this request, and has a Message-Authenticator: without that anybody on the path can turn a
-//! refusal into an admission (BlastRADIUS, CVE-2024-3596). Bytes in, bytes out: no socket, no clock, no randomness.
+//! INVARIANT: whatever the bytes, decoding neither panics nor allocates beyond them; a reply counts
+//! only if it has the request's number, is made with the shared secret for exactly this request,
+//! and has a Message-Authenticator: without that anybody on the path can turn a refusal into an
+//! admission (BlastRADIUS, CVE-2024-3596). Bytes in, bytes out: no socket, no clock, no randomness.
 
 pub mod accounting;
 pub mod dynamic;
@@ -102,7 +104,8 @@ pub enum NoReply {
 }
 
 impl AccessRequest<'_> {
-    /// The packet. A password that is longer than [`MAX_PASSWORD`] is cut, so the caller refuses it before.
+    /// The packet. A password that is longer than [`MAX_PASSWORD`] is cut, so the caller refuses it
+    /// before.
     pub fn encode(&self, secret: &[u8]) -> Zeroizing<Vec<u8>> {
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_PACKET));
         out.extend_from_slice(&[ACCESS_REQUEST, self.id, 0, 0]);
@@ -152,14 +155,16 @@ impl AccessRequest<'_> {
     }
 }
 
-/// The length of the packet at the beginning of what has come over a connection, once that is known.
+/// The length of the packet at the beginning of what has come over a connection, once that is
+/// known.
 pub fn len(received: &[u8]) -> Result<Option<usize>, NoReply> {
     let Some(header) = received.first_chunk::<4>() else { return Ok(None) };
     let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     if (HEADER..=MAX_PACKET).contains(&len) { Ok(Some(len)) } else { Err(NoReply::Malformed) }
 }
 
-/// A question whether the server is there (RFC 5997); `authenticator` is random, and another for each.
+/// A question whether the server is there (RFC 5997); `authenticator` is random, and another for
+/// each.
 pub(crate) fn status_server(
     id: u8,
     authenticator: [u8; 16],
@@ -279,7 +284,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// A reply of a server that has the secret; `signed` says whether it has a Message-Authenticator.
+    /// A reply of a server that has the secret; `signed` says whether it has a
+    /// Message-Authenticator.
     pub(crate) fn reply_to(
         request: &[u8],
         code: u8,
@@ -291,7 +297,8 @@ pub(crate) mod tests {
         made([code, request[1]], authenticator, attributes, secret, signed)
     }
 
-    /// A packet with this code and number that is made with the secret; `authenticator` is the request's, or zero for a request.
+    /// A packet with this code and number that is made with the secret; `authenticator` is the
+    /// request's, or zero for a request.
     pub(crate) fn made(
         start: [u8; 2],
         authenticator: [u8; 16],

@@ -1,9 +1,11 @@
 //! RADIUS in TLS (RadSec, RFC 6614): one connection to each server, which all requests to it share.
 //!
-//! Invariants: nothing is sent before the server has proved its name; a reply goes to the request with its number and to no other, and the
-//! number of a request that nobody waits for any more is not given again before its reply has come; whatever is no reply to a request under way ends
-//! the connection, and the requests on it with it. What a server sends is kept for one packet at a time. One attempt to
-//! connect is under way at a time, and after a failure there is a pause before the next one.
+//! Invariants: nothing is sent before the server has proved its name; a reply goes to the request
+//! with its number and to no other, and the number of a request that nobody waits for any more is
+//! not given again before its reply has come; whatever is no reply to a request under way ends the
+//! connection, and the requests on it with it. What a server sends is kept for one packet at a
+//! time. One attempt to connect is under way at a time, and after a failure there is a pause before
+//! the next one.
 
 mod watchdog;
 
@@ -57,7 +59,8 @@ struct Place {
     not_before: Option<Instant>,
 }
 
-/// Requests on their way over one connection. A separate task reads and writes until the connection ends.
+/// Requests on their way over one connection. A separate task reads and writes until the connection
+/// ends.
 struct Connection {
     outgoing: mpsc::Sender<Packet>,
     /// Numbers that are free.
@@ -116,7 +119,8 @@ impl Connections {
     ) -> Result<T, ServerError> {
         let (connection, is_new) = self.connection(server).await?;
         let outcome = match connection.exchange(&encode, &check).await {
-            // A server may end a connection whenever it likes, most likely before the request was there; but a person must not be asked twice.
+            // A server may end a connection whenever it likes, most likely before the request was
+            // there; but a person must not be asked twice.
             Err(Failure::Over(_)) if !is_new && !self.options.may_wait => {
                 self.connection(server).await?.0.exchange(&encode, &check).await
             }
@@ -139,7 +143,8 @@ impl Connections {
             return Err(ServerError::Connect(io::Error::other(reason)));
         }
         let watchdog = Watchdog::new(&self.options);
-        // A task of its own: the attempt and what it teaches must not end with a request that has waited for too long.
+        // A task of its own: the attempt and what it teaches must not end with a request that has
+        // waited for too long.
         let (tls, answered) = (self.tls.clone(), Arc::clone(&self.answered));
         let opening = tokio::spawn(open(place, server.clone(), tls, watchdog, answered));
         let opened = opening.await.unwrap_or_else(|error| Err(ServerError::Connect(io::Error::other(error))));

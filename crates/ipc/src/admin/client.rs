@@ -1,7 +1,8 @@
 //! The administrator's end of the control socket.
 //!
-//! Blocking, because a command line tool has nothing else to do. Whatever the other end sends, time and memory have
-//! their bounds, and no text of it keeps its control characters: it goes to a person's terminal.
+//! Blocking, because a command line tool has nothing else to do. Whatever the other end sends, time
+//! and memory have their bounds, and no text of it keeps its control characters: it goes to a
+//! person's terminal.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -160,7 +161,8 @@ impl Client {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         match self.stream.get_mut().write_all(&line) {
-            // A gateway that refuses us sends the reason and closes, maybe before it has read the request.
+            // A gateway that refuses us sends the reason and closes, maybe before it has read the
+            // request.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written?,
         }

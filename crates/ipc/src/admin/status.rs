@@ -1,6 +1,7 @@
 //! A gateway's status: the types behind `vpnd status`, its JSON and the metrics.
 //!
-//! INVARIANT: names of fields are an interface. A field that comes after 0.1 needs a default, so that an older daemon's answer parses.
+//! INVARIANT: names of fields are an interface. A field that comes after 0.1 needs a default, so
+//! that an older daemon's answer parses.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -133,7 +134,8 @@ pub struct Source {
     pub silent_s: Option<u64>,
     /// Present if its sessions are accounted for.
     pub accounting: Option<Accounting>,
-    /// Users with sessions whom it shows no more: so many at once that their sessions go on until `vpnd source confirm`.
+    /// Users with sessions whom it shows no more: so many at once that their sessions go on until
+    /// `vpnd source confirm`.
     pub missing: u64,
 }
 
@@ -164,7 +166,8 @@ pub struct Offloads {
     pub udp: Udp,
 }
 
-/// Offloads of the TUN device. What was given up concerns what is written, of at least one shard; reading goes on as it was.
+/// Offloads of the TUN device. What was given up concerns what is written, of at least one shard;
+/// reading goes on as it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tun {
     pub checksum: bool,
@@ -190,7 +193,8 @@ pub struct Tun {
 pub struct Udp {
     /// Datagrams that one send may hold; 1 without segmentation offload.
     pub gso_segments: usize,
-    /// Segmentation offload was refused for a peer within the last minute; that one is sent single datagrams.
+    /// Segmentation offload was refused for a peer within the last minute; that one is sent single
+    /// datagrams.
     pub gso_gave_up: bool,
     pub gro: bool,
     pub recv_buffer: usize,
@@ -208,7 +212,8 @@ pub struct Suite {
     pub mbps: u32,
 }
 
-/// Events counted since the start. An upgrade carries them on, by name: versions may count different things.
+/// Events counted since the start. An upgrade carries them on, by name: versions may count
+/// different things.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, Encode, Decode)]
 pub struct Counters {
     /// Packets and datagrams dropped, by reason.
@@ -222,7 +227,8 @@ pub struct Counters {
     /// Sessions that have ended, and what they carried: `sessions`, `rx_bytes`, `tx_bytes`.
     #[n(3)]
     pub ended: BTreeMap<String, u64>,
-    /// Packets whose congestion mark and their datagram's are an unused combination (RFC 6040), by combination.
+    /// Packets whose congestion mark and their datagram's are an unused combination (RFC 6040), by
+    /// combination.
     #[n(4)]
     pub unused_marks: BTreeMap<String, u64>,
     /// Logins that a source has answered, by source.
@@ -237,8 +243,8 @@ pub struct Counters {
     /// Sessions that have ended, by reason.
     #[n(8)]
     pub ends: BTreeMap<String, u64>,
-    /// Waits in which shards looked for packets instead of sleeping, by how they ended, and `time_ms`: other threads' turns in between
-    /// count. Nothing but 0 without `busy_poll_us`.
+    /// Waits in which shards looked for packets instead of sleeping, by how they ended, and
+    /// `time_ms`: other threads' turns in between count. Nothing but 0 without `busy_poll_us`.
     #[n(9)]
     pub polling: BTreeMap<String, u64>,
 }
@@ -308,7 +314,8 @@ pub struct Session {
     pub last_handshake_s: Option<u64>,
     /// Seconds since the client last sent an inner packet, or since the session began.
     pub idle_s: u64,
-    /// The largest outer datagram that the client has found its path to carry, bytes; `None` until it has stated one.
+    /// The largest outer datagram that the client has found its path to carry, bytes; `None` until
+    /// it has stated one.
     pub path_datagram: Option<u16>,
     /// The largest inner packet that such a datagram carries, bytes.
     pub path_mtu: Option<u16>,
@@ -320,7 +327,8 @@ pub struct Session {
     pub rx_limit: u64,
     /// Its rate limit to the client, bytes of inner packets per second; 0 is none.
     pub tx_limit: u64,
-    /// The rate limit of all sessions of its user together, from the client, bytes of inner packets per second; 0 is none.
+    /// The rate limit of all sessions of its user together, from the client, bytes of inner packets
+    /// per second; 0 is none.
     pub user_rx_limit: u64,
     /// The same to the client.
     pub user_tx_limit: u64,
@@ -377,7 +385,8 @@ fn largest_packet(size: u16, suite: vpnd_crypto::Suite) -> u16 {
     (0..=size).rev().find(fits).unwrap_or(0)
 }
 
-/// A socket for both protocol versions names IPv4 peers by their mapped addresses, which are hard to read.
+/// A socket for both protocol versions names IPv4 peers by their mapped addresses, which are hard
+/// to read.
 pub fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -409,7 +418,8 @@ impl From<&plane::Counters> for Counters {
 }
 
 impl Tun {
-    /// Offloads negotiated when the device was created, less those that a shard has switched off since.
+    /// Offloads negotiated when the device was created, less those that a shard has switched off
+    /// since.
     pub fn of_shards(offloads: TunOffloads, shards: &[TunWrites]) -> Self {
         let TunOffloads { checksum, tso4, tso6, tso_ecn, uso } = offloads;
         Self {

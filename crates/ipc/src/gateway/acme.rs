@@ -1,6 +1,7 @@
 //! Messages between the parent and the process that orders a certificate (RFC 8555).
 //!
-//! INVARIANT: no private key but the account's is in them; the parent keeps that of the certificate and signs the request itself.
+//! INVARIANT: no private key but the account's is in them; the parent keeps that of the certificate
+//! and signs the request itself.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Messages between the network worker and the auth process.
 //!
-//! Invariants: no answer holds a password hash, the secret of one-time codes or the id of a user; lists have a largest
-//! length, so that a frame has one.
+//! Invariants: no answer holds a password hash, the secret of one-time codes or the id of a user;
+//! lists have a largest length, so that a frame has one.
 
 mod as_status;
 
@@ -52,8 +52,8 @@ pub struct SessionQuery(#[n(0)] pub ByteArray<16>);
 #[derive(Debug, Encode, Decode)]
 pub struct Commit(#[n(0)] pub Vec<Write>);
 
-/// All of it is durable but what concerns these sessions: the store has failed, or their user was disabled, removed or
-/// given another password, or never logged in for them.
+/// All of it is durable but what concerns these sessions: the store has failed, or their user was
+/// disabled, removed or given another password, or never logged in for them.
 #[derive(Debug, Encode, Decode)]
 pub struct Committed {
     #[n(0)]
@@ -73,7 +73,8 @@ pub struct Revocations {
     pub found: Vec<Revoked>,
 }
 
-/// What a person has typed for the login with this number: a one-time code, or the answer to a challenge.
+/// What a person has typed for the login with this number: a one-time code, or the answer to a
+/// challenge.
 #[derive(Debug, Encode, Decode)]
 pub struct TypedAnswer {
     #[n(0)]
@@ -89,7 +90,8 @@ pub struct TypedAnswer {
 #[derive(Debug, Encode, Decode)]
 pub struct Abandon(#[n(0)] pub u64);
 
-/// Whether the login with this number is approved by now. The reply comes within moments: `None` if the server still waits.
+/// Whether the login with this number is approved by now. The reply comes within moments: `None` if
+/// the server still waits.
 #[derive(Debug, Encode, Decode)]
 pub struct ApprovalQuery {
     #[n(0)]
@@ -103,13 +105,13 @@ pub struct ApprovalQuery {
 #[derive(Debug, Encode, Decode)]
 pub struct StatusQuery;
 
-/// The traffic of the sessions that the last reply to this has named. The reply names those whose traffic is to be accounted for
-/// now, [`MAX_WRITES`] at most.
+/// The traffic of the sessions that the last reply to this has named. The reply names those whose
+/// traffic is to be accounted for now, [`MAX_WRITES`] at most.
 #[derive(Debug, Encode, Decode)]
 pub struct TrafficReport(#[n(0)] pub Vec<SessionTraffic>);
 
-/// An administrator says that the users whom this source shows no more have gone. The reply is how many these are, if there is
-/// such a source.
+/// An administrator says that the users whom this source shows no more have gone. The reply is how
+/// many these are, if there is such a source.
 #[derive(Debug, Encode, Decode)]
 pub struct ConfirmAbsences(#[n(0)] pub SourceName);
 
@@ -240,7 +242,8 @@ impl TokenHashes {
 pub enum LoginReply {
     #[n(0)]
     Granted(#[n(0)] Granted),
-    /// Not without a one-time code, by [`TypedAnswer`] with this number. It discloses nothing about the password.
+    /// Not without a one-time code, by [`TypedAnswer`] with this number. It discloses nothing about
+    /// the password.
     #[n(1)]
     CodeRequired(#[n(0)] u64),
     /// Not without this.
@@ -319,7 +322,8 @@ pub struct SourceHealth {
     /// `None` if its sessions are not accounted for.
     #[n(5)]
     pub accounting: Option<AccountingHealth>,
-    /// Users with sessions whom it shows no more: so many that they are taken for a fault of the source.
+    /// Users with sessions whom it shows no more: so many that they are taken for a fault of the
+    /// source.
     #[n(6)]
     pub missing: u64,
 }

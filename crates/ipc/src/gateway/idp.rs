@@ -1,7 +1,8 @@
 //! Messages between the auth process and the idp process.
 //!
-//! Invariants: auth alone asks, and idp answers each request once, or says for the log why none of the source's servers gave an answer that counts; texts and lists have a largest length, so that a frame has one.
-//! For whom an answer is follows from the request.
+//! Invariants: auth alone asks, and idp answers each request once, or says for the log why none of
+//! the source's servers gave an answer that counts; texts and lists have a largest length, so that
+//! a frame has one. For whom an answer is follows from the request.
 
 mod accounting;
 mod dynamic_authorization;
@@ -35,8 +36,8 @@ pub type GroupName = Text<128>;
 /// By what a source tells a user from others for ever.
 pub type Subject = Text<128>;
 
-/// The idp process's first message; with descriptors: its end of the channel to the auth process, and the sockets for requests of RADIUS
-/// servers, in the order of their sources.
+/// The idp process's first message; with descriptors: its end of the channel to the auth process,
+/// and the sockets for requests of RADIUS servers, in the order of their sources.
 #[derive(Debug, Encode, Decode)]
 pub struct IdpLaunch {
     #[n(0)]
@@ -109,7 +110,8 @@ pub struct UserRecheck {
 #[derive(Debug, Encode, Decode)]
 pub struct NextDynamicRequest(#[n(0)] pub Option<DynamicResult>);
 
-/// By what a server recognises a login that it has challenged. The auth process keeps it and reads nothing of it.
+/// By what a server recognises a login that it has challenged. The auth process keeps it and reads
+/// nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Continuation {
     /// The server that has challenged and that alone is asked again.
@@ -157,8 +159,8 @@ pub struct Identity {
     /// Of a RADIUS server.
     #[n(2)]
     pub accept: AcceptAttributes,
-    /// The user's name by the entry, which may have several that are accepted at a login; `None` if the source has only the one that was
-    /// typed.
+    /// The user's name by the entry, which may have several that are accepted at a login; `None` if
+    /// the source has only the one that was typed.
     #[n(3)]
     pub name: Option<UserName>,
 }

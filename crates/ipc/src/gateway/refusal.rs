@@ -1,6 +1,7 @@
 //! Refusals of logins: code, text, time to wait and counter of each, in one table.
 //!
-//! INVARIANT: a refusal is what the client may learn. The cause, of which several look alike, stays in the auth process.
+//! INVARIANT: a refusal is what the client may learn. The cause, of which several look alike, stays
+//! in the auth process.
 
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use minicbor::{Decode, Encode};
 use vpnd_config::factor::Requirement;
 use vpnd_proto::control::{self, Code, Explanation};
 
-/// Declares the refusals once: number in messages, code, counter, seconds after which to try again, and the text for the user
-/// where the code's own does not say enough; `{wait_s}` in it is the time to wait.
+/// Declares the refusals once: number in messages, code, counter, seconds after which to try again,
+/// and the text for the user where the code's own does not say enough; `{wait_s}` in it is the time
+/// to wait.
 macro_rules! refusals {
     ($($(#[doc = $doc:literal])+ $refusal:ident = $number:tt, $code:ident, $counter:literal, $retry_s:expr, $text:expr;)+) => {
         /// Why a login is not let in, as far as its client may learn it.
@@ -42,12 +44,14 @@ struct Row {
 refusals! {
     /// Not let in: which of the credentials is wrong does not show.
     Credentials = 0, Credentials, "refused", None, None;
-    /// Every client needs a certificate, and the one shown is not of the user that the login names. Nothing else was looked at,
-    /// and whether there is such a user does not show: the certificate would be the wrong one in any case.
+    /// Every client needs a certificate, and the one shown is not of the user that the login names.
+    /// Nothing else was looked at, and whether there is such a user does not show: the certificate
+    /// would be the wrong one in any case.
     Certificate = 1, Certificate, "refused", None, None;
     /// Too many wrong guesses: nothing was checked. The throttle knows when to try again.
     Throttled = 2, Throttled, "refused", None, Some("too many attempts: wait {wait_s} s");
-    /// Too many wait already, its turn did not come, or there is no memory now: nothing was checked.
+    /// Too many wait already, its turn did not come, or there is no memory now: nothing was
+    /// checked.
     Busy = 3, Busy, "busy", Some(2), None;
     /// The directory or server that knows the user can't be asked now.
     SourceUnavailable = 4, Busy, "source_unavailable", Some(30),
@@ -55,7 +59,8 @@ refusals! {
     /// Too many logins wait for a person already.
     WaitingFull = 5, Busy, "waiting_full", Some(30),
         Some("too many logins wait for their second factor; try again in a minute");
-    /// The login was not approved in time. Final: a client that tried again by itself would bother the person again.
+    /// The login was not approved in time. Final: a client that tried again by itself would bother
+    /// the person again.
     NotApproved = 6, Credentials, "refused", None, Some("the login was not approved in time");
     /// The client lacks the feature challenges, so it would fail each time.
     LacksChallenges = 7, Credentials, "refused", None,
@@ -68,7 +73,8 @@ refusals! {
     /// As for the rest, and the user's access profile requires a client certificate besides.
     NeedsCertificate = 10, Factor, "missing_factor", None,
         Some("your account needs a client certificate for this access; ask the administrator for one, and name it in the client's profile");
-    /// As for the rest, and the user's access profile requires an approval on another device besides.
+    /// As for the rest, and the user's access profile requires an approval on another device
+    /// besides.
     NeedsApproval = 11, Factor, "missing_factor", None,
         Some("your account needs an approval on another device for this access; ask the administrator to set that up");
     /// As for the rest, and the user's access profile requires any second factor.

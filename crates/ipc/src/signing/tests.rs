@@ -1,4 +1,5 @@
-//! Tests of the messages that the auth process signs and refuses, and of a worker whose auth process stands still.
+//! Tests of the messages that the auth process signs and refuses, and of a worker whose auth
+//! process stands still.
 
 use std::time::SystemTime;
 

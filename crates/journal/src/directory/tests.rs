@@ -1,4 +1,5 @@
-//! Places that somebody without privileges could have written in, and files that he could have put there.
+//! Places that somebody without privileges could have written in, and files that he could have put
+//! there.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};

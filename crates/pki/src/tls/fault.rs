@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// The error of a handshake, in words where it is about the other end's certificate. `ca` says where the authorities are that it must
-/// lead to; without it they are those of the system.
+/// The error of a handshake, in words where it is about the other end's certificate. `ca` says
+/// where the authorities are that it must lead to; without it they are those of the system.
 pub fn in_words(error: io::Error, ca: Option<&str>) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(rustls::Error::InvalidCertificate(fault)) = inner else { return error };
@@ -25,7 +25,8 @@ const WORDS: [(&str, &str); 7] = [
     ("Revoked", "its authority has revoked it"),
 ];
 
-/// A fault of a certificate as rustls writes it, in words; one that is not known here stays as it is.
+/// A fault of a certificate as rustls writes it, in words; one that is not known here stays as it
+/// is.
 pub fn fault_in_words(fault: &str) -> String {
     let known = WORDS.iter().find(|(name, _)| fault.contains(name)).map(|(_, words)| *words);
     known.unwrap_or_else(|| fault.trim_start_matches("invalid peer certificate: ")).to_owned()

@@ -1,8 +1,10 @@
-//! The certificate that a gateway presents, and how a client names the authorities that it trusts (PROTOCOL §3).
+//! The certificate that a gateway presents, and how a client names the authorities that it trusts
+//! (PROTOCOL §3).
 //!
-//! A gateway may have two chains: one for everybody, of a public authority, and one for clients that pin the gateway's own. A client
-//! that pins names its authorities in its ClientHello (`certificate_authorities`, RFC 8446 section 4.2.4). INVARIANT: such a name
-//! chooses among certificates that any client may see, so nobody gains anything by a wrong one.
+//! A gateway may have two chains: one for everybody, of a public authority, and one for clients
+//! that pin the gateway's own. A client that pins names its authorities in its ClientHello
+//! (`certificate_authorities`, RFC 8446 section 4.2.4). INVARIANT: such a name chooses among
+//! certificates that any client may see, so nobody gains anything by a wrong one.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -16,12 +18,12 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::{TlsError, certificates, roots};
 
-/// The longest list of authorities that a client names, bytes: the ClientHello should fit into two datagrams. A client with more names
-/// none.
+/// The longest list of authorities that a client names, bytes: the ClientHello should fit into two
+/// datagrams. A client with more names none.
 const MAX_NAMES_LEN: usize = 512;
 
-/// The certificate that a gateway presents, and what signs for it. It can be replaced while connections come in: each
-/// handshake takes the one that is there when it begins.
+/// The certificate that a gateway presents, and what signs for it. It can be replaced while
+/// connections come in: each handshake takes the one that is there when it begins.
 #[derive(Debug)]
 pub struct Presented(RwLock<Chains>);
 
@@ -54,7 +56,8 @@ impl Chains {
         Ok(CertifiedKey::new(certificates("the certificate", chain)?, key).into())
     }
 
-    /// Has another chain for the same key presented to clients that name one of the authorities in `ca` (PEM).
+    /// Has another chain for the same key presented to clients that name one of the authorities in
+    /// `ca` (PEM).
     ///
     /// # Errors
     /// If one of them is malformed.

@@ -114,7 +114,8 @@ fn a_new_certificate_is_presented_without_new_settings() {
     assert!(connect(&client_of(&old), &gateway).is_err() && connect(&client_of(&new), &gateway).is_ok());
 }
 
-/// A gateway with a certificate of `usual` for everybody, and one of `pinned` for clients that name it.
+/// A gateway with a certificate of `usual` for everybody, and one of `pinned` for clients that name
+/// it.
 fn gateway_of_two(usual: &Authority, pinned: &Authority) -> ServerConfig {
     let key = rcgen::KeyPair::generate().unwrap();
     let chain = |authority: &Authority| {

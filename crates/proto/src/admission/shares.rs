@@ -1,12 +1,14 @@
-//! A limited number of places, divided fairly among networks: who gets one, who loses one to a newcomer, whose turn is next.
+//! A limited number of places, divided fairly among networks: who gets one, who loses one to a
+//! newcomer, whose turn is next.
 //!
-//! While there is room, everybody gets a place, up to a share for each host, site and provider. Without room, a newcomer
-//! displaces one of whoever holds more than the newcomer does, looked at from wide to narrow: first providers are compared,
-//! then sites of one provider, then hosts of one site. So whoever has many addresses in one network has one network's share.
-//! Turns go round in the same order: providers, then their sites, then hosts.
+//! While there is room, everybody gets a place, up to a share for each host, site and provider.
+//! Without room, a newcomer displaces one of whoever holds more than the newcomer does, looked at
+//! from wide to narrow: first providers are compared, then sites of one provider, then hosts of one
+//! site. So whoever has many addresses in one network has one network's share. Turns go round in
+//! the same order: providers, then their sites, then hosts.
 //!
-//! INVARIANT: no more is held than the limit, nor by a network than its share; memory depends on the limit alone. Hosts of one
-//! standing never take what is kept for those of another.
+//! INVARIANT: no more is held than the limit, nor by a network than its share; memory depends on
+//! the limit alone. Hosts of one standing never take what is kept for those of another.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -27,7 +29,8 @@ pub enum Standing {
 }
 
 const STANDINGS: [Standing; 3] = [Standing::Stranger, Standing::Known, Standing::Returning];
-/// The order of turns if several standings wait: the better ones more often, each of them always again.
+/// The order of turns if several standings wait: the better ones more often, each of them always
+/// again.
 const ROUND: [Standing; 7] = {
     use Standing::{Known, Returning, Stranger};
     [Returning, Known, Returning, Stranger, Returning, Known, Returning]
@@ -36,7 +39,8 @@ const ROUND: [Standing; 7] = {
 const RESERVE: usize = 4;
 /// Of so many places a provider, a site and a host may hold one.
 const SHARES: [usize; LEVELS] = [2, 3, 4];
-/// The same for hosts that are not strangers, which many people may share. Only they themselves count, not their neighbours.
+/// The same for hosts that are not strangers, which many people may share. Only they themselves
+/// count, not their neighbours.
 const OWN_SHARE: usize = 2;
 
 /// The rule by which one of a host's is displaced.
@@ -53,7 +57,8 @@ pub enum Displaced {
 pub struct Division {
     /// Places; at least 1.
     pub limit: usize,
-    /// Whoever has held a place for so long can be displaced by a newcomer whose network holds as much.
+    /// Whoever has held a place for so long can be displaced by a newcomer whose network holds as
+    /// much.
     pub displace_after: Duration,
     /// Who of a host's.
     pub displaced: Displaced,
@@ -85,7 +90,8 @@ struct Holder {
 }
 
 impl Holder {
-    /// The networks by whose loads it is judged, from wide to narrow: a stranger by its neighbours, too.
+    /// The networks by whose loads it is judged, from wide to narrow: a stranger by its neighbours,
+    /// too.
     fn judged_by(&self) -> &[Network] {
         match self.standing {
             Standing::Stranger => &self.networks,
@@ -184,7 +190,8 @@ impl Shares {
         true
     }
 
-    /// Takes the one whose turn it is; its place is free then. Of one host's, the one that came first.
+    /// Takes the one whose turn it is; its place is free then. Of one host's, the one that came
+    /// first.
     pub fn next_turn(&mut self) -> Option<PermitId> {
         let standing = self.standing_in_turn()?;
         let waiting = self.holders.iter().filter(|(_, holder)| holder.standing == standing);
@@ -228,7 +235,8 @@ impl Shares {
         (self.taken() >= limit).then(|| Obstacle::Standing(self.standing_to_displace(newcomer.standing)))
     }
 
-    /// The one whose place a newcomer may take: of the least known that hold more than what is kept for them.
+    /// The one whose place a newcomer may take: of the least known that hold more than what is kept
+    /// for them.
     fn standing_to_displace(&self, newcomer: Standing) -> Standing {
         let reserve = self.reserve();
         let above = STANDINGS.into_iter().find(|standing| self.count(*standing) > reserve);
@@ -262,7 +270,8 @@ impl Shares {
             |network: &Network| self.loads.get(&(holder.standing, *network)).map_or(0, |load| load.count);
         let mut pairs = holder.judged_by().iter().zip(newcomer.judged_by());
         let apart = pairs.find(|(theirs, ours)| theirs != ours);
-        // With one more of ours they would still hold as much: otherwise two would take from each other for ever.
+        // With one more of ours they would still hold as much: otherwise two would take from each
+        // other for ever.
         apart.is_some_and(|(theirs, ours)| count(theirs) > count(ours) + 1)
             || newcomer.since.since(holder.since) >= self.division.displace_after
     }

@@ -1,9 +1,11 @@
 //! Rates of arbitrarily many sources in a table of fixed size, which needs no eviction.
 //!
-//! Each source has one cell in each of two rows, shared with whoever hashes to the same place. A cell holds the time until
-//! which its share is used up (the generic cell rate algorithm: a token bucket in one number), and a source counts as far
-//! ahead as the less used of its cells. So a source is never allowed more than its rate, and is allowed less only if both its
-//! cells are shared with busy ones: what a flood of many sources does to others is spread so thin that its rate refills it.
+//! Each source has one cell in each of two rows, shared with whoever hashes to the same place. A
+//! cell holds the time until which its share is used up (the generic cell rate algorithm: a token
+//! bucket in one number), and a source counts as far ahead as the less used of its cells. So a
+//! source is never allowed more than its rate, and is allowed less only if both its cells are
+//! shared with busy ones: what a flood of many sources does to others is spread so thin that its
+//! rate refills it.
 
 use crate::time::Time;
 

@@ -94,7 +94,8 @@ fn the_addresses_of_a_64_and_both_ways_to_write_ipv4_are_one_source() {
 
 #[test]
 fn a_morning_of_five_hundred_logins_from_one_address_passes() {
-    // Each connection needs three round trips of 50 ms; who is refused comes again within a second, as clients do.
+    // Each connection needs three round trips of 50 ms; who is refused comes again within a second,
+    // as clients do.
     let (mut admission, campus) = (admission(), source("192.0.2.1"));
     let mut waiting: Vec<u64> = vec![0; 500];
     let mut leaving: Vec<(u64, PermitId)> = Vec::new();

@@ -1,5 +1,5 @@
-//! The life of epochs at the client: installed when an answer comes, confirmed by the first authentic datagram,
-//! replaced when used and old, expired when idle (PROTOCOL §5.1, §11).
+//! The life of epochs at the client: installed when an answer comes, confirmed by the first
+//! authentic datagram, replaced when used and old, expired when idle (PROTOCOL §5.1, §11).
 
 use std::sync::Arc;
 
@@ -72,7 +72,8 @@ struct Granted<'a> {
 }
 
 impl Client {
-    /// The gateway, which is at `gateway`, granted what `connection` asked for; its exporter gave `secret`.
+    /// The gateway, which is at `gateway`, granted what `connection` asked for; its exporter gave
+    /// `secret`.
     pub fn established(
         &mut self,
         now: Time,
@@ -115,7 +116,8 @@ impl Client {
         let permitted = !suite.is_lab_only() || self.config.lab.is_some();
         let lanes = (1..=MAX_GATEWAY_LANES).contains(&usize::from(established.gateway_lanes))
             && established.indexes.len() == attempt.offer.indexes.len();
-        // An attach goes on with its session and in its order of epochs; a login makes a session of its own.
+        // An attach goes on with its session and in its order of epochs; a login makes a session of
+        // its own.
         let continues = attempt.is_login
             || (self.session.as_ref().is_some_and(|session| session.id == established.session)
                 && self.epochs.all().all(|epoch| epoch.number < established.epoch));

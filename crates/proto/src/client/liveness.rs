@@ -1,8 +1,9 @@
-//! Whether the gateway is still there: probes after a new epoch, after silence and after a change of network;
-//! keepalives (PROTOCOL §5.1, §9, §11).
+//! Whether the gateway is still there: probes after a new epoch, after silence and after a change
+//! of network; keepalives (PROTOCOL §5.1, §9, §11).
 //!
-//! A probe's number names its round of probing and its lane, so that answers need no table: the low four bits are the
-//! lane, the next eleven count. Numbers with the top bit belong to the search for the path's MTU.
+//! A probe's number names its round of probing and its lane, so that answers need no table: the low
+//! four bits are the lane, the next eleven count. Numbers with the top bit belong to the search for
+//! the path's MTU.
 
 use core::time::Duration;
 
@@ -16,14 +17,14 @@ use crate::wire::MAX_CLIENT_LANES;
 const PROBE_LEN: u16 = 4;
 /// Waits between the first probes for a new epoch.
 const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
-/// After so long without an answer to the first probe after silence, an attach is tried beside the probing: if the
-/// gateway restarted it has lost the keys, and will never answer a probe.
+/// After so long without an answer to the first probe after silence, an attach is tried beside the
+/// probing: if the gateway restarted it has lost the keys, and will never answer a probe.
 const DOUBT: Duration = Duration::from_millis(500);
-/// The same after a change of network, where the way to the gateway's address is more likely to be gone: an attach finds
-/// another of its addresses.
+/// The same after a change of network, where the way to the gateway's address is more likely to be
+/// gone: an attach finds another of its addresses.
 const DOUBT_AFTER_MOVE: Duration = Duration::from_millis(250);
-/// The longest time between two probes of a lane on which nothing comes while others receive. Address translators keep a
-/// binding for longer.
+/// The longest time between two probes of a lane on which nothing comes while others receive.
+/// Address translators keep a binding for longer.
 const QUIET_LANE_MAX: Duration = Duration::from_secs(8);
 /// Rounds of probes after a change of network.
 const ROUNDS_AFTER_MOVE: u32 = 2;
@@ -124,8 +125,8 @@ impl Liveness {
         self.silent_since.map_or(Duration::ZERO, |since| now - since)
     }
 
-    /// The next lane on which nothing has come for `at_first` while others received packets, for longer if it was probed
-    /// since. It counts as probed from now on.
+    /// The next lane on which nothing has come for `at_first` while others received packets, for
+    /// longer if it was probed since. It counts as probed from now on.
     fn quiet_lane(&mut self, now: Time, at_first: Duration) -> Option<usize> {
         if now - self.total().last_rx_packet >= at_first {
             return None;
@@ -157,7 +158,8 @@ impl Liveness {
 }
 
 impl Client {
-    /// Whether the gateway has left probes unanswered: it may be down, or at another address by now.
+    /// Whether the gateway has left probes unanswered: it may be down, or at another address by
+    /// now.
     #[must_use]
     pub fn is_in_doubt(&self) -> bool {
         self.liveness.in_doubt
@@ -185,7 +187,8 @@ impl Client {
         }
     }
 
-    /// Probes lanes on which nothing comes while others receive: an address translator may have forgotten them.
+    /// Probes lanes on which nothing comes while others receive: an address translator may have
+    /// forgotten them.
     pub(super) fn check_quiet_lanes(&mut self, now: Time) {
         if self.liveness.probing.is_some() || !self.epochs.is_alive() {
             return;
@@ -199,7 +202,8 @@ impl Client {
         }
     }
 
-    /// An answer came. While an epoch is to be confirmed, one that came in the epoch before does not count.
+    /// An answer came. While an epoch is to be confirmed, one that came in the epoch before does
+    /// not count.
     pub(super) fn answered(&mut self, now: Time, id: u16) {
         let confirming = self.epochs.pending.is_some();
         let Some(probing) = &mut self.liveness.probing else { return };
@@ -262,8 +266,8 @@ impl Client {
         }
     }
 
-    /// The gateway does not answer: a new connection finds out whether it is there at all. Not at once if the last
-    /// epoch came to nothing too.
+    /// The gateway does not answer: a new connection finds out whether it is there at all. Not at
+    /// once if the last epoch came to nothing too.
     fn unanswered(&mut self, now: Time) {
         self.liveness.silent_since = None;
         self.liveness.in_doubt = true;

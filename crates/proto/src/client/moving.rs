@@ -1,6 +1,8 @@
-//! A client's move to another gateway, because the one that it uses is being drained (PROTOCOL §5.2).
+//! A client's move to another gateway, because the one that it uses is being drained (PROTOCOL
+//! §5.2).
 //!
-//! INVARIANT: the session that there is goes on until another one is granted; a move that fails changes nothing.
+//! INVARIANT: the session that there is goes on until another one is granted; a move that fails
+//! changes nothing.
 
 use core::time::Duration;
 
@@ -12,8 +14,8 @@ use crate::time::Time;
 
 /// Gateways that are tried after one notice. The next notice comes soon.
 const TRIES: u8 = 8;
-/// Notices that come sooner after the last that was followed are not: two gateways that send their clients to each other would have
-/// them log in all the time. A gateway sends one each 30 s.
+/// Notices that come sooner after the last that was followed are not: two gateways that send their
+/// clients to each other would have them log in all the time. A gateway sends one each 30 s.
 const SPACING: Duration = Duration::from_secs(20);
 
 impl Client {
@@ -38,8 +40,8 @@ impl Client {
         self.actions.push_back(Action::Connect { connection, purpose: Purpose::Move, offer });
     }
 
-    /// Whether `attempt`, which has failed, was a move from a connection that is still there: then nothing is lost. `code` is the refusal,
-    /// if there was one.
+    /// Whether `attempt`, which has failed, was a move from a connection that is still there: then
+    /// nothing is lost. `code` is the refusal, if there was one.
     pub(super) fn stays(&mut self, attempt: &Attempt, code: Option<Code>) -> bool {
         if !attempt.is_move || self.connection.is_none() {
             return false;

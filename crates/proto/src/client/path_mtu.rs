@@ -1,13 +1,16 @@
-//! How large packets may be on the way to the gateway: the search of RFC 8899 on the data path (PROTOCOL §13).
+//! How large packets may be on the way to the gateway: the search of RFC 8899 on the data path
+//! (PROTOCOL §13).
 //!
-//! Probes are padded in-band probes of the first lane, rounds followed by a small companion: a large probe is lost for
-//! its size only where a companion arrives. Their numbers have the top bit set, which those of probes for life never
-//! have; the next bit tells companions. If both ends have the feature, replies are padded too, so that one search finds
-//! what both directions carry, and each probe states to the gateway what was found.
+//! Probes are padded in-band probes of the first lane, rounds followed by a small companion: a
+//! large probe is lost for its size only where a companion arrives. Their numbers have the top bit
+//! set, which those of probes for life never have; the next bit tells companions. If both ends have
+//! the feature, replies are padded too, so that one search finds what both directions carry, and
+//! each probe states to the gateway what was found.
 //!
-//! Invariants: nothing is asked while no confirmed epoch seals, so the end of one decides nothing; a session that is
-//! idle is left in peace once its path is known; the owner gets the MTU before the tunnel is set up and whenever it changes,
-//! and is never above the one that the gateway prescribes; only what was found on this path limits the shards.
+//! Invariants: nothing is asked while no confirmed epoch seals, so the end of one decides nothing;
+//! a session that is idle is left in peace once its path is known; the owner gets the MTU before
+//! the tunnel is set up and whenever it changes, and is never above the one that the gateway
+//! prescribes; only what was found on this path limits the shards.
 
 use core::time::Duration;
 
@@ -113,8 +116,8 @@ impl Client {
         self.tell_path_mtu();
     }
 
-    /// The path is in use again: it is searched from the beginning if it may be another, else the size in use is
-    /// confirmed.
+    /// The path is in use again: it is searched from the beginning if it may be another, else the
+    /// size in use is confirmed.
     pub(super) fn check_path(&mut self, now: Time) {
         let max_size = self.path.max_size();
         let confirmed = self.epochs.current.is_some();

@@ -8,14 +8,17 @@ use crate::session::{ConnectionId, random_bytes, random_index};
 use crate::time::Time;
 use crate::wire::Index;
 
-/// How often the wait doubles for a gateway that is there but has no place: up to 4 s. Places are held for moments, so
-/// whoever waits for long waits for nothing; and a refusal costs the gateway little.
+/// How often the wait doubles for a gateway that is there but has no place: up to 4 s. Places are
+/// held for moments, so whoever waits for long waits for nothing; and a refusal costs the gateway
+/// little.
 const DOUBLINGS_WHILE_FULL: u32 = 3;
 
-/// Whatever happens, a login is no sooner than this after the last one; only the first that fails is tried again earlier.
+/// Whatever happens, a login is no sooner than this after the last one; only the first that fails
+/// is tried again earlier.
 const LOGIN_SPACING: Duration = Duration::from_secs(1);
 
-/// A session that ends sooner than this after its login did not work: logins after such sessions back off.
+/// A session that ends sooner than this after its login did not work: logins after such sessions
+/// back off.
 const SETTLED: Duration = Duration::from_secs(30);
 
 /// A connection on its way.
@@ -67,8 +70,8 @@ impl Client {
         }
     }
 
-    /// After a silence the gateway has answered in the data path. Who waits because no connection could be made tries again
-    /// soon: keys that grew old meanwhile may last for seconds only.
+    /// After a silence the gateway has answered in the data path. Who waits because no connection
+    /// could be made tries again soon: keys that grew old meanwhile may last for seconds only.
     pub(super) fn back_in_reach(&mut self, now: Time) {
         if self.out_of_reach && self.timers.get(Reason::Reconnect).is_some() {
             self.out_of_reach = false;
@@ -77,7 +80,8 @@ impl Client {
         }
     }
 
-    /// The gateway answered that it has no place for a connection now, as when all its clients come back at once.
+    /// The gateway answered that it has no place for a connection now, as when all its clients come
+    /// back at once.
     pub fn turned_away(&mut self, now: Time, connection: ConnectionId) {
         let Some(attempt) = self.take_attempt(now, connection) else { return };
         if !self.stays(&attempt, None) {
@@ -86,7 +90,8 @@ impl Client {
         }
     }
 
-    /// An established connection is gone; `code` is the gateway's application close code, if it closed it.
+    /// An established connection is gone; `code` is the gateway's application close code, if it
+    /// closed it.
     pub fn connection_lost(&mut self, now: Time, connection: ConnectionId, code: Option<Code>) {
         if self.connection == Some(connection) {
             self.connection = None;
@@ -105,8 +110,9 @@ impl Client {
         Some(attempt)
     }
 
-    /// Something happened after which an attempt may succeed where the last one did not: it need not wait for long. But a
-    /// gateway that has refused is asked no sooner for it, and logins keep their distance.
+    /// Something happened after which an attempt may succeed where the last one did not: it need
+    /// not wait for long. But a gateway that has refused is asked no sooner for it, and logins keep
+    /// their distance.
     pub(super) fn hasten(&mut self, now: Time) {
         if self.refused_until.is_none() {
             self.failures = self.failures.min(u32::from(self.session.is_none()));
@@ -129,15 +135,16 @@ impl Client {
         }
     }
 
-    /// Starts a connection for the session that there is, unless one is on its way or the gateway has refused one until later.
+    /// Starts a connection for the session that there is, unless one is on its way or the gateway
+    /// has refused one until later.
     pub(super) fn attach(&mut self, now: Time) {
         if self.session.is_some() && self.refused_until.is_none_or(|until| until <= now) {
             self.connect();
         }
     }
 
-    /// Starts a connection, unless one is on its way. Without a session that is a login, so who calls this has seen to its distance
-    /// from the one before.
+    /// Starts a connection, unless one is on its way. Without a session that is a login, so who
+    /// calls this has seen to its distance from the one before.
     pub(super) fn connect(&mut self) {
         if self.over || self.attempt.is_some() {
             return;
@@ -193,12 +200,13 @@ impl Client {
         }
     }
 
-    /// Logs in for a session that the gateway has ended: at once after one that worked for a while, and
-    /// after the first that did not. Further logins back off, because each may reach a directory that
-    /// locks accounts.
+    /// Logs in for a session that the gateway has ended: at once after one that worked for a while,
+    /// and after the first that did not. Further logins back off, because each may reach a
+    /// directory that locks accounts.
     fn log_in_again(&mut self, now: Time) {
         self.drop_session();
-        // Of the session that is over: nothing that still comes on it may lead to a login of its own.
+        // Of the session that is over: nothing that still comes on it may lead to a login of its
+        // own.
         if let Some(connection) = self.connection.take() {
             self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
         }
@@ -218,8 +226,9 @@ impl Client {
         self.refused_until = self.timers.get(Reason::Reconnect);
     }
 
-    /// Tries again later: after a time that doubles, with jitter, but not before `at_least`. That is stretched by up to
-    /// double, too: a gateway says the same to all whom it has no time for, and they must not come back together.
+    /// Tries again later: after a time that doubles, with jitter, but not before `at_least`. That
+    /// is stretched by up to double, too: a gateway says the same to all whom it has no time for,
+    /// and they must not come back together.
     pub(super) fn retry(&mut self, now: Time, at_least: Duration) {
         if self.over || self.attempt.is_some() {
             return;

@@ -258,7 +258,8 @@ fn a_busy_gateway_says_when() {
     assert!((77..=154).contains(&(at - START).as_secs()), "{at:?}");
 }
 
-/// Time goes on until `until`, with a change of the network each 50 ms; when there were attempts, which come to `outcome`.
+/// Time goes on until `until`, with a change of the network each 50 ms; when there were attempts,
+/// which come to `outcome`.
 fn attempts(client: &mut Client, until: u64, outcome: impl Fn(&mut Client, Time, ConnectionId)) -> Vec<u64> {
     let mut begun = Vec::new();
     for at in (0..until).step_by(50) {
@@ -748,7 +749,8 @@ fn the_mtu_is_told_before_the_tunnel_is_set_up() {
 #[test]
 fn an_epoch_that_ends_says_nothing_of_the_path() {
     let (mut client, _) = up();
-    // The confirmation of the size in use falls into the last second of the epoch, and is never answered.
+    // The confirmation of the size in use falls into the last second of the epoch, and is never
+    // answered.
     client.handle_timeout(millis(189_999));
     client.handle_timeout(millis(190_000));
     actions(&mut client);

@@ -6,7 +6,8 @@ use minicbor::{Decode, Encode};
 
 use super::{SecretText, Text};
 
-/// The text of a challenge, for a person. It comes from a server behind the gateway: whoever shows it makes it harmless.
+/// The text of a challenge, for a person. It comes from a server behind the gateway: whoever shows
+/// it makes it harmless.
 pub type ChallengeText = Text<512>;
 /// An answer as it was typed.
 pub type ChallengeAnswer = SecretText<256>;

@@ -16,7 +16,8 @@ pub const MAX_MESSAGE: usize = 16_384;
 /// Bytes of the length in front of a message.
 const LENGTH_LEN: usize = 4;
 
-/// The error of a stream that is not one of control messages. The connection is to be closed with `bad-request`.
+/// The error of a stream that is not one of control messages. The connection is to be closed with
+/// `bad-request`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// The length is 0 or above [`MAX_MESSAGE`].
@@ -28,7 +29,8 @@ pub enum MessageError {
     /// Bytes follow the item inside its frame.
     #[error("a control message has bytes behind its item")]
     Trailing,
-    /// Routes come without the network that they are for, more than it may have, or although the ends have not agreed on that.
+    /// Routes come without the network that they are for, more than it may have, or although the
+    /// ends have not agreed on that.
     #[error("routes of a network do not come with it, are more than {MAX_ROUTES}, or were not agreed on")]
     Routes,
     /// It is one that the other end sends.
@@ -42,8 +44,8 @@ impl From<decode::Error> for MessageError {
     }
 }
 
-/// The bytes of `message` with its length in front, behind those of the routes for which it has no room; erased when dropped,
-/// since it may hold secrets.
+/// The bytes of `message` with its length in front, behind those of the routes for which it has no
+/// room; erased when dropped, since it may hold secrets.
 #[must_use]
 pub fn encode(message: &Message) -> Zeroizing<Vec<u8>> {
     let more = message.network().and_then(|network| network.routes.get(ROUTES_IN_MESSAGE..));
@@ -209,8 +211,8 @@ fn fields<'b, T: Decode<'b, ()>>(d: &mut minicbor::Decoder<'b>) -> Result<T, Mes
 
 /// Cuts the stream into messages, from pieces of any size.
 ///
-/// It holds at most one message beyond the piece that was pushed last, and [`MAX_ROUTES`]: pull with [`Decoder::next_message`]
-/// until it has no more before pushing again.
+/// It holds at most one message beyond the piece that was pushed last, and [`MAX_ROUTES`]: pull
+/// with [`Decoder::next_message`] until it has no more before pushing again.
 pub struct Decoder {
     /// The end that sends the stream.
     from: End,

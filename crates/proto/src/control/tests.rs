@@ -15,7 +15,8 @@ fn hex(digits: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Checks both directions: the message has exactly these bytes, and the bytes are read as this message.
+/// Checks both directions: the message has exactly these bytes, and the bytes are read as this
+/// message.
 fn golden(message: &Message, body: &str) {
     let body = hex(body);
     let mut framed = (body.len() as u32).to_le_bytes().to_vec();

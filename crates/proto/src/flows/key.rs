@@ -16,12 +16,14 @@ pub struct FlowKey {
     pub responder: IpAddr,
     /// Its protocol.
     pub protocol: u8,
-    /// Source and destination port; of a request of ICMP its identifier and type; 0 of protocols that have neither.
+    /// Source and destination port; of a request of ICMP its identifier and type; 0 of protocols
+    /// that have neither.
     pub ports: (u16, u16),
 }
 
 impl FlowKey {
-    /// The flow of which this is a packet from its opener. A packet that nothing answers has none, nor has a later fragment.
+    /// The flow of which this is a packet from its opener. A packet that nothing answers has none,
+    /// nor has a later fragment.
     #[inline]
     pub(super) fn of_opener(packet: &Packet<'_>) -> Option<Self> {
         let transport = &packet.bytes()[packet.transport_offset()?..];
@@ -29,8 +31,8 @@ impl FlowKey {
         Some(Self { opener: packet.src(), responder: packet.dst(), protocol: packet.protocol(), ports })
     }
 
-    /// The flow that this packet answers, if it is one of those that answer: for TCP one with ACK or RST, for ICMP a reply or an error
-    /// about a packet of the flow. A later fragment has none.
+    /// The flow that this packet answers, if it is one of those that answer: for TCP one with ACK
+    /// or RST, for ICMP a reply or an error about a packet of the flow. A later fragment has none.
     #[inline]
     pub fn of_reply(packet: &Packet<'_>) -> Option<Self> {
         let transport = &packet.bytes()[packet.transport_offset()?..];
@@ -52,8 +54,8 @@ impl FlowKey {
         Some(Self { opener: packet.dst(), responder: packet.src(), protocol, ports })
     }
 
-    /// What all fragments of one packet have in common, and no other packet of late; none if this is no fragment. The protocol is
-    /// a part of it in IPv4 alone (RFC 791, RFC 8200).
+    /// What all fragments of one packet have in common, and no other packet of late; none if this
+    /// is no fragment. The protocol is a part of it in IPv4 alone (RFC 791, RFC 8200).
     #[inline]
     pub fn of_fragment(packet: &Packet<'_>) -> Option<Self> {
         let id = packet.identification()?;
@@ -72,7 +74,8 @@ impl FlowKey {
         matches!(self.protocol, TCP | UDP).then_some(self.ports.1)
     }
 
-    /// The flow of the packet whose beginning an error has. IPv6 extension headers are not looked behind.
+    /// The flow of the packet whose beginning an error has. IPv6 extension headers are not looked
+    /// behind.
     fn of_quoted(quoted: &[u8]) -> Option<Self> {
         let version = if quoted.first()? >> 4 == 6 { Version::V6 } else { Version::V4 };
         let (protocol, opener, responder, at): (_, IpAddr, IpAddr, _) = match version {
@@ -95,7 +98,8 @@ impl FlowKey {
         Some(Self { opener, responder, protocol, ports })
     }
 
-    /// A keyed hash by folded multiplication: a few cycles, and without the key nobody can find flows that collide.
+    /// A keyed hash by folded multiplication: a few cycles, and without the key nobody can find
+    /// flows that collide.
     #[inline]
     pub(super) fn hash(&self, key: [u64; 2]) -> u64 {
         let rest = u64::from(self.protocol) << 32 | u64::from(self.ports.0) << 16 | u64::from(self.ports.1);
@@ -122,7 +126,8 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The ports of the packet whose transport header begins here, as [`FlowKey`] has them; none if it opens no flow.
+/// The ports of the packet whose transport header begins here, as [`FlowKey`] has them; none if it
+/// opens no flow.
 #[inline]
 fn ports(version: Version, protocol: u8, transport: &[u8]) -> Option<(u16, u16)> {
     match protocol {

@@ -32,7 +32,8 @@ pub struct Authenticated {
     pub addresses: Addresses,
     /// When the session ends at the latest.
     pub deadline: Time,
-    /// Time without a packet of the client after which it ends, if that is shorter than the gateway's.
+    /// Time without a packet of the client after which it ends, if that is shorter than the
+    /// gateway's.
     pub idle_timeout: Option<Duration>,
 }
 
@@ -48,8 +49,9 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether all that is shown fits the session. A token alone does not, and what else is wrong changes nothing of the
-    /// session: whoever holds the true device attaches with the same token afterwards.
+    /// Whether all that is shown fits the session. A token alone does not, and what else is wrong
+    /// changes nothing of the session: whoever holds the true device attaches with the same token
+    /// afterwards.
     fn is_good(&self, now: Time, record: &SessionRecord) -> bool {
         let token = record.tokens.accept(self.token.hash());
         token & (self.device == record.device) & (now < record.deadline)
@@ -57,8 +59,8 @@ impl Claim {
 }
 
 impl Gateway {
-    /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of the same device, and ends one that
-    /// has an address of the new one.
+    /// A user has logged in on `connection`, whose exporter gave `secret`. Replaces the session of
+    /// the same device, and ends one that has an address of the new one.
     ///
     /// # Errors
     /// If it was refused; the effects that send the client the reason are there already.
@@ -100,8 +102,8 @@ impl Gateway {
         Ok(id)
     }
 
-    /// A client claims a session on `connection`, whose exporter gave `secret` (PROTOCOL §5). Whatever is wrong with the
-    /// claim, the answer is the same.
+    /// A client claims a session on `connection`, whose exporter gave `secret` (PROTOCOL §5).
+    /// Whatever is wrong with the claim, the answer is the same.
     ///
     /// # Errors
     /// If it was refused; the effects that send the client the reason are there already.
@@ -169,8 +171,8 @@ impl Gateway {
         choose_suite(&self.config.suites, &offer.suites, lab).ok_or(Code::NoSuite)
     }
 
-    /// A user at the limit loses a session whose device is away, rather than being locked out until that one's
-    /// lifetime is over.
+    /// A user at the limit loses a session whose device is away, rather than being locked out until
+    /// that one's lifetime is over.
     fn make_room(&mut self, user: &UserName, most: usize) {
         if !self.is_full_for(user, most) {
             return;

@@ -1,13 +1,15 @@
 //! A gateway that is being emptied before it stops (PROTOCOL §5.2).
 //!
-//! INVARIANT: nobody comes in, and who is in stays in until the end or until they leave: keys are renewed meanwhile.
+//! INVARIANT: nobody comes in, and who is in stays in until the end or until they leave: keys are
+//! renewed meanwhile.
 
 use super::session::Session;
 use super::{Effect, Gateway};
 use crate::control::{Code, Message};
 
 impl Gateway {
-    /// Lets nobody in from now on, and notifies the clients that are connected; those again at each call.
+    /// Lets nobody in from now on, and notifies the clients that are connected; those again at each
+    /// call.
     pub fn drain(&mut self) {
         self.draining = true;
         for connection in self.table.iter().filter_map(|session| session.connection) {
@@ -26,7 +28,8 @@ impl Gateway {
         self.table.iter().filter(|session| !session.is_detached()).count()
     }
 
-    /// Closes all connections with `code` and erases all keys; sessions stay in the store, to be attached to later.
+    /// Closes all connections with `code` and erases all keys; sessions stay in the store, to be
+    /// attached to later.
     pub fn close_all(&mut self, code: Code) {
         for slot in self.table.slots() {
             if let Some(session) = self.remove(slot)

@@ -1,5 +1,5 @@
-//! The life of epochs at the gateway: made by a login or an attach, confirmed by the first authentic datagram,
-//! replaced, expired, erased (PROTOCOL §5.1, §11).
+//! The life of epochs at the gateway: made by a login or an attach, confirmed by the first
+//! authentic datagram, replaced, expired, erased (PROTOCOL §5.1, §11).
 
 use std::sync::Arc;
 
@@ -110,7 +110,8 @@ impl Gateway {
         });
     }
 
-    /// A lane of the client was heard: that confirms a pending epoch, and its endpoint goes to the shards.
+    /// A lane of the client was heard: that confirms a pending epoch, and its endpoint goes to the
+    /// shards.
     pub(super) fn heard(&mut self, now: Time, slot: Slot, epoch: u32, lane: u8, endpoint: Endpoint) {
         let Some(session) = self.table.get_mut(slot) else { return };
         let confirming = session.pending.as_ref().is_some_and(|pending| pending.number == epoch);
@@ -236,9 +237,9 @@ impl Gateway {
     }
 }
 
-/// The lanes of an epoch that was heard for the first time, on `lane` at `endpoint`. The others are taken to be where
-/// they were before, if that is at the same address, or else where this one is: until they are heard themselves, the
-/// client finds their datagrams at any of its sockets.
+/// The lanes of an epoch that was heard for the first time, on `lane` at `endpoint`. The others are
+/// taken to be where they were before, if that is at the same address, or else where this one is:
+/// until they are heard themselves, the client finds their datagrams at any of its sockets.
 fn first_endpoints(
     endpoints: &mut [Option<Endpoint>],
     before: &[Option<Endpoint>],
@@ -257,8 +258,8 @@ fn first_endpoints(
     lanes
 }
 
-/// The lanes that move when `lane` is heard at `endpoint`. If its address changed, these are all that were at its old
-/// address, for nothing reaches them there any more.
+/// The lanes that move when `lane` is heard at `endpoint`. If its address changed, these are all
+/// that were at its old address, for nothing reaches them there any more.
 fn moved_lanes(endpoints: &mut [Option<Endpoint>], lane: u8, endpoint: Endpoint) -> Vec<(u8, Endpoint)> {
     let Some(place) = endpoints.get_mut(usize::from(lane)) else { return Vec::new() };
     let left = place.replace(endpoint).map(|before| before.remote.ip());

@@ -1,9 +1,11 @@
-//! Sessions on their way from one process of a gateway to the next, which goes on with them (an upgrade).
+//! Sessions on their way from one process of a gateway to the next, which goes on with them (an
+//! upgrade).
 //!
-//! Invariants: what is handed over is whole or refused: an epoch comes with the progress of every one of its lanes, so that no
-//! counter is used and none accepted twice; a control connection can't be handed over, so its client attaches anew. Whoever
-//! hands over seals and opens no more, and the two processes share one clock. The form has a version ([`FORMAT`]); it holds
-//! keys, so it goes straight from process to process and is erased there. This module must not know how.
+//! Invariants: what is handed over is whole or refused: an epoch comes with the progress of every
+//! one of its lanes, so that no counter is used and none accepted twice; a control connection can't
+//! be handed over, so its client attaches anew. Whoever hands over seals and opens no more, and the
+//! two processes share one clock. The form has a version ([`FORMAT`]); it holds keys, so it goes
+//! straight from process to process and is erased there. This module must not know how.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
@@ -144,7 +146,8 @@ impl<'b, C> Decode<'b, C> for HandedSecret {
     }
 }
 
-/// The error of a session that could not be taken over. Then none must be: the other process goes on.
+/// The error of a session that could not be taken over. Then none must be: the other process goes
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// It, or one of its device or with one of its addresses, is here already.
@@ -161,7 +164,8 @@ pub enum NotTaken {
 }
 
 impl Gateway {
-    /// All sessions, for the process that goes on with them. `progress` is that of each shard, which has stopped.
+    /// All sessions, for the process that goes on with them. `progress` is that of each shard,
+    /// which has stopped.
     #[must_use]
     pub fn hand_over(&self, progress: Vec<Vec<Progress>>) -> Vec<HandedSession> {
         let mut progress: Vec<BTreeMap<(Slot, u32), Progress>> = progress
@@ -171,8 +175,10 @@ impl Gateway {
         self.table.iter().map(|session| hand_session(session, &mut progress)).collect()
     }
 
-    /// Goes on with a session that another process has handed over, as `principal` and with `limits`. Its buckets begin empty. The effects are commands to the shards, which must be carried
-    /// out before anything is received. A session whose suite this gateway does not allow comes without keys.
+    /// Goes on with a session that another process has handed over, as `principal` and with
+    /// `limits`. Its buckets begin empty. The effects are commands to the shards, which must be
+    /// carried out before anything is received. A session whose suite this gateway does not allow
+    /// comes without keys.
     ///
     /// # Errors
     /// [`NotTaken`].

@@ -17,8 +17,9 @@ impl Indexes {
         Self { taken: BTreeSet::new(), load: vec![0; shards] }
     }
 
-    /// One index for each of the client's lanes, owned by the shard that serves the lane (PROTOCOL §7.1). A session stays
-    /// on the shards of its epoch `before`, so that its flows keep their order; a new one goes where there are fewest.
+    /// One index for each of the client's lanes, owned by the shard that serves the lane (PROTOCOL
+    /// §7.1). A session stays on the shards of its epoch `before`, so that its flows keep their
+    /// order; a new one goes where there are fewest.
     pub(super) fn allocate(&mut self, lanes: usize, before: &[Index], random: &mut Random) -> Vec<Index> {
         let shards = self.load.len();
         let groups = lanes.min(shards);

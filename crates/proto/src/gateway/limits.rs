@@ -1,7 +1,7 @@
 //! Rate limits of sessions and groups, as the shards have them.
 //!
-//! INVARIANT: the buckets of a session last as long as it does, those of a user as long as the user has sessions, those of a group's
-//! number as long as the process. So changing a limit fills none.
+//! INVARIANT: the buckets of a session last as long as it does, those of a user as long as the user
+//! has sessions, those of a group's number as long as the process. So changing a limit fills none.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::session::SessionId;
 use crate::time::Time;
 
 impl Gateway {
-    /// These rate limits hold from now on: for each group by its number, and for each session as `limits_of` has it.
+    /// These rate limits hold from now on: for each group by its number, and for each session as
+    /// `limits_of` has it.
     pub fn set_limits(
         &mut self,
         now: Time,

@@ -1,7 +1,9 @@
-//! Access profiles as the control core has them: which networks their clients get, and how many sessions their users have.
+//! Access profiles as the control core has them: which networks their clients get, and how many
+//! sessions their users have.
 //!
-//! INVARIANT: what sessions may reach changes in one command to each shard, the policy together with the sessions that it takes for
-//! somebody else; and before a client is sent the networks that go with it.
+//! INVARIANT: what sessions may reach changes in one command to each shard, the policy together
+//! with the sessions that it takes for somebody else; and before a client is sent the networks that
+//! go with it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +18,8 @@ use crate::time::Time;
 /// What the core needs of an access profile.
 #[derive(Clone, Debug)]
 pub struct ProfileSettings {
-    /// The clients' network configuration; the addresses of the client itself are filled in for each.
+    /// The clients' network configuration; the addresses of the client itself are filled in for
+    /// each.
     pub network: Network,
     /// Sessions of one user at most.
     pub max_sessions_per_user: usize,
@@ -40,8 +43,8 @@ impl Gateway {
         self.command_all(|_| Command::Access(access.clone()));
     }
 
-    /// These profiles and their policy hold from now on, and policy takes each session for what `principal_of` has. Clients for
-    /// which that changes their network get it.
+    /// These profiles and their policy hold from now on, and policy takes each session for what
+    /// `principal_of` has. Clients for which that changes their network get it.
     pub fn set_profiles(
         &mut self,
         policy: &Arc<Policy>,
@@ -54,14 +57,16 @@ impl Gateway {
         self.change_access(Some(policy), Some(&before), principals);
     }
 
-    /// Policy takes these sessions for somebody else from now on. Clients for which that changes their network get it.
+    /// Policy takes these sessions for somebody else from now on. Clients for which that changes
+    /// their network get it.
     pub fn set_principals(&mut self, principals: impl IntoIterator<Item = (SessionId, Principal)>) {
         let of_slot = |(id, principal)| Some((self.table.by_id(id)?, principal));
         let principals: Vec<_> = principals.into_iter().filter_map(of_slot).collect();
         self.change_access(None, None, principals);
     }
 
-    /// Sessions end at these times from now on; `None` leaves one as it is. One whose time is over ends when it is looked for next.
+    /// Sessions end at these times from now on; `None` leaves one as it is. One whose time is over
+    /// ends when it is looked for next.
     pub fn set_deadlines(&mut self, deadline_of: impl Fn(SessionId) -> Option<Time>) {
         for slot in self.table.slots() {
             let Some(session) = self.table.get_mut(slot) else { continue };
@@ -71,7 +76,8 @@ impl Gateway {
         }
     }
 
-    /// Number of the routes that a session's client is not given because it lacks the feature to take them all.
+    /// Number of the routes that a session's client is not given because it lacks the feature to
+    /// take them all.
     #[must_use]
     pub fn routes_left_out(&self, id: SessionId) -> usize {
         let session = self.table.by_id(id).and_then(|slot| self.table.get(slot));

@@ -1,7 +1,8 @@
 //! One session as the gateway's control plane has it.
 //!
-//! INVARIANT: at most one current, one pending and one retiring epoch. The current epoch was confirmed by an authentic
-//! datagram; the pending one was not yet; the retiring one only opens what was under way.
+//! INVARIANT: at most one current, one pending and one retiring epoch. The current epoch was
+//! confirmed by an authentic datagram; the pending one was not yet; the retiring one only opens
+//! what was under way.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -49,7 +50,8 @@ impl Addresses {
     }
 }
 
-/// The part of a session that survives a restart of the gateway. Holds no secret: tokens are hashes.
+/// The part of a session that survives a restart of the gateway. Holds no secret: tokens are
+/// hashes.
 #[derive(Clone, Debug)]
 pub struct SessionRecord {
     /// The session.
@@ -58,7 +60,8 @@ pub struct SessionRecord {
     pub user: UserName,
     /// On which of the user's devices.
     pub device: DeviceId,
-    /// Its user, groups and access profile, as policy knows them; not stored, but looked up anew when a session is restored.
+    /// Its user, groups and access profile, as policy knows them; not stored, but looked up anew
+    /// when a session is restored.
     pub principal: Principal,
     /// Its rate limits; not stored either.
     pub limits: SessionLimits,
@@ -66,7 +69,8 @@ pub struct SessionRecord {
     pub addresses: Addresses,
     /// When it ends, by the clock of this process. In a store it has to stand in wall-clock time.
     pub deadline: Time,
-    /// Time without a packet of the client after which it ends, if that is shorter than the gateway's.
+    /// Time without a packet of the client after which it ends, if that is shorter than the
+    /// gateway's.
     pub idle_timeout: Option<Duration>,
     /// Number of its last epoch.
     pub epoch: u32,
@@ -87,7 +91,8 @@ pub(super) struct Epoch {
     pub(super) features: u32,
     /// Present if both ends were started for the laboratory.
     pub(super) lab: Option<LabPermit>,
-    /// The secret from which the shards derived their keys. Kept for a process that takes over; erased with them.
+    /// The secret from which the shards derived their keys. Kept for a process that takes over;
+    /// erased with them.
     pub(super) secret: Arc<EpochSecret>,
     /// Where each of the client's lanes was heard, or is taken to be until it is.
     pub(super) endpoints: Vec<Option<Endpoint>>,
@@ -101,7 +106,8 @@ pub(super) struct Epoch {
 pub(super) struct Session {
     pub(super) record: SessionRecord,
     pub(super) slot: Slot,
-    /// Of its rate limits. They last as long as the session: neither an attach nor another limit fills them.
+    /// Of its rate limits. They last as long as the session: neither an attach nor another limit
+    /// fills them.
     pub(super) buckets: Arc<Buckets>,
     /// Of the rate limits that it shares with the user's other sessions.
     pub(super) user_buckets: UserBuckets,
@@ -244,7 +250,8 @@ pub struct SessionStatus {
     pub profile: ProfileId,
     /// The control connection, if there is one.
     pub connection: Option<ConnectionId>,
-    /// Where the client is: each of its outer addresses once. Empty while there is no confirmed epoch.
+    /// Where the client is: each of its outer addresses once. Empty while there is no confirmed
+    /// epoch.
     pub endpoints: Vec<Endpoint>,
     /// Suite and backend of the current epoch.
     pub suite: Option<LocalSuite>,
@@ -252,7 +259,8 @@ pub struct SessionStatus {
     pub epoch: Option<u32>,
     /// Its traffic as last reported.
     pub activity: Activity,
-    /// The largest datagram, in bytes, that the client has found its path to carry; `None` until it has stated one.
+    /// The largest datagram, in bytes, that the client has found its path to carry; `None` until it
+    /// has stated one.
     pub path_size: Option<u16>,
     /// When it began, or was restored after a restart.
     pub since: Time,

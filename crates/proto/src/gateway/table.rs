@@ -1,6 +1,7 @@
 //! The gateway's sessions, found by slot, name, device, address or connection.
 //!
-//! INVARIANT: the five ways agree, and no two sessions have an address. Places are given out again, each time with another generation.
+//! INVARIANT: the five ways agree, and no two sessions have an address. Places are given out again,
+//! each time with another generation.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -48,7 +49,8 @@ impl Table {
     /// Adds a session.
     ///
     /// # Errors
-    /// If there is one of this name or device, or with one of its addresses: that one stays as it is, and nothing is added.
+    /// If there is one of this name or device, or with one of its addresses: that one stays as it
+    /// is, and nothing is added.
     pub(super) fn insert(
         &mut self,
         now: Time,

@@ -757,7 +757,8 @@ fn without_a_profile_nobody_logs_in_or_attaches() {
     assert_eq!(attach(&mut gateway, NOW, 3, &answer).map(drop), Err(Code::NoProfile));
 }
 
-/// The store, which leases addresses, knows better than a session whose lease is over, whatever the clocks did.
+/// The store, which leases addresses, knows better than a session whose lease is over, whatever the
+/// clocks did.
 #[test]
 fn an_address_that_is_leased_to_another_ends_the_session_that_had_it() {
     let mut gateway = gateway(config(2));

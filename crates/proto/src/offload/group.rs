@@ -1,6 +1,7 @@
-//! When inner packets may be merged: the rules of generic receive offload, kept strictly enough that cutting the
-//! merged packet again gives back the packets it was made of. (One exception, as in Linux: packets that may not be
-//! fragmented and all carry one and the same IPv4 identification, for there it means nothing; RFC 6864.)
+//! When inner packets may be merged: the rules of generic receive offload, kept strictly enough
+//! that cutting the merged packet again gives back the packets it was made of. (One exception, as
+//! in Linux: packets that may not be fragmented and all carry one and the same IPv4 identification,
+//! for there it means nothing; RFC 6864.)
 
 use super::rebuilder::Piece;
 use crate::checksum::{self, Sum};
@@ -31,15 +32,16 @@ pub(super) struct Candidate<'a> {
 }
 
 impl<'a> Candidate<'a> {
-    /// Looks at a packet alone: no fragment, IPv4 options or extension headers; TCP with data and no flags but those
-    /// of a stream in flight; UDP that fills its packet.
+    /// Looks at a packet alone: no fragment, IPv4 options or extension headers; TCP with data and
+    /// no flags but those of a stream in flight; UDP that fills its packet.
     #[inline]
     pub(super) fn new(packet: &Packet<'a>, at: usize) -> Option<Self> {
         let bytes = packet.bytes();
         let transport = packet.transport_offset()?;
         let headers = packet.headers_len()?;
         let plain = match packet.version() {
-            // Reserved bit and fragment fields are zero; the header checksum is right, for it will be made anew.
+            // Reserved bit and fragment fields are zero; the header checksum is right, for it will
+            // be made anew.
             Version::V4 => {
                 transport == IPV4_HEADER
                     && be16(bytes, 6) & !0x4000 == 0
@@ -207,7 +209,8 @@ impl Group {
             && self.pieces.len() < max_packets(next.packet.protocol())
     }
 
-    /// Compares the IP headers but for lengths and checksum. Returns the new `id_step`, or `None` if they don't fit.
+    /// Compares the IP headers but for lengths and checksum. Returns the new `id_step`, or `None`
+    /// if they don't fit.
     #[inline]
     fn continues_ip(&self, first: &Packet<'_>, next: &Candidate<'_>) -> Option<Option<u16>> {
         let (version, first, bytes) = (first.version(), first.bytes(), next.packet.bytes());
@@ -235,8 +238,8 @@ impl Group {
         (distance == step.wrapping_mul(self.pieces.len() as u16)).then_some(step)
     }
 
-    /// Compares the TCP headers: the next bytes of the stream, and everything but the flags of first and last the same,
-    /// the header's length among it.
+    /// Compares the TCP headers: the next bytes of the stream, and everything but the flags of
+    /// first and last the same, the header's length among it.
     #[inline]
     fn continues_tcp(&self, first: &[u8], next: &Candidate<'_>) -> bool {
         let own = &first[self.transport..self.headers];
@@ -252,8 +255,9 @@ impl Group {
             && own[18..] == theirs[18..]
     }
 
-    /// Complete packets are merged only if their checksums are there and right, for the merged packet's is declared good to the
-    /// kernel. The first packet is verified no earlier than a second one could join it.
+    /// Complete packets are merged only if their checksums are there and right, for the merged
+    /// packet's is declared good to the kernel. The first packet is verified no earlier than a
+    /// second one could join it.
     fn verify(&mut self, first: &Packet<'_>, next: &Candidate<'_>) -> bool {
         self.verified = self.verified || checksum::verify(first);
         self.verified && checksum::verify(&next.packet)

@@ -1,11 +1,13 @@
 //! Rebuilt packets that are held until several are written together.
 //!
-//! INVARIANTS: packets leave in the order in which they came. No allocation as long as no more are held than there is room for.
+//! INVARIANTS: packets leave in the order in which they came. No allocation as long as no more are
+//! held than there is room for.
 
 use super::Needs;
 use super::rebuilder::{MAX_HEAD, Piece, Rebuilt};
 
-/// Packets of a [`Rebuilder`](super::Rebuilder) without the buffers that they are made of: each is known by its buffer's number.
+/// Packets of a [`Rebuilder`](super::Rebuilder) without the buffers that they are made of: each is
+/// known by its buffer's number.
 ///
 /// Whoever holds packets must leave the bytes of their buffers as they are until those are written.
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! From opened inner packets to what a TUN device takes, merged where it pays.
 //!
-//! INVARIANTS: packets of one flow leave in the order in which they came; nothing is held beyond the end of a batch;
-//! a packet is never changed beyond what a checksum or a merge requires. No allocation after construction.
+//! INVARIANTS: packets of one flow leave in the order in which they came; nothing is held beyond
+//! the end of a batch; a packet is never changed beyond what a checksum or a merge requires. No
+//! allocation after construction.
 
 use std::io::IoSlice;
 
@@ -17,8 +18,8 @@ const MAX_GROUPS: usize = 8;
 /// The most bytes of a head.
 pub(super) const MAX_HEAD: usize = VIRTIO_HEADER + MAX_HEADERS;
 
-/// The features of a TUN device. `checksum`, `tcp` and `udp` need `vnet_header`, and the latter two `checksum`; without
-/// those they have no effect.
+/// The features of a TUN device. `checksum`, `tcp` and `udp` need `vnet_header`, and the latter two
+/// `checksum`; without those they have no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TunFeatures {
     /// Each packet is preceded by a [`VirtioHeader`].
@@ -66,8 +67,8 @@ pub(super) struct Piece {
 
 /// Merges the packets of a batch. One is kept for the life of a shard.
 ///
-/// Call [`push`](Self::push) for each packet of the batch and [`flush`](Self::flush) at its end, all with the same
-/// buffer. The bytes of a packet must not change between its push and that flush.
+/// Call [`push`](Self::push) for each packet of the batch and [`flush`](Self::flush) at its end,
+/// all with the same buffer. The bytes of a packet must not change between its push and that flush.
 #[derive(Debug)]
 pub struct Rebuilder {
     features: TunFeatures,
@@ -91,17 +92,19 @@ impl Rebuilder {
         }
     }
 
-    /// Changes what the device takes, as when the kernel refused a super-packet. Not in the middle of a batch.
+    /// Changes what the device takes, as when the kernel refused a super-packet. Not in the middle
+    /// of a batch.
     pub fn set_features(&mut self, features: TunFeatures) {
         debug_assert!(self.open.is_empty(), "features change between batches only");
         self.features = features;
     }
 
-    /// Takes the next packet of the batch, a view into `buffer`. What is finished goes to `sink`: perhaps an earlier
-    /// group, perhaps this packet, perhaps nothing yet.
+    /// Takes the next packet of the batch, a view into `buffer`. What is finished goes to `sink`:
+    /// perhaps an earlier group, perhaps this packet, perhaps nothing yet.
     ///
     /// # Panics
-    /// If `packet` does not lie in `buffer`, or `buffer` is not that of the batch's earlier packets.
+    /// If `packet` does not lie in `buffer`, or `buffer` is not that of the batch's earlier
+    /// packets.
     pub fn push(&mut self, buffer: &[u8], packet: &Packet<'_>, mut sink: impl FnMut(&Rebuilt<'_>)) {
         let at = self.place_of(buffer, packet);
         let candidate = Candidate::new(packet, at).filter(|_| self.merges(packet.protocol()));
@@ -226,7 +229,8 @@ impl<'a> Rebuilt<'a> {
         self.pieces.len()
     }
 
-    /// The most slices that [`io_slices`](Self::io_slices) gives of this one, at most [`MAX_SLICES`](Self::MAX_SLICES).
+    /// The most slices that [`io_slices`](Self::io_slices) gives of this one, at most
+    /// [`MAX_SLICES`](Self::MAX_SLICES).
     pub const fn max_slices(&self) -> usize {
         1 + self.pieces.len()
     }
@@ -236,8 +240,8 @@ impl<'a> Rebuilt<'a> {
         self.needs
     }
 
-    /// The packets of which this was made, in order, each by itself and with a full checksum: for a device that refused
-    /// to take them as they are.
+    /// The packets of which this was made, in order, each by itself and with a full checksum: for a
+    /// device that refused to take them as they are.
     pub fn each_alone(&self, mut sink: impl FnMut(&Rebuilt<'_>)) {
         let features = TunFeatures { vnet_header: self.vnet_header, ..TunFeatures::default() };
         let mut head = Head::default();
@@ -263,7 +267,8 @@ impl<'a> Rebuilt<'a> {
     }
 }
 
-/// Bytes that are made here rather than taken from the buffer: virtio header and rewritten packet headers.
+/// Bytes that are made here rather than taken from the buffer: virtio header and rewritten packet
+/// headers.
 #[derive(Debug)]
 struct Head {
     bytes: [u8; MAX_HEAD],
@@ -346,8 +351,8 @@ impl Head {
         (headers_len, Needs::Nothing)
     }
 
-    /// Begins anew with an empty virtio header of `virtio` bytes and a copy of `headers`, which it returns without the
-    /// partial-checksum bit.
+    /// Begins anew with an empty virtio header of `virtio` bytes and a copy of `headers`, which it
+    /// returns without the partial-checksum bit.
     fn start(&mut self, virtio: usize, headers: &[u8]) -> &mut [u8] {
         self.len = virtio + headers.len();
         self.bytes[..virtio].fill(0);
@@ -360,8 +365,8 @@ impl Head {
     }
 }
 
-/// Puts the sum of the pseudo header into the checksum field and makes the virtio header by which the kernel is to
-/// complete it.
+/// Puts the sum of the pseudo header into the checksum field and makes the virtio header by which
+/// the kernel is to complete it.
 fn partial_header(
     headers: &mut [u8],
     version: Version,

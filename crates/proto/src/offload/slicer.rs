@@ -1,7 +1,7 @@
 //! From a packet of the TUN device, perhaps a super-packet, to inner packets.
 //!
-//! Numbers as the kernel's own segmentation gives them: the IPv4 identification counts up, the TCP sequence number
-//! advances, FIN and PSH stay on the last slice and CWR on the first.
+//! Numbers as the kernel's own segmentation gives them: the IPv4 identification counts up, the TCP
+//! sequence number advances, FIN and PSH stay on the last slice and CWR on the first.
 
 use super::{OffloadError, VirtioHeader};
 use crate::checksum::{self, Sum};
@@ -14,7 +14,8 @@ pub struct PeerFeatures {
     pub partial_checksum: bool,
 }
 
-/// Cuts one packet of the TUN device into inner packets. Holds no copy: slices are written from the packet.
+/// Cuts one packet of the TUN device into inner packets. Holds no copy: slices are written from the
+/// packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Slicer<'a> {
     packet: Packet<'a>,
@@ -38,8 +39,8 @@ enum Finish {
     Complete {
         transport: usize,
     },
-    /// The checksum of some other protocol, for which the tunnel has no partial form: sum from `start`, store at
-    /// `field`.
+    /// The checksum of some other protocol, for which the tunnel has no partial form: sum from
+    /// `start`, store at `field`.
     Generic {
         start: usize,
         field: usize,
@@ -60,7 +61,8 @@ struct Cut {
 impl<'a> Slicer<'a> {
     /// Plans the slices of `packet`, which came from a TUN device behind `header`.
     ///
-    /// Slices of a super-packet get checksums of their own, so it does not matter whether `header` requests one.
+    /// Slices of a super-packet get checksums of their own, so it does not matter whether `header`
+    /// requests one.
     pub fn new(header: &VirtioHeader, packet: &Packet<'a>, peer: PeerFeatures) -> Result<Self, OffloadError> {
         if packet.is_partial() {
             return Err(OffloadError::AlreadyPartial);
@@ -104,7 +106,8 @@ impl<'a> Slicer<'a> {
         }
     }
 
-    /// Writes slice `i`, a self-contained inner packet, to the start of `out` and returns its length.
+    /// Writes slice `i`, a self-contained inner packet, to the start of `out` and returns its
+    /// length.
     ///
     /// # Panics
     /// If there is no slice `i` or `out` is shorter than [`slice_len`](Self::slice_len).
@@ -135,7 +138,8 @@ fn finish(header: &VirtioHeader, packet: &Packet<'_>, peer: PeerFeatures) -> Res
             Finish::Complete { transport: start }
         });
     }
-    // Any other checksum has to lie behind the headers that were checked, which it must not overwrite.
+    // Any other checksum has to lie behind the headers that were checked, which it must not
+    // overwrite.
     let behind = packet.headers_len().or(packet.transport_offset()).is_some_and(|headers| start >= headers);
     if (behind || own == Some((start, field))) && field + 2 <= packet.total_len() {
         Ok(Finish::Generic { start, field })

@@ -1,7 +1,8 @@
-//! Interpretation of IPv4 and IPv6 headers: the only place that walks options and extension headers.
+//! Interpretation of IPv4 and IPv6 headers: the only place that walks options and extension
+//! headers.
 //!
-//! The common cases (IPv4 without options, IPv6 without extension headers) touch one header and return; what is rare
-//! lives in functions of its own.
+//! The common cases (IPv4 without options, IPv6 without extension headers) touch one header and
+//! return; what is rare lives in functions of its own.
 
 use super::{
     Fragment, IPV4_HEADER, IPV6_HEADER, PARTIAL_CHECKSUM, Packet, PacketError, Shape, TCP, TCP_HEADER, UDP,
@@ -10,7 +11,8 @@ use super::{
 
 /// The most extension headers that are walked.
 const MAX_EXTENSIONS: usize = 8;
-/// The most bytes that IPv6 extension headers may take. Hosts may set such limits (RFC 8504, section 5.3).
+/// The most bytes that IPv6 extension headers may take. Hosts may set such limits (RFC 8504,
+/// section 5.3).
 pub(super) const MAX_EXTENSION_BYTES: usize = 256;
 
 const HOP_BY_HOP: u8 = 0;
@@ -24,8 +26,8 @@ const OPTION_NOP: u8 = 1;
 const OPTION_LOOSE_SOURCE_ROUTE: u8 = 131;
 const OPTION_STRICT_SOURCE_ROUTE: u8 = 137;
 
-/// A later fragment below this offset could overwrite the TCP header of the first (RFC 3128), which is at least 20
-/// bytes long; offsets are multiples of 8.
+/// A later fragment below this offset could overwrite the TCP header of the first (RFC 3128), which
+/// is at least 20 bytes long; offsets are multiples of 8.
 const MIN_LATER_OFFSET: u16 = 24;
 
 #[inline]
@@ -98,7 +100,8 @@ fn walk_extensions(bytes: &[u8], first: u8) -> Result<Chain, PacketError> {
     let mut chain = Chain { protocol: first, at: IPV6_HEADER, fragment: None };
     for _ in 0..=MAX_EXTENSIONS {
         let rest = &bytes[chain.at..];
-        // Hop-by-hop options are read by every router, so they may only come first (RFC 8200, section 4.1).
+        // Hop-by-hop options are read by every router, so they may only come first (RFC 8200,
+        // section 4.1).
         if chain.protocol == HOP_BY_HOP && chain.at != IPV6_HEADER {
             return Err(PacketError::Extensions);
         }
@@ -156,8 +159,8 @@ fn byte(bytes: &[u8], at: usize) -> Result<u8, PacketError> {
     bytes.get(at).copied().ok_or(PacketError::Extensions)
 }
 
-/// A routing header with stations left sends the packet on to an address that no policy has seen. Type 0 is
-/// forbidden altogether (RFC 5095).
+/// A routing header with stations left sends the packet on to an address that no policy has seen.
+/// Type 0 is forbidden altogether (RFC 5095).
 fn check_routing(header: &[u8]) -> Result<(), PacketError> {
     let (kind, segments_left) = (header[2], header[3]);
     if kind == 0 || segments_left != 0 { Err(PacketError::SourceRouting) } else { Ok(()) }
@@ -167,7 +170,8 @@ fn v6_fragment(header: &[u8], payload: usize) -> Result<Fragment, PacketError> {
     let place = be16(header, 2);
     let fragment = Fragment { offset: place & 0xFFF8, more: place & 1 != 0 };
     check_fragment(fragment, payload)?;
-    // The fragmentable part may begin with extension headers, so the rule cannot depend on the protocol.
+    // The fragmentable part may begin with extension headers, so the rule cannot depend on the
+    // protocol.
     if !fragment.is_first() && fragment.offset < MIN_LATER_OFFSET {
         return Err(PacketError::Fragment);
     }
@@ -189,8 +193,8 @@ fn check_fragment(fragment: Fragment, payload: usize) -> Result<(), PacketError>
     if beyond || ragged || payload == 0 { Err(PacketError::Fragment) } else { Ok(()) }
 }
 
-/// TCP and UDP headers must be whole: a first fragment that cuts them would hide ports and flags from the policy
-/// (RFC 1858, RFC 7112).
+/// TCP and UDP headers must be whole: a first fragment that cuts them would hide ports and flags
+/// from the policy (RFC 1858, RFC 7112).
 #[inline]
 fn check_transport(protocol: u8, payload: &[u8], fragment: Option<Fragment>) -> Result<(), PacketError> {
     let error = if fragment.is_some() { PacketError::Fragment } else { PacketError::Transport };
@@ -210,7 +214,8 @@ fn check_transport(protocol: u8, payload: &[u8], fragment: Option<Fragment>) -> 
     }
 }
 
-/// A partial checksum covers the transport header and all that follows, so both must be there and agree in length.
+/// A partial checksum covers the transport header and all that follows, so both must be there and
+/// agree in length.
 fn check_partial(packet: &Packet<'_>) -> Result<(), PacketError> {
     let at = packet.transport_offset().ok_or(PacketError::Partial)?;
     let whole = packet.fragment().is_none();
@@ -239,7 +244,8 @@ fn check_v6_addresses(src: &[u8], dst: &[u8]) -> Result<(), PacketError> {
     if is_special_v6(dst) { Err(PacketError::Destination) } else { Ok(()) }
 }
 
-/// Unspecified, loopback, IPv4-compatible and IPv4-mapped addresses: all have ten zero bytes in front.
+/// Unspecified, loopback, IPv4-compatible and IPv4-mapped addresses: all have ten zero bytes in
+/// front.
 #[inline]
 fn is_special_v6(address: &[u8]) -> bool {
     address[..10] == [0; 10] && matches!([address[10], address[11]], [0, 0] | [0xFF, 0xFF])

@@ -1,11 +1,12 @@
-//! Changes that a router and the end of a tunnel make to the header of a packet that has been checked.
+//! Changes that a router and the end of a tunnel make to the header of a packet that has been
+//! checked.
 
 use super::{Version, be16, put16};
 use crate::checksum;
 use crate::ecn::{self, Ecn};
 
-/// Takes one from the time to live or hop limit of a checked packet, whose IPv4 header checksum follows (RFC 1624). Returns
-/// whether any is left; if not, the packet stays as it is.
+/// Takes one from the time to live or hop limit of a checked packet, whose IPv4 header checksum
+/// follows (RFC 1624). Returns whether any is left; if not, the packet stays as it is.
 #[inline]
 pub fn decrement_hop_limit(packet: &mut [u8], version: Version) -> bool {
     match version {
@@ -28,7 +29,8 @@ pub fn decrement_hop_limit(packet: &mut [u8], version: Version) -> bool {
     true
 }
 
-/// Sets the congestion codepoint of a checked packet, whose IPv4 header checksum follows (RFC 1624).
+/// Sets the congestion codepoint of a checked packet, whose IPv4 header checksum follows (RFC
+/// 1624).
 #[inline]
 pub fn set_ecn(packet: &mut [u8], version: Version, ecn: Ecn) {
     match version {

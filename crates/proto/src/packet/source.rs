@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use super::Packet;
 
-/// The inner addresses a session may send from: in the common case one IPv4 and one IPv6 address, compared directly;
-/// further addresses and networks are searched one by one.
+/// The inner addresses a session may send from: in the common case one IPv4 and one IPv6 address,
+/// compared directly; further addresses and networks are searched one by one.
 ///
 /// The source address alone decides, which every fragment carries too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The commands of the control plane to a shard's data plane, and the events that come back.
 //!
-//! Commands reach every shard in the same order through a queue that is read between batches; events go the other
-//! way. So neither side ever waits for the other, and no table is shared.
+//! Commands reach every shard in the same order through a queue that is read between batches;
+//! events go the other way. So neither side ever waits for the other, and no table is shared.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::rate::{Buckets, Rates, SessionLimits};
 use crate::time::Time;
 use crate::wire::Index;
 
-/// A session's index in the data plane's tables. The generation tells a slot's tenants apart, so that an event about a
-/// session that has gone is not taken for its successor's.
+/// A session's index in the data plane's tables. The generation tells a slot's tenants apart, so
+/// that an event about a session that has gone is not taken for its successor's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     /// Index in the tables; small numbers, given out again.
@@ -30,8 +30,8 @@ pub struct Slot {
 pub struct SessionSpec {
     /// Its slot.
     pub slot: Slot,
-    /// Inner addresses (host routes) of the session. At a gateway: what the client may send from and is reached
-    /// at. At a client: its own addresses, which is all it accepts packets for.
+    /// Inner addresses (host routes) of the session. At a gateway: what the client may send from
+    /// and is reached at. At a client: its own addresses, which is all it accepts packets for.
     pub addresses: Vec<ipnet::IpNet>,
     /// Its user, groups and access profile, as policy knows them; unused at a client.
     pub principal: Principal,
@@ -43,7 +43,8 @@ pub struct SessionSpec {
     pub confirmations: Arc<Confirmations>,
 }
 
-/// The rate limits of a session, and the buckets that it has for life, whatever its limits and epochs.
+/// The rate limits of a session, and the buckets that it has for life, whatever its limits and
+/// epochs.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// The limits.
@@ -102,7 +103,8 @@ pub struct EpochSpec {
     pub lane: u8,
     /// The peer's index that this lane sends to.
     pub peer_index: Index,
-    /// The peer's lane that is heard from where `peer_index` is reached: [`Command::Reach`] of this lane moves the endpoint.
+    /// The peer's lane that is heard from where `peer_index` is reached: [`Command::Reach`] of this
+    /// lane moves the endpoint.
     pub peer_lane: u8,
     /// Where the peer is, if that is known before it was heard (a client knows its gateway).
     pub endpoint: Option<Endpoint>,
@@ -112,8 +114,8 @@ pub struct EpochSpec {
     pub reject_at: Time,
 }
 
-/// How far an epoch's lanes have come in one shard, for the process that goes on with them: what they must neither use nor
-/// accept again.
+/// How far an epoch's lanes have come in one shard, for the process that goes on with them: what
+/// they must neither use nor accept again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The session.
@@ -148,13 +150,14 @@ pub struct Heard {
 pub enum Command {
     /// A session begins; it has no keys yet.
     Open(SessionSpec),
-    /// Keys of a new epoch. The shard can open with them from now on, and seals with them once it knows the endpoint.
+    /// Keys of a new epoch. The shard can open with them from now on, and seals with them once it
+    /// knows the endpoint.
     Install(Box<EpochSpec>),
-    /// The epoch was in use in another process: go on where that has ended. Comes after [`Command::Install`] and before anything
-    /// is sealed or opened.
+    /// The epoch was in use in another process: go on where that has ended. Comes after
+    /// [`Command::Install`] and before anything is sealed or opened.
     Resume(Progress),
-    /// The peer's lane that this shard sends to was heard at `endpoint` in `epoch`: seal with that epoch from now on,
-    /// unless a later one is in use already.
+    /// The peer's lane that this shard sends to was heard at `endpoint` in `epoch`: seal with that
+    /// epoch from now on, unless a later one is in use already.
     Reach {
         /// The session.
         slot: Slot,
@@ -216,9 +219,9 @@ pub enum Command {
     Groups(Arc<[GroupLimits]>),
 }
 
-/// A change of policy and principals. They come together, for no packet may be decided about by the policy of one moment and the
-/// principals of another: whoever moves to a narrower profile in the same step in which their old one becomes wider would have its new
-/// rules for a moment.
+/// A change of policy and principals. They come together, for no packet may be decided about by the
+/// policy of one moment and the principals of another: whoever moves to a narrower profile in the
+/// same step in which their old one becomes wider would have its new rules for a moment.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// The policy, if it is another one.
@@ -227,11 +230,13 @@ pub struct Access {
     pub principals: Arc<[(Slot, Principal)]>,
 }
 
-/// An event in the data plane that concerns the control plane. Each kind is reported once per cause, not per packet, but for the
-/// replies to a client's probes; and no more than the plane keeps wait at any time.
+/// An event in the data plane that concerns the control plane. Each kind is reported once per
+/// cause, not per packet, but for the replies to a client's probes; and no more than the plane
+/// keeps wait at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A lane of the peer was heard for the first time in an epoch, or at a new endpoint with its newest counter.
+    /// A lane of the peer was heard for the first time in an epoch, or at a new endpoint with its
+    /// newest counter.
     Heard {
         /// The session.
         slot: Slot,
@@ -253,12 +258,14 @@ pub enum Event {
         /// Length of the probe's plaintext as the peer received it, in bytes.
         size: u16,
     },
-    /// At a client: large datagrams are on their way in one direction or the other, and nothing shows that they arrive.
+    /// At a client: large datagrams are on their way in one direction or the other, and nothing
+    /// shows that they arrive.
     PathInUse {
         /// The session.
         slot: Slot,
     },
-    /// At a gateway: the client has found another size of the largest datagram that its path carries.
+    /// At a gateway: the client has found another size of the largest datagram that its path
+    /// carries.
     PathStated {
         /// The session.
         slot: Slot,

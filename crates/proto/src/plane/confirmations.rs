@@ -1,16 +1,17 @@
-//! Confirmations that large datagrams arrive, which the shards of an end share (PROTOCOL §13.2): one may receive large datagrams and
-//! another send the packet that confirms them, and one may receive the confirmation of what another has sent.
+//! Confirmations that large datagrams arrive, which the shards of an end share (PROTOCOL §13.2):
+//! one may receive large datagrams and another send the packet that confirms them, and one may
+//! receive the confirmation of what another has sent.
 //!
-//! Both words are times that nothing else hangs on, so relaxed ordering is enough: a shard that sees an old one confirms twice or
-//! asks once more.
+//! Both words are times that nothing else hangs on, so relaxed ordering is enough: a shard that
+//! sees an old one confirms twice or asks once more.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use crate::time::Time;
 
-/// Once a large datagram has come, the next packet the other way confirms it, if that goes within this time: so old is a confirmation
-/// at most.
+/// Once a large datagram has come, the next packet the other way confirms it, if that goes within
+/// this time: so old is a confirmation at most.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// While no packet confirms them, the time of the newest large datagram is written so often.
 const WRITE_EVERY: Duration = Duration::from_millis(10);
@@ -35,7 +36,8 @@ impl Confirmations {
         }
     }
 
-    /// Whether the packet that is sent now is to confirm that a large datagram came. Each is confirmed once.
+    /// Whether the packet that is sent now is to confirm that a large datagram came. Each is
+    /// confirmed once.
     #[inline]
     pub(super) fn take_owed(&self, now: Time) -> bool {
         let owed = self.owed.load(Ordering::Relaxed);

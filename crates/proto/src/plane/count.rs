@@ -1,8 +1,9 @@
-//! The counters of a plane: of drops, one for each reason, and the only place where a drop is counted; and of unused combinations
-//! of congestion marks.
+//! The counters of a plane: of drops, one for each reason, and the only place where a drop is
+//! counted; and of unused combinations of congestion marks.
 //!
-//! INVARIANT: [`Counters::count`] alone makes a [`Dropped`]. A function whose error is a [`Dropped`] has counted the packet; one
-//! whose error is a [`DropReason`] has not. So no packet is counted twice on its way through functions that pass an error on.
+//! INVARIANT: [`Counters::count`] alone makes a [`Dropped`]. A function whose error is a
+//! [`Dropped`] has counted the packet; one whose error is a [`DropReason`] has not. So no packet is
+//! counted twice on its way through functions that pass an error on.
 
 use crate::ecn::Unused;
 
@@ -27,7 +28,8 @@ macro_rules! drop_reasons {
 }
 
 impl DropReason {
-    /// Whether its counter is of packets and datagrams; the others count what happened to something else.
+    /// Whether its counter is of packets and datagrams; the others count what happened to something
+    /// else.
     #[must_use]
     pub const fn is_of_a_packet(self) -> bool {
         !matches!(self, Self::BadEpoch | Self::AddressTaken | Self::EventQueue)
@@ -49,9 +51,11 @@ drop_reasons! {
     UnknownInband = "unknown_inband",
     /// At a gateway: the reply to a probe, of which it sends none.
     UnaskedReply = "unasked_reply",
-    /// Neither an in-band message nor an IP packet that is well-formed and of a kind that is carried.
+    /// Neither an in-band message nor an IP packet that is well-formed and of a kind that is
+    /// carried.
     BadPacket = "bad_packet",
-    /// An inner source address that is not the session's; at a client, one that means something on one link only.
+    /// An inner source address that is not the session's; at a client, one that means something on
+    /// one link only.
     ForeignSource = "foreign_source",
     /// At a client: an inner destination that is not its own.
     NotForUs = "not_for_us",
@@ -67,20 +71,23 @@ drop_reasons! {
     KeySpent = "key_spent",
     /// Longer than a datagram or the path can carry.
     TooLong = "too_long",
-    /// Too large for the path to the peer; its sender got a message with the size that fits, as often as its session may.
+    /// Too large for the path to the peer; its sender got a message with the size that fits, as
+    /// often as its session may.
     TooBig = "too_big",
     /// A half of a packet whose other half did not come in time.
     HalfAlone = "half_alone",
-    /// The time to live or hop limit of a packet of one client for another was used up; its sender got a message, as often as
-    /// its session may.
+    /// The time to live or hop limit of a packet of one client for another was used up; its sender
+    /// got a message, as often as its session may.
     HopLimit = "hop_limit",
     /// More than the rate limit of the session, or of its group, lets pass.
     RateLimit = "rate_limit",
-    /// The datagram met congestion, and the packet inside is not ECN-capable, so it is dropped in its place (RFC 6040).
+    /// The datagram met congestion, and the packet inside is not ECN-capable, so it is dropped in
+    /// its place (RFC 6040).
     Congestion = "congestion",
     /// No packet, but keys that could not be made from what the control plane sent.
     BadEpoch = "bad_epoch",
-    /// No packet, but a session that was not opened, because another one has one of its inner addresses.
+    /// No packet, but a session that was not opened, because another one has one of its inner
+    /// addresses.
     AddressTaken = "address_taken",
     /// Offload fields of the TUN device that don't fit the packet.
     BadOffload = "bad_offload",
@@ -88,12 +95,13 @@ drop_reasons! {
     TunWrite = "tun_write",
     /// The socket did not take the datagram.
     Send = "send",
-    /// The shard was behind, and the session had most of what waited, or what it had waited for so long that its senders had to be
-    /// told by a loss.
+    /// The shard was behind, and the session had most of what waited, or what it had waited for so
+    /// long that its senders had to be told by a loss.
     Overload = "overload",
     /// Meant for another shard whose queue was full.
     ShardQueue = "shard_queue",
-    /// No packet, but an event that found the queue to the control plane full; the next datagram with its cause reports it again.
+    /// No packet, but an event that found the queue to the control plane full; the next datagram
+    /// with its cause reports it again.
     EventQueue = "event_queue",
 }
 
@@ -109,7 +117,8 @@ impl Dropped {
     }
 }
 
-/// A count for each reason. A super-packet of the TUN device counts as one until it is cut, then as its slices.
+/// A count for each reason. A super-packet of the TUN device counts as one until it is cut, then as
+/// its slices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     drops: [u64; DropReason::ALL.len()],
@@ -149,7 +158,8 @@ impl Counters {
         packets.map(|reason| self.dropped(*reason)).sum()
     }
 
-    /// Counts a packet whose congestion mark and its datagram's are an unused combination. That alone is no drop.
+    /// Counts a packet whose congestion mark and its datagram's are an unused combination. That
+    /// alone is no drop.
     #[inline]
     pub fn count_unused(&mut self, combination: Unused) {
         self.unused_marks[combination as usize] += 1;

@@ -1,7 +1,8 @@
 //! Where an inner packet goes: to another client, to the TUN device, or nowhere.
 //!
-//! This is apart from the sessions so that it can be read while the session of a packet is borrowed. That session is looked up
-//! once; of the one at the other end of a packet between clients nothing is read here but its [`Principal`] and its [`Flows`].
+//! This is apart from the sessions so that it can be read while the session of a packet is
+//! borrowed. That session is looked up once; of the one at the other end of a packet between
+//! clients nothing is read here but its [`Principal`] and its [`Flows`].
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -61,7 +62,8 @@ impl Forwarding {
     /// Adds a session. The one that was in its slot has been removed.
     ///
     /// # Errors
-    /// If another session has one of its addresses: that one keeps all of its routes, and nothing is added.
+    /// If another session has one of its addresses: that one keeps all of its routes, and nothing
+    /// is added.
     pub(super) fn insert(&mut self, spec: &SessionSpec, principal: Arc<Principal>) -> Result<(), RouteTaken> {
         if self.role == Role::Gateway {
             for (added, address) in spec.addresses.iter().enumerate() {
@@ -130,7 +132,8 @@ impl Forwarding {
         Ok(next_hop)
     }
 
-    /// At a gateway: whether a packet of the TUN device may go to this session, and if its flow is to be remembered.
+    /// At a gateway: whether a packet of the TUN device may go to this session, and if its flow is
+    /// to be remembered.
     #[inline]
     pub(super) fn admit_from_campus(
         &self,
@@ -142,7 +145,8 @@ impl Forwarding {
         let decision = self.policy.decide_from_campus(&to.principal, packet, &known);
         match decision.verdict {
             Verdict::Allow => {
-                // Here and not with the flow: while a first fragment waits for its turn, the others are asked about.
+                // Here and not with the flow: while a first fragment waits for its turn, the others
+                // are asked about.
                 to.flows.note_passed(now, Opener::Campus, packet);
                 Ok(Opens(decision.opens))
             }

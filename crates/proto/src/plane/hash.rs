@@ -1,4 +1,5 @@
-//! Where a receive index stands in its table: found with two instructions, for it is looked up for each datagram.
+//! Where a receive index stands in its table: found with two instructions, for it is looked up for
+//! each datagram.
 
 use core::hash::Hasher;
 

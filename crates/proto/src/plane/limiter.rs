@@ -1,7 +1,9 @@
-//! Rate limits in one shard: those of its sessions, and those that sessions share, of one user or as a group.
+//! Rate limits in one shard: those of its sessions, and those that sessions share, of one user or
+//! as a group.
 //!
-//! A packet is charged where it leaves the gateway: to the client that it is for, before it is sealed, and to the client that it is
-//! from, once it has passed every other check. A session without limits has no [`Limiter`]; that is all it costs.
+//! A packet is charged where it leaves the gateway: to the client that it is for, before it is
+//! sealed, and to the client that it is from, once it has passed every other check. A session
+//! without limits has no [`Limiter`]; that is all it costs.
 
 use std::sync::Arc;
 
@@ -21,7 +23,8 @@ pub(super) struct Limiter {
 /// The limits that sessions share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Of users, by number; `None` if no user with the number has been limited. What a user leaves behind goes to the next with the number.
+    /// Of users, by number; `None` if no user with the number has been limited. What a user leaves
+    /// behind goes to the next with the number.
     users: Vec<Option<ShardLimit>>,
     /// Of groups, by number.
     groups: Vec<ShardLimit>,
@@ -52,7 +55,8 @@ impl Limiter {
     }
 }
 
-/// How many of the first packets of `segments` pass each of these limits. None is charged for what another refuses.
+/// How many of the first packets of `segments` pass each of these limits. None is charged for what
+/// another refuses.
 #[inline]
 fn admit_by(limits: [Option<&mut ShardLimit>; 3], now: Time, way: Way, segments: Segments) -> usize {
     let mut asked: [Option<(&mut ShardLimit, usize)>; 3] = [const { None }; 3];
@@ -71,7 +75,8 @@ fn admit_by(limits: [Option<&mut ShardLimit>; 3], now: Time, way: Way, segments:
 }
 
 impl Shared {
-    /// Makes these limits hold for a user, whose buckets stay as they are. Returns the user's number.
+    /// Makes these limits hold for a user, whose buckets stay as they are. Returns the user's
+    /// number.
     fn set_user(&mut self, rates: Rates, user: UserBuckets) -> u32 {
         let at = user.number as usize;
         if self.users.len() <= at {

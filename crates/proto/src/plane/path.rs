@@ -1,5 +1,6 @@
-//! The path to a session's peer as one shard sees it: how large a datagram may be, whether large ones seem to arrive, and
-//! how often ICMP errors may be sent about its packets (PROTOCOL §12, §13).
+//! The path to a session's peer as one shard sees it: how large a datagram may be, whether large
+//! ones seem to arrive, and how often ICMP errors may be sent about its packets (PROTOCOL §12,
+//! §13).
 //!
 //! INVARIANT: nothing but what the peer sealed changes the limit, and never below [`BASE_SIZE`].
 
@@ -18,21 +19,24 @@ use crate::wire::HEADER_LEN;
 
 /// While large datagrams are sent, the path is asked about so often, whatever comes back.
 const ASK_EVERY: Duration = Duration::from_millis(500);
-/// With fewer large datagrams than these since it was asked about, half as often: a question and its answer are a datagram each
-/// way, however little a session carries.
+/// With fewer large datagrams than these since it was asked about, half as often: a question and
+/// its answer are a datagram each way, however little a session carries.
 const MANY: u16 = 500;
-/// If nothing has come from the peer for so long after large datagrams went, they may have vanished: then the path is asked about
-/// at once, and so often.
+/// If nothing has come from the peer for so long after large datagrams went, they may have
+/// vanished: then the path is asked about at once, and so often.
 const SILENCE: Duration = Duration::from_millis(100);
-/// After so long it is no news any more. A shard that sends to a peer which sends to another shard hears nothing ever.
+/// After so long it is no news any more. A shard that sends to a peer which sends to another shard
+/// hears nothing ever.
 const SILENCE_ENDS: Duration = Duration::from_secs(2);
-/// A datagram of almost the size in use that came so shortly before a request to probe the path shows that the path carries it.
+/// A datagram of almost the size in use that came so shortly before a request to probe the path
+/// shows that the path carries it.
 const JUST_NOW: Duration = Duration::from_millis(50);
 /// If large datagrams were confirmed and then are not for so long, the path is asked about.
 const UNCONFIRMED: Duration = Duration::from_millis(200);
 /// How much "almost" is, in bytes.
 const ALMOST: usize = 32;
-/// Shortest time between two sizes that a client states. One that changes its mind on purpose must not flood the control plane.
+/// Shortest time between two sizes that a client states. One that changes its mind on purpose must
+/// not flood the control plane.
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
 /// ICMP errors: so many at once, and one more for each [`ANSWER_EVERY`].
 const ANSWERS: u32 = 32;
@@ -54,7 +58,8 @@ pub(super) struct Path {
     confirmations: Arc<Confirmations>,
     /// The newest confirmation of the peer that is known here.
     confirmed: Time,
-    /// Whether `asked` is the time of a datagram after a confirmation, so that the next one is to come soon.
+    /// Whether `asked` is the time of a datagram after a confirmation, so that the next one is to
+    /// come soon.
     confirms: bool,
     /// Whether anything has come since a large datagram was sent.
     heard: bool,
@@ -107,7 +112,8 @@ impl Path {
         self.confirmations.take_owed(now)
     }
 
-    /// The peer has received a datagram of almost the size in use: as good as an answer, in all shards.
+    /// The peer has received a datagram of almost the size in use: as good as an answer, in all
+    /// shards.
     #[inline]
     pub(super) fn confirmed(&self, now: Time) {
         self.confirmations.receive(now);
@@ -141,8 +147,8 @@ impl Path {
         due
     }
 
-    /// The client sent a probe of `size` bytes of plaintext, whose reply is as long: if that is almost the size in use, the path is being
-    /// asked about.
+    /// The client sent a probe of `size` bytes of plaintext, whose reply is as long: if that is
+    /// almost the size in use, the path is being asked about.
     fn probed(&mut self, now: Time, size: u16) {
         if HEADER_LEN + usize::from(size) + ALMOST > self.limit() {
             // Who sends large datagrams too sends the next one before a question is due.
@@ -215,10 +221,12 @@ impl Session {
                 self.path.probed(now, size);
                 Ok(Opened::Probe { slot, id, size, padded: true })
             }
-            // A gateway sends no probes, so it expects no replies: else a client could make an event of each datagram.
+            // A gateway sends no probes, so it expects no replies: else a client could make an
+            // event of each datagram.
             Some(Inband::Reply { .. } | Inband::PathReply { .. }) if gateway => Err(DropReason::UnaskedReply),
             Some(Inband::Reply { id, size } | Inband::PathReply { id, size }) => {
-                // A reply that finds no room is as good as lost on the way: the client probes again.
+                // A reply that finds no room is as good as lost on the way: the client probes
+                // again.
                 let _ = reports.push(Event::ProbeReply { slot, lane, id, size });
                 Ok(Opened::Consumed)
             }

@@ -1,4 +1,5 @@
-//! The way of a datagram through a plane: opened, checked, and where its packet goes (PROTOCOL §7.2, §8, §12).
+//! The way of a datagram through a plane: opened, checked, and where its packet goes (PROTOCOL
+//! §7.2, §8, §12).
 
 use super::forwarding::{Forwarding, NextHop};
 use super::halves::{HALF, Half};
@@ -31,8 +32,9 @@ pub enum Opened {
         /// The packet.
         packet: Checked,
     },
-    /// A packet for another client whose time to live or hop limit is used up; the drop is counted already. Its sender may be
-    /// sent an ICMP error ([`Plane::may_send_error`]). It stands at [`HEADER_LEN`].
+    /// A packet for another client whose time to live or hop limit is used up; the drop is counted
+    /// already. Its sender may be sent an ICMP error ([`Plane::may_send_error`]). It stands at
+    /// [`HEADER_LEN`].
     Expired {
         /// The session that it came from.
         slot: Slot,
@@ -61,7 +63,8 @@ pub struct Origin {
     pub from: Endpoint,
     /// The congestion codepoint of its outer header.
     pub mark: Ecn,
-    /// Whether it is to tell its packet's sender of congestion here: by a mark if the packet is ECN-capable, else by its loss.
+    /// Whether it is to tell its packet's sender of congestion here: by a mark if the packet is
+    /// ECN-capable, else by its loss.
     pub congested: bool,
 }
 
@@ -70,7 +73,8 @@ pub struct Origin {
 pub enum Claim {
     /// That of nobody who has an epoch here: [`Plane::open`] would drop it.
     Nobody,
-    /// That of a session from another address than the one where its peer is: it may have moved, or somebody else has its index.
+    /// That of a session from another address than the one where its peer is: it may have moved, or
+    /// somebody else has its index.
     Unproven,
     /// That of a session, from the address where its peer is.
     Known(Slot),
@@ -87,7 +91,8 @@ pub(super) struct Arrival {
     pub(super) congested: bool,
 }
 
-/// An inner packet that passed all checks. `next_hop` is `None` if its hops are used up, which is counted already.
+/// An inner packet that passed all checks. `next_hop` is `None` if its hops are used up, which is
+/// counted already.
 pub(super) struct Accepted {
     pub(super) packet: Checked,
     pub(super) next_hop: Option<NextHop>,
@@ -180,8 +185,8 @@ impl Plane {
 }
 
 impl Session {
-    /// Decides about an authentic inner packet, which reaches from `start` to the end of `buffer`. This is the only place where
-    /// it is parsed.
+    /// Decides about an authentic inner packet, which reaches from `start` to the end of `buffer`.
+    /// This is the only place where it is parsed.
     #[inline]
     pub(super) fn accept(
         &mut self,

@@ -1,25 +1,27 @@
-//! A plane's reports to the control plane: events that wait to be taken, and counts of what was dropped.
+//! A plane's reports to the control plane: events that wait to be taken, and counts of what was
+//! dropped.
 //!
-//! INVARIANT: never more than [`MAX_EVENTS`], whatever peers send. An event that finds no room is refused and counted, and its
-//! caller must not take it for reported: the next datagram with the same cause reports it again. So a flood delays events and
-//! loses none.
+//! INVARIANT: never more than [`MAX_EVENTS`], whatever peers send. An event that finds no room is
+//! refused and counted, and its caller must not take it for reported: the next datagram with the
+//! same cause reports it again. So a flood delays events and loses none.
 
 use std::collections::VecDeque;
 
 use super::command::{Event, Slot};
 use super::count::{Counters, DropReason, Dropped};
 
-/// Events that wait at most. The owner takes them after each batch of datagrams, which has fewer; only while it can't pass
-/// them on do they pile up.
+/// Events that wait at most. The owner takes them after each batch of datagrams, which has fewer;
+/// only while it can't pass them on do they pile up.
 pub(super) const MAX_EVENTS: usize = 1_024;
 
-/// The events of one plane, oldest first, and its counters. They are one thing because whoever reports the one may have to count
-/// the other, and borrows both while a session is borrowed.
+/// The events of one plane, oldest first, and its counters. They are one thing because whoever
+/// reports the one may have to count the other, and borrows both while a session is borrowed.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     queue: VecDeque<Event>,
     pub(super) counters: Counters,
-    /// Sessions whose clients are to probe the path; no event, for the shard sends the message itself.
+    /// Sessions whose clients are to probe the path; no event, for the shard sends the message
+    /// itself.
     path_checks: Vec<Slot>,
 }
 
@@ -42,7 +44,8 @@ impl Reports {
         self.counters.drop(reason)
     }
 
-    /// The session's client is to probe the path. A request that finds no room is forgotten: the next large datagram repeats it.
+    /// The session's client is to probe the path. A request that finds no room is forgotten: the
+    /// next large datagram repeats it.
     pub(super) fn push_path_check(&mut self, slot: Slot) {
         if self.path_checks.len() < MAX_EVENTS {
             self.path_checks.push(slot);

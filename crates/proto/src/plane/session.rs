@@ -32,7 +32,8 @@ use crate::time::Time;
 use crate::wire::{Header, Index};
 pub use sender::{NoSender, Outer, PacketQueue, Sealed, Sender};
 
-/// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the control plane.
+/// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the
+/// control plane.
 const MOVE_INTERVAL: Duration = Duration::from_millis(20);
 /// Packets of one session that wait for an epoch at most (PROTOCOL §11).
 const MAX_WAITING: usize = 64;
@@ -221,8 +222,8 @@ impl Session {
         }
     }
 
-    /// Erases an epoch's keys. Returns the indexes that received in it. If it sealed, the newest one that can takes its place: the
-    /// one before an epoch that was never confirmed is good.
+    /// Erases an epoch's keys. Returns the indexes that received in it. If it sealed, the newest
+    /// one that can takes its place: the one before an epoch that was never confirmed is good.
     pub(super) fn retire(&mut self, epoch: u32) -> Vec<Index> {
         let Some(at) = self.epochs.iter().position(|e| e.number == epoch) else { return Vec::new() };
         let erased = self.epochs.remove(at);
@@ -244,7 +245,8 @@ impl Session {
         self.filter.permits_address(address)
     }
 
-    /// The lane that seals now. If there is none, the control plane is asked for an epoch, once until one comes.
+    /// The lane that seals now. If there is none, the control plane is asked for an epoch, once
+    /// until one comes.
     #[inline]
     pub(super) fn sender<'a>(
         &'a mut self,
@@ -284,7 +286,8 @@ impl Session {
         if sealing.can_seal(now) { self.waiting.pop_front() } else { None }
     }
 
-    /// Counts an inner packet that came from the peer and is passed on, if the session's limits allow that.
+    /// Counts an inner packet that came from the peer and is passed on, if the session's limits
+    /// allow that.
     #[inline]
     pub(super) fn receive_packet(
         &mut self,
@@ -407,8 +410,9 @@ fn note_use(slot: Slot, in_use: &mut bool, used: &mut Vec<Slot>) {
     }
 }
 
-/// The bits of a packet's traffic class that go to its outer header. Marks do only to a peer that carries them back over to the
-/// packet (RFC 6040): with any other they would be lost, and with them the sender's only sign of congestion.
+/// The bits of a packet's traffic class that go to its outer header. Marks do only to a peer that
+/// carries them back over to the packet (RFC 6040): with any other they would be lost, and with
+/// them the sender's only sign of congestion.
 fn copied_bits(features: u32, copies_dscp: bool) -> u8 {
     let ecn = if features & FEATURE_ECN != 0 { ecn::MASK } else { 0 };
     let dscp = if copies_dscp { !ecn::MASK } else { 0 };

@@ -580,7 +580,8 @@ fn a_replay_is_dropped_and_moves_nothing() {
     assert!(net.gateway_gets(&new, "198.51.100.1:1000").is_ok());
     net.events();
     assert_eq!(net.gateway_gets(&new, "203.0.113.9:9"), Err(DropReason::Replayed));
-    // Delivered late and for the first time, but not the newest: the packet counts, its address does not.
+    // Delivered late and for the first time, but not the newest: the packet counts, its address
+    // does not.
     assert!(net.gateway_gets(&old, "203.0.113.9:9").is_ok());
     assert_eq!(net.events(), []);
     let sealed = net.gateway.sender(net.now, slot(ALICE)).unwrap().endpoint();
@@ -808,7 +809,8 @@ fn events_that_find_no_room_are_counted_and_told_later() {
         assert_eq!(net.gateway.poll_event(), Some(other), "event {taken}");
     }
     assert_eq!(net.gateway.poll_event(), None, "no more than the queue holds were kept");
-    // One that did not fit into the test's own filling, three times a client that was heard, one epoch that is wanted.
+    // One that did not fit into the test's own filling, three times a client that was heard, one
+    // epoch that is wanted.
     assert_eq!(net.gateway.counters().dropped(DropReason::EventQueue), 1 + 3 + 1);
     says(&mut net);
     assert!(matches!(net.gateway.sender(net.now, slot(BOB)), Err(NoSender::NoEpoch(_))));

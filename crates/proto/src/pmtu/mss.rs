@@ -9,8 +9,9 @@ const OPTION_END: u8 = 0;
 const OPTION_NOP: u8 = 1;
 const OPTION_MSS: u8 = 2;
 
-/// Lowers the MSS option of a TCP SYN so that its answers fit `inner_mtu`, in place. Other packets, and those whose
-/// MSS is small enough or absent, stay as they are. Returns whether something changed.
+/// Lowers the MSS option of a TCP SYN so that its answers fit `inner_mtu`, in place. Other packets,
+/// and those whose MSS is small enough or absent, stay as they are. Returns whether something
+/// changed.
 ///
 /// A complete checksum is updated (RFC 1624); a partial one needs nothing.
 pub fn clamp_mss(bytes: &mut [u8], inner_mtu: u16) -> Result<bool, PacketError> {
@@ -31,7 +32,8 @@ pub fn clamp_mss(bytes: &mut [u8], inner_mtu: u16) -> Result<bool, PacketError> 
     let partial = packet.is_partial();
     put16(bytes, value_at, new);
     if !partial {
-        // At an odd place the two bytes belong to different words, which is the same as swapping them.
+        // At an odd place the two bytes belong to different words, which is the same as swapping
+        // them.
         let swap = |value: u16| if (value_at - at).is_multiple_of(2) { value } else { value.swap_bytes() };
         let checksum = checksum::update(be16(bytes, at + 16), swap(old), swap(new));
         put16(bytes, at + 16, checksum);

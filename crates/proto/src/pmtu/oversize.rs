@@ -1,8 +1,10 @@
-//! Packets that do not fit the path: the message to their sender, and IPv4 fragments (RFC 791, RFC 1191, RFC 8201).
+//! Packets that do not fit the path: the message to their sender, and IPv4 fragments (RFC 791, RFC
+//! 1191, RFC 8201).
 //!
-//! The message comes from the packet's own destination. The host behind which the path is narrow has no other address that
-//! every firewall and source check on the way back accepts from there: its kernel takes no packet from a device that bears
-//! its own address, and translators undo what they did to the quoted packet either way.
+//! The message comes from the packet's own destination. The host behind which the path is narrow
+//! has no other address that every firewall and source check on the way back accepts from there:
+//! its kernel takes no packet from a device that bears its own address, and translators undo what
+//! they did to the quoted packet either way.
 
 use crate::checksum;
 use crate::icmp;
@@ -18,9 +20,11 @@ pub enum Remedy {
     TooBig(u16),
     /// It is cut into fragments of so many bytes at most.
     Fragment(u16),
-    /// It is dropped in silence: there must be no message about it (RFC 1122 §3.2.2, RFC 4443 §2.4).
+    /// It is dropped in silence: there must be no message about it (RFC 1122 §3.2.2, RFC 4443
+    /// §2.4).
     Drop,
-    /// It is sent all the same, in pieces that its receiver never sees: IPv6 relies on every link to carry as much (RFC 8200 §5).
+    /// It is sent all the same, in pieces that its receiver never sees: IPv6 relies on every link
+    /// to carry as much (RFC 8200 §5).
     Carry,
 }
 
@@ -40,7 +44,8 @@ pub fn remedy(packet: &Packet<'_>, mtu: u16) -> Remedy {
     }
 }
 
-/// Writes the message that `mtu` bytes of `packet` fit: "fragmentation needed" or "packet too big". Returns its length.
+/// Writes the message that `mtu` bytes of `packet` fit: "fragmentation needed" or "packet too big".
+/// Returns its length.
 ///
 /// # Panics
 /// If `out` is shorter than [`icmp::MAX_MESSAGE`].
@@ -48,11 +53,12 @@ pub fn too_big(packet: &Packet<'_>, mtu: u16, out: &mut [u8]) -> usize {
     icmp::write_error(packet, packet.dst(), icmp::Error::TooBig(mtu), out)
 }
 
-/// Cuts an IPv4 packet, whose checksum must be filled in, into fragments of at most `mtu` bytes. Each is written to `out`
-/// and given to `sink`.
+/// Cuts an IPv4 packet, whose checksum must be filled in, into fragments of at most `mtu` bytes.
+/// Each is written to `out` and given to `sink`.
 ///
 /// # Errors
-/// If it is no complete IPv4 packet, or `mtu` has no room for its header and a piece of its payload.
+/// If it is no complete IPv4 packet, or `mtu` has no room for its header and a piece of its
+/// payload.
 pub fn fragment(
     packet: &Packet<'_>,
     mtu: u16,
@@ -91,7 +97,8 @@ pub fn fragment(
     Ok(())
 }
 
-/// Options without the "copied" bit stand in the first fragment only (RFC 791 §3.1); in others nothing takes their place.
+/// Options without the "copied" bit stand in the first fragment only (RFC 791 §3.1); in others
+/// nothing takes their place.
 fn keep_copied_options(options: &mut [u8]) {
     const END: u8 = 0;
     const NOTHING: u8 = 1;

@@ -1,12 +1,14 @@
-//! The search for the largest datagram that a path carries (DPLPMTUD, RFC 8899), as a state machine.
+//! The search for the largest datagram that a path carries (DPLPMTUD, RFC 8899), as a state
+//! machine.
 //!
-//! Only probes that were answered, or not, change the size: an ICMP message from outside may be a reason to ask, never an
-//! answer. A round is a set of probes with a small one behind them. The probes of a round count as lost once the small
-//! one was answered and they were not: a path that is down, or congested, is not a narrow one. Three lost rounds decide.
-//! A size that is known to work is asked for without a small probe at first, since it is nearly always answered; if it is not,
-//! it was lost should the next round's small probe be answered.
-//! The first round asks for one size, the one in use or the largest; the others also ask for many below it at once, so
-//! that a path that has shrunk costs three rounds and not three for each halving of the distance.
+//! Only probes that were answered, or not, change the size: an ICMP message from outside may be a
+//! reason to ask, never an answer. A round is a set of probes with a small one behind them. The
+//! probes of a round count as lost once the small one was answered and they were not: a path that
+//! is down, or congested, is not a narrow one. Three lost rounds decide. A size that is known to
+//! work is asked for without a small probe at first, since it is nearly always answered; if it is
+//! not, it was lost should the next round's small probe be answered. The first round asks for one
+//! size, the one in use or the largest; the others also ask for many below it at once, so that a
+//! path that has shrunk costs three rounds and not three for each halving of the distance.
 
 use std::time::Duration;
 
@@ -25,17 +27,20 @@ const MAX_DOUBLINGS: u32 = 5;
 /// A distance is divided into so many parts.
 const PARTS: u16 = 16;
 
-/// Once the small probe was answered, the others have at least so long to be: what was sent before it may be overtaken.
+/// Once the small probe was answered, the others have at least so long to be: what was sent before
+/// it may be overtaken.
 const MIN_SLACK: Duration = Duration::from_millis(50);
 
 /// The range of a search and its timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SearchConfig {
-    /// The largest datagram size worth trying: what the local interface carries. No less than [`BASE_SIZE`].
+    /// The largest datagram size worth trying: what the local interface carries. No less than
+    /// [`BASE_SIZE`].
     pub max_size: u16,
     /// The search ends when the distance between what works and what does not is smaller.
     pub precision: u16,
-    /// How long an answer to a round is awaited while not even the small probe is answered (PROBE_TIMER).
+    /// How long an answer to a round is awaited while not even the small probe is answered
+    /// (PROBE_TIMER).
     pub probe_timeout: Duration,
     /// Rounds that must be lost before a size counts as too large (MAX_PROBES).
     pub max_probes: u8,
@@ -154,7 +159,8 @@ impl PathMtu {
         path
     }
 
-    /// Starts anew from [`BASE_SIZE`] up to `max_size`, as on a new path. Answers to earlier probes no longer count.
+    /// Starts anew from [`BASE_SIZE`] up to `max_size`, as on a new path. Answers to earlier probes
+    /// no longer count.
     pub fn restart(&mut self, max_size: u16, now: Time) {
         self.config.max_size = max_size.clamp(BASE_SIZE, MAX_DATAGRAM as u16);
         self.size = BASE_SIZE;
@@ -175,7 +181,8 @@ impl PathMtu {
         let Some(probe) = level.sent.iter().find(|probe| probe.id == id).copied() else { return false };
         if let Some(round) = &mut level.in_flight {
             round.answered = true;
-            // The small probe may be lost; what is larger than this one had to wait no longer than it did.
+            // The small probe may be lost; what is larger than this one had to wait no longer than
+            // it did.
             round.deadline = round.deadline.min(now + now.since(round.sent_at).max(MIN_SLACK));
         }
         level.best = level.best.max(Some(probe.size));
@@ -201,15 +208,16 @@ impl PathMtu {
         }
     }
 
-    /// Large packets may vanish on the path: asks at once whether the size in use still works, unless a question is
-    /// under way.
+    /// Large packets may vanish on the path: asks at once whether the size in use still works,
+    /// unless a question is under way.
     pub fn on_loss_suspected(&mut self, now: Time) {
         if self.level.is_none() && self.size > BASE_SIZE {
             self.ask(BASE_SIZE, self.size, now);
         }
     }
 
-    /// Adds the probes to send at `now` to `probes`, if a round is due. Returns whether its caller is to send a small one behind them.
+    /// Adds the probes to send at `now` to `probes`, if a round is due. Returns whether its caller
+    /// is to send a small one behind them.
     pub fn poll_round(&mut self, now: Time, probes: &mut Vec<Probe>) -> bool {
         let Some(level) = self.level.as_mut().filter(|level| level.in_flight.is_none()) else { return false };
         let known = self.settled.then_some(self.size);
@@ -265,8 +273,8 @@ impl PathMtu {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has to be called next. While a round waits to be sent there is
-    /// none.
+    /// When [`handle_timeout`](Self::handle_timeout) has to be called next. While a round waits to
+    /// be sent there is none.
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.level {
             Some(level) => level.in_flight.map(|round| round.deadline),
@@ -284,7 +292,8 @@ impl PathMtu {
         self.settled.then_some(self.size)
     }
 
-    /// Whether there is nothing to find out at present; what is due next can wait while nobody uses the path.
+    /// Whether there is nothing to find out at present; what is due next can wait while nobody uses
+    /// the path.
     pub fn is_resting(&self) -> bool {
         self.level.is_none()
     }
@@ -377,8 +386,8 @@ mod tests {
     /// An answer on its way: to a probe, or to the small one behind a round.
     type Answer = (Time, Option<u16>);
 
-    /// Lets `path` run on a network that carries datagrams of up to `carries` bytes, until `end` or until it rests. Returns
-    /// how many probes were sent.
+    /// Lets `path` run on a network that carries datagrams of up to `carries` bytes, until `end` or
+    /// until it rests. Returns how many probes were sent.
     fn run(path: &mut PathMtu, carries: u16, now: &mut Time, end: Time, to_rest: bool) -> usize {
         let mut answers: VecDeque<Answer> = VecDeque::new();
         let mut sent = 0;
@@ -442,7 +451,8 @@ mod tests {
         for carries in BASE_SIZE..1472 {
             let (mut path, mut now) = found(1472);
             path.on_loss_suspected(now);
-            // Three rounds; what they have found fits, and is not much smaller than what is found in the end.
+            // Three rounds; what they have found fits, and is not much smaller than what is found
+            // in the end.
             let decided = now + (ROUND_TRIP + MIN_SLACK) * 3 + Duration::from_millis(1);
             run(&mut path, carries, &mut now, decided, false);
             assert!(path.size() <= carries && path.size() + 18 > carries, "{} of {carries}", path.size());

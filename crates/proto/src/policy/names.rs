@@ -1,4 +1,5 @@
-//! Names of users, groups and access profiles as small numbers, so that no packet is compared by text.
+//! Names of users, groups and access profiles as small numbers, so that no packet is compared by
+//! text.
 
 use std::collections::HashMap;
 
@@ -10,8 +11,9 @@ pub(super) struct UserId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupId(u32);
 
-/// An access profile's number. It is the same name's for as long as the process lives, and never another's: so a principal that
-/// was made under earlier settings can't come under the rules of a profile that it was never in.
+/// An access profile's number. It is the same name's for as long as the process lives, and never
+/// another's: so a principal that was made under earlier settings can't come under the rules of a
+/// profile that it was never in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProfileId(u32);
 
@@ -27,8 +29,9 @@ impl ProfileId {
     }
 }
 
-/// Numbers for names, which rules and the principals that they are compared with have in common. It grows with the users and groups that log
-/// in, until the rules are compiled again and all principals are made with them ([`Names::renewed`]).
+/// Numbers for names, which rules and the principals that they are compared with have in common. It
+/// grows with the users and groups that log in, until the rules are compiled again and all
+/// principals are made with them ([`Names::renewed`]).
 #[derive(Debug, Default)]
 pub struct Names {
     users: HashMap<String, u32>,
@@ -42,7 +45,8 @@ impl Names {
         Self::default()
     }
 
-    /// For rules and principals that take the place of all that there are. Access profiles keep their numbers.
+    /// For rules and principals that take the place of all that there are. Access profiles keep
+    /// their numbers.
     #[must_use]
     pub fn renewed(&self) -> Self {
         Self { profiles: self.profiles.clone(), ..Self::default() }
@@ -79,8 +83,8 @@ fn number(names: &mut HashMap<String, u32>, name: &str) -> u32 {
     number
 }
 
-/// A session's user, groups and access profile, as policy compares them. The default is a client of no user and no group in the
-/// implied profile.
+/// A session's user, groups and access profile, as policy compares them. The default is a client of
+/// no user and no group in the implied profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Principal {
     user: Option<UserId>,

@@ -60,7 +60,8 @@ fn later_fragment(packet: &Packet<'_>) -> Option<FlowKey> {
     if packet.transport_offset().is_some() { None } else { FlowKey::of_fragment(packet) }
 }
 
-/// The decision about a fragment by that about the first one of its packet; none about any other packet.
+/// The decision about a fragment by that about the first one of its packet; none about any other
+/// packet.
 #[inline]
 pub(super) fn as_first(packet: &Packet<'_>, known: Known<'_>) -> Option<Verdict> {
     Some(follow(&later_fragment(packet)?, known))
@@ -86,7 +87,8 @@ pub(super) struct Rule {
     protocol: Protocol,
     /// First and last port of each range; empty means all.
     ports: Vec<(u16, u16)>,
-    /// Whether flows that it lets open are to be remembered, because else some of their replies do not pass.
+    /// Whether flows that it lets open are to be remembered, because else some of their replies do
+    /// not pass.
     opens: bool,
     /// Whether it lets replies to such flows pass.
     answers: bool,
@@ -140,7 +142,8 @@ impl Rule {
         (forward || reply).then(|| self.clone())
     }
 
-    /// Whether replies to what it allows may not pass by the other rules of `back`, those of the other direction, and its default.
+    /// Whether replies to what it allows may not pass by the other rules of `back`, those of the
+    /// other direction, and its default.
     fn needs_flows(&self, back: &[Self], passes_back: bool) -> bool {
         // What it matches it matches the other way round, too.
         let is_symmetric = self.from == self.to && self.ports.is_empty();
@@ -154,7 +157,8 @@ impl Rule {
         self.decided(flow, forward, |from| from.matches(flow.to, flow.dst))
     }
 
-    /// The same about a client's packet to a host beyond the campus, which an allow rule has to name by its network.
+    /// The same about a client's packet to a host beyond the campus, which an allow rule has to
+    /// name by its network.
     pub(super) fn matched_beyond(&self, flow: &Flow<'_>) -> Option<Matched> {
         if self.action == Verdict::Deny {
             return self.matched(flow);
@@ -163,8 +167,9 @@ impl Rule {
         self.decided(flow, forward, |from| from.names(flow.dst))
     }
 
-    /// The decision, if the rule matches a packet that goes from its senders to its receivers, or is a reply to what the rule
-    /// allows; `asks` is whether its senders are such that the receiver is one.
+    /// The decision, if the rule matches a packet that goes from its senders to its receivers, or
+    /// is a reply to what the rule allows; `asks` is whether its senders are such that the receiver
+    /// is one.
     #[inline]
     fn decided(&self, flow: &Flow<'_>, forward: bool, asks: impl FnOnce(&Side) -> bool) -> Option<Matched> {
         if forward && self.matches_protocol(flow.protocol) && self.matches_port(flow) {
@@ -208,8 +213,8 @@ impl Rule {
     }
 }
 
-/// Finds out for which of these rules of one direction flows are remembered; `back` are those of the other direction, and what no
-/// rule matches passes there if `passes_back` says so.
+/// Finds out for which of these rules of one direction flows are remembered; `back` are those of
+/// the other direction, and what no rule matches passes there if `passes_back` says so.
 pub(super) fn remember_flows(rules: &mut [Rule], back: &mut [Rule], passes_back: bool) {
     for rule in &mut *rules {
         rule.opens = rule.needs_flows(back, passes_back);

@@ -12,7 +12,8 @@ use crate::packet::Packet;
 /// Port of name servers.
 const DNS: u16 = 53;
 
-/// What clients of one profile may send and receive. The default has no rules and keeps clients apart.
+/// What clients of one profile may send and receive. The default has no rules and keeps clients
+/// apart.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     client_to_client: bool,
@@ -48,7 +49,8 @@ impl RuleSet {
         Self { client_to_client, ..Self::default() }
     }
 
-    /// Compiles `rules`. Users and groups are looked up in `names`, which has to be the one that makes the principals.
+    /// Compiles `rules`. Users and groups are looked up in `names`, which has to be the one that
+    /// makes the principals.
     ///
     /// # Errors
     /// If there are too many, or one makes no sense.
@@ -82,21 +84,23 @@ impl RuleSet {
         self
     }
 
-    /// The same rules, for which only these networks and the gateway's own inner addresses are the campus.
+    /// The same rules, for which only these networks and the gateway's own inner addresses are the
+    /// campus.
     #[must_use]
     pub fn with_reach(self, networks: &[IpNet]) -> Self {
         Self { reach: Some(Reach::new(networks.iter().copied())), ..self }.remembering()
     }
 
-    /// The same rules, by which hosts outside the campus reach clients only if a rule allows it. The firewall knows the networks of
-    /// all profiles together, so a host that is pushed to others only would get through it.
+    /// The same rules, by which hosts outside the campus reach clients only if a rule allows it.
+    /// The firewall knows the networks of all profiles together, so a host that is pushed to others
+    /// only would get through it.
     #[must_use]
     pub fn with_inbound_from_reach(self) -> Self {
         Self { inbound_from_reach: true, ..self }.remembering()
     }
 
-    /// The same rules, for which DNS at the gateway's own inner addresses is a part of the campus at these alone. The firewall knows the name
-    /// servers of all profiles together.
+    /// The same rules, for which DNS at the gateway's own inner addresses is a part of the campus
+    /// at these alone. The firewall knows the name servers of all profiles together.
     #[must_use]
     pub fn with_own_name_servers(self, own: Vec<IpAddr>) -> Self {
         Self { own_name_servers: Some(own), ..self }.remembering()

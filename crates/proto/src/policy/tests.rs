@@ -32,7 +32,8 @@ impl World {
         Self { names, alice, bob, policy, flows, now: Time::from_nanos(1 << 50) }
     }
 
-    /// Whether a packet passes; who sends and receives follows from the addresses. If it does and opens a flow, that is remembered.
+    /// Whether a packet passes; who sends and receives follows from the addresses. If it does and
+    /// opens a flow, that is remembered.
     fn passes(&self, packet: &[u8]) -> bool {
         let packet = Packet::parse(packet).expect("a good packet");
         let client = |address: std::net::IpAddr| match address.to_string().as_str() {

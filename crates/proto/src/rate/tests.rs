@@ -40,8 +40,8 @@ fn segments(rng: &mut StdRng, about: u64) -> Segments {
 #[derive(Clone, Copy)]
 struct Sample {
     bytes: u64,
-    /// When the last packets before it were offered, in nanoseconds. What the bucket gained since then is nobody's mistake: at a slow
-    /// rate a super-packet is a tenth of a second's bytes.
+    /// When the last packets before it were offered, in nanoseconds. What the bucket gained since
+    /// then is nobody's mistake: at a slow rate a super-packet is a tenth of a second's bytes.
     offered_at: u64,
 }
 
@@ -79,7 +79,8 @@ fn offer(seed: u64, rate: u64, shard_count: usize, streams: usize, load: f64) ->
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// The promise: more is offered than the rate allows, and what passes within a second is within 5 % of the rate.
+    /// The promise: more is offered than the rate allows, and what passes within a second is within
+    /// 5 % of the rate.
     #[test]
     fn within_a_second_the_rate_is_kept_to_five_percent(
         seed: u64,
@@ -192,7 +193,8 @@ fn no_shard_keeps_more_than_a_slice_of_what_did_not_pass() {
     let held = |shards: &[ShardLimit]| shards.iter().map(|shard| shard.down.left).sum::<u64>();
     let most = SLICES_NS * rate / SECOND_NS;
     let super_packet = Segments { len: 1_400, last_len: 1_400, count: 40 };
-    // A full bucket; nothing that one shard is admitted passes, such as where a group has no more: all of it is there for the next.
+    // A full bucket; nothing that one shard is admitted passes, such as where a group has no more:
+    // all of it is there for the next.
     let hour = 3_600_000 * MILLISECOND;
     let now = START + Duration::from_nanos(hour);
     for shard in &mut shards {
@@ -247,7 +249,8 @@ fn what_threads_take_at_once_is_granted_once() {
     assert_eq!(granted, NANOS);
 }
 
-/// Threads take at once, give back, and have different opinions of the time: never more than the rate and a burst in all.
+/// Threads take at once, give back, and have different opinions of the time: never more than the
+/// rate and a burst in all.
 #[test]
 fn threads_share_a_bucket() {
     const THREADS: u64 = 8;
@@ -281,7 +284,8 @@ fn threads_share_a_bucket() {
     });
     let nanos = THREADS * STEPS * STEP_NS;
     let rated = nanos as f64 * rate as f64 / 1e9;
-    // Several times as much was offered: all that is there was taken, but for what was put back at the end.
+    // Several times as much was offered: all that is there was taken, but for what was put back at
+    // the end.
     assert!(passed as f64 <= rated * 1.001, "{passed} of {rated}");
     assert!(passed as f64 >= rated * 0.9, "{passed} of {rated}");
 }

@@ -1,5 +1,6 @@
-//! A plain software model of segmentation: what a kernel without any offload would put on the wire. Written for
-//! clarity, one step after the other, with its own checksum; it shares no code with what it checks.
+//! A plain software model of segmentation: what a kernel without any offload would put on the wire.
+//! Written for clarity, one step after the other, with its own checksum; it shares no code with
+//! what it checks.
 
 /// One's complement sum of 16-bit words with end-around carry.
 fn ones_sum(parts: &[&[u8]]) -> u16 {
@@ -65,8 +66,8 @@ fn addresses(packet: &[u8]) -> &[u8] {
     if is_v4(packet) { &packet[12..20] } else { &packet[8..40] }
 }
 
-/// A packet without its IPv4 identification if that means nothing, because the packet may not be fragmented (RFC 6864):
-/// then duplicates in a row may come out with other ones.
+/// A packet without its IPv4 identification if that means nothing, because the packet may not be
+/// fragmented (RFC 6864): then duplicates in a row may come out with other ones.
 pub(crate) fn without_idle_id(mut packet: Vec<u8>) -> Vec<u8> {
     if is_v4(&packet) && packet[6] & 0x40 != 0 {
         packet[4..6].fill(0);
@@ -75,7 +76,8 @@ pub(crate) fn without_idle_id(mut packet: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// Cuts a TCP or UDP packet into packets of at most `gso_size` bytes of payload, all with full checksums.
+/// Cuts a TCP or UDP packet into packets of at most `gso_size` bytes of payload, all with full
+/// checksums.
 pub(crate) fn split(packet: &[u8], transport: usize, tcp: bool, gso_size: usize) -> Vec<Vec<u8>> {
     let headers = transport + if tcp { usize::from(packet[transport + 12] >> 4) * 4 } else { 8 };
     let payload = &packet[headers..];
@@ -115,8 +117,9 @@ pub(crate) fn split(packet: &[u8], transport: usize, tcp: bool, gso_size: usize)
     slices
 }
 
-/// What the kernel does with the bytes that are written to a TUN device with a virtio header: gives back the packets
-/// as they would go on over a wire. Panics if the header does not fit the packet, as the kernel would refuse it.
+/// What the kernel does with the bytes that are written to a TUN device with a virtio header: gives
+/// back the packets as they would go on over a wire. Panics if the header does not fit the packet,
+/// as the kernel would refuse it.
 pub(crate) fn deliver(bytes: &[u8]) -> Vec<Vec<u8>> {
     let le16 = |at: usize| usize::from(bytes[at + 1]) * 256 + usize::from(bytes[at]);
     let (flags, gso_type, hdr_len, gso_size, start, offset) =

@@ -26,7 +26,8 @@ use crate::oracle::Place;
 use crate::path::Path;
 use crate::world::World;
 
-/// A gateway and `clients` clients, all of them up. The seed decides how many shards and lanes they have.
+/// A gateway and `clients` clients, all of them up. The seed decides how many shards and lanes they
+/// have.
 fn world(seed: u64, clients: usize, path: Path, clients_may_meet: bool) -> World {
     let shards = 1 + seed as usize % 3;
     let mut world = World::new(seed, |random| Hub::new(hub::config(shards), clients_may_meet, random));

@@ -1,7 +1,9 @@
-//! The control channel: reliable, ordered messages over the lossy path, and a secret that both ends share.
+//! The control channel: reliable, ordered messages over the lossy path, and a secret that both ends
+//! share.
 //!
-//! What it models of QUIC: a handshake of one and a half round trips; retransmission, so that loss is delay; connections
-//! that die unnoticed when their path does, until an idle timeout; a reset by a gateway that has forgotten them.
+//! What it models of QUIC: a handshake of one and a half round trips; retransmission, so that loss
+//! is delay; connections that die unnoticed when their path does, until an idle timeout; a reset by
+//! a gateway that has forgotten them.
 
 use std::time::Duration;
 
@@ -267,8 +269,8 @@ impl World {
         self.settle_device(device);
     }
 
-    /// The device's network is gone, and with it whatever its connections had under way. Unless the device is told of
-    /// the change, it finds out when they time out.
+    /// The device's network is gone, and with it whatever its connections had under way. Unless the
+    /// device is told of the change, it finds out when they time out.
     pub(crate) fn break_channels_of(&mut self, device: usize) {
         let channels = self.channels.iter().filter(|(_, channel)| channel.device == device);
         let numbers: Vec<u64> = channels.map(|(number, _)| *number).collect();
@@ -286,7 +288,8 @@ impl World {
         }
     }
 
-    /// The gateway has forgotten these connections; clients find out when they next show on them that they live.
+    /// The gateway has forgotten these connections; clients find out when they next show on them
+    /// that they live.
     pub(crate) fn reset_channels(&mut self, which: impl Fn(&Channel) -> bool) {
         let forgotten = self.channels.iter().filter(|(_, channel)| which(channel));
         let numbers: Vec<u64> = forgotten.map(|(number, _)| *number).collect();

@@ -1,4 +1,5 @@
-//! A client: the real control core and planes behind an address translator that may change its mind.
+//! A client: the real control core and planes behind an address translator that may change its
+//! mind.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -146,7 +147,8 @@ impl World {
         }
     }
 
-    /// The address translator forgets a lane: nothing reaches it until it sends, and then it has another address.
+    /// The address translator forgets a lane: nothing reaches it until it sends, and then it has
+    /// another address.
     pub(crate) fn forget_lane(&mut self, device: usize, lane: usize) {
         let address = self.outer_now(device, lane);
         self.addresses.remove(&address);
@@ -160,7 +162,8 @@ impl World {
         address
     }
 
-    /// The machine gets another network: new addresses, and connections are dead. If it `notices`, it is told.
+    /// The machine gets another network: new addresses, and connections are dead. If it `notices`,
+    /// it is told.
     pub(crate) fn move_network(&mut self, device: usize, notices: bool) {
         self.devices[device].network += 1;
         self.rebind(device);
@@ -171,7 +174,8 @@ impl World {
         self.settle_device(device);
     }
 
-    /// The machine sleeps for longer than the gateway remembers its connections, and goes on where it was.
+    /// The machine sleeps for longer than the gateway remembers its connections, and goes on where
+    /// it was.
     pub(crate) fn sleep_device(&mut self, device: usize, duration: Duration) {
         self.devices[device].asleep = true;
         self.break_channels_of(device);
@@ -238,7 +242,8 @@ impl World {
         }
     }
 
-    /// Carries out what a client's core wants, and tells it what the planes saw, until all is quiet.
+    /// Carries out what a client's core wants, and tells it what the planes saw, until all is
+    /// quiet.
     pub(crate) fn settle_device(&mut self, device: usize) {
         loop {
             while let Some(action) = self.devices[device].core.as_mut().and_then(Client::poll_action) {

@@ -106,7 +106,8 @@ impl World {
         self.settle_hub();
     }
 
-    /// The gateway's machine is stopped for a time, as virtual machines are, and goes on where it was.
+    /// The gateway's machine is stopped for a time, as virtual machines are, and goes on where it
+    /// was.
     pub(crate) fn sleep_hub(&mut self, duration: Duration) {
         self.hub.asleep = true;
         self.set_wakeup(Place::Campus, None);
@@ -122,7 +123,8 @@ impl World {
         self.settle_hub();
     }
 
-    /// The gateway hands its sessions to another process, which goes on with them. Control connections are lost.
+    /// The gateway hands its sessions to another process, which goes on with them. Control
+    /// connections are lost.
     pub(crate) fn upgrade_hub(&mut self) {
         let progress = self.hub.planes.iter().map(Plane::progress).collect();
         let handed = self.hub.core.hand_over(progress);
@@ -146,7 +148,8 @@ impl World {
         self.settle_hub();
     }
 
-    /// Carries out what the gateway's core wants, and tells it what the planes saw, until all is quiet.
+    /// Carries out what the gateway's core wants, and tells it what the planes saw, until all is
+    /// quiet.
     pub(crate) fn settle_hub(&mut self) {
         loop {
             while let Some(effect) = self.hub.core.poll_effect() {
@@ -275,8 +278,9 @@ impl World {
         self.settle_hub();
     }
 
-    /// Whether a packet that leaves the tunnel is for the address of a client, which has no session now. The kernel's
-    /// firewall drops what would go back into the tunnel, so it is not delivered to anybody.
+    /// Whether a packet that leaves the tunnel is for the address of a client, which has no session
+    /// now. The kernel's firewall drops what would go back into the tunnel, so it is not delivered
+    /// to anybody.
     fn is_for_a_client(&self, packet: &[u8]) -> bool {
         let dst = Packet::parse(packet).expect("a plane lets nothing else through").dst();
         let mut leases = self.devices.iter().map(|device| device.lease);
@@ -294,8 +298,8 @@ impl World {
     }
 }
 
-/// The datagrams that a plane makes of a packet: two of IPv6 that every path has to carry and this one does not carry whole, none
-/// of a packet that waits for an epoch or is dropped.
+/// The datagrams that a plane makes of a packet: two of IPv6 that every path has to carry and this
+/// one does not carry whole, none of a packet that waits for an epoch or is dropped.
 pub(crate) fn seal(sender: Result<Sender<'_>, NoSender<'_>>, packet: &[u8]) -> Vec<(Endpoint, Vec<u8>)> {
     let mut sender = match sender {
         Ok(sender) => sender,

@@ -9,7 +9,8 @@ const PORT: u16 = 9;
 /// Bytes before the payload, at most.
 pub(crate) const HEADERS: usize = 48;
 
-/// A packet from `src` to `dst`, both of one family, with `id` and then zeros up to `len` bytes of payload.
+/// A packet from `src` to `dst`, both of one family, with `id` and then zeros up to `len` bytes of
+/// payload.
 pub(crate) fn packet(src: IpAddr, dst: IpAddr, id: u64, len: usize) -> Vec<u8> {
     let payload = len.max(8);
     let mut packet = match (src, dst) {

@@ -31,8 +31,9 @@ pub(crate) struct Oracle {
     forgotten: u64,
     /// Which secret seals what a shard of a node sends to an index.
     secrets: HashMap<(Place, usize, u32), [u8; 32]>,
-    /// The last counter that each key sealed with; secret, direction and lane name the key. A counter that is above the one
-    /// before was never used, so this tells all pairs of key and nonce apart and needs no room for each.
+    /// The last counter that each key sealed with; secret, direction and lane name the key. A
+    /// counter that is above the one before was never used, so this tells all pairs of key and
+    /// nonce apart and needs no room for each.
     sealed: HashMap<([u8; 32], bool, u8), u64>,
     /// Datagrams sealed.
     pairs: u64,
@@ -55,7 +56,8 @@ impl Oracle {
         self.packets.iter_mut().filter(|sent| sent.by_policy).for_each(|sent| sent.allowed = true);
     }
 
-    /// The gateway has ended what `from` had: nothing of it reaches the campus any more, not even what is on its way.
+    /// The gateway has ended what `from` had: nothing of it reaches the campus any more, not even
+    /// what is on its way.
     pub(crate) fn ends_at_the_gateway(&mut self, from: Place) {
         let pending = self.packets.iter_mut().filter(|sent| sent.from == from && sent.to == Place::Campus);
         for sent in pending.filter(|sent| !sent.delivered) {

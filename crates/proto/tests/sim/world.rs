@@ -206,7 +206,8 @@ impl World {
         }
     }
 
-    /// Whether it would happen to somebody who sleeps. Who sleeps finds out afterwards which connections are closed.
+    /// Whether it would happen to somebody who sleeps. Who sleeps finds out afterwards which
+    /// connections are closed.
     fn is_slept_through(&self, happening: &Happening) -> bool {
         let sleeps = |device: usize| self.devices[device].asleep;
         match happening {

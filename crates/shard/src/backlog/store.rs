@@ -1,13 +1,15 @@
-//! Memory for the messages that wait: a fixed number of long buffers, which change hands without a copy, and a fixed number of
-//! blocks, into which short messages are copied, so that a flood of short ones does not use up a long buffer each.
+//! Memory for the messages that wait: a fixed number of long buffers, which change hands without a
+//! copy, and a fixed number of blocks, into which short messages are copied, so that a flood of
+//! short ones does not use up a long buffer each.
 //!
-//! INVARIANT: whatever comes, no more is allocated than these. A long buffer is made when it is first needed, and then kept: most shards
-//! are never behind, and those of clients can't be.
+//! INVARIANT: whatever comes, no more is allocated than these. A long buffer is made when it is
+//! first needed, and then kept: most shards are never behind, and those of clients can't be.
 
 use super::BUFFER_LEN;
 
-/// Long buffers: enough that hundreds of connections can have a dozen packets each on their way. With fewer, senders lose so much that
-/// their super-packets become short, and each packet costs more.
+/// Long buffers: enough that hundreds of connections can have a dozen packets each on their way.
+/// With fewer, senders lose so much that their super-packets become short, and each packet costs
+/// more.
 const BUFFERS: usize = 256;
 /// Length of a block in bytes: a full-size datagram fits.
 const BLOCK_LEN: usize = 2 << 10;
@@ -55,7 +57,8 @@ impl Store {
         }
     }
 
-    /// Puts the first `len` bytes of `buffer` away; `None` if there is no room. A buffer that is kept is replaced by another.
+    /// Puts the first `len` bytes of `buffer` away; `None` if there is no room. A buffer that is
+    /// kept is replaced by another.
     pub(super) fn put(&mut self, buffer: &mut Box<[u8]>, len: usize) -> Option<Contents> {
         // Either kind of room will do when the better one is used up.
         let fits_blocks = len.div_ceil(BLOCK_LEN).max(1) <= self.free_count;
@@ -80,8 +83,8 @@ impl Store {
         }
     }
 
-    /// Takes a message of `len` bytes out, to stand at `start` of `buffer`. A long one replaces the buffer, so it stands at its
-    /// beginning.
+    /// Takes a message of `len` bytes out, to stand at `start` of `buffer`. A long one replaces the
+    /// buffer, so it stands at its beginning.
     pub(super) fn take(&mut self, contents: Contents, len: usize, buffer: &mut Box<[u8]>, start: usize) {
         match contents {
             Contents::Long(kept) => self.buffers.push(std::mem::replace(buffer, kept)),

@@ -61,7 +61,8 @@ fn a_session_shows_congestion_if_its_own_messages_wait_and_not_if_others_do() {
     let at = |ms| Time::ZERO + std::time::Duration::from_millis(ms);
     let mut buffers = [buffer()];
     let mut marked = BTreeMap::<_, usize>::new();
-    // Two come for one that is served, so the first session's messages wait longer and longer; the other sends one in 50.
+    // Two come for one that is served, so the first session's messages wait longer and longer; the
+    // other sends one in 50.
     for ms in 0..600 {
         let hosts: &[u8] = if ms % 50 == 0 { &[1, 1, 2] } else { &[1, 1] };
         for host in hosts {

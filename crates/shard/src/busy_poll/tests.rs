@@ -61,7 +61,8 @@ fn polling_begins_when_half_of_the_last_waits_ended_in_time() {
     assert!(!Waits::in_time(ENOUGH - 1).poll.is_polling());
     let mut waits = Waits::in_time(ENOUGH);
     assert!(waits.poll.is_polling());
-    // The others are too long by a nanosecond. Those in time are forgotten after as many as are remembered.
+    // The others are too long by a nanosecond. Those in time are forgotten after as many as are
+    // remembered.
     let long = LIMIT + Duration::from_nanos(1);
     for _ in 0..REMEMBERED - ENOUGH {
         waits.wait(long);

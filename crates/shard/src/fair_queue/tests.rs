@@ -85,7 +85,8 @@ fn a_small_flow_goes_before_long_entries_of_others_that_come_anew_too() {
     assert_eq!(queue.pop(), Some((10, QUANTUM)));
     // The long ones have lost nothing by that but their place before it.
     assert_eq!((0..10).map(|_| queue.pop().unwrap().0).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
-    // What follows a small entry and does not fit with it into a quantum waits for its turn like the rest.
+    // What follows a small entry and does not fit with it into a quantum waits for its turn like
+    // the rest.
     queue.push(20, (20, 4 * QUANTUM), of_cost(4 * QUANTUM));
     queue.push(21, (21, QUANTUM / 2), of_cost(QUANTUM / 2));
     queue.push(21, (21, QUANTUM), of_cost(QUANTUM));
@@ -101,7 +102,8 @@ fn a_flow_that_always_comes_anew_does_not_keep_the_others_waiting() {
             queue.push(flow, (flow, 500), of_cost(500));
         }
     }
-    // It sends its next entry as soon as another was served after its last one, so it never has a backlog.
+    // It sends its next entry as soon as another was served after its last one, so it never has a
+    // backlog.
     let mut parts = BTreeMap::<u32, u32>::new();
     let mut waits = false;
     for _ in 0..200 {

@@ -1,4 +1,5 @@
-//! A shard with bad input from its own TUN device (dropped, counted once, nothing sent), and with events that nobody takes.
+//! A shard with bad input from its own TUN device (dropped, counted once, nothing sent), and with
+//! events that nobody takes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -37,8 +38,8 @@ impl PacketDevice for Script {
     }
 }
 
-/// What a made-up socket receives: as many of the messages that `next` gives, each with its sender and the length of its datagrams,
-/// as there are buffers.
+/// What a made-up socket receives: as many of the messages that `next` gives, each with its sender
+/// and the length of its datagrams, as there are buffers.
 fn receive(
     mut next: impl FnMut() -> Option<(SocketAddr, Vec<u8>, usize)>,
     bufs: &mut [IoSliceMut<'_>],

@@ -1,4 +1,5 @@
-//! The loop with sources that never run dry: each direction has its turns whatever the other one has to do.
+//! The loop with sources that never run dry: each direction has its turns whatever the other one
+//! has to do.
 
 use std::cell::{Cell, RefCell};
 use std::io::{IoSlice, IoSliceMut};
@@ -13,13 +14,15 @@ use super::*;
 use vpnd_sys::tun::TunOffloads;
 use vpnd_sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 
-/// Calls of the socket and of the device that fit into one turn, and not into two: a gateway's shard is behind and takes messages for
-/// 1 MiB, each for its 1,000 bytes of cost and the socket's by the dozen.
+/// Calls of the socket and of the device that fit into one turn, and not into two: a gateway's
+/// shard is behind and takes messages for 1 MiB, each for its 1,000 bytes of cost and the socket's
+/// by the dozen.
 const GATEWAY_CALLS: (usize, usize) = (40, 1_100);
 /// The same of a client, which handles what comes.
 const CLIENT_CALLS: (usize, usize) = (10, 70);
 
-/// What the kernel reports about a source, whatever the source then gives, and the way to make it readable.
+/// What the kernel reports about a source, whatever the source then gives, and the way to make it
+/// readable.
 fn readiness() -> (TunQueue, UnixDatagram) {
     let (own, other) = UnixDatagram::pair().unwrap();
     own.set_nonblocking(true).unwrap();
@@ -104,8 +107,8 @@ impl DatagramSocket for Socket {
     }
 }
 
-/// Runs the loop of a shard whose devices never run dry, until they had so many calls. The TUN device is readable from the tenth on.
-/// Returns which calls they had.
+/// Runs the loop of a shard whose devices never run dry, until they had so many calls. The TUN
+/// device is readable from the tenth on. Returns which calls they had.
 fn run_until(role: Role, most: usize) -> Vec<(Direction, usize)> {
     let calls = Rc::new(Calls::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();

@@ -66,7 +66,8 @@ impl PacketDevice for Picky {
 
 const PARTIAL: u8 = vpnd_proto::packet::PARTIAL_CHECKSUM;
 
-/// A run of `count` segments of one TCP stream, or datagrams of one UDP flow, with partial checksums.
+/// A run of `count` segments of one TCP stream, or datagrams of one UDP flow, with partial
+/// checksums.
 fn run(protocol: u8, count: u16) -> Vec<Vec<u8>> {
     (0..count)
         .map(|i| {

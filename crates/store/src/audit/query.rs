@@ -1,6 +1,7 @@
 //! Answers from the audit file: who had an address at a time, and everything between two times.
 //!
-//! INVARIANT: an answer about a time that is not covered says so; a question takes an index, however many sessions there are.
+//! INVARIANT: an answer about a time that is not covered says so; a question takes an index,
+//! however many sessions there are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,14 +15,15 @@ use vpnd_sys::port_blocks::{Block, PortBlocks};
 pub(crate) const HEARTBEAT_S: u64 = 10;
 /// Without it for so long, what happened since is not recorded, seconds.
 const STALE_S: u64 = 3 * HEARTBEAT_S;
-/// Sessions of one address that are looked at, from the newest that had begun by the time in question. Where the clock was never set
-/// back, the answer is among those that began within that second and the one before them.
+/// Sessions of one address that are looked at, from the newest that had begun by the time in
+/// question. Where the clock was never set back, the answer is among those that began within that
+/// second and the one before them.
 const LOOKED_AT: u32 = 32;
 /// Clocks of those who ask differ by so much from ours, seconds.
 const CLOCK_ERROR_S: u64 = 60;
 
-/// Anything that is recorded. Times are seconds since 1970 by the wall clock. What is `None` does not belong to this kind, was not
-/// recorded, or has been erased.
+/// Anything that is recorded. Times are seconds since 1970 by the wall clock. What is `None` does
+/// not belong to this kind, was not recorded, or has been erased.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Record {
     /// `session`, `outer-address`, `public-ports`, `gap`, or the name of an event.
@@ -55,7 +57,8 @@ pub struct Record {
     /// The administrator.
     #[n(12)]
     pub by: Option<String>,
-    /// The ports by which the inner address was seen from outside at that time, where each has a block of its own.
+    /// The ports by which the inner address was seen from outside at that time, where each has a
+    /// block of its own.
     #[n(13)]
     pub public: Option<Block>,
 }
@@ -92,7 +95,8 @@ pub struct Answer {
     /// Whether others were in force moments before or after.
     #[n(4)]
     pub blocks_changed: bool,
-    /// Whether a client's outer address was asked about, of which some of that time are not recorded.
+    /// Whether a client's outer address was asked about, of which some of that time are not
+    /// recorded.
     #[n(5)]
     pub outer_left_out: bool,
 }
@@ -142,7 +146,8 @@ pub(super) const HEARD_AT: &str =
 
 type FromRow = fn(&Row<'_>) -> rusqlite::Result<Record>;
 
-/// The tables of an export, each with its rows after ?1 that concern the time from ?2 to ?3 and the user ?4.
+/// The tables of an export, each with its rows after ?1 that concern the time from ?2 to ?3 and the
+/// user ?4.
 const TABLES: [(&str, FromRow); 4] = [
     (
         "SELECT *, seq AS place FROM sessions WHERE seq > ?1 AND start_s <= ?3 AND (end_s IS NULL OR end_s >= ?2)
@@ -168,8 +173,9 @@ const TABLES: [(&str, FromRow); 4] = [
 ];
 
 impl AuditFile {
-    /// The session that had an inner address at a time, or whose block has a port of a public address; all of its blocks without a port. If
-    /// there is none, the one whose client was heard from that address and port. `now_s` is the present.
+    /// The session that had an inner address at a time, or whose block has a port of a public
+    /// address; all of its blocks without a port. If there is none, the one whose client was heard
+    /// from that address and port. `now_s` is the present.
     pub fn who_had(
         &self,
         address: IpAddr,
@@ -214,8 +220,9 @@ impl AuditFile {
         Ok(Answer { found, gap, since_s, blocks, blocks_changed, outer_left_out })
     }
 
-    /// The sessions of which a lane was heard from an outer address last, and from no other one before that time. With `newest_s` they are looked at
-    /// to the first that was heard before that.
+    /// The sessions of which a lane was heard from an outer address last, and from no other one
+    /// before that time. With `newest_s` they are looked at to the first that was heard before
+    /// that.
     fn sessions_heard_at(
         &self,
         outer: SocketAddr,
@@ -255,7 +262,8 @@ impl AuditFile {
             .query_row(params![at_s, until_s, OUTER_LEFT_OUT], |row| row.get(0))
     }
 
-    /// The sessions that had an inner address at a time. With `newest_s` they are looked at to the first that began before that.
+    /// The sessions that had an inner address at a time. With `newest_s` they are looked at to the
+    /// first that began before that.
     fn sessions_at(
         &self,
         address: IpAddr,
@@ -285,7 +293,8 @@ impl AuditFile {
         Ok(found)
     }
 
-    /// The blocks of ports in force at a time: those of the run that had begun last, for they stay when it ends. `None` before all runs.
+    /// The blocks of ports in force at a time: those of the run that had begun last, for they stay
+    /// when it ends. `None` before all runs.
     fn blocks_at(&self, at_s: u64) -> Result<Option<Option<PortBlocks>>, AuditError> {
         let sql =
             "SELECT port_blocks FROM runs WHERE started_s <= ? ORDER BY started_s DESC, id DESC LIMIT 1";
@@ -313,8 +322,8 @@ impl AuditFile {
 
     /// The time without a record in which this one lies.
     fn gap_at(&self, at_s: u64, now_s: u64) -> rusqlite::Result<Option<Gap>> {
-        // A run without an end was killed: whatever came after its last sign of life is missing, up to the next run. The last one may
-        // go on, and notes that at intervals.
+        // A run without an end was killed: whatever came after its last sign of life is missing, up
+        // to the next run. The last one may go on, and notes that at intervals.
         let sql = "SELECT from_s, to_s, lost, cause FROM (
                        SELECT from_s, to_s, lost, cause FROM gaps
                        UNION ALL
@@ -353,7 +362,8 @@ fn parse(text: String) -> Result<PortBlocks, AuditError> {
     text.parse().map_err(|()| AuditError::Damaged(format!("these are no blocks of ports: {text}")))
 }
 
-/// A record with the ports of its time; behind a session, a record for each time within `range` at which it got others.
+/// A record with the ports of its time; behind a session, a record for each time within `range` at
+/// which it got others.
 fn with_ports(record: Record, in_force: &[BlocksFrom], range: &Range) -> Vec<Record> {
     let Some(ipv4) = record.ipv4 else { return vec![record] };
     let block = |(_, blocks): &BlocksFrom| blocks.as_ref()?.block_of(ipv4);

@@ -1,8 +1,9 @@
 //! The gateway's writer of the audit file, on a thread of its own: nobody waits for it.
 //!
-//! Invariants: neither a full disk nor a slow one holds up a login or a packet. Events wait here, [`QUEUE`] at most, until they can be
-//! written; of what there is no room for, the number and the time are recorded as a gap, as soon as something can be. Refusals and moves,
-//! which anybody can cause, are limited, so that they neither fill the disk nor take the place of others.
+//! Invariants: neither a full disk nor a slow one holds up a login or a packet. Events wait here,
+//! [`QUEUE`] at most, until they can be written; of what there is no room for, the number and the
+//! time are recorded as a gap, as soon as something can be. Refusals and moves, which anybody can
+//! cause, are limited, so that they neither fill the disk nor take the place of others.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,8 @@ const HEARTBEAT: Duration = Duration::from_secs(HEARTBEAT_S);
 const FINISH_TIMEOUT: Duration = Duration::from_secs(4);
 /// Pause between two attempts to write again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval at which sessions without an end are looked up in the store: one whose client never comes back ends without an event.
+/// Interval at which sessions without an end are looked up in the store: one whose client never
+/// comes back ends without an event.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(600);
 /// Pause between two steps of the erasure.
 const ERASE_PAUSE: Duration = Duration::from_millis(100);
@@ -407,7 +409,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the sessions that the store does not have any more, and adds those that are not recorded.
+    /// Ends the sessions that the store does not have any more, and adds those that are not
+    /// recorded.
     fn reconcile(&mut self, file: &mut AuditFile, now_s: u64) -> Result<(), AuditError> {
         // In this order: whatever is open here and not there after that is over.
         let open = file.open_sessions()?;

@@ -1,6 +1,7 @@
 //! The erasure of personal fields when their time is over, and of whole records after that.
 //!
-//! INVARIANT: erased bytes are overwritten, in the file and in its log. Erasing goes in small steps, so that it holds up no event.
+//! INVARIANT: erased bytes are overwritten, in the file and in its log. Erasing goes in small
+//! steps, so that it holds up no event.
 
 use rusqlite::{OptionalExtension as _, params};
 use vpnd_config::Retention;
@@ -11,8 +12,8 @@ const DAY_S: u64 = 86_400;
 /// Rows of one step.
 const STEP: u32 = 500;
 
-/// A rule: its name, its days, and statements that erase up to ?3 rows whose time lies between ?1 and ?2. Where there may be many rows, it
-/// finds them by an index on their time.
+/// A rule: its name, its days, and statements that erase up to ?3 rows whose time lies between ?1
+/// and ?2. Where there may be many rows, it finds them by an index on their time.
 type Rule = (&'static str, fn(&Retention) -> u32, &'static [&'static str]);
 
 const RULES: [Rule; 6] = [
@@ -63,7 +64,8 @@ const RULES: [Rule; 6] = [
             "DELETE FROM sessions WHERE seq IN (SELECT seq FROM sessions WHERE end_s BETWEEN ?1 AND ?2 LIMIT ?3)",
             "DELETE FROM entries WHERE seq IN (SELECT seq FROM entries WHERE at_s BETWEEN ?1 AND ?2 LIMIT ?3)",
             "DELETE FROM gaps WHERE rowid IN (SELECT rowid FROM gaps WHERE to_s BETWEEN ?1 AND ?2 LIMIT ?3)",
-            // One that was killed is over when the next one begins: the time between is a gap, of which only these two say. There are few.
+            // One that was killed is over when the next one begins: the time between is a gap, of
+            // which only these two say. There are few.
             "DELETE FROM runs WHERE id IN (SELECT id FROM runs r WHERE coalesce(ended_s, max(alive_s, (
                  SELECT started_s FROM runs n WHERE n.id > r.id ORDER BY n.id LIMIT 1))) <= ?2 ORDER BY id LIMIT ?3)",
         ],
@@ -82,7 +84,8 @@ impl AuditFile {
             let done: Option<u64> = self.connection.query_row(sql, [field], |row| row.get(0)).optional()?;
             // With a clock that was years ahead for a while it says nothing.
             let done = done.filter(|done_s| *done_s <= now_s);
-            // A clock that was set back for a while has recorded times that lie before those which are done.
+            // A clock that was set back for a while has recorded times that lie before those which
+            // are done.
             let from_s = done.map_or(0, |done_s| done_s.saturating_sub(DAY_S));
             if done.is_some_and(|done_s| done_s.saturating_add(DAY_S / 24) > up_to_s) {
                 continue;

@@ -62,7 +62,8 @@ impl Recorded {
 }
 
 impl AuditFile {
-    /// Adds sessions that are over: `of` has the start and the address of each by its number; each lasts 9 s.
+    /// Adds sessions that are over: `of` has the start and the address of each by its number; each
+    /// lasts 9 s.
     pub fn fill(&mut self, sessions: u64, of: impl Fn(u64) -> (u64, [u8; 4])) -> rusqlite::Result<()> {
         let t = self.connection.transaction()?;
         let sql = "INSERT INTO sessions (session, user, source, profile, device, outer_address, ipv4, start_s, expires_s, end_s, reason)

@@ -421,7 +421,8 @@ fn an_answer_takes_an_index_however_many_sessions_there_are() {
     let plan: String =
         file.connection.query_row(&plan, params!["192.0.2.1:1", 1, 1], |row| row.get(3)).unwrap();
     assert!(plan.contains("USING INDEX moves_by_address (outer_address=? AND at_s<?)"), "{plan}");
-    // Everybody has had the one address, one after the other; then many, as in a pool. `./x audit-bench` asks for more sessions.
+    // Everybody has had the one address, one after the other; then many, as in a pool. `./x
+    // audit-bench` asks for more sessions.
     let sessions =
         std::env::var("VPND_AUDIT_SESSIONS").map_or(50_000, |text| text.parse().expect("a number"));
     file.fill(50_000, |n| (n * 10, [10, 86, 0, 2])).unwrap();

@@ -1,7 +1,9 @@
-//! Password hashes that other programs have made: bcrypt (`$2a$`, `$2b$`, `$2y$`) and salted SHA-1 of directories (`{SSHA}`).
+//! Password hashes that other programs have made: bcrypt (`$2a$`, `$2b$`, `$2y$`) and salted SHA-1
+//! of directories (`{SSHA}`).
 //!
-//! Invariants: they are verified and never made; a hash that would cost whatever its author likes is refused where it comes in
-//! ([`is_acceptable`]); the login that verifies one replaces it (`Hasher::is_outdated`). This module must not know of users.
+//! Invariants: they are verified and never made; a hash that would cost whatever its author likes
+//! is refused where it comes in ([`is_acceptable`]); the login that verifies one replaces it
+//! (`Hasher::is_outdated`). This module must not know of users.
 
 use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY};
 use base64::Engine as _;

@@ -1,8 +1,9 @@
 //! Users of other sources, and the end of a user's time, in SQL.
 //!
-//! Invariants: a name belongs to one subject at a time, since sessions, policy and revocations go by it; a subject that gets
-//! another name loses its sessions, which a revocation by name would not find any more; a user whose time is over is
-//! revoked once for each such end, by whichever process looks first.
+//! Invariants: a name belongs to one subject at a time, since sessions, policy and revocations go
+//! by it; a subject that gets another name loses its sessions, which a revocation by name would not
+//! find any more; a user whose time is over is revoked once for each such end, by whichever process
+//! looks first.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::session::DeviceId;
@@ -201,7 +202,8 @@ pub(super) fn end_device(
     digest::renew(t, id)
 }
 
-/// Users whose time has ended, or goes on again, since that was looked at last: a clock can be set back.
+/// Users whose time has ended, or goes on again, since that was looked at last: a clock can be set
+/// back.
 pub(super) fn due(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<(UserId, String, bool)>> {
     let sql = "SELECT id, name, expires_s <= ?1 AS over FROM users
                WHERE expires_s IS NOT NULL AND lapsed <> (expires_s <= ?1)";

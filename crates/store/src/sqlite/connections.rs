@@ -1,5 +1,5 @@
-//! The connections to a store: one for changes, which wait for each other and for other processes, and one for queries, which wait
-//! for neither.
+//! The connections to a store: one for changes, which wait for each other and for other processes,
+//! and one for queries, which wait for neither.
 //!
 //! INVARIANT: a change waits for no longer than its limit, however many others wait before it.
 
@@ -12,7 +12,8 @@ use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use super::StoreError;
 use super::faults::explain;
 
-/// Limit for a change's wait for others and for other processes, before it fails as [`StoreError::Busy`].
+/// Limit for a change's wait for others and for other processes, before it fails as
+/// [`StoreError::Busy`].
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -41,7 +42,8 @@ impl Connections {
         query(&self.queries.lock()).map_err(|error| explain(&self.path, error))
     }
 
-    /// Runs a change and commits it, or changes nothing. A panic in it leaves no half of it behind: it is rolled back when it unwinds.
+    /// Runs a change and commits it, or changes nothing. A panic in it leaves no half of it behind:
+    /// it is rolled back when it unwinds.
     pub(super) fn change<T>(
         &self,
         limit: Duration,

@@ -1,9 +1,10 @@
 //! A digest of each user, so that damage to a row is found where SQLite can't find it.
 //!
-//! SQLite checks how its pages hang together; a bit that tips inside a row makes a disabled user an enabled one. Whatever
-//! changes a user calls [`renew`] in the same transaction; whatever reads one calls [`verify`]. Invariant: what decides
-//! whether somebody is let in is either as it was written or an error. This guards against damage, not against people who
-//! may write the file: those can compute a digest too.
+//! SQLite checks how its pages hang together; a bit that tips inside a row makes a disabled user an
+//! enabled one. Whatever changes a user calls [`renew`] in the same transaction; whatever reads one
+//! calls [`verify`]. Invariant: what decides whether somebody is let in is either as it was written
+//! or an error. This guards against damage, not against people who may write the file: those can
+//! compute a digest too.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, ffi, params};
@@ -29,7 +30,8 @@ pub(super) fn renew(t: &Transaction<'_>, id: UserId) -> rusqlite::Result<()> {
     t.prepare_cached("UPDATE users SET digest = ? WHERE id = ?")?.execute(params![digest, id.0]).map(drop)
 }
 
-/// Fails if the user is not as it was written down. Costs as much for a user that does not exist, which is no failure.
+/// Fails if the user is not as it was written down. Costs as much for a user that does not exist,
+/// which is no failure.
 pub(super) fn verify(c: &Connection, id: UserId) -> rusqlite::Result<()> {
     let mut statement = c.prepare_cached("SELECT digest FROM users WHERE id = ?")?;
     let stored: Option<Option<Vec<u8>>> = statement.query_row([id.0], |row| row.get(0)).optional()?;
@@ -41,7 +43,8 @@ pub(super) fn verify(c: &Connection, id: UserId) -> rusqlite::Result<()> {
     }
 }
 
-/// Verifies all users, and that none has lost a revocation: a page of an older time looks whole by itself.
+/// Verifies all users, and that none has lost a revocation: a page of an older time looks whole by
+/// itself.
 pub(super) fn verify_all(c: &Connection) -> rusqlite::Result<()> {
     let ids = c
         .prepare("SELECT id FROM users")?
@@ -66,7 +69,8 @@ fn compute(c: &Connection, id: UserId) -> rusqlite::Result<[u8; 32]> {
         let mut rows = statement.query([id.0])?;
         while let Some(row) = rows.next()? {
             for column in 0..columns {
-                // Part, kind and length stand before each value, so that no two users have one stream of bytes.
+                // Part, kind and length stand before each value, so that no two users have one
+                // stream of bytes.
                 let (kind, value) = match row.get_ref(column)? {
                     ValueRef::Null => (0_u8, Vec::new()),
                     ValueRef::Integer(number) => (1, number.to_le_bytes().to_vec()),

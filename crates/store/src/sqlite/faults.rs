@@ -33,8 +33,9 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
 
 /// Returns the system's reason why the database can't be opened, which SQLite keeps to itself.
 fn cannot_open(path: &Path) -> Option<std::io::Error> {
-    // The descriptors of a store: two connections with three files each, a directory and a temporary file.
-    // Closing a second descriptor of such a file would drop SQLite's locks on it, so this opens the directory.
+    // The descriptors of a store: two connections with three files each, a directory and a
+    // temporary file. Closing a second descriptor of such a file would drop SQLite's locks on it,
+    // so this opens the directory.
     const DESCRIPTORS: usize = 8;
     let directory = vpnd_sys::secret_file::parent(path);
     let opened: std::io::Result<Vec<_>> = (0..DESCRIPTORS).map(|_| fs::File::open(directory)).collect();

@@ -1,6 +1,7 @@
 //! Fixed addresses in SQL.
 //!
-//! INVARIANT: an address is fixed for one user at most, and it becomes so only while no session of somebody else has it.
+//! INVARIANT: an address is fixed for one user at most, and it becomes so only while no session of
+//! somebody else has it.
 
 use std::net::IpAddr;
 

@@ -1,11 +1,13 @@
-//! The files of a store: whether they are there, what they are, and the disk below them. What stands in them is not looked at.
+//! The files of a store: whether they are there, what they are, and the disk below them. What
+//! stands in them is not looked at.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use super::super::StoreError;
 
-/// Every database begins with a header of so many bytes (<https://www.sqlite.org/fileformat.html>, section 1.3).
+/// Every database begins with a header of so many bytes (<https://www.sqlite.org/fileformat.html>,
+/// section 1.3).
 const SQLITE_HEADER_LEN: u64 = 100;
 /// Tells a store that is not there from one that this process may not open, or should not.
 pub(super) fn reachable(path: &Path) -> Result<(), StoreError> {
@@ -19,9 +21,9 @@ pub(super) fn reachable(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Refuses a store of which a file is a link, a pipe or the like: SQLite would follow it or wait for it. For people who look for
-/// the cause. It keeps out nobody who exchanges the file a moment later; that nothing but the directory is in reach of the process
-/// does.
+/// Refuses a store of which a file is a link, a pipe or the like: SQLite would follow it or wait
+/// for it. For people who look for the cause. It keeps out nobody who exchanges the file a moment
+/// later; that nothing but the directory is in reach of the process does.
 pub(super) fn plain_files(path: &Path) -> Result<(), StoreError> {
     for suffix in ["", "-journal", "-wal", "-shm"] {
         let mut file = path.as_os_str().to_owned();
@@ -47,8 +49,8 @@ pub(in super::super) fn backup_path(path: &Path) -> PathBuf {
     path.with_extension("db.backup")
 }
 
-/// Whether nothing is left of a store. One that a killed first start has made is empty and has no backup yet. SQLite takes a
-/// single byte for an empty database, too.
+/// Whether nothing is left of a store. One that a killed first start has made is empty and has no
+/// backup yet. SQLite takes a single byte for an empty database, too.
 pub(super) fn is_emptied(path: &Path) -> bool {
     match fs::metadata(path).map(|file| file.len()) {
         Ok(0) => backup_path(path).exists(),
@@ -57,7 +59,8 @@ pub(super) fn is_emptied(path: &Path) -> bool {
     }
 }
 
-/// Whether there is no room left for what SQLite needs at least, its shared memory, on the disk of `path`.
+/// Whether there is no room left for what SQLite needs at least, its shared memory, on the disk of
+/// `path`.
 pub(super) fn is_full(path: &Path) -> bool {
     const SHARED_MEMORY: u64 = 32 * 1024;
     let directory = vpnd_sys::secret_file::parent(path);

@@ -1,7 +1,9 @@
-//! Changes of sessions that were put off because another process held the store, in a small database beside it.
+//! Changes of sessions that were put off because another process held the store, in a small
+//! database beside it.
 //!
-//! INVARIANT: such a change is on the disk before it is acknowledged, counts in [`PutOff::session`] at once, and is in the store before
-//! later ones are written there. What it is about is no secret and no right: hashes of tokens, and sessions that are over.
+//! INVARIANT: such a change is on the disk before it is acknowledged, counts in [`PutOff::session`]
+//! at once, and is in the store before later ones are written there. What it is about is no secret
+//! and no right: hashes of tokens, and sessions that are over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,8 @@ use super::place::plain_files;
 use super::{SessionChange, SessionRecord, StoreError, sessions};
 use vpnd_sys::own_file;
 
-/// Limit for a change of sessions to wait for the store: clients wait for it, and all others behind it.
+/// Limit for a change of sessions to wait for the store: clients wait for it, and all others behind
+/// it.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The same for [`PutOff::catch_up`], behind which changes wait that are put off.
 const RETRY_PATIENCE: Duration = Duration::from_millis(20);
@@ -36,7 +39,8 @@ const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS changes (
 #[derive(Debug)]
 pub(super) struct PutOff {
     path: PathBuf,
-    /// Whether the store was held by another process when it was tried last, or there may be changes.
+    /// Whether the store was held by another process when it was tried last, or there may be
+    /// changes.
     is_held: AtomicBool,
     database: Mutex<Option<Connection>>,
 }
@@ -48,8 +52,8 @@ impl PutOff {
         Self { is_held: path.exists().into(), path, database: Mutex::default() }
     }
 
-    /// Makes all changes. If another process holds the store, those of sessions that there are are put off; others fail as
-    /// [`StoreError::Busy`].
+    /// Makes all changes. If another process holds the store, those of sessions that there are are
+    /// put off; others fail as [`StoreError::Busy`].
     pub(super) fn change(
         &self,
         connections: &Connections,
@@ -150,7 +154,8 @@ impl PutOff {
         work(connection).map_err(|error| explain(&self.path, error))
     }
 
-    /// Opens the database. A damaged one is removed: the sessions that it is about need a login then, and are open to nobody.
+    /// Opens the database. A damaged one is removed: the sessions that it is about need a login
+    /// then, and are open to nobody.
     fn open(&self) -> Result<Connection, StoreError> {
         plain_files(&self.path)?;
         match prepare(&self.path) {

@@ -11,7 +11,8 @@ use super::super::{Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, 
 use super::columns::{address, blob, bytes, octets, unexpected};
 use vpnd_config::factor::Factors;
 
-/// Time after which addresses are free that a device has lost to its removal or to another pool, seconds; or when their session ends.
+/// Time after which addresses are free that a device has lost to its removal or to another pool,
+/// seconds; or when their session ends.
 const REMOVAL_S: u64 = 60;
 
 pub(super) fn add(t: &Transaction<'_>, session: &SessionRecord, generation: u64) -> rusqlite::Result<bool> {
@@ -115,7 +116,8 @@ pub(super) fn devices(c: &Connection, user: UserId) -> rusqlite::Result<Vec<Devi
     Ok(devices.into_values().collect())
 }
 
-/// Forgets a device and its sessions. Its addresses stay nobody's until the gateway has ended these.
+/// Forgets a device and its sessions. Its addresses stay nobody's until the gateway has ended
+/// these.
 pub(super) fn remove_device(t: &Transaction<'_>, user: UserId, device: DeviceId) -> rusqlite::Result<()> {
     t.execute("DELETE FROM sessions WHERE user_id = ? AND device = ?", params![user.0, device.0])?;
     let sql = "UPDATE leases SET user_id = randomblob(16), device = randomblob(16)

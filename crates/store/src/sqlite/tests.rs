@@ -1,4 +1,5 @@
-//! The embedded store: what it acknowledges stays, what is damaged is refused, what is secret is hidden.
+//! The embedded store: what it acknowledges stays, what is damaged is refused, what is secret is
+//! hidden.
 
 use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;

@@ -9,8 +9,9 @@ use super::connections::{Connections, open};
 use super::{Sqlite, StoreError};
 use vpnd_sys::secret_file;
 
-/// The steps by which a replacement takes a store's place. INVARIANT: after each of them the old store or the new one is in place and whole,
-/// with no log of the other; the old one has a copy before it goes.
+/// The steps by which a replacement takes a store's place. INVARIANT: after each of them the old
+/// store or the new one is in place and whole, with no log of the other; the old one has a copy
+/// before it goes.
 const STEPS: [fn(&Replacement) -> io::Result<()>; 8] = [
     Replacement::empty_log,
     Replacement::clear_kept,
@@ -46,7 +47,8 @@ pub(super) fn copy(connections: &Connections, path: &Path) -> Result<File, Store
     Ok(file)
 }
 
-/// A store that is to take another's place. Dropped before [`Replacement::publish`], it leaves nothing.
+/// A store that is to take another's place. Dropped before [`Replacement::publish`], it leaves
+/// nothing.
 pub struct Replacement {
     path: PathBuf,
     temporary: PathBuf,
@@ -79,7 +81,8 @@ impl Replacement {
         })
     }
 
-    /// Checks it as a whole, without its sessions, and puts it in place. Whether there was a store, which is `….replaced` now.
+    /// Checks it as a whole, without its sessions, and puts it in place. Whether there was a store,
+    /// which is `….replaced` now.
     pub fn publish(self) -> Result<bool, StoreError> {
         self.file.sync_all().map_err(|error| self.failed(error))?;
         let store = Sqlite::open(&self.temporary)?;

@@ -1,7 +1,7 @@
 //! Users, their groups, certificates and known sources, in SQL.
 //!
-//! Invariants: whatever takes rights away writes a revocation and drops the user's sessions in the same transaction;
-//! whatever changes a user renews its digest there too.
+//! Invariants: whatever takes rights away writes a revocation and drops the user's sessions in the
+//! same transaction; whatever changes a user renews its digest there too.
 
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
@@ -44,8 +44,9 @@ pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> StoreResul
     Ok(Ok(id))
 }
 
-/// The user with this name, however its letters are written. The time of the answer must not disclose that nobody has a name: the same is
-/// read and checked for it, of whoever comes next in the alphabet.
+/// The user with this name, however its letters are written. The time of the answer must not
+/// disclose that nobody has a name: the same is read and checked for it, of whoever comes next in
+/// the alphabet.
 pub(super) fn by_name(c: &Connection, name: &str) -> rusqlite::Result<Option<User>> {
     let next = format!(
         "SELECT {COLUMNS} FROM users WHERE name >= ?1 COLLATE NOCASE ORDER BY name COLLATE NOCASE LIMIT 1"
@@ -190,8 +191,8 @@ pub(super) fn remember_source(
     Ok(())
 }
 
-/// Voids everything the user was granted so far, or sessions of one device, or, when groups change, only logins under way: the
-/// sessions that they make would have the groups of before.
+/// Voids everything the user was granted so far, or sessions of one device, or, when groups change,
+/// only logins under way: the sessions that they make would have the groups of before.
 pub(super) fn revoke(
     t: &Transaction<'_>,
     id: UserId,
@@ -242,7 +243,8 @@ pub(super) fn add_groups(t: &Transaction<'_>, id: UserId, groups: &[String]) -> 
     groups.iter().try_for_each(|group| insert.execute(params![id.0, group]).map(drop))
 }
 
-/// The user with this name or one that differs in case alone, and that name: people would take one for the other.
+/// The user with this name or one that differs in case alone, and that name: people would take one
+/// for the other.
 pub(super) fn bearer(c: &Connection, name: &str) -> rusqlite::Result<Option<(UserId, String)>> {
     c.prepare_cached("SELECT id, name FROM users WHERE name = ? COLLATE NOCASE LIMIT 1")?
         .query_row([name], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?)))

@@ -1,21 +1,23 @@
 //! When receivers acknowledge what arrives.
 //!
-//! A receiver answers runs, not bytes: Linux's TCP acknowledges each super-packet that it is given, however long. It does so once it has its
-//! turn, for several at once where they come quickly.
+//! A receiver answers runs, not bytes: Linux's TCP acknowledges each super-packet that it is given,
+//! however long. It does so once it has its turn, for several at once where they come quickly.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-/// Of a hundred merged runs, so many are answered unless something else is wanted. At a gateway with two clients and 32 TCP connections between
-/// them 0.84 to 1.38 acknowledgements came for each run of data, with eight clients 0.42 to 1.42.
+/// Of a hundred merged runs, so many are answered unless something else is wanted. At a gateway
+/// with two clients and 32 TCP connections between them 0.84 to 1.38 acknowledgements came for each
+/// run of data, with eight clients 0.42 to 1.42.
 pub const USUAL_ACKNOWLEDGE: u32 = 100;
-/// Milliseconds for which an acknowledgement waits at most until others go with it, unless something else is wanted. Eight clients that carry
-/// 5 Gbit/s together get seven runs in about so long; a slower one answers each run by itself.
+/// Milliseconds for which an acknowledgement waits at most until others go with it, unless
+/// something else is wanted. Eight clients that carry 5 Gbit/s together get seven runs in about so
+/// long; a slower one answers each run by itself.
 pub const USUAL_ACK_DELAY_MS: u32 = 5;
-/// Acknowledgements that go back side by side. There they came in runs of 3 to 12 and 5 to 10, so that about each eighth message was one
-/// of acknowledgements.
+/// Acknowledgements that go back side by side. There they came in runs of 3 to 12 and 5 to 10, so
+/// that about each eighth message was one of acknowledgements.
 const SIDE_BY_SIDE: u64 = 7;
 /// What a receiver owes when it answers without waiting, in hundredths of a packet.
 const ENOUGH: u64 = 100 * SIDE_BY_SIDE;
@@ -33,7 +35,8 @@ pub(super) struct Acknowledger {
     since: Vec<Time>,
     /// Flows whose receivers owe enough, each once, in order.
     due: VecDeque<usize>,
-    /// Flows whose receivers began to owe a packet at this time, in order. Some have answered meanwhile.
+    /// Flows whose receivers began to owe a packet at this time, in order. Some have answered
+    /// meanwhile.
     waiting: VecDeque<(Time, usize)>,
 }
 
@@ -121,7 +124,8 @@ mod tests {
         assert_eq!(acknowledger.next(at(4)), None);
         assert_eq!((acknowledger.next(at(5)), acknowledger.next(at(5))), (Some((1, 2)), None));
         assert_eq!((acknowledger.next(at(7)), acknowledger.next(at(7))), (Some((0, 1)), None));
-        // Eight runs at once: seven are answered without waiting, and the eighth waits from then on.
+        // Eight runs at once: seven are answered without waiting, and the eighth waits from then
+        // on.
         (0..8).for_each(|_| acknowledger.run_arrived(0, at(10)));
         assert_eq!((acknowledger.next(at(12)), acknowledger.next(at(16))), (Some((0, 7)), None));
         assert_eq!((acknowledger.next(at(17)), acknowledger.next(at(99))), (Some((0, 1)), None));

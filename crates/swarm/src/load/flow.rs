@@ -1,15 +1,18 @@
 //! The account of one flow: packets that were sent, that arrived, and that must be lost.
 //!
-//! INVARIANT: a gateway keeps the order of a flow. So when packet `n` arrives, each of the `n` before it has arrived or is lost.
+//! INVARIANT: a gateway keeps the order of a flow. So when packet `n` arrives, each of the `n`
+//! before it has arrived or is lost.
 
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-/// A flow in which nothing arrived for so long has lost what was on its way: many times the delay of any full queue here.
+/// A flow in which nothing arrived for so long has lost what was on its way: many times the delay
+/// of any full queue here.
 const EXPIRY: Duration = Duration::from_millis(500);
-/// One run in so long is opened at least. A gateway asks often whether large datagrams still arrive, and a client that has opened one in
-/// the 50 ms before needs not find out by probes; those would cost the gateway more than it has to do for real clients.
+/// One run in so long is opened at least. A gateway asks often whether large datagrams still
+/// arrive, and a client that has opened one in the 50 ms before needs not find out by probes; those
+/// would cost the gateway more than it has to do for real clients.
 const OPEN_EVERY: Duration = Duration::from_millis(40);
 /// The least that a flow may have on its way, in bursts: one travels while the other is received.
 pub(super) const BURSTS: u64 = 2;
@@ -96,7 +99,8 @@ impl Flow {
         self.sent.saturating_sub(self.arrived + self.lost)
     }
 
-    /// Whether no run of it was opened for so long that the gateway's next question about the path would find none.
+    /// Whether no run of it was opened for so long that the gateway's next question about the path
+    /// would find none.
     pub(super) fn wants_opening(&self, now: Time) -> bool {
         self.opened.is_none_or(|opened| now.since(opened) >= OPEN_EVERY)
     }
@@ -121,7 +125,8 @@ impl Flow {
         self.bursts += 1;
     }
 
-    /// So many packets with so many bytes of payload arrived side by side, the first with this number if it was opened.
+    /// So many packets with so many bytes of payload arrived side by side, the first with this
+    /// number if it was opened.
     pub(super) fn arrived(&mut self, (packets, payload): (u64, u64), first: Option<u64>, now: Time) {
         match first {
             Some(first) if first < self.next => self.reordered += 1,

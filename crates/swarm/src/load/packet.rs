@@ -1,5 +1,5 @@
-//! The inner packets of a load over IPv4: TCP segments between sessions, UDP datagrams to and from the campus. Their payload
-//! begins with a number and an instant.
+//! The inner packets of a load over IPv4: TCP segments between sessions, UDP datagrams to and from
+//! the campus. Their payload begins with a number and an instant.
 
 use std::net::Ipv4Addr;
 
@@ -20,10 +20,12 @@ const UDP_HEADER: usize = 8;
 /// The port of both ends.
 pub(crate) const PORT: u16 = 5_001;
 
-/// Bytes of an acknowledgement, the shortest packet that can be made. One of Linux has no payload and is 4 bytes shorter.
+/// Bytes of an acknowledgement, the shortest packet that can be made. One of Linux has no payload
+/// and is 4 bytes shorter.
 pub const ACKNOWLEDGEMENT: u16 = (IPV4_HEADER + BARE_TCP_HEADER + STAMP) as u16;
 
-/// The length of the shortest packet of bulk traffic, in bytes: one that its length tells from an acknowledgement.
+/// The length of the shortest packet of bulk traffic, in bytes: one that its length tells from an
+/// acknowledgement.
 pub const LEAST_PACKET: usize = ACKNOWLEDGEMENT as usize + 1;
 
 /// The transport protocol of the inner packets.
@@ -81,7 +83,8 @@ impl Template {
         let sum = ipv4_header(&header[..IPV4_HEADER]);
         header[10..12].copy_from_slice(&sum.to_be_bytes());
         let len = total - IPV4_HEADER;
-        // The receiving kernel completes the checksum, as for the packets of any client with a TUN device.
+        // The receiving kernel completes the checksum, as for the packets of any client with a TUN
+        // device.
         let sum = pseudo_header(&header, Version::V4, protocol, len).fold();
         let rest = &mut header[IPV4_HEADER..];
         rest[..2].copy_from_slice(&PORT.to_be_bytes());

@@ -68,20 +68,23 @@ pub struct Plan {
     pub packet: Option<u16>,
     /// Packets that a session sends one behind the other: those of one segmented send.
     pub burst: u16,
-    /// Bytes on their way over all sessions at most. Sessions that would send more wait for their turn.
+    /// Bytes on their way over all sessions at most. Sessions that would send more wait for their
+    /// turn.
     pub in_flight: u64,
     /// Of so many merged runs of a flow, one is authenticated and opened.
     pub sample: u32,
-    /// Bits of inner packets that each flow sends in a second, whatever becomes of them; as fast as it can if absent.
+    /// Bits of inner packets that each flow sends in a second, whatever becomes of them; as fast as
+    /// it can if absent.
     pub rate: Option<u64>,
     /// Of a hundred bursts of a flow, so many are of small packets.
     pub small: u32,
-    /// The first session may have as much on its way as so many others: it stands for one with as many connections.
+    /// The first session may have as much on its way as so many others: it stands for one with as
+    /// many connections.
     pub greedy: u32,
     /// So many sessions after those have calls with each other, or with the campus.
     pub calls: u32,
-    /// Of a hundred merged runs that arrive at a session from its partner, so many are answered by an acknowledgement. Traffic with the
-    /// campus is UDP and has none.
+    /// Of a hundred merged runs that arrive at a session from its partner, so many are answered by
+    /// an acknowledgement. Traffic with the campus is UDP and has none.
     pub acknowledge: u32,
     /// Milliseconds for which an acknowledgement waits at most until others go with it.
     pub ack_delay_ms: u32,
@@ -94,7 +97,8 @@ impl Plan {
         (self.sessions + self.calls) as usize
     }
 
-    /// The ends of all flows: those of bulk traffic, then those of calls, then the acknowledgements of each of the first.
+    /// The ends of all flows: those of bulk traffic, then those of calls, then the acknowledgements
+    /// of each of the first.
     pub(crate) fn ends(&self) -> Vec<[End; 2]> {
         let bulk = self.direction.ends(self.sessions as usize);
         let behind = |end: End| match end {

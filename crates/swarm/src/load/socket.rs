@@ -40,7 +40,8 @@ pub(crate) struct SessionSockets {
     campus: Option<UdpSocket>,
 }
 
-/// Datagrams that arrived side by side, all but the last of one length; the first is what was copied.
+/// Datagrams that arrived side by side, all but the last of one length; the first is what was
+/// copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
     /// Bytes of the first datagram.
@@ -48,12 +49,14 @@ pub(crate) struct Received {
     pub(crate) datagrams: u64,
     /// Bytes of the last one.
     pub(crate) last: usize,
-    /// When the kernel had the first one, by the wall clock; of sockets that were asked for it alone.
+    /// When the kernel had the first one, by the wall clock; of sockets that were asked for it
+    /// alone.
     pub(crate) at_ns: Option<u64>,
 }
 
 impl SessionSockets {
-    /// One for each of `count` sessions, connected to the gateway; and one in the namespace of the campus, if there is one.
+    /// One for each of `count` sessions, connected to the gateway; and one in the namespace of the
+    /// campus, if there is one.
     ///
     /// # Errors
     /// If the system gives too few.
@@ -83,7 +86,8 @@ impl SessionSockets {
         Ok(Self { epoll: sys::watch_readable(epoll)?, sockets, campus })
     }
 
-    /// Has the kernel note when datagrams arrive at the sockets of these sessions, and at the campus.
+    /// Has the kernel note when datagrams arrive at the sockets of these sessions, and at the
+    /// campus.
     ///
     /// # Errors
     /// If it can't.
@@ -115,7 +119,8 @@ impl SessionSockets {
         }
     }
 
-    /// Takes the next datagrams of a session; `buffer` gets the first of them. `None` if there are none.
+    /// Takes the next datagrams of a session; `buffer` gets the first of them. `None` if there are
+    /// none.
     pub(crate) fn receive(&self, number: usize, buffer: &mut [u8]) -> Option<Received> {
         let (received, _) = receive::<()>(&self.sockets[number], buffer)?;
         Some(received)

@@ -1,7 +1,7 @@
 //! The sessions of a soak test: the actions that each takes, and what happens to it without one.
 //!
-//! INVARIANT: a client that did not leave must neither be thrown out, nor have to use its password again, nor go
-//! without an answer for long. Each of these is reported as unexplained.
+//! INVARIANT: a client that did not leave must neither be thrown out, nor have to use its password
+//! again, nor go without an answer for long. Each of these is reported as unexplained.
 
 use std::time::Duration;
 
@@ -17,13 +17,15 @@ use crate::member::Member;
 use crate::message::{KeySource, Report};
 use crate::now_ns;
 
-/// A session that logs in is missed after this time: longer than a gateway takes to check a process's passwords.
+/// A session that logs in is missed after this time: longer than a gateway takes to check a
+/// process's passwords.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// A session whose packets are not answered for so long is cut off, whatever moved.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A process that did nothing for so long was stopped, or the whole machine was.
 const STALL: Duration = Duration::from_secs(5);
-/// Time after a stall in which ends of sessions are attributed to it: connections time out within a minute.
+/// Time after a stall in which ends of sessions are attributed to it: connections time out within a
+/// minute.
 const STALL_RECOVERY: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +199,8 @@ impl Swarm {
 
     /// A control connection ended that was not closed from here.
     pub(super) fn connection_ended(&mut self, number: usize, id: ConnectionId, code: Option<Code>) {
-        // The gateway ends the connection before when it grants a new one, and the end may arrive first.
+        // The gateway ends the connection before when it grants a new one, and the end may arrive
+        // first.
         let replaced = code == Some(Code::Superseded) && self.attempts.keys().any(|(who, _)| *who == number);
         if self.live.contains_key(&(number, id)) && !replaced {
             let reason = code.map_or_else(|| "no sign of life".to_owned(), |code| code.to_string());

@@ -1,4 +1,5 @@
-//! Bulk traffic of the sessions (`crate::load`): when each sends, and where the packets that arrive are counted.
+//! Bulk traffic of the sessions (`crate::load`): when each sends, and where the packets that arrive
+//! are counted.
 
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::time::Time;
@@ -109,8 +110,8 @@ impl Swarm {
         self.reports.push(Report::Loaded(counts));
     }
 
-    /// Takes what arrived at the sockets of these sessions. What that makes room for is sent before the next one is looked at: the gateway
-    /// would have nothing to do until hundreds are read.
+    /// Takes what arrived at the sockets of these sessions. What that makes room for is sent before
+    /// the next one is looked at: the gateway would have nothing to do until hundreds are read.
     pub(super) fn receive(&mut self, sessions: &[usize]) {
         let mut buffer = [0; MAX_DATAGRAM];
         for &number in sessions {
@@ -148,8 +149,8 @@ impl Swarm {
         }
     }
 
-    /// A run of datagrams arrived for a session, of which this is the first. Those of other lengths than its partner sends are
-    /// for the client: probes, and answers to them.
+    /// A run of datagrams arrived for a session, of which this is the first. Those of other lengths
+    /// than its partner sends are for the client: probes, and answers to them.
     fn received(&mut self, number: usize, first: &mut [u8], run: Received) {
         let arriving = |len| self.load.as_ref().and_then(|load| load.arriving(number, len));
         let head = arriving(first.len());
@@ -171,7 +172,8 @@ impl Swarm {
         }
     }
 
-    /// A run of a flow arrived, so many packets with so many bytes of payload; of some the first one is opened.
+    /// A run of a flow arrived, so many packets with so many bytes of payload; of some the first
+    /// one is opened.
     fn received_run(
         &mut self,
         (number, first): (usize, &mut [u8]),

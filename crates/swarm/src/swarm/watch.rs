@@ -1,7 +1,8 @@
 //! Sessions whose packets are watched closely while something happens to their gateway.
 //!
-//! Each watched session sends a packet every [`PACE`], answered or not; what counts is the longest time between two
-//! answers of one session. INVARIANT: a session that is not answered to the end has its gap reckoned to the end.
+//! Each watched session sends a packet every [`PACE`], answered or not; what counts is the longest
+//! time between two answers of one session. INVARIANT: a session that is not answered to the end
+//! has its gap reckoned to the end.
 
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ impl Watch {
         !self.last_answers.is_empty()
     }
 
-    /// Notes an answer. False if the session is not watched. One to an earlier packet shows that there is no gap, no more.
+    /// Notes an answer. False if the session is not watched. One to an earlier packet shows that
+    /// there is no gap, no more.
     fn answered(&mut self, number: usize, mark: u16, now: Time) -> bool {
         let Some(last) = self.last_answers.get_mut(number) else { return false };
         self.longest = self.longest.max(now.since(*last));

@@ -18,7 +18,8 @@ fn received(socket: &UnixDatagram) -> Vec<Vec<u8>> {
     std::iter::from_fn(|| socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect()
 }
 
-/// Writes `packets`, each in two parts. Returns how many were taken, and the places of those that failed with their errors.
+/// Writes `packets`, each in two parts. Returns how many were taken, and the places of those that
+/// failed with their errors.
 fn write(writes: &Writes, to: &UnixDatagram, packets: &[Vec<u8>]) -> (usize, Vec<(usize, Option<i32>)>) {
     let parts: Vec<[IoSlice<'_>; 2]> = packets
         .iter()

@@ -1,12 +1,15 @@
-//! The extended BPF program that gives each inner flow a queue of the TUN device, the same for as long as it lives.
+//! The extended BPF program that gives each inner flow a queue of the TUN device, the same for as
+//! long as it lives.
 //!
-//! Without it the kernel moves a flow to the queue on which its other direction was written last, and back when that was
-//! three seconds ago. What still waits in the queue before is then overtaken: each move can change the order of packets.
-//! The program answers with a hash of addresses and ports that is the same for both directions; fragments, which may have
-//! no ports, and other protocols are known by their addresses. The kernel takes the answer modulo the number of queues.
+//! Without it the kernel moves a flow to the queue on which its other direction was written last,
+//! and back when that was three seconds ago. What still waits in the queue before is then
+//! overtaken: each move can change the order of packets. The program answers with a hash of
+//! addresses and ports that is the same for both directions; fragments, which may have no ports,
+//! and other protocols are known by their addresses. The kernel takes the answer modulo the number
+//! of queues.
 //!
-//! INVARIANT: this is a matter of order within a flow only. Where the kernel refuses the program, everything works but for
-//! that.
+//! INVARIANT: this is a matter of order within a flow only. Where the kernel refuses the program,
+//! everything works but for that.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd};
@@ -19,7 +22,8 @@ const TUNSETSTEERINGEBPF: ioctl::Opcode = opcode::read::<i32>(b'T', 224);
 const PROG_LOAD: libc::c_long = 5;
 const SOCKET_FILTER: u32 = 1;
 
-/// Registers: the result, the kernel's argument, where packet loads look for the packet, the hash, the place of the ports.
+/// Registers: the result, the kernel's argument, where packet loads look for the packet, the hash,
+/// the place of the ports.
 const RESULT: u8 = 0;
 const ARGUMENT: u8 = 1;
 const PACKET: u8 = 6;
@@ -163,8 +167,9 @@ fn program() -> Vec<Instruction> {
 /// `EPERM` without CAP_BPF, `EINVAL` before Linux 4.16. The kernel then chooses by itself.
 pub fn pin_flows(queue: &impl AsFd) -> io::Result<()> {
     let program = load(&program())?;
-    // SAFETY: TUNSETSTEERINGEBPF reads one `int`, the program's descriptor, through the pointer that `Setter` passes, and
-    // takes a reference of its own to the program, which lives until the call has returned.
+    // SAFETY: TUNSETSTEERINGEBPF reads one `int`, the program's descriptor, through the pointer
+    // that `Setter` passes, and takes a reference of its own to the program, which lives until the
+    // call has returned.
     unsafe {
         ioctl::ioctl(queue, ioctl::Setter::<TUNSETSTEERINGEBPF, i32>::new(program.as_raw_fd()))?;
     }
@@ -183,8 +188,8 @@ fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
         log_size: 0,
         log: 0,
     };
-    // SAFETY: the call reads `attributes`, of the given size, and what its two pointers lead to; all of it lives until the
-    // call has returned, and the kernel keeps copies only.
+    // SAFETY: the call reads `attributes`, of the given size, and what its two pointers lead to;
+    // all of it lives until the call has returned, and the kernel keeps copies only.
     let fd = unsafe {
         libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attributes, size_of::<LoadAttributes>())
     };

@@ -12,8 +12,8 @@ use crate::udp::{
     BATCH_SIZE, QuicMember, RecvMeta, ReuseportGroup, SocketOptions, Steering, bind_reuseport_group,
 };
 
-/// The socket that should receive `payload`: the answer of [`steering_program`] by the rule instead of by the
-/// program. Index 0 is QUIC, `1 + s` is shard `s`.
+/// The socket that should receive `payload`: the answer of [`steering_program`] by the rule instead
+/// of by the program. Index 0 is QUIC, `1 + s` is shard `s`.
 fn socket_for(payload: &[u8], shards: usize) -> usize {
     let index: Option<[u8; 4]> =
         payload.get(INDEX_OFFSET as usize..INDEX_END as usize).and_then(|bytes| bytes.try_into().ok());

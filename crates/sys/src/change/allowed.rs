@@ -1,8 +1,10 @@
-//! The list of permitted changes: no other is made, and none is undone, whoever requests it and whatever a journal contains.
+//! The list of permitted changes: no other is made, and none is undone, whoever requests it and
+//! whatever a journal contains.
 //!
-//! INVARIANT: the lists here name what vpnd does by itself and nothing else. So a journal that somebody could write all
-//! the same, or a mistake in what asks for changes, reaches only tunnels, the tables and rules with our numbers, the
-//! switches of forwarding and of marks, the resolver's file and our own firewall tables.
+//! INVARIANT: the lists here name what vpnd does by itself and nothing else. So a journal that
+//! somebody could write all the same, or a mistake in what asks for changes, reaches only tunnels,
+//! the tables and rules with our numbers, the switches of forwarding and of marks, the resolver's
+//! file and our own firewall tables.
 
 use std::net::IpAddr;
 
@@ -31,8 +33,8 @@ pub(super) fn fault(change: &Change, system: &DnsSystem) -> Option<String> {
     fault.err()
 }
 
-/// The tunnel that a change is for, by its name and, if the change has it, by its number. A device of that name that is no
-/// tunnel, or another one, is left alone.
+/// The tunnel that a change is for, by its name and, if the change has it, by its number. A device
+/// of that name that is no tunnel, or another one, is left alone.
 pub(super) fn tunnel(change: &Change) -> Option<(&str, Option<u32>)> {
     match change {
         Change::LinkUp { interface } => Some((interface, None)),
@@ -76,7 +78,8 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
     }
     let interface = match &spec.target {
         RouteTarget::Interface(interface) => interface,
-        // What holds back packets for a gateway's pool while there is no tunnel; what a full tunnel does not carry.
+        // What holds back packets for a gateway's pool while there is no tunnel; what a full tunnel
+        // does not carry.
         RouteTarget::Unreachable if spec.metric == Some(LAST_RESORT_METRIC) => {
             let length = spec.destination.prefix_len();
             let for_pool = spec.table == MAIN_TABLE && length >= SHORTEST_POOL;
@@ -146,8 +149,9 @@ fn of_guard(rules: &GuardRules) -> Result<(), String> {
     rules.check().map_err(|error| error.to_string())
 }
 
-/// Whether a network that the machine is directly connected to is one that a local network can be: of private (RFC 1918),
-/// unique local (RFC 4193) or link-local addresses, and no wider than one site has them.
+/// Whether a network that the machine is directly connected to is one that a local network can be:
+/// of private (RFC 1918), unique local (RFC 4193) or link-local addresses, and no wider than one
+/// site has them.
 pub fn is_plausible_local(net: IpNet) -> bool {
     match net {
         IpNet::V4(v4) => v4.prefix_len() >= 16 && (v4.addr().is_private() || v4.addr().is_link_local()),

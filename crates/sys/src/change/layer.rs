@@ -1,14 +1,16 @@
 //! The layers of a machine's tunnels, and the marks that distinguish their own datagrams.
 //!
-//! The mark of a tunnel's own datagrams has a bit for its own layer and for each above it; the rule that leads packets into a
-//! tunnel passes over those that have the bit of its layer. So a tunnel's datagrams go through older tunnels, and never through
-//! itself or a newer one, without any tunnel knowing of another.
+//! The mark of a tunnel's own datagrams has a bit for its own layer and for each above it; the rule
+//! that leads packets into a tunnel passes over those that have the bit of its layer. So a tunnel's
+//! datagrams go through older tunnels, and never through itself or a newer one, without any tunnel
+//! knowing of another.
 
 use super::{PRIORITY_BASE, RULES};
 
 /// Upper half of all marks of vpnd ("vp").
 const MARKS: u32 = 0x7670_0000;
-/// The bits that are compared: other programs' marks are none of ours, whatever their lower half is.
+/// The bits that are compared: other programs' marks are none of ours, whatever their lower half
+/// is.
 const MARKS_MASK: u32 = 0xFFFF_0000;
 
 /// The number of a tunnel among those of its machine, the oldest 0.
@@ -21,13 +23,15 @@ impl Layer {
     /// The lowest: datagrams with its mark go through no tunnel.
     pub const OLDEST: Self = Self(0);
 
-    /// The rule by which look-ups of the gateway's name stay outside the tunnel, first of a layer's.
+    /// The rule by which look-ups of the gateway's name stay outside the tunnel, first of a
+    /// layer's.
     pub const LOOKUP_RULE: u32 = 0;
     /// The rule that refuses look-ups which find no way outside.
     pub const REFUSAL_RULE: u32 = 1;
     /// The rule that leads packets into the tunnel.
     pub const TUNNEL_RULE: u32 = 2;
-    /// The rule that keeps packets which the one before has not led into a full tunnel from leaving.
+    /// The rule that keeps packets which the one before has not led into a full tunnel from
+    /// leaving.
     pub const CLOSING_RULE: u32 = 3;
 
     /// All of them, the lowest first.
@@ -47,7 +51,8 @@ impl Layer {
         Some((layer, place % RULES))
     }
 
-    /// The priority of a rule of a tunnel here. Packets that several tunnels could carry are for the newest.
+    /// The priority of a rule of a tunnel here. Packets that several tunnels could carry are for
+    /// the newest.
     pub fn priority(self, rule: u32) -> u32 {
         PRIORITY_BASE + RULES * u32::from(Self::COUNT - 1 - self.0) + rule
     }
@@ -57,7 +62,8 @@ impl Layer {
         MARKS | (u32::from(u16::MAX) << self.0 & u32::from(u16::MAX))
     }
 
-    /// Mark and mask of the datagrams that don't go through a tunnel here: its own, and those of older tunnels.
+    /// Mark and mask of the datagrams that don't go through a tunnel here: its own, and those of
+    /// older tunnels.
     pub fn passed_over(self) -> (u32, u32) {
         let bit = 1 << self.0;
         (MARKS | bit, MARKS_MASK | bit)

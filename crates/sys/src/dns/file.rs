@@ -1,7 +1,9 @@
-//! Replacing one configuration file for a while, so that the old one comes back exactly, link or mode included.
+//! Replacing one configuration file for a while, so that the old one comes back exactly, link or
+//! mode included.
 //!
-//! Readers never see half a file: the new one is renamed over the old one. Only where that is impossible, because
-//! the file is mounted from elsewhere (containers, `ip netns exec`), is it written in place.
+//! Readers never see half a file: the new one is renamed over the old one. Only where that is
+//! impossible, because the file is mounted from elsewhere (containers, `ip netns exec`), is it
+//! written in place.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -98,7 +100,8 @@ impl fmt::Display for FileState {
 }
 
 impl FileChange {
-    /// Checks that it replaces the resolver's configuration by one of ours, and that what comes back is one, too.
+    /// Checks that it replaces the resolver's configuration by one of ours, and that what comes
+    /// back is one, too.
     ///
     /// # Errors
     /// [`DnsError::NotOurs`].
@@ -137,8 +140,8 @@ impl FileChange {
         self.replace(self.after.as_bytes(), mode, owner)
     }
 
-    /// Compares it with these settings, and with what is there now. A text of this tunnel is ours whatever else it says: some
-    /// program has kept it and put it back.
+    /// Compares it with these settings, and with what is there now. A text of this tunnel is ours
+    /// whatever else it says: some program has kept it and put it back.
     pub(super) fn find(&self, settings: &DnsSettings) -> Result<DnsFound, DnsError> {
         let now = FileState::read(&self.path)?;
         let text = now.bytes().and_then(|bytes| String::from_utf8(bytes).ok());
@@ -175,7 +178,8 @@ impl FileChange {
             FileState::File { content, .. } => {
                 let invalid = |error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
                 let bytes = STANDARD.decode(content).map_err(invalid)?;
-                // As the file is: ours has got mode and owner of the old one, and a journal can't change them.
+                // As the file is: ours has got mode and owner of the old one, and a journal can't
+                // change them.
                 let FileState::File { mode, uid, gid, .. } = now else { return Ok(DnsUndone::NotOurs) };
                 self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid)))?;
             }
@@ -183,8 +187,9 @@ impl FileChange {
         Ok(DnsUndone::Restored)
     }
 
-    /// Whether the file is what we wrote. A process killed before it wrote leaves the text of ours that was there; one killed
-    /// while writing in place the beginning of the new text, or of the old one on the way back.
+    /// Whether the file is what we wrote. A process killed before it wrote leaves the text of ours
+    /// that was there; one killed while writing in place the beginning of the new text, or of the
+    /// old one on the way back.
     fn is_ours(&self, now: &FileState) -> bool {
         let Some(bytes) = now.bytes() else { return false };
         let old = self.before.bytes();
@@ -216,8 +221,9 @@ impl FileChange {
     }
 }
 
-/// The path to change for the resolver to see it: `path` itself, unless it is a link to a file that is
-/// mounted from elsewhere. Replacing that link would reach beyond the mount, to the whole machine.
+/// The path to change for the resolver to see it: `path` itself, unless it is a link to a file that
+/// is mounted from elsewhere. Replacing that link would reach beyond the mount, to the whole
+/// machine.
 pub(super) fn writable_place(path: &Path) -> Result<PathBuf, DnsError> {
     let failed = |source| DnsError::Os { path: path.to_owned(), step: "found", source };
     let attributes = match rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), StatxFlags::TYPE) {
@@ -246,7 +252,8 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32, owner: Option<(u32, u32)>) ->
     if let Some((uid, gid)) = owner {
         fchown(&file, Some(uid), Some(gid))?;
     }
-    // After the owner: a change of owner may clear bits. And not by `open`, which the umask would weaken.
+    // After the owner: a change of owner may clear bits. And not by `open`, which the umask would
+    // weaken.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
 }

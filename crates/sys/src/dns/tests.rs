@@ -201,7 +201,8 @@ fn a_mounted_file_is_written_in_place() {
             assert_eq!(fs::symlink_metadata(machine.path()).unwrap().is_symlink(), linked);
             assert_eq!(change.undo().unwrap(), DnsUndone::Restored);
             assert_eq!(fs::read_to_string(&own).unwrap(), "nameserver 192.0.2.1\n");
-            // Lazily: a program that another test is starting may hold a copy of the open file for a moment.
+            // Lazily: a program that another test is starting may hold a copy of the open file for
+            // a moment.
             run("umount", &["--lazy", place.to_str().unwrap()]);
             assert_eq!(fs::read_to_string(&place).unwrap(), "nameserver 192.0.2.99\n", "never touched");
         }
@@ -214,7 +215,8 @@ fn an_immutable_file_stays_and_the_way_around_it_is_named() {
         let machine = Machine::new();
         let old = "nameserver 192.0.2.1\n";
         fs::write(machine.path(), old).unwrap();
-        // As `chattr +i` does on a file system of its own: the temporary directory's may have no attributes.
+        // As `chattr +i` does on a file system of its own: the temporary directory's may have no
+        // attributes.
         run("mount", &["-t", "tmpfs", "tmpfs", machine.dir.path().to_str().unwrap()]);
         fs::write(machine.path(), old).unwrap();
         let change = machine.plan().unwrap();

@@ -1,5 +1,6 @@
-//! Where programs of this machine send their questions for names: to systemd-resolved, where `resolv.conf` says, or, some to the
-//! one and some to the other, both. What is installed decides nothing: systemd-resolved may run and have nothing to answer.
+//! Where programs of this machine send their questions for names: to systemd-resolved, where
+//! `resolv.conf` says, or, some to the one and some to the other, both. What is installed decides
+//! nothing: systemd-resolved may run and have nothing to answer.
 
 use std::fs;
 use std::net::IpAddr;
@@ -32,7 +33,8 @@ impl Ways {
     }
 }
 
-/// Whether systemd-resolved runs. Its directory outlives it, and a question by D-Bus would start it.
+/// Whether systemd-resolved runs. Its directory outlives it, and a question by D-Bus would start
+/// it.
 pub(super) fn resolved_runs(system: &DnsSystem) -> bool {
     UnixStream::connect(system.resolved_runtime.join(SOCKET)).is_ok()
 }

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Family, MAIN_TABLE, Netlink, NetlinkError, PROTOCOL};
 
-/// The router of [`RouteTarget::Closed`], which is no host (RFC 7600), behind the loopback interface.
+/// The router of [`RouteTarget::Closed`], which is no host (RFC 7600), behind the loopback
+/// interface.
 pub const NOWHERE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 /// The number of the loopback interface in each network namespace.
 const LOOPBACK: u32 = 1;
@@ -28,8 +29,9 @@ pub enum RouteTarget {
     Unreachable,
     /// Back to the rules: the next one decides.
     Throw,
-    /// Nowhere, but for what is bound to an interface, which goes back to the rules. IPv6 is refused; IPv4, of which an unreachable
-    /// route would take what is bound, too, leads to [`NOWHERE`], and a firewall has to drop that.
+    /// Nowhere, but for what is bound to an interface, which goes back to the rules. IPv6 is
+    /// refused; IPv4, of which an unreachable route would take what is bound, too, leads to
+    /// [`NOWHERE`], and a firewall has to drop that.
     Closed,
 }
 
@@ -112,7 +114,8 @@ impl Netlink {
         added.map_err(|error| NetlinkError::new(format!("adding the route to {}", spec.destination), &error))
     }
 
-    /// Puts a route in the place of the one for the same destination, table and metric; there is always one of the two.
+    /// Puts a route in the place of the one for the same destination, table and metric; there is
+    /// always one of the two.
     ///
     /// # Errors
     /// [`NetlinkError`]; the old one is there then.
@@ -149,8 +152,9 @@ impl Netlink {
             builder = builder.pref_source(source).map_err(|error| inconsistent(spec, &error))?;
         }
         builder = match &spec.target {
-            // A router is looked up among routes of the scope "link" or nearer. Behind a tunnel there is none for the machine:
-            // with that scope, `ip route add default via ROUTER` in the local network would lead into the tunnel.
+            // A router is looked up among routes of the scope "link" or nearer. Behind a tunnel
+            // there is none for the machine: with that scope, `ip route add default via ROUTER` in
+            // the local network would lead into the tunnel.
             RouteTarget::Interface(name) => {
                 builder.output_interface(self.require_interface(name).await?).scope(RouteScope::Universe)
             }
@@ -195,7 +199,8 @@ impl Netlink {
         Ok(all)
     }
 
-    /// The preferred default route of the system's table that does not lead into the interface `except`.
+    /// The preferred default route of the system's table that does not lead into the interface
+    /// `except`.
     pub async fn default_route(
         &self,
         family: Family,

@@ -1,5 +1,5 @@
-//! Changes of links, addresses, routes and rules as they happen: how a client notices that it has moved, and that another
-//! program has removed a route or rule of vpnd.
+//! Changes of links, addresses, routes and rules as they happen: how a client notices that it has
+//! moved, and that another program has removed a route or rule of vpnd.
 
 use std::pin::Pin;
 
@@ -42,8 +42,8 @@ pub struct NetworkWatch {
 }
 
 impl NetworkWatch {
-    /// Subscribes within the current tokio runtime, for the network namespace of the calling thread. All changes
-    /// from here on are reported.
+    /// Subscribes within the current tokio runtime, for the network namespace of the calling
+    /// thread. All changes from here on are reported.
     ///
     /// # Errors
     /// [`NetlinkError::Connect`].

@@ -1,7 +1,9 @@
-//! A limit of connections for each inner address, so that no client fills the kernel's table of connections, which all share.
+//! A limit of connections for each inner address, so that no client fills the kernel's table of
+//! connections, which all share.
 //!
-//! INVARIANT: the first packet of a connection counts, no other: counting looks at all connections of an address. What other rules
-//! of the table drop does not count. The kernel forgets the counts with a set's members, so they begin again when rules are applied.
+//! INVARIANT: the first packet of a connection counts, no other: counting looks at all connections
+//! of an address. What other rules of the table drop does not count. The kernel forgets the counts
+//! with a set's members, so they begin again when rules are applied.
 
 use std::fmt::Write;
 
@@ -14,7 +16,8 @@ use super::{Script, Version};
 pub struct ConnectionLimit {
     /// Connections of one inner address.
     pub per_address: u32,
-    /// Inner addresses of one protocol version that have connections at the same time. Those beyond have no limit.
+    /// Inner addresses of one protocol version that have connections at the same time. Those beyond
+    /// have no limit.
     pub addresses: u32,
 }
 

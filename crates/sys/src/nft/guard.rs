@@ -1,21 +1,27 @@
 //! The guard of a client: its inner addresses are reached through the tunnel and from nowhere else.
 //!
-//! Linux takes packets for any of its addresses from any interface. A neighbour on the same Wi-Fi could so find out the inner
-//! address, see that a connection exists, and slip packets into it (CVE-2019-14899).
+//! Linux takes packets for any of its addresses from any interface. A neighbour on the same Wi-Fi
+//! could so find out the inner address, see that a connection exists, and slip packets into it
+//! (CVE-2019-14899).
 //!
-//! With source checks the kernel (`rp_filter`) or a rule of a firewall (`fib saddr`, `rpfilter`) looks up the route back to each source,
-//! and a full tunnel is the route to everything: the tunnel's own datagrams would be dropped, whose way back is found by their
-//! mark alone. So datagrams to the tunnel's own sockets get the mark on arrival that these give to what they send, and so do
-//! answers to the user that looks up names. Which ports and addresses the sockets have does not matter. A firewall may come at any
-//! time, so this is done whether one checks or not. The kernel's check holds for the senders of ARP requests, too: where the local
-//! network's addresses lead into the tunnel, the kernel would not answer its router, which then finds the machine no more. ARP concerns
-//! links alone, so all of it gets the mark that passes over every tunnel, in a table of ARP's own family.
+//! With source checks the kernel (`rp_filter`) or a rule of a firewall (`fib saddr`, `rpfilter`)
+//! looks up the route back to each source, and a full tunnel is the route to everything: the
+//! tunnel's own datagrams would be dropped, whose way back is found by their mark alone. So
+//! datagrams to the tunnel's own sockets get the mark on arrival that these give to what they send,
+//! and so do answers to the user that looks up names. Which ports and addresses the sockets have
+//! does not matter. A firewall may come at any time, so this is done whether one checks or not. The
+//! kernel's check holds for the senders of ARP requests, too: where the local network's addresses
+//! lead into the tunnel, the kernel would not answer its router, which then finds the machine no
+//! more. ARP concerns links alone, so all of it gets the mark that passes over every tunnel, in a
+//! table of ARP's own family.
 //!
-//! INVARIANT: packets from an inner address leave by the tunnel or not at all, whatever becomes of routes and rules.
-//! INVARIANT: datagrams that carry the tunnel never leave by it. The tunnel's rules pass over them, but where the system's own
-//! routes lead into the tunnel they would go round and round, each time a little longer. So they are dropped at its device.
-//! INVARIANT: while a full tunnel's name servers are in force, this machine asks no other ones. A resolver that has domains of the
-//! local network's DHCP asks that network's servers for them, bound to its interface, where no rule or route leads elsewhere.
+//! INVARIANT: packets from an inner address leave by the tunnel or not at all, whatever becomes of
+//! routes and rules. INVARIANT: datagrams that carry the tunnel never leave by it. The tunnel's
+//! rules pass over them, but where the system's own routes lead into the tunnel they would go round
+//! and round, each time a little longer. So they are dropped at its device. INVARIANT: while a full
+//! tunnel's name servers are in force, this machine asks no other ones. A resolver that has domains
+//! of the local network's DHCP asks that network's servers for them, bound to its interface, where
+//! no rule or route leads elsewhere.
 
 use std::net::IpAddr;
 
@@ -37,7 +43,8 @@ pub struct GuardRules {
     pub addresses: Vec<IpAddr>,
     /// The datagrams whose route back is beside the tunnel; `None` if nothing leads into it.
     pub returning: Option<Returning>,
-    /// The datagrams that never leave by the tunnel: its own, and those of the tunnels that it may go through.
+    /// The datagrams that never leave by the tunnel: its own, and those of the tunnels that it may
+    /// go through.
     pub excluded: Option<MarkMatch>,
     /// Whether this machine's questions for names leave by the tunnel or not at all.
     #[serde(default)]
@@ -72,7 +79,8 @@ impl GuardRules {
     pub async fn apply(&self) -> Result<(), NftError> {
         self.apply_to_packets().await?;
         match run(&self.arp_script()?).await {
-            // Without such tables in the kernel there is none to remove, and without this one only a router's questions fail.
+            // Without such tables in the kernel there is none to remove, and without this one only
+            // a router's questions fail.
             Err(NftError::Tool(ToolError::Refused { message, .. })) => {
                 if self.marks_arp() {
                     tracing::warn!(
@@ -89,7 +97,8 @@ impl GuardRules {
 
     async fn apply_to_packets(&self) -> Result<(), NftError> {
         match self.script()?.run().await {
-            // A kernel may be built without what finds a datagram's socket; the guard itself needs none of that.
+            // A kernel may be built without what finds a datagram's socket; the guard itself needs
+            // none of that.
             Err(NftError::Tool(ToolError::Refused { message, .. })) if self.returning.is_some() => {
                 Self { returning: None, ..self.clone() }.script()?.run().await?;
                 tracing::warn!(
@@ -138,7 +147,8 @@ impl GuardRules {
             }
         }
         if let Some(Returning { mark, lookups, .. }) = self.returning {
-            // nft itself knows the names of the first two; the third's is in /etc/protocols, which small systems lack.
+            // nft itself knows the names of the first two; the third's is in /etc/protocols, which
+            // small systems lack.
             let own = format!("iifname != \"{}\" meta l4proto {{ udp, icmp, 58 }}", self.tunnel);
             script.line(&format!("{own} socket mark {mark:#x} meta mark set {mark:#x}"));
             if lookups.is_some() {
@@ -166,8 +176,8 @@ impl GuardRules {
         Ok(script)
     }
 
-    /// Drops what would miss the tunnel because another program has removed its routes or rules: packets from its own addresses,
-    /// and those of a full tunnel that take the closed way.
+    /// Drops what would miss the tunnel because another program has removed its routes or rules:
+    /// packets from its own addresses, and those of a full tunnel that take the closed way.
     fn astray(&self, script: &mut Script) {
         for version in Version::BOTH {
             if let Some(own) = host_set(&self.addresses, version) {
@@ -181,9 +191,10 @@ impl GuardRules {
         script.line(&format!("rt ip nexthop {NOWHERE} drop"));
     }
 
-    /// Drops what this machine asks of name servers beside the tunnel; the chain's last rules. Other tunnels are the administrator's, and
-    /// look-ups of gateways' names are known by their user or mark. What other machines ask through this one stays: it may be
-    /// bridged, which has nothing to do with the tunnel.
+    /// Drops what this machine asks of name servers beside the tunnel; the chain's last rules.
+    /// Other tunnels are the administrator's, and look-ups of gateways' names are known by their
+    /// user or mark. What other machines ask through this one stays: it may be bridged, which has
+    /// nothing to do with the tunnel.
     fn names(&self, script: &mut Script, mark: u32, mask: u32) {
         script.line("meta l4proto != { tcp, udp } accept");
         script.line(&format!("th dport != {NAME_PORTS} accept"));
@@ -196,7 +207,8 @@ impl GuardRules {
         script.line("fib saddr type local drop");
     }
 
-    /// Refills the table that marks ARP, or removes it. No answer to a router is lost in between, since it asks again.
+    /// Refills the table that marks ARP, or removes it. No answer to a router is lost in between,
+    /// since it asks again.
     fn arp_script(&self) -> Result<String, NftError> {
         let table = self.table()?;
         let mut script = format!("add table arp {table}\ndelete table arp {table}\n");

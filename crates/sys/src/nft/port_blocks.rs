@@ -1,4 +1,5 @@
-//! Blocks of ports of public addresses in the gateway's table: a map for what has ports, an anonymous one for what has none.
+//! Blocks of ports of public addresses in the gateway's table: a map for what has ports, an
+//! anonymous one for what has none.
 
 use super::Script;
 use crate::port_blocks::PortBlocks;

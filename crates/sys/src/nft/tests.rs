@@ -304,7 +304,8 @@ fn clients_do_not_reach_link_local_hosts_of_the_gateway() {
     });
 }
 
-/// The kernel would pass on what one client sends to the address of another that has no session, back into the tunnel.
+/// The kernel would pass on what one client sends to the address of another that has no session,
+/// back into the tunnel.
 #[test]
 fn clients_do_not_reach_each_other_through_the_kernel() {
     in_namespace_async(async || {

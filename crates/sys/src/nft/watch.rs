@@ -1,7 +1,8 @@
 //! A subscription to changes of one nftables table, by whatever program.
 //!
-//! INVARIANT: no change passes without a report. Several may be reported as one, and reports that the kernel had no room for count
-//! as a change of this table. This module must not know which rules the table should have.
+//! INVARIANT: no change passes without a report. Several may be reported as one, and reports that
+//! the kernel had no room for count as a change of this table. This module must not know which
+//! rules the table should have.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -44,8 +45,8 @@ struct Seen {
 }
 
 impl TableWatch {
-    /// Subscribes within the current tokio runtime, for the network namespace of the calling thread. All changes from here on are
-    /// reported.
+    /// Subscribes within the current tokio runtime, for the network namespace of the calling
+    /// thread. All changes from here on are reported.
     ///
     /// # Errors
     /// If the kernel has no nftables, or no descriptor is left.
@@ -57,8 +58,8 @@ impl TableWatch {
         Ok(Self { socket, table: table.to_owned(), buffer: vec![0; BUFFER], seen: Seen::default() })
     }
 
-    /// Waits for a change of the table; returns the name of the program that made the last one, if the kernel gave it. Safe to
-    /// cancel.
+    /// Waits for a change of the table; returns the name of the program that made the last one, if
+    /// the kernel gave it. Safe to cancel.
     ///
     /// # Errors
     /// If the socket fails.

@@ -1,5 +1,6 @@
-//! Attacks from inside: a process that has shut itself in tries what would make it more than it is. Each case runs in a
-//! process of its own, this program again; what is tried is tried before, too, to see that it would work.
+//! Attacks from inside: a process that has shut itself in tries what would make it more than it is.
+//! Each case runs in a process of its own, this program again; what is tried is tried before, too,
+//! to see that it would work.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -38,8 +39,8 @@ fn in_processes(test: &str, inside: fn(SystemCalls)) {
     if let Some(kind) = std::env::var_os(INSIDE) {
         let kind = KINDS.into_iter().find(|known| kind == *format!("{known:?}"));
         inside(kind.unwrap());
-        // Destructors of libraries would run beside the harness's other thread, which still uses what they take down.
-        // SAFETY: ends this process at once; nothing of it is needed any more.
+        // Destructors of libraries would run beside the harness's other thread, which still uses
+        // what they take down. SAFETY: ends this process at once; nothing of it is needed any more.
         unsafe { libc::_exit(0) };
     }
     if !rustix::process::geteuid().is_root() {
@@ -154,7 +155,8 @@ fn nobody_touches_another_process() {
         let reads = |whose| call(libc::SYS_sched_getattr, [whose, scheduling, len, 0]);
         let sets = |whose| call(libc::SYS_sched_setattr, [whose, scheduling, 0, 0]);
         assert_eq!(call(libc::SYS_kill, [parent, 0, 0, 0]), 0, "it may");
-        // One that has no more rights than this one will have, or the kernel would refuse in any case.
+        // One that has no more rights than this one will have, or the kernel would refuse in any
+        // case.
         let mut equal = process_without_capabilities();
         let peer = c_long::from(equal.id());
         assert_eq!((reads(peer), sets(peer)), (0, 0), "as they are, so nothing changes");
@@ -269,8 +271,8 @@ fn nobody_chooses_a_mark() {
     });
 }
 
-/// Whoever takes a port could answer in the place of a program of this machine, or be reached from elsewhere: a process that makes connections
-/// has those sockets to receive on that it was given.
+/// Whoever takes a port could answer in the place of a program of this machine, or be reached from
+/// elsewhere: a process that makes connections has those sockets to receive on that it was given.
 #[test]
 fn nobody_takes_a_port() {
     in_processes("nobody_takes_a_port", |kind| {
@@ -323,7 +325,8 @@ fn nobody_connects_to_a_port_that_was_not_given() {
     });
 }
 
-/// Only a client's process has several writes carried out by one call, and they do no more than a write does.
+/// Only a client's process has several writes carried out by one call, and they do no more than a
+/// write does.
 #[test]
 fn only_a_client_writes_many_at_once() {
     in_processes("only_a_client_writes_many_at_once", |kind| {

@@ -92,7 +92,8 @@ fn packets_pass_both_ways_untouched() {
     });
 }
 
-/// A datagram from 10.9.0.2 to port `port` of 10.9.0.1, behind a virtio header that leaves its checksum out.
+/// A datagram from 10.9.0.2 to port `port` of 10.9.0.1, behind a virtio header that leaves its
+/// checksum out.
 fn datagram(port: u16, contents: &[u8]) -> Vec<u8> {
     let len = 28 + contents.len() as u16;
     let mut packet = vec![0; VNET_HEADER_LEN];
@@ -189,7 +190,8 @@ fn a_flow_stays_on_its_queue_wherever_its_answers_are_written() {
     });
 }
 
-/// Sends five datagrams as one batch into the device and returns the lengths and offload kinds of what comes out.
+/// Sends five datagrams as one batch into the device and returns the lengths and offload kinds of
+/// what comes out.
 fn batch_comes_out_as(offloads: TunOffloads) -> Vec<(usize, u8)> {
     let tun = Tun::open(&TunSpec { offloads, ..spec("vpt0") }).unwrap();
     assert_eq!(tun.offloads(), offloads);
@@ -293,7 +295,8 @@ fn a_device_of_another_process_is_never_joined() {
         let first = Tun::open(&spec("vpt0")).unwrap();
         assert!(matches!(Tun::open(&spec("vpt0")), Err(TunError::NameInUse(_))));
         drop(first);
-        // A program that another test is starting just now may hold a copy of the queues for a moment.
+        // A program that another test is starting just now may hold a copy of the queues for a
+        // moment.
         let deadline = std::time::Instant::now() + Duration::from_secs(2);
         while let Err(error) = Tun::open(&spec("vpt0")) {
             assert!(matches!(error, TunError::NameInUse(_)), "{error}");
@@ -340,7 +343,8 @@ const IN_CONTAINER: &str = "VPND_TEST_IN_CONTAINER";
 
 #[test]
 fn a_container_without_root_of_its_own_keeps_the_kernels_queue_length() {
-    // A namespace of users needs a process with one thread: this program again, for the test below alone.
+    // A namespace of users needs a process with one thread: this program again, for the test below
+    // alone.
     let this = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net"]).arg(this).env(IN_CONTAINER, "1");

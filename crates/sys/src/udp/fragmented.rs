@@ -1,10 +1,11 @@
-//! Sending a datagram that is longer than the path, where it must not be lost: the outer IP layer cuts it.
+//! Sending a datagram that is longer than the path, where it must not be lost: the outer IP layer
+//! cuts it.
 //!
-//! Routers of IPv4 cut what has no DF. Those of IPv6 cut nothing: the kernel does, to the size from the last ICMP error, so over a
-//! path of IPv6 that filters ICMP there is no help.
+//! Routers of IPv4 cut what has no DF. Those of IPv6 cut nothing: the kernel does, to the size from
+//! the last ICMP error, so over a path of IPv6 that filters ICMP there is no help.
 //!
-//! INVARIANT: fragments are allowed for this one datagram only. All others keep the mode in which the kernel ignores what
-//! ICMP messages report of the path.
+//! INVARIANT: fragments are allowed for this one datagram only. All others keep the mode in which
+//! the kernel ignores what ICMP messages report of the path.
 
 use std::io;
 
@@ -13,7 +14,8 @@ use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use super::{SendOutcome, ShardSocket, Transmit};
 
 impl ShardSocket {
-    /// Sends one datagram, which routers of IPv4 may cut and the kernel cuts for IPv6. Costs some system calls.
+    /// Sends one datagram, which routers of IPv4 may cut and the kernel cuts for IPv6. Costs some
+    /// system calls.
     pub fn try_send_fragmented(&self, transmit: &Transmit<'_>) -> SendOutcome {
         let allowed = self.allow_fragments(true);
         if let Err(error) = &allowed {

@@ -1,8 +1,9 @@
 //! The sockets that share the gateway's port, with steering by the kernel and without.
 //!
-//! INVARIANT: with steering, member 0 of the group is the QUIC socket and member `1 + s` is shard `s`; closing a member
-//! would renumber the others, so all of them live as long as the daemon. Without, the members are the shards alone: the
-//! kernel spreads everything over all members by a hash, and a member that can't pass datagrams on would lose its share.
+//! INVARIANT: with steering, member 0 of the group is the QUIC socket and member `1 + s` is shard
+//! `s`; closing a member would renumber the others, so all of them live as long as the daemon.
+//! Without, the members are the shards alone: the kernel spreads everything over all members by a
+//! hash, and a member that can't pass datagrams on would lose its share.
 
 use std::io;
 use std::net::SocketAddr;
@@ -27,7 +28,8 @@ pub enum Steering {
 pub enum QuicMember {
     /// A member, to which the steering program gives everything that is not a data datagram.
     Own(std::net::UdpSocket),
-    /// No member: shards hand over what is for QUIC. This is a second handle of the first shard's socket, to send with.
+    /// No member: shards hand over what is for QUIC. This is a second handle of the first shard's
+    /// socket, to send with.
     SendOnly(ShardSocket),
 }
 
@@ -36,13 +38,14 @@ pub struct ReuseportGroup {
     pub quic: QuicMember,
     /// One for each shard.
     pub shards: Vec<ShardSocket>,
-    /// The reason why the kernel spreads datagrams by a hash of their addresses instead of by the steering program; `None`
-    /// when the program is in force.
+    /// The reason why the kernel spreads datagrams by a hash of their addresses instead of by the
+    /// steering program; `None` when the program is in force.
     pub steering_refused: Option<io::Error>,
 }
 
 impl ReuseportGroup {
-    /// The descriptors of all sockets, for another process that takes them over by [`ReuseportGroup::adopt`].
+    /// The descriptors of all sockets, for another process that takes them over by
+    /// [`ReuseportGroup::adopt`].
     pub fn into_descriptors(self) -> Vec<OwnedFd> {
         let quic = match self.quic {
             QuicMember::Own(socket) => socket.into(),
@@ -51,7 +54,8 @@ impl ReuseportGroup {
         self.shards.into_iter().map(OwnedFd::from).chain([quic]).collect()
     }
 
-    /// Takes over a group that another process has bound with the same `options`; `steering_refused` is its word.
+    /// Takes over a group that another process has bound with the same `options`;
+    /// `steering_refused` is its word.
     ///
     /// # Errors
     /// [`UdpError`], also if there are no descriptors.
@@ -71,12 +75,12 @@ impl ReuseportGroup {
     }
 }
 
-/// Binds `address` for QUIC and `shards` shards, in this order, and attaches the steering program. Without steering
-/// QUIC gets no member of its own.
+/// Binds `address` for QUIC and `shards` shards, in this order, and attaches the steering program.
+/// Without steering QUIC gets no member of its own.
 ///
-/// An IPv6 address without zone takes IPv4 too if it is `::`; where the machine has no IPv6, `::` means
-/// `0.0.0.0`. The first member is bound before it shares its port, so a port in use is refused even if its
-/// owner would share it.
+/// An IPv6 address without zone takes IPv4 too if it is `::`; where the machine has no IPv6, `::`
+/// means `0.0.0.0`. The first member is bound before it shares its port, so a port in use is
+/// refused even if its owner would share it.
 ///
 /// # Errors
 /// [`UdpError`]; no socket remains open then.

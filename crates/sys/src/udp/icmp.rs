@@ -1,6 +1,7 @@
 //! ICMP errors about datagrams that a socket has sent (`IP_RECVERR`, `ip(7)`).
 //!
-//! INVARIANT: they are hints. Whoever can guess the socket's port can forge them, so nothing is given up because of one.
+//! INVARIANT: they are hints. Whoever can guess the socket's port can forge them, so nothing is
+//! given up because of one.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -78,8 +79,8 @@ pub struct IcmpError {
     pub reporter: Option<IpAddr>,
 }
 
-/// Collects ICMP errors about the datagrams of a socket, beside whoever reads and writes it. Ends with its value, for a queue
-/// that nobody reads would take the room of datagrams.
+/// Collects ICMP errors about the datagrams of a socket, beside whoever reads and writes it. Ends
+/// with its value, for a queue that nobody reads would take the room of datagrams.
 ///
 /// Meanwhile any call on the socket may fail once with the error of an ICMP message.
 pub struct IcmpErrors {

@@ -1,5 +1,6 @@
-//! Sending: one datagram or batch with its control messages (`sendmsg`), or several with one system call (`sendmmsg`), for
-//! datagrams that no segmentation offload can join, because they differ in length or go to different peers.
+//! Sending: one datagram or batch with its control messages (`sendmsg`), or several with one system
+//! call (`sendmmsg`), for datagrams that no segmentation offload can join, because they differ in
+//! length or go to different peers.
 
 use std::io;
 use std::mem::{MaybeUninit, zeroed};
@@ -13,8 +14,8 @@ use super::{ShardSocket, Transmit};
 /// The most sends in one system call.
 pub const MAX_SENDS: usize = 64;
 
-/// Room for the control messages of one send: the segment's length, the traffic class, and the source address of either IP
-/// version.
+/// Room for the control messages of one send: the segment's length, the traffic class, and the
+/// source address of either IP version.
 const CONTROL_LEN: usize = 96;
 
 /// Arguments of one send that the kernel reads besides its contents.
@@ -46,8 +47,8 @@ impl ShardSocket {
         let mut send = Send::new(transmit);
         let header = describe(&mut send, transmit);
         loop {
-            // SAFETY: the header points into `send`, which stays where it is, and to contents that `transmit` borrows; the
-            // kernel only reads those.
+            // SAFETY: the header points into `send`, which stays where it is, and to contents that
+            // `transmit` borrows; the kernel only reads those.
             if unsafe { libc::sendmsg(self.as_raw_fd(), &raw const header, 0) } >= 0 {
                 return Ok(());
             }
@@ -58,8 +59,8 @@ impl ShardSocket {
         }
     }
 
-    /// Hands up to [`MAX_SENDS`] of `transmits` to the kernel at once. Returns how many it took, from the first on; what it
-    /// has against the next one, [`Self::try_send`] says.
+    /// Hands up to [`MAX_SENDS`] of `transmits` to the kernel at once. Returns how many it took,
+    /// from the first on; what it has against the next one, [`Self::try_send`] says.
     pub fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
         // A batch that has to be cut here can't be part of it.
         let goes = |t: &&Transmit<'_>| t.segment_size.is_none() || self.segments_to(t.destination);
@@ -70,8 +71,8 @@ impl ShardSocket {
             let send = send.write(Send::new(transmit));
             header.write(libc::mmsghdr { msg_hdr: describe(send, transmit), msg_len: 0 });
         }
-        // SAFETY: the first `count` headers are written above. They point into `sends`, which stays where it is, and to
-        // contents that `transmits` borrows; the kernel only reads those.
+        // SAFETY: the first `count` headers are written above. They point into `sends`, which stays
+        // where it is, and to contents that `transmits` borrows; the kernel only reads those.
         let sent = unsafe { libc::sendmmsg(self.as_raw_fd(), headers.as_mut_ptr().cast(), count as _, 0) };
         // Whatever went wrong with the first one shows when it is sent by itself.
         usize::try_from(sent).unwrap_or(0)
@@ -138,8 +139,9 @@ impl ControlWriter<'_> {
         let end = self.len + space as usize;
         assert!(end <= CONTROL_LEN, "there is room for each kind of control message");
         let place = self.buffer.0[self.len..end].as_mut_ptr().cast::<libc::cmsghdr>();
-        // SAFETY: `place` has room for the header and the value, checked above, and is aligned for the header, because the
-        // buffer is and all lengths are multiples of that alignment. The value may stand unaligned.
+        // SAFETY: `place` has room for the header and the value, checked above, and is aligned for
+        // the header, because the buffer is and all lengths are multiples of that alignment. The
+        // value may stand unaligned.
         unsafe {
             (*place).cmsg_level = level;
             (*place).cmsg_type = kind;

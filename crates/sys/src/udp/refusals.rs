@@ -1,7 +1,8 @@
 //! Destinations for which the kernel refused segmentation offload a short time ago.
 //!
-//! INVARIANT: it takes a fixed room, and an entry lasts for [`RETRY_AFTER`] at most. Two destinations with one place displace
-//! each other, which costs a refused send each time and loses nothing.
+//! INVARIANT: it takes a fixed room, and an entry lasts for [`RETRY_AFTER`] at most. Two
+//! destinations with one place displace each other, which costs a refused send each time and loses
+//! nothing.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;

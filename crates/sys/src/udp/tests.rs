@@ -174,7 +174,8 @@ fn switched_off_offloads_change_nothing_but_the_speed() {
 
 #[test]
 fn a_source_that_is_gone_does_not_cost_the_offload() {
-    // IPv6: recent kernels answer the same mistake in IPv4 with "unreachable", which blames no offload anyway.
+    // IPv6: recent kernels answer the same mistake in IPv4 with "unreachable", which blames no
+    // offload anyway.
     let sender = ShardSocket::bind("[::1]:0".parse().unwrap(), &options()).unwrap();
     let address = sender.local_addr().unwrap();
     let foreign: IpAddr = "2001:db8::7".parse().unwrap();
@@ -193,8 +194,8 @@ fn a_source_that_is_gone_does_not_cost_the_offload() {
 fn a_refused_offload_is_given_up_for_one_destination_and_nothing_is_lost() {
     let (sender, receiver, address) = pair();
     let other = ShardSocket::bind("127.0.0.2:0".parse().unwrap(), &options()).unwrap();
-    // More segments than the kernel takes at once (UDP_MAX_SEGMENTS) are refused with EINVAL, as by a driver
-    // without the offload, while each datagram by itself passes.
+    // More segments than the kernel takes at once (UDP_MAX_SEGMENTS) are refused with EINVAL, as by
+    // a driver without the offload, while each datagram by itself passes.
     let contents = numbered(200, 100);
     let batch = Transmit { segment_size: Some(100), ..transmit(address, &contents) };
     assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
@@ -264,7 +265,8 @@ fn failures_are_classified() {
 fn a_full_buffer_reports_how_much_has_gone() {
     let small = SocketOptions { send_buffer: 1, gso: false, ..options() };
     crate::testing::in_namespace(move || {
-        // Nobody answers address resolution on this device, so the datagrams wait in the socket's buffer.
+        // Nobody answers address resolution on this device, so the datagrams wait in the socket's
+        // buffer.
         crate::testing::run("ip", &["link", "add", "vp0", "type", "veth", "peer", "name", "vp1"]);
         crate::testing::run("ip", &["addr", "add", "192.0.2.1/24", "dev", "vp0"]);
         crate::testing::run("ip", &["link", "set", "vp0", "up"]);
@@ -430,7 +432,8 @@ fn what_a_socket_has_sent_wakes_nobody() {
     assert_eq!((write & libc::EPOLLIN, write & libc::EPOLLOUT), (0, libc::EPOLLOUT), "{write:x}");
 }
 
-/// Events for which this process waits at a descriptor, as the kernel has them (proc(5), `fdinfo` of an epoll instance).
+/// Events for which this process waits at a descriptor, as the kernel has them (proc(5), `fdinfo`
+/// of an epoll instance).
 fn awaited_events(descriptor: RawFd) -> libc::c_int {
     let lines = std::fs::read_dir("/proc/self/fdinfo").unwrap().flat_map(|entry| {
         // Other tests close theirs meanwhile.

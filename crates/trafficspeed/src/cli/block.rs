@@ -36,8 +36,8 @@ const LAB_ONLY: [&str; 11] = [
     "named_programs",
 ];
 
-/// Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each answer
-/// through a VPN's tunnel.
+/// Block writes over long delays: encrypted above TCP with several blocks in progress, against
+/// waiting for each answer through a VPN's tunnel.
 #[derive(Clone, Debug, Args)]
 #[command(mut_arg("pairs", |arg| arg.conflicts_with_all(LAB_ONLY)))]
 pub struct BlockArgs {
@@ -59,33 +59,35 @@ pub struct BlockArgs {
     /// Congestion control of both ends, and in the lab of VPNs over TCP.
     #[arg(short = 'C', long, default_value_t)]
     pub congestion: CongestionControl,
-    /// How often each case is measured; the ways take turns, from the second round on in shuffled order.
+    /// How often each case is measured; the ways take turns, from the second round on in shuffled
+    /// order.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// Do not measure the tunnel a second time in each round, with one block in progress and with the most, which shows how far
-    /// it differs from itself.
+    /// Do not measure the tunnel a second time in each round, with one block in progress and with
+    /// the most, which shows how far it differs from itself.
     #[arg(long)]
     pub no_control: bool,
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
     #[arg(long)]
     pub no_sync: bool,
-    /// Have the target ask for each block before its data are sent, as iSCSI does without unsolicited data: two round trips for a
-    /// block instead of one.
+    /// Have the target ask for each block before its data are sent, as iSCSI does without
+    /// unsolicited data: two round trips for a block instead of one.
     #[arg(long)]
     pub r2t: bool,
-    /// Rate of the link each way, for example 100mbit; as fast as the machine can by default. Of several each is measured.
+    /// Rate of the link each way, for example 100mbit; as fast as the machine can by default. Of
+    /// several each is measured.
     #[arg(long, value_delimiter = ',')]
     pub rate: Vec<Rate>,
-    /// CPU of the target and the VPN's programs on its side, in cores such as 0.5, or as 50%: the original's CPU was its
-    /// bottleneck. Of several each is measured, at every rate.
+    /// CPU of the target and the VPN's programs on its side, in cores such as 0.5, or as 50%: the
+    /// original's CPU was its bottleneck. Of several each is measured, at every rate.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub target_cpu: Vec<CpuLimit>,
-    /// TCP's buffers at both ends and of a VPN over TCP at most. The original's windows were 8M; the default limits no link that is
-    /// measured here.
+    /// TCP's buffers at both ends and of a VPN over TCP at most. The original's windows were 8M;
+    /// the default limits no link that is measured here.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = window_size)]
     pub window: u32,
-    /// The file or block device to write to, or a directory for a file that is removed at the end; by default the directory
-    /// for temporary files.
+    /// The file or block device to write to, or a directory for a file that is removed at the end;
+    /// by default the directory for temporary files.
     #[arg(long, value_name = "PATH")]
     pub target: Option<PathBuf>,
     /// The target's contents may be destroyed.
@@ -100,17 +102,20 @@ pub struct BlockArgs {
     /// The system with the tunnel.
     #[arg(long, value_enum, default_value = "vpnd")]
     pub vpn: Kind,
-    /// Its cipher; AES-256-GCM by default, or its own choice if it can't be told to use that. Blocks are sealed with the same
-    /// above TCP if it is aes-128-gcm, aes-256-gcm or chacha20-poly1305, and with AES-256-GCM otherwise.
+    /// Its cipher; AES-256-GCM by default, or its own choice if it can't be told to use that.
+    /// Blocks are sealed with the same above TCP if it is aes-128-gcm, aes-256-gcm or
+    /// chacha20-poly1305, and with AES-256-GCM otherwise.
     #[arg(long, value_enum)]
     pub cipher: Option<Cipher>,
-    /// Its CPU priority: what it takes by itself, or that of any other process, as other VPNs have it.
+    /// Its CPU priority: what it takes by itself, or that of any other process, as other VPNs have
+    /// it.
     #[arg(long, value_enum, default_value = "own")]
     pub priority: Priority,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
-    /// Where another program of the system is, for example openvpn=/opt/openvpn; may be given again.
+    /// Where another program of the system is, for example openvpn=/opt/openvpn; may be given
+    /// again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
     pub named_programs: Vec<(String, PathBuf)>,
     /// Write report.json, report.csv and report.html into this directory.
@@ -128,7 +133,8 @@ pub struct BlockArgs {
     /// No progress on standard error.
     #[arg(short, long)]
     pub quiet: bool,
-    /// Or real hosts: the first one holds the target, in the place that `serve --block-target` names there.
+    /// Or real hosts: the first one holds the target, in the place that `serve --block-target`
+    /// names there.
     #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
     pub hosts: HostsArgs,
 }

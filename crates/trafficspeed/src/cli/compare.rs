@@ -25,8 +25,8 @@ pub struct CompareArgs {
     /// Numbers of clients, each even: every two clients are a pair.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = super::clients)]
     pub clients: Vec<u32>,
-    /// The other ends of the clients: another client each, or the gateway; with --topology routers a host in the trusted segment
-    /// behind it.
+    /// The other ends of the clients: another client each, or the gateway; with --topology routers
+    /// a host in the trusted segment behind it.
     #[arg(long, value_enum, default_value = "client")]
     pub to: RemoteEnd,
     /// The systems.
@@ -35,19 +35,23 @@ pub struct CompareArgs {
     /// The work.
     #[command(flatten)]
     pub work: WorkArgs,
-    /// Compare the others with this system too, beside plain routing: its name in --vpn, or as the report calls it.
+    /// Compare the others with this system too, beside plain routing: its name in --vpn, or as the
+    /// report calls it.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
-    /// Repeat a measurement during which the hypervisor took more than this share of the machine, in percent.
+    /// Repeat a measurement during which the hypervisor took more than this share of the machine,
+    /// in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     pub max_steal: f64,
-    /// Repeat a measurement during which other processes used more than this share of the machine, in percent.
+    /// Repeat a measurement during which other processes used more than this share of the machine,
+    /// in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
     pub max_foreign: f64,
     /// Most attempts at one measurement; the quietest stands if none was quiet.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub attempts: u32,
-    /// Go on with the comparison in this directory after an interruption; its settings are taken from there.
+    /// Go on with the comparison in this directory after an interruption; its settings are taken
+    /// from there.
     #[arg(long, value_name = "DIR", conflicts_with = "out")]
     pub resume: Option<PathBuf>,
     /// Where results go.
@@ -92,7 +96,8 @@ impl CompareArgs {
     /// The plan for a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// In words, if the baseline is none of the systems, or the user's own have names that do not fit.
+    /// In words, if the baseline is none of the systems, or the user's own have names that do not
+    /// fit.
     pub fn plan(&self, cpus: u32) -> Result<ComparePlan, String> {
         let most = self.clients.iter().copied().max().unwrap_or(1);
         let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));

@@ -1,4 +1,5 @@
-//! What leads somebody on who types the bare name, a command that does not exist, or the options of another program.
+//! What leads somebody on who types the bare name, a command that does not exist, or the options of
+//! another program.
 
 use clap::CommandFactory as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -19,7 +20,8 @@ trafficspeed measures what a VPN carries as its clients grow. Five ways to begin
 Between real hosts: trafficspeed serve --help, trafficspeed run --help. Everything: trafficspeed --help.
 ";
 
-/// What `trafficspeed --help` shows: one screen, with the commands in groups. Their options are shown by each.
+/// What `trafficspeed --help` shows: one screen, with the commands in groups. Their options are
+/// shown by each.
 pub const OVERVIEW: &str = "\
 Measures what a VPN carries as its clients grow.
 
@@ -51,8 +53,8 @@ trafficspeed has no server that measures for everybody. On one host: trafficspee
 trafficspeed serve --token-file FILE; here: trafficspeed stream --pair localhost=HOST --token-file FILE, with `trafficspeed serve` on \
 this host, too. In a laboratory on this machine: trafficspeed stream";
 
-/// The error with what leads on: the list of known subcommands, if an unknown one is what is wrong, but never a hidden one; and the way
-/// between hosts for the options of iperf3.
+/// The error with what leads on: the list of known subcommands, if an unknown one is what is wrong,
+/// but never a hidden one; and the way between hosts for the options of iperf3.
 pub fn naming_known(mut error: clap::Error) -> clap::Error {
     let is_hidden = |name: &str| Cli::command().find_subcommand(name).is_some_and(clap::Command::is_hide_set);
     match error.get(ContextKind::SuggestedSubcommand).cloned() {

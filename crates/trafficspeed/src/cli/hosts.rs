@@ -1,5 +1,5 @@
-//! Measuring between real hosts instead of in the lab, and serving those who do. The command that takes these arguments says which of its
-//! others are about the lab and so exclude them.
+//! Measuring between real hosts instead of in the lab, and serving those who do. The command that
+//! takes these arguments says which of its others are about the lab and so exclude them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use crate::load::block::place::PlaceOptions;
 /// Real hosts instead of the lab.
 #[derive(Clone, Debug, Args)]
 pub struct HostsArgs {
-    /// Two hosts, each CONTROL[:PORT][/DATA-ADDRESS], instead of the lab; the second one is the client; may be given
-    /// again.
+    /// Two hosts, each CONTROL[:PORT][/DATA-ADDRESS], instead of the lab; the second one is the
+    /// client; may be given again.
     #[arg(long = "pair", value_name = "HOSTA=HOSTB", requires = "token_file")]
     pub pairs: Vec<PairSpec>,
     /// The shared token (see `trafficspeed token`).
@@ -43,14 +43,15 @@ pub struct ServeArgs {
     /// Where to wait for the coordinator.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:5206")]
     pub listen: SocketAddr,
-    /// Let the coordinator write blocks here: a directory, for a file that is removed at the end, or a file or block
-    /// device. Without it, nothing is written.
+    /// Let the coordinator write blocks here: a directory, for a file that is removed at the end,
+    /// or a file or block device. Without it, nothing is written.
     #[arg(long, value_name = "PATH")]
     pub block_target: Option<PathBuf>,
     /// The contents of a file or device of --block-target may be destroyed.
     #[arg(long, requires = "block_target")]
     pub block_overwrite: bool,
-    /// MiB of --block-target that may be written, again and again; taken on the disk when it starts.
+    /// MiB of --block-target that may be written, again and again; taken on the disk when it
+    /// starts.
     #[arg(long, value_name = "MIB", default_value_t = 64, requires = "block_target", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub block_space: u32,
 }

@@ -15,8 +15,8 @@ use crate::lab::topology::Topology;
 /// The lab's links.
 #[derive(Clone, Debug, Args)]
 pub struct LabLinksArgs {
-    /// Where the measuring hosts are: the client's machine and the gateway (or second client) themselves, or a host behind each of
-    /// them, which makes these routers.
+    /// Where the measuring hosts are: the client's machine and the gateway (or second client)
+    /// themselves, or a host behind each of them, which makes these routers.
     #[arg(long, value_enum, default_value = "direct")]
     pub topology: Topology,
     /// Segmentation offload of the lab's links; off is closer to a wire.
@@ -35,8 +35,8 @@ impl LabLinksArgs {
     }
 }
 
-/// Emulated links between every client and the gateway, below any VPN. Each setting holds for both directions unless
-/// the one for the direction down, from the gateway to the client, is given too.
+/// Emulated links between every client and the gateway, below any VPN. Each setting holds for both
+/// directions unless the one for the direction down, from the gateway to the client, is given too.
 #[derive(Clone, Debug, Default, Args)]
 pub struct LinkArgs {
     /// One-way delay, for example 16ms.
@@ -81,7 +81,8 @@ pub struct LinkArgs {
     /// The same for the direction down.
     #[arg(long, value_name = "RATE")]
     pub rate_down: Option<Rate>,
-    /// Longest queue of a link of limited rate, for example 100ms (of the rate), 256kb or 1000p; 50 ms of the rate by default.
+    /// Longest queue of a link of limited rate, for example 100ms (of the rate), 256kb or 1000p; 50
+    /// ms of the rate by default.
     #[arg(long, value_name = "SIZE")]
     pub queue: Option<QueueLimit>,
     /// The same for the direction down.

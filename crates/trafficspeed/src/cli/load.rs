@@ -1,4 +1,5 @@
-//! The generators' own commands: `stream`, `rr`, `udp`. Flags that iperf3 has mean what they mean there.
+//! The generators' own commands: `stream`, `rr`, `udp`. Flags that iperf3 has mean what they mean
+//! there.
 
 use std::time::Duration;
 
@@ -57,8 +58,8 @@ pub struct PathArgs {
     /// Or real hosts.
     #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
     pub hosts: HostsArgs,
-    /// Clients that measure at once, each with a partner of its own at the gateway (or behind it); figures are sums over all, and
-    /// each client does what the other options say.
+    /// Clients that measure at once, each with a partner of its own at the gateway (or behind it);
+    /// figures are sums over all, and each client does what the other options say.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
     pub clients: u32,
     /// The other end: the gateway itself, or a second client behind it.
@@ -79,7 +80,8 @@ pub struct PathArgs {
     /// How often each measurement is made; systems take turns.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// Congestion control of the measured connections, and in the lab of VPNs over TCP; of several each is measured.
+    /// Congestion control of the measured connections, and in the lab of VPNs over TCP; of several
+    /// each is measured.
     #[arg(short = 'C', long, value_delimiter = ',', default_value = "cubic")]
     pub congestion: Vec<CongestionControl>,
     /// Where results go.
@@ -99,7 +101,8 @@ pub struct FlowArgs {
     /// Both directions at once.
     #[arg(long)]
     pub bidir: bool,
-    /// Bytes of each message or datagram; of each send call for TCP without a rate. K and M are understood.
+    /// Bytes of each message or datagram; of each send call for TCP without a rate. K and M are
+    /// understood.
     #[arg(short = 'l', long, value_parser = size)]
     pub length: Option<u32>,
     /// Payload rate of each stream in bit/s, for example 13M; 0: as fast as possible.

@@ -22,11 +22,13 @@ const RATES: std::ops::RangeInclusive<f64> = 1e6..=1e13;
 
 /// Experiment 3: where the time goes, and a model of it that is held against the real VPN.
 ///
-/// Measures what each stage of a running tunnel costs on this host, those of the kernel included: CPU time for each call,
-/// packet and byte, fitted from streams through whole shards in pieces of several sizes without a cipher, and what each
-/// cipher adds. Then the real vpnd carries TCP streams with each cipher, packet length and number of streams. Without a cipher
-/// that says what passes for a Gbit; its sum with the costs predicts CPU time and throughput of the others, and the error stands
-/// beside each. The report says that the model predicts only if no prediction is off by more than 15 %.
+/// Measures what each stage of a running tunnel costs on this host, those of the kernel included:
+/// CPU time for each call, packet and byte, fitted from streams through whole shards in pieces of
+/// several sizes without a cipher, and what each cipher adds. Then the real vpnd carries TCP
+/// streams with each cipher, packet length and number of streams. Without a cipher that says what
+/// passes for a Gbit; its sum with the costs predicts CPU time and throughput of the others, and
+/// the error stands beside each. The report says that the model predicts only if no prediction is
+/// off by more than 15 %.
 #[derive(Clone, Debug, Args)]
 pub struct ModelArgs {
     /// Ciphers; `none` is measured in any case, since it says what passes.
@@ -43,7 +45,8 @@ pub struct ModelArgs {
     /// Numbers of TCP streams; each is measured with each length.
     #[arg(short = 'P', long = "parallel", value_delimiter = ',', default_value = "1,8,32", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_STREAMS)))]
     pub streams: Vec<u32>,
-    /// Also say what each stage would have to cost for this rate, such as 10gbit or 25G; may be given again.
+    /// Also say what each stage would have to cost for this rate, such as 10gbit or 25G; may be
+    /// given again.
     #[arg(long, value_name = "RATE", value_parser = target)]
     pub target: Vec<f64>,
     /// Milliseconds for each stage and size.
@@ -61,21 +64,22 @@ pub struct ModelArgs {
     /// How often each cipher and load is measured.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
-    /// Do not measure one cipher a second time in each turn (AES-256-GCM, or the first one), which shows how far it differs from
-    /// itself.
+    /// Do not measure one cipher a second time in each turn (AES-256-GCM, or the first one), which
+    /// shows how far it differs from itself.
     #[arg(long, conflicts_with = "predict_only")]
     pub no_control: bool,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
-    /// The `vpnd-stages` program, found in the same way. Build it from the same source, with the same options.
+    /// The `vpnd-stages` program, found in the same way. Build it from the same source, with the
+    /// same options.
     #[arg(long, value_name = "PATH")]
     pub stages: Option<PathBuf>,
     /// The same for either: vpnd=PATH or vpnd-stages=PATH; may be given again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = program)]
     pub named_programs: Vec<(String, PathBuf)>,
-    /// Also measure five algorithms as the original did, packets of 1280 bytes on links of these rates: no tunnel, no cipher,
-    /// and three ciphers. Without a value 100mbit,1gbit.
+    /// Also measure five algorithms as the original did, packets of 1280 bytes on links of these
+    /// rates: no tunnel, no cipher, and three ciphers. Without a value 100mbit,1gbit.
     #[arg(long, value_name = "RATE", value_delimiter = ',', num_args = 0..=1, default_missing_value = "100mbit,1gbit", conflicts_with = "predict_only")]
     pub original: Vec<Rate>,
     /// Congestion control of the measured connection.

@@ -24,7 +24,8 @@ pub struct OutputArgs {
     /// Print CSV, one line per measurement, instead of the table.
     #[arg(long, conflicts_with_all = ["json", "json_stream"])]
     pub csv: bool,
-    /// Unit of throughput in tables: k, m, g, t for bits in steps of 1000, K, M, G, T for bytes in steps of 1024.
+    /// Unit of throughput in tables: k, m, g, t for bits in steps of 1000, K, M, G, T for bytes in
+    /// steps of 1024.
     #[arg(short = 'f', long = "format", value_name = "[kmgtKMGT]", default_value = "g", value_parser = Unit::of_letter)]
     pub format: Unit,
     /// Tables as wide as they are, instead of at most 120 columns with the rest below.
@@ -36,7 +37,8 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// The unit that the user chose; `None`: the one that suits each rate, where small and large ones stand side by side.
+    /// The unit that the user chose; `None`: the one that suits each rate, where small and large
+    /// ones stand side by side.
     pub fn chosen_unit(&self) -> Option<Unit> {
         (self.format != Unit::default()).then_some(self.format)
     }

@@ -30,7 +30,8 @@ pub struct SuiteArgs {
 /// The suites.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Suite {
-    /// The cost of authentication and encryption for streams, transactions, a loaded CPU and live video (experiment 2).
+    /// The cost of authentication and encryption for streams, transactions, a loaded CPU and live
+    /// video (experiment 2).
     Ipsec(IpsecArgs),
     /// Which cipher is the fastest, with AES instructions and without (experiment 5).
     Aead(AeadArgs),
@@ -51,23 +52,26 @@ pub struct ScaleArgs {
     /// How often each measurement is made: 3 (ipsec) and 10 (aead), or 3 if --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
-    /// Do not measure a cipher a second time in each round, which shows how far a system differs from itself.
+    /// Do not measure a cipher a second time in each round, which shows how far a system differs
+    /// from itself.
     #[arg(long)]
     pub no_control: bool,
     /// Ciphers to measure; all of the experiment by default.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub cipher: Vec<Cipher>,
-    /// Systems to measure beside plain routing, each with those of the ciphers that it has, or with its own choice.
+    /// Systems to measure beside plain routing, each with those of the ciphers that it has, or with
+    /// its own choice.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "vpnd")]
     pub vpn: Vec<Kind>,
-    /// The CPU priority of the systems: what each takes by itself, or the same for all; by default the first, beside other VPNs
-    /// both.
+    /// The CPU priority of the systems: what each takes by itself, or the same for all; by default
+    /// the first, beside other VPNs both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
     #[arg(long, value_name = "PATH")]
     pub vpnd: Option<PathBuf>,
-    /// Where another program of a measured system is, for example openvpn=/opt/openvpn; may be given again.
+    /// Where another program of a measured system is, for example openvpn=/opt/openvpn; may be
+    /// given again.
     #[arg(long = "program", value_name = "NAME=PATH", value_parser = super::program)]
     pub named_programs: Vec<(String, PathBuf)>,
     /// The other end: the gateway itself, or a second client behind it.
@@ -108,8 +112,8 @@ pub struct IpsecArgs {
     /// No sweeps.
     #[arg(long, conflicts_with = "sweep")]
     pub no_sweep: bool,
-    /// Bytes of the socket buffers of UDP at the highest rate; the original had 57344 and 32768. The kernel's by default. K and
-    /// M are understood.
+    /// Bytes of the socket buffers of UDP at the highest rate; the original had 57344 and 32768.
+    /// The kernel's by default. K and M are understood.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub udp_window: Option<u32>,
     /// Payload rate of the live video in bit/s.

@@ -1,7 +1,8 @@
 //! The agent: does what its coordinator says, one job at a time.
 //!
-//! Commands come through a channel and reports leave through another; whether pipes or an authenticated
-//! connection are behind them is not its business. When the coordinator is gone, it stops moving data.
+//! Commands come through a channel and reports leave through another; whether pipes or an
+//! authenticated connection are behind them is not its business. When the coordinator is gone, it
+//! stops moving data.
 
 pub mod blocks;
 mod tasks;
@@ -91,7 +92,8 @@ impl Agent {
         self.reports.send(report).map_err(|_| Gone)
     }
 
-    /// Whether the coordinator asks for an end, by word or by leaving. No other command is due meanwhile.
+    /// Whether the coordinator asks for an end, by word or by leaving. No other command is due
+    /// meanwhile.
     fn stopped(&self) -> bool {
         !matches!(self.commands.try_recv(), Err(TryRecvError::Empty))
     }
@@ -197,7 +199,8 @@ mod tests {
         };
         assert_eq!((counted(true), counted(false)), (end.window.sent_bytes, end.window.received_bytes));
         assert!(counted(true) < end.found.bytes_sent, "the warm-up is not counted: {a:?}");
-        // A busy machine may read the counters late; the window says how late and how long it really was.
+        // A busy machine may read the counters late; the window says how late and how long it
+        // really was.
         assert!(a.seconds + a.late_ms / 1e3 >= 0.3, "{a:?}");
         assert!(counted(true) > 0 && counted(false) > 0 && !a.stopped_early);
     }

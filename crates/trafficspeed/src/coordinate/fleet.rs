@@ -1,8 +1,9 @@
-//! The coordinator's hold on all agents of a measurement: children in the lab's namespaces or real hosts.
+//! The coordinator's hold on all agents of a measurement: children in the lab's namespaces or real
+//! hosts.
 //!
-//! Every agent has a reader thread that turns its lines into events; the coordinator waits for events with a
-//! deadline, so that no agent can hang it. An agent that is lost stays in the fleet as lost: its number, and what
-//! the others report, remain valid.
+//! Every agent has a reader thread that turns its lines into events; the coordinator waits for
+//! events with a deadline, so that no agent can hang it. An agent that is lost stays in the fleet
+//! as lost: its number, and what the others report, remain valid.
 
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -81,7 +82,8 @@ impl Default for Fleet {
 }
 
 impl Fleet {
-    /// Adds a child process that is an agent on its standard input and output. It shares the coordinator's clock.
+    /// Adds a child process that is an agent on its standard input and output. It shares the
+    /// coordinator's clock.
     ///
     /// # Errors
     /// [`FleetError::Spawn`], [`FleetError::Agent`].
@@ -161,9 +163,9 @@ impl Fleet {
         }
     }
 
-    /// Compares clocks with a host. Takes the exchange with the shortest round trip: the offset's error is at most
-    /// half of it. What the host still had to say of an earlier measurement is passed over, so that it cannot be
-    /// taken for words of the next.
+    /// Compares clocks with a host. Takes the exchange with the shortest round trip: the offset's
+    /// error is at most half of it. What the host still had to say of an earlier measurement is
+    /// passed over, so that it cannot be taken for words of the next.
     ///
     /// # Errors
     /// [`FleetError::Agent`].

@@ -39,7 +39,8 @@ pub enum Command {
         tasks: Vec<Task>,
         /// The address to listen on; the ports are the system's choice.
         bind: IpAddr,
-        /// How long to wait for the other host's connections, in milliseconds: others may connect before it.
+        /// How long to wait for the other host's connections, in milliseconds: others may connect
+        /// before it.
         timeout_ms: u64,
     },
     /// Come to the doors of the other host.
@@ -183,7 +184,8 @@ pub struct Measurement {
     pub seconds: f64,
     /// How late the first reading was after the agreed instant, in milliseconds.
     pub late_ms: f64,
-    /// Seconds in which a sender was to send what counts: from the agreed instant to the agreed end, or until it was stopped.
+    /// Seconds in which a sender was to send what counts: from the agreed instant to the agreed
+    /// end, or until it was stopped.
     pub sending_seconds: f64,
     /// Stopped before its time.
     pub stopped_early: bool,
@@ -195,7 +197,8 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Datagrams that this host's kernel threw away because the generator did not take them in time.
+    /// Datagrams that this host's kernel threw away because the generator did not take them in
+    /// time.
     pub fn generator_drops(&self) -> u64 {
         self.tasks.iter().map(|task| task.found.socket_drops).fold(0, u64::saturating_add)
     }
@@ -210,7 +213,8 @@ impl Measurement {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskEnd {
     pub window: Sample,
-    /// Bytes of each connection within the measurement, bulk data only; in the order of [`Findings::streams`].
+    /// Bytes of each connection within the measurement, bulk data only; in the order of
+    /// [`Findings::streams`].
     pub stream_bytes: Vec<u64>,
     pub found: Findings,
 }

@@ -1,10 +1,12 @@
 //! `trafficspeed serve`: lets the holder of a token run the generator on this host.
 //!
-//! One coordinator at a time. Before the token is proved a connection may send a few short lines within
-//! [`HANDSHAKE_TIMEOUT`], and only [`MAX_UNPROVED`] such connections are kept; the oldest of the address that has most makes room for
-//! another: a stranger can neither make this host send anything, nor grow its memory, nor keep others out by silence. After it, the coordinator may have this host listen on and connect to
-//! addresses, which is the tool's purpose; whoever holds the token is trusted with that. Blocks are written only into the
-//! place that this host's owner named.
+//! One coordinator at a time. Before the token is proved a connection may send a few short lines
+//! within [`HANDSHAKE_TIMEOUT`], and only [`MAX_UNPROVED`] such connections are kept; the oldest of
+//! the address that has most makes room for another: a stranger can neither make this host send
+//! anything, nor grow its memory, nor keep others out by silence. After it, the coordinator may
+//! have this host listen on and connect to addresses, which is the tool's purpose; whoever holds
+//! the token is trusted with that. Blocks are written only into the place that this host's owner
+//! named.
 
 use std::io::{self, BufReader};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -27,7 +29,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_UNPROVED: usize = 16;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Serves on `address` until interrupted, with permission to write blocks into `place` if there is one, and passes each event to `log`.
+/// Serves on `address` until interrupted, with permission to write blocks into `place` if there is
+/// one, and passes each event to `log`.
 ///
 /// # Errors
 /// When the address cannot be listened on.

@@ -1,12 +1,14 @@
-//! The shared secret between a coordinator and `trafficspeed serve`, and the proof that both hold it.
+//! The shared secret between a coordinator and `trafficspeed serve`, and the proof that both hold
+//! it.
 //!
-//! Challenge and response with HMAC-SHA-256: both sides send 32 random bytes, then each proves the token over both
-//! challenges and its own role, the coordinator first. The token never crosses the network. Every later line
-//! carries a code under a key derived from the token and both challenges, with its direction and number, so that
-//! nobody can alter, repeat or insert commands. The lines are not secret: they hold measurements.
+//! Challenge and response with HMAC-SHA-256: both sides send 32 random bytes, then each proves the
+//! token over both challenges and its own role, the coordinator first. The token never crosses the
+//! network. Every later line carries a code under a key derived from the token and both challenges,
+//! with its direction and number, so that nobody can alter, repeat or insert commands. The lines
+//! are not secret: they hold measurements.
 //!
-//! It is no protection against guessing a poor token offline. Tokens made by `trafficspeed token` have
-//! 256 bits.
+//! It is no protection against guessing a poor token offline. Tokens made by `trafficspeed token`
+//! have 256 bits.
 
 use std::fs;
 use std::io::{self, BufRead, Write};
@@ -91,7 +93,8 @@ impl Token {
     /// A key for another purpose than this connection's lines; no other purpose has the same.
     pub fn derive(&self, purpose: &[u8]) -> Zeroizing<[u8; 32]> {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
-        // Codes of a role cover its length, its name and two challenges, and so are of other messages than this.
+        // Codes of a role cover its length, its name and two challenges, and so are of other
+        // messages than this.
         mac.update(b"trafficspeed key for ");
         mac.update(purpose);
         Zeroizing::new(mac.finalize().into_bytes().into())

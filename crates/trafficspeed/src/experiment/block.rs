@@ -1,18 +1,20 @@
-//! Experiment 4: encrypt ahead of the wait. Block writes over long delays, each answered once it is on disk.
+//! Experiment 4: encrypt ahead of the wait. Block writes over long delays, each answered once it is
+//! on disk.
 //!
 //! ```text
 //!   client 1: writer ═══ emulated link ═══ gateway: target with its file
 //! ```
 //!
-//! The original's three ways to write the same blocks: *plain*, without a VPN, waiting for each answer; through the
-//! *tunnel*, waiting for each answer (its IPsec); and *OP-n*, without a VPN but sealed above TCP, with n blocks in progress.
-//! And two controls, *plain-n* and *tunnel-n*: what n blocks in progress gain by themselves is not the gain of encrypting
-//! ahead. The tunnel is measured twice in each round, as its own control,
-//! with one block in progress and with the most. At each delay one lab with the tunnel up serves all of
-//! them in turn, from the second round on in shuffled order, so that drift hits all alike.
+//! The original's three ways to write the same blocks: *plain*, without a VPN, waiting for each
+//! answer; through the *tunnel*, waiting for each answer (its IPsec); and *OP-n*, without a VPN but
+//! sealed above TCP, with n blocks in progress. And two controls, *plain-n* and *tunnel-n*: what n
+//! blocks in progress gain by themselves is not the gain of encrypting ahead. The tunnel is
+//! measured twice in each round, as its own control, with one block in progress and with the most.
+//! At each delay one lab with the tunnel up serves all of them in turn, from the second round on in
+//! shuffled order, so that drift hits all alike.
 //!
-//! What fails takes nothing else along: a case, a delay and a plan of several each say why they have no figures, and the
-//! others are measured.
+//! What fails takes nothing else along: a case, a delay and a plan of several each say why they
+//! have no figures, and the others are measured.
 
 pub mod model;
 pub mod observations;
@@ -51,7 +53,8 @@ const WARMUP_ROUND_TRIPS: u32 = 12;
 const WARMUP: Duration = Duration::from_millis(300);
 /// Blocks in progress when the host is measured without waiting.
 pub const CALIBRATION_AHEAD: u32 = 10;
-/// The time that a lab with a system takes to come up and go, and a case beside its own; for the estimate only.
+/// The time that a lab with a system takes to come up and go, and a case beside its own; for the
+/// estimate only.
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
 /// So many cases without a figure end a delay: where the tunnel is down, each takes a timeout.
@@ -74,7 +77,8 @@ pub struct Writes {
     pub congestion: CongestionControl,
     /// How often each case is measured.
     pub repeats: u32,
-    /// The target asks for each block first, as iSCSI does without unsolicited data: two round trips for each.
+    /// The target asks for each block first, as iSCSI does without unsolicited data: two round
+    /// trips for each.
     pub ready_first: bool,
     /// What OP-n is sealed with.
     pub sealing: Sealing,
@@ -82,8 +86,8 @@ pub struct Writes {
     pub control: bool,
 }
 
-/// The tunnel's cipher for sealing above TCP, if it is an AEAD that can be had there: then OP-n and the tunnel differ in where
-/// they encrypt alone.
+/// The tunnel's cipher for sealing above TCP, if it is an AEAD that can be had there: then OP-n and
+/// the tunnel differ in where they encrypt alone.
 pub fn sealing_as(tunnel: Cipher) -> Option<Sealing> {
     Sealing::ALL.into_iter().find(|sealing| sealing.name() == tunnel.name())
 }
@@ -105,8 +109,9 @@ pub struct BlockPlan {
 }
 
 impl Writes {
-    /// All cases at one delay, in the order in which they are measured: block size, way, repetition. Repetitions come last,
-    /// so that drift of the machine hits all ways alike, and those after the first are shuffled.
+    /// All cases at one delay, in the order in which they are measured: block size, way,
+    /// repetition. Repetitions come last, so that drift of the machine hits all ways alike, and
+    /// those after the first are shuffled.
     pub fn cases(&self) -> Vec<(u32, Way, u32)> {
         let ways = outcome::ways(&self.ahead, &self.controls());
         let of = |repeat: u32| {
@@ -116,8 +121,8 @@ impl Writes {
         (1..=self.repeats).flat_map(of).collect()
     }
 
-    /// Blocks in progress with which the tunnel is measured again: one, and the most, because what a full queue differs from
-    /// itself is not what a single block does.
+    /// Blocks in progress with which the tunnel is measured again: one, and the most, because what
+    /// a full queue differs from itself is not what a single block does.
     pub fn controls(&self) -> Vec<u32> {
         let most = self.ahead.iter().copied().max().filter(|most| *most > 1);
         if self.control { std::iter::once(1).chain(most).collect() } else { Vec::new() }
@@ -208,8 +213,8 @@ pub fn check(plan: &BlockPlan) -> Result<(), TestbedError> {
     Ok(plan.subject.check(&plan.programs)?)
 }
 
-/// Runs `plans`, which write to one place, one after the other. One that fails is a report that says why, and those after it are
-/// measured; nothing begins after an interrupt.
+/// Runs `plans`, which write to one place, one after the other. One that fails is a report that
+/// says why, and those after it are measured; nothing begins after an interrupt.
 ///
 /// # Errors
 /// The [`PlaceError`] of the first plan, when none has a target.
@@ -228,8 +233,8 @@ fn one_by_one(
     let (mut reports, mut refused, mut holds_ours) = (Vec::new(), None, false);
     for plan in plans {
         let mut plan = plan.clone();
-        // INVARIANT: only after a plan was given the place does it hold blocks of ours. A place that was refused is as precious
-        // to the next plan as to the one before.
+        // INVARIANT: only after a plan was given the place does it hold blocks of ours. A place
+        // that was refused is as precious to the next plan as to the one before.
         plan.place.overwrite |= holds_ours;
         match run(&plan) {
             Ok(report) => {
@@ -382,7 +387,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// Takes a case, after which an agent may be `lost`. Returns why nothing more is to be measured at this delay, if so.
+    /// Takes a case, after which an agent may be `lost`. Returns why nothing more is to be measured
+    /// at this delay, if so.
     fn look_at(&mut self, case: &Case, lost: Option<&str>) -> Option<String> {
         if let Some(name) = lost {
             return Some(format!("{name} dropped out; nothing more was measured"));

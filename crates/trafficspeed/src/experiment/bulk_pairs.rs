@@ -1,6 +1,8 @@
-//! Experiment 1's load: bulk TCP data between all pairs of a fleet at once, in the lab and between real hosts alike.
+//! Experiment 1's load: bulk TCP data between all pairs of a fleet at once, in the lab and between
+//! real hosts alike.
 //!
-//! It is one bulk task for each pair ([`pair_run`](super::pair_run)); here it becomes the results of a run.
+//! It is one bulk task for each pair ([`pair_run`](super::pair_run)); here it becomes the results
+//! of a run.
 
 use std::time::Duration;
 
@@ -75,7 +77,8 @@ fn pair_of(fleet: &Fleet, run: &PairRun<'_>, result: PairResult) -> Pair {
     Pair { ends, error: result.error.map(|error| error.to_string()), stall }
 }
 
-/// The second in which a pair received next to nothing, in words: what carried it stood still, so that the figure is not its own.
+/// The second in which a pair received next to nothing, in words: what carried it stood still, so
+/// that the figure is not its own.
 fn stall(samples: &[IntervalSamples]) -> Option<String> {
     let rate = |moment: &IntervalSamples| {
         let ends = moment.tasks.iter().zip(moment.seconds).filter(|(_, seconds)| *seconds > 0.0);
@@ -89,7 +92,8 @@ fn stall(samples: &[IntervalSamples]) -> Option<String> {
     Some(format!("stalled: {then} in second {second}, {middle} in the median second"))
 }
 
-/// The bytes of each second, of all hosts that reported it, those of pairs that failed later included.
+/// The bytes of each second, of all hosts that reported it, those of pairs that failed later
+/// included.
 fn totals(results: &[PairResult]) -> Vec<Interval> {
     let mut totals = Vec::new();
     for result in results {

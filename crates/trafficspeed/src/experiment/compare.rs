@@ -1,9 +1,10 @@
-//! A comparison of systems: rounds of the plain experiment, saved after every measurement, resumed after a break.
+//! A comparison of systems: rounds of the plain experiment, saved after every measurement, resumed
+//! after a break.
 //!
-//! Within a round every number of clients is measured with one system after the other, from the second round on in
-//! shuffled order, so that drift of the machine hits all alike and ratios can be formed within a round. A measurement
-//! during which the machine was shared with others more than allowed is repeated. It knows the journal and the
-//! schedule, nothing of how results are shown.
+//! Within a round every number of clients is measured with one system after the other, from the
+//! second round on in shuffled order, so that drift of the machine hits all alike and ratios can be
+//! formed within a round. A measurement during which the machine was shared with others more than
+//! allowed is repeated. It knows the journal and the schedule, nothing of how results are shown.
 
 pub mod journal;
 pub mod quiet;
@@ -49,7 +50,8 @@ pub struct Compared {
     pub error: Option<CompareError>,
 }
 
-/// Measures whatever `earlier` runs leave to be measured, and saves each result in `journal` before the next begins.
+/// Measures whatever `earlier` runs leave to be measured, and saves each result in `journal` before
+/// the next begins.
 pub fn run(
     plan: &ComparePlan,
     journal: &mut Journal,

@@ -1,4 +1,5 @@
-//! CPU time of the VPN, of everything else and of the machine, between the two instants that bound a measurement.
+//! CPU time of the VPN, of everything else and of the machine, between the two instants that bound
+//! a measurement.
 
 use super::outcome::CpuUse;
 use crate::clock;
@@ -59,7 +60,8 @@ impl CpuMeter {
         roots.chain(self.clients.iter().copied()).collect()
     }
 
-    /// The time used between the two readings, without that of the generators; `None` unless both were taken.
+    /// The time used between the two readings, without that of the generators; `None` unless both
+    /// were taken.
     pub fn used(&self) -> Option<CpuUse> {
         let (first, last) = (self.first?, self.last?);
         Some(CpuUse {

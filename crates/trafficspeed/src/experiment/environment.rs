@@ -13,8 +13,9 @@ use crate::observe;
 use crate::observe::HostInfo;
 use crate::system::buffers;
 
-/// The sysctls that bear on every figure, as their paths below /proc/sys: those of sockets, and whether the CPU goes to sessions
-/// first and to the threads of each only then, as in sched(7), which makes threads wait long beside busy sessions.
+/// The sysctls that bear on every figure, as their paths below /proc/sys: those of sockets, and
+/// whether the CPU goes to sessions first and to the threads of each only then, as in sched(7),
+/// which makes threads wait long beside busy sessions.
 const SYSCTLS: [&str; 12] = [
     "kernel/sched_autogroup_enabled",
     "net/ipv4/tcp_rmem",
@@ -58,7 +59,8 @@ impl Environment {
         Self::of_each(links.as_slice())
     }
 
-    /// The same of labs one after the other, whose links may differ in MTU and congestion control: all of these are named.
+    /// The same of labs one after the other, whose links may differ in MTU and congestion control:
+    /// all of these are named.
     pub fn of_each(all: &[LinkSettings]) -> Self {
         let links = all.first();
         Self {

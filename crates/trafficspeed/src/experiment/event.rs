@@ -1,6 +1,7 @@
 //! The events of an experiment, for a program that follows it.
 //!
-//! Events carry the experiments' own plain data; how they are written is decided by whoever receives them.
+//! Events carry the experiments' own plain data; how they are written is decided by whoever
+//! receives them.
 
 use super::generate::{LoadCampaign, LoadRun, Second};
 use super::home::results::{HomeCampaign, HomeRun};

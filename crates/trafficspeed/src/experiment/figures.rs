@@ -1,7 +1,7 @@
 //! The figures of one task, made of what its two ends reported.
 //!
-//! Rates are per second of the end that counted. Loss counts messages by their numbers, from the first that
-//! counted to the last, whenever they arrived.
+//! Rates are per second of the end that counted. Loss counts messages by their numbers, from the
+//! first that counted to the last, whenever they arrived.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,14 +25,16 @@ pub struct Figures {
     pub sent_per_second: Option<f64>,
     /// Requests answered per second.
     pub transactions_per_second: Option<f64>,
-    /// Messages that were sent, of those that count; of requests only where each leaves when it is due.
+    /// Messages that were sent, of those that count; of requests only where each leaves when it is
+    /// due.
     pub messages: Option<u64>,
     /// Messages that never arrived.
     pub lost: Option<u64>,
     /// Their share, in percent.
     pub lost_percent: Option<f64>,
-    /// Of the messages that the rate asked for, those that arrived, in percent, at most 100. A sender that gets no CPU skips
-    /// what it should have sent, and none of that is lost on the way; absent without a rate.
+    /// Of the messages that the rate asked for, those that arrived, in percent, at most 100. A
+    /// sender that gets no CPU skips what it should have sent, and none of that is lost on the way;
+    /// absent without a rate.
     pub delivered_percent: Option<f64>,
     /// Messages that came twice.
     pub duplicates: Option<u64>,
@@ -75,7 +77,8 @@ pub struct Point {
     pub received_bits_per_second: f64,
     /// Messages that arrived, or transactions, per second.
     pub received_per_second: f64,
-    /// Messages that turned out to be missing, less those that came late; `None` if nothing came, for then nobody knows.
+    /// Messages that turned out to be missing, less those that came late; `None` if nothing came,
+    /// for then nobody knows.
     pub missing: Option<i64>,
     /// Mean one-way delay or round trip, in microseconds.
     pub delay_mean_us: Option<f64>,
@@ -93,7 +96,8 @@ fn receiver(task: &Task) -> usize {
     }
 }
 
-/// The figures of task number `at`. Of an end that was lost there are none, and nothing that takes both.
+/// The figures of task number `at`. Of an end that was lost there are none, and nothing that takes
+/// both.
 pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     let to = receiver(task);
     let end = |side: usize| reports.ends[side].tasks.get(at);
@@ -160,7 +164,8 @@ impl Figures {
         self.lateness.clone_from(&sender.found.lateness);
     }
 
-    /// Takes the requests that left when they were due: of these, and only these, some are lost without holding up the others.
+    /// Takes the requests that left when they were due: of these, and only these, some are lost
+    /// without holding up the others.
     fn go_unanswered(&mut self, asker: &TaskEnd) {
         let (sent, lost) = (asker.found.messages_sent, asker.found.timeouts);
         self.messages = Some(sent);
@@ -172,10 +177,11 @@ impl Figures {
 
 /// Of the messages that the rate asked for while they counted, those that arrived, in percent.
 fn delivered_percent(work: &Messages, sender: &Measurement, here: &TaskEnd, there: &TaskEnd) -> Option<f64> {
-    // Messages count from the agreed instant to the agreed end, however late the agent's readings were.
+    // Messages count from the agreed instant to the agreed end, however late the agent's readings
+    // were.
     let asked = work.messages_per_second()? * sender.sending_seconds;
-    // A sender that was held up at the end of the warm-up makes up for it while messages count. Those were asked for, too: without
-    // them more than all would arrive.
+    // A sender that was held up at the end of the warm-up makes up for it while messages count.
+    // Those were asked for, too: without them more than all would arrive.
     let asked = asked.max(here.found.messages_sent as f64);
     // A duplicate that comes very late is no longer known as one.
     (asked > 0.0).then(|| (100.0 * there.found.messages_received as f64 / asked).min(100.0))
@@ -214,7 +220,8 @@ fn per(amount: f64, seconds: f64) -> f64 {
     if seconds > 0.0 { amount / seconds } else { 0.0 }
 }
 
-/// Bytes that arrived at the near and the far end, of those that were accounted: never more than what crossed.
+/// Bytes that arrived at the near and the far end, of those that were accounted: never more than
+/// what crossed.
 pub fn arrived(tasks: &[Task], reports: &EndReports) -> [u64; 2] {
     let at = |side: usize| {
         let ends = reports.ends[side].tasks.iter().zip(tasks);
@@ -320,7 +327,8 @@ mod tests {
 
     #[test]
     fn what_a_starved_sender_skipped_was_not_delivered() {
-        // 100 bytes at 1.6 Mbit/s: 2,000 messages in the second, of which 990 were sent and 970 came.
+        // 100 bytes at 1.6 Mbit/s: 2,000 messages in the second, of which 990 were sent and 970
+        // came.
         let mut task = messages(false);
         let Task::Messages(work) = &mut task else { unreachable!() };
         work.bits_per_second = Some(1_600_000);
@@ -331,7 +339,8 @@ mod tests {
 
     #[test]
     fn no_more_than_was_asked_for_is_delivered_however_late_a_reading_or_a_sender_is() {
-        // 100 bytes at 784 kbit/s: 980 messages in the second, of which 990 were sent, ten of them late from the warm-up.
+        // 100 bytes at 784 kbit/s: 980 messages in the second, of which 990 were sent, ten of them
+        // late from the warm-up.
         let mut task = messages(false);
         let Task::Messages(work) = &mut task else { unreachable!() };
         work.bits_per_second = Some(784_000);

@@ -1,9 +1,10 @@
-//! The direct use of the generators: one kind of load through each system of the lab, repeated. (Between real hosts
-//! `hosts::load` does the same plan.)
+//! The direct use of the generators: one kind of load through each system of the lab, repeated.
+//! (Between real hosts `hosts::load` does the same plan.)
 //!
-//! Several clients may measure at once (`clients`): then a task is that of all of them together, and each has its part of it.
-//! Systems take turns within each repetition, and each measurement gets a fresh lab. A search for the highest rate
-//! without loss makes its trials one after the other in the same lab.
+//! Several clients may measure at once (`clients`): then a task is that of all of them together,
+//! and each has its part of it. Systems take turns within each repetition, and each measurement
+//! gets a fresh lab. A search for the highest rate without loss makes its trials one after the
+//! other in the same lab.
 
 mod clients;
 pub mod observations;
@@ -42,7 +43,8 @@ pub struct LoadPlan {
     /// `stream`, `rr` or `udp`.
     pub command: &'static str,
     pub path: MeasuredPath,
-    /// Clients that measure at once; of several, each has a partner at the gateway, and the figures are sums over all.
+    /// Clients that measure at once; of several, each has a partner at the gateway, and the figures
+    /// are sums over all.
     pub clients: u32,
     /// The tasks of each client, all at once.
     pub tasks: Vec<NamedTask>,
@@ -130,7 +132,8 @@ pub struct LoadRun {
     pub hosts: Vec<HostEnd>,
     /// Task by task; sums over all clients.
     pub figures: Vec<Figures>,
-    /// Of several clients, each one's own figures, client by client and task by task, without their course over time.
+    /// Of several clients, each one's own figures, client by client and task by task, without their
+    /// course over time.
     #[serde(default)]
     pub by_client: Vec<Vec<Figures>>,
     pub cpu: Option<CpuUse>,
@@ -207,7 +210,8 @@ impl LoadPlan {
         check(&lab.subjects, &lab.programs, lab.links)
     }
 
-    /// The plan with TCP under one congestion control, and what tells it from the others in a label.
+    /// The plan with TCP under one congestion control, and what tells it from the others in a
+    /// label.
     pub(super) fn under(&self, congestion: CongestionControl) -> (Self, String) {
         let mut plan = Self { congestion: vec![congestion], ..self.clone() };
         plan.tasks.iter_mut().for_each(|named| named.task.set_congestion(congestion));
@@ -275,7 +279,8 @@ impl LoadCampaign {
     }
 }
 
-/// Says what is missing, before anything is changed: a lab that cannot be, or no system that can run.
+/// Says what is missing, before anything is changed: a lab that cannot be, or no system that can
+/// run.
 pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> anyhow::Result<()> {
     Lab::check(links)?;
     let problems: Vec<_> = subjects.iter().filter_map(|subject| subject.check(programs).err()).collect();

@@ -1,7 +1,7 @@
 //! Processes that want the whole CPU, to see what that does to a measurement.
 //!
-//! They compute pi, as the original experiment's did. Each ends with its parent, at a deadline of its own, and when
-//! the [`Hogs`] that started it are dropped.
+//! They compute pi, as the original experiment's did. Each ends with its parent, at a deadline of
+//! its own, and when the [`Hogs`] that started it are dropped.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::observe::load_average;
 /// Terms between two looks at the clock: well under a millisecond.
 const TERMS: u32 = 50_000;
 
-/// The load average has shown the hogs once it is this share of their number: after two to three minutes.
+/// The load average has shown the hogs once it is this share of their number: after two to three
+/// minutes.
 const SHOWN: f64 = 0.93;
 /// So long it may take: a load average of 0 comes to 0.95 of its end in three minutes.
 pub const LOAD_TIMEOUT: Duration = Duration::from_secs(200);
@@ -45,8 +46,8 @@ impl Hogs {
         Ok(hogs)
     }
 
-    /// Waits until the load average of the last minute shows them, as the original experiment did before it measured. It grows
-    /// towards their number as an average over a minute does.
+    /// Waits until the load average of the last minute shows them, as the original experiment did
+    /// before it measured. It grows towards their number as an average over a minute does.
     pub fn await_load(&self, interrupt: &Interrupt) {
         let end = Instant::now() + LOAD_TIMEOUT;
         while load_average().is_some_and(|load| !shows(load, self.0.len()))

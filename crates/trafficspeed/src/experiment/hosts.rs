@@ -1,6 +1,8 @@
-//! Experiments between real hosts. Here experiment 1: the same pairs, driven over the network; below the others.
+//! Experiments between real hosts. Here experiment 1: the same pairs, driven over the network;
+//! below the others.
 //!
-//! The tool sets nothing up here: the VPN is whatever the data addresses lead through, and the label says so.
+//! The tool sets nothing up here: the VPN is whatever the data addresses lead through, and the
+//! label says so.
 
 pub mod block;
 pub mod host_pairs;
@@ -29,8 +31,9 @@ pub const DEFAULT_PORT: u16 = 5206;
 
 /// A host of a pair: `CONTROL[:PORT][/DATA]`.
 ///
-/// CONTROL is where `trafficspeed serve` is reached, DATA the address that the measured connections use (by
-/// default the same), for example `gate-a.example.org/10.86.0.5` or `[2001:db8::1]:5206/fd86::5`.
+/// CONTROL is where `trafficspeed serve` is reached, DATA the address that the measured connections
+/// use (by default the same), for example `gate-a.example.org/10.86.0.5` or
+/// `[2001:db8::1]:5206/fd86::5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSpec {
     /// As the user wrote it.

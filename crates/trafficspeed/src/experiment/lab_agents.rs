@@ -1,7 +1,8 @@
 //! Agents in the namespaces of a system that is up, and measurements between them.
 //!
-//! Before each measurement the kernel must say that it would send through the tunnels; after it the tunnels' devices
-//! and the links below have been read, so that what went past the VPN is never taken for its figure.
+//! Before each measurement the kernel must say that it would send through the tunnels; after it the
+//! tunnels' devices and the links below have been read, so that what went past the VPN is never
+//! taken for its figure.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -56,8 +57,8 @@ pub enum TestbedError {
 }
 
 impl TestbedError {
-    /// Whether what was built can serve no other measurement: late reports of its ends would be taken for those of the next one, or
-    /// the VPN is gone.
+    /// Whether what was built can serve no other measurement: late reports of its ends would be
+    /// taken for those of the next one, or the VPN is gone.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Pair(_) | Self::Ended(_))
     }
@@ -84,7 +85,8 @@ impl LabAgent {
         found.ok_or_else(|| TestbedError::NoAddress { end: self.title.clone(), ip })
     }
 
-    /// The address that it listens on, which is not the one that others come to if there is a router between.
+    /// The address that it listens on, which is not the one that others come to if there is a
+    /// router between.
     fn own_address(&self, ip: u8) -> Result<IpAddr, TestbedError> {
         self.lan.as_ref().map_or_else(|| self.address(ip), |lan| Ok(lan.host_address(ip)))
     }
@@ -126,8 +128,8 @@ pub struct Measured {
 }
 
 impl LabAgents {
-    /// Starts an agent in the namespace of each client, or on the host behind it. The lab may have more namespaces than there are addresses: then
-    /// the first are the clients.
+    /// Starts an agent in the namespace of each client, or on the host behind it. The lab may have
+    /// more namespaces than there are addresses: then the first are the clients.
     ///
     /// # Errors
     /// [`TestbedError::Fleet`], [`TestbedError::Lab`].
@@ -149,8 +151,8 @@ impl LabAgents {
         Ok(all)
     }
 
-    /// Starts an agent on the gateway, or on the campus host behind it, at the address by which the first client reaches it through `system`, and returns its
-    /// number.
+    /// Starts an agent on the gateway, or on the campus host behind it, at the address by which the
+    /// first client reaches it through `system`, and returns its number.
     ///
     /// # Errors
     /// Any of [`TestbedError`].
@@ -163,7 +165,8 @@ impl LabAgents {
         self.add_at_gateway(lab, system, &[], interrupt)
     }
 
-    /// The same, with a target of blocks, which are written to `place`; it shares the CPU limit of the VPN's programs there.
+    /// The same, with a target of blocks, which are written to `place`; it shares the CPU limit of
+    /// the VPN's programs there.
     ///
     /// # Errors
     /// Any of [`TestbedError`].
@@ -189,8 +192,8 @@ impl LabAgents {
         self.add_behind(lab, "gateway", (address, lan), words)
     }
 
-    /// Starts an agent for each client on the gateway, or on the campus host behind it, at the address by which that client
-    /// reaches it; in the order of the clients.
+    /// Starts an agent for each client on the gateway, or on the campus host behind it, at the
+    /// address by which that client reaches it; in the order of the clients.
     ///
     /// # Errors
     /// Any of [`TestbedError`].
@@ -267,7 +270,8 @@ impl LabAgents {
     /// Makes one measurement with all pairs at once, while `system` carries it.
     ///
     /// # Errors
-    /// [`TestbedError::Past`], [`TestbedError::NoRoute`], [`TestbedError::Lab`]. Failures of a pair are in its result.
+    /// [`TestbedError::Past`], [`TestbedError::NoRoute`], [`TestbedError::Lab`]. Failures of a pair
+    /// are in its result.
     pub fn measure(
         &mut self,
         system: &dyn System,

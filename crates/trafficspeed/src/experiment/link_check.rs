@@ -1,10 +1,11 @@
-//! The emulated links alone: what was asked for beside what packets really meet, so that the emulator's own error is
-//! known before anything is measured through it.
+//! The emulated links alone: what was asked for beside what packets really meet, so that the
+//! emulator's own error is known before anything is measured through it.
 //!
-//! Between one client and the gateway small datagrams carry their number and the instant at which they were sent; all
-//! namespaces of a machine share its clock, so the receiver knows each one's one-way delay, and which are missing, came
-//! twice or were overtaken. Then a load shows the rate: datagrams a little above the rate asked for or, without one,
-//! a TCP connection as fast as it goes.
+//! Between one client and the gateway small datagrams carry their number and the instant at which
+//! they were sent; all namespaces of a machine share its clock, so the receiver knows each one's
+//! one-way delay, and which are missing, came twice or were overtaken. Then a load shows the rate:
+//! datagrams a little above the rate asked for or, without one, a TCP connection as fast as it
+//! goes.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
@@ -233,7 +234,8 @@ fn probe(
             let mut probe = [0; PROBE_BYTES];
             probe[..8].copy_from_slice(&number.to_le_bytes());
             probe[8..].copy_from_slice(&clock::now_ns().to_le_bytes());
-            // One that the kernel does not take counts as lost: it was sent as far as this program can tell.
+            // One that the kernel does not take counts as lost: it was sent as far as this program
+            // can tell.
             let _ = sender.send(&probe);
         }
         receiving.join().expect("receiving does not panic")
@@ -316,7 +318,8 @@ fn load(plan: &LinkCheckPlan, way: &Impairment, path: Path<'_>) -> Result<f64, L
     }
 }
 
-/// Datagrams a little above the rate asked for; counted are the bits of frames between the first and the last arrival.
+/// Datagrams a little above the rate asked for; counted are the bits of frames between the first
+/// and the last arrival.
 fn datagrams(plan: &LinkCheckPlan, way: &Impairment, path: Path<'_>, asked: Rate) -> Result<f64, LabError> {
     let (sender, receiver) = sockets(path)?;
     let gap_ns = LOAD_FRAME as f64 * 8e9 / (asked.bits_per_second as f64 * EXCESS);

@@ -1,7 +1,7 @@
 //! Whether a measurement fits into this machine's memory, asked before anything is changed.
 //!
-//! One system runs at a time, so it is the largest number of clients that counts. The estimate is for ordinary
-//! daemons and the kernel's default socket buffers; it errs on the side of refusing.
+//! One system runs at a time, so it is the largest number of clients that counts. The estimate is
+//! for ordinary daemons and the kernel's default socket buffers; it errs on the side of refusing.
 
 use std::fs;
 
@@ -27,8 +27,8 @@ pub struct TooLittle {
     available_mib: u64,
 }
 
-/// Refuses a measurement with more `clients` than memory allows. A kernel that does not say what it has is believed
-/// to have enough.
+/// Refuses a measurement with more `clients` than memory allows. A kernel that does not say what it
+/// has is believed to have enough.
 pub fn check(clients: u32, settings: &Settings) -> Result<(), TooLittle> {
     fits(clients, settings.streams, available_mib())
 }

@@ -1,9 +1,10 @@
 //! Experiment 3: where the time goes, and a model of it that is held against the real VPN.
 //!
-//! The stages of a running tunnel, those of the kernel among them, are measured on this host in streams through whole
-//! shards of pieces of several sizes, and fitted as so much for each call, packet and byte. Their sum over what passes says
-//! what the VPN's processes cost for a Gbit and how fast it can go; the real VPN then carries each case, and the error is
-//! shown. The stages are measured by `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
+//! The stages of a running tunnel, those of the kernel among them, are measured on this host in
+//! streams through whole shards of pieces of several sizes, and fitted as so much for each call,
+//! packet and byte. Their sum over what passes says what the VPN's processes cost for a Gbit and
+//! how fast it can go; the real VPN then carries each case, and the error is shown. The stages are
+//! measured by `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
 
 pub mod costs;
 pub mod counts;
@@ -34,7 +35,8 @@ use predict::{Beside, Judgement, Prediction, Target};
 use real::{Real, RealPlan};
 use stages::{HandOver, Raw};
 
-/// How often the streams through whole shards are carried at least: once before each turn of the real VPN, the rest at once.
+/// How often the streams through whole shards are carried at least: once before each turn of the
+/// real VPN, the rest at once.
 const ROUNDS: u32 = 3;
 /// The suite without a cipher, from whose runs it is read what passes.
 pub const REFERENCE: Cipher = Cipher::None;
@@ -74,7 +76,8 @@ impl ModelPlan {
         std::iter::once(REFERENCE).chain(others).collect()
     }
 
-    /// The cipher that is measured a second time in each turn: AES-256-GCM, or the first that was asked for.
+    /// The cipher that is measured a second time in each turn: AES-256-GCM, or the first that was
+    /// asked for.
     fn again(&self) -> Option<Cipher> {
         self.real.filter(|_| self.control)?;
         let usual = self.ciphers.iter().find(|cipher| **cipher == Cipher::Aes256Gcm);
@@ -98,7 +101,8 @@ pub struct Model {
     /// By how much the clocks made the streams dearer from which the costs were fitted.
     pub disturbance: Disturbance,
     pub predictions: Vec<Compared>,
-    /// The second measurements of one cipher: what they differ from its first by is no error of the model.
+    /// The second measurements of one cipher: what they differ from its first by is no error of the
+    /// model.
     #[serde(default)]
     pub control: Vec<Again>,
     /// The original's table.
@@ -126,7 +130,8 @@ pub struct Compared {
     /// The library behind it.
     pub backend: String,
     pub case: Case,
-    /// With what passed in the run without a cipher; for that suite itself, with what passed in its own run.
+    /// With what passed in the run without a cipher; for that suite itself, with what passed in its
+    /// own run.
     pub predicted: Option<Prediction>,
     /// With what passed in its own run.
     pub counted: Option<Prediction>,
@@ -147,7 +152,8 @@ impl Compared {
         self.suite == REFERENCE.name()
     }
 
-    /// The share by which the prediction of the VPN's CPU seconds for a Gbit is off: negative if it is too low.
+    /// The share by which the prediction of the VPN's CPU seconds for a Gbit is off: negative if it
+    /// is too low.
     pub fn cpu_error(&self) -> Option<f64> {
         self.error_of(self.predicted.as_ref()?)
     }
@@ -161,8 +167,8 @@ impl Compared {
         Some(prediction.seconds_per_gbit() / self.real.as_ref()?.vpn_seconds_per_gbit() - 1.0)
     }
 
-    /// The throughput that is predicted for the CPU time that was to be had; none for the reference, whose generators and
-    /// share in use are its own.
+    /// The throughput that is predicted for the CPU time that was to be had; none for the
+    /// reference, whose generators and share in use are its own.
     pub fn bits_per_second(&self) -> Option<f64> {
         if self.is_reference() {
             return None;
@@ -226,7 +232,8 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     let measured = plan.real.filter(|_| !interrupt.is_set());
     let mut measured: Vec<_> = match measured {
         Some(real) => {
-            // Stages and whole runs take turns: a machine that becomes slower or faster does so for both.
+            // Stages and whole runs take turns: a machine that becomes slower or faster does so for
+            // both.
             let more = || {
                 progress.note("measuring the streams of the stages again");
                 raw.live.extend(stages::streams(plan, interrupt)?);
@@ -330,7 +337,8 @@ fn compare(
     }
 }
 
-/// The counts if nothing was measured: those of the streams through whole shards, if one of them had such packets.
+/// The counts if nothing was measured: those of the streams through whole shards, if one of them
+/// had such packets.
 fn assumed(raw: &Raw, case: Case) -> Option<Counts> {
     let fits = |live: &&stages::Live| {
         live.suite == REFERENCE.name()

@@ -1,8 +1,9 @@
 //! Drives pairs of agents through the tasks of one measurement.
 //!
-//! Stages: the far ends listen, the near ends connect one pair after the other, all begin at one instant, all report
-//! samples and then what they found. Every stage has a deadline. An end that fails or is lost takes its pair out; what
-//! its partner measured until then is kept, and the other pairs go on.
+//! Stages: the far ends listen, the near ends connect one pair after the other, all begin at one
+//! instant, all report samples and then what they found. Every stage has a deadline. An end that
+//! fails or is lost takes its pair out; what its partner measured until then is kept, and the other
+//! pairs go on.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -16,8 +17,9 @@ use crate::coordinate::message::{Command, MAX_CONNECT_MS, Measurement, Report, S
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
 
-/// How long connecting may take, and what each stream of each pair adds: pairs connect one after the other, and a stream
-/// takes a round trip. An end may first have to wait for 31 s ([`crate::load::fragments`]).
+/// How long connecting may take, and what each stream of each pair adds: pairs connect one after
+/// the other, and a stream takes a round trip. An end may first have to wait for 31 s
+/// ([`crate::load::fragments`]).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(45);
 const CONNECT_TIMEOUT_EACH: Duration = Duration::from_millis(200);
 /// What a coordinator waits longer than the hosts, whose own words say more.
@@ -184,7 +186,8 @@ struct Drive<'a, 'b> {
 }
 
 impl Drive<'_, '_> {
-    /// The next report of an end: the number of its pair, its side, and the report or why there is none.
+    /// The next report of an end: the number of its pair, its side, and the report or why there is
+    /// none.
     fn receive(&mut self, timeout: Duration) -> Option<(usize, usize, Result<Report, String>)> {
         let (agent, event) = self.fleet.next(timeout)?;
         let at = self.states.iter().position(|state| state.agents().contains(&agent))?;
@@ -250,9 +253,9 @@ impl Drive<'_, '_> {
         }
     }
 
-    /// Has the next pair connect once those before it are settled. Linux sizes a connection's bursts by the shortest
-    /// round trip it ever saw (`tcp_tso_rtt_log`); if a thousand connections were made at once, each would remember
-    /// the rush for the whole measurement.
+    /// Has the next pair connect once those before it are settled. Linux sizes a connection's
+    /// bursts by the shortest round trip it ever saw (`tcp_tso_rtt_log`); if a thousand connections
+    /// were made at once, each would remember the rush for the whole measurement.
     fn connect_next(&mut self) {
         let Some(state) = self.states.iter_mut().find(|state| state.is_sound() && !state.is_connected())
         else {
@@ -351,7 +354,8 @@ impl Drive<'_, '_> {
 
 impl EndReports {
     fn add(&mut self, side: usize, number: usize, seconds: f64, tasks: Vec<Sample>, times: Times) {
-        // More samples than the measurement has intervals would be an agent's error; they must not grow memory.
+        // More samples than the measurement has intervals would be an agent's error; they must not
+        // grow memory.
         if number as u128 > times.duration.as_nanos() / times.interval.as_nanos().max(1) {
             return;
         }

@@ -1,5 +1,6 @@
-//! Progress of a campaign for its user: on standard error, one live line on a terminal, elsewhere a line at the start and the end of
-//! each run and each ten seconds; and, if asked for, every event as a line on standard output.
+//! Progress of a campaign for its user: on standard error, one live line on a terminal, elsewhere a
+//! line at the start and the end of each run and each ten seconds; and, if asked for, every event
+//! as a line on standard output.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;

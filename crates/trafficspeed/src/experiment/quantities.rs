@@ -77,7 +77,8 @@ pub fn of_load(figures: &Figures) -> Vec<(Quantity, Option<f64>)> {
     ]
 }
 
-/// What the machine spent meanwhile: parts in percent of one core, and what others took in percent of the machine.
+/// What the machine spent meanwhile: parts in percent of one core, and what others took in percent
+/// of the machine.
 pub fn of_cpu(cpu: Option<&CpuUse>) -> Vec<(Quantity, Option<f64>)> {
     let Some(cpu) = cpu else { return Vec::new() };
     let share = |seconds: f64| (cpu.seconds > 0.0).then(|| 100.0 * seconds / cpu.seconds);

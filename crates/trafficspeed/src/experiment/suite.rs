@@ -1,7 +1,9 @@
-//! Suites: many short measurements of one VPN under different ciphers, links and loads, as one experiment.
+//! Suites: many short measurements of one VPN under different ciphers, links and loads, as one
+//! experiment.
 //!
-//! A suite is a list of stages; a stage is one system in one lab, in which its cases are measured one after the
-//! other. Stages are interleaved within each repetition, so that drift of the machine hits all alike.
+//! A suite is a list of stages; a stage is one system in one lab, in which its cases are measured
+//! one after the other. Stages are interleaved within each repetition, so that drift of the machine
+//! hits all alike.
 
 pub mod aead;
 mod bottleneck;
@@ -33,7 +35,8 @@ pub use quantity::Quantity;
 
 /// How the names of the sweeps' sections begin.
 pub const SWEEP: &str = "Sweep: ";
-/// The time to build a lab and bring a system up, and to connect and drain beside a measurement, about.
+/// The time to build a lab and bring a system up, and to connect and drain beside a measurement,
+/// about.
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
 const CASE_TIME: Duration = Duration::from_millis(600);
 /// Trials of a search, about.
@@ -198,7 +201,8 @@ impl Stage {
         format!("{name}{code}{again}")
     }
 
-    /// The stage that is measured a second time as a control, without sweeps: that of AES-256-GCM, or the first VPN.
+    /// The stage that is measured a second time as a control, without sweeps: that of AES-256-GCM,
+    /// or the first VPN.
     pub(super) fn control(stages: &[Self]) -> Option<Self> {
         let vpns =
             || stages.iter().filter(|stage| stage.subject.kind != Kind::None && !stage.cases.is_empty());
@@ -221,8 +225,8 @@ pub(super) fn are_several(kinds: &[Kind]) -> bool {
     kinds.iter().any(|kind| !matches!(kind, Kind::Vpnd | Kind::None))
 }
 
-/// What is measured of `kinds` with `ciphers`: each system with those that it has, or with its own choice if it has none; and
-/// with each of `priorities` that it may take.
+/// What is measured of `kinds` with `ciphers`: each system with those that it has, or with its own
+/// choice if it has none; and with each of `priorities` that it may take.
 pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher], priorities: &[Priority]) -> Vec<Subject> {
     let of = |&kind: &Kind| {
         let has = |cipher: &&Cipher| kind == Kind::Vpnd || kind.profile().ciphers.contains(cipher);

@@ -5,8 +5,9 @@
 //!   near: client 1 ══ tunnel ══ gateway ══ tunnel ══ client 2 :far
 //! ```
 //!
-//! The near end connects, the far end listens. Many measurements can be made one after the other. Where several clients measure
-//! at once, each has a far end of its own at the gateway, or on the host behind it.
+//! The near end connects, the far end listens. Many measurements can be made one after the other.
+//! Where several clients measure at once, each has a far end of its own at the gateway, or on the
+//! host behind it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -23,7 +24,8 @@ use crate::lab::{Lab, LinkSettings};
 use crate::load::task::Task;
 use crate::system::{System, SystemInfo};
 
-/// From the last connection to the start of several clients: enough for the command to reach every process of a busy machine.
+/// From the last connection to the start of several clients: enough for the command to reach every
+/// process of a busy machine.
 const CLIENTS_LEAD: Duration = Duration::from_millis(400);
 
 /// A system that is up, with its lab and agents.
@@ -84,7 +86,8 @@ impl Testbed {
         }
     }
 
-    /// Builds a lab of one client, and at the gateway a target of blocks, which are written to `place`.
+    /// Builds a lab of one client, and at the gateway a target of blocks, which are written to
+    /// `place`.
     ///
     /// # Errors
     /// Any of [`TestbedError`]; whatever was made is removed again.
@@ -163,7 +166,8 @@ impl Testbed {
         (&mut self.agents, self.system.as_ref())
     }
 
-    /// Makes one measurement of one pair, with every interval's number and samples for `on_interval`.
+    /// Makes one measurement of one pair, with every interval's number and samples for
+    /// `on_interval`.
     ///
     /// # Errors
     /// [`TestbedError`]; [`TestbedError::Bypassed`] if the tunnel did not carry what arrived.
@@ -180,11 +184,13 @@ impl Testbed {
         Ok(TrialResult { reports: reports.pop().unwrap_or_default(), cpu })
     }
 
-    /// Makes one measurement of all clients at once, in a testbed [with partners](Self::with_partners): the reports of each
-    /// client and its partner, in the order of the clients, and the CPU time of all.
+    /// Makes one measurement of all clients at once, in a testbed [with
+    /// partners](Self::with_partners): the reports of each client and its partner, in the order of
+    /// the clients, and the CPU time of all.
     ///
     /// # Errors
-    /// As [`Testbed::measure`], also if a single one of the clients fails: the others would not be what was asked for.
+    /// As [`Testbed::measure`], also if a single one of the clients fails: the others would not be
+    /// what was asked for.
     pub fn measure_clients(
         &mut self,
         trial: &ClientsTrial,

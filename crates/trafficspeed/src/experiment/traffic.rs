@@ -1,9 +1,10 @@
 //! Experiment 1, TrafficSpeed: a VPN server as its clients grow.
 //!
-//! Clients are paired, both ends of a pair are VPN clients, so every byte crosses the server twice; or each has a partner
-//! behind the gateway, which then stands between an untrusted segment and a trusted one. Each pair has many TCP connections, half carrying data each way; all pairs start at one instant. Every measurement gets a
-//! fresh lab; systems and client counts are interleaved within each repetition, so that drift of the machine hits
-//! all alike.
+//! Clients are paired, both ends of a pair are VPN clients, so every byte crosses the server twice;
+//! or each has a partner behind the gateway, which then stands between an untrusted segment and a
+//! trusted one. Each pair has many TCP connections, half carrying data each way; all pairs start at
+//! one instant. Every measurement gets a fresh lab; systems and client counts are interleaved
+//! within each repetition, so that drift of the machine hits all alike.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,8 @@ use crate::observe::running_program;
 use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
 use crate::{clock, experiment::environment::Environment};
 
-/// From the last connection to the start: enough for the command to reach every process of a busy machine.
+/// From the last connection to the start: enough for the command to reach every process of a busy
+/// machine.
 const LEAD: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
@@ -33,8 +35,8 @@ pub struct TrafficPlan {
     pub programs: Programs,
 }
 
-/// Refuses what this machine can't run, before anything is changed. A system that is missing is only a missing line of the
-/// report, unless it is the only one.
+/// Refuses what this machine can't run, before anything is changed. A system that is missing is
+/// only a missing line of the report, unless it is the only one.
 ///
 /// # Errors
 /// [`LabError::Missing`] or, if no system can run, [`SystemError::Missing`] in words.
@@ -87,7 +89,8 @@ pub fn run(plan: &TrafficPlan, progress: &Progress, interrupt: &Interrupt) -> Ca
     Campaign { settings: plan.settings.clone(), environment, runs, interrupted, baseline: None }
 }
 
-/// Makes one measurement, for the `attempt`th time, in a lab of its own. Whatever goes wrong is in the result.
+/// Makes one measurement, for the `attempt`th time, in a lab of its own. Whatever goes wrong is in
+/// the result.
 pub fn run_one(
     plan: &TrafficPlan,
     slot: Slot,
@@ -158,7 +161,8 @@ pub fn run_up(
     run
 }
 
-/// Client 1 with 2, 3 with 4, and so on; the first of each listens. Or each with its partner at the gateway, which listens.
+/// Client 1 with 2, 3 with 4, and so on; the first of each listens. Or each with its partner at the
+/// gateway, which listens.
 fn measure_pairs(
     plan: &TrafficPlan,
     agents: &mut LabAgents,

@@ -1,13 +1,14 @@
 //! Whether a VPN really carries what is measured.
 //!
-//! A client without a route into the tunnel still reaches its partner by the plain links, only faster, and the
-//! generators can't notice. So the kernel is asked twice: before a run where it would send, after it what the
-//! devices carried. Every byte that arrived must have left its sender through the tunnel device and reached its
-//! receiver through one, and the links below must have carried it too: the payload is random, so nothing can make
-//! it smaller.
+//! A client without a route into the tunnel still reaches its partner by the plain links, only
+//! faster, and the generators can't notice. So the kernel is asked twice: before a run where it
+//! would send, after it what the devices carried. Every byte that arrived must have left its sender
+//! through the tunnel device and reached its receiver through one, and the links below must have
+//! carried it too: the payload is random, so nothing can make it smaller.
 //!
-//! INVARIANT: the counters are read before the first connection and after the last has been drained, and they are
-//! compared with the bytes of the connections' whole lives, so no clock decides.
+//! INVARIANT: the counters are read before the first connection and after the last has been
+//! drained, and they are compared with the bytes of the connections' whole lives, so no clock
+//! decides.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,8 +25,8 @@ use crate::lab::{CLIENT_LINK, LabError};
 const LEAST_SHARE: f64 = 0.95;
 const POLL: Duration = Duration::from_millis(50);
 
-/// Waits until the kernel would send to `address` through the device `tunnel`: routes may take a moment. Returns the
-/// other device through which it still would at `deadline`.
+/// Waits until the kernel would send to `address` through the device `tunnel`: routes may take a
+/// moment. Returns the other device through which it still would at `deadline`.
 ///
 /// # Errors
 /// The kernel does not say, or has no route, at `deadline`.
@@ -48,7 +49,8 @@ pub(super) fn wait_for_route(
     }
 }
 
-/// The payload of one client and the counters of its devices, over the whole life of its connections.
+/// The payload of one client and the counters of its devices, over the whole life of its
+/// connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Carried {
     pub client: String,

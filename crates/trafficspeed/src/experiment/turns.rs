@@ -4,9 +4,10 @@ use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-/// `all` in the order of round `round`: in the first as they are, which reports keep, in each other one shuffled, and in the same
-/// way whenever this is asked for, so that a measurement that is resumed goes on in it. A place in the order or a neighbour, such
-/// as a warm machine or what the system before left behind, is then no system's own, nor is the distance between a system and its
+/// `all` in the order of round `round`: in the first as they are, which reports keep, in each other
+/// one shuffled, and in the same way whenever this is asked for, so that a measurement that is
+/// resumed goes on in it. A place in the order or a neighbour, such as a warm machine or what the
+/// system before left behind, is then no system's own, nor is the distance between a system and its
 /// control.
 pub fn order<T>(all: impl IntoIterator<Item = T>, round: u32) -> Vec<T> {
     let mut all: Vec<T> = all.into_iter().collect();

@@ -1,11 +1,13 @@
-//! Whether this program's own generator agrees with others: the same bulk TCP data through the same tunnel, in turns.
+//! Whether this program's own generator agrees with others: the same bulk TCP data through the same
+//! tunnel, in turns.
 //!
 //! ```text
 //!   client 1: each generator's client ══ tunnel ══ gateway: its server
 //! ```
 //!
-//! In each round every generator sends once, and this program's own a second time, as its control. All have the same streams,
-//! bytes of a send call, socket buffers and congestion control, and no warm-up, which not all of them have.
+//! In each round every generator sends once, and this program's own a second time, as its control.
+//! All have the same streams, bytes of a send call, socket buffers and congestion control, and no
+//! warm-up, which not all of them have.
 
 use std::time::Duration;
 
@@ -153,7 +155,8 @@ fn absent(plan: &VerifyPlan, generator: &Generator) -> Option<String> {
 /// Runs all of it.
 ///
 /// # Errors
-/// [`TestbedError`] when the system does not come up or stops carrying; what else fails is in the report.
+/// [`TestbedError`] when the system does not come up or stops carrying; what else fails is in the
+/// report.
 pub fn run(
     plan: &VerifyPlan,
     progress: &Progress,

@@ -1,5 +1,5 @@
-//! The processes of a VPN, watched while something is measured through them: without one of them there is no result, whatever was
-//! counted until then.
+//! The processes of a VPN, watched while something is measured through them: without one of them
+//! there is no result, whatever was counted until then.
 
 use crate::observe::ProcessStat;
 

@@ -1,9 +1,10 @@
-//! A bound on the CPU time of the VPN's programs in one namespace, so that a comparison shows what a gateway makes of the
-//! same time and not how much its clients leave it.
+//! A bound on the CPU time of the VPN's programs in one namespace, so that a comparison shows what
+//! a gateway makes of the same time and not how much its clients leave it.
 //!
-//! It is a control group with a quota, version 2 where the machine has that and version 1 otherwise. Its name follows from the
-//! namespace's, so whoever removes the namespace finds it. What the kernel does for the gateway outside its programs' system
-//! calls, such as receiving from a link, is not in it.
+//! It is a control group with a quota, version 2 where the machine has that and version 1
+//! otherwise. Its name follows from the namespace's, so whoever removes the namespace finds it.
+//! What the kernel does for the gateway outside its programs' system calls, such as receiving from
+//! a link, is not in it.
 
 use std::fmt;
 use std::fs;
@@ -15,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::LabError;
 
-/// The kernel's least quota, and its least period. A quota is given out as often as that allows: a gateway that has used it up stands
-/// still until the next one, which nobody should take for the delay of its queues.
+/// The kernel's least quota, and its least period. A quota is given out as often as that allows: a
+/// gateway that has used it up stands still until the next one, which nobody should take for the
+/// delay of its queues.
 const LEAST_US: f64 = 1_000.0;
 /// The period of limits in files from before it was chosen.
 const FORMER_PERIOD_US: u64 = 10_000;

@@ -1,7 +1,8 @@
-//! One network device of a namespace: what it has carried, and what the kernel would send through it.
+//! One network device of a namespace: what it has carried, and what the kernel would send through
+//! it.
 //!
-//! Readings are plain values; the difference of two is what was carried between them. Nothing here knows which
-//! device belongs to a VPN.
+//! Readings are plain values; the difference of two is what was carried between them. Nothing here
+//! knows which device belongs to a VPN.
 
 use std::collections::HashMap;
 use std::fs;
@@ -74,7 +75,8 @@ impl Counters {
     /// [`LabError::System`].
     pub fn read(namespace: &Namespace) -> Result<HashMap<String, Self>, LabError> {
         let what = format!("reading the devices of namespace {}", namespace.name());
-        // The thread's own view: /proc/net would be that of the program's first thread, which is outside.
+        // The thread's own view: /proc/net would be that of the program's first thread, which is
+        // outside.
         let text = namespace.within(|| {
             fs::read_to_string("/proc/thread-self/net/dev")
                 .map_err(|source| LabError::System { what, source })
@@ -175,7 +177,8 @@ struct ShownKind {
 }
 
 impl Tunnel {
-    /// All of `namespace`, without the ends of the lab's own links, which an emulator makes of TAP devices.
+    /// All of `namespace`, without the ends of the lab's own links, which an emulator makes of TAP
+    /// devices.
     ///
     /// # Errors
     /// [`LabError::Tool`].

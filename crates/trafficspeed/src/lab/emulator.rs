@@ -1,17 +1,20 @@
-//! Emulated links: delay, jitter, loss, reordering, duplication, rate and queue, each direction by itself, seeded.
+//! Emulated links: delay, jitter, loss, reordering, duplication, rate and queue, each direction by
+//! itself, seeded.
 //!
 //! ```text
 //!   gateway: cN (TAP)  <── thread ──  eth0 (TAP): client N
 //!                       ── thread ──>
 //! ```
 //!
-//! Instead of a veth pair the two ends are TAP devices, and a thread for each direction carries the frames from one
-//! to the other in user space, whatever system runs above. `decision` decides about each packet, `transit` holds those
-//! that are under way, `pump` is the thin shell around them. Where the kernel has netem and the user asks for it,
-//! `netem` uses that on ordinary veth pairs instead.
+//! Instead of a veth pair the two ends are TAP devices, and a thread for each direction carries the
+//! frames from one to the other in user space, whatever system runs above. `decision` decides about
+//! each packet, `transit` holds those that are under way, `pump` is the thin shell around them.
+//! Where the kernel has netem and the user asks for it, `netem` uses that on ordinary veth pairs
+//! instead.
 //!
-//! INVARIANT: what is held under way is bounded by [`HELD_BYTES`] for each direction and [`HELD_BYTES_TOTAL`] for all;
-//! a packet beyond it is dropped and counted as *overrun*, so a figure that the emulator spoilt can be told.
+//! INVARIANT: what is held under way is bounded by [`HELD_BYTES`] for each direction and
+//! [`HELD_BYTES_TOTAL`] for all; a packet beyond it is dropped and counted as *overrun*, so a
+//! figure that the emulator spoilt can be told.
 
 pub mod decision;
 pub mod impairment;
@@ -259,7 +262,8 @@ impl Emulator {
         Ok(Self { emulation, carriage, stop: Arc::new(stop), threads: Vec::new(), observed: Vec::new() })
     }
 
-    /// Makes a link: the device `gateway_device` in the gateway, `client_device` in the client, and its two threads.
+    /// Makes a link: the device `gateway_device` in the gateway, `client_device` in the client, and
+    /// its two threads.
     ///
     /// # Errors
     /// [`LabError::System`].

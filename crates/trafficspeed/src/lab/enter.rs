@@ -1,7 +1,8 @@
 //! How a child process gets into a namespace and is sure to end with its parent.
 //!
-//! The parent-death signal survives `exec`, so even a `kill -9` of the coordinator ends the VPN processes and the
-//! agents that it started; only the namespaces' names then remain for `trafficspeed cleanup`.
+//! The parent-death signal survives `exec`, so even a `kill -9` of the coordinator ends the VPN
+//! processes and the agents that it started; only the namespaces' names then remain for
+//! `trafficspeed cleanup`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -26,15 +27,16 @@ pub fn end_with_parent(parent: u32) -> Result<(), LabError> {
     if now == Some(parent) { Ok(()) } else { Err(LabError::Missing("the parent process has ended".into())) }
 }
 
-/// Mounts the first of each pair of its arguments over the second, as many pairs as its first argument says, then
-/// becomes the program that follows.
+/// Mounts the first of each pair of its arguments over the second, as many pairs as its first
+/// argument says, then becomes the program that follows.
 const MOUNT_AND_EXEC: &str = r#"n=$1; shift; while [ "$n" -gt 0 ]; do mount --bind -- "$1" "$2" || exit 1; shift 2; n=$((n - 1)); done; exec "$@""#;
 
 /// Replaces this process by `words` inside the namespace; returns only if that fails.
 ///
-/// `ip netns exec` is used rather than a plain change of namespace because it also shows the namespace's own
-/// devices under /sys. `private` are pairs of a directory and where the program sees it (see
-/// [`super::namespace::PrivateDirectory`]). Every step replaces the process, so its id stays.
+/// `ip netns exec` is used rather than a plain change of namespace because it also shows the
+/// namespace's own devices under /sys. `private` are pairs of a directory and where the program
+/// sees it (see [`super::namespace::PrivateDirectory`]). Every step replaces the process, so its id
+/// stays.
 pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[OsString]) -> LabError {
     if let Err(error) = end_with_parent(parent) {
         return error;
@@ -42,17 +44,18 @@ pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[O
     if let Err(error) = cpu_limit::join(namespace) {
         return error;
     }
-    // A session of its own, as a service manager gives every service: a Ctrl-C at the terminal is for the coordinator alone,
-    // which ends the others in order, and where the kernel shares the CPU among sessions (`autogroup` in sched(7)) no VPN
-    // has to share the generators' part.
+    // A session of its own, as a service manager gives every service: a Ctrl-C at the terminal is
+    // for the coordinator alone, which ends the others in order, and where the kernel shares the
+    // CPU among sessions (`autogroup` in sched(7)) no VPN has to share the generators' part.
     if let Err(error) = rustix::process::setsid() {
         return LabError::System { what: "beginning a session".into(), source: error.into() };
     }
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]);
     if !private.is_empty() {
-        // `ip netns exec` has given the process a mount namespace whose mounts nobody else sees, and they end with
-        // it, also after a crash. They come after it because they may hide the place of the namespaces' names.
+        // `ip netns exec` has given the process a mount namespace whose mounts nobody else sees,
+        // and they end with it, also after a crash. They come after it because they may hide the
+        // place of the namespaces' names.
         command.args(["sh", "-c", MOUNT_AND_EXEC, "sh"]).arg((private.len() / 2).to_string()).args(private);
     }
     let source = command.args(words).exec();

@@ -65,7 +65,8 @@ fn make_devices(
     let (device, mtu) = (gateway_device(number), settings.mtu);
     if let Some(emulator) = emulator {
         emulator.link((gateway, &device), (client, CLIENT_LINK))?;
-        // A longer queue than usual: bursts of many streams are to be lost only where that was asked for.
+        // A longer queue than usual: bursts of many streams are to be lost only where that was
+        // asked for.
         let script = |device: &str| format!("link set {device} mtu {mtu} txqueuelen {TAP_QUEUE}\n");
         batch(gateway, &script(&device))?;
         return batch(client, &script(CLIENT_LINK));
@@ -91,7 +92,8 @@ fn netem(namespace: &Namespace, device: &str, way: &Impairment) -> Result<(), La
 fn gateway_script(number: u32) -> String {
     let device = gateway_device(number);
     let (v4, v6) = (Lab::gateway_v4(number), Lab::gateway_v6(number));
-    // A server that answers from a wildcard socket then answers from the address that its clients called.
+    // A server that answers from a wildcard socket then answers from the address that its clients
+    // called.
     let (service_v4, service_v6) = (Lab::SERVICE_V4, Lab::SERVICE_V6);
     let (net_v4, net_v6) = (Lab::client_v4(number), Lab::client_v6(number));
     format!(
@@ -120,7 +122,8 @@ pub(super) fn quiet(client: &Namespace) -> Result<(), LabError> {
     client.sysctl("net/ipv6/conf/default/accept_ra", "0")
 }
 
-/// Frames cross the link one by one as on a wire; the receiving end gathers them as a network card's driver would.
+/// Frames cross the link one by one as on a wire; the receiving end gathers them as a network
+/// card's driver would.
 pub(super) fn offload_off(namespace: &Namespace, device: &str) -> Result<(), LabError> {
     run_tool(Command::new("ip").args(["netns", "exec", namespace.name(), "ethtool", "-K", device]).args([
         "tso",

@@ -12,8 +12,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{LabError, run_tool};
 
-/// A directory that one process sees in the place of another, so that programs with fixed paths can run side by
-/// side and leave nothing on the machine.
+/// A directory that one process sees in the place of another, so that programs with fixed paths can
+/// run side by side and leave nothing on the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrivateDirectory {
     /// The directory, usually one of the lab's.
@@ -119,7 +119,8 @@ impl Namespace {
         })
     }
 
-    /// The identity that a namespace of the same name made later does not have; `None` if it is not there.
+    /// The identity that a namespace of the same name made later does not have; `None` if it is not
+    /// there.
     pub fn identity(&self) -> Option<u64> {
         fs::metadata(self.path()).ok().map(|meta| meta.ino())
     }

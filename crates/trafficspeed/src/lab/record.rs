@@ -1,8 +1,9 @@
 //! The record of what a run made, kept where it survives the run but not a reboot.
 //!
-//! One file per run names its owner (process id and start time) and its namespaces. `trafficspeed cleanup` removes
-//! what belongs to owners that are gone. A namespace is touched only if its name is one that this owner can have
-//! given, and, once recorded, only if it is still the same namespace.
+//! One file per run names its owner (process id and start time) and its namespaces. `trafficspeed
+//! cleanup` removes what belongs to owners that are gone. A namespace is touched only if its name
+//! is one that this owner can have given, and, once recorded, only if it is still the same
+//! namespace.
 
 use std::fs;
 use std::io;
@@ -108,7 +109,8 @@ impl Record {
         fs::rename(fresh, &self.path)
     }
 
-    /// Ends what runs in the namespaces and removes them, the directory and the record; says what went wrong.
+    /// Ends what runs in the namespaces and removes them, the directory and the record; says what
+    /// went wrong.
     pub fn remove_all(&self) -> Vec<String> {
         let mut outcome = Cleanup::default();
         self.remove_into(&mut outcome);
@@ -120,7 +122,8 @@ impl Record {
             remove_namespace(&self.content, entry, outcome);
         }
         if outcome.problems.is_empty() {
-            // The directory may never have been made; a record that stays is found by the next cleanup.
+            // The directory may never have been made; a record that stays is found by the next
+            // cleanup.
             let _ = fs::remove_dir_all(&self.directory);
             let _ = fs::remove_file(&self.path);
         }
@@ -189,7 +192,8 @@ fn remove_namespace(owner: &Content, entry: &Entry, outcome: &mut Cleanup) {
     }
 }
 
-/// Ends the processes inside a namespace, which can only be ours; the caller itself is never inside.
+/// Ends the processes inside a namespace, which can only be ours; the caller itself is never
+/// inside.
 fn end_processes(namespace: &Namespace) {
     let deadline = Instant::now() + Duration::from_secs(3);
     let mut signal = Signal::TERM;

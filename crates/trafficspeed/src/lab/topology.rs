@@ -1,4 +1,5 @@
-//! Where the measuring hosts are: on the VPN's own machines, or behind them, so that these are routers.
+//! Where the measuring hosts are: on the VPN's own machines, or behind them, so that these are
+//! routers.
 //!
 //! ```text
 //!   direct:   client 1 ══ tunnel ══ gateway (or client 2)
@@ -6,10 +7,10 @@
 //!             198.19.1.2  198.19.1.1             198.19.0.1   198.19.0.2
 //! ```
 //!
-//! No system is configured for the networks behind its ends. The client's router gives packets of its host its own address
-//! inside the tunnel (masquerade), and what comes out of a tunnel for an end's address goes on to the host behind it
-//! (destination translation). nftables does both on the device of the tunnel, in the same words for each system, plain routing
-//! among them.
+//! No system is configured for the networks behind its ends. The client's router gives packets of
+//! its host its own address inside the tunnel (masquerade), and what comes out of a tunnel for an
+//! end's address goes on to the host behind it (destination translation). nftables does both on the
+//! device of the tunnel, in the same words for each system, plain routing among them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
@@ -82,7 +83,8 @@ impl Lan {
         if ip == 4 { self.v4(2).into() } else { self.v6(2).into() }
     }
 
-    // 198.19.0.0/16 and 2001:2:0:1000::/52 are apart from the links of the tunnels' ends and still benchmark addresses.
+    // 198.19.0.0/16 and 2001:2:0:1000::/52 are apart from the links of the tunnels' ends and still
+    // benchmark addresses.
     fn v4(&self, last: u8) -> Ipv4Addr {
         Ipv4Addr::new(198, 19, self.number as u8, last)
     }

@@ -1,7 +1,8 @@
-//! Block writes over TCP: a writer, a target that answers each block once it is on disk, and encryption above TCP.
+//! Block writes over TCP: a writer, a target that answers each block once it is on disk, and
+//! encryption above TCP.
 //!
-//! A writer keeps up to `ahead` blocks in progress: while it waits for an answer it seals and sends the next ones.
-//! With `ahead` 1 it waits for the answer of each block, as a plain initiator does.
+//! A writer keeps up to `ahead` blocks in progress: while it waits for an answer it seals and sends
+//! the next ones. With `ahead` 1 it waits for the answer of each block, as a plain initiator does.
 //!
 //! On the connection (integers little-endian):
 //!
@@ -11,8 +12,9 @@
 //! target -> writer, answers: blocks on disk so far, u64
 //! ```
 //!
-//! Where the target asks for each block first, as an iSCSI target does that takes no unsolicited data (ready to transfer, R2T),
-//! a block takes two round trips, and the last field of its headers says which it is:
+//! Where the target asks for each block first, as an iSCSI target does that takes no unsolicited
+//! data (ready to transfer, R2T), a block takes two round trips, and the last field of its headers
+//! says which it is:
 //!
 //! ```text
 //! writer -> target, command: number u64 | offset u64 | bytes u32 | one u32
@@ -22,8 +24,9 @@
 //!
 //! Sealed, data and answers are records of an AEAD (see [`seal`]); plain, they are as they are.
 //!
-//! INVARIANT: an answer counts only blocks that were written and synced before it was sent ([`target`]).
-//! INVARIANT: a block is written only whole, and sealed ones only after every record of them proved authentic.
+//! INVARIANT: an answer counts only blocks that were written and synced before it was sent
+//! ([`target`]). INVARIANT: a block is written only whole, and sealed ones only after every record
+//! of them proved authentic.
 
 pub mod content;
 pub mod place;
@@ -89,7 +92,8 @@ impl Secret {
         Self(rand::random())
     }
 
-    /// The secret that only those have who also hold `key`: the ends use it where others may read how they were told.
+    /// The secret that only those have who also hold `key`: the ends use it where others may read
+    /// how they were told.
     #[must_use]
     pub fn bound(&self, key: &[u8; 32]) -> Self {
         seal::bound(self, key)
@@ -114,7 +118,8 @@ pub struct Blocks {
     pub sealing: Sealing,
     /// Bytes of each block.
     pub block_bytes: u32,
-    /// Bytes of the target that are written, again and again from the start; a multiple of the block.
+    /// Bytes of the target that are written, again and again from the start; a multiple of the
+    /// block.
     pub span_bytes: u64,
     /// Of both ends of the connection.
     pub congestion: CongestionControl,

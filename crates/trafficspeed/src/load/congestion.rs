@@ -1,5 +1,6 @@
-//! The congestion control of measured connections: always named, never what a host happens to have as its default, since
-//! one stream over the same path may carry three times as much under another one.
+//! The congestion control of measured connections: always named, never what a host happens to have
+//! as its default, since one stream over the same path may carry three times as much under another
+//! one.
 
 use std::fmt;
 use std::fs;
@@ -27,8 +28,9 @@ impl CongestionControl {
         std::str::from_utf8(&self.0[..len]).expect("only ASCII gets in")
     }
 
-    /// What TCP that chooses none itself can have in a namespace: this one if the machine lets namespaces choose it (its own
-    /// default, or one of `net.ipv4.tcp_allowed_congestion_control`), otherwise the machine's default.
+    /// What TCP that chooses none itself can have in a namespace: this one if the machine lets
+    /// namespaces choose it (its own default, or one of `net.ipv4.tcp_allowed_congestion_control`),
+    /// otherwise the machine's default.
     #[must_use]
     pub fn in_namespaces(self) -> Self {
         let read =

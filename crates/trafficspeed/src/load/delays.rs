@@ -1,7 +1,8 @@
 //! Delays: every one recorded, in a histogram of fixed size, and its summary.
 //!
-//! A mean hides what users feel, so all delays of a measurement go into an HDR histogram (three significant digits
-//! from a nanosecond to a minute), whatever their number; summaries are read from it at the end.
+//! A mean hides what users feel, so all delays of a measurement go into an HDR histogram (three
+//! significant digits from a nanosecond to a minute), whatever their number; summaries are read
+//! from it at the end.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -78,7 +79,8 @@ pub struct DelaySummary {
 }
 
 impl DelaySummary {
-    /// The delay that the share `share` of all did not exceed; of the shares that the curve has, the next one.
+    /// The delay that the share `share` of all did not exceed; of the shares that the curve has,
+    /// the next one.
     pub fn at(&self, share: f64) -> f64 {
         let next = self.curve.iter().find(|(known, _)| *known >= share);
         next.map_or(self.max_us, |(_, delay)| *delay)

@@ -1,10 +1,12 @@
 //! Requests and responses: one at a time on each stream, the round trip of every one recorded.
 //!
-//! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR); or each request leaves when
-//! it is due, whatever became of the ones before ([`when_due`]). A UDP question that waits for its turn and
-//! is not answered within [`ANSWER_TIMEOUT`] counts as a timeout, and so does one that is still not answered when the time ends
-//! and has waited longer than any other: a path that stalls and never recovers must not look better for it. The first bytes of a datagram, as many as
-//! both sizes allow up to 8, are the question's number: a late answer is not taken for the next one's.
+//! The host that connects asks, the other answers, with sizes of the user's choice (netperf's RR);
+//! or each request leaves when it is due, whatever became of the ones before ([`when_due`]). A UDP
+//! question that waits for its turn and is not answered within [`ANSWER_TIMEOUT`] counts as a
+//! timeout, and so does one that is still not answered when the time ends and has waited longer
+//! than any other: a path that stalls and never recovers must not look better for it. The first
+//! bytes of a datagram, as many as both sizes allow up to 8, are the question's number: a late
+//! answer is not taken for the next one's.
 
 mod when_due;
 
@@ -26,7 +28,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 pub const MAX_BYTES: u32 = 60_000;
 const NUMBER_BYTES: usize = 8;
 
-// Unknown fields are allowed: results of earlier versions hold a rest between an answer and the next question.
+// Unknown fields are allowed: results of earlier versions hold a rest between an answer and the
+// next question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     pub run_id: u64,
@@ -40,8 +43,8 @@ pub struct Exchange {
     pub request: u32,
     /// Bytes of a response.
     pub response: u32,
-    /// Microseconds from one request of a stream to the next, each of which leaves when it is due; absent: as soon as the one
-    /// before is answered. UDP only.
+    /// Microseconds from one request of a stream to the next, each of which leaves when it is due;
+    /// absent: as soon as the one before is answered. UDP only.
     #[serde(default)]
     pub every_us: Option<u32>,
     /// How the sockets are set up.
@@ -178,7 +181,8 @@ fn ask(
             Err(Silence::Lost) => share.timeouts += u64::from(counted),
             Err(Silence::Over) => {
                 let now = clock::now_ns();
-                // One that has waited less than others took says nothing: its answer may be under way.
+                // One that has waited less than others took says nothing: its answer may be under
+                // way.
                 if now > stage.schedule.begin_ns && now - asked > longest {
                     note_unanswered(&mut share, &mut round_trips, work.protocol, now - asked);
                 }
@@ -194,10 +198,12 @@ fn ask(
     share
 }
 
-/// A question is still not answered when the time is over, `age_ns` after it was asked, which is longer than any other took.
+/// A question is still not answered when the time is over, `age_ns` after it was asked, which is
+/// longer than any other took.
 fn note_unanswered(share: &mut WorkerResult, round_trips: &mut Delays, protocol: Protocol, age_ns: u64) {
     share.timeouts += 1;
-    // A stream loses nothing, so the answer takes at least this long. A datagram may be lost, which is no delay.
+    // A stream loses nothing, so the answer takes at least this long. A datagram may be lost, which
+    // is no delay.
     if protocol == Protocol::Tcp {
         round_trips.record(age_ns);
     }
@@ -216,7 +222,8 @@ pub(super) fn answer_tcp(work: Exchange, mut socket: TcpStream) -> Work {
             match done {
                 Ok(()) => stage.meter.received(1, u64::from(work.request)),
                 Err(silence) => {
-                    // The other end closes when its time is over, and so the last thing heard is its end.
+                    // The other end closes when its time is over, and so the last thing heard is
+                    // its end.
                     share.fault = silence.fault().filter(|_| stage.runs() && !is_over(stage));
                     return share;
                 }
@@ -233,7 +240,8 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
         let number_bytes = work.number_bytes();
         let mut share = WorkerResult::default();
         let mut heard = Instant::now();
-        // Requests that left when they were due may be on their way for as long as an answer is awaited.
+        // Requests that left when they were due may be on their way for as long as an answer is
+        // awaited.
         let silence = work.every_us.map(|every_us| ANSWER_TIMEOUT + Duration::from_micros(every_us.into()));
         while !stage.aborted() {
             match socket.recv(&mut buffer) {
@@ -337,7 +345,8 @@ mod tests {
     use super::*;
     use crate::load::worker_pool::{Schedule, WorkerPool};
 
-    /// What is found where `answered` questions take `each` and the next is not answered until the time is over.
+    /// What is found where `answered` questions take `each` and the next is not answered until the
+    /// time is over.
     fn stalled(protocol: Protocol, answered: u64, each: Duration) -> WorkerResult {
         let work = Exchange {
             run_id: 1,

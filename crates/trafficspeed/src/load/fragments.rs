@@ -1,21 +1,24 @@
 //! What earlier traffic left in the kernel's queue of fragments.
 //!
-//! A datagram that is longer than a packet arrives as fragments, and if one of them is lost, the others wait for it until
-//! `ipfrag_time` is over (30 s by default). The queue has a limit (4 MiB by default), and a full one refuses the fragments of
-//! every datagram: after a flood the next measurement finds a path that carries nothing, at any rate.
+//! A datagram that is longer than a packet arrives as fragments, and if one of them is lost, the
+//! others wait for it until `ipfrag_time` is over (30 s by default). The queue has a limit (4 MiB
+//! by default), and a full one refuses the fragments of every datagram: after a flood the next
+//! measurement finds a path that carries nothing, at any rate.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use super::tcp::ConnectError;
 
-/// Memory of waiting fragments that leaves room for a measurement: a sixteenth of the default limit.
+/// Memory of waiting fragments that leaves room for a measurement: a sixteenth of the default
+/// limit.
 const HARMLESS_BYTES: u64 = 256 << 10;
 /// The default of `ipfrag_time`, and a little.
 const PATIENCE: Duration = Duration::from_secs(31);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Waits until next to no fragments wait in the namespace of this thread, at most for the kernel's default of their time.
+/// Waits until next to no fragments wait in the namespace of this thread, at most for the kernel's
+/// default of their time.
 ///
 /// # Errors
 /// [`ConnectError::Stopped`] when `stopped` says so first.

@@ -1,9 +1,10 @@
 //! Numbered messages one way, over UDP or TCP, at a rate or as fast as possible.
 //!
-//! Every message carries its number and the instant at which it was handed to the kernel, or in an open loop the one at
-//! which it was due ([`open_loop`]), so that the receiver can tell loss, order, jitter and one-way delay
-//! ([`super::receiver_stats`]). Messages sent before counting begins are marked and not accounted. Header, 24 bytes,
-//! big-endian: run id, kind (high byte) and number, instant in nanoseconds.
+//! Every message carries its number and the instant at which it was handed to the kernel, or in an
+//! open loop the one at which it was due ([`open_loop`]), so that the receiver can tell loss,
+//! order, jitter and one-way delay ([`super::receiver_stats`]). Messages sent before counting
+//! begins are marked and not accounted. Header, 24 bytes, big-endian: run id, kind (high byte) and
+//! number, instant in nanoseconds.
 
 pub mod open_loop;
 
@@ -34,8 +35,9 @@ const COUNTED: u64 = 5;
 const KIND_SHIFT: u32 = 56;
 /// Refusals in a row (the peer's port is closed) that a UDP sender bears.
 const MAX_REFUSALS: u32 = 1_000;
-/// Messages per second, of all streams together, up to which each leaves on its own when it is due. Of more, several are due at every
-/// wake of a sender, and only one that sends them together keeps up.
+/// Messages per second, of all streams together, up to which each leaves on its own when it is due.
+/// Of more, several are due at every wake of a sender, and only one that sends them together keeps
+/// up.
 const MOST_WHEN_DUE: f64 = 1e9 / QUANTUM_NS as f64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,8 +94,9 @@ impl Messages {
         Some(rate / (8.0 * f64::from(self.length)))
     }
 
-    /// The same over UDP at a rate, if it is not too high: each message leaves when it is due. A paced sender that was held up gives up
-    /// what it is late with and stamps the rest when it sends, so the messages that fared worst would be missing from the delays.
+    /// The same over UDP at a rate, if it is not too high: each message leaves when it is due. A
+    /// paced sender that was held up gives up what it is late with and stamps the rest when it
+    /// sends, so the messages that fared worst would be missing from the delays.
     pub fn when_due(self) -> Self {
         let most = self.messages_per_second().filter(|_| self.protocol == Protocol::Udp);
         let open_loop = most.filter(|rate| *rate <= MOST_WHEN_DUE).map(|_| OpenLoop::EVEN);
@@ -356,9 +359,11 @@ pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSock
                 accounting.report();
                 last_arrival = Instant::now();
             }
-            // Only an empty socket is quiet: a thread that gets no CPU for long may find all that came meanwhile.
+            // Only an empty socket is quiet: a thread that gets no CPU for long may find all that
+            // came meanwhile.
             Err(error) if error.kind() == ErrorKind::WouldBlock && stage.is_quiet(last_arrival) => break,
-            // Without a reader on the other side its kernel refuses; that it has ended shows as silence.
+            // Without a reader on the other side its kernel refuses; that it has ended shows as
+            // silence.
             Err(error) if is_momentary(&error) || error.kind() == ErrorKind::ConnectionRefused => {}
             Err(error) => return accounting.close(Some(error.to_string())),
         }
@@ -424,7 +429,8 @@ pub(super) fn run_tcp(
             return receive_tcp(stage, &work, &socket);
         }
         let share = send_tcp(stage, &work, stream, &socket);
-        // Closing while the last bytes are under way is safe; the peer sends nothing that could be lost.
+        // Closing while the last bytes are under way is safe; the peer sends nothing that could be
+        // lost.
         drop(socket);
         share
     })

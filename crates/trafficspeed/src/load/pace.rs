@@ -1,9 +1,10 @@
 //! When the next messages are due at a steady rate.
 //!
-//! A sleeping thread wakes late, so it asks how many messages are due *by now* and sends them together. Between two
-//! wakes at least [`QUANTUM_NS`] pass: at high rates messages leave in small groups, and the generator leaves the
-//! CPU to the VPN instead of spinning. Who falls behind by more than [`DEBT_NS`] does not catch up, so that a pause
-//! never becomes a burst that the path must lose.
+//! A sleeping thread wakes late, so it asks how many messages are due *by now* and sends them
+//! together. Between two wakes at least [`QUANTUM_NS`] pass: at high rates messages leave in small
+//! groups, and the generator leaves the CPU to the VPN instead of spinning. Who falls behind by
+//! more than [`DEBT_NS`] does not catch up, so that a pause never becomes a burst that the path
+//! must lose.
 
 /// The shortest sleep, in nanoseconds.
 pub const QUANTUM_NS: u64 = 100_000;
@@ -27,7 +28,8 @@ pub enum Due {
 }
 
 impl Pace {
-    /// Messages of `bytes` bytes at `bits_per_second` from `origin_ns` on; without a rate always due.
+    /// Messages of `bytes` bytes at `bits_per_second` from `origin_ns` on; without a rate always
+    /// due.
     pub fn new(bits_per_second: Option<u64>, bytes: u32, origin_ns: u64) -> Self {
         let gap_ns = bits_per_second.map(|rate| f64::from(bytes) * 8e9 / rate.max(1) as f64);
         Self { gap_ns, origin_ns, given: 0 }
@@ -60,7 +62,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Messages that a sender with this pace sends in a second when each wake comes `late_ns` too late.
+    /// Messages that a sender with this pace sends in a second when each wake comes `late_ns` too
+    /// late.
     fn sent_in_a_second(rate: u64, bytes: u32, late_ns: u64) -> (u64, u64) {
         let mut pace = Pace::new(Some(rate), bytes, 1_000);
         let (mut now, mut sent, mut wakes) = (1_000, 0, 0);

@@ -1,9 +1,11 @@
-//! Pages: at every tick several requests at once over kept TCP connections, and how long it takes until the last answer is there.
+//! Pages: at every tick several requests at once over kept TCP connections, and how long it takes
+//! until the last answer is there.
 //!
-//! A page is due whether the one before has come or not, and its time counts from the instant at which it was due: on a path that
-//! makes one page wait the next ones wait behind it, as they would in front of a person. The requests of a page are dealt out to the
-//! connections in turn, each of which asks for one after the other. All pages are alike: the lengths of their answers grow from the
-//! smallest to the largest by one factor.
+//! A page is due whether the one before has come or not, and its time counts from the instant at
+//! which it was due: on a path that makes one page wait the next ones wait behind it, as they would
+//! in front of a person. The requests of a page are dealt out to the connections in turn, each of
+//! which asks for one after the other. All pages are alike: the lengths of their answers grow from
+//! the smallest to the largest by one factor.
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
@@ -100,7 +102,8 @@ impl Pending {
         Self { streams, pages: Mutex::default() }
     }
 
-    /// A connection has its part of a page, or will never have it. The last one learns whether the page is whole.
+    /// A connection has its part of a page, or will never have it. The last one learns whether the
+    /// page is whole.
     fn done(&self, page: u64, part_is_whole: bool) -> Option<bool> {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, whole) = pages.entry(page).or_insert((self.streams, true));
@@ -143,7 +146,8 @@ fn ask_on(
         if due_ns >= stage.schedule.end_ns || !(wait_until(stage, due_ns) || due_ns <= clock::now_ns()) {
             break;
         }
-        // A page that was due and can't come any more counts too: a path that lets pages wait must not look better for it.
+        // A page that was due and can't come any more counts too: a path that lets pages wait must
+        // not look better for it.
         let mut is_whole = !over;
         for &length in &lengths {
             if over {

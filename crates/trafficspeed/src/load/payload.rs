@@ -1,8 +1,9 @@
 //! The data every stream carries: seeded random bytes, so that no tunnel gains by compressing.
 //!
-//! All streams of a process share one buffer of [`PAYLOAD_BYTES`]; each reads it as a ring from a start of its
-//! own. The period is far beyond the window of the compressors that VPNs use (LZO, LZ4: at most 64 KiB). Both
-//! ends build the same buffer from the seed, so a receiver can check every byte by its position.
+//! All streams of a process share one buffer of [`PAYLOAD_BYTES`]; each reads it as a ring from a
+//! start of its own. The period is far beyond the window of the compressors that VPNs use (LZO,
+//! LZ4: at most 64 KiB). Both ends build the same buffer from the seed, so a receiver can check
+//! every byte by its position.
 
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -21,7 +22,8 @@ impl Payload {
         Self(bytes)
     }
 
-    /// The bytes of `stream` from `position` on, at most `limit` of them, never empty for a positive limit.
+    /// The bytes of `stream` from `position` on, at most `limit` of them, never empty for a
+    /// positive limit.
     pub fn chunk(&self, stream: u32, position: u64, limit: usize) -> &[u8] {
         let from = Self::offset(stream, position);
         let to = (from + limit).min(PAYLOAD_BYTES);
@@ -45,7 +47,8 @@ impl Payload {
     }
 
     fn offset(stream: u32, position: u64) -> usize {
-        // An odd stride spreads the streams over the ring, so that no two neighbours send the same bytes.
+        // An odd stride spreads the streams over the ring, so that no two neighbours send the same
+        // bytes.
         let start = u64::from(stream).wrapping_mul(40_503);
         (start.wrapping_add(position) % PAYLOAD_BYTES as u64) as usize
     }

@@ -1,10 +1,11 @@
 //! A receiver's statistics of numbered messages: order, loss, duplicates, jitter, delay.
 //!
-//! Messages are numbered from 0 without gaps by their sender and carry the instant at which they were sent. Jitter
-//! is that of RFC 3550 §6.4.1; a message is reordered if a later one was there before it (RFC 4737 §3.4).
+//! Messages are numbered from 0 without gaps by their sender and carry the instant at which they
+//! were sent. Jitter is that of RFC 3550 §6.4.1; a message is reordered if a later one was there
+//! before it (RFC 4737 §3.4).
 //!
-//! INVARIANT: memory does not depend on what arrives. Which of the last [`REMEMBERED`] numbers have come is kept as
-//! bits; an older one cannot be told from a duplicate and counts as reordered.
+//! INVARIANT: memory does not depend on what arrives. Which of the last [`REMEMBERED`] numbers have
+//! come is kept as bits; an older one cannot be told from a duplicate and counts as reordered.
 
 use super::delays::Delays;
 
@@ -29,8 +30,8 @@ pub struct ReceiverStats {
     pub jitter_ns: f64,
     last_transit_ns: Option<i64>,
     pub delays: Delays,
-    /// Difference of every two neighbours' transit times, whichever was longer (RFC 3393): what the running value of jitter
-    /// smooths away.
+    /// Difference of every two neighbours' transit times, whichever was longer (RFC 3393): what the
+    /// running value of jitter smooths away.
     pub variation: Delays,
 }
 
@@ -52,9 +53,9 @@ impl Default for ReceiverStats {
 }
 
 impl ReceiverStats {
-    /// Takes message `number` of `bytes` bytes, sent and received at these instants (of any two clocks that run
-    /// alike: a constant difference changes only the delays). Returns its one-way delay in nanoseconds, `None` for
-    /// a duplicate.
+    /// Takes message `number` of `bytes` bytes, sent and received at these instants (of any two
+    /// clocks that run alike: a constant difference changes only the delays). Returns its one-way
+    /// delay in nanoseconds, `None` for a duplicate.
     pub fn take(&mut self, number: u64, bytes: usize, sent_ns: u64, received_ns: u64) -> Option<u64> {
         if self.is_duplicate(number) {
             self.duplicates += 1;
@@ -190,7 +191,8 @@ mod tests {
             let variation = account.variation.summary().unwrap();
             assert_eq!((variation.count, variation.p50_us, variation.max_us), (49, 0.2, 0.2));
         }
-        // One of a hundred messages is late: the smoothed value has forgotten it at the end, the distribution has not.
+        // One of a hundred messages is late: the smoothed value has forgotten it at the end, the
+        // distribution has not.
         let mut late = ReceiverStats::default();
         for n in 0..1_000 {
             let transit = if n % 100 == 50 { 5_000_000 } else { 1_000 };

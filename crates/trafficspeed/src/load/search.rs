@@ -1,8 +1,9 @@
 //! Finds the highest rate that the path carries with (nearly) no loss, after RFC 2544 §26.1.
 //!
-//! The caller makes trials at the rates that [`RateSearch::next`] names and tells how each ended. The limits close
-//! in until they are within the resolution. Unlike a machine that does nothing else, ours is disturbed now and
-//! then: a rate counts as too high only when two trials at it failed.
+//! The caller makes trials at the rates that [`RateSearch::next`] names and tells how each ended.
+//! The limits close in until they are within the resolution. Unlike a machine that does nothing
+//! else, ours is disturbed now and then: a rate counts as too high only when two trials at it
+//! failed.
 
 /// Trials after which the search ends whatever is known.
 const MOST_TRIALS: u32 = 40;

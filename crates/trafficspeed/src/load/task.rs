@@ -1,8 +1,9 @@
 //! A task: one kind of load between two hosts, the same value for both of them.
 //!
-//! Its stages: the listening host opens a [`ListeningTask`] and tells its ports, the other [`Task::reach`]es them; both then
-//! have a [`Ready`] task, [`Ready::begin`] it at an agreed instant, read its sums while it is [`Running`], and
-//! finish it. Several tasks may run at once, for example round trips beside bulk data.
+//! Its stages: the listening host opens a [`ListeningTask`] and tells its ports, the other
+//! [`Task::reach`]es them; both then have a [`Ready`] task, [`Ready::begin`] it at an agreed
+//! instant, read its sums while it is [`Running`], and finish it. Several tasks may run at once,
+//! for example round trips beside bulk data.
 
 mod clients;
 
@@ -314,7 +315,8 @@ impl Running {
         self.read_streams().0
     }
 
-    /// The sums so far, and those of each connection of bulk data in the order of [`Findings::streams`].
+    /// The sums so far, and those of each connection of bulk data in the order of
+    /// [`Findings::streams`].
     pub fn read_streams(&self) -> (Reading, Vec<u64>) {
         match &self.kind {
             Kind::WorkerPool(pool) => (pool.read(), Vec::new()),
@@ -393,7 +395,8 @@ pub struct Findings {
     pub pages_ms: Vec<f64>,
     /// Questions that were not answered in time, pages that never were whole.
     pub timeouts: u64,
-    /// Mean of the streams' jitter (RFC 3550) at the end, in microseconds; at a receiver of messages.
+    /// Mean of the streams' jitter (RFC 3550) at the end, in microseconds; at a receiver of
+    /// messages.
     pub jitter_us: Option<f64>,
     /// One-way delays at a receiver of messages.
     pub delay: Option<DelaySummary>,
@@ -402,9 +405,11 @@ pub struct Findings {
     pub variation: Option<DelaySummary>,
     /// Round trips at the end that asks; of pages the time until they were whole.
     pub round_trip: Option<DelaySummary>,
-    /// Largest segment of the first TCP connection as the kernel had it at the start, without options.
+    /// Largest segment of the first TCP connection as the kernel had it at the start, without
+    /// options.
     pub mss: Option<u32>,
-    /// Datagrams that the kernel dropped at this end's sockets, since they were not taken in time; also those that did not count.
+    /// Datagrams that the kernel dropped at this end's sockets, since they were not taken in time;
+    /// also those that did not count.
     #[serde(default)]
     pub socket_drops: u64,
     /// Faults of single streams.

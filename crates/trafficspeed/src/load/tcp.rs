@@ -1,13 +1,14 @@
-//! The TCP generator: many connections of one pair, half carrying data each way, as fast as they go.
+//! The TCP generator: many connections of one pair, half carrying data each way, as fast as they
+//! go.
 //!
-//! Stages: [`Listener::accept_all`] / [`connect_all`] make the connections; [`Transfer::begin`] starts worker
-//! threads that wait for the agreed instant; the caller reads [`Transfer::snapshot`] at the instants that bound
-//! the measurement; [`Transfer::finish`] stops the senders and drains the receivers, so that the bytes sent and
-//! received can be compared.
+//! Stages: [`Listener::accept_all`] / [`connect_all`] make the connections; [`Transfer::begin`]
+//! starts worker threads that wait for the agreed instant; the caller reads [`Transfer::snapshot`]
+//! at the instants that bound the measurement; [`Transfer::finish`] stops the senders and drains
+//! the receivers, so that the bytes sent and received can be compared.
 //!
-//! To stay clear of being the bottleneck: few threads with epoll, large writes from one shared buffer, socket
-//! buffers left to the kernel's autotuning, and receives that discard in the kernel (MSG_TRUNC) unless the
-//! payload is to be checked.
+//! To stay clear of being the bottleneck: few threads with epoll, large writes from one shared
+//! buffer, socket buffers left to the kernel's autotuning, and receives that discard in the kernel
+//! (MSG_TRUNC) unless the payload is to be checked.
 
 mod connect;
 mod worker;
@@ -36,11 +37,13 @@ pub const MAX_THREADS: u32 = 64;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Random per run and pair; each connection shows it, so that no stranger's connection is taken for ours.
+    /// Random per run and pair; each connection shows it, so that no stranger's connection is taken
+    /// for ours.
     pub run_id: u64,
     /// Seed of the payload.
     pub seed: u64,
-    /// Connections of the pair; by default the first half (rounded up) carries data from the connecting host.
+    /// Connections of the pair; by default the first half (rounded up) carries data from the
+    /// connecting host.
     pub streams: u32,
     pub threads: u32,
     /// Bytes handed to the kernel by one send call.
@@ -182,7 +185,8 @@ impl Transfer {
         self.shared.bytes.iter().map(|n| n.load(Ordering::Relaxed)).collect()
     }
 
-    /// Whether every connection broke. The peer's orderly end is none: it may come just before our own.
+    /// Whether every connection broke. The peer's orderly end is none: it may come just before our
+    /// own.
     pub fn broke_down(&self) -> bool {
         self.shared.broken.load(Ordering::Relaxed) == self.shared.bytes.len()
     }

@@ -1,8 +1,9 @@
 //! UDP sockets of a pair: how they find each other, and many datagrams with one system call.
 //!
-//! The listening host opens one socket per stream and tells the ports; the connecting host greets each until it is
-//! greeted back, and confirms. On a path that loses packets any of the three may be missing: greetings are repeated, each is
-//! answered, and silence confirms too. From then on both ends' sockets are connected, so the kernel keeps strangers' datagrams away.
+//! The listening host opens one socket per stream and tells the ports; the connecting host greets
+//! each until it is greeted back, and confirms. On a path that loses packets any of the three may
+//! be missing: greetings are repeated, each is answered, and silence confirms too. From then on
+//! both ends' sockets are connected, so the kernel keeps strangers' datagrams away.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -18,12 +19,14 @@ use super::worker_pool::WAIT_TIMEOUT;
 
 /// Most datagrams of one system call.
 pub(super) const BATCH: usize = 64;
-/// Receive buffer unless the user names one: enough that a busy machine's pauses do not show as loss.
+/// Receive buffer unless the user names one: enough that a busy machine's pauses do not show as
+/// loss.
 const RECEIVE_BUFFER: usize = 4 << 20;
 const GREETING: &[u8; 8] = b"tsGREET\0";
 const ANSWER: &[u8; 8] = b"tsREPLY\0";
 const CONFIRMATION: &[u8; 8] = b"tsAGREE\0";
-/// Whoever has greeted and then is silent for so long has its answer: a greeting without one is repeated every [`WAIT_TIMEOUT`].
+/// Whoever has greeted and then is silent for so long has its answer: a greeting without one is
+/// repeated every [`WAIT_TIMEOUT`].
 const SILENCE: Duration = Duration::from_secs(1);
 const GREETING_BYTES: usize = 20;
 /// Columns before the inode in the kernel's tables of sockets; the last one has the drops.
@@ -207,7 +210,8 @@ impl Receiver {
     }
 }
 
-/// Datagrams that the kernel threw away because the buffer of one of these sockets was full, so far.
+/// Datagrams that the kernel threw away because the buffer of one of these sockets was full, so
+/// far.
 pub(super) fn drops_at(sockets: &[UdpSocket]) -> u64 {
     let inodes: Vec<u64> =
         sockets.iter().filter_map(|socket| rustix::fs::fstat(socket).ok()).map(|stat| stat.st_ino).collect();
@@ -226,7 +230,8 @@ fn dropped_in(table: &str, inodes: &[u64]) -> u64 {
     table.lines().skip(1).filter_map(drops).sum()
 }
 
-/// Datagrams that the kernel of this host's namespace threw away because a socket's buffer was full, whosoever it was, so far.
+/// Datagrams that the kernel of this host's namespace threw away because a socket's buffer was
+/// full, whosoever it was, so far.
 pub fn socket_drops() -> u64 {
     let v4 = fs::read_to_string("/proc/thread-self/net/snmp").unwrap_or_default();
     let v6 = fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
@@ -279,8 +284,8 @@ mod tests {
         assert_eq!(receiver.datagrams().count(), 0);
     }
 
-    /// Carries datagrams between the one who greets and `far`; after the first greeting nothing for `outage`, and no confirmation
-    /// at all, until `over`.
+    /// Carries datagrams between the one who greets and `far`; after the first greeting nothing for
+    /// `outage`, and no confirmation at all, until `over`.
     fn relay(far: SocketAddr, outage: Duration, over: Arc<AtomicBool>) -> (u16, std::thread::JoinHandle<()>) {
         let own = socket_at((Ipv4Addr::LOCALHOST, 0).into(), None).unwrap();
         let port = own.local_addr().unwrap().port();

@@ -1,6 +1,8 @@
-//! The threads of one task: they start together, watch the same clock and phase, and count into one meter.
+//! The threads of one task: they start together, watch the same clock and phase, and count into one
+//! meter.
 //!
-//! INVARIANT: no thread blocks for longer than [`WAIT_TIMEOUT`] without looking at the phase, so a pool always ends.
+//! INVARIANT: no thread blocks for longer than [`WAIT_TIMEOUT`] without looking at the phase, so a
+//! pool always ends.
 
 use std::io;
 use std::sync::Arc;
@@ -38,7 +40,8 @@ impl Schedule {
         (self.begin_ns..self.end_ns).contains(&now_ns)
     }
 
-    /// An instant of the other host's clock on this one's. What it says comes from outside, so it may be any.
+    /// An instant of the other host's clock on this one's. What it says comes from outside, so it
+    /// may be any.
     pub fn here(&self, theirs_ns: u64) -> u64 {
         theirs_ns.wrapping_sub(self.peer_ahead_ns.cast_unsigned())
     }

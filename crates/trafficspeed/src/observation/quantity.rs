@@ -64,7 +64,8 @@ impl Quantity {
         Self { rounds, ..self }
     }
 
-    /// Name and unit, as the head of a column; a unit that differs from row to row stands in the cells.
+    /// Name and unit, as the head of a column; a unit that differs from row to row stands in the
+    /// cells.
     pub fn head(self) -> String {
         match self.format {
             _ if self.unit.is_empty() => self.name.to_owned(),

@@ -1,5 +1,5 @@
-//! Which program a process runs: its words and the digest of its executable, so that a report names exactly what was
-//! measured and a rebuilt program cannot pass for the one before.
+//! Which program a process runs: its words and the digest of its executable, so that a report names
+//! exactly what was measured and a rebuilt program cannot pass for the one before.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 /// How much of a command line is kept.
 const MOST_COMMAND_BYTES: usize = 4096;
 
-/// The command line of process `pid` and the SHA-256 of its executable in hexadecimal (empty if it cannot be read);
-/// `None` if there is no such process.
+/// The command line of process `pid` and the SHA-256 of its executable in hexadecimal (empty if it
+/// cannot be read); `None` if there is no such process.
 pub fn running_program(pid: u32) -> Option<(String, String)> {
     let mut line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     line.truncate(MOST_COMMAND_BYTES);

@@ -1,8 +1,8 @@
-//! The block experiment: the ratio table in the original's form with the original's figures beside ours, peaks, CPU, and
-//! the model beside the measurement.
+//! The block experiment: the ratio table in the original's form with the original's figures beside
+//! ours, peaks, CPU, and the model beside the measurement.
 //!
-//! INVARIANT: every figure that was measured stands as a median with the spread of its rounds and their number, and no ratio
-//! counts as a difference within that of the tunnel to itself.
+//! INVARIANT: every figure that was measured stands as a median with the spread of its rounds and
+//! their number, and no ratio counts as a difference within that of the tunnel to itself.
 
 mod cell;
 mod cpu;

@@ -1,17 +1,19 @@
 //! Charts as inline SVG, drawn by their data alone. They know nothing of VPNs or experiments.
 //!
-//! Whoever has results picks the chart that shows them and fills in its fields; `svg` gives the picture, or nothing
-//! if there is nothing to draw:
+//! Whoever has results picks the chart that shows them and fills in its fields; `svg` gives the
+//! picture, or nothing if there is nothing to draw:
 //!
-//! - [`LineChart`]: a value over a number of clients, a payload size, an MTU, time; whiskers show the spread of repeats
+//! - [`LineChart`]: a value over a number of clients, a payload size, an MTU, time; whiskers show
+//!   the spread of repeats
 //! - [`BarChart`]: the same at one place only
 //! - [`BoxChart`]: every repeat, in groups
 //! - [`CdfChart`]: how values are distributed, from samples or from a histogram
 //!
-//! Colours come from the page's style (`.s0` to `.s13`), so that one picture is right on screen, in dark mode and in
-//! print; [`standalone`] makes a file of it that needs no page. Every series also has a marker shape and a dash
-//! pattern of its own, so that it needs no colour. Text from outside is escaped. Every value's axis says which way is
-//! better ([`Measure`]), since a picture is also seen without its page.
+//! Colours come from the page's style (`.s0` to `.s13`), so that one picture is right on screen, in
+//! dark mode and in print; [`standalone`] makes a file of it that needs no page. Every series also
+//! has a marker shape and a dash pattern of its own, so that it needs no colour. Text from outside
+//! is escaped. Every value's axis says which way is better ([`Measure`]), since a picture is also
+//! seen without its page.
 
 mod axis;
 mod bar;
@@ -33,7 +35,8 @@ pub use measure::Measure;
 
 use crate::stats::Spread;
 
-/// Series that can be told apart by colour, marker and dashes together; after the last the first is used again.
+/// Series that can be told apart by colour, marker and dashes together; after the last the first is
+/// used again.
 pub const STYLES: usize = 14;
 /// Single values that are drawn of one sample.
 const SAMPLES_MOST: usize = 100;

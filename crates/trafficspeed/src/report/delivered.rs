@@ -1,4 +1,5 @@
-//! How much of what was offered over UDP arrived: a curve of all trials of the searches for the highest rate.
+//! How much of what was offered over UDP arrived: a curve of all trials of the searches for the
+//! highest rate.
 
 use super::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::experiment::generate::SearchOutcome;
@@ -18,7 +19,8 @@ pub struct Share {
     pub delivered: Spread,
 }
 
-/// The trials of all searches of one system, from the lowest rate; rates that differ by less than a tenth or so are one.
+/// The trials of all searches of one system, from the lowest rate; rates that differ by less than a
+/// tenth or so are one.
 pub fn shares<'a>(searches: impl Iterator<Item = (&'a Task, &'a SearchOutcome)>) -> Vec<Share> {
     let of = |(task, search): (&Task, &'a SearchOutcome)| {
         let length = match task {

@@ -1,5 +1,5 @@
-//! A campaign in a directory: the reports that are written there, and the measurements from which they can be made
-//! again.
+//! A campaign in a directory: the reports that are written there, and the measurements from which
+//! they can be made again.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -1,5 +1,5 @@
-//! Tables for terminals. A table that is too wide is split by columns into several, each with the first columns again, so that
-//! no cell is ever broken and no line is longer than a terminal.
+//! Tables for terminals. A table that is too wide is split by columns into several, each with the
+//! first columns again, so that no cell is ever broken and no line is longer than a terminal.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
@@ -39,7 +39,8 @@ impl Grid {
         Self { keys: self.keys, head: pick(&self.head), rows: self.rows.iter().map(pick).collect() }
     }
 
-    /// As text of at most `width` columns, one table below the other if it takes several; `None`: one table, however wide.
+    /// As text of at most `width` columns, one table below the other if it takes several; `None`:
+    /// one table, however wide.
     pub fn text(&self, width: Option<usize>) -> String {
         let tables = self.parts(width).into_iter().map(|columns| self.table(&columns, width).to_string());
         tables.collect::<Vec<_>>().join("\n")
@@ -99,7 +100,8 @@ impl Grid {
     }
 }
 
-/// Breaks lines of text at blanks so that none is longer than `width`; lines of tables stay as they are.
+/// Breaks lines of text at blanks so that none is longer than `width`; lines of tables stay as they
+/// are.
 pub fn wrapped(text: &str, width: usize) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {

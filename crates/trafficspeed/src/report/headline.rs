@@ -1,5 +1,5 @@
-//! The result of experiment 1 in a few sentences, formed from the runs. Nothing is claimed that lies within what a system differs
-//! from itself, and of a single round nothing at all.
+//! The result of experiment 1 in a few sentences, formed from the runs. Nothing is claimed that
+//! lies within what a system differs from itself, and of a single round nothing at all.
 
 use super::summary::{labels, pair_ratio, summarise};
 use crate::experiment::outcome::{Campaign, Run};
@@ -10,8 +10,9 @@ use crate::unit::significant;
 /// Rounds that it takes to claim anything.
 const LEAST_ROUNDS: usize = 2;
 
-/// One sentence for each number of clients, about the system of interest and the best of the others; then the same of that system
-/// with its other priority, so that no claim rests on the better of two settings in silence.
+/// One sentence for each number of clients, about the system of interest and the best of the
+/// others; then the same of that system with its other priority, so that no claim rests on the
+/// better of two settings in silence.
 pub fn sentences(campaign: &Campaign) -> Vec<String> {
     if let Some(disturbed) = disturbed(campaign) {
         return vec![disturbed];
@@ -102,8 +103,8 @@ fn subject(campaign: &Campaign, label: &str) -> Option<Subject> {
     campaign.runs.iter().find(|run| run.label == label)?.subject
 }
 
-/// Whether a system is a VPN and no control, which plain routing, a second measurement, and one that does not both encrypt and
-/// authenticate are.
+/// Whether a system is a VPN and no control, which plain routing, a second measurement, and one
+/// that does not both encrypt and authenticate are.
 fn is_vpn(of: Subject) -> bool {
     of.kind != Kind::None && !of.again && of.cipher.protects()
 }

@@ -1,5 +1,5 @@
-//! The page of a campaign. The order is that of a paper: result, pictures, figures, systems, set-up, what was
-//! published before beside ours, definitions.
+//! The page of a campaign. The order is that of a paper: result, pictures, figures, systems,
+//! set-up, what was published before beside ours, definitions.
 
 use super::grid::Grid;
 use super::headline;
@@ -59,8 +59,8 @@ pub(super) fn counted(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
-/// How often it was measured, of the results that there are: fewer than were asked for where measurements failed, or were never
-/// made.
+/// How often it was measured, of the results that there are: fewer than were asked for where
+/// measurements failed, or were never made.
 fn times(asked: u32, summaries: &[Summary]) -> String {
     let found = || summaries.iter().map(|summary| summary.repeats);
     match (found().min().unwrap_or(0), found().max().unwrap_or(0)) {

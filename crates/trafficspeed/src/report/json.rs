@@ -1,6 +1,7 @@
-//! The whole campaign as JSON. Where a field means what iperf3 means by it, it has iperf3's name and place:
-//! `start.test_start.{protocol,num_streams,omit,duration}`, `intervals`, `end.{streams,sum_sent,sum_received,
-//! cpu_utilization_percent}`, `bits_per_second`, `bytes`, `seconds`.
+//! The whole campaign as JSON. Where a field means what iperf3 means by it, it has iperf3's name
+//! and place: `start.test_start.{protocol,num_streams,omit,duration}`, `intervals`,
+//! `end.{streams,sum_sent,sum_received, cpu_utilization_percent}`, `bits_per_second`, `bytes`,
+//! `seconds`.
 
 use serde_json::{Value, json};
 

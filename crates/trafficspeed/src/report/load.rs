@@ -128,7 +128,8 @@ fn notes(text: &mut String, campaign: &LoadCampaign, run: &LoadRun) {
             "{unanswered} requests were not answered in time, or not at all when the measurement ended"
         ));
     }
-    // One whose messages leave when they are due skips none; of several clients only the task says so.
+    // One whose messages leave when they are due skips none; of several clients only the task says
+    // so.
     let skips = |named: &&NamedTask| matches!(&named.task, Task::Messages(work) if work.open_loop.is_none());
     let tasks = campaign.settings.tasks.iter().zip(&run.figures);
     let paced = tasks.filter(|(named, _)| skips(named));
@@ -305,7 +306,8 @@ pub(crate) mod samples {
     use crate::load::task::Sockets;
     use crate::observe::HostCpu;
 
-    /// Two systems, measured three times each, the first of which was once at a third of its rate in bit/s.
+    /// Two systems, measured three times each, the first of which was once at a third of its rate
+    /// in bit/s.
     pub(crate) fn campaign(rate: f64) -> LoadCampaign {
         let task = Task::Messages(Messages {
             run_id: 1,

@@ -1,4 +1,5 @@
-//! The page of the generators' own commands: throughput and delay over time, and how delays are distributed.
+//! The page of the generators' own commands: throughput and delay over time, and how delays are
+//! distributed.
 
 use super::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
 use super::html::{machine, opening};
@@ -47,7 +48,8 @@ pub fn html(campaign: &LoadCampaign) -> String {
     page.finish()
 }
 
-/// What searches tried, then for every task the first run of each system: over time, and how delays are distributed.
+/// What searches tried, then for every task the first run of each system: over time, and how delays
+/// are distributed.
 pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
     let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();
     searched::picture(campaign).into_iter().chain(draw(&names, &campaign.runs)).collect()
@@ -70,7 +72,8 @@ fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
     names.iter().enumerate().flat_map(each).collect()
 }
 
-/// The rate that is plotted: transactions where there are any, or else bits in a unit that suits them.
+/// The rate that is plotted: transactions where there are any, or else bits in a unit that suits
+/// them.
 struct Quantity {
     label: &'static str,
     divisor: Option<f64>,
@@ -100,7 +103,8 @@ impl Quantity {
     }
 }
 
-/// Throughput over time, and delay: a picture each, since two axes in one would be read for each other.
+/// Throughput over time, and delay: a picture each, since two axes in one would be read for each
+/// other.
 fn over_time(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> [Option<Picture>; 2] {
     let quantity = Quantity::of(runs);
     let rates = lines(runs, &format!("{name} over time"), quantity.measure(), |p| Some(quantity.value(p)));

@@ -1,4 +1,5 @@
-//! How far figures go: what others took of the machine meanwhile, and measurements far from the others of their kind.
+//! How far figures go: what others took of the machine meanwhile, and measurements far from the
+//! others of their kind.
 
 use crate::stats::{median, outliers};
 
@@ -12,8 +13,8 @@ pub fn far(of: &str, values: &[f64], show: impl Fn(f64) -> String) -> Option<Str
     far_beyond(of, 1.0, values, show)
 }
 
-/// The same, of those that are more than `same` times the median, or less than its `same`th part: as far apart as measurements of
-/// one system are, none stands out.
+/// The same, of those that are more than `same` times the median, or less than its `same`th part:
+/// as far apart as measurements of one system are, none stands out.
 pub fn far_beyond(of: &str, same: f64, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
     let middle = median(values)?;
     let is_beyond = |value: &f64| value.max(middle) > same * value.min(middle);

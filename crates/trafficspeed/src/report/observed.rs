@@ -1,4 +1,5 @@
-//! Tables of observations, what systems differ in, and measurements that a reader should look at; as text and as part of a page.
+//! Tables of observations, what systems differ in, and measurements that a reader should look at;
+//! as text and as part of a page.
 
 use std::fmt::Write as _;
 

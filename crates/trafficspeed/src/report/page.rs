@@ -1,8 +1,8 @@
-//! A page of HTML that stands alone: no script, no font, no picture from anywhere else; readable on a phone, in dark
-//! mode and on paper.
+//! A page of HTML that stands alone: no script, no font, no picture from anywhere else; readable on
+//! a phone, in dark mode and on paper.
 //!
-//! Whoever has results adds sections, figures and tables in the order in which they are to be read. Every text is
-//! escaped here, so callers pass plain text.
+//! Whoever has results adds sections, figures and tables in the order in which they are to be read.
+//! Every text is escaped here, so callers pass plain text.
 
 use std::fmt::Write as _;
 

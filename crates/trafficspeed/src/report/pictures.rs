@@ -12,7 +12,8 @@ use crate::experiment::outcome::{Campaign, Run, rate};
 use crate::stats::Spread;
 use crate::system::{AGAIN, Kind};
 
-/// The ceiling gets a picture of its own beside the others where it is this much higher than the best of them.
+/// The ceiling gets a picture of its own beside the others where it is this much higher than the
+/// best of them.
 const DWARFS: f64 = 2.0;
 
 /// Why a picture was not written.

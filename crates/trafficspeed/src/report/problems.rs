@@ -3,8 +3,8 @@
 use super::summary::labels;
 use crate::experiment::outcome::{Campaign, Run};
 
-/// One line for each problem of each system, in the order they appeared; a problem that came again and again says
-/// how often instead of where.
+/// One line for each problem of each system, in the order they appeared; a problem that came again
+/// and again says how often instead of where.
 pub fn problems(campaign: &Campaign) -> Vec<String> {
     let mut lines = Vec::new();
     for label in labels(campaign) {

@@ -1,4 +1,5 @@
-//! The findings of the experiment's authors, as text beside our own results. Nothing here is ever a result.
+//! The findings of the experiment's authors, as text beside our own results. Nothing here is ever a
+//! result.
 
 pub mod aead;
 pub mod board;
@@ -35,8 +36,8 @@ pub const FINDINGS: [&str; 5] = [
     "PacketiX was the fastest everywhere, OpenVPN the slowest.",
 ];
 
-/// Each finding that can be compared: what it is about, then, and here. Findings that these measurements say nothing
-/// about are left out.
+/// Each finding that can be compared: what it is about, then, and here. Findings that these
+/// measurements say nothing about are left out.
 pub fn beside(campaign: &Campaign, summaries: &[Summary]) -> Vec<[String; 3]> {
     let vpns: Vec<String> = labels(campaign).into_iter().filter(|label| !is_plain(campaign, label)).collect();
     let mut rows = Vec::new();
@@ -89,8 +90,9 @@ fn is_encrypted(subject: &Subject) -> bool {
     !matches!(subject.cipher, Cipher::None | Cipher::AuthOnly)
 }
 
-/// For each system that was measured with and without encryption and all else the same, the lowest and highest ratio over the
-/// clients. The second measurement of a system is its control, and no system of its own.
+/// For each system that was measured with and without encryption and all else the same, the lowest
+/// and highest ratio over the clients. The second measurement of a system is its control, and no
+/// system of its own.
 fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
     let subjects = campaign.runs.iter().filter_map(|run| run.subject).filter(|subject| !subject.again);
     let mut subjects: Vec<Subject> = subjects.collect();

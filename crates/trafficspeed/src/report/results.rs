@@ -1,6 +1,7 @@
 //! The results of any experiment with reports, and every form in which they can be shown.
 //!
-//! They are also the file from which all of these can be made again, so they hold everything that is shown.
+//! They are also the file from which all of these can be made again, so they hold everything that
+//! is shown.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -24,7 +25,8 @@ use crate::unit::Unit;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "experiment", content = "found")]
 pub enum Results {
-    /// Experiment 1: in the lab, `run`, `compare`. Its file is older than this enum, and is the campaign alone.
+    /// Experiment 1: in the lab, `run`, `compare`. Its file is older than this enum, and is the
+    /// campaign alone.
     #[serde(skip)]
     Traffic(Box<Campaign>),
     /// `stream`, `rr`, `udp`.
@@ -85,9 +87,9 @@ impl Results {
         }
     }
 
-    /// For people, with rates in `unit` where the experiment leaves that open; `None`: the one that suits each. No line is
-    /// longer than a terminal, unless it is wanted `wide`.
-    /// With what each word means, if it is to be explained.
+    /// For people, with rates in `unit` where the experiment leaves that open; `None`: the one that
+    /// suits each. No line is longer than a terminal, unless it is wanted `wide`. With what each
+    /// word means, if it is to be explained.
     pub fn table(&self, unit: Option<Unit>, wide: bool, explains: bool) -> String {
         let width = (!wide).then_some(NARROW);
         let mut text = match self {
@@ -162,7 +164,8 @@ impl Results {
         }
     }
 
-    /// Whether something that stands was measured while others used more of the machine than the user allows.
+    /// Whether something that stands was measured while others used more of the machine than the
+    /// user allows.
     pub fn is_disturbed(&self) -> bool {
         let Self::Traffic(campaign) = self else { return false };
         campaign.runs.iter().any(|run| run.is_whole() && run.disturbance.is_some())

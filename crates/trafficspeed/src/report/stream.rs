@@ -1,8 +1,9 @@
-//! Results as they happen: one JSON object per line, `{"event": …, "data": …}` as iperf3's `--json-stream`.
+//! Results as they happen: one JSON object per line, `{"event": …, "data": …}` as iperf3's
+//! `--json-stream`.
 //!
-//! `start` and `end` hold what `report::json` has under these names for the whole campaign; `run_start`,
-//! `interval` and `run_end` come for every measurement between them. The data of other experiments' events are made
-//! by the module that makes their JSON report.
+//! `start` and `end` hold what `report::json` has under these names for the whole campaign;
+//! `run_start`, `interval` and `run_end` come for every measurement between them. The data of other
+//! experiments' events are made by the module that makes their JSON report.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! The report of a suite: one table for each of its parts, with a column for each system, beside what was published.
+//! The report of a suite: one table for each of its parts, with a column for each system, beside
+//! what was published.
 
 mod conditions;
 pub mod findings;

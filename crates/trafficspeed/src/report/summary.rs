@@ -33,7 +33,8 @@ pub struct Summary {
     pub gateway_cpus: Option<f64>,
     /// The same of all clients' VPN processes.
     pub client_cpus: Option<f64>,
-    /// Median share of the gateway's CPU limit that its VPN processes used, in percent; `None` without a limit or processes.
+    /// Median share of the gateway's CPU limit that its VPN processes used, in percent; `None`
+    /// without a limit or processes.
     pub gateway_limit_percent: Option<f64>,
     /// Median Gbit of goodput per CPU second of the gateway.
     pub gbit_per_gateway_second: Option<f64>,
@@ -45,19 +46,22 @@ pub struct Summary {
     pub gateway_seconds_per_gbit: Option<Spread>,
     /// The same of all VPN processes.
     pub vpn_seconds_per_gbit: Option<Spread>,
-    /// Highest share of the machine that processes without a part in the measurement used, in percent.
+    /// Highest share of the machine that processes without a part in the measurement used, in
+    /// percent.
     pub foreign_percent: Option<f64>,
-    /// Goodput divided by that of plain routing in the same round: median, lowest, highest of the rounds.
+    /// Goodput divided by that of plain routing in the same round: median, lowest, highest of the
+    /// rounds.
     pub ratio_to_plain: Option<Spread>,
     /// The same for the chosen baseline.
     pub ratio_to_baseline: Option<Spread>,
-    /// A system against itself at this number of clients (A/A): goodput of its second measurement in a round divided by
-    /// that of the first.
+    /// A system against itself at this number of clients (A/A): goodput of its second measurement
+    /// in a round divided by that of the first.
     pub control: Option<Spread>,
 }
 
 impl Summary {
-    /// Whether `ratio` is a difference beyond the A/A spread; `None` if there is no ratio or nothing to judge it by.
+    /// Whether `ratio` is a difference beyond the A/A spread; `None` if there is no ratio or
+    /// nothing to judge it by.
     pub fn differs(&self, ratio: Option<Spread>) -> Option<bool> {
         observation::differs(ratio, self.control)
     }
@@ -73,7 +77,8 @@ impl Summary {
     }
 }
 
-/// One summary per system and number of clients, in the order they first appear. Broken runs do not count.
+/// One summary per system and number of clients, in the order they first appear. Broken runs do not
+/// count.
 pub fn summarise(campaign: &Campaign) -> Vec<Summary> {
     let table = campaign.observations();
     let mut counts: Vec<u32> = campaign.runs.iter().map(|run| run.clients).collect();
@@ -99,8 +104,8 @@ pub fn pair_ratio(campaign: &Campaign, clients: u32, one: &str, other: &str) -> 
     campaign.observations().ratio((one, other), &case(clients), GOODPUT)
 }
 
-/// The system that the others are compared with besides plain routing: the one that the user has chosen, or, where no plain routing
-/// was measured beside other systems, the first vpnd.
+/// The system that the others are compared with besides plain routing: the one that the user has
+/// chosen, or, where no plain routing was measured beside other systems, the first vpnd.
 pub fn baseline(campaign: &Campaign) -> Option<String> {
     if campaign.baseline.is_some() {
         return campaign.baseline.clone();
@@ -198,7 +203,8 @@ mod tests {
     fn ratios_are_formed_within_a_round_so_drift_of_the_machine_is_not_in_them() {
         let mut campaign = samples::campaign();
         campaign.baseline = Some("vpnd, aes-256-gcm".into());
-        // The machine is three times as slow in the second round, and half as slow again in the third.
+        // The machine is three times as slow in the second round, and half as slow again in the
+        // third.
         campaign.runs = [(1, 900), (2, 300), (3, 600)]
             .into_iter()
             .flat_map(|(round, speed)| {

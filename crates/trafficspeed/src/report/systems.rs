@@ -28,7 +28,8 @@ pub fn systems(campaign: &Campaign) -> Vec<System> {
     labels(campaign).into_iter().filter_map(|label| system(campaign, label)).collect()
 }
 
-/// One sentence about the buffers that all systems had alike; `None` of runs from before they did, and of real hosts.
+/// One sentence about the buffers that all systems had alike; `None` of runs from before they did,
+/// and of real hosts.
 pub fn common_buffers(campaign: &Campaign) -> Option<String> {
     let are_set = campaign.environment.links.as_ref().is_some_and(|links| links.contains(METHOD));
     are_set.then(|| format!("Buffers: {METHOD}."))

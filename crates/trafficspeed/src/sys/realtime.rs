@@ -2,14 +2,15 @@
 
 use std::io;
 
-/// Lets the calling thread run before all threads without real-time scheduling, as soon as it is ready; the kernel
-/// still leaves the others a share of each second.
+/// Lets the calling thread run before all threads without real-time scheduling, as soon as it is
+/// ready; the kernel still leaves the others a share of each second.
 ///
 /// # Errors
 /// By the kernel, mostly that the right to do so is missing.
 pub fn run_first() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the call reads one `sched_param`, which lives until it returns; thread 0 is the calling one.
+    // SAFETY: the call reads one `sched_param`, which lives until it returns; thread 0 is the
+    // calling one.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) } == 0 {
         Ok(())
     } else {
@@ -17,8 +18,8 @@ pub fn run_first() -> io::Result<()> {
     }
 }
 
-/// Runs `work` before all threads without real-time scheduling, where that is allowed, and as before where it is not: a
-/// reading of several values should not be interrupted between them.
+/// Runs `work` before all threads without real-time scheduling, where that is allowed, and as
+/// before where it is not: a reading of several values should not be interrupted between them.
 pub fn at_once<T>(work: impl FnOnce() -> T) -> T {
     let first = run_first().is_ok();
     let done = work();

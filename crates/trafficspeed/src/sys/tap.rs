@@ -1,11 +1,12 @@
 //! A TAP device: one end of a link whose other end is this program.
 //!
-//! A read gives one virtio-net header ([`VNET_HEADER_LEN`] bytes) and one Ethernet frame, a write takes the same.
-//! The header carries what the kernel left undone (checksum, segmentation), so a frame that is read from one
-//! device and written to another of the same offloads arrives as it was.
+//! A read gives one virtio-net header ([`VNET_HEADER_LEN`] bytes) and one Ethernet frame, a write
+//! takes the same. The header carries what the kernel left undone (checksum, segmentation), so a
+//! frame that is read from one device and written to another of the same offloads arrives as it
+//! was.
 //!
-//! INVARIANT: the device is made by this process, never joined, and goes away with its descriptor: a killed run
-//! leaves no device behind.
+//! INVARIANT: the device is made by this process, never joined, and goes away with its descriptor:
+//! a killed run leaves no device behind.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -54,8 +55,9 @@ const _: () = assert!(size_of::<InterfaceRequest>() == 40);
 pub struct Tap(OwnedFd);
 
 impl Tap {
-    /// Makes the device `name` in the network namespace of the calling thread. With `super_packets` it carries
-    /// frames of up to 64 KiB that the kernel would otherwise have cut. The link stays down.
+    /// Makes the device `name` in the network namespace of the calling thread. With `super_packets`
+    /// it carries frames of up to 64 KiB that the kernel would otherwise have cut. The link stays
+    /// down.
     ///
     /// # Errors
     /// By the kernel; nothing remains of the device then.
@@ -71,10 +73,11 @@ impl Tap {
         let tap = Self(file.into());
         let mut request = InterfaceRequest { name: [0; MAX_NAME_LEN + 1], flags: FLAGS, rest: [0; 22] };
         request.name[..name.len()].copy_from_slice(name.as_bytes());
-        // SAFETY: TUNSETIFF reads one `struct ifreq` through the pointer and writes the name back into it; the type
-        // above has its size and layout, and lives until the call returns.
+        // SAFETY: TUNSETIFF reads one `struct ifreq` through the pointer and writes the name back
+        // into it; the type above has its size and layout, and lives until the call returns.
         unsafe { ioctl::ioctl(&tap.0, ioctl::Updater::<TUNSETIFF, InterfaceRequest>::new(&mut request))? };
-        // SAFETY: TUNSETVNETHDRSZ reads one `int` through the pointer that `Setter` passes and keeps nothing of it.
+        // SAFETY: TUNSETVNETHDRSZ reads one `int` through the pointer that `Setter` passes and
+        // keeps nothing of it.
         unsafe {
             ioctl::ioctl(&tap.0, ioctl::Setter::<TUNSETVNETHDRSZ, i32>::new(VNET_HEADER_LEN as i32))?;
         }
@@ -94,12 +97,13 @@ impl Tap {
     }
 
     fn set_offload_bits(&self, bits: u32) -> Result<(), Errno> {
-        // SAFETY: TUNSETOFFLOAD takes its bits by value in the argument and touches no memory of ours.
+        // SAFETY: TUNSETOFFLOAD takes its bits by value in the argument and touches no memory of
+        // ours.
         unsafe { ioctl::ioctl(&self.0, ioctl::IntegerSetter::<TUNSETOFFLOAD>::new_usize(bits as usize)) }
     }
 
-    /// Reads one header and frame into `buf`, which should have [`MAX_READ_LEN`] bytes: the kernel cuts a longer
-    /// frame without a word.
+    /// Reads one header and frame into `buf`, which should have [`MAX_READ_LEN`] bytes: the kernel
+    /// cuts a longer frame without a word.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is none; others once the device is gone.

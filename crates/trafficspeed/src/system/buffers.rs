@@ -1,14 +1,17 @@
-//! The same buffers for every system: what its UDP sockets and the queues of its tunnel devices hold.
+//! The same buffers for every system: what its UDP sockets and the queues of its tunnel devices
+//! hold.
 //!
-//! Left alone, each program takes what its makers chose, from some 200 KiB of the kernel's own to several MiB, and a
-//! comparison would partly be one of these numbers. So once a system is up, each of its sockets and devices gets the same. The
-//! sizes are those that vpnd takes by itself, and vpnd is measured as it is delivered. They are of each socket and of each queue:
-//! a program with a socket and a queue for each core has as many times that, which is part of its design.
+//! Left alone, each program takes what its makers chose, from some 200 KiB of the kernel's own to
+//! several MiB, and a comparison would partly be one of these numbers. So once a system is up, each
+//! of its sockets and devices gets the same. The sizes are those that vpnd takes by itself, and
+//! vpnd is measured as it is delivered. They are of each socket and of each queue: a program with a
+//! socket and a queue for each core has as many times that, which is part of its design.
 //!
-//! The kernel's own defaults (net.core.rmem_default and its kin) belong to the whole machine and not to a namespace. So
-//! sockets are changed from outside, through duplicates of their descriptors (pidfd_getfd(2)), and devices inside their
-//! namespaces. INVARIANT: nothing outside the lab changes, so nothing has to be recorded or undone. TCP sockets are left
-//! alone: a size that is set ends the kernel's own sizing of their windows.
+//! The kernel's own defaults (net.core.rmem_default and its kin) belong to the whole machine and
+//! not to a namespace. So sockets are changed from outside, through duplicates of their descriptors
+//! (pidfd_getfd(2)), and devices inside their namespaces. INVARIANT: nothing outside the lab
+//! changes, so nothing has to be recorded or undone. TCP sockets are left alone: a size that is set
+//! ends the kernel's own sizing of their windows.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -112,7 +115,8 @@ fn udp_sockets(lab: &Lab) -> Result<HashSet<u64>, LabError> {
     let mut found = HashSet::new();
     for namespace in namespaces(lab) {
         let what = format!("reading the UDP sockets of namespace {}", namespace.name());
-        // The thread's own view: /proc/net would be that of the program's first thread, which is outside.
+        // The thread's own view: /proc/net would be that of the program's first thread, which is
+        // outside.
         let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
         let text = namespace.within(|| {
             let v4 = read("udp").map_err(|source| LabError::System { what, source })?;
@@ -124,7 +128,8 @@ fn udp_sockets(lab: &Lab) -> Result<HashSet<u64>, LabError> {
     Ok(found)
 }
 
-/// The inode in a line of /proc/net/udp; `None` for its head, and for a socket that is being closed.
+/// The inode in a line of /proc/net/udp; `None` for its head, and for a socket that is being
+/// closed.
 fn inode_of_line(line: &str) -> Option<u64> {
     line.split_whitespace().nth(9)?.parse().ok().filter(|inode| *inode != 0)
 }

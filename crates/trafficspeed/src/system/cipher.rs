@@ -54,7 +54,8 @@ impl Cipher {
         matches!(self, Self::None | Self::AuthOnly | Self::EncryptOnly | Self::Aes256CbcHmacSha256)
     }
 
-    /// Whether packets are both encrypted and authenticated, without which a system is a control and no VPN.
+    /// Whether packets are both encrypted and authenticated, without which a system is a control
+    /// and no VPN.
     pub fn protects(self) -> bool {
         !matches!(self, Self::None | Self::AuthOnly | Self::EncryptOnly)
     }

@@ -1,7 +1,8 @@
 //! A system of the user's own, brought up and taken down by two scripts.
 //!
-//! The scripts run inside the gateway's namespace, so that whatever they start is found there and ended with the
-//! lab. They learn of the lab from the environment and answer in a file, line by line; [`HELP`] is the contract.
+//! The scripts run inside the gateway's namespace, so that whatever they start is found there and
+//! ended with the lab. They learn of the lab from the environment and answer in a file, line by
+//! line; [`HELP`] is the contract.
 
 pub mod answer;
 
@@ -29,7 +30,8 @@ const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer answers are none.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
-/// The scripts' environment and answers, with a complete example; `trafficspeed lab --help` shows it.
+/// The scripts' environment and answers, with a complete example; `trafficspeed lab --help` shows
+/// it.
 pub const HELP: &str = concat!(
     "A system of your own (--vpn command --command-up [NAME=]UP [--command-down [NAME=]DOWN]), or several by several names:
 

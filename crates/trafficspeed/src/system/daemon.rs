@@ -68,7 +68,8 @@ impl Daemon {
         Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
     }
 
-    /// Its process id. Entering the namespace replaces the program, not the process, so this is the VPN's own.
+    /// Its process id. Entering the namespace replaces the program, not the process, so this is the
+    /// VPN's own.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -98,7 +99,8 @@ impl Daemon {
     /// Asks `ready` again and again while the process runs; `what` says what it did not do in time.
     ///
     /// # Errors
-    /// [`SystemError::Start`] if it ends or takes too long, [`SystemError::Interrupted`], and those of `ready`.
+    /// [`SystemError::Start`] if it ends or takes too long, [`SystemError::Interrupted`], and those
+    /// of `ready`.
     pub fn wait_until<T>(
         &mut self,
         what: &str,
@@ -150,7 +152,8 @@ impl Daemon {
     /// Asks it to end without waiting.
     pub fn ask_to_end(&mut self) {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed())) {
-            // It is our child and not reaped, so the id is still its own; failure means that it has just ended.
+            // It is our child and not reaped, so the id is still its own; failure means that it has
+            // just ended.
             let _ = kill_process(pid, Signal::TERM);
         }
     }

@@ -1,4 +1,5 @@
-//! The files of one system in one lab: a directory for root only, whose files nobody else ever sees half-written.
+//! The files of one system in one lab: a directory for root only, whose files nobody else ever sees
+//! half-written.
 //!
 //! The lab removes it with everything in it, so no adapter cleans up files of its own.
 

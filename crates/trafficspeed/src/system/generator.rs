@@ -1,4 +1,5 @@
-//! Other people's load generators: what each is called, how its two ends are started, and what it says it measured.
+//! Other people's load generators: what each is called, how its two ends are started, and what it
+//! says it measured.
 //!
 //! They check this program's own figures, and are needed for nothing else.
 
@@ -151,7 +152,8 @@ impl Generator {
     }
 }
 
-/// Whether a program in the namespace listens on a TCP port. A connection would be taken for a client.
+/// Whether a program in the namespace listens on a TCP port. A connection would be taken for a
+/// client.
 fn is_listening(namespace: &Namespace, port: u16) -> Result<bool, LabError> {
     namespace.within(|| {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));

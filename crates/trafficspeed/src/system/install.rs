@@ -46,7 +46,8 @@ pub fn steps(program: &Program) -> Vec<Step> {
             vec![Step::new(&["cargo", "install", "--locked", "--root", CACHE, "--version", version, package])]
         }
         Source::Go { module, version } => {
-            // The program gets the name of its module, which two systems may share, so each has a folder of its own.
+            // The program gets the name of its module, which two systems may share, so each has a
+            // folder of its own.
             let folder = Path::new(CACHE).join("go").join(program.name);
             let built = folder.join(module.rsplit('/').next().expect("a split has a part"));
             let target = Path::new(CACHE).join("bin").join(program.name);

@@ -1,7 +1,8 @@
 //! OpenVPN: one server process that forwards between its clients, over UDP and TUN devices.
 //!
-//! Both ends name each other by the fingerprints of their certificates, so there is no certificate authority. What
-//! was negotiated is read from the clients' logs, never taken from the configuration.
+//! Both ends name each other by the fingerprints of their certificates, so there is no certificate
+//! authority. What was negotiated is read from the clients' logs, never taken from the
+//! configuration.
 
 pub mod config;
 pub mod log;
@@ -94,7 +95,8 @@ impl OpenVpn {
         Ok(())
     }
 
-    /// Waits until a client is connected and its device has both addresses; checks what it negotiated.
+    /// Waits until a client is connected and its device has both addresses; checks what it
+    /// negotiated.
     fn finish_client(
         &mut self,
         number: usize,

@@ -1,8 +1,9 @@
-//! The programs that systems are made of: where they are, which version they say they are, how each is installed.
+//! The programs that systems are made of: where they are, which version they say they are, how each
+//! is installed.
 //!
-//! A program is looked for where the user said, then where `trafficspeed doctor --install` puts what it builds
-//! ([`CACHE`]), then beside trafficspeed, then in PATH and where Debian keeps such programs. Nothing is installed
-//! by looking for it.
+//! A program is looked for where the user said, then where `trafficspeed doctor --install` puts
+//! what it builds ([`CACHE`]), then beside trafficspeed, then in PATH and where Debian keeps such
+//! programs. Nothing is installed by looking for it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,8 @@ use super::SystemError;
 use super::command::Scripts;
 use crate::lab::find_program;
 
-/// Where programs that were built by `trafficspeed doctor --install` are; only root can write there.
+/// Where programs that were built by `trafficspeed doctor --install` are; only root can write
+/// there.
 pub const CACHE: &str = "/var/cache/trafficspeed";
 /// How long a program may take to say its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -61,8 +63,8 @@ pub enum Source {
 }
 
 impl Program {
-    /// Its version in its own words; for a Go module, the one built into it; for a packaged program that
-    /// cannot say it, that of its package.
+    /// Its version in its own words; for a Go module, the one built into it; for a packaged program
+    /// that cannot say it, that of its package.
     pub fn version_of(&self, path: &Path) -> String {
         if let Source::Go { module, .. } = self.source
             && let Some(version) = fs::read(path).ok().and_then(|bytes| go_module_version(&bytes, module))
@@ -78,8 +80,8 @@ impl Program {
     }
 }
 
-/// The programs that the user named, and scripts if there are any, those of one system beside those of the next; for vpnd, how long it
-/// polls.
+/// The programs that the user named, and scripts if there are any, those of one system beside those
+/// of the next; for vpnd, how long it polls.
 #[derive(Clone, Debug, Default)]
 pub struct Programs {
     named: BTreeMap<String, PathBuf>,
@@ -103,7 +105,8 @@ impl Programs {
         Self { scripts, ..self }
     }
 
-    /// Has vpnd poll for so many microseconds, at the gateway and at its clients, instead of what it does by itself.
+    /// Has vpnd poll for so many microseconds, at the gateway and at its clients, instead of what
+    /// it does by itself.
     #[must_use]
     pub fn with_busy_poll(self, busy_poll_us: Option<u32>) -> Self {
         Self { busy_poll_us, ..self }
@@ -114,8 +117,8 @@ impl Programs {
         self.busy_poll_us
     }
 
-    /// The first thing that `system` has chosen in this run, which is `now` if it has not yet: two measurements of one system must not
-    /// differ in what it happened to choose.
+    /// The first thing that `system` has chosen in this run, which is `now` if it has not yet: two
+    /// measurements of one system must not differ in what it happened to choose.
     pub fn first_choice(&self, system: String, now: String) -> String {
         let mut choices = self.choices.lock().unwrap_or_else(PoisonError::into_inner);
         choices.entry(system).or_insert(now).clone()
@@ -196,7 +199,8 @@ fn package_version(package: &str, path: &Path) -> Option<String> {
     find_program("dpkg-query").filter(|_| packaged).and_then(|query| first_words(&query, &asked))
 }
 
-/// The version of `module` that the Go linker wrote into a program, as its main module or as one it depends on.
+/// The version of `module` that the Go linker wrote into a program, as its main module or as one it
+/// depends on.
 fn go_module_version(program: &[u8], module: &str) -> Option<String> {
     ["mod", "dep"].into_iter().find_map(|kind| {
         let line = format!("\n{kind}\t{module}\t");

@@ -1,8 +1,9 @@
-//! SoftEther VPN 5: a virtual hub in the server's own process, and clients whose virtual Ethernet devices it switches.
+//! SoftEther VPN 5: a virtual hub in the server's own process, and clients whose virtual Ethernet
+//! devices it switches.
 //!
-//! Its programs keep state, locks and control files at fixed places, so every process sees directories of the lab
-//! there. Both ends are set up by `vpncmd`, as a user would. Each program forks once: its first process only waits
-//! for the one that works.
+//! Its programs keep state, locks and control files at fixed places, so every process sees
+//! directories of the lab there. Both ends are set up by `vpncmd`, as a user would. Each program
+//! forks once: its first process only waits for the one that works.
 
 pub mod script;
 pub mod status;
@@ -105,15 +106,16 @@ impl SoftEther {
         let log = folder.path("out.log");
         let unshare = find_program("unshare")
             .ok_or_else(|| SystemError::Missing("`unshare` is missing; it belongs to util-linux".into()))?;
-        // The process that works is a grandchild, which no signal of ours reaches; a process namespace ends with its
-        // first process, and that with the one that we start.
+        // The process that works is a grandchild, which no signal of ours reaches; a process
+        // namespace ends with its first process, and that with the one that we start.
         let own = ["--pid", "--fork", "--kill-child"].map(AsRef::as_ref);
         let arguments = own.into_iter().chain([path.as_os_str(), "execsvc".as_ref()]);
         let daemon = Daemon::start_with(&private, &name, namespace, &unshare, arguments, &log)?;
         Ok(Host { daemon, namespace: namespace.clone(), folder, command, target })
     }
 
-    /// Waits until a client's transport is complete and gives its device its addresses; checks what it negotiated.
+    /// Waits until a client's transport is complete and gives its device its addresses; checks what
+    /// it negotiated.
     fn finish_client(&mut self, at: usize, interrupt: &Interrupt) -> Result<ClientAddress, SystemError> {
         let client = &mut self.clients[at];
         let deadline = Instant::now() + CLIENT_TIMEOUT;
@@ -311,7 +313,8 @@ impl System for SoftEther {
     }
 
     fn down(&mut self) {
-        // The process started here only waits and ignores polite requests; all that is theirs ends with it.
+        // The process started here only waits and ignores polite requests; all that is theirs ends
+        // with it.
         for host in self.clients.iter_mut().chain(&mut self.gateway) {
             host.daemon.kill();
         }

@@ -1,9 +1,10 @@
-//! strongSwan with ESP in user space: charon with its kernel-libipsec plugin, IKEv2 with a pre-shared key.
+//! strongSwan with ESP in user space: charon with its kernel-libipsec plugin, IKEv2 with a
+//! pre-shared key.
 //!
-//! Every host has one charon with its own configuration, control socket and log in the lab's directory, so nothing
-//! of the machine's own strongSwan is read or touched. The gateway's kernel routes between the clients: a packet
-//! leaves its charon by the TUN device and comes back through it. What was negotiated is read from the security
-//! associations themselves.
+//! Every host has one charon with its own configuration, control socket and log in the lab's
+//! directory, so nothing of the machine's own strongSwan is read or touched. The gateway's kernel
+//! routes between the clients: a packet leaves its charon by the TUN device and comes back through
+//! it. What was negotiated is read from the security associations themselves.
 
 pub mod config;
 pub mod status;
@@ -43,7 +44,8 @@ const SOURCE: Source = Source::Debian {
 /// It says its version below a line for each plugin that is not installed, so its package is asked.
 static SWANCTL: Program = Program { name: "swanctl", version: &[], places: &[], source: SOURCE };
 
-/// The charon that needs no systemd, only its name: it reads one configuration file and keeps no state of its own.
+/// The charon that needs no systemd, only its name: it reads one configuration file and keeps no
+/// state of its own.
 static CHARON: Program = Program { name: "charon-systemd", version: &[], places: &[], source: SOURCE };
 
 /// Not a program, but as necessary as one.
@@ -106,7 +108,8 @@ impl StrongSwan {
         Ok(Host { charon, folder, swanctl })
     }
 
-    /// Waits until a client's association stands and its device has its addresses; checks what it negotiated.
+    /// Waits until a client's association stands and its device has its addresses; checks what it
+    /// negotiated.
     fn finish_client(
         &mut self,
         number: usize,
@@ -200,8 +203,8 @@ impl System for StrongSwan {
         numbered.map(|(number, namespace)| self.finish_client(number, namespace, interrupt)).collect()
     }
 
-    /// They are not on the device: charon refuses the route of an association without an address of its own, and has no pool
-    /// for the gateway.
+    /// They are not on the device: charon refuses the route of an association without an address of
+    /// its own, and has no pool for the gateway.
     fn gateway_address(&mut self, _: &Lab, _: &Interrupt) -> Result<Option<ClientAddress>, SystemError> {
         let (v4, v6) = (Some(config::GATEWAY_V4), Some(config::GATEWAY_V6));
         Ok(Some(ClientAddress { v4, v6, device: DEVICE.to_owned() }))

@@ -1,4 +1,5 @@
-//! This project's VPN, driven as a user would: its own commands, its own configuration file, its status.
+//! This project's VPN, driven as a user would: its own commands, its own configuration file, its
+//! status.
 //!
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
@@ -35,7 +36,8 @@ pub use status::{Counters, Held};
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long all clients together may take to be connected.
 const CLIENTS_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connected client may take to find out what its path carries. A path that carries no more than the least takes all of it.
+/// How long a connected client may take to find out what its path carries. A path that carries no
+/// more than the least takes all of it.
 const PATH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The MTU of a tunnel whose path is not known yet.
 const FIRST_MTU: u32 = 1_280;
@@ -95,7 +97,8 @@ pub struct Vpnd {
 /// A gateway for more sessions than real clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Namespaces of the lab that get a real client; the others are left to whoever opens the sessions.
+    /// Namespaces of the lab that get a real client; the others are left to whoever opens the
+    /// sessions.
     pub clients: usize,
     pub sessions: u32,
     /// Sessions of one user.
@@ -129,7 +132,8 @@ impl Vpnd {
         Self { code, backend, ..Self::of(programs, subject) }
     }
 
-    /// The words that start vpnd with its machine code: the program, and what comes before its own arguments.
+    /// The words that start vpnd with its machine code: the program, and what comes before its own
+    /// arguments.
     fn starter(&self, program: &Path) -> Result<(PathBuf, Vec<OsString>), SystemError> {
         match self.code {
             Code::Native => Ok((program.to_owned(), Vec::new())),
@@ -171,7 +175,8 @@ impl Vpnd {
         Ok(password)
     }
 
-    /// Ends the gateway, by force or in order, and starts it again. Returns when it began to answer.
+    /// Ends the gateway, by force or in order, and starts it again. Returns when it began to
+    /// answer.
     ///
     /// # Errors
     /// [`SystemError`] if it does not come back.
@@ -226,7 +231,8 @@ impl Vpnd {
         fs::write(path, profile.to_string()).map_err(failed)
     }
 
-    /// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other, no NAT.
+    /// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other,
+    /// no NAT.
     fn config(&self, text: &str, socket: &Path) -> Result<String, toml_edit::TomlError> {
         let mut config: DocumentMut = text.parse()?;
         let mut set = |section: &str, key: &str, item: Item| {
@@ -306,8 +312,9 @@ impl Vpnd {
         Ok(())
     }
 
-    /// Where nothing else is said, clients offer the suite that is the gateway's fastest at the first start of a run. By themselves, two
-    /// clients whose suites are about as fast would not choose the same one.
+    /// Where nothing else is said, clients offer the suite that is the gateway's fastest at the
+    /// first start of a run. By themselves, two clients whose suites are about as fast would not
+    /// choose the same one.
     fn choose_suite(&mut self, status: status::Status) {
         if let (None, Some(fastest)) = (&self.suite, status.fastest_suite()) {
             let system = format!("vpnd {:?} {:?}", self.code, self.backend);
@@ -359,7 +366,8 @@ impl Vpnd {
         Ok(())
     }
 
-    /// Waits until every client has a session with a suite, its address on a device, and that device the MTU of its path.
+    /// Waits until every client has a session with a suite, its address on a device, and that
+    /// device the MTU of its path.
     fn wait_for_clients(
         &mut self,
         program: &Path,

@@ -1,11 +1,13 @@
 //! User-space WireGuard: one hub and its clients, the same for every implementation.
 //!
-//! Each host has one device. The gateway knows every client as a peer with its inner addresses; a client knows the
-//! gateway alone, to which all inner addresses belong, so packets between clients cross the gateway's device twice
-//! and its kernel routes them. Endpoints are named on both sides, because one implementation does not learn them.
+//! Each host has one device. The gateway knows every client as a peer with its inner addresses; a
+//! client knows the gateway alone, to which all inner addresses belong, so packets between clients
+//! cross the gateway's device twice and its kernel routes them. Endpoints are named on both sides,
+//! because one implementation does not learn them.
 //!
-//! Every implementation offers the same configuration protocol ([`uapi`]) at the same fixed place. Each process sees
-//! a directory of the lab there, so two never meet, and a crash leaves no socket on the machine.
+//! Every implementation offers the same configuration protocol ([`uapi`]) at the same fixed place.
+//! Each process sees a directory of the lab there, so two never meet, and a crash leaves no socket
+//! on the machine.
 
 pub mod implementation;
 pub mod uapi;

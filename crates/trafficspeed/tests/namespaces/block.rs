@@ -1,4 +1,5 @@
-//! Block writes: what was acknowledged is in the target, also after the target's process was killed or the connection cut.
+//! Block writes: what was acknowledged is in the target, also after the target's process was killed
+//! or the connection cut.
 //!
 //! ```text
 //!   writer (client 1) ══ emulated link ══ target (gateway)        or, without root, both on the loopback
@@ -132,7 +133,8 @@ fn what_was_acknowledged_is_in_the_file_whenever_the_target_is_killed() {
     assert!(acknowledged > 0, "six rounds without one answer test nothing");
 }
 
-/// Carries both directions between the ends and cuts them after so many bytes of the writer: in the middle of a block.
+/// Carries both directions between the ends and cuts them after so many bytes of the writer: in the
+/// middle of a block.
 fn cut_after(listener: &TcpListener, port: u16, bytes: usize) {
     let (near, _) = listener.accept().expect("the writer comes");
     let far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("the target is there");
@@ -198,8 +200,9 @@ fn blocks_in_progress_overtake_waiting_through_the_tunnel() {
         ]
     );
     assert!(cases.iter().all(|case| case["verified"].as_u64() > Some(0)), "{report:#}");
-    // One block for each round trip of 40 ms at most, or eight; however busy the machine is, that is the ceiling. What is above
-    // the ceiling of one has overtaken the wait, and a busy machine may keep all but one case below it.
+    // One block for each round trip of 40 ms at most, or eight; however busy the machine is, that
+    // is the ceiling. What is above the ceiling of one has overtaken the wait, and a busy machine
+    // may keep all but one case below it.
     let ceiling = 8192.0 / 0.040;
     for (at, most) in [(0, 1.0), (1, 1.0), (2, 1.0), (3, 8.0), (4, 8.0), (5, 8.0), (7, 8.0)] {
         let is_alike = |case: &Value| case["way"] == cases[at]["way"];
@@ -221,7 +224,8 @@ fn a_target_that_asks_first_costs_a_second_round_trip_and_a_slow_link_is_the_cei
     if !can_run() {
         return;
     }
-    // Answers are the kernel's alone: a disk that is busy with something else is not what is tested.
+    // Answers are the kernel's alone: a disk that is busy with something else is not what is
+    // tested.
     let line = "block --vpn none --delays 20ms --ahead 4 -t 0.3 --repeat 2 --no-control --span 8 --no-sync --json --quiet";
     let report = measured(&format!("{line} --sizes 8K --r2t"));
     assert_eq!(report["ready_first"], true);
@@ -231,7 +235,8 @@ fn a_target_that_asks_first_costs_a_second_round_trip_and_a_slow_link_is_the_cei
     assert!(rate(&report, 1) <= ceiling && sealed.iter().all(|rate| *rate <= 4.0 * ceiling), "{report:#}");
     assert!(sealed.iter().any(|rate| *rate > ceiling), "{report:#}");
     let report = measured(&format!("{line} --sizes 256K --rate 20mbit"));
-    // A rate is that of 4 k blocks, k at least 2, of which the link may have carried three before the first answer that counts.
+    // A rate is that of 4 k blocks, k at least 2, of which the link may have carried three before
+    // the first answer that counts.
     assert!((0..10).all(|at| rate(&report, at) <= 8.0 / 5.0 * 20e6 / 8.0), "{report:#}");
     assert!(report["limits"][0].as_str().is_some_and(|limit| limit.contains("20")), "{report:#}");
 }

@@ -58,7 +58,8 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     for name in ["report.json", "report.csv", "report.html"] {
         assert!(out.path().join(name).is_file(), "{name}");
     }
-    // All is measured: to resume measures nothing, and other settings are refused before anything is changed.
+    // All is measured: to resume measures nothing, and other settings are refused before anything
+    // is changed.
     let resume = format!("compare --resume {}", out.path().display());
     assert_eq!(measured(&format!("{resume} --json"))["runs"].as_array().map(Vec::len), Some(6));
     let other = run(&format!("{resume} --vpn none --clients 2 -P 2 -t 0.5 -O 0.1 --repeat 2 {ANY_NOISE}"));
@@ -77,7 +78,8 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     );
 }
 
-/// Starts or goes on with a comparison and waits until it has saved `runs` results and works on the next.
+/// Starts or goes on with a comparison and waits until it has saved `runs` results and works on the
+/// next.
 fn start_until(line: &str, directory: &Path, runs: usize) -> Child {
     let mut child = trafficspeed(line)
         .stdout(Stdio::piped())

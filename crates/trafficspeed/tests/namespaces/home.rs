@@ -1,4 +1,5 @@
-//! Real paths: everything at once over an emulated link, over plain routing and through the real `vpnd`.
+//! Real paths: everything at once over an emulated link, over plain routing and through the real
+//! `vpnd`.
 //!
 //! ```text
 //!   client 1 (TAP eth0) ══ emulator ══ (TAP c1) gateway        a download, an upload, a call, pages
@@ -15,7 +16,8 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("no number: {value}"))
 }
 
-/// A figure of a system's flow beside all others: the median of its rounds, or of what is counted the sum.
+/// A figure of a system's flow beside all others: the median of its rounds, or of what is counted
+/// the sum.
 fn observed(report: &Value, system: &str, flow: &str, quantity: &str) -> f64 {
     let case = format!("{flow}, all at once");
     let all = report["observed"]["summary"].as_array().expect("a summary");

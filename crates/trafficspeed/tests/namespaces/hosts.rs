@@ -1,4 +1,5 @@
-//! The generators and the loads of experiment 2 between hosts: here processes of one machine, over loopback.
+//! The generators and the loads of experiment 2 between hosts: here processes of one machine, over
+//! loopback.
 //!
 //! ```text
 //!   coordinator ── token ── serve (far, listens)
@@ -149,7 +150,8 @@ fn the_loads_of_experiment_2_run_between_hosts_without_ciphers_and_hogs() {
     assert!(rows.iter().all(|row| number(&row["figures"]["received_bits_per_second"]) > 0.0), "{rows:#?}");
 }
 
-/// A host that holds the target and one that writes, on addresses of which the second plays the one inside a VPN.
+/// A host that holds the target and one that writes, on addresses of which the second plays the one
+/// inside a VPN.
 struct BlockHosts {
     target: Served,
     writer: Served,
@@ -243,7 +245,8 @@ fn killed_while_writing(hosts: &mut BlockHosts, kills_target: bool) -> Value {
     report
 }
 
-/// Whether the file holds all of its places as they were acknowledged, of 4 MiB in blocks of 4 KiB, 4 in progress at most.
+/// Whether the file holds all of its places as they were acknowledged, of 4 MiB in blocks of 4 KiB,
+/// 4 in progress at most.
 fn holds(file: &Path, acknowledged: u64) -> bool {
     let blocks = Blocks {
         secret: Secret::random(),

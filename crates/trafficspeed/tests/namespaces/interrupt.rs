@@ -1,6 +1,8 @@
-//! Ctrl-C in the middle of every kind of measurement: what was measured is shown, and nothing stays behind.
+//! Ctrl-C in the middle of every kind of measurement: what was measured is shown, and nothing stays
+//! behind.
 //!
-//! The plain experiment, `compare`, `stream` and block writes between hosts have tests of their own beside their others.
+//! The plain experiment, `compare`, `stream` and block writes between hosts have tests of their own
+//! beside their others.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -20,7 +22,8 @@ fn start(line: &str) -> Child {
     child
 }
 
-/// Processes that belong to the measurement of process `pid`, by what trafficspeed tells each of its own.
+/// Processes that belong to the measurement of process `pid`, by what trafficspeed tells each of
+/// its own.
 fn helpers_of(pid: u32) -> usize {
     let entries = std::fs::read_dir("/proc").expect("proc is there").flatten();
     let needle = format!("--parent\0{pid}\0");
@@ -69,7 +72,8 @@ fn a_second_ctrl_c_gives_up_at_once_and_cleanup_removes_the_rest() {
     let _alone = cleaning();
     let mut child = start("--clients 2 --vpn none -P 2 -t 60 -O 0");
     let pid = child.id();
-    // The second comes while the first is being obeyed; if that was faster, there is nothing left to give up.
+    // The second comes while the first is being obeyed; if that was faster, there is nothing left
+    // to give up.
     signal(&child, Signal::INT);
     signal(&child, Signal::INT);
     assert_eq!(child.wait().expect("it ends").code(), Some(130));

@@ -4,7 +4,8 @@
 //!   client 1 (TAP eth0) ══ emulator ══ (TAP c1) gateway
 //! ```
 //!
-//! Judged are lower bounds of delays, order, and counts that the seed decides: none depends on how busy the machine is.
+//! Judged are lower bounds of delays, order, and counts that the seed decides: none depends on how
+//! busy the machine is.
 
 use serde_json::Value;
 

@@ -77,7 +77,8 @@ fn measured(line: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words}"))
 }
 
-/// Makes the reports in `directory` again; the pictures' names. Nothing may differ from what was shown before.
+/// Makes the reports in `directory` again; the pictures' names. Nothing may differ from what was
+/// shown before.
 fn report_again(directory: &Path, before: &Value) -> Vec<String> {
     let output = run(&format!("report {} --svg -J", directory.display()));
     let words = String::from_utf8_lossy(&output.stderr);
@@ -246,8 +247,8 @@ fn cleanup_leaves_a_namespace_that_took_an_old_name() {
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     wait_until("the agents end with their parent", || agents_of(pid).is_empty());
-    // Somebody else's namespace now stands under the name of the second client. It is made while the old one is
-    // there, so that the kernel cannot give it the same inode.
+    // Somebody else's namespace now stands under the name of the second client. It is made while
+    // the old one is there, so that the kernel cannot give it the same inode.
     let (foreign, name) = (format!("tsforeign{pid}"), format!("ts{pid}c2"));
     let shell = format!(
         "ip netns add {foreign} && ip netns delete {name} && touch /run/netns/{name} && \

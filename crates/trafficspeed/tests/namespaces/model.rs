@@ -1,4 +1,5 @@
-//! Experiment 3: the stages as `vpnd-stages` measures them, kernel and all, what their sum says, and the real `vpnd`.
+//! Experiment 3: the stages as `vpnd-stages` measures them, kernel and all, what their sum says,
+//! and the real `vpnd`.
 
 use std::path::Path;
 
@@ -50,7 +51,8 @@ fn stages_are_measured_and_compared_with_the_real_vpnd() {
     assert_eq!(report_again(out.path(), &report), ["model-cost.svg"]);
 }
 
-/// Each system call that the data and their acknowledgements pass costs something, fitted from enough sizes.
+/// Each system call that the data and their acknowledgements pass costs something, fitted from
+/// enough sizes.
 fn stages_of_the_kernel_have_costs(model: &Value) {
     let costs = model["costs"].as_array().expect("stages");
     for stage in [

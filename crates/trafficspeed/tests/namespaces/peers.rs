@@ -1,4 +1,5 @@
-//! The adapters of OpenVPN, SoftEther and strongSwan with stand-ins for their programs: none of the packages is needed.
+//! The adapters of OpenVPN, SoftEther and strongSwan with stand-ins for their programs: none of the
+//! packages is needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +8,8 @@ use serde_json::Value;
 
 use super::{can_run, namespaces_of, trafficspeed};
 
-/// A directory for programs. SoftEther's processes would not see one in /tmp, where the sources may be too.
+/// A directory for programs. SoftEther's processes would not see one in /tmp, where the sources may
+/// be too.
 fn programs() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").expect("a directory")
 }

@@ -1,5 +1,5 @@
-//! The comparison with other generators: with stand-ins where they are to be missing or wrong, with the real ones where they are
-//! installed.
+//! The comparison with other generators: with stand-ins where they are to be missing or wrong, with
+//! the real ones where they are installed.
 
 use serde_json::Value;
 
@@ -23,7 +23,8 @@ fn a_generator_that_fails_has_no_figure_and_is_no_agreement() {
     if !can_run() {
         return;
     }
-    // It ends at once, so it never listens; and every namespace may have Reno, which nuttcp can't be told to use.
+    // It ends at once, so it never listens; and every namespace may have Reno, which nuttcp can't
+    // be told to use.
     let line = "verify --vpn none -C reno -t 1 --repeat 2 -q -J --program iperf3=/bin/false --program nuttcp=/nonexistent/b";
     let output = run(line);
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));

@@ -18,8 +18,9 @@ use super::{
     PROGRAM, agents_of, can_run, cleaning, measured, namespaces_of, signal, trafficspeed, wait_until,
 };
 
-/// A stand-in for `vpnd` that keeps its command-line contract and carries packets by the kernel's routing, so that
-/// the adapter's own steps are tested whatever state the real one is in, and that can go wrong on purpose.
+/// A stand-in for `vpnd` that keeps its command-line contract and carries packets by the kernel's
+/// routing, so that the adapter's own steps are tested whatever state the real one is in, and that
+/// can go wrong on purpose.
 fn stand_in(directory: &Path) -> PathBuf {
     let path = directory.join("vpnd");
     fs::write(&path, include_str!("stand_in_vpnd.sh")).expect("a script");
@@ -27,7 +28,8 @@ fn stand_in(directory: &Path) -> PathBuf {
     path
 }
 
-/// The first run of a measurement through a stand-in that goes wrong as `fault` says, and the whole output.
+/// The first run of a measurement through a stand-in that goes wrong as `fault` says, and the whole
+/// output.
 fn faulty(fault: &str, value: &str) -> (Value, Output) {
     let directory = tempfile::tempdir().expect("a directory");
     let program = stand_in(directory.path());
@@ -203,8 +205,9 @@ fn a_client_that_is_refused_shows_its_log_and_leaves_nothing() {
     assert!(problem.contains("| login refused: wrong password"), "{problem}");
 }
 
-/// The real `vpnd`, which cargo puts beside this package's own program. It belongs to another package, so testing
-/// this one alone does not build it: then the test is skipped loudly, and fails where CI=true.
+/// The real `vpnd`, which cargo puts beside this package's own program. It belongs to another
+/// package, so testing this one alone does not build it: then the test is skipped loudly, and fails
+/// where CI=true.
 pub(super) fn real_vpnd() -> Option<PathBuf> {
     let path = Path::new(PROGRAM).with_file_name("vpnd");
     if path.is_file() {
@@ -389,7 +392,8 @@ fn programs_with_fixed_places_see_directories_of_their_own() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    // Where every WireGuard puts its socket, each of the three must be alone, and the machine must see none.
+    // Where every WireGuard puts its socket, each of the three must be alone, and the machine must
+    // see none.
     let text = "#!/bin/sh\ntouch /var/run/wireguard/$(ip netns identify $$).test\nsleep 0.5\nls /var/run/wireguard\nexit 7\n";
     let program = script(directory.path(), "wireguard", text);
     let line =

@@ -1,8 +1,8 @@
 //! Messages between a command and the process that opens the store for it.
 //!
-//! Invariants: no answer holds a password hash or the secret of one-time codes, but those to [`StoreRequest::Secrets`] and
-//! [`StoreRequest::CopyPart`]; a list comes in pieces, so that a frame has a
-//! largest length.
+//! Invariants: no answer holds a password hash or the secret of one-time codes, but those to
+//! [`StoreRequest::Secrets`] and [`StoreRequest::CopyPart`]; a list comes in pieces, so that a
+//! frame has a largest length.
 
 mod change;
 
@@ -167,7 +167,8 @@ impl From<&User> for UserSummary {
 }
 
 impl UserSummary {
-    /// The same for a terminal: an attacker who writes the store may have written control characters into it.
+    /// The same for a terminal: an attacker who writes the store may have written control
+    /// characters into it.
     pub(crate) fn plain(mut self) -> Self {
         self.name = vpnd_sys::text::plain(&self.name);
         for group in &mut self.groups {
@@ -180,7 +181,8 @@ impl UserSummary {
     }
 }
 
-/// A command's request. All but the first two change the store, and are durable once they are answered.
+/// A command's request. All but the first two change the store, and are durable once they are
+/// answered.
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum StoreRequest {
     /// The users after this one, by name.

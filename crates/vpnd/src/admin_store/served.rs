@@ -25,7 +25,8 @@ use super::message::{
 pub(super) struct Parts {
     /// Users of an import that have come so far.
     staged: Vec<UserImport>,
-    /// All users, as they were when the first part of a list was asked for: reading them for each part takes its time.
+    /// All users, as they were when the first part of a list was asked for: reading them for each
+    /// part takes its time.
     listed: Vec<User>,
     /// The rest of a copy of the store.
     copy: Option<File>,

@@ -1,10 +1,10 @@
 //! The outermost layer of a backup: an archive sealed under a passphrase.
 //!
-//! Layout: [`MAGIC`], a salt of 16 bytes, then the archive sealed with ChaCha20-Poly1305 (RFC 8439).
-//! The key is Argon2id (RFC 9106) of the passphrase and the salt. The header is associated data, and
-//! the nonce is zero: a fresh salt makes a key that seals one archive.
-//! INVARIANT: no byte of an archive is parsed before its tag is right, so a file can only be
-//! restored if it was made by a person who knows the passphrase.
+//! Layout: [`MAGIC`], a salt of 16 bytes, then the archive sealed with ChaCha20-Poly1305 (RFC
+//! 8439). The key is Argon2id (RFC 9106) of the passphrase and the salt. The header is associated
+//! data, and the nonce is zero: a fresh salt makes a key that seals one archive. INVARIANT: no byte
+//! of an archive is parsed before its tag is right, so a file can only be restored if it was made
+//! by a person who knows the passphrase.
 
 use argon2::{Algorithm, Argon2, Params, Version};
 use aws_lc_rs::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
@@ -44,7 +44,8 @@ pub(crate) fn seal(archive: &[u8], passphrase: &Password) -> std::io::Result<Vec
 /// Opens the bytes of a backup.
 ///
 /// # Errors
-/// [`ArchiveError`]: it isn't a backup, or was sealed under another passphrase, or has been changed.
+/// [`ArchiveError`]: it isn't a backup, or was sealed under another passphrase, or has been
+/// changed.
 pub(crate) fn open(file: &[u8], passphrase: &Password) -> Result<Zeroizing<Vec<u8>>, ArchiveError> {
     if file.len() < HEADER_BYTES + TAG_BYTES || !file.starts_with(MAGIC) {
         return Err(ArchiveError::Foreign("it does not begin as one".to_owned()));

@@ -12,18 +12,20 @@ pub enum AuditCommand {
     /// Show who had an address, or a port of a public address, at a time. Exit code 0: found, 1: no
     /// client is on record, or it can't be determined
     Whois(AuditWhoisArgs),
-    /// Write what is recorded about a time: sessions, outer addresses, logins, what administrators did, gaps
+    /// Write what is recorded about a time: sessions, outer addresses, logins, what administrators
+    /// did, gaps
     Export(AuditExportArgs),
 }
 
 /// Arguments of `vpnd audit whois`.
 #[derive(Args, Debug)]
 pub struct AuditWhoisArgs {
-    /// The address as the other side has seen it: 10.86.0.7, fd00::7, or with a port 198.51.100.1:40123, [fd00::7]:443. Or a client's outer
-    /// address, with its port
+    /// The address as the other side has seen it: 10.86.0.7, fd00::7, or with a port
+    /// 198.51.100.1:40123, [fd00::7]:443. Or a client's outer address, with its port
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub address: Asked,
-    /// When, such as 2027-01-31T12:00:00Z, 2027-01-31T13:00:00+01:00, or by this machine's clock '2027-01-31 13:00'
+    /// When, such as 2027-01-31T12:00:00Z, 2027-01-31T13:00:00+01:00, or by this machine's clock
+    /// '2027-01-31 13:00'
     #[arg(long, value_name = "TIME")]
     pub at: Moment,
     /// Why this is asked, such as the number of a complaint. It is recorded with the question

@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 /// The commands of `vpnd migrate`.
 #[derive(Debug, Subcommand)]
 pub enum MigrateCommand {
-    /// Print the translated configuration of an OpenVPN server, and at its end what has no counterpart.
-    /// Nothing is changed
+    /// Print the translated configuration of an OpenVPN server, and at its end what has no
+    /// counterpart. Nothing is changed
     Openvpn(MigrateOpenvpnArgs),
 }
 

@@ -19,7 +19,8 @@ pub enum PolicyCommand {
 /// Arguments of `vpnd policy test`.
 #[derive(Args, Debug)]
 pub struct PolicyTestArgs {
-    /// The user whose client sends or, with --from, is sent to. Without --groups and --source, groups and source are taken from the gateway's store
+    /// The user whose client sends or, with --from, is sent to. Without --groups and --source,
+    /// groups and source are taken from the gateway's store
     #[arg(long, value_name = "NAME")]
     pub user: String,
     /// The user's groups, in place of those in the store
@@ -28,7 +29,8 @@ pub struct PolicyTestArgs {
     /// The user's source, in place of that in the store [default with --groups: local]
     #[arg(long, value_name = "S")]
     pub source: Option<String>,
-    /// What is to be reached: 10.20.1.3:22/tcp, [2001:db8::1]:53/udp, 10.20.1.3 (a ping), user:bob:22/tcp (another user's client)
+    /// What is to be reached: 10.20.1.3:22/tcp, [2001:db8::1]:53/udp, 10.20.1.3 (a ping),
+    /// user:bob:22/tcp (another user's client)
     #[arg(long, value_name = "TARGET", required_unless_present = "from", conflicts_with = "from")]
     pub to: Option<Target>,
     /// In place of --to, a host behind the gateway that opens a connection to the user's client

@@ -45,7 +45,8 @@ pub struct UserChangeArgs {
     /// The addresses are for the one device of the user whose name begins so ('vpnd user devices')
     #[arg(long, value_name = "DEVICE", requires = "addresses")]
     pub device: Option<String>,
-    /// The last day on which the user may log in, such as 2027-01-31 (UTC), or never. Sessions end then, too
+    /// The last day on which the user may log in, such as 2027-01-31 (UTC), or never. Sessions end
+    /// then, too
     #[arg(long, value_name = "DATE")]
     pub expires: Option<Expiry>,
     /// The user who answers for this guest
@@ -57,7 +58,8 @@ pub struct UserChangeArgs {
     /// A note for administrators
     #[arg(long, value_name = "TEXT")]
     pub note: Option<String>,
-    /// Ask this user for a one-time code from now on, made from a new secret; prints what to enter into an authenticator app
+    /// Ask this user for a one-time code from now on, made from a new secret; prints what to enter
+    /// into an authenticator app
     #[arg(long)]
     pub totp: bool,
     /// Ask this user for no one-time code any more
@@ -97,9 +99,9 @@ pub struct UserDevicesArgs {
 /// Arguments of `vpnd user import`.
 #[derive(Args, Debug)]
 pub struct UserImportArgs {
-    /// CSV with a header, or a JSON array: name, groups, expires, sponsor, note, enabled, and password, or password_hash (argon2,
-    /// bcrypt, {SSHA}), totp_secret (base64) and addresses. Groups stand with spaces between them, addresses
-    /// (inner ones, reserved for the user), too
+    /// CSV with a header, or a JSON array: name, groups, expires, sponsor, note, enabled, and
+    /// password, or password_hash (argon2, bcrypt, {SSHA}), totp_secret (base64) and addresses.
+    /// Groups stand with spaces between them, addresses (inner ones, reserved for the user), too
     pub file: PathBuf,
     /// Change users who are there already, in the fields that are given
     #[arg(long)]

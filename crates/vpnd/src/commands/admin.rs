@@ -1,4 +1,5 @@
-//! `vpnd status`, `vpnd kick`, `vpnd drain`, `vpnd reload`, `vpnd source confirm` and `vpnd server --upgrade`.
+//! `vpnd status`, `vpnd kick`, `vpnd drain`, `vpnd reload`, `vpnd source confirm` and `vpnd server
+//! --upgrade`.
 
 pub mod drain;
 pub(crate) mod table;
@@ -20,7 +21,8 @@ use vpnd_sys::clock::wall_s;
 
 /// Pause between two looks of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Fewest digits of a session's id that `vpnd kick` takes for one: fewer are more likely a user's name.
+/// Fewest digits of a session's id that `vpnd kick` takes for one: fewer are more likely a user's
+/// name.
 const MIN_ID_DIGITS: usize = 8;
 /// Cursor to the top left, and the screen empty from there.
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
@@ -85,7 +87,8 @@ pub fn kick(args: &KickArgs, stores: &dyn Stores) -> Result<(), CommandError> {
     }
 }
 
-/// Has a running gateway end the sessions of users whom a source no longer shows, and prints how many users these are.
+/// Has a running gateway end the sessions of users whom a source no longer shows, and prints how
+/// many users these are.
 ///
 /// # Errors
 /// [`CommandError`], also if the source shows all of them.
@@ -120,8 +123,8 @@ pub fn upgrade(args: &ServerArgs, stores: &dyn Stores) -> Result<(), CommandErro
     Ok(write_all(&mut io::stdout(), &format!("{}\n", report.trim_end()))?)
 }
 
-/// Records in the gateway's audit file what was done. The gateway's worker, which does it, is not believed about that. A failure is said, and
-/// undoes nothing.
+/// Records in the gateway's audit file what was done. The gateway's worker, which does it, is not
+/// believed about that. A failure is said, and undoes nothing.
 fn record(stores: &dyn Stores, config: &Path, socket: &Option<PathBuf>, event: &str, detail: &str) {
     let work = || -> Result<(), String> {
         if socket.is_some() {
@@ -173,7 +176,8 @@ fn write_all(out: &mut impl Write, text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// The socket that the arguments mean. A machine without the default configuration gets the default socket.
+/// The socket that the arguments mean. A machine without the default configuration gets the default
+/// socket.
 fn socket(args: &AdminArgs) -> Result<PathBuf, ConfigError> {
     if let Some(socket) = &args.socket {
         return Ok(socket.clone());
@@ -194,8 +198,8 @@ fn default_socket() -> PathBuf {
     vpnd_sys::secret_file::parent(Path::new(DEFAULT_CONFIG)).join("state").join("admin.sock")
 }
 
-/// Resolves `wanted` to a session or user: the digits of an id that the table shows stand for the whole id. Names of
-/// users win, and an unknown name goes to the gateway unchanged.
+/// Resolves `wanted` to a session or user: the digits of an id that the table shows stand for the
+/// whole id. Names of users win, and an unknown name goes to the gateway unchanged.
 fn target(status: &Status, wanted: &str) -> Result<String, CommandError> {
     if status.sessions.iter().any(|session| session.user == wanted) || wanted.len() < MIN_ID_DIGITS {
         return Ok(wanted.to_owned());

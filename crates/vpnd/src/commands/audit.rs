@@ -1,7 +1,9 @@
-//! `vpnd audit`: who had an address or a port at a time, and everything that is recorded, for an abuse desk.
+//! `vpnd audit`: who had an address or a port at a time, and everything that is recorded, for an
+//! abuse desk.
 //!
-//! Invariants: a question is recorded with its reason and with who asks, before it is answered; an answer that may be wrong says why. This
-//! module opens nothing: the process that opens the store does.
+//! Invariants: a question is recorded with its reason and with who asks, before it is answered; an
+//! answer that may be wrong says why. This module opens nothing: the process that opens the store
+//! does.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -393,7 +395,8 @@ impl<'o> Sheet<'o> {
     }
 }
 
-/// The same for a spreadsheet, which would compute what begins like a formula: anyone can type names at a login.
+/// The same for a spreadsheet, which would compute what begins like a formula: anyone can type
+/// names at a login.
 fn harmless_cell(text: &str) -> String {
     let text = vpnd_sys::text::plain(text);
     if text.starts_with(['=', '+', '-', '@', '\t', '\n']) { format!("'{text}") } else { text }

@@ -1,8 +1,9 @@
 //! `vpnd backup` and `vpnd restore`: everything of a gateway in one file, and back.
 //!
-//! Invariants: a backup may be made while the gateway runs, and its store is that of one moment; a restore looks at everything
-//! before it writes anything, writes only where the administrator permits ([`places`]), never touches a gateway that runs, and
-//! leaves an older store beside the new one. Sessions are not restored: their tokens are older than what clients have.
+//! Invariants: a backup may be made while the gateway runs, and its store is that of one moment; a
+//! restore looks at everything before it writes anything, writes only where the administrator
+//! permits ([`places`]), never touches a gateway that runs, and leaves an older store beside the
+//! new one. Sessions are not restored: their tokens are older than what clients have.
 
 mod passphrase;
 mod places;

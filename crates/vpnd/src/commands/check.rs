@@ -13,8 +13,8 @@ use vpnd_store::StoreError;
 use vpnd_sys::clock::wall_s;
 use vpnd_sys::sysctl;
 
-/// `vpnd check`: looks at the configuration at `path`, at this machine and at the store. Warnings are written to `out` in
-/// any case.
+/// `vpnd check`: looks at the configuration at `path`, at this machine and at the store. Warnings
+/// are written to `out` in any case.
 ///
 /// # Errors
 /// Everything for which a gateway would not start.

@@ -1,8 +1,9 @@
-//! `vpnd doctor`: everything that a gateway needs of its machine and network, looked at, each finding with what to do.
+//! `vpnd doctor`: everything that a gateway needs of its machine and network, looked at, each
+//! finding with what to do.
 //!
-//! INVARIANT: looking changes nothing that stays. A TUN device and sockets are made for a moment, and a request goes to each pushed
-//! name server. A check that can't be made says so and never counts as good.
-//! `vpnd check` judges the configuration alone; its findings come first here.
+//! INVARIANT: looking changes nothing that stays. A TUN device and sockets are made for a moment,
+//! and a request goes to each pushed name server. A check that can't be made says so and never
+//! counts as good. `vpnd check` judges the configuration alone; its findings come first here.
 
 mod firewall;
 mod gateway;

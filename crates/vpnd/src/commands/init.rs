@@ -1,9 +1,11 @@
-//! `vpnd init`: a certificate authority, the gateway's certificate and a commented configuration in one go.
+//! `vpnd init`: a certificate authority, the gateway's certificate and a commented configuration in
+//! one go.
 //!
-//! Invariants: nothing that exists is replaced unless requested, and then it is looked for before anything is written;
-//! keys are readable by their owner alone; users are never touched. Where a configuration is, everything is and belongs
-//! together: it comes last and goes first. What a run that was killed has left is known by [`UNFINISHED`], and the next one
-//! puts its own in that place. This module must not know how a gateway runs.
+//! Invariants: nothing that exists is replaced unless requested, and then it is looked for before
+//! anything is written; keys are readable by their owner alone; users are never touched. Where a
+//! configuration is, everything is and belongs together: it comes last and goes first. What a run
+//! that was killed has left is known by [`UNFINISHED`], and the next one puts its own in that
+//! place. This module must not know how a gateway runs.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +26,8 @@ use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, Staged, Wr
 
 /// The commented configuration, with values that [`init`] replaces line by line.
 const TEMPLATE: &str = include_str!("../../../../config/server.toml");
-/// File with digests of everything that a run is about to write: files that match belong to an unfinished run, and may be replaced.
+/// File with digests of everything that a run is about to write: files that match belong to an
+/// unfinished run, and may be replaced.
 const UNFINISHED: &str = ".vpnd-init-unfinished";
 /// The files that are made; the first is what the others belong to.
 const FILES: [&str; 5] = ["server.toml", "ca.pem", "ca-key.pem", "server.pem", "server-key.pem"];
@@ -46,7 +49,8 @@ pub enum InitError {
     Store(#[from] StoreError),
 }
 
-/// Makes everything that `args` ask for; `now` is when the certificates begin. Returns the configuration's path.
+/// Makes everything that `args` ask for; `now` is when the certificates begin. Returns the
+/// configuration's path.
 pub fn init(args: &InitArgs, stores: &dyn Stores, now: SystemTime) -> Result<PathBuf, InitError> {
     let place = |name: &str| args.dir.join(name);
     let mut unfinished = read_unfinished(&place(UNFINISHED));

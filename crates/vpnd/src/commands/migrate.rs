@@ -1,7 +1,9 @@
-//! `vpnd migrate openvpn`: the configuration of an OpenVPN server as one of vpnd, and what of it has no counterpart.
+//! `vpnd migrate openvpn`: the configuration of an OpenVPN server as one of vpnd, and what of it
+//! has no counterpart.
 //!
-//! Invariants: nothing is changed, and what is printed is a configuration that [`ServerConfig::parse`] takes, or says why not; each
-//! option of the file is either in it or named below it with its line.
+//! Invariants: nothing is changed, and what is printed is a configuration that
+//! [`ServerConfig::parse`] takes, or says why not; each option of the file is either in it or named
+//! below it with its line.
 
 mod openvpn;
 mod plan;
@@ -30,7 +32,8 @@ pub enum MigrateError {
     Print(#[from] std::io::Error),
 }
 
-/// Prints the configuration, and below it, as comments, what is to be done and what has no counterpart.
+/// Prints the configuration, and below it, as comments, what is to be done and what has no
+/// counterpart.
 ///
 /// # Errors
 /// If a file can't be read.

@@ -1,8 +1,10 @@
-//! `vpnd policy test`: whether a user's client may send a packet, or get one from a host, and which rule of the configuration decides.
+//! `vpnd policy test`: whether a user's client may send a packet, or get one from a host, and which
+//! rule of the configuration decides.
 //!
-//! INVARIANT: the answer comes from the same compiled policy that shards apply, about a packet that is made and parsed as theirs are.
-//! What other firewalls do is not looked at. Of the gateway's own table, which the configuration decides, only is whether hosts open connections
-//! to clients at all.
+//! INVARIANT: the answer comes from the same compiled policy that shards apply, about a packet that
+//! is made and parsed as theirs are. What other firewalls do is not looked at. Of the gateway's own
+//! table, which the configuration decides, only is whether hosts open connections to clients at
+//! all.
 
 use std::fmt;
 use std::io::Write;
@@ -190,7 +192,8 @@ fn look_up(config: &ServerConfig, stores: &dyn Stores, name: &str) -> Result<Acc
     Ok(Account { name: canonical.unwrap_or_else(|| name.to_owned()), source, groups })
 }
 
-/// Source and groups of a user as a directory has them; `None` if no directory can be asked about the name.
+/// Source and groups of a user as a directory has them; `None` if no directory can be asked about
+/// the name.
 fn directory_groups(config: &ServerConfig, name: &str) -> Option<Result<(String, Vec<String>), String>> {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -73,8 +73,8 @@ fn is_own(config: &ServerConfig) -> bool {
     read(&config.tls.certificate).is_ok_and(|pem| config.tls.is_own(&pem))
 }
 
-/// Writes the certificate, and the key before it; one of another authority is kept. A run that is stopped in between leaves a key without its certificate; run the
-/// command again.
+/// Writes the certificate, and the key before it; one of another authority is kept. A run that is
+/// stopped in between leaves a key without its certificate; run the command again.
 fn publish(tls: &Tls, certificate: &str, key: Option<(&Path, &str)>) -> Result<(), RenewalError> {
     keep(tls, certificate.as_bytes())?;
     let certificate = Staged::new(&tls.certificate, certificate.as_bytes(), PUBLIC_MODE)?;

@@ -1,8 +1,10 @@
-//! `vpnd user …`: adding, listing, disabling and removing users, on the store that a running gateway shares.
+//! `vpnd user …`: adding, listing, disabling and removing users, on the store that a running
+//! gateway shares.
 //!
-//! Invariants: a password comes from a prompt, a file or a file descriptor, never from an argument; a made-up password
-//! is printed once and kept nowhere; what is reported as done is on the disk. A running gateway learns of every change
-//! from the store's revocations. This module must not know how sessions end.
+//! Invariants: a password comes from a prompt, a file or a file descriptor, never from an argument;
+//! a made-up password is printed once and kept nowhere; what is reported as done is on the disk. A
+//! running gateway learns of every change from the store's revocations. This module must not know
+//! how sessions end.
 
 mod encoding;
 mod import;
@@ -245,7 +247,8 @@ fn certificate(
     Ok(())
 }
 
-/// Writes a profile without a client certificate. Users of directories have no record before their first login, so none is looked for.
+/// Writes a profile without a client certificate. Users of directories have no record before their
+/// first login, so none is looked for.
 fn write_profile(args: &UserProfileArgs, out: &mut dyn Write) -> Result<(), UserError> {
     let config = ServerConfig::load(&args.store.config)?;
     let profile = profile(args.name.as_deref(), args.totp, &config, None)?;
@@ -409,7 +412,8 @@ fn client_identity(
     Ok(authority.client(name, UNIX_EPOCH + Duration::from_secs(now_s))?)
 }
 
-/// The client's profile: names come from the gateway's certificate, its addresses from the configuration, or from both.
+/// The client's profile: names come from the gateway's certificate, its addresses from the
+/// configuration, or from both.
 fn profile(
     user: Option<&str>,
     totp: bool,
@@ -448,7 +452,8 @@ fn profile(
     })
 }
 
-/// The names of the gateway that clients can look up, and its certificate with those of its authorities.
+/// The names of the gateway that clients can look up, and its certificate with those of its
+/// authorities.
 fn gateway_names(config: &ServerConfig) -> Result<(Vec<String>, Vec<CertificateDer<'static>>), UserError> {
     let chain = vpnd_pki::leaf::chain(read(&config.tls.certificate)?.as_bytes());
     let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
@@ -456,8 +461,9 @@ fn gateway_names(config: &ServerConfig) -> Result<(Vec<String>, Vec<CertificateD
     Ok((names.collect(), chain))
 }
 
-/// Pins the gateway's own authority if it vouches for the certificate; else the certificate is of a public one.
-/// That holds at `at_s`, a moment at which the certificate is valid: one that has expired will be renewed.
+/// Pins the gateway's own authority if it vouches for the certificate; else the certificate is of a
+/// public one. That holds at `at_s`, a moment at which the certificate is valid: one that has
+/// expired will be renewed.
 fn trust(config: &ServerConfig, chain: &[CertificateDer<'static>], name: &str, at_s: u64) -> Trust {
     let pinned = config.tls.authority().0.and_then(|path| {
         let ca_pem = read(path).ok()?;

@@ -1,9 +1,10 @@
 //! Checks that are made wrong on purpose, one at a time, and the tests that must notice.
 //!
-//! The lists beside this file name for each mutation a file, a text that stands in it once, what replaces it, and tests.
-//! As a part of all tests this program only demands that every mutation can still be made, so that the lists can't rot.
-//! `./x mutants [NAME…]` has it make each in a copy of the tree, build that, and run the tests: one that passes all of them
-//! has survived, and a test is missing.
+//! The lists beside this file name for each mutation a file, a text that stands in it once, what
+//! replaces it, and tests. As a part of all tests this program only demands that every mutation can
+//! still be made, so that the lists can't rot. `./x mutants [NAME…]` has it make each in a copy of
+//! the tree, build that, and run the tests: one that passes all of them has survived, and a test is
+//! missing.
 #![allow(
     clippy::unwrap_used,
     reason = "a panic is how this test fails, as in a test of the standard harness"

@@ -1,7 +1,7 @@
 //! Makes mutations in a copy of the tree and runs the tests that must notice them.
 //!
-//! INVARIANT: the tree itself and what was built from it are never touched. The copy and its target directory stay, so that
-//! the next run compiles little.
+//! INVARIANT: the tree itself and what was built from it are never touched. The copy and its target
+//! directory stay, so that the next run compiles little.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -75,7 +75,8 @@ impl Scratch {
             .current_dir(root)
             .status();
         assert!(copied.is_ok_and(|status| status.success()), "the tree can't be copied");
-        // What an earlier run has built last may hold a mutation, and is younger than the file without it.
+        // What an earlier run has built last may hold a mutation, and is younger than the file
+        // without it.
         for file in mutated {
             let file = File::options().append(true).open(scratch.tree.join(file)).unwrap();
             file.set_modified(SystemTime::now()).unwrap();

@@ -1,5 +1,6 @@
-//! Behaviour: users of one gateway are in different access profiles at once, each with its networks, name servers and rules; what
-//! changes a user's profile holds for sessions that are up, and opens nothing for a moment.
+//! Behaviour: users of one gateway are in different access profiles at once, each with its
+//! networks, name servers and rules; what changes a user's profile holds for sessions that are up,
+//! and opens nothing for a moment.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,8 +23,9 @@ use crate::process;
 use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Limit for what takes half a second on a machine that has nothing else to do.
-/// Longer than the 25 s of a control connection's keep-alive, by which a client notices an upgrade whose close it missed.
+/// Limit for what takes half a second on a machine that has nothing else to do. Longer than the 25
+/// s of a control connection's keep-alive, by which a client notices an upgrade whose close it
+/// missed.
 const SOON: Duration = Duration::from_secs(40);
 /// A second network of the campus.
 const LIBRARY: Ipv4Addr = Ipv4Addr::new(10, 201, 0, 2);
@@ -215,8 +217,8 @@ fn a_change_of_groups_or_profiles_reaches_live_sessions() {
     assert!(output.contains("whether your account is admitted"), "{output}");
 }
 
-/// Two profiles change their rules and their users at the same time, so that policy of before with sessions of after would let through
-/// what both configurations deny, and the other way round.
+/// Two profiles change their rules and their users at the same time, so that policy of before with
+/// sessions of after would let through what both configurations deny, and the other way round.
 #[test]
 fn a_change_of_profiles_opens_nothing_for_a_moment() {
     const RELOADS: usize = 20;
@@ -319,8 +321,8 @@ fn closing(name: &str, closed: &str) -> String {
     )
 }
 
-/// A user goes from one group to the other and back under traffic: of three ports each of the profiles allows one, and none allows the
-/// third.
+/// A user goes from one group to the other and back under traffic: of three ports each of the
+/// profiles allows one, and none allows the third.
 #[test]
 fn a_change_of_groups_reaches_a_session_within_a_second_and_opens_nothing_for_a_moment() {
     const CHANGES: usize = 10;
@@ -553,7 +555,8 @@ fn a_profile_that_requires_a_second_factor_takes_no_password_alone() {
         ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     }
 
-    // Her session is over, and it says why; her client logs in again, and a password alone is as good as a wrong one.
+    // Her session is over, and it says why; her client logs in again, and a password alone is as
+    // good as a wrong one.
     let ours = |text: &str| text.contains("the login was refused") && !text.contains("your account needs");
     configure(&gateway, &profiles("require = [\"otp\"]"));
     must(gateway.ask(&["reload"]));

@@ -1,6 +1,8 @@
-//! Behaviour: the gateway's certificate from an ACME authority, a real server of that protocol (Pebble), which finds the gateway by its name.
+//! Behaviour: the gateway's certificate from an ACME authority, a real server of that protocol
+//! (Pebble), which finds the gateway by its name.
 //!
-//! The authority and a name server are at the edge of `net`, where the gateway and a client reach both.
+//! The authority and a name server are at the edge of `net`, where the gateway and a client reach
+//! both.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,5 @@
-//! Behaviour: 'vpnd audit' says who had an address, through a kill of the gateway and through a disk without room, and neither stops anybody.
+//! Behaviour: 'vpnd audit' says who had an address, through a kill of the gateway and through a
+//! disk without room, and neither stops anybody.
 
 use std::process::{Command, Output};
 use std::time::Duration;

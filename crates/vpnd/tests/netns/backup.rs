@@ -1,4 +1,5 @@
-//! Behaviour: a backup of a gateway that runs brings it back on another machine, as its clients know it.
+//! Behaviour: a backup of a gateway that runs brings it back on another machine, as its clients
+//! know it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -56,7 +57,8 @@ fn a_running_gateway_is_backed_up_and_comes_back_as_its_clients_know_it() {
     let restored = must(process::run(transfer(&gateway, &lab, &["restore"])));
     assert!(process::text(&restored).contains("with 1 users"), "{restored:?}");
     gateway.start();
-    // The client, which still runs, logs in anew with the authority that it has pinned, and gets its address.
+    // The client, which still runs, logs in anew with the authority that it has pinned, and gets
+    // its address.
     ping_until(client.namespace(), CAMPUS_V4.into(), 60 * SECOND);
     let now = gateway.sessions()[0].clone();
     assert_eq!(now["inner_v4"], session["inner_v4"]);

@@ -1,5 +1,6 @@
-//! Behaviour: a network that lets no UDP through, or refuses it, is named as such within seconds; nothing that a network says ends the
-//! client's attempts, for anybody can forge it; `--give-up` does.
+//! Behaviour: a network that lets no UDP through, or refuses it, is named as such within seconds;
+//! nothing that a network says ends the client's attempts, for anybody can forge it; `--give-up`
+//! does.
 
 use std::fs;
 use std::thread;
@@ -138,8 +139,8 @@ fn a_gateway_that_does_not_run_is_not_mistaken_for_a_firewall() {
     }
 }
 
-/// Client 2 gets a copy of each datagram of client 1 and answers with an error, as anybody can who forges ICMP; the datagrams themselves
-/// arrive.
+/// Client 2 gets a copy of each datagram of client 1 and answers with an error, as anybody can who
+/// forges ICMP; the datagrams themselves arrive.
 #[test]
 fn forged_icmp_keeps_nobody_from_logging_in() {
     let Some(lab) = Lab::new(2) else { return };

@@ -1,5 +1,5 @@
-//! Behaviour: what crosses the borders of tunnel and campus: nothing that neither comes from the tunnel nor belongs there,
-//! whoever sends it and under whatever address.
+//! Behaviour: what crosses the borders of tunnel and campus: nothing that neither comes from the
+//! tunnel nor belongs there, whoever sends it and under whatever address.
 //!
 //! Every attack is made again without the rules that stop it, and must then succeed: so it is one.
 
@@ -30,8 +30,8 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Whether a datagram that `from` sends as `source` comes to `to` in the other box, again and again for as long as it is `expected` to
-/// come or not. The sender must have the address.
+/// Whether a datagram that `from` sends as `source` comes to `to` in the other box, again and again
+/// for as long as it is `expected` to come or not. The sender must have the address.
 pub(crate) fn arrives(
     (from, source): (&Namespace, IpAddr),
     (there, to): (&Namespace, IpAddr),
@@ -60,7 +60,8 @@ fn believe_every_source(namespace: &Namespace, interfaces: &[&str]) {
     }
 }
 
-/// A laboratory in which hosts on the WAN know the way through the gateway and have forged addresses too.
+/// A laboratory in which hosts on the WAN know the way through the gateway and have forged
+/// addresses too.
 fn lab_with_attackers() -> Option<Lab> {
     let lab = Lab::new(1)?;
     believe_every_source(&lab.gateway, &[UPLINK, "campus0"]);
@@ -133,7 +134,8 @@ fn clients_leave_by_the_outgoing_interface_alone() {
     ping_until(one.namespace(), address(INNER_V4), 5 * SECOND);
     for campus in campus() {
         assert!(!ping(one.namespace(), campus, 56, SECOND), "the campus is not behind {UPLINK}");
-        // The masquerade is for the named interface alone, so what left by another interface would have no answer either.
+        // The masquerade is for the named interface alone, so what left by another interface would
+        // have no answer either.
         let own = if campus.is_ipv4() { one.v4() } else { one.v6() };
         assert!(!arrives((one.namespace(), own), (&lab.campus, campus), false), "a packet left by campus0");
     }
@@ -285,7 +287,8 @@ fn a_neighbour_does_not_reach_a_clients_inner_addresses() {
     assert!(inner.iter().all(|to| !ping(&lab.net, *to, 56, SECOND / 2)), "nor does it answer a ping");
     assert!(inner.iter().all(|to| ping(one.namespace(), *to, 56, SECOND)), "it reaches itself");
 
-    // A client that was killed leaves addresses nowhere, and the guard until it is cleaned up after.
+    // A client that was killed leaves addresses nowhere, and the guard until it is cleaned up
+    // after.
     one.kill();
     assert!(one.firewall().contains("vpndguard"), "the guard is still there");
     must(cleanup(&lab, 1));

@@ -1,5 +1,5 @@
-//! Behaviour: gateway and client look for the next packet instead of sleeping (`busy_poll_us`). Traffic passes, a new version takes over,
-//! and both end as always.
+//! Behaviour: gateway and client look for the next packet instead of sleeping (`busy_poll_us`).
+//! Traffic passes, a new version takes over, and both end as always.
 
 use std::time::Duration;
 
@@ -49,7 +49,8 @@ fn nothing_polls_unless_it_is_configured() {
     assert!(counts.len() == 4 && counts.values().all(|count| *count == 0), "{counts:?}");
 }
 
-/// Sends requests, each after the answer to the one before, until polling has found more packets than `before`.
+/// Sends requests, each after the answer to the one before, until polling has found more packets
+/// than `before`.
 fn found_after(gateway: &Gateway<'_>, client: &Client<'_>, before: u64) -> u64 {
     eventually("polling finds packets", LIMIT, || {
         for _ in 0..50 {

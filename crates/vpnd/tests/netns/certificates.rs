@@ -18,8 +18,8 @@ use crate::traffic::{ping_until, trickle};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The shapes in which a process could hold a key on P-256: the file's text, its bytes, and the number itself, as the bytes
-/// of the file have it and as processors have it.
+/// The shapes in which a process could hold a key on P-256: the file's text, its bytes, and the
+/// number itself, as the bytes of the file have it and as processors have it.
 pub(crate) fn shapes(pem: &str) -> Vec<Vec<u8>> {
     let line = pem.lines().nth(1).expect("a PEM block has lines");
     let der = PrivateKeyDer::from_pem_slice(pem.as_bytes()).expect("vpnd wrote it");
@@ -51,7 +51,8 @@ fn the_worker_of_a_running_gateway_does_not_hold_the_key() {
     assert!(worker.remembers(&certificate(&gateway)), "the worker presents the certificate");
 }
 
-/// Gives the gateway a certificate of its own CA, for the key it has, that began so long ago and is good for so long.
+/// Gives the gateway a certificate of its own CA, for the key it has, that began so long ago and is
+/// good for so long.
 fn present(gateway: &Gateway<'_>, age: Duration, left: Duration) {
     let read = |name: &str| fs::read_to_string(gateway.file(name)).expect("vpnd init made it");
     let ca_key = KeyPair::from_pem(&read("ca-key.pem")).expect("vpnd wrote it");

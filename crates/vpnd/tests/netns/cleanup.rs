@@ -1,5 +1,5 @@
-//! Behaviour: the client leaves routes, rules, addresses, DNS and firewall of its machine as it found them, however
-//! it ends.
+//! Behaviour: the client leaves routes, rules, addresses, DNS and firewall of its machine as it
+//! found them, however it ends.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! A client in its box: connected, looked at from outside, ended.
 //!
-//! Invariants: what a client knows of its inner addresses is read from the kernel, not from the client.
-//! This module must not know how the client works inside.
+//! Invariants: what a client knows of its inner addresses is read from the kernel, not from the
+//! client. This module must not know how the client works inside.
 
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
@@ -68,7 +68,8 @@ impl<'l> Client<'l> {
         client
     }
 
-    /// Runs it until it ends by itself, as it must when it is refused; both its streams and its exit code.
+    /// Runs it until it ends by itself, as it must when it is refused; both its streams and its
+    /// exit code.
     pub(crate) fn refused(lab: &Lab, number: usize, login: &Login, arguments: &[&str]) -> (i32, String) {
         ended(lab, command(lab, number, login, arguments))
     }

@@ -1,6 +1,7 @@
-//! Behaviour: the congestion marks of inner packets (ECN, RFC 3168) arrive as they were sent, both ways, whatever packets
-//! were cut from super-packets or merged into them. Routers between client and gateway see the marks, and one that is congested
-//! sets its own, which reaches the inner receiver (RFC 6040). They see the DSCP only if both ends were asked to show it.
+//! Behaviour: the congestion marks of inner packets (ECN, RFC 3168) arrive as they were sent, both
+//! ways, whatever packets were cut from super-packets or merged into them. Routers between client
+//! and gateway see the marks, and one that is congested sets its own, which reaches the inner
+//! receiver (RFC 6040). They see the DSCP only if both ends were asked to show it.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -20,7 +21,8 @@ const DATAGRAMS: u64 = 50;
 /// The codepoints, and what nftables calls them.
 const MARKS: [(u32, &str); 3] = [(1, "ect1"), (2, "ect0"), (3, "ce")];
 
-/// Counts the packets that arrive in a namespace with each mark. Outer datagrams have marks, too, and are left out.
+/// Counts the packets that arrive in a namespace with each mark. Outer datagrams have marks, too,
+/// and are left out.
 fn count_marks(namespace: &Namespace) {
     let named = MARKS.map(|(_, name)| format!("counter v4_{name} {{ }}\ncounter v6_{name} {{ }}\n")).concat();
     let rules = MARKS.map(|(_, name)| {
@@ -129,8 +131,8 @@ fn tcp_with_ecn_keeps_its_marks() {
     }
 }
 
-/// Takes all but this address of the gateway from a profile: on a busy machine another one may answer first, and then what is
-/// counted or marked in one IP version is not there.
+/// Takes all but this address of the gateway from a profile: on a busy machine another one may
+/// answer first, and then what is counted or marked in one IP version is not there.
 fn knows_only(login: &Login, gateway: IpAddr) {
     edit_toml(&login.profile, |profile| {
         profile["server"]["addresses"] = strings(&[&SocketAddr::new(gateway, 4433).to_string()]);
@@ -202,7 +204,8 @@ fn a_mark_that_nobody_inside_understands_is_a_loss() {
     assert!(log.contains("sets congestion marks as no standard provides"), "{log}");
 }
 
-/// Datagrams of tests that the router between client and gateway has seen, by what their outer header said.
+/// Datagrams of tests that the router between client and gateway has seen, by what their outer
+/// header said.
 fn seen(lab: &Lab) -> impl Fn(&str) -> u64 {
     // Longer ones than control messages.
     let test = "udp length > 600 ip ecn ect0";

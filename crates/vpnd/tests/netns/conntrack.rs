@@ -1,5 +1,6 @@
-//! Behaviour: the kernel forgets the connections of an inner address when its session ends, so that whoever gets the address next gets
-//! no packet of them. Others stay, those of a device that logs in anew among them.
+//! Behaviour: the kernel forgets the connections of an inner address when its session ends, so that
+//! whoever gets the address next gets no packet of them. Others stay, those of a device that logs
+//! in anew among them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -31,7 +32,8 @@ fn laboratory(clients: u8) -> Option<Lab> {
 /// Sends one datagram.
 fn send(from: &Namespace, source: IpAddr, to: IpAddr) {
     let socket = from.within(|| UdpSocket::bind((source, PORT))).unwrap();
-    // A client's guard refuses it as long as it would not go into the tunnel, and then it is repeated.
+    // A client's guard refuses it as long as it would not go into the tunnel, and then it is
+    // repeated.
     let _ = socket.send_to(b"one", SocketAddr::new(to, PORT));
 }
 

@@ -1,5 +1,6 @@
-//! Behaviour: a gateway that is restarted, or killed, behind NAT: running downloads go on, and what is meant for clients goes
-//! nowhere else meanwhile. Only `--teardown`, or Ctrl-C at a terminal, gives the machine back.
+//! Behaviour: a gateway that is restarted, or killed, behind NAT: running downloads go on, and what
+//! is meant for clients goes nowhere else meanwhile. Only `--teardown`, or Ctrl-C at a terminal,
+//! gives the machine back.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -21,7 +22,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// A conversation may stand still while its client finds the gateway again.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A laboratory whose campus does not know the way to inner addresses, with the gateway that `vpnd init` makes.
+/// A laboratory whose campus does not know the way to inner addresses, with the gateway that `vpnd
+/// init` makes.
 pub(crate) fn behind_nat(lab: &Lab) -> Gateway<'_> {
     lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
     let gateway = Gateway::init(lab);
@@ -39,8 +41,8 @@ fn connected_behind_nat(lab: &Lab) -> (Gateway<'_>, Client<'_>) {
     (gateway, one)
 }
 
-/// A download over one TCP connection, always with something on its way; the bytes that came while `goes_on`. It may stand
-/// still for [`LIMIT`].
+/// A download over one TCP connection, always with something on its way; the bytes that came while
+/// `goes_on`. It may stand still for [`LIMIT`].
 pub(crate) fn download(
     from: &Namespace,
     server: &Namespace,
@@ -86,7 +88,8 @@ fn downloads_behind_nat_outlive_a_restart_and_a_kill() {
         });
         thread::sleep(SECOND);
         gateway.terminate();
-        // While it is gone, what comes for the client would be answered by whoever thinks that it is meant.
+        // While it is gone, what comes for the client would be answered by whoever thinks that it
+        // is meant.
         thread::sleep(SECOND);
         gateway.start();
         ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);

@@ -1,8 +1,9 @@
-//! Behaviour: gateway and client are killed with SIGKILL at any moment, over and over. What was acknowledged is there
-//! afterwards, a client that had a session gets it back without a login, and machines are as they were.
+//! Behaviour: gateway and client are killed with SIGKILL at any moment, over and over. What was
+//! acknowledged is there afterwards, a client that had a session gets it back without a login, and
+//! machines are as they were.
 //!
-//! `./x crash` runs it for long: `VPND_CRASH_POINTS` says how many kills, `VPND_CRASH_SEED` which, `VPND_CRASH_LIMIT_MS` how
-//! long a machine may take to be as before once cleaning up has begun.
+//! `./x crash` runs it for long: `VPND_CRASH_POINTS` says how many kills, `VPND_CRASH_SEED` which,
+//! `VPND_CRASH_LIMIT_MS` how long a machine may take to be as before once cleaning up has begun.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -221,8 +222,8 @@ impl<'l> Trial<'l> {
         assert_eq!(bob["enabled"], self.bob_enabled, "{users}");
     }
 
-    /// Starts the gateway if need be, which takes over from the one that was killed, ends it as the system does, and has it
-    /// give the machine back.
+    /// Starts the gateway if need be, which takes over from the one that was killed, ends it as the
+    /// system does, and has it give the machine back.
     fn restore_gateway(&mut self) {
         if !self.gateway.is_running() {
             self.gateway.start();

@@ -1,4 +1,5 @@
-//! Behaviour: `vpnd doctor` finds a machine that is as it should be good, and each fault that was planted, with what to do.
+//! Behaviour: `vpnd doctor` finds a machine that is as it should be good, and each fault that was
+//! planted, with what to do.
 
 use std::fs;
 use std::net::UdpSocket;

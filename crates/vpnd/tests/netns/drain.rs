@@ -1,5 +1,6 @@
-//! Behaviour: a gateway that is drained lets nobody in; its clients move to another gateway of their profile while their traffic goes on, or
-//! stay until the time that the administrator has set.
+//! Behaviour: a gateway that is drained lets nobody in; its clients move to another gateway of
+//! their profile while their traffic goes on, or stay until the time that the administrator has
+//! set.
 //!
 //! The second gateway is in the place of client 2. Behind both is the campus.
 

@@ -1,4 +1,5 @@
-//! Logins with a second factor at a RADIUS server: a real client at a terminal, a real FreeRADIUS in the gateway's box.
+//! Logins with a second factor at a RADIUS server: a real client at a terminal, a real FreeRADIUS
+//! in the gateway's box.
 
 use std::io::Write as _;
 use std::process::{ChildStdin, Command};

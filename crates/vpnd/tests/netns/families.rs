@@ -1,8 +1,9 @@
-//! Behaviour: a machine whose network changes between IPv4 and IPv6 finds its gateway at its other address, and a gateway that
-//! has moved to the other protocol version meanwhile by its name.
+//! Behaviour: a machine whose network changes between IPv4 and IPv6 finds its gateway at its other
+//! address, and a gateway that has moved to the other protocol version meanwhile by its name.
 //!
-//! The ordinary installation: a name, pushed DNS servers, a full tunnel; the name server is reached by either version. The long form is
-//! `./x heal`: `VPND_HEAL_FAMILIES` says how many changes each test makes.
+//! The ordinary installation: a name, pushed DNS servers, a full tunnel; the name server is reached
+//! by either version. The long form is `./x heal`: `VPND_HEAL_FAMILIES` says how many changes each
+//! test makes.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -17,7 +18,8 @@ use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const PROVIDERS_V6: &str = "fd18::1";
-/// The bar of the long form, also where a name has to be looked up and the first name server can't be reached any more.
+/// The bar of the long form, also where a name has to be looked up and the first name server can't
+/// be reached any more.
 const CHANGE_LIMIT: Duration = SECOND;
 
 /// The name server before the tunnel, which knows the gateway by these addresses.
@@ -79,7 +81,8 @@ fn a_machine_changes_between_ipv4_and_ipv6() {
     }
 }
 
-/// The machine's network and the gateway's name change together: only the name server knows where the gateway is.
+/// The machine's network and the gateway's name change together: only the name server knows where
+/// the gateway is.
 #[test]
 fn a_gateway_that_moved_to_the_other_version_is_found_by_its_name() {
     let form = Form::of_environment("VPND_HEAL_FAMILIES", 2);

@@ -1,5 +1,6 @@
-//! Behaviour: what another program removes or changes of the gateway's firewall, forwarding and routes is in force again before long, so
-//! that the gateway's machine is no router for strangers and clients go on; and no client takes all of the kernel's connections.
+//! Behaviour: what another program removes or changes of the gateway's firewall, forwarding and
+//! routes is in force again before long, so that the gateway's machine is no router for strangers
+//! and clients go on; and no client takes all of the kernel's connections.
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -307,7 +308,8 @@ fn flows(client: &Client<'_>, count: usize, to: SocketAddr) -> Vec<UdpSocket> {
     })
 }
 
-/// Waits until a packet of each of these sources, and no more, has come; returns how many sources that were.
+/// Waits until a packet of each of these sources, and no more, has come; returns how many sources
+/// that were.
 fn sources(receiver: &UdpSocket, least: usize) -> usize {
     let mut seen = HashSet::new();
     receiver.set_read_timeout(Some(SECOND)).expect("a socket");

@@ -1,8 +1,10 @@
-//! Behaviour: a flood of handshakes from forged addresses keeps nobody out, costs no memory, and is not made larger.
+//! Behaviour: a flood of handshakes from forged addresses keeps nobody out, costs no memory, and is
+//! not made larger.
 //!
-//! `./x flood` runs the same for longer, as fast as one core can send, and holds the figures against what is promised. The
-//! live client's stream has a fixed rate, because the flood is made on the same cores: how much a saturating stream loses
-//! would say more about those than about the gateway.
+//! `./x flood` runs the same for longer, as fast as one core can send, and holds the figures
+//! against what is promised. The live client's stream has a fixed rate, because the flood is made
+//! on the same cores: how much a saturating stream loses would say more about those than about the
+//! gateway.
 
 mod logins;
 
@@ -244,7 +246,8 @@ fn memory(gateway: &Gateway<'_>) -> u64 {
     family.filter_map(|status| field(&status, "VmRSS:")).sum::<u64>() * 1_024
 }
 
-/// Has the network between count what is forged, and what goes to forged addresses, which leads nowhere.
+/// Has the network between count what is forged, and what goes to forged addresses, which leads
+/// nowhere.
 fn count_on_the_way(lab: &Lab) {
     for key in ["all", "default", &Lab::port(2), &Lab::port(0)] {
         lab.net.sysctl(&format!("net/ipv4/conf/{key}/rp_filter"), "0");

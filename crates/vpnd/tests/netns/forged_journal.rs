@@ -1,4 +1,5 @@
-//! Behaviour: undo journals that somebody without privileges may have written are not undone, wherever they lie.
+//! Behaviour: undo journals that somebody without privileges may have written are not undone,
+//! wherever they lie.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -41,7 +42,8 @@ fn change(number: u64, change: &Json) -> String {
     line(&json!({"change": {"id": number, "change": change}}))
 }
 
-/// Traces of a journal that was undone: a setting that is switched off again, and a program of root's.
+/// Traces of a journal that was undone: a setting that is switched off again, and a program of
+/// root's.
 struct Bait<'l> {
     namespace: &'l Namespace,
     program: PathBuf,
@@ -93,7 +95,8 @@ struct Planted {
     journal: PathBuf,
 }
 
-/// A fault of a journal or its directory, and the function that makes it; with the directory's path.
+/// A fault of a journal or its directory, and the function that makes it; with the directory's
+/// path.
 type Fault = (&'static str, fn(&Planted) -> PathBuf);
 
 const FAULTS: [Fault; 8] = [

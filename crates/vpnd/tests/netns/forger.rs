@@ -1,7 +1,8 @@
-//! A flood of handshakes whose sender is forged: real first datagrams of QUIC clients, each from another address.
+//! A flood of handshakes whose sender is forged: real first datagrams of QUIC clients, each from
+//! another address.
 //!
-//! Invariants: it ends with its value; addresses are none of the laboratory's. This module must not know how a gateway
-//! defends itself.
+//! Invariants: it ends with its value; addresses are none of the laboratory's. This module must not
+//! know how a gateway defends itself.
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -79,7 +80,8 @@ impl Drop for Flood {
     }
 }
 
-/// Begins as many handshakes at once, from real addresses, with a client that trusts no gateway and so never goes on.
+/// Begins as many handshakes at once, from real addresses, with a client that trusts no gateway and
+/// so never goes on.
 pub(crate) fn knock(namespace: &Namespace, to: SocketAddrV4, times: usize) {
     namespace.within(|| {
         runtime().block_on(async {
@@ -133,7 +135,8 @@ fn first_datagrams() -> Vec<Vec<u8>> {
     })
 }
 
-/// An IPv4 packet with a UDP datagram without checksum; the kernel adds what belongs to the IP header.
+/// An IPv4 packet with a UDP datagram without checksum; the kernel adds what belongs to the IP
+/// header.
 fn packet(payload: &[u8], to: SocketAddrV4) -> Vec<u8> {
     let mut packet = vec![0; IP_HEADER + UDP_HEADER];
     (packet[0], packet[8], packet[9]) = (0x45, 64, 17);

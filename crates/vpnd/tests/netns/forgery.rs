@@ -94,7 +94,8 @@ fn noise_is_counted_and_never_answered() {
     stranger.connect((GATEWAY_V4, PORT)).unwrap();
     stranger.set_read_timeout(Some(SECOND / 2)).unwrap();
     let before = (gateway.counter("unknown_index"), gateway.counter("bad_header"));
-    // Well-formed but for an index that nobody has; reserved bits that are not zero; too short; other first bytes.
+    // Well-formed but for an index that nobody has; reserved bits that are not zero; too short;
+    // other first bytes.
     let mut unknown = vec![0x80; 48];
     unknown[1..4].fill(0);
     let mut reserved = unknown.clone();

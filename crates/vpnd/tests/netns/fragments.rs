@@ -1,5 +1,5 @@
-//! Behaviour: a datagram that a rule with ports permits arrives whole, whatever its length, and so does its answer; one that no rule
-//! permits does not, nor does any fragment of it.
+//! Behaviour: a datagram that a rule with ports permits arrives whole, whatever its length, and so
+//! does its answer; one that no rule permits does not, nor does any fragment of it.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;

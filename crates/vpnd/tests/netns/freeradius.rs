@@ -1,5 +1,5 @@
-//! A RADIUS server for tests: FreeRADIUS with a configuration of its own, in a directory that goes away with it. No service of the
-//! machine is touched.
+//! A RADIUS server for tests: FreeRADIUS with a configuration of its own, in a directory that goes
+//! away with it. No service of the machine is touched.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -19,8 +19,8 @@ pub const SECRET: &str = "testing 123";
 /// A name that its certificate is for besides its address.
 pub const NAME: &str = "radius.example";
 
-/// What the server does: `ann` gets in by her password, `token` by that and the code 123456, `menu` by a choice before (`1`), `phone` when
-/// somebody has approved it.
+/// What the server does: `ann` gets in by her password, `token` by that and the code 123456, `menu`
+/// by a choice before (`1`), `phone` when somebody has approved it.
 const CONFIGURATION: &str = r#"
 libdir = /usr/lib/freeradius
 logdir = AT
@@ -174,8 +174,8 @@ const IN_TLS: &str = r"
     }
 ";
 
-/// Users whose sessions the server limits, with attributes that a gateway ignores; `brief` has another name in its records, and an address that is in
-/// no pool, `still` has [`FRAMED`].
+/// Users whose sessions the server limits, with attributes that a gateway ignores; `brief` has
+/// another name in its records, and an address that is in no pool, `still` has [`FRAMED`].
 const LIMITED: &str = "brief Cleartext-Password := \"right\"\n\tSession-Timeout = 6,\n\tUser-Name := \"brief@here\",\n\t\
                        Class = 0x00ff02,\n\tFramed-IP-Address = 10.9.8.7,\n\tFramed-IP-Netmask = 255.255.255.0\n\
                        still Cleartext-Password := \"right\"\n\tIdle-Timeout = 5,\n\tFramed-IP-Address = 10.86.77.7,\n\t\
@@ -184,18 +184,21 @@ const LIMITED: &str = "brief Cleartext-Password := \"right\"\n\tSession-Timeout 
 /// The addresses of `still`.
 pub const FRAMED: [&str; 2] = ["10.86.77.7", "fd86::7:7"];
 
-/// It knows `ann`, `token`, `menu` and `phone` with the password `right` and two groups, `brief` and `still` with that password.
+/// It knows `ann`, `token`, `menu` and `phone` with the password `right` and two groups, `brief`
+/// and `still` with that password.
 pub struct FreeRadius {
     directory: tempfile::TempDir,
     process: Child,
     pub port: u16,
     pub accounting_port: u16,
-    /// For RADIUS in TLS, if it was started with that; `ca.pem`, `client.pem` and `client-key.pem` are in its directory then.
+    /// For RADIUS in TLS, if it was started with that; `ca.pem`, `client.pem` and `client-key.pem`
+    /// are in its directory then.
     pub radsec_port: u16,
 }
 
 impl FreeRadius {
-    /// Starts one on this address; it listens a while later. `None` if the machine has no FreeRADIUS, which fails where CI is set.
+    /// Starts one on this address; it listens a while later. `None` if the machine has no
+    /// FreeRADIUS, which fails where CI is set.
     pub fn start(address: &str, command: impl Fn(&str) -> Command) -> Option<Self> {
         Self::launch(address, command, "")
     }

@@ -1,9 +1,10 @@
-//! Behaviour: a full tunnel is full. No route that a local network hands out leads around it, and what it does not carry is
-//! refused on the machine, so nothing of either leaves in clear.
+//! Behaviour: a full tunnel is full. No route that a local network hands out leads around it, and
+//! what it does not carry is refused on the machine, so nothing of either leaves in clear.
 //!
-//! The local network is hostile: a DHCP server gives routes that are more specific than the tunnel's (option 121, "TunnelVision"),
-//! a router advertises such (RFC 4191). The client's kernel takes them, as each test checks; `net` counts what arrives. Each attack
-//! is made again without the tunnel, and must then succeed.
+//! The local network is hostile: a DHCP server gives routes that are more specific than the
+//! tunnel's (option 121, "TunnelVision"), a router advertises such (RFC 4191). The client's kernel
+//! takes them, as each test checks; `net` counts what arrives. Each attack is made again without
+//! the tunnel, and must then succeed.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -33,8 +34,9 @@ fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// Counts in `net` what client 1 sends in clear: neither to the gateway's port, nor what a link needs for itself, nor questions
-/// for the gateway's name, which leave beside the tunnel on purpose.
+/// Counts in `net` what client 1 sends in clear: neither to the gateway's port, nor what a link
+/// needs for itself, nor questions for the gateway's name, which leave beside the tunnel on
+/// purpose.
 pub(crate) fn watch(lab: &Lab) {
     let port = Lab::port(1);
     lab.net.nft(&format!(
@@ -79,7 +81,8 @@ pub(crate) fn speak(from: &Namespace) {
     }
 }
 
-/// The ordinary installation behind NAT, with a name and pushed DNS, and a real name server of the provider.
+/// The ordinary installation behind NAT, with a name and pushed DNS, and a real name server of the
+/// provider.
 pub(crate) fn ordinary(lab: &Lab) -> (Process, Gateway<'_>, crate::gateway::Login) {
     let providers = names::name_server(lab, &lab.net, PROVIDERS, &GATEWAY_V4.to_string());
     lab.campus.ip_batch("route del default via 10.200.0.1\nroute del default via fd20::1\n");
@@ -149,7 +152,8 @@ fn routes_from_dhcp_lead_nothing_around_it() {
     assert!(in_clear(&lab) > 0, "without the tunnel it is a leak");
 }
 
-/// The same for the networks that a gateway names, without a full tunnel; and a client that comes after the lease.
+/// The same for the networks that a gateway names, without a full tunnel; and a client that comes
+/// after the lease.
 #[test]
 fn routes_from_dhcp_lead_no_pushed_network_around_a_tunnel() {
     let Some(lab) = Lab::new(1) else { return };
@@ -202,10 +206,12 @@ fn names_of_other_domains_are_not_for_the_local_name_server() {
 /// A router advertisement of high preference, with routes for these networks.
 fn advertise(lab: &Lab, routes: &[(Ipv6Addr, u8)]) {
     let index = interface_index(&lab.net, &Lab::port(1));
-    // Type, code, checksum (by the kernel), hop limit, preference "high", lifetime 1,800 s, two timers.
+    // Type, code, checksum (by the kernel), hop limit, preference "high", lifetime 1,800 s, two
+    // timers.
     let mut packet = vec![134, 0, 0, 0, 64, 0x08, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     for (network, length) in routes {
-        // Route information: three times eight bytes, the prefix's length, preference "high", lifetime.
+        // Route information: three times eight bytes, the prefix's length, preference "high",
+        // lifetime.
         packet.extend([24, 3, *length, 0x08, 0, 0, 7, 8]);
         packet.extend(network.octets());
     }
@@ -311,7 +317,8 @@ fn ipv6_that_it_does_not_carry_is_refused_at_once() {
     speak(machine);
     assert_eq!(in_clear(&lab), 0);
 
-    // What the link needs goes on: neighbours are found anew, for the tunnel's own datagrams above all.
+    // What the link needs goes on: neighbours are found anew, for the tunnel's own datagrams above
+    // all.
     assert!(reaches_link_local(&lab, machine));
     machine.ip(&["-6", "neigh", "flush", "dev", UPLINK]);
     ping_until(machine, CAMPUS_V4.into(), 10 * SECOND);
@@ -356,7 +363,8 @@ pub(crate) fn looks_back_with_marks(machine: &Namespace) -> String {
     machine.within(read).expect("the kernel has it").trim_end().to_owned()
 }
 
-/// The kernel looks for the way back to a datagram's source: it must not find the tunnel for the tunnel's own.
+/// The kernel looks for the way back to a datagram's source: it must not find the tunnel for the
+/// tunnel's own.
 #[test]
 fn a_strict_check_of_sources_drops_none_of_the_tunnels_datagrams() {
     let Some(lab) = Lab::new(1) else { return };
@@ -369,7 +377,8 @@ fn a_strict_check_of_sources_drops_none_of_the_tunnels_datagrams() {
     ping_until(machine, CAMPUS_V6.into(), 10 * SECOND);
     assert_eq!(looks_back_with_marks(machine), "1");
 
-    // The gateway moves, where only the name server knows: its answers are no part of the tunnel, and arrive all the same.
+    // The gateway moves, where only the name server knows: its answers are no part of the tunnel,
+    // and arrive all the same.
     let moved = "198.18.0.77";
     lab.gateway.ip_batch(&format!("addr add {moved}/24 dev {UPLINK}\n"));
     drop(providers);
@@ -384,7 +393,8 @@ fn a_strict_check_of_sources_drops_none_of_the_tunnels_datagrams() {
     assert_eq!((look_at(&lab, machine), looks_back_with_marks(machine).as_str()), (before, "0"));
 }
 
-/// The router asks for the machine's link address, as it does every few minutes. Its own address leads into the tunnel.
+/// The router asks for the machine's link address, as it does every few minutes. Its own address
+/// leads into the tunnel.
 #[test]
 fn a_strict_check_of_sources_leaves_the_router_its_answers() {
     let Some(lab) = Lab::new(1) else { return };
@@ -415,7 +425,8 @@ fn a_strict_check_of_sources_leaves_the_router_its_answers() {
     assert_eq!(look_at(&lab, machine), before);
 }
 
-/// The loose check wants any way back, and there is none where a full tunnel refuses the version of its own datagrams.
+/// The loose check wants any way back, and there is none where a full tunnel refuses the version of
+/// its own datagrams.
 #[test]
 fn a_loose_check_of_sources_finds_a_way_back_where_the_rest_is_refused() {
     let Some(lab) = Lab::new(1) else { return };
@@ -430,7 +441,8 @@ fn a_loose_check_of_sources_finds_a_way_back_where_the_rest_is_refused() {
     assert_eq!(looks_back_with_marks(machine), "0");
 }
 
-/// The check of IPv6 sources that firewalld sets as it is installed, and that some rules of nftables and iptables make for both versions.
+/// The check of IPv6 sources that firewalld sets as it is installed, and that some rules of
+/// nftables and iptables make for both versions.
 fn check_sources_by_rules(machine: &Namespace, versions: &str) {
     machine.nft(&format!(
         "table inet firewalld {{ chain filter_PREROUTING {{\n\
@@ -441,8 +453,8 @@ fn check_sources_by_rules(machine: &Namespace, versions: &str) {
     ));
 }
 
-/// Those rules look for the way back with a packet's mark, which answers to the tunnel's sockets and to the look-ups of the gateway's
-/// name must have.
+/// Those rules look for the way back with a packet's mark, which answers to the tunnel's sockets
+/// and to the look-ups of the gateway's name must have.
 #[test]
 fn a_firewalls_check_of_sources_drops_none_of_the_tunnels_datagrams() {
     let firewalld = ("meta nfproto ipv6", [GATEWAY_V6.to_string(), "fd18::77".to_owned()], "fd18::1");

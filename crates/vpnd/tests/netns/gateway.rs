@@ -1,7 +1,7 @@
 //! A gateway in its box: initialised, configured, started, asked.
 //!
-//! Invariants: what a test does not configure is what `vpnd init` writes; each start gets the configuration as it is
-//! then. This module must not know how the gateway works inside.
+//! Invariants: what a test does not configure is what `vpnd init` writes; each start gets the
+//! configuration as it is then. This module must not know how the gateway works inside.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +43,8 @@ pub(crate) struct Login {
 }
 
 impl<'l> Gateway<'l> {
-    /// `vpnd init` and what every test wants: the campus pushed to clients and reachable by plain routing.
+    /// `vpnd init` and what every test wants: the campus pushed to clients and reachable by plain
+    /// routing.
     pub(crate) fn init(lab: &'l Lab) -> Self {
         Self::init_in(lab, "gateway")
     }

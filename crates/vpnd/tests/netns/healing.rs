@@ -1,8 +1,8 @@
-//! Behaviour in figures: how many logins a bad network costs, and how soon traffic flows again after a new address or an
-//! outage of the network.
+//! Behaviour in figures: how many logins a bad network costs, and how soon traffic flows again
+//! after a new address or an outage of the network.
 //!
-//! `./x heal` runs the same for long and holds the figures against what is promised: `VPND_HEAL_LOGINS`, `VPND_HEAL_MOVES`
-//! and `VPND_HEAL_OUTAGES` say how many of each.
+//! `./x heal` runs the same for long and holds the figures against what is promised:
+//! `VPND_HEAL_LOGINS`, `VPND_HEAL_MOVES` and `VPND_HEAL_OUTAGES` say how many of each.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -76,7 +76,8 @@ fn logins_while_three_datagrams_of_ten_are_lost_each_way() {
     assert_eq!(times.len(), form.times);
 }
 
-/// Duration of a login. The client's next connection is a login, too, for what is lost can't be asked for again.
+/// Duration of a login. The client's next connection is a login, too, for what is lost can't be
+/// asked for again.
 fn log_in_and_out(lab: &Lab, number: usize, user: &Login) -> Duration {
     let begun = Instant::now();
     let command = client::command(lab, number, user, &["--no-dns"]);

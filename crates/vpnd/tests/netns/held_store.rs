@@ -1,5 +1,6 @@
-//! Behaviour: while another process holds the gateway's store, sessions go on: their clients get new epochs, move and come back; logins
-//! wait. `VPND_STORE_HELD_S` says for how long; times are printed.
+//! Behaviour: while another process holds the gateway's store, sessions go on: their clients get
+//! new epochs, move and come back; logins wait. `VPND_STORE_HELD_S` says for how long; times are
+//! printed.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Users of a directory or a RADIUS server: real clients, a real slapd or FreeRADIUS in the gateway's box, and what happens when parts of that go away.
+//! Users of a directory or a RADIUS server: real clients, a real slapd or FreeRADIUS in the
+//! gateway's box, and what happens when parts of that go away.
 
 mod absences;
 mod accounting;
@@ -134,7 +135,8 @@ fn a_user_of_a_directory_gets_in_and_is_one_here() {
     assert!(status == 3 && output.contains("login was refused"), "{output}");
 }
 
-/// As administrators' tools and DHCP clients write files: whole, beside the old one, and then renamed over it.
+/// As administrators' tools and DHCP clients write files: whole, beside the old one, and then
+/// renamed over it.
 fn put_in_place(path: &Path, text: &str) {
     let new = path.with_extension("new");
     fs::write(&new, text).expect("it is writable");

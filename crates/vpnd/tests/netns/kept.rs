@@ -1,7 +1,8 @@
-//! Behaviour: what was made by released versions still works: a backup is restored, and a client with its profile logs in at that
-//! gateway.
+//! Behaviour: what was made by released versions still works: a backup is restored, and a client
+//! with its profile logs in at that gateway.
 //!
-//! `kept/README.md` says how the files were made. INVARIANT: they never change; another release adds its own.
+//! `kept/README.md` says how the files were made. INVARIANT: they never change; another release
+//! adds its own.
 
 use std::fs;
 use std::time::Duration;

@@ -1,7 +1,9 @@
-//! The laboratory: the namespaces of the drawing in the main file, their links, addresses and routes.
+//! The laboratory: the namespaces of the drawing in the main file, their links, addresses and
+//! routes.
 //!
-//! Invariants: links are up and routes are there when [`Lab::new`] returns; clients cannot reach the campus without
-//! a VPN: `net` has no route there, and the gateway forwards nothing until it is configured to. This module must not know vpnd.
+//! Invariants: links are up and routes are there when [`Lab::new`] returns; clients cannot reach
+//! the campus without a VPN: `net` has no route there, and the gateway forwards nothing until it is
+//! configured to. This module must not know vpnd.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -31,7 +33,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Builds it. `None`, and a loud word, if this process may not; a failure instead where `CI` is set.
+    /// Builds it. `None`, and a loud word, if this process may not; a failure instead where `CI` is
+    /// set.
     pub(crate) fn new(clients: u8) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             let word = "SKIPPED: tests in network namespaces need root; run ./x test\n";
@@ -73,7 +76,8 @@ impl Lab {
 
     fn link(&self, host: &Namespace, n: u8) {
         let port = Self::port(n);
-        // Two ends with the same index make the kernel wait for up to a second before it believes in the link.
+        // Two ends with the same index make the kernel wait for up to a second before it believes
+        // in the link.
         let index = 100 + u32::from(n);
         self.net.ip_batch(&format!(
             "link add {port} index {index} type veth peer name {UPLINK} netns {host}\n\
@@ -99,7 +103,8 @@ impl Lab {
              link set campus0 up\n",
             campus = self.campus.name(),
         ));
-        // The campus has a route to the gateway and so to the clients' inner addresses, as a campus router would.
+        // The campus has a route to the gateway and so to the clients' inner addresses, as a campus
+        // router would.
         self.campus.ip_batch(&format!(
             "addr add {CAMPUS_V4}/24 dev {UPLINK}\n\
              addr add {CAMPUS_V6}/64 dev {UPLINK}\n\

@@ -1,4 +1,5 @@
-//! The laboratory itself, proven with plain sockets: if one of these fails, believe no other test here.
+//! The laboratory itself, proven with plain sockets: if one of these fails, believe no other test
+//! here.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;

@@ -1,8 +1,8 @@
-//! Behaviour: a client with several lanes behind an address translator that soon forgets what is idle: each lane stays reachable
-//! while the session is in use.
+//! Behaviour: a client with several lanes behind an address translator that soon forgets what is
+//! idle: each lane stays reachable while the session is in use.
 //!
-//! `net` is the translator. The campus answers flows on other lanes than they are sent on, so a lane may have to receive that has sent
-//! nothing for long.
+//! `net` is the translator. The campus answers flows on other lanes than they are sent on, so a
+//! lane may have to receive that has sent nothing for long.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;

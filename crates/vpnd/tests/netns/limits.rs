@@ -1,5 +1,6 @@
-//! Behaviour: rate limits hold for real traffic, in both directions, between clients and after a reload; what is more is dropped
-//! and counted. UDP shows how exact they are, TCP how much of them is of use.
+//! Behaviour: rate limits hold for real traffic, in both directions, between clients and after a
+//! reload; what is more is dropped and counted. UDP shows how exact they are, TCP how much of them
+//! is of use.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
@@ -24,7 +25,8 @@ const PAYLOAD: usize = 1_172;
 const COUNTED: usize = PAYLOAD + 28;
 /// What a full bucket holds at least, in seconds of its rate.
 const BURST: f64 = 0.25;
-/// How often a second is measured on a machine that has other work, until one is as exact as promised.
+/// How often a second is measured on a machine that has other work, until one is as exact as
+/// promised.
 const ATTEMPTS: usize = 20;
 /// And how often TCP may try to get most of its limit.
 const TCP_ATTEMPTS: usize = 3;
@@ -43,9 +45,9 @@ pub(crate) fn is_kept(from: &Namespace, there: &Namespace, to: IpAddr, rate: usi
     is_kept_together(from, &[(there, to)], rate);
 }
 
-/// Sends three times as much UDP as `rate` (bytes per second) allows, to each of the receivers in turn, until a second of all of
-/// them is within 5 % of it; no second may have more than it allows, and the burst that was saved while the machine did something
-/// else.
+/// Sends three times as much UDP as `rate` (bytes per second) allows, to each of the receivers in
+/// turn, until a second of all of them is within 5 % of it; no second may have more than it allows,
+/// and the burst that was saved while the machine did something else.
 fn is_kept_together(from: &Namespace, to: &[(&Namespace, IpAddr)], rate: usize) {
     let bind = |(there, to): &(&Namespace, IpAddr)| {
         let receiver = there.within(|| UdpSocket::bind((*to, 0))).expect("the address is there");
@@ -126,7 +128,8 @@ fn goodput(
             scope.spawn(move || {
                 let mut stream = stream;
                 while !over.load(Ordering::Relaxed) {
-                    // The other end may be over a moment earlier; a connection that fails before shows in the figure.
+                    // The other end may be over a moment earlier; a connection that fails before
+                    // shows in the figure.
                     match stream.write(&[0x5A; 65_536]) {
                         Err(error) if !is_timeout(error.kind()) => return,
                         _ => {}

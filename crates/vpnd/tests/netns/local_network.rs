@@ -1,9 +1,9 @@
-//! Behaviour: the network that a machine is directly connected to stays reachable inside what a tunnel takes, as long as
-//! the profile permits it and the network is a plausible one. A network that could be there to capture something
-//! (TunnelCrack) goes into the tunnel.
+//! Behaviour: the network that a machine is directly connected to stays reachable inside what a
+//! tunnel takes, as long as the profile permits it and the network is a plausible one. A network
+//! that could be there to capture something (TunnelCrack) goes into the tunnel.
 //!
-//! The laboratory's own addresses are public ones; a private network stands beside them on the client's link. Whatever routes
-//! somebody sets there, the tunnel's own datagrams stay outside it.
+//! The laboratory's own addresses are public ones; a private network stands beside them on the
+//! client's link. Whatever routes somebody sets there, the tunnel's own datagrams stay outside it.
 
 use std::time::Duration;
 
@@ -138,7 +138,8 @@ fn the_exception_follows_the_machine_to_another_network() {
     assert_eq!(look_at(&lab, machine), before);
 }
 
-/// Routers' addresses in the local network. Its IPv4 addresses are public, so a full tunnel takes them.
+/// Routers' addresses in the local network. Its IPv4 addresses are public, so a full tunnel takes
+/// them.
 const ROUTERS: [(&str, &str); 2] = [("-4", "198.18.1.1"), ("-6", "fd18:1::1")];
 
 /// As people and scripts do it who leave out the interface: the kernel looks for it.
@@ -163,7 +164,8 @@ fn a_router_that_is_named_without_its_interface_is_found_outside_the_tunnel() {
     assert_eq!(look_at(&lab, machine), before);
 }
 
-/// A route of the system's own table leads everything into the tunnel, the tunnel's own datagrams, too.
+/// A route of the system's own table leads everything into the tunnel, the tunnel's own datagrams,
+/// too.
 #[test]
 fn the_tunnels_own_datagrams_never_enter_it_and_find_the_gateway_again() {
     let Some(lab) = Lab::new(1) else { return };

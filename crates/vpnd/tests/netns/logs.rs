@@ -1,4 +1,5 @@
-//! Behaviour: each login and each end of a session leaves one line in the gateway's log, with the documented fields.
+//! Behaviour: each login and each end of a session leaves one line in the gateway's log, with the
+//! documented fields.
 
 use std::net::SocketAddr;
 use std::time::Duration;

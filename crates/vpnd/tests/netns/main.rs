@@ -1,4 +1,5 @@
-//! The real binaries in network namespaces: one file for each behaviour, on the laboratory of [`lab`].
+//! The real binaries in network namespaces: one file for each behaviour, on the laboratory of
+//! [`lab`].
 //!
 //! ```text
 //!   client 1 ──198.18.1.0/24──┐
@@ -6,12 +7,14 @@
 //!   client n ──198.18.n.0/24──┘
 //! ```
 //!
-//! Each box is a network namespace and has IPv6 as well (`fd18:n::/64`, `fd20::/64`). `net` is the Internet between
-//! clients and gateway: a router that can lose, delay, repeat and record what goes through it ([`relay`]).
+//! Each box is a network namespace and has IPv6 as well (`fd18:n::/64`, `fd20::/64`). `net` is the
+//! Internet between clients and gateway: a router that can lose, delay, repeat and record what goes
+//! through it ([`relay`]).
 //!
-//! Invariants: tests share nothing, so they run at once; nothing outlives its test, not even one that was killed;
-//! no test needs anything outside of its namespaces and its temporary directory. This program knows the binaries
-//! only by what a person sees of them: arguments, files, exit codes, output, packets.
+//! Invariants: tests share nothing, so they run at once; nothing outlives its test, not even one
+//! that was killed; no test needs anything outside of its namespaces and its temporary directory.
+//! This program knows the binaries only by what a person sees of them: arguments, files, exit
+//! codes, output, packets.
 
 mod access_profiles;
 mod accounts;

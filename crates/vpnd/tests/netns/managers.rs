@@ -1,5 +1,5 @@
-//! Behaviour: network managers of a machine that start, restart and end beside a full tunnel, the real ones, take nothing of it away for good, and
-//! nothing leaves in clear meanwhile.
+//! Behaviour: network managers of a machine that start, restart and end beside a full tunnel, the
+//! real ones, take nothing of it away for good, and nothing leaves in clear meanwhile.
 
 use std::fs;
 use std::io::Write as _;
@@ -20,7 +20,8 @@ use crate::traffic::ping_until;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NETWORKD: &str = "/lib/systemd/systemd-networkd";
-/// The address has no broadcast address, as in the laboratory: networkd 252 would set it over and over to change that.
+/// The address has no broadcast address, as in the laboratory: networkd 252 would set it over and
+/// over to change that.
 const NETWORK: &str = "[Match]\nName=up0\n[Network]\nAddress=fd18:1::2/64\nGateway=198.18.1.1\nGateway=fd18:1::1\n\
                        IPv6AcceptRA=no\nLLMNR=no\n[Address]\nAddress=198.18.1.2/24\nBroadcast=no\n";
 const NETWORK_MANAGER: &str = "usr/sbin/NetworkManager";
@@ -30,7 +31,8 @@ const CONNECTION: &str = "[connection]\nid=up\ntype=ethernet\ninterface-name=up0
 /// It manages interfaces without udev where `/sys` can't be written, as in a container.
 const AS_IN_A_CONTAINER: &str = "mount --bind /sys /sys && mount -o remount,bind,ro /sys && exec \"$0\"";
 
-/// Starts a manager and restarts it. Everything goes into the tunnel after each, and nothing leaves in clear. Returns the one that runs.
+/// Starts a manager and restarts it. Everything goes into the tunnel after each, and nothing leaves
+/// in clear. Returns the one that runs.
 fn start_and_restart<'l>(
     lab: &'l Lab,
     client: &Client<'l>,

@@ -1,5 +1,6 @@
-//! Behaviour: what memory is missing for is not done, and said; what can't go on without it ends as a whole, leaves the
-//! machine as it was, and the next start finds everything that was acknowledged.
+//! Behaviour: what memory is missing for is not done, and said; what can't go on without it ends as
+//! a whole, leaves the machine as it was, and the next start finds everything that was
+//! acknowledged.
 //!
 //! The limit is that of a process (`RLIMIT_DATA`), put on it while it works.
 

@@ -1,5 +1,6 @@
-//! Behaviour: a gateway that gets another address announces it, and who was connected meanwhile finds it there, at once and after
-//! the next start, with the profile of before. What a profile forbids is not kept.
+//! Behaviour: a gateway that gets another address announces it, and who was connected meanwhile
+//! finds it there, at once and after the next start, with the profile of before. What a profile
+//! forbids is not kept.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,12 +1,13 @@
-//! Behaviour: recorded datagrams of every kind, changed in every way, do nothing to a running gateway, in any state of a session.
+//! Behaviour: recorded datagrams of every kind, changed in every way, do nothing to a running
+//! gateway, in any state of a session.
 //!
 //! ```text
 //!   client 1, client 2 ── net: relay, which records ── gateway
 //!                          └── mutator, past the relay ──┘
 //! ```
 //!
-//! `./x mutate` runs the same for longer and holds the figures against what is promised. The seed is printed; with it the
-//! changes are the same, as far as what was recorded is.
+//! `./x mutate` runs the same for longer and holds the figures against what is promised. The seed
+//! is printed; with it the changes are the same, as far as what was recorded is.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -50,7 +51,8 @@ fn mutated_datagrams_harm_nothing() {
         scope.spawn(|| mutator.send(&lab, &samples));
         let _end = End(&mutator.over);
         let part = Duration::from_secs(seconds) / 4;
-        // A live session; one whose client is gone, beside logins that come and go; a gateway that has forgotten all.
+        // A live session; one whose client is gone, beside logins that come and go; a gateway that
+        // has forgotten all.
         let mut slowest = watch(&gateway, part);
         let before = memory(&gateway);
         first.kill();

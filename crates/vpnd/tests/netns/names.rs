@@ -1,7 +1,9 @@
-//! Behaviour: the most ordinary installation, a gateway that clients know by a name and that pushes DNS servers, heals as one
-//! that is known by its address does; and without a tunnel the machine has the DNS servers that it had before.
+//! Behaviour: the most ordinary installation, a gateway that clients know by a name and that pushes
+//! DNS servers, heals as one that is known by its address does; and without a tunnel the machine
+//! has the DNS servers that it had before.
 //!
-//! The name server before the tunnel is at the edge of `net`, beyond the client's own network; the pushed one on the campus.
+//! The name server before the tunnel is at the edge of `net`, beyond the client's own network; the
+//! pushed one on the campus.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -191,7 +193,8 @@ fn datagrams_that_are_lost_for_long_cost_no_more_than_that() {
     work_until_it_asks(&lab, &client, PUSHED, 20 * SECOND);
 }
 
-/// A silence that ends before the gateway's name is looked up: the look-up goes on, and nobody waits for it any more.
+/// A silence that ends before the gateway's name is looked up: the look-up goes on, and nobody
+/// waits for it any more.
 #[test]
 fn a_look_up_that_is_given_up_leaves_the_tunnels_name_servers() {
     let Some(lab) = Lab::new(1) else { return };
@@ -221,7 +224,8 @@ fn a_look_up_that_is_given_up_leaves_the_tunnels_name_servers() {
     println!("name servers of the tunnel {:?} after it carries again", up.elapsed());
 }
 
-/// All of the machine's traffic is for the tunnel, which is dead: but not the question for the gateway's new address.
+/// All of the machine's traffic is for the tunnel, which is dead: but not the question for the
+/// gateway's new address.
 #[test]
 fn a_gateway_that_moves_is_found_by_its_name_from_a_full_tunnel() {
     let Some(lab) = Lab::new(1) else { return };

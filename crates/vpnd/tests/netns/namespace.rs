@@ -1,8 +1,8 @@
 //! One network namespace: made, entered, removed.
 //!
-//! Invariants: its name holds the id of the process that made it, so whatever a killed test has left behind is
-//! found and removed by the next run ([`remove_leftovers`]); dropping it ends the processes in it and removes it.
-//! This module must not know what a namespace is for.
+//! Invariants: its name holds the id of the process that made it, so whatever a killed test has
+//! left behind is found and removed by the next run ([`remove_leftovers`]); dropping it ends the
+//! processes in it and removes it. This module must not know what a namespace is for.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Behaviour: a narrow link on the way to the gateway (DSL, mobile networks, tunnels in tunnels). The client finds out
-//! how narrow, and TCP through the tunnel fits, both ways.
+//! Behaviour: a narrow link on the way to the gateway (DSL, mobile networks, tunnels in tunnels).
+//! The client finds out how narrow, and TCP through the tunnel fits, both ways.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -30,7 +30,8 @@ pub(crate) fn silence(lab: &Lab) {
     );
 }
 
-/// Makes the link between `net` and the gateway carry no more than `mtu` bytes, without a message to the ends.
+/// Makes the link between `net` and the gateway carry no more than `mtu` bytes, without a message
+/// to the ends.
 fn narrow(lab: &Lab, mtu: u16) {
     silence(lab);
     for port in [0, 1] {
@@ -110,7 +111,8 @@ fn a_wide_path_keeps_the_gateways_mtu() {
     eventually("the device has the gateway's MTU", 5 * SECOND, || (tun_mtu(&one) == 1420).then_some(()));
 }
 
-/// Payload of UDP or of a ping in a packet that every path of IPv6 has to carry: 1,280 bytes less the headers.
+/// Payload of UDP or of a ping in a packet that every path of IPv6 has to carry: 1,280 bytes less
+/// the headers.
 const FULL: usize = 1280 - 48;
 const PACKETS: usize = 30;
 
@@ -135,7 +137,8 @@ fn echoes(from: &Namespace, to: &Namespace, address: IpAddr) -> io::Result<usize
     Ok(arrived)
 }
 
-/// Full packets of IPv6 over a path on which they do not fit into one datagram, with and without a word from the path.
+/// Full packets of IPv6 over a path on which they do not fit into one datagram, with and without a
+/// word from the path.
 fn full_packets_pass(outer: IpAddr) {
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
@@ -173,7 +176,8 @@ fn full_packets_pass(outer: IpAddr) {
         eventually("what went in halves is counted", 5 * SECOND, || {
             let session = &gateway.sessions()[0];
             let counts = ["rx_halved", "tx_halved"].map(|name| session[name].as_u64());
-            // Of each kind one for each ping and each datagram: requests one way, answers the other.
+            // Of each kind one for each ping and each datagram: requests one way, answers the
+            // other.
             let all = Some(4 * PACKETS as u64);
             counts.iter().all(|count| *count >= all).then_some(())
         });

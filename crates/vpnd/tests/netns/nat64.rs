@@ -1,4 +1,5 @@
-//! Behaviour: a network without IPv4 whose router translates (NAT64) carries a client that knows its gateway by an IPv4 address.
+//! Behaviour: a network without IPv4 whose router translates (NAT64) carries a client that knows
+//! its gateway by an IPv4 address.
 //!
 //! ```text
 //! client 1 -- IPv6 alone -- net, with tayga -- IPv4 -- gateway

@@ -1,5 +1,5 @@
-//! Behaviour: packets of one flow keep their order, however many shards and lanes carry them side by side; and where no
-//! offload is there, everything arrives all the same.
+//! Behaviour: packets of one flow keep their order, however many shards and lanes carry them side
+//! by side; and where no offload is there, everything arrives all the same.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
@@ -23,9 +23,11 @@ const DATAGRAMS: u64 = 3_000;
 const ROUNDS: usize = 8;
 /// Datagrams that are sent without a pause.
 const BURST: u64 = 32;
-/// The pause between two bursts, short enough to fill queues: only then could a flow that changes its queue overtake itself.
+/// The pause between two bursts, short enough to fill queues: only then could a flow that changes
+/// its queue overtake itself.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The far end starts so much later: by then the kernel has chosen a queue for what the near end sends.
+/// The far end starts so much later: by then the kernel has chosen a queue for what the near end
+/// sends.
 const FAR_STARTS: Duration = Duration::from_millis(40);
 
 /// Both ends of one flow of UDP datagrams.
@@ -59,7 +61,8 @@ fn send(socket: &UdpSocket) {
     }
 }
 
-/// Receives until nothing more comes; fails when a number is below one that came before. Returns how many came.
+/// Receives until nothing more comes; fails when a number is below one that came before. Returns
+/// how many came.
 fn receive(socket: &UdpSocket, what: &str) -> u64 {
     socket.set_read_timeout(Some(SECOND)).expect("a timeout can be set");
     let (mut next, mut count) = (0, 0);
@@ -81,8 +84,8 @@ fn receive(socket: &UdpSocket, what: &str) -> u64 {
     count
 }
 
-/// All flows at once, both ways. Queues are meant to overflow, so it goes on until enough arrived for something to have
-/// been tested.
+/// All flows at once, both ways. Queues are meant to overflow, so it goes on until enough arrived
+/// for something to have been tested.
 fn keep_their_order(what: &str, from: (&Namespace, IpAddr), to: (&Namespace, IpAddr)) {
     let mut arrived = [0, 0];
     for _ in 0..ROUNDS {

@@ -1,10 +1,11 @@
-//! Behaviour: the ordinary installation (a gateway with a name, behind NAT mode, that pushes DNS servers) through every outage that
-//! RELIABILITY.md makes a promise about, with `resolv.conf` and with systemd-resolved: how long nothing is answered, what leaves in
-//! clear, and whether a TCP connection that runs all the while lives. The same for changes that are no outage: reloads, upgrades,
-//! a path that shrinks, a network that changes from IPv4 to IPv6.
+//! Behaviour: the ordinary installation (a gateway with a name, behind NAT mode, that pushes DNS
+//! servers) through every outage that RELIABILITY.md makes a promise about, with `resolv.conf` and
+//! with systemd-resolved: how long nothing is answered, what leaves in clear, and whether a TCP
+//! connection that runs all the while lives. The same for changes that are no outage: reloads,
+//! upgrades, a path that shrinks, a network that changes from IPv4 to IPv6.
 //!
-//! `./x heal` runs the long forms: `VPND_HEAL_ORDINARY=1` loses UDP for 100 s and stops the client for 130 s, and holds the gaps
-//! of changes against what is promised.
+//! `./x heal` runs the long forms: `VPND_HEAL_ORDINARY=1` loses UDP for 100 s and stops the client
+//! for 130 s, and holds the gaps of changes against what is promised.
 
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
@@ -33,7 +34,8 @@ use crate::traffic::{ping, ping_until, trickle_while};
 const SECOND: Duration = Duration::from_secs(1);
 /// Traffic has to be back so soon after an outage, on a machine that is slow and busy.
 const HEALS: Duration = Duration::from_secs(30);
-/// Limit for a stall of the running TCP connection: TCP itself waits for as long again as an outage took.
+/// Limit for a stall of the running TCP connection: TCP itself waits for as long again as an outage
+/// took.
 const STILL: Duration = Duration::from_secs(900);
 /// Limits of the long form for the gap of a change.
 const GATEWAY_CHANGES: Duration = Duration::from_millis(200);
@@ -95,7 +97,8 @@ fn installation<'l>(lab: &'l Lab, routes: &str) -> (Gateway<'l>, Login) {
     (gateway, ann)
 }
 
-/// Counts what leaves the client's machine in clear and belongs into the tunnel: packets for the campus or from inner addresses.
+/// Counts what leaves the client's machine in clear and belongs into the tunnel: packets for the
+/// campus or from inner addresses.
 pub(crate) fn watch_for_leaks(lab: &Lab, routes: &str) {
     lab.net.nft(&format!(
         "add table inet leaks\n\
@@ -202,7 +205,8 @@ impl Run<'_> {
     }
 }
 
-/// The longest time without an answer to a ping while this is done, and until the first answer after it.
+/// The longest time without an answer to a ping while this is done, and until the first answer
+/// after it.
 fn longest_gap_while(machine: &Namespace, done: impl FnOnce()) -> Duration {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,5 +1,6 @@
-//! Behaviour: a gateway beside the programs that ordinary machines manage their firewalls with: what nftables' unit, ufw and firewalld run
-//! leaves the gateway's table in force, or it is back before long, and no stranger gets through meanwhile.
+//! Behaviour: a gateway beside the programs that ordinary machines manage their firewalls with:
+//! what nftables' unit, ufw and firewalld run leaves the gateway's table in force, or it is back
+//! before long, and no stranger gets through meanwhile.
 
 use std::fs;
 use std::process::Command;
@@ -21,7 +22,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const UNIT: &str = "/lib/systemd/system/nftables.service";
 const DOCKERD: &str = "usr/sbin/dockerd";
 
-/// Gives the gateway's box its own copy of the settings of these programs, and a `/run` that they share.
+/// Gives the gateway's box its own copy of the settings of these programs, and a `/run` that they
+/// share.
 fn prepare(lab: &Lab) {
     let etc = process::etc(lab, &lab.gateway);
     for name in ["ufw", "default", "firewalld", "nftables.conf", "alternatives", "services", "protocols"] {
@@ -148,7 +150,8 @@ fn programs_that_manage_firewalls_open_the_gateway_to_nobody() {
         let untouched_by = |what: &str| {
             assert_eq!((lines(&lab), stranger.arrived()), (rules.clone(), 0), "{what}");
         };
-        // These close the gateway's port and clients' way to the campus, which is their administrator's affair.
+        // These close the gateway's port and clients' way to the campus, which is their
+        // administrator's affair.
         for command in ["ufw --force enable", "ufw reload"] {
             run(&lab, command);
             untouched_by(command);
@@ -176,7 +179,8 @@ fn obstacles(gateway: &Gateway<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Finds these chains in the way, by the beginning of their names, in this order, and none once its advice was followed.
+/// Finds these chains in the way, by the beginning of their names, in this order, and none once its
+/// advice was followed.
 fn finds(lab: &Lab, gateway: &Gateway<'_>, chains: &[&str]) {
     let found = obstacles(gateway);
     assert_eq!(found.len(), chains.len(), "{found:#?}");

@@ -1,5 +1,5 @@
-//! Behaviour: what breaks heals by itself. Restart of the gateway, new addresses, a bad network: transfers that were
-//! under way end with the right bytes.
+//! Behaviour: what breaks heals by itself. Restart of the gateway, new addresses, a bad network:
+//! transfers that were under way end with the right bytes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -105,7 +105,8 @@ fn a_client_changes_its_address_under_traffic() {
     });
 }
 
-/// As after a suspend: nothing of the client has run for a while, and the gateway has forgotten it meanwhile.
+/// As after a suspend: nothing of the client has run for a while, and the gateway has forgotten it
+/// meanwhile.
 #[test]
 fn a_client_that_did_not_run_is_reachable_soon_afterwards() {
     let Some(lab) = Lab::new(1) else { return };

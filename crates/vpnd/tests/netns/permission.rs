@@ -1,5 +1,5 @@
-//! Behaviour: a gateway gets no address of the client's machine into the tunnel that the profile keeps out, whatever it
-//! calls it.
+//! Behaviour: a gateway gets no address of the client's machine into the tunnel that the profile
+//! keeps out, whatever it calls it.
 
 use std::fs;
 

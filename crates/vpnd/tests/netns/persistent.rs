@@ -1,7 +1,9 @@
-//! A transfer that gets through any network: numbered pieces over UDP, each sent again until its echo is back.
+//! A transfer that gets through any network: numbered pieces over UDP, each sent again until its
+//! echo is back.
 //!
-//! TCP is no measure of a network that loses a fifth of everything: what it does there depends on the kernel's congestion
-//! control far more than on a VPN. Here each piece and each echo is compared on its own.
+//! TCP is no measure of a network that loses a fifth of everything: what it does there depends on
+//! the kernel's congestion control far more than on a VPN. Here each piece and each echo is
+//! compared on its own.
 //!
 //! Invariants: every piece is compared at both ends; no more than a window of pieces is under way.
 //! This module must not know whether there is a VPN.
@@ -23,7 +25,8 @@ const WINDOW: usize = 64;
 /// Time for an echo before the missing pieces are sent again.
 const RESEND_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// Sends `bytes` from one box to another and back. Fails if a byte is different or it takes longer than `limit`.
+/// Sends `bytes` from one box to another and back. Fails if a byte is different or it takes longer
+/// than `limit`.
 pub(crate) fn transfer(from: &Namespace, server: &Namespace, to: IpAddr, bytes: usize, limit: Duration) {
     let echo =
         server.within(|| UdpSocket::bind(SocketAddr::new(to, 0))).expect("the address is the server's");

@@ -1,5 +1,6 @@
-//! Behaviour: each client leaves with ports of its own block of a public address, whatever becomes of the gateway meanwhile, and of
-//! whatever it does to its own ports another client notices nothing. The public address is the gateway's own.
+//! Behaviour: each client leaves with ports of its own block of a public address, whatever becomes
+//! of the gateway meanwhile, and of whatever it does to its own ports another client notices
+//! nothing. The public address is the gateway's own.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write as _};
@@ -22,7 +23,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The gateway's address on the campus, which is the only public one.
 const PUBLIC: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 const FIRST: u16 = 20_000;
-/// The same with other blocks: they overlap those, so that ports of one client were another's before.
+/// The same with other blocks: they overlap those, so that ports of one client were another's
+/// before.
 const OTHERWISE: u16 = FIRST + 16 * SIZE;
 const SIZE: u16 = 64;
 
@@ -279,7 +281,8 @@ fn flows_keep_their_ports_through_whatever_becomes_of_the_gateway() {
     thread::sleep(Duration::from_millis(1_100));
     gateway.terminate();
     gateway.start();
-    // What began under the blocks of before does not keep their ports, which may be another client's now.
+    // What began under the blocks of before does not keep their ports, which may be another
+    // client's now.
     for (client, seen) in clients.iter().zip(seen("after a restart with other blocks")) {
         let block = block(client).start + OTHERWISE - FIRST;
         assert!((block..block + SIZE).contains(&seen.port()), "{seen} is not of the block at {block}");

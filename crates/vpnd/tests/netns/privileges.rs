@@ -1,5 +1,5 @@
-//! Behaviour: of the processes of a gateway or client only the first has privileges, only the auth process sees password
-//! hashes, and all of them end together.
+//! Behaviour: of the processes of a gateway or client only the first has privileges, only the auth
+//! process sees password hashes, and all of them end together.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -58,7 +58,8 @@ impl Seen {
         line.map(|value| value.trim().to_owned())
     }
 
-    /// How many of its threads write many packets at once: each has memory for the results of Linux AIO.
+    /// How many of its threads write many packets at once: each has memory for the results of Linux
+    /// AIO.
     fn writers_of_many(&self) -> usize {
         let maps = self.bytes("maps");
         assert!(!maps.is_empty());
@@ -87,7 +88,8 @@ impl Seen {
         fields.nth(16).unwrap().parse().unwrap()
     }
 
-    /// Its session and the number of the terminal that controls it, 0 for none: fields 6 and 7 of `/proc/PID/stat`.
+    /// Its session and the number of the terminal that controls it, 0 for none: fields 6 and 7 of
+    /// `/proc/PID/stat`.
     fn session_and_terminal(&self) -> (i32, i32) {
         let stat = String::from_utf8_lossy(&self.bytes("stat")).into_owned();
         let mut fields = stat.rsplit(')').next().unwrap().split_whitespace().skip(3);

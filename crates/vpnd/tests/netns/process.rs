@@ -1,7 +1,8 @@
 //! A program that runs in a namespace, with its own `/etc` and `/run`, and what it has printed.
 //!
-//! Invariants: the machine's `/etc` and `/run` can't be changed by the program; it is ended with its value; its
-//! output is shown when the test fails. This module must not know which program it is.
+//! Invariants: the machine's `/etc` and `/run` can't be changed by the program; it is ended with
+//! its value; its output is shown when the test fails. This module must not know which program it
+//! is.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -35,8 +36,9 @@ pub(crate) fn etc(lab: &Lab, namespace: &Namespace) -> PathBuf {
     etc
 }
 
-/// `program` in a namespace, with that namespace's `/etc` and an empty `/run`, or the one that its programs share, so that neither
-/// resolv.conf nor a service of the machine (systemd-resolved listens below `/run`) can be reached.
+/// `program` in a namespace, with that namespace's `/etc` and an empty `/run`, or the one that its
+/// programs share, so that neither resolv.conf nor a service of the machine (systemd-resolved
+/// listens below `/run`) can be reached.
 pub(crate) fn command(lab: &Lab, namespace: &Namespace, program: impl AsRef<OsStr>) -> Command {
     // `ip netns exec` gives its child a mount namespace of its own.
     let prepare = "if [ -d \"$1/run\" ]; then mount --bind \"$1/run\" /run && mount --bind \"$1/bin\" /usr/local/sbin; \
@@ -62,7 +64,8 @@ pub(crate) fn run_of(lab: &Lab, namespace: &Namespace) -> PathBuf {
     shared(lab, namespace).join("run")
 }
 
-/// Gives the programs that start in a namespace from now on one `/run`, and the programs of another tree of the system.
+/// Gives the programs that start in a namespace from now on one `/run`, and the programs of another
+/// tree of the system.
 pub(crate) fn share_run(lab: &Lab, namespace: &Namespace, root: &Path) -> PathBuf {
     let shared = shared(lab, namespace);
     fs::create_dir(&shared).expect("nobody shares anything there yet");

@@ -1,4 +1,5 @@
-//! Behaviour: breaches of the protocol are answered with the code that its page names (PROTOCOL §2, §3, §14), and counted.
+//! Behaviour: breaches of the protocol are answered with the code that its page names (PROTOCOL §2,
+//! §3, §14), and counted.
 //!
 //! The client here is QUIC alone: it can send what no real client sends.
 #![allow(
@@ -28,7 +29,8 @@ use crate::traffic::ping_until;
 const BYE: u64 = 0;
 const BAD_REQUEST: u64 = 3;
 
-/// Sends `first` on the control stream, ends that if `finish`, and waits for the gateway to close. The close code.
+/// Sends `first` on the control stream, ends that if `finish`, and waits for the gateway to close.
+/// The close code.
 fn close_code(namespace: &Namespace, login: &Login, first: &[u8], finish: bool) -> u64 {
     connected(namespace, login, async |connection| {
         let (mut send, _receive) = connection.open_bi().await.unwrap();

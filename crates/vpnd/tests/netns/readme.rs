@@ -1,8 +1,9 @@
-//! Behaviour: who follows the README line by line, with a gateway that has a name, DNS servers for its clients, and NAT as `init`
-//! writes it, gets a VPN that works; and Ctrl-C, or `vpnd cleanup` after a power cut, gives the machine back.
+//! Behaviour: who follows the README line by line, with a gateway that has a name, DNS servers for
+//! its clients, and NAT as `init` writes it, gets a VPN that works; and Ctrl-C, or `vpnd cleanup`
+//! after a power cut, gives the machine back.
 //!
-//! No option stands here that the README does not name, but for files in place of typed passwords: all paths are the defaults, in
-//! directories of each machine's own.
+//! No option stands here that the README does not name, but for files in place of typed passwords:
+//! all paths are the defaults, in directories of each machine's own.
 
 use std::fs;
 use std::process::Command;
@@ -97,7 +98,8 @@ fn asked(lab: &Lab) -> String {
     fs::read_to_string(process::etc(lab, &lab.clients[0]).join("resolv.conf")).expect("it is there")
 }
 
-/// "A client" of the README: connected, with names looked up in the tunnel; a machine as before when it ends.
+/// "A client" of the README: connected, with names looked up in the tunnel; a machine as before
+/// when it ends.
 fn client(lab: &Lab, gateway: &Newcomer<'_>, campus: &[std::net::IpAddr]) {
     fs::write(process::etc(lab, &lab.clients[0]).join("resolv.conf"), format!("nameserver {PROVIDERS}\n"))
         .expect("it is the laboratory's");

@@ -1,4 +1,5 @@
-//! Behaviour: what cannot work is refused before anything is changed, with a message that says what and what to do.
+//! Behaviour: what cannot work is refused before anything is changed, with a message that says what
+//! and what to do.
 
 use std::fs::{self, Permissions};
 use std::net::UdpSocket;
@@ -127,8 +128,8 @@ fn a_second_gateway() {
     let (_, output) = refused(&lab, &gateway);
     assert!(output.contains("another vpnd"), "the same configuration twice: {output}");
 
-    // One with everything of its own but the port. Sockets of one gateway share it among themselves; a stranger of
-    // the same kind must not get a share.
+    // One with everything of its own but the port. Sockets of one gateway share it among
+    // themselves; a stranger of the same kind must not get a share.
     let second = Gateway::init_in(&lab, "second");
     second.configure("tunnel.name", "other0");
     second.configure("tunnel.pool_v4", "10.87.0.0/16");
@@ -173,7 +174,8 @@ fn no_privileges() {
     let Some(lab) = Lab::new(1) else { return };
     let gateway = Gateway::init(&lab);
     let ann = gateway.add_user("ann");
-    // Someone else must be able to run it and to read what it needs, so that only privileges are missing.
+    // Someone else must be able to run it and to read what it needs, so that only privileges are
+    // missing.
     let binary = lab.path("vpnd");
     fs::copy(VPND, &binary).unwrap();
     fs::set_permissions(&binary, Permissions::from_mode(0o755)).unwrap();

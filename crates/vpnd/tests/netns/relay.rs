@@ -1,9 +1,10 @@
-//! A bad network: what clients send to the gateway's UDP port passes through here, both ways, and gets lost, late,
-//! doubled and written down as ordered.
+//! A bad network: what clients send to the gateway's UDP port passes through here, both ways, and
+//! gets lost, late, doubled and written down as ordered.
 //!
-//! Numbered as a datagram meets it: 1. `net` redirects it to the relay's port; 2. its sender gets a *flow*, a socket
-//! towards the gateway; 3. dice decide its fate; 4. it waits in the queue for its time; 5. it is sent on.
-//! To the gateway each flow looks like a client behind a NAT: [`Relay::rebind`] gives all flows new ports.
+//! Numbered as a datagram meets it: 1. `net` redirects it to the relay's port; 2. its sender gets a
+//! *flow*, a socket towards the gateway; 3. dice decide its fate; 4. it waits in the queue for its
+//! time; 5. it is sent on. To the gateway each flow looks like a client behind a NAT:
+//! [`Relay::rebind`] gives all flows new ports.
 //!
 //! Invariants: the dice are seeded; the number of flows, waiting and recorded datagrams is bounded.
 //! This module knows one thing of the protocol: data datagrams begin with 0x80.
@@ -185,7 +186,8 @@ impl Worker {
             let (length, client) = match self.listen.recv_from(&mut self.buffer) {
                 Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // A destination that has gone makes the next call fail; the one after is good again.
+                // A destination that has gone makes the next call fail; the one after is good
+                // again.
                 Err(_) => continue,
             };
             let flow = self.flow_of(client);
@@ -222,7 +224,8 @@ impl Worker {
             self.flows.push(new);
             return self.flows.len() - 1;
         }
-        // As a NAT whose table is full: the flow that was silent for longest is forgotten, with all that waits for it.
+        // As a NAT whose table is full: the flow that was silent for longest is forgotten, with all
+        // that waits for it.
         let silent =
             (0..MAX_FLOWS).min_by_key(|&flow| self.flows[flow].heard).expect("there is at least one flow");
         self.waiting.retain(|Reverse((_, _, flow, ..))| *flow != silent);

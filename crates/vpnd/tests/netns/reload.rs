@@ -1,8 +1,9 @@
-//! Behaviour: a reload changes what clients are given without a moment in between: nothing for the campus leaves in clear, nothing
-//! is lost, and every socket has the source that the tunnel gives it.
+//! Behaviour: a reload changes what clients are given without a moment in between: nothing for the
+//! campus leaves in clear, nothing is lost, and every socket has the source that the tunnel gives
+//! it.
 //!
-//! The installation is the ordinary one: a gateway known by its name, pushed DNS servers, NAT, IPv4 and IPv6. What leaves in
-//! clear is counted by the router next to the client, for any port.
+//! The installation is the ordinary one: a gateway known by its name, pushed DNS servers, NAT, IPv4
+//! and IPv6. What leaves in clear is counted by the router next to the client, for any port.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +27,8 @@ const RELOADS: usize = 20;
 /// Between two packets of a flow.
 const PACE: Duration = Duration::from_millis(2);
 
-/// Settings pushed after each reload: routes, DNS servers, search domains. All of them lead to the campus.
+/// Settings pushed after each reload: routes, DNS servers, search domains. All of them lead to the
+/// campus.
 pub(crate) const PUSHES: [(&[&str], &[&str], &[&str]); 7] = [
     (&["10.200.0.0/24", "fd20::/64"], &[PUSHED], &[]),
     (&["10.200.0.0/24", "fd20::/64", "10.201.0.0/24", "fd21::/64"], &[PUSHED], &["example.org"]),
@@ -94,7 +96,8 @@ struct Flow {
     wrong_sources: Vec<IpAddr>,
 }
 
-/// Sends numbered datagrams until `over`; every second one from a socket of its own, which must have the address `inner`.
+/// Sends numbered datagrams until `over`; every second one from a socket of its own, which must
+/// have the address `inner`.
 fn flow(from: &Namespace, there: &Namespace, to: IpAddr, inner: IpAddr, over: &AtomicBool) -> Flow {
     let receiver = there.within(|| UdpSocket::bind((to, 0))).unwrap();
     receiver.set_read_timeout(Some(SECOND)).unwrap();
@@ -256,8 +259,9 @@ fn mtu(place: &Namespace, device: &str) -> u64 {
     links[0]["mtu"].as_u64().unwrap()
 }
 
-/// MTU, pools and inner addresses are what device, addresses and firewall are made of: a reload leaves them as they are and says so,
-/// a restart changes them at both ends, and nothing leaves in clear meanwhile.
+/// MTU, pools and inner addresses are what device, addresses and firewall are made of: a reload
+/// leaves them as they are and says so, a restart changes them at both ends, and nothing leaves in
+/// clear meanwhile.
 #[test]
 fn a_changed_tunnel_waits_for_a_restart() {
     let Some(lab) = Lab::new(1) else { return };

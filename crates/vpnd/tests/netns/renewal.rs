@@ -1,7 +1,9 @@
-//! Behaviour: what another program removes from a machine with a tunnel is put back, and a full tunnel stays full meanwhile.
+//! Behaviour: what another program removes from a machine with a tunnel is put back, and a full
+//! tunnel stays full meanwhile.
 //!
-//! Somebody sends to hosts of the Internet all the while, by old sockets and by new ones; `net` counts what arrives there in clear.
-//! `VPND_RENEWALS=20` repeats each removal as often; the times and counts are printed.
+//! Somebody sends to hosts of the Internet all the while, by old sockets and by new ones; `net`
+//! counts what arrives there in clear. `VPND_RENEWALS=20` repeats each removal as often; the times
+//! and counts are printed.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -84,7 +86,8 @@ const REMOVALS: [Removal; 7] = [
     }),
 ];
 
-/// Sends to strangers until it is over: by a connected socket, by one that is not, and by new ones. Counts what was sent.
+/// Sends to strangers until it is over: by a connected socket, by one that is not, and by new ones.
+/// Counts what was sent.
 fn speak_to_strangers(machine: &Namespace, over: &AtomicBool, sent: &AtomicU64) {
     machine.within(|| {
         let strangers = STRANGERS.map(|text| text.parse::<SocketAddr>().expect("an address"));
@@ -151,7 +154,8 @@ fn what_a_tunnel_needs_is_put_back_and_a_full_one_stays_full_meanwhile() {
         for removal in REMOVALS {
             assert_eq!(renewed_after(&lab, machine, removal, form.times), 0, "{}", removal.0);
         }
-        // No rule is left until the client has noticed. What has an inner address does not leave even then.
+        // No rule is left until the client has noticed. What has an inner address does not leave
+        // even then.
         renewed_after(&lab, machine, ("all rules", remove_all_rules), form.times);
         drop(over);
     });
@@ -165,7 +169,8 @@ fn what_a_tunnel_needs_is_put_back_and_a_full_one_stays_full_meanwhile() {
     assert_eq!(look_at(&lab, &lab.clients[0]), before);
 }
 
-/// The client is stopped, so nothing is put back. What is bound to an interface goes around the tunnel as it did before.
+/// The client is stopped, so nothing is put back. What is bound to an interface goes around the
+/// tunnel as it did before.
 #[test]
 fn until_it_is_put_back_a_full_tunnel_holds_back_everything_else() {
     let Some(lab) = Lab::new(1) else { return };
@@ -200,7 +205,8 @@ fn until_it_is_put_back_a_full_tunnel_holds_back_everything_else() {
     }
 }
 
-/// A route of somebody else in the tunnel's table leads around it, or stands in the place of the tunnel's.
+/// A route of somebody else in the tunnel's table leads around it, or stands in the place of the
+/// tunnel's.
 #[test]
 fn a_table_that_somebody_writes_into_is_left_to_them() {
     let Some(lab) = Lab::new(1) else { return };
@@ -242,7 +248,8 @@ fn a_guard_that_another_program_removes_or_changes_is_put_back() {
     let mut client = Client::connect(&lab, 1, &ann);
     let machine = client.namespace();
     ping_until(machine, CAMPUS_V4.into(), BACK);
-    // The first comparison takes the tables as they are, and applies them anew until they stay the same.
+    // The first comparison takes the tables as they are, and applies them anew until they stay the
+    // same.
     std::thread::sleep(2 * SECOND);
     let guarded = rules(&client);
     assert!(guarded.iter().any(|line| line.contains("table arp vpndguard_")), "{guarded:?}");

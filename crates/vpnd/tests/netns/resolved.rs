@@ -1,7 +1,8 @@
-//! systemd-resolved in the box of a client, with a bus of its own: the machine's is neither seen nor needed.
+//! systemd-resolved in the box of a client, with a bus of its own: the machine's is neither seen
+//! nor needed.
 //!
-//! The programs are the system's, or those that `./x setup` has unpacked: to install the package would give the machine another
-//! `/etc/resolv.conf`.
+//! The programs are the system's, or those that `./x setup` has unpacked: to install the package
+//! would give the machine another `/etc/resolv.conf`.
 
 use std::ffi::OsString;
 use std::fs;
@@ -38,7 +39,8 @@ const BUS: &str = r#"<busconfig>
 
 const SETTINGS: &str = "[Resolve]\nLLMNR=no\nMulticastDNS=no\nDNSSEC=no\nCache=no\n";
 
-/// Returns the root of the tree that has a program. `None`, and a loud word, if it is not there; a failure instead where `CI` is set.
+/// Returns the root of the tree that has a program. `None`, and a loud word, if it is not there; a
+/// failure instead where `CI` is set.
 pub(crate) fn programs(path: &str) -> Option<PathBuf> {
     let found = [UNPACKED, "/", "/usr"].iter().map(PathBuf::from).find(|root| root.join(path).exists());
     if found.is_none() {
@@ -61,8 +63,9 @@ pub(crate) struct Resolved<'l> {
 }
 
 impl<'l> Resolved<'l> {
-    /// Starts it as the resolver of a box, whose uplink has these name servers. Everything that runs there afterwards shares its `/run`.
-    /// `None`, and a loud word, if it is not there; a failure instead where `CI` is set.
+    /// Starts it as the resolver of a box, whose uplink has these name servers. Everything that
+    /// runs there afterwards shares its `/run`. `None`, and a loud word, if it is not there; a
+    /// failure instead where `CI` is set.
     pub(crate) fn start(lab: &'l Lab, namespace: &'l Namespace, name_servers: &[&str]) -> Option<Self> {
         let root = programs(DAEMON)?;
         prepare(lab, namespace, &root);

@@ -1,7 +1,9 @@
-//! Behaviour: a full tunnel's names go into the tunnel whichever way the machine looks them up, and go on to while other programs
-//! rewrite what the tunnel has set; at the end the machine has what those wrote last.
+//! Behaviour: a full tunnel's names go into the tunnel whichever way the machine looks them up, and
+//! go on to while other programs rewrite what the tunnel has set; at the end the machine has what
+//! those wrote last.
 //!
-//! Real systemd-resolved, its module for the C library, dhclient and name servers; the provider's logs what reaches it in clear.
+//! Real systemd-resolved, its module for the C library, dhclient and name servers; the provider's
+//! logs what reaches it in clear.
 
 use std::fs;
 use std::io::{ErrorKind, Write as _};
@@ -261,7 +263,8 @@ fn a_domain_of_a_split_tunnel_that_the_local_network_names_is_logged() {
     client.interrupt();
 }
 
-/// Asks the provider's name server out of the uplink, whatever routes and rules say, as systemd-resolved does.
+/// Asks the provider's name server out of the uplink, whatever routes and rules say, as
+/// systemd-resolved does.
 fn ask_beside(lab: &Lab, name: &str) -> std::io::Result<usize> {
     lab.clients[0].within(|| {
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");

@@ -1,6 +1,7 @@
-//! Behaviour: the clients' authority publishes lists of what it has revoked. A reload takes a new one over: whoever has shown such a
-//! certificate is out at once and does not come back, not by a resumed TLS session either; everybody else notices nothing. A list
-//! that is not to be believed changes nothing.
+//! Behaviour: the clients' authority publishes lists of what it has revoked. A reload takes a new
+//! one over: whoever has shown such a certificate is out at once and does not come back, not by a
+//! resumed TLS session either; everybody else notices nothing. A list that is not to be believed
+//! changes nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -56,7 +57,8 @@ impl Campus {
         });
         let params = CertificateRevocationListParams {
             this_update: made,
-            // A second before, since lists know whole seconds only: none is good for as long as it is asked for.
+            // A second before, since lists know whole seconds only: none is good for as long as it
+            // is asked for.
             next_update: now + left - Duration::from_secs(1),
             crl_number: SerialNumber::from(1_u64),
             issuing_distribution_point: None,

@@ -1,6 +1,6 @@
-//! Behaviour: the gateway is one hop, on the way to the campus, where its kernel routes, and on the way to another client, where
-//! its data path does. Who traces a route gets its answer from the gateway's inner address. All networks that a gateway may push lead
-//! into its clients' tunnels.
+//! Behaviour: the gateway is one hop, on the way to the campus, where its kernel routes, and on the
+//! way to another client, where its data path does. Who traces a route gets its answer from the
+//! gateway's inner address. All networks that a gateway may push lead into its clients' tunnels.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read};

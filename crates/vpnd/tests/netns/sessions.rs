@@ -57,7 +57,8 @@ fn disabling_a_user_ends_the_session_and_no_other() {
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
 
     must(process::run(gateway.user(&["disable", "ann"])));
-    // How soon the gateway knows is held where it asks for revocations; a busy machine may take its time with them.
+    // How soon the gateway knows is held where it asks for revocations; a busy machine may take its
+    // time with them.
     let status = one.process().wait(30 * SECOND);
     assert!(!status.success(), "the client says that it did not end by itself");
     assert!(one.process().output().contains("disabled"), "and why: {}", one.process().output());
@@ -172,7 +173,8 @@ fn a_pool_that_is_used_up() {
     let ann = gateway.add_user("ann");
     gateway.start();
     let clients: Vec<_> = (1..=5).map(|number| Client::connect(&lab, number, &ann)).collect();
-    // The sixth gets a refusal with the reason and goes on trying, because addresses become free again.
+    // The sixth gets a refusal with the reason and goes on trying, because addresses become free
+    // again.
     let command = client::command(&lab, 6, &ann, &[]);
     let mut sixth = Process::start(&lab, "client6", command);
     eventually("the sixth client says what is used up", 10 * SECOND, || {

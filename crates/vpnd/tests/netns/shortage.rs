@@ -1,5 +1,6 @@
-//! Behaviour: what the system takes away is missed in an orderly way. Without descriptors the gateway refuses new work and
-//! goes on as soon as there are some; without its TUN device a daemon ends, so that the service manager starts it again.
+//! Behaviour: what the system takes away is missed in an orderly way. Without descriptors the
+//! gateway refuses new work and goes on as soon as there are some; without its TUN device a daemon
+//! ends, so that the service manager starts it again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +22,8 @@ use crate::traffic::{ping, ping_until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// `vpnd server` with so many descriptors for each of its processes, and none that the test itself was started with.
+/// `vpnd server` with so many descriptors for each of its processes, and none that the test itself
+/// was started with.
 fn limited(lab: &Lab, gateway: &Gateway<'_>, limit: usize) -> Command {
     let close =
         r#"for fd in /proc/self/fd/*; do fd=${fd##*/}; ((fd > 2)) && eval "exec $fd>&-"; done; exec "$@""#;
@@ -60,7 +62,8 @@ fn few_descriptors() {
     gateway.terminate();
     gateway.tear_down();
 
-    // Too few are refused; the first number that is enough leaves none for the control socket, two more leave next to none.
+    // Too few are refused; the first number that is enough leaves none for the control socket, two
+    // more leave next to none.
     let mut refused = 0;
     let enough = (used / 2..used + 40).step_by(2).find(|limit| {
         let mut daemon = Process::start(&lab, "limited", limited(&lab, &gateway, *limit));

@@ -1,8 +1,9 @@
-//! Behaviour: a path that shrinks while TCP connections run, both ways, with IPv4 and IPv6 inside. They go on soon, whether or
-//! not the path says that it has shrunk. The gateway is known by its name, pushes a name server and translates addresses.
+//! Behaviour: a path that shrinks while TCP connections run, both ways, with IPv4 and IPv6 inside.
+//! They go on soon, whether or not the path says that it has shrunk. The gateway is known by its
+//! name, pushes a name server and translates addresses.
 //!
-//! The router of `net` takes on another MTU for its routes, as after a change to a mobile network: it forwards what fits and
-//! answers what does not with ICMP, or not at all where that is filtered.
+//! The router of `net` takes on another MTU for its routes, as after a change to a mobile network:
+//! it forwards what fits and answers what does not with ICMP, or not at all where that is filtered.
 //!
 //! `SHRINKS=n` repeats each measurement; each prints its figures.
 
@@ -60,7 +61,8 @@ pub(crate) fn set_path(lab: &Lab, mtu: u16) {
     }
 }
 
-/// One connection in one direction, from its first byte on; the longest time after `shrinks` in which nothing came.
+/// One connection in one direction, from its first byte on; the longest time after `shrinks` in
+/// which nothing came.
 fn longest_gap(mut reader: TcpStream, shrinks: Instant, end: Instant) -> Duration {
     reader.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     let (mut last, mut longest, mut buffer) = (Instant::now(), Duration::ZERO, vec![0; 65_536]);

@@ -1,5 +1,5 @@
-//! A directory for tests: slapd with a configuration, a certificate and entries of its own, in a directory that goes away with
-//! it. No service of the machine is touched.
+//! A directory for tests: slapd with a configuration, a certificate and entries of its own, in a
+//! directory that goes away with it. No service of the machine is touched.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -33,8 +33,8 @@ pub struct Slapd {
 }
 
 impl Slapd {
-    /// Starts one on this address, with the unit `people` and these entries (LDIF) besides. `None` if the machine has no slapd, which
-    /// fails where CI is set.
+    /// Starts one on this address, with the unit `people` and these entries (LDIF) besides. `None`
+    /// if the machine has no slapd, which fails where CI is set.
     pub fn start(address: &str, command: impl Fn(&str) -> Command, entries: &str) -> Option<Self> {
         if !Path::new("/usr/sbin/slapd").exists() {
             assert!(std::env::var_os("CI").is_none(), "this test needs slapd: ./x setup");

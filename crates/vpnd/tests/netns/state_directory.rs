@@ -1,5 +1,6 @@
-//! Behaviour: the gateway's privileged process opens files in the state directory, in which the auth process writes. Somebody
-//! who has taken that over puts other things in their place: the next start follows none of them, and says which it was.
+//! Behaviour: the gateway's privileged process opens files in the state directory, in which the
+//! auth process writes. Somebody who has taken that over puts other things in their place: the next
+//! start follows none of them, and says which it was.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -10,7 +10,8 @@ use crate::traffic::{TEN_MB, ping_until, transfer};
 const SECOND: Duration = Duration::from_secs(1);
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Control channels and data of four clients fall on three shards as a hash of their ports wants it.
+/// Control channels and data of four clients fall on three shards as a hash of their ports wants
+/// it.
 #[test]
 fn shards_pass_on_what_the_kernel_does_not_steer() {
     let Some(lab) = Lab::new(4) else { return };

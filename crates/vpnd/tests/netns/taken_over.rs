@@ -1,6 +1,7 @@
-//! Behaviour: somebody has taken over a network worker and asks its privileged parent for what they like, over the worker's own
-//! channel. They get what any worker gets and no more of it, what no worker asks for ends the daemon, and nothing that they do or
-//! leave undone keeps the parent from its signals.
+//! Behaviour: somebody has taken over a network worker and asks its privileged parent for what they
+//! like, over the worker's own channel. They get what any worker gets and no more of it, what no
+//! worker asks for ends the daemon, and nothing that they do or leave undone keeps the parent from
+//! its signals.
 //!
 //! The real worker is stopped (SIGSTOP), and the test has a copy of its descriptor of the channel.
 
@@ -25,7 +26,8 @@ use crate::traffic::ping_until;
 
 /// Until an answer comes, or a daemon ends, beside whatever else the machine does.
 const LIMIT: Duration = Duration::from_secs(60);
-/// A part's channel to its parent comes in on standard input and is the first descriptor that the part makes.
+/// A part's channel to its parent comes in on standard input and is the first descriptor that the
+/// part makes.
 const CHANNEL: i32 = 3;
 
 // The numbers of messages in `crates/ipc/src/gateway.rs` and `crates/client/src/messages.rs`.
@@ -112,13 +114,15 @@ impl Sent {
     }
 }
 
-/// Stops a process, and waits until all its threads stand still: until then one may read what is for the test.
+/// Stops a process, and waits until all its threads stand still: until then one may read what is
+/// for the test.
 pub(crate) fn stop(process: Pid) {
     kill_process(process, Signal::STOP).unwrap();
     eventually("the process stands still", LIMIT, || is_stopped(process).then_some(()));
 }
 
-/// Whether all threads of a process are stopped (proc_pid_stat(5): the state follows the name in parentheses).
+/// Whether all threads of a process are stopped (proc_pid_stat(5): the state follows the name in
+/// parentheses).
 fn is_stopped(process: Pid) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat"))).all(|stat| {
@@ -158,7 +162,8 @@ impl TakenOver {
         Self::new(&Seen::parent(gateway), "worker")
     }
 
-    /// Sends bytes as far as there is room for them; whether there was. The other end may have gone.
+    /// Sends bytes as far as there is room for them; whether there was. The other end may have
+    /// gone.
     fn try_send(&mut self, bytes: &[u8]) -> bool {
         match self.channel.write(bytes) {
             Ok(len) => len == bytes.len(),

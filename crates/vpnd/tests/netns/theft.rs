@@ -1,7 +1,8 @@
-//! Behaviour: a stolen attach token, or a whole captured attach, is worth nothing without the device's key, and trying it
-//! costs its owner nothing. And who reads nothing is given up.
+//! Behaviour: a stolen attach token, or a whole captured attach, is worth nothing without the
+//! device's key, and trying it costs its owner nothing. And who reads nothing is given up.
 //!
-//! The thief implements the protocol itself (PROTOCOL §3 to §5), for no client of ours would do what it does.
+//! The thief implements the protocol itself (PROTOCOL §3 to §5), for no client of ours would do
+//! what it does.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"

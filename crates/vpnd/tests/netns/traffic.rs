@@ -23,7 +23,8 @@ const CHUNK: usize = 64 * 1024;
 const ICMP_ECHO: [u8; 2] = [8, 0];
 const ICMPV6_ECHO: [u8; 2] = [128, 129];
 
-/// Sends one ICMP echo request with `size` bytes of payload; whether its answer came within `limit`.
+/// Sends one ICMP echo request with `size` bytes of payload; whether its answer came within
+/// `limit`.
 pub(crate) fn ping(from: &Namespace, to: IpAddr, size: usize, limit: Duration) -> bool {
     from.within(|| echo_request(None, to, size, limit)).unwrap_or(false)
 }
@@ -59,7 +60,8 @@ fn echo_request(source: Option<IpAddr>, to: IpAddr, size: usize, limit: Duration
     }
     let mut payload = vec![0; size.max(8)];
     rand::rng().fill_bytes(&mut payload);
-    // The identifier: a loop of pings is one connection each second, as one program's pings are one.
+    // The identifier: a loop of pings is one connection each second, as one program's pings are
+    // one.
     payload[..2].copy_from_slice(&seconds().to_be_bytes());
     let mut packet = vec![request, 0, 0, 0];
     packet.extend(&payload);
@@ -78,7 +80,8 @@ fn echo_request(source: Option<IpAddr>, to: IpAddr, size: usize, limit: Duration
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(error),
         };
-        // A raw IPv4 socket also gets the IP header; either way the answer ends with our own random bytes.
+        // A raw IPv4 socket also gets the IP header; either way the answer ends with our own random
+        // bytes.
         let header = if to.is_ipv4() { usize::from(answer[0] & 0xf) * 4 } else { 0 };
         if length >= header + 4 && answer[header] == reply && answer[header + 4..length] == payload {
             return Ok(true);
@@ -96,8 +99,9 @@ pub(crate) fn internet_checksum(bytes: &[u8]) -> u16 {
     !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-/// Sends `bytes` pseudo-random bytes over TCP to an echo server at `to` and compares what comes back: the same number
-/// of bytes each way. Fails if anything is different or `limit` passes without progress.
+/// Sends `bytes` pseudo-random bytes over TCP to an echo server at `to` and compares what comes
+/// back: the same number of bytes each way. Fails if anything is different or `limit` passes
+/// without progress.
 pub(crate) fn transfer(from: &Namespace, server: &Namespace, to: IpAddr, bytes: usize, limit: Duration) {
     let listener =
         server.within(|| TcpListener::bind(SocketAddr::new(to, 0))).expect("the address is the server's");
@@ -113,8 +117,8 @@ pub(crate) fn transfer(from: &Namespace, server: &Namespace, to: IpAddr, bytes: 
     });
 }
 
-/// A conversation over one TCP connection for `duration`: each message is answered and compared before the next. It
-/// may stall in between, but no longer than `limit`.
+/// A conversation over one TCP connection for `duration`: each message is answered and compared
+/// before the next. It may stall in between, but no longer than `limit`.
 pub(crate) fn trickle(from: &Namespace, server: &Namespace, to: IpAddr, duration: Duration, limit: Duration) {
     let start = Instant::now();
     trickle_while(from, server, to, limit, || start.elapsed() < duration);

@@ -1,5 +1,5 @@
-//! Behaviour: what goes in comes out. Pings and 10 MB each way, compared, between client, gateway, campus and another
-//! client, with IPv4 and IPv6 inside, under each suite; and over IPv6 outside.
+//! Behaviour: what goes in comes out. Pings and 10 MB each way, compared, between client, gateway,
+//! campus and another client, with IPv4 and IPv6 inside, under each suite; and over IPv6 outside.
 
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ fn everything_arrives(suite: &str, switches: &[&str]) {
     let [inner_v4, inner_v6] = [INNER_V4, INNER_V6].map(|address| address.parse().expect("an address"));
     for to in [inner_v4, inner_v6, CAMPUS_V4.into(), CAMPUS_V6.into(), two.v4(), two.v6()] {
         ping_until(from, to, 5 * SECOND);
-        // More than one inner packet: fragments must find their way too. The first answer may be lost while its
-        // sender learns how large packets may be.
+        // More than one inner packet: fragments must find their way too. The first answer may be
+        // lost while its sender learns how large packets may be.
         assert!((0..3).any(|_| ping(from, to, 4_000, SECOND)), "a large ping to {to}");
     }
     ping_until(two.namespace(), one.v4(), 5 * SECOND);

@@ -1,7 +1,9 @@
-//! Behaviour: several clients on one machine, each with a gateway of its own. They leave each other alone; what both could carry goes
-//! through the newest, and its own datagrams through the older ones where their routes say so.
+//! Behaviour: several clients on one machine, each with a gateway of its own. They leave each other
+//! alone; what both could carry goes through the newest, and its own datagrams through the older
+//! ones where their routes say so.
 //!
-//! The second gateway is a neighbour of the first client, in the place of client 2; behind it is `SECOND_CAMPUS`.
+//! The second gateway is a neighbour of the first client, in the place of client 2; behind it is
+//! `SECOND_CAMPUS`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
@@ -191,7 +193,8 @@ enum End {
     KilledAndConnectedAgain,
 }
 
-/// The kernel's check of sources needs a setting for both; the first that ends must leave it to the other.
+/// The kernel's check of sources needs a setting for both; the first that ends must leave it to the
+/// other.
 #[test]
 fn either_of_two_nested_tunnels_outlives_the_other_where_sources_are_checked() {
     let Some(lab) = Lab::new(2) else { return };

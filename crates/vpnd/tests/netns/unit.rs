@@ -1,7 +1,8 @@
-//! Behaviour: the client's unit under the real systemd. What it forbids is forbidden, and the client does its work.
+//! Behaviour: the client's unit under the real systemd. What it forbids is forbidden, and the
+//! client does its work.
 //!
-//! A systemd boots in namespaces of its own, over a copy of the machine's tree that is gone afterwards; nothing runs there but the
-//! unit as it stands in `config`.
+//! A systemd boots in namespaces of its own, over a copy of the machine's tree that is gone
+//! afterwards; nothing runs there but the unit as it stands in `config`.
 
 use std::fs;
 use std::io::Write;
@@ -61,8 +62,8 @@ fn put(lab: &Lab, path: &str, contents: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// Boots a systemd on the machine of client 1 that has this unit. `None`, and a loud word, if there is none; a failure instead
-/// where `CI` is set.
+/// Boots a systemd on the machine of client 1 that has this unit. `None`, and a loud word, if there
+/// is none; a failure instead where `CI` is set.
 fn boot(lab: &Lab, unit: &str, login: &Login) -> Option<Process> {
     if !Path::new(SYSTEMD).exists() {
         let word = "SKIPPED: there is no systemd here\n";

@@ -1,5 +1,5 @@
-//! Behaviour: a gateway that carries traffic is replaced by a new version of itself. Sessions, addresses and streams go on,
-//! nobody logs in; a version that can't take over changes nothing.
+//! Behaviour: a gateway that carries traffic is replaced by a new version of itself. Sessions,
+//! addresses and streams go on, nobody logs in; a version that can't take over changes nothing.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -25,7 +25,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PACE: Duration = Duration::from_millis(1);
 /// Limit for an answer.
 const ANSWERS: Duration = Duration::from_millis(5);
-/// By when clients have noticed that their control channel is gone, which they look after every 25 seconds.
+/// By when clients have noticed that their control channel is gone, which they look after every 25
+/// seconds.
 const BACK: Duration = Duration::from_secs(60);
 
 #[test]

@@ -1,6 +1,7 @@
-//! Whether two kinds of work take differently long, as "Dude, is my code constant time?" does it (O. Reparaz, J. Balasch,
-//! I. Verbauwhede, 2017): both kinds in random order, Welch's t-test over all measurements, over those below each of many
-//! thresholds (the long tail of a machine's interruptions hides small differences), and over squares of deviations.
+//! Whether two kinds of work take differently long, as "Dude, is my code constant time?" does it
+//! (O. Reparaz, J. Balasch, I. Verbauwhede, 2017): both kinds in random order, Welch's t-test over
+//! all measurements, over those below each of many thresholds (the long tail of a machine's
+//! interruptions hides small differences), and over squares of deviations.
 //!
 //! Pure but for the clock and the work that is measured.
 
@@ -62,7 +63,8 @@ impl Welch {
 pub(crate) struct Found {
     /// The t whose size is largest, of all tests.
     pub(crate) t: f64,
-    /// The mean of the second kind less that of the first in the test over nine tenths of all measurements, nanoseconds.
+    /// The mean of the second kind less that of the first in the test over nine tenths of all
+    /// measurements, nanoseconds.
     pub(crate) difference_ns: f64,
     /// The mean there, nanoseconds.
     pub(crate) mean_ns: f64,
@@ -125,8 +127,8 @@ impl Tests {
     }
 }
 
-/// Does `work` of kind 0 or 1, chosen by a coin for each of `samples`, and compares how long it takes. What `work` needs is
-/// made by `prepare` outside the measurement.
+/// Does `work` of kind 0 or 1, chosen by a coin for each of `samples`, and compares how long it
+/// takes. What `work` needs is made by `prepare` outside the measurement.
 pub(crate) fn look<T>(
     samples: usize,
     seed: u64,
@@ -141,7 +143,8 @@ pub(crate) fn look<T>(
     })
 }
 
-/// The same for durations from elsewhere, of kind 0 or 1. Says on standard error how far it is, if that takes long.
+/// The same for durations from elsewhere, of kind 0 or 1. Says on standard error how far it is, if
+/// that takes long.
 pub(crate) fn look_at(
     samples: usize,
     seed: u64,

@@ -1,10 +1,12 @@
-//! Whether the time of a refused login discloses that a user exists, or that a password is right: an unknown name against a wrong
-//! password, and a wrong password against the right one of a user who needs a one-time code too. Through all that the auth
-//! process does for a login (store, throttle, password, code, audit), by statistics (`leak`).
+//! Whether the time of a refused login discloses that a user exists, or that a password is right:
+//! an unknown name against a wrong password, and a wrong password against the right one of a user
+//! who needs a one-time code too. Through all that the auth process does for a login (store,
+//! throttle, password, code, audit), by statistics (`leak`).
 //!
-//! The short form looks only whether the harness can see a difference, and that none is there that a few thousand logins
-//! show; `./x timing` takes as many as it is given. The cost of a password is lowered for many logins: what it adds is the
-//! same for both kinds, and its noise would hide what is looked for.
+//! The short form looks only whether the harness can see a difference, and that none is there that
+//! a few thousand logins show; `./x timing` takes as many as it is given. The cost of a password is
+//! lowered for many logins: what it adds is the same for both kinds, and its noise would hide what
+//! is looked for.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod leak;
@@ -41,7 +43,8 @@ fn spin(rounds: u64) {
     black_box((0..rounds).fold(1u64, |value, n| black_box(value.wrapping_mul(n | 1))));
 }
 
-/// A machine's time for work of this length: a few percent more or less, and now and then an interruption of any length.
+/// A machine's time for work of this length: a few percent more or less, and now and then an
+/// interruption of any length.
 fn on_a_machine(length: Duration, random: &mut StdRng) -> Duration {
     let interrupted = random.random_range(0..50) == 0;
     let interruption = if interrupted { random.random_range(0..200_000) } else { 0 };
@@ -93,8 +96,8 @@ const WRONG_CODE: &str = "000000";
 struct Gateway {
     auth: Authenticator,
     pair: Pair,
-    /// Names of each kind: that nobody has, and that users have. All have been tried before, for what is remembered of
-    /// wrong guesses has to do with names alone.
+    /// Names of each kind: that nobody has, and that users have. All have been tried before, for
+    /// what is remembered of wrong guesses has to do with names alone.
     names: [Vec<String>; 2],
     now_s: u64,
     _dir: tempfile::TempDir,

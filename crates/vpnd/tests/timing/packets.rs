@@ -1,6 +1,6 @@
-//! Whether sealing, opening or refusing a packet takes longer for some keys and bytes than for others, with each backend of
-//! AES-GCM: a fixed key and packet against random ones, and a tag that is wrong in its first byte against one that is wrong in
-//! its last.
+//! Whether sealing, opening or refusing a packet takes longer for some keys and bytes than for
+//! others, with each backend of AES-GCM: a fixed key and packet against random ones, and a tag that
+//! is wrong in its first byte against one that is wrong in its last.
 
 use std::cell::RefCell;
 
@@ -81,8 +81,8 @@ fn look(backend: Backend, work: Work, samples: usize, seed: u64) -> Found {
     )
 }
 
-/// Our own code is held to the bar; libraries stand beside it to compare with. Few packets, as in a run of all tests, only show
-/// that the measurement works: `./x timing` takes many.
+/// Our own code is held to the bar; libraries stand beside it to compare with. Few packets, as in a
+/// run of all tests, only show that the measurement works: `./x timing` takes many.
 #[test]
 fn a_packet_takes_as_long_whatever_its_bytes_and_key() {
     let samples = number("VPND_TIMING_PACKETS", 0) as usize;

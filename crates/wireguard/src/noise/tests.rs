@@ -94,8 +94,8 @@ fn points_of_low_order_are_refused() {
     }
 }
 
-/// The first two values that every handshake begins with, as the kernel's and wireguard-go's are: BLAKE2s of the name, and of
-/// that with the identifier.
+/// The first two values that every handshake begins with, as the kernel's and wireguard-go's are:
+/// BLAKE2s of the name, and of that with the identifier.
 #[test]
 fn a_handshake_begins_with_the_published_values() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

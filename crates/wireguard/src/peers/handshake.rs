@@ -15,11 +15,12 @@ use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
 use crate::transport::{Opener, Sealer};
 
-/// Messages of peers that wait for a reply at once; more are dropped, and sent again by their peers. Handshakes of ours are not
-/// among them: each peer has one at most.
+/// Messages of peers that wait for a reply at once; more are dropped, and sent again by their
+/// peers. Handshakes of ours are not among them: each peer has one at most.
 const MAX_WAITING: usize = 256;
-/// Responses to one message of ours that need not pass the gate: its index is random, so few others can answer it. Without this
-/// the devices behind one NAT could not all answer a gateway that has restarted.
+/// Responses to one message of ours that need not pass the gate: its index is random, so few others
+/// can answer it. Without this the devices behind one NAT could not all answer a gateway that has
+/// restarted.
 const FREE_RESPONSES: u8 = 4;
 
 /// What is kept of a request until its reply.
@@ -135,7 +136,8 @@ impl Peers {
             (Pending::Respond { from, .. } | Pending::Finish { from, .. }, Reply::Refused(why)) => {
                 self.outputs.push_back(Output::Event(Event::Refused { from, why }));
             }
-            // The peer was removed there, and will be here; or a reply that answers something else, which is none.
+            // The peer was removed there, and will be here; or a reply that answers something else,
+            // which is none.
             _ => {}
         }
     }

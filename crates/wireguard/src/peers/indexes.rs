@@ -1,5 +1,5 @@
-//! The receiving indexes in use. They are random but for the bits that name their shard, so they do not tell how many peers
-//! there are.
+//! The receiving indexes in use. They are random but for the bits that name their shard, so they do
+//! not tell how many peers there are.
 
 use std::collections::HashMap;
 

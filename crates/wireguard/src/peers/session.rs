@@ -1,7 +1,8 @@
 //! The sessions of one peer: previous, current and next (§6.3).
 //!
-//! A responder must not send with new keys before the initiator has shown that it has them, so its session waits as *next*
-//! until the first message. What is still on its way with old keys is opened by *previous*.
+//! A responder must not send with new keys before the initiator has shown that it has them, so its
+//! session waits as *next* until the first message. What is still on its way with old keys is
+//! opened by *previous*.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ impl Sessions {
         ended.into_iter().flatten().map(|session| session.index).collect()
     }
 
-    /// A message to `index` was opened. If that is the next session, it is the current one from now on.
+    /// A message to `index` was opened. If that is the next session, it is the current one from now
+    /// on.
     pub(super) fn confirm(&mut self, index: Index) -> Option<Confirmed> {
         let next = self.next.take_if(|next| next.index == index)?;
         let ended = core::mem::replace(&mut self.previous, self.current.replace(next));

@@ -346,7 +346,8 @@ fn a_reply_that_comes_too_late_begins_nothing() {
     assert_eq!(indexes, gateway.openers.len(), "no index is kept for it");
 }
 
-/// A gateway of 5,000 idle peers has 16 KiB for each; this is the part of this crate, with the most sessions a peer can have.
+/// A gateway of 5,000 idle peers has 16 KiB for each; this is the part of this crate, with the most
+/// sessions a peer can have.
 #[test]
 fn a_peer_takes_little_memory() {
     // A library's key, with the allocation around it.

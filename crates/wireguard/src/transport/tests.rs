@@ -128,7 +128,8 @@ fn counters_beyond_32_bits_are_opened() {
 }
 
 proptest! {
-    /// Whatever the order in which shards' messages arrive, each is opened once if it is not 8,192 behind.
+    /// Whatever the order in which shards' messages arrive, each is opened once if it is not 8,192
+    /// behind.
     #[test]
     fn reordered_messages_are_opened_once(order in proptest::collection::vec(0usize..64, 1..200)) {
         let (sealer, mut opener) = pair();

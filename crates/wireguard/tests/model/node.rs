@@ -1,5 +1,5 @@
-//! One end of a tunnel with all its parts in one place: the static key, the peers and one shard. What a gateway keeps in
-//! three kinds of threads and processes talks here by function calls.
+//! One end of a tunnel with all its parts in one place: the static key, the peers and one shard.
+//! What a gateway keeps in three kinds of threads and processes talks here by function calls.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -112,7 +112,8 @@ impl Node {
         self.settle(now);
     }
 
-    /// A first message of which nothing but the first MAC is right: anyone who knows the public key can make it.
+    /// A first message of which nothing but the first MAC is right: anyone who knows the public key
+    /// can make it.
     pub(crate) fn junk(&self) -> Vec<u8> {
         let mut bytes = [0; 148];
         bytes[0] = 1;

@@ -1,8 +1,9 @@
 //! A gateway and its peers on a bad network, in virtual time.
 //!
-//! Each scenario runs with several seeds; a failure prints the seed. The network loses, delays (and so reorders), duplicates and
-//! later repeats datagrams, and devices change their addresses. What must hold at every step: a packet arrives at most once, as
-//! it was sent, from the peer that sent it; no key and counter are used twice; old keys do not pile up.
+//! Each scenario runs with several seeds; a failure prints the seed. The network loses, delays (and
+//! so reorders), duplicates and later repeats datagrams, and devices change their addresses. What
+//! must hold at every step: a packet arrives at most once, as it was sent, from the peer that sent
+//! it; no key and counter are used twice; old keys do not pile up.
 
 #[path = "../model/node.rs"]
 mod node;
@@ -114,7 +115,8 @@ fn a_restarted_gateway_that_knows_addresses_begins_itself() {
 fn all_devices_behind_one_nat_are_back_at_once_after_a_restart() {
     const DEVICES: usize = 200;
     let mut world = World::new(1, DEVICES, Network::GOOD);
-    // More than one host may begin without a proof: most shake hands with a cookie, five seconds later.
+    // More than one host may begin without a proof: most shake hands with a cookie, five seconds
+    // later.
     world.talk(secs(8), secs(1));
     assert!(world.gateway.peers.gate_counts().cookies > 0);
     world.restart_gateway();

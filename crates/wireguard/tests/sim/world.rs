@@ -251,7 +251,8 @@ impl World {
 
     fn carry(&mut self, from: Endpoint, to: Endpoint, datagram: Vec<u8>) {
         if let Ok(header) = TransportHeader::parse(&datagram) {
-            // The same index may be drawn again by chance, at another address or much later; not with the same counter at once.
+            // The same index may be drawn again by chance, at another address or much later; not
+            // with the same counter at once.
             let new = self.counters.insert((to.remote, header.receiver.0, header.counter));
             assert!(new, "counter {} used twice with {:?}", header.counter, header.receiver);
         }
@@ -353,7 +354,8 @@ impl World {
         assert!(self.arrived > 0);
     }
 
-    /// Someone between repeats every cookie reply from elsewhere. How often that moves the gateway, as the client knows it.
+    /// Someone between repeats every cookie reply from elsewhere. How often that moves the gateway,
+    /// as the client knows it.
     pub(crate) fn spoof_cookie_replies(&mut self, client: usize) -> usize {
         let elsewhere = self.new_address();
         let before = self.clients[client].node.peers.endpoint(self.clients[client].gateway);

@@ -1,5 +1,5 @@
-//! Stock WireGuard clients at the other end: the original in Go; Tailscale's fork, which does not learn a peer's address from
-//! its handshake; and boringtun, whose replay window is smaller.
+//! Stock WireGuard clients at the other end: the original in Go; Tailscale's fork, which does not
+//! learn a peer's address from its handshake; and boringtun, whose replay window is smaller.
 //!
 //! ```text
 //!  application --- tun device --- wireguard-go --- UDP over loopback --- our end, which sends every packet back
@@ -74,9 +74,10 @@ fn in_namespaces(test: &str, name: &str) {
     assert!(status.success(), "{status}");
 }
 
-/// The program, as `./x setup` builds it. `None`, and a loud word, if this process may not make namespaces, or it is not there;
-/// a failure instead where `CI` is set, if it is the original: the fork needs a newer Go than Debian 12 has, and boringtun takes
-/// minutes to build (`trafficspeed doctor --install` does).
+/// The program, as `./x setup` builds it. `None`, and a loud word, if this process may not make
+/// namespaces, or it is not there; a failure instead where `CI` is set, if it is the original: the
+/// fork needs a newer Go than Debian 12 has, and boringtun takes minutes to build (`trafficspeed
+/// doctor --install` does).
 fn program(name: &str) -> Option<PathBuf> {
     let missing = |word: &str, may_be: bool| {
         assert!(may_be || std::env::var_os("CI").is_none(), "{word}");
@@ -183,7 +184,8 @@ impl Lab {
         arrived
     }
 
-    /// Sends a UDP packet back to its sender; without changing its checksums, which do not depend on the order of addresses.
+    /// Sends a UDP packet back to its sender; without changing its checksums, which do not depend
+    /// on the order of addresses.
     fn echo(&mut self, packet: &[u8]) -> bool {
         if packet[9] != 17 || packet[12..16] != [10, 99, 0, 2] {
             return false;

@@ -1,9 +1,10 @@
-//! No branch and no address depends on a secret, under valgrind's memcheck, to which key and plaintext are undefined bytes: the
-//! algorithm as it is emulated, and as it is compiled for vectors of 256 bits, with AES-NI and PCLMULQDQ on each half in
-//! place of the five instructions that valgrind doesn't know ([`Narrow`]).
+//! No branch and no address depends on a secret, under valgrind's memcheck, to which key and
+//! plaintext are undefined bytes: the algorithm as it is emulated, and as it is compiled for
+//! vectors of 256 bits, with AES-NI and PCLMULQDQ on each half in place of the five instructions
+//! that valgrind doesn't know ([`Narrow`]).
 //!
-//! The test runs its own program again under valgrind. Each time it also shows that the check sees something: with a branch
-//! and with an index that depend on what was computed from the secrets.
+//! The test runs its own program again under valgrind. Each time it also shows that the check sees
+//! something: with a branch and with an index that depend on what was computed from the secrets.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -14,7 +15,8 @@ use crate::sys::{Narrow, memcheck};
 /// Set for the program under valgrind: what to plant.
 const PLANT: &str = "VPND_CONSTANT_TIME";
 const NAME: &str = "gcm::tests::constant_time::no_branch_and_no_address_depends_on_a_secret";
-/// A chunk of either width and more than a vector behind it; less than a vector; two chunks and a part; nothing.
+/// A chunk of either width and more than a vector behind it; less than a vector; two chunks and a
+/// part; nothing.
 const LENGTHS: [usize; 5] = [CHUNK + VECTOR + 5, 21, 2 * CHUNK + 3, 16, 0];
 
 #[test]

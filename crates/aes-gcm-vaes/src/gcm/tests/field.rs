@@ -1,28 +1,34 @@
 //! Multiplication and reduction in GF(2^128), proved for all inputs, and the machines' operations.
 //!
-//! **The argument.** What happens to a block of text between its load and the tag is: products without carries
-//! (PCLMULQDQ), exclusive or, and moves of bytes and halves. Each is linear over GF(2) by what the instruction is defined to do:
-//! a product of polynomials is linear in either factor, the others in all they take. A block is only ever the one factor of
-//! the first product, and a stored power only ever the other; the products of the reduction have a constant as one factor.
-//! So from the same length the code computes a map that is linear in the blocks and linear in the powers, provided that it does
-//! the same whatever their values are: that it has no branch and no address that depends on them is what `constant_time` and
-//! `trace` look after. Multiplication in the field is linear in both factors as well. **Two such maps that agree on all pairs of
-//! basis vectors agree on all inputs**, so the tests below take all 128 × 128 pairs of bits, for each place of a vector, for
-//! each stored power, and for each length of a text in blocks up to a chunk, through the very function that carries
-//! traffic. That no block meets another block's power as well is tried with random powers: a wrong product shows with each
-//! of them with a probability of at least one half.
+//! **The argument.** What happens to a block of text between its load and the tag is: products
+//! without carries (PCLMULQDQ), exclusive or, and moves of bytes and halves. Each is linear over
+//! GF(2) by what the instruction is defined to do: a product of polynomials is linear in either
+//! factor, the others in all they take. A block is only ever the one factor of the first product,
+//! and a stored power only ever the other; the products of the reduction have a constant as one
+//! factor. So from the same length the code computes a map that is linear in the blocks and linear
+//! in the powers, provided that it does the same whatever their values are: that it has no branch
+//! and no address that depends on them is what `constant_time` and `trace` look after.
+//! Multiplication in the field is linear in both factors as well. **Two such maps that agree on all
+//! pairs of basis vectors agree on all inputs**, so the tests below take all 128 × 128 pairs of
+//! bits, for each place of a vector, for each stored power, and for each length of a text in blocks
+//! up to a chunk, through the very function that carries traffic. That no block meets another
+//! block's power as well is tried with random powers: a wrong product shows with each of them with
+//! a probability of at least one half.
 //!
-//! Longer texts are chunks: the hash so far is added to the first block of the next, which is linear again.
+//! Longer texts are chunks: the hash so far is added to the first block of the next, which is
+//! linear again.
 //!
-//! The argument rests on the makers' definition of the instructions. That this processor keeps it is tried with random values
-//! ([`sums_of_factors`]), and `native` compares packets of every length with other code.
+//! The argument rests on the makers' definition of the instructions. That this processor keeps it
+//! is tried with random values ([`sums_of_factors`]), and `native` compares packets of every length
+//! with other code.
 
 use aes_gcm::aes::Aes256;
 use aes_gcm::aes::cipher::{BlockCipherEncrypt as _, KeyInit as _};
 
 use super::*;
 
-/// The field's polynomial without its highest power, as SP 800-38D, section 6.3, writes it: bits run from the left.
+/// The field's polynomial without its highest power, as SP 800-38D, section 6.3, writes it: bits
+/// run from the left.
 const REDUCTION: u128 = 0xe1 << 120;
 
 /// SP 800-38D, section 6.3, algorithm 1, bit by bit: the product of two blocks, read as numbers.
@@ -95,7 +101,8 @@ impl<M: Machine, const R: usize> Probe<M, R> {
     }
 }
 
-/// By the standard: the hash of a text of whole blocks with `powers`, of which the first is the hash key's first.
+/// By the standard: the hash of a text of whole blocks with `powers`, of which the first is the
+/// hash key's first.
 fn hashed(blocks: &[u128], powers: &[u128; TOP], chunk_blocks: usize) -> u128 {
     let lengths = 128 * blocks.len() as u128;
     let (last, chunks) = (blocks.len() % chunk_blocks, blocks.len() / chunk_blocks);
@@ -115,7 +122,8 @@ fn hashed(blocks: &[u128], powers: &[u128; TOP], chunk_blocks: usize) -> u128 {
     sum(hash, tail, 2) ^ product(lengths, powers[0])
 }
 
-/// Each place of a vector by itself, and each with the power of another place, which it must not meet.
+/// Each place of a vector by itself, and each with the power of another place, which it must not
+/// meet.
 pub(super) fn every_place<M: Machine>(machine: M) {
     fn at<M: Machine>(machine: M, place: usize, block: u128) -> M::Vector {
         let mut vector = vec![[0; 16]; M::BLOCKS];
@@ -133,7 +141,8 @@ pub(super) fn every_place<M: Machine>(machine: M) {
     }
 }
 
-/// Each number of blocks to a chunk, each block of it, each of its `bits`, each of the `bits` of the power that it meets.
+/// Each number of blocks to a chunk, each block of it, each of its `bits`, each of the `bits` of
+/// the power that it meets.
 fn powers_of<M: Machine, const R: usize>(machine: M, bits: &[usize]) {
     let products: Vec<u128> = pairs(128).map(|(i, j)| product(1 << i, 1 << j)).collect();
     let (mut probe, chunk) = (Probe::<M, R>::new(machine), Probe::<M, R>::CHUNK_BLOCKS);
@@ -197,7 +206,8 @@ fn others<M: Machine>(machine: M, lengths: impl Iterator<Item = usize>, rounds: 
     }
 }
 
-/// No block meets a power that is another's: a product too many shows with a probability of at least one half in each round.
+/// No block meets a power that is another's: a product too many shows with a probability of at
+/// least one half in each round.
 pub(super) fn no_other_power<M: Machine>(machine: M) {
     others(machine, 1..=TOGETHER * M::BLOCKS, 32);
     // Chunks after one another, and a tail behind them.
@@ -212,7 +222,8 @@ fn few_other_powers<M: Machine>(machine: M) {
 pub(super) fn sums_of_factors<M: Machine>(machine: M) {
     let (mut probe, mut random) = (Probe::<M, ROUNDS_128>::new(machine), Random(11));
     for _ in 0..1_000 {
-        // Of a tail, whose hash is linear in the powers too: a chunk's sum meets the hash key twice.
+        // Of a tail, whose hash is linear in the powers too: a chunk's sum meets the hash key
+        // twice.
         let blocks = 1 + random.word() as usize % (TOGETHER * M::BLOCKS - 1);
         let [a, b] = [0; 2].map(|_| (0..16 * blocks).map(|_| random.word() as u8).collect::<Vec<u8>>());
         let [p, q]: [[u128; TOP]; 2] = [0; 2].map(|_| std::array::from_fn(|_| random.block()));
@@ -245,7 +256,8 @@ pub(super) fn powers_of_keys(machine: impl Machine) {
     }
 }
 
-/// Counters have 32 bits and wrap without a carry into the nonce (SP 800-38D, section 6.2), though no packet has so many blocks.
+/// Counters have 32 bits and wrap without a carry into the nonce (SP 800-38D, section 6.2), though
+/// no packet has so many blocks.
 pub(super) fn counters_wrap<M: Machine>(machine: M) {
     let own = Gcm::<M, ROUNDS_256>::new(machine, &KEY);
     let library = Aes256::new_from_slice(&KEY).unwrap();

@@ -1,4 +1,5 @@
-//! Replays the committed corpus with the body of the fuzz target, which names this crate from outside.
+//! Replays the committed corpus with the body of the fuzz target, which names this crate from
+//! outside.
 
 #[path = "../../../../../fuzz/bodies/aead.rs"]
 pub(super) mod aead;

@@ -1,5 +1,5 @@
-//! AES-GCM by others, to compare with: `ring` (assembly from BoringSSL) and `aes-gcm` (portable Rust). Both must make the same
-//! of a packet. The fuzz target has this module too.
+//! AES-GCM by others, to compare with: `ring` (assembly from BoringSSL) and `aes-gcm` (portable
+//! Rust). Both must make the same of a packet. The fuzz target has this module too.
 
 use aes_gcm::aead::{AeadInOut as _, KeyInit as _};
 use aes_gcm::{Aes128Gcm, Aes256Gcm};

@@ -1,7 +1,8 @@
 //! The same on the processor at hand, at every length that there is, if it has the instructions.
 //!
-//! What the processor has is read from the kernel's own list, and must be what our detection finds. What has run is written
-//! down where `./x test` asks for it, so that it can't go unnoticed that nothing has.
+//! What the processor has is read from the kernel's own list, and must be what our detection finds.
+//! What has run is written down where `./x test` asks for it, so that it can't go unnoticed that
+//! nothing has.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -68,7 +69,8 @@ fn random_packets(machine: impl Machine) {
     assert_eq!(result, Ok(()));
 }
 
-/// Each operation gives what its emulation gives, which `field` and the libraries have shown to be right.
+/// Each operation gives what its emulation gives, which `field` and the libraries have shown to be
+/// right.
 fn operations<M: Machine>(machine: M) {
     match M::BLOCKS {
         2 => same_operations(machine, Emulated::<2>),

@@ -1,4 +1,5 @@
-//! Nothing secret stays on the stack: looked for, by reading this process's own memory, where a call has been.
+//! Nothing secret stays on the stack: looked for, by reading this process's own memory, where a
+//! call has been.
 //!
 //! Safe code can't read vector registers, so that they are cleared is seen in `sys` only.
 
@@ -9,7 +10,8 @@ use std::os::unix::fs::FileExt as _;
 use super::*;
 use crate::sys::{Avx2, Avx512};
 
-/// So far below the reader's frame lies the call that is looked at: what reads must not overwrite what is looked for.
+/// So far below the reader's frame lies the call that is looked at: what reads must not overwrite
+/// what is looked for.
 const ABOVE: usize = 16 << 10;
 /// So far below itself the reader looks.
 const SEARCHED: usize = 64 << 10;

@@ -1,14 +1,18 @@
-//! No branch and no address depends on a secret, in the machine code for this processor: a second process computes with one
-//! secret after another, this one has it stop after each instruction (ptrace), and compares.
+//! No branch and no address depends on a secret, in the machine code for this processor: a second
+//! process computes with one secret after another, this one has it stop after each instruction
+//! (ptrace), and compares.
 //!
-//! - The instructions must be the same ones, whatever key, text and tag are: so no branch depended on them.
-//! - Before each instruction of sealing and opening all general registers must be the same as well. Addresses are made of these
-//!   alone (there is no gather or scatter of vectors in the code), so no address depended on a secret. Vectors of 256
-//!   bits have no masks, and move the last bytes of a text through general registers: there only the instructions are compared.
-//! - Expanding a key and comparing a tag move secrets through general registers; `constant_time` has their addresses.
+//! - The instructions must be the same ones, whatever key, text and tag are: so no branch depended
+//!   on them.
+//! - Before each instruction of sealing and opening all general registers must be the same as well.
+//!   Addresses are made of these alone (there is no gather or scatter of vectors in the code), so
+//!   no address depended on a secret. Vectors of 256 bits have no masks, and move the last bytes of
+//!   a text through general registers: there only the instructions are compared.
+//! - Expanding a key and comparing a tag move secrets through general registers; `constant_time`
+//!   has their addresses.
 //!
-//! Random secrets, unlike valgrind's undefined ones, prove nothing about those that weren't tried; but this is
-//! the code that runs, with VAES and AVX-512, which valgrind does not know.
+//! Random secrets, unlike valgrind's undefined ones, prove nothing about those that weren't tried;
+//! but this is the code that runs, with VAES and AVX-512, which valgrind does not know.
 
 use std::hint::black_box;
 use std::io::{BufRead as _, BufReader};
@@ -83,7 +87,8 @@ fn traced_process() {
     }
 }
 
-/// Does the work once for each secret, between two stops. All that it touches lies in the same place each time.
+/// Does the work once for each secret, between two stops. All that it touches lies in the same
+/// place each time.
 fn compute<M: Machine, const R: usize>(machine: M, work: Work, len: usize) {
     ptrace::traceme().unwrap();
     println!("\n{THREAD}{}", gettid());
@@ -178,8 +183,8 @@ fn traced(width: &str, rounds: usize, work: &str, len: usize) -> Differ {
     }
 }
 
-/// Whether a register differs. Those that still have what the caller left in them don't count: no code reads them but to
-/// give them back.
+/// Whether a register differs. Those that still have what the caller left in them don't count: no
+/// code reads them but to give them back.
 fn differ(one: &[Step], other: &[Step]) -> bool {
     one.iter()
         .zip(other)

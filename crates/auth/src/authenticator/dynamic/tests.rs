@@ -49,7 +49,8 @@ fn sources() -> Vec<Source> {
     ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap().sources
 }
 
-/// `ann` with the devices 1 and 2 and `bob` with 3 at guests, `ann` with 4 at others, with 5 at silent, and the local `root` with 6.
+/// `ann` with the devices 1 and 2 and `bob` with 3 at guests, `ann` with 4 at others, with 5 at
+/// silent, and the local `root` with 6.
 fn bench() -> Bench {
     let directory = tempfile::tempdir().unwrap();
     let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
@@ -175,7 +176,8 @@ fn a_request_ends_what_all_of_its_attributes_name() {
 fn sessions_of_other_sources_are_out_of_reach() {
     let bench = bench();
     let missing = Some(ErrorCause::SessionNotFound);
-    // By their addresses, by the ids that their own servers know, by whole names, and for a source that nobody may ask about or that is none.
+    // By their addresses, by the ids that their own servers know, by whole names, and for a source
+    // that nobody may ask about or that is none.
     for device in 4..=6 {
         assert_eq!(bench.disconnect("guests", at(device)), missing, "{device}");
     }

@@ -34,8 +34,8 @@ const NOW: u64 = 1_700_000_000;
 
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
-/// An authenticator with the sources `staff`, `guests`, `token` (challenges) and `phone` (approvals), and an idp process that this test
-/// is.
+/// An authenticator with the sources `staff`, `guests`, `token` (challenges) and `phone`
+/// (approvals), and an idp process that this test is.
 struct Bench {
     auth: Arc<Authenticator>,
     store: Arc<Sqlite>,
@@ -70,7 +70,8 @@ fn sources() -> Vec<Source> {
 }
 
 impl Bench {
-    /// The idp process answers by user name, and to the answer of a challenge by `user=answer`; about others it is silent.
+    /// The idp process answers by user name, and to the answer of a challenge by `user=answer`;
+    /// about others it is silent.
     fn new(replies: &[(&str, Reply)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
@@ -608,7 +609,8 @@ async fn a_recheck_believes_a_source_about_its_own_user_alone() {
     assert_eq!(bench.store.user("ann@uni.example").unwrap().unwrap().groups, ["vpn"], "not taken over yet");
 }
 
-/// Users `p0` to `p11` with a session each, of whom alone `p0` is due, and these replies about them.
+/// Users `p0` to `p11` with a session each, of whom alone `p0` is due, and these replies about
+/// them.
 async fn crowd(about: impl Fn(usize) -> Reply) -> (Bench, HashMap<UserId, Turn>) {
     const HOUR: Duration = Duration::from_secs(3_600);
     let names: Vec<String> =
@@ -679,7 +681,8 @@ impl Bench {
         live
     }
 
-    /// A session of this user, as of a login that was granted to them as they are here; whether the store takes it.
+    /// A session of this user, as of a login that was granted to them as they are here; whether the
+    /// store takes it.
     fn begins(&self, user: &User) -> bool {
         self.begins_as(SessionId([7; 16]), user)
     }

@@ -1,7 +1,9 @@
-//! The life of a gateway with sessions, in which the system's clock is set by two days at each point in turn.
+//! The life of a gateway with sessions, in which the system's clock is set by two days at each
+//! point in turn.
 //!
-//! INVARIANT: until the gateway starts again no step shows. A start counts from the clock as it is then: sessions may be over by it, but
-//! none lasts longer than its lifetime from there, and no address of one that goes on is another's.
+//! INVARIANT: until the gateway starts again no step shows. A start counts from the clock as it is
+//! then: sessions may be over by it, but none lasts longer than its lifetime from there, and no
+//! address of one that goes on is another's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

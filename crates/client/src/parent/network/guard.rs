@@ -1,7 +1,8 @@
-//! The guard of the tunnel's addresses in force: what another program removes or changes of it is put back.
+//! The guard of the tunnel's addresses in force: what another program removes or changes of it is
+//! put back.
 //!
-//! INVARIANT: the kernel's tables are compared with what they were when they were applied. That counts only once two applications have
-//! given the same, for another program may come in between.
+//! INVARIANT: the kernel's tables are compared with what they were when they were applied. That
+//! counts only once two applications have given the same, for another program may come in between.
 
 use std::net::IpAddr;
 
@@ -78,7 +79,8 @@ impl Guard {
     /// Waits until the tables may be other than they were applied. Safe to cancel.
     async fn disturbed(&mut self) {
         let changed = match &mut self.watch {
-            // The first report is of the application itself. What another program still changes waits for the next second.
+            // The first report is of the application itself. What another program still changes
+            // waits for the next second.
             Some(watch) if !self.is_contested => watch.changed().await,
             _ => std::future::pending().await,
         };
@@ -90,7 +92,8 @@ impl Guard {
         });
     }
 
-    /// Puts the tables back if they are other than they were applied. Returns what was put back, for people.
+    /// Puts the tables back if they are other than they were applied. Returns what was put back,
+    /// for people.
     async fn check(&mut self, journal: &Journal, netlink: &Netlink) -> Result<Option<String>, NetworkError> {
         if !self.is_due && self.watch.is_some() {
             return Ok(None);

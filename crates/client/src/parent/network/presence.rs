@@ -1,4 +1,5 @@
-//! Which of a tunnel's changes the kernel has: other programs remove routes, rules and addresses that they did not make.
+//! Which of a tunnel's changes the kernel has: other programs remove routes, rules and addresses
+//! that they did not make.
 //!
 //! Pure but for [`Present::read`].
 

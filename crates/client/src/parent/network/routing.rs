@@ -1,10 +1,13 @@
-//! Decides what a client's tunnel takes, which local networks it leaves alone, and which protocol version is refused.
+//! Decides what a client's tunnel takes, which local networks it leaves alone, and which protocol
+//! version is refused.
 //!
-//! The table of a tunnel is looked up before the system's own, so whatever it has a route for, no route that the local network hands
-//! out (DHCP option 121, router advertisements) leads elsewhere, however specific that is. The exceptions are made here:
-//! a network that the machine is directly connected to goes back to the system's table, if the profile permits that and the
-//! network is plausible. A local network chooses its own addresses, so one that could be there to
-//! capture something (public, very wide, where the tunnel's name servers or pushed networks are) is no exception.
+//! The table of a tunnel is looked up before the system's own, so whatever it has a route for, no
+//! route that the local network hands out (DHCP option 121, router advertisements) leads elsewhere,
+//! however specific that is. The exceptions are made here: a network that the machine is directly
+//! connected to goes back to the system's table, if the profile permits that and the network is
+//! plausible. A local network chooses its own addresses, so one that could be there to capture
+//! something (public, very wide, where the tunnel's name servers or pushed networks are) is no
+//! exception.
 //!
 //! Pure: what the machine is connected to is an argument.
 
@@ -28,7 +31,8 @@ pub(super) struct Routing {
     pub(super) destinations: Vec<IpNet>,
     /// Whether nothing may leave without the tunnel.
     pub(super) is_full: bool,
-    /// Protocol versions of which a full tunnel does not carry everything: the rest is refused on this machine.
+    /// Protocol versions of which a full tunnel does not carry everything: the rest is refused on
+    /// this machine.
     pub(super) refused: Vec<Family>,
     /// Networks of the machine that a destination contains or touches, and which of both wins.
     pub(super) overlaps: Vec<Overlap>,
@@ -92,7 +96,8 @@ impl Overlap {
 }
 
 impl Routing {
-    /// Decides for a tunnel with these options and this offer of the gateway, on a machine that is connected to `local`.
+    /// Decides for a tunnel with these options and this offer of the gateway, on a machine that is
+    /// connected to `local`.
     pub(super) fn new(options: &TunnelOptions, network: &Network, local: &[IpNet]) -> Self {
         let destinations = destinations(options, network);
         let whole = |family: &Family| {
@@ -166,8 +171,8 @@ fn destinations_of(destinations: &[IpNet], family: Family) -> impl Iterator<Item
     destinations.iter().filter(move |net| Family::of(net.addr()) == family)
 }
 
-/// The tunnel's destinations: those that the user or the gateway names, and the gateway itself. Only of the protocol versions
-/// that the client has an inner address of.
+/// The tunnel's destinations: those that the user or the gateway names, and the gateway itself.
+/// Only of the protocol versions that the client has an inner address of.
 pub(super) fn destinations(options: &TunnelOptions, network: &Network) -> Vec<IpNet> {
     if !options.set_routes {
         return Vec::new();

@@ -1,5 +1,6 @@
-//! Checks of sources, by the kernel (`rp_filter`) or by rules of a firewall, and the tunnel's own datagrams: what arrives for the tunnel
-//! is marked as what it sends ([`Returning`]), and the way back is looked up with that mark.
+//! Checks of sources, by the kernel (`rp_filter`) or by rules of a firewall, and the tunnel's own
+//! datagrams: what arrives for the tunnel is marked as what it sends ([`Returning`]), and the way
+//! back is looked up with that mark.
 
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use vpnd_sys::nft::Returning;
 use vpnd_sys::sysctl;
 
 impl NetworkSetup {
-    /// Has the tunnel's own datagrams pass where sources are checked; logs a warning if that can't be. For the guard that
-    /// is set next. Called again and again: a setting that another program has put back is set again.
+    /// Has the tunnel's own datagrams pass where sources are checked; logs a warning if that can't
+    /// be. For the guard that is set next. Called again and again: a setting that another program
+    /// has put back is set again.
     pub(super) async fn pass_source_checks(&mut self, routing: &Routing) {
         let is_checked = sysctl::checks_sources_beside(&self.interface).unwrap_or_else(|error| {
             log_drops(&vpnd_sys::text::format_chain(&error.into()));

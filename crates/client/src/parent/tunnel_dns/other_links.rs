@@ -1,5 +1,6 @@
-//! Domains that systemd-resolved asks other links about, though they are the tunnel's: whoever runs the local network may name them by
-//! DHCP. Of all links it asks the one with the longest domain that a name ends in.
+//! Domains that systemd-resolved asks other links about, though they are the tunnel's: whoever runs
+//! the local network may name them by DHCP. Of all links it asks the one with the longest domain
+//! that a name ends in.
 //!
 //! INVARIANT: this only says so, once for each change.
 
@@ -45,7 +46,8 @@ impl OtherLinks {
     }
 }
 
-/// The links of a listing by `resolvectl domain`, but for the tunnel's, with their domains that are the tunnel's search domains or below.
+/// The links of a listing by `resolvectl domain`, but for the tunnel's, with their domains that are
+/// the tunnel's search domains or below.
 fn taken(listing: &str, settings: &DnsSettings) -> Vec<(String, String)> {
     let (mut link, mut found) = (None, Vec::new());
     for line in listing.lines() {

@@ -1,5 +1,5 @@
-//! When the machine's name servers are to be looked at: each second, and soon after `resolv.conf` was written, or what
-//! systemd-resolved remembers of the tunnel.
+//! When the machine's name servers are to be looked at: each second, and soon after `resolv.conf`
+//! was written, or what systemd-resolved remembers of the tunnel.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use vpnd_sys::file_watch::FileWatch;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(in crate::parent) struct DnsWatch {
-    /// Files without a watch, because the kernel has none left or their directory is not there, are looked at each second alone.
+    /// Files without a watch, because the kernel has none left or their directory is not there, are
+    /// looked at each second alone.
     resolv_conf: Option<FileWatch>,
     memory: Option<FileWatch>,
     next: Instant,

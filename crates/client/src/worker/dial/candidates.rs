@@ -1,4 +1,5 @@
-//! The order in which the gateway's addresses are tried, as far as gateways that are being drained matter (PROTOCOL §5.2).
+//! The order in which the gateway's addresses are tried, as far as gateways that are being drained
+//! matter (PROTOCOL §5.2).
 //!
 //! Has neither sockets nor a clock.
 
@@ -9,7 +10,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vpnd_proto::client::Purpose;
 
-/// Time for which an address is tried last after its gateway has said that it is being drained. That is said again sooner.
+/// Time for which an address is tried last after its gateway has said that it is being drained.
+/// That is said again sooner.
 const DRAINED_FOR: Duration = Duration::from_secs(60);
 /// Addresses remembered; a profile has fewer.
 const MAX_DRAINED: usize = 64;
@@ -34,7 +36,8 @@ impl Drained {
         self.0.get(address).is_some_and(|since| now - *since < DRAINED_FOR)
     }
 
-    /// The addresses to try of `known`, in order. `current` is the one of the connection that there is.
+    /// The addresses to try of `known`, in order. `current` is the one of the connection that there
+    /// is.
     pub(super) fn order(
         &self,
         known: &[SocketAddr],

@@ -1,7 +1,8 @@
-//! Questions of the gateway to the person at the terminal: a one-time code and challenges (PROTOCOL §4, §4.2).
+//! Questions of the gateway to the person at the terminal: a one-time code and challenges (PROTOCOL
+//! §4, §4.2).
 //!
-//! INVARIANT: they come in a login alone, and a login is tried only where no token is good; an attempt that nobody can answer ends
-//! without an answer, so that no server counts a wrong one.
+//! INVARIANT: they come in a login alone, and a login is tried only where no token is good; an
+//! attempt that nobody can answer ends without an answer, so that no server counts a wrong one.
 
 use std::time::Duration;
 
@@ -32,7 +33,8 @@ pub(super) fn time_for_reply(challenge: &Challenge) -> Duration {
 }
 
 impl Dialer {
-    /// Prompts the person at the terminal. Without an answer an empty code is sent, so that the gateway refuses with its reason.
+    /// Prompts the person at the terminal. Without an answer an empty code is sent, so that the
+    /// gateway refuses with its reason.
     pub(super) async fn one_time_code(&self) -> Result<Message, DialError> {
         let answer = timeout(PERSON_TIMEOUT, self.parent.ask(Question::Code)).await;
         let code = match answer.ok().flatten() {

@@ -1,4 +1,5 @@
-//! The own authority's certificate beside another one: when it is there, how it is renewed, and what is said where it can't be.
+//! The own authority's certificate beside another one: when it is there, how it is renewed, and
+//! what is said where it can't be.
 
 use std::fs;
 use std::path::Path;

@@ -48,7 +48,8 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// The share of runs that are acknowledged, in percent, if it is not the usual one of traffic that has acknowledgements.
+    /// The share of runs that are acknowledged, in percent, if it is not the usual one of traffic
+    /// that has acknowledgements.
     pub fn unusual_acknowledge(self) -> Option<u32> {
         let is_unusual = self.direction == Direction::Pairs && self.acknowledge != USUAL_ACKNOWLEDGE;
         is_unusual.then_some(self.acknowledge)
@@ -85,16 +86,19 @@ impl Case {
     }
 }
 
-/// The sessions of the cases that others are compared with: 8 if some have as many, else the fewest.
+/// The sessions of the cases that others are compared with: 8 if some have as many, else the
+/// fewest.
 pub fn base_sessions(cases: impl IntoIterator<Item = Case>) -> Option<u32> {
     let made = cases.into_iter().filter(|case| case.traffic().is_some());
     // Every kind of case is measured with each count.
     made.map(Case::sessions).min_by_key(|&sessions| (sessions != BASE_SESSIONS, sessions))
 }
 
-/// The count of sessions that costs are compared with, if it is among those measured. So few that all they touch is in the core's cache.
+/// The count of sessions that costs are compared with, if it is among those measured. So few that
+/// all they touch is in the core's cache.
 const BASE_SESSIONS: u32 = 8;
-/// A gateway that used so much of its quota was the bottleneck: the rest is what the kernel does not give out evenly.
+/// A gateway that used so much of its quota was the bottleneck: the rest is what the kernel does
+/// not give out evenly.
 pub const SATURATED_PERCENT: f64 = 95.0;
 
 /// The figures of one measurement of a case.
@@ -108,8 +112,8 @@ pub struct Figures {
     pub packets_per_second: Option<f64>,
     /// CPU seconds of the gateway for each Gbit of payload.
     pub gateway_seconds_per_gbit: f64,
-    /// Bytes that came to the gateway's links at once, in super-packets, on average; acknowledgements and the time before and after the
-    /// measurement count.
+    /// Bytes that came to the gateway's links at once, in super-packets, on average;
+    /// acknowledgements and the time before and after the measurement count.
     pub received_at_once: Option<f64>,
     /// How often the gateway's threads were woken, for each Gbit.
     pub gateway_wakes_per_gbit: f64,
@@ -117,8 +121,9 @@ pub struct Figures {
     pub gateway_cores: f64,
     /// The same in percent of its quota, if it has one.
     pub quota_percent: Option<f64>,
-    /// Seconds for each Gbit in which the gateway looked for packets instead of sleeping, part of its CPU seconds; other threads' turns in
-    /// between count, so it is an upper bound. Of made traffic alone, with polling.
+    /// Seconds for each Gbit in which the gateway looked for packets instead of sleeping, part of
+    /// its CPU seconds; other threads' turns in between count, so it is an upper bound. Of made
+    /// traffic alone, with polling.
     pub polling_seconds_per_gbit: Option<f64>,
     /// CPU seconds of whoever sends and receives, without the generators of real clients.
     pub load_seconds_per_gbit: f64,
@@ -189,7 +194,8 @@ fn cost(figures: &Figures) -> f64 {
 pub struct RelativeCost {
     /// Of each round.
     pub ratio: Spread,
-    /// Whether that is a difference: beyond the ratios of a case to itself, in all rounds on the same side of 1.
+    /// Whether that is a difference: beyond the ratios of a case to itself, in all rounds on the
+    /// same side of 1.
     pub differs: bool,
 }
 
@@ -228,16 +234,16 @@ impl CapacityResults {
         self.rows.iter().filter(|row| !row.again)
     }
 
-    /// The case that was measured twice in each round, and what its second measurement was of the first: of the gateway's cost and of
-    /// throughput.
+    /// The case that was measured twice in each round, and what its second measurement was of the
+    /// first: of the gateway's cost and of throughput.
     pub fn against_itself(&self) -> Option<(&Row, [Spread; 2])> {
         let again = self.rows.iter().find(|row| row.again)?;
         let first = self.first_rows().find(|row| row.case == again.case)?;
         Some((first, [again.times(first, cost)?, again.times(first, |figures| figures.goodput)?]))
     }
 
-    /// How many times the cost of the case with [`CapacityResults::base_sessions`], among those that are alike otherwise.
-    /// None of that case itself, but of its second measurement.
+    /// How many times the cost of the case with [`CapacityResults::base_sessions`], among those
+    /// that are alike otherwise. None of that case itself, but of its second measurement.
     pub fn relative_cost(&self, row: &Row) -> Option<RelativeCost> {
         let kind = |case: Case| Some((case.traffic()?, case.gateway_cpu()));
         let (own, sessions) = (kind(row.case)?, self.base_sessions()?);
@@ -256,7 +262,8 @@ impl CapacityResults {
         Some(RelativeCost { ratio, differs })
     }
 
-    /// Rows in which the gateway was limited, but not the bottleneck, with the share of its quota that it used.
+    /// Rows in which the gateway was limited, but not the bottleneck, with the share of its quota
+    /// that it used.
     pub fn unsaturated(&self) -> Vec<(&Row, f64)> {
         let shares = self.rows.iter().filter_map(|row| {
             let share = row.spread(|figures| figures.quota_percent)?;
@@ -265,7 +272,8 @@ impl CapacityResults {
         shares.filter(|(_, percent)| *percent < SATURATED_PERCENT).collect()
     }
 
-    /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a fair stand-in.
+    /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a
+    /// fair stand-in.
     pub fn against_real(&self, row: &Row) -> Option<RelativeCost> {
         self.compared(row, self.real_row(row)?)
     }
@@ -392,7 +400,8 @@ mod tests {
         assert_eq!((row.case, row.again, goodput.median), (results.rows[0].case, false, 1.0));
         assert!((cost.low - 1.0).abs() < 1e-9 && (cost.high - 1.04).abs() < 1e-9, "{cost:?}");
         assert_eq!(differs(&results), Some(true));
-        // A machine that is three times as slow in one round is so for both, and takes nothing away.
+        // A machine that is three times as slow in one round is so for both, and takes nothing
+        // away.
         for row in &mut results.rows {
             row.runs[1].gateway_seconds_per_gbit *= 3.0;
         }

@@ -27,7 +27,8 @@ pub struct SessionsResults {
     pub login: Option<Phase>,
     /// The gateway's memory before the first session.
     pub memory_before: Memory,
-    /// PSS of the gateway over the number of sessions while they came up: KiB for each, by the best straight line.
+    /// PSS of the gateway over the number of sessions while they came up: KiB for each, by the best
+    /// straight line.
     pub slope_kib: Option<f64>,
     /// All sessions doing nothing.
     pub idle: Option<Idle>,
@@ -55,8 +56,8 @@ pub struct Phase {
     pub answered: u32,
     /// The gateway's memory afterwards.
     pub memory: Memory,
-    /// Of the machine, meanwhile: until all were up, from the first login, from before sessions were watched for an upgrade, or from when a
-    /// restarted gateway was there.
+    /// Of the machine, meanwhile: until all were up, from the first login, from before sessions
+    /// were watched for an upgrade, or from when a restarted gateway was there.
     pub taken: Taken,
 }
 
@@ -72,14 +73,16 @@ pub struct Idle {
     pub taken: Taken,
 }
 
-/// A restart of the gateway. Times in its phase count from the moment the old gateway was asked or made to end.
-/// A session that goes on in an upgrade comes up again there when it has a control connection to the new process.
+/// A restart of the gateway. Times in its phase count from the moment the old gateway was asked or
+/// made to end. A session that goes on in an upgrade comes up again there when it has a control
+/// connection to the new process.
 #[derive(Clone, Debug, Serialize)]
 pub struct Restarted {
     pub how: Restart,
     /// Until the new one answered its administrator, in seconds.
     pub gateway_back_seconds: f64,
-    /// Sessions that were watched before and through an upgrade; what else is restarted has a gap by its nature.
+    /// Sessions that were watched before and through an upgrade; what else is restarted has a gap
+    /// by its nature.
     pub watched: Option<Beside>,
     /// How the sessions came back.
     pub phase: Phase,
@@ -107,7 +110,8 @@ pub struct PairRates {
 }
 
 impl SessionsResults {
-    /// Whether every session came up, carried a packet, and came back after each restart without its password.
+    /// Whether every session came up, carried a packet, and came back after each restart without
+    /// its password.
     pub fn is_whole(&self) -> bool {
         let all = |phase: &Phase| {
             phase.storm.up == self.count && phase.answered == self.count && phase.storm.gave_up == 0

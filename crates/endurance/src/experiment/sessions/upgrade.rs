@@ -1,6 +1,8 @@
-//! An upgrade of the gateway while some sessions are watched: all go on, and the longest gap counts.
+//! An upgrade of the gateway while some sessions are watched: all go on, and the longest gap
+//! counts.
 //!
-//! Control connections don't outlive the old process, so each session gets a new one by attaching; the phase counts those.
+//! Control connections don't outlive the old process, so each session gets a new one by attaching;
+//! the phase counts those.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +14,11 @@ use super::{Measurement, Restart};
 use crate::experiment::held_sessions::{SessionsError, share_of, take_reports};
 use trafficspeed::clock;
 
-/// Sessions that are watched, in all processes together: few, so that the measurement takes little of the machine.
+/// Sessions that are watched, in all processes together: few, so that the measurement takes little
+/// of the machine.
 const WATCHED: u32 = 32;
-/// How long they are watched while nothing happens, and once more after that before the upgrade begins.
+/// How long they are watched while nothing happens, and once more after that before the upgrade
+/// begins.
 const CALM: Duration = Duration::from_secs(3);
 /// How long processes may take to report their watched sessions.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,8 +26,8 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 impl Measurement<'_> {
     /// Upgrades the gateway, and waits until each session has a control connection again.
     pub(super) fn upgrade(&mut self) -> Result<(), SessionsError> {
-        // A reading while sessions are watched could be a gap of theirs. The gateway's parent goes on, so its old children's time stays with it
-        // and counts as nobody else's.
+        // A reading while sessions are watched could be a gap of theirs. The gateway's parent goes
+        // on, so its old children's time stays with it and counts as nobody else's.
         let meter = self.meter();
         self.watch(WATCHED);
         self.wait(&mut Tally::new(clock::now_ns()), CALM);
@@ -35,7 +39,8 @@ impl Measurement<'_> {
         let gateway_back_seconds = begun.elapsed().as_secs_f64();
         self.wait_until_up(&mut tally, "sessions attached", &mut Vec::new())?;
         let meanwhile = self.watched(0);
-        // The old processes end meanwhile and take along what they used, so there is no figure of both.
+        // The old processes end meanwhile and take along what they used, so there is no figure of
+        // both.
         let phase = self.phase(&mut tally, None, meter)?;
         let watched = Some(Beside { before, meanwhile });
         let how = Restart::Upgrade;

@@ -7,8 +7,8 @@ use super::trend::Trend;
 
 /// Growth of memory that is allowed, KiB an hour.
 const MAX_KIB_AN_HOUR: f64 = 1024.0;
-/// A shorter test says nothing about a slope: what a heap grows by while it finds its size would fill hours. It is
-/// judged by the growth itself.
+/// A shorter test says nothing about a slope: what a heap grows by while it finds its size would
+/// fill hours. It is judged by the growth itself.
 const SHORTEST_FOR_SLOPE_S: f64 = 1800.0;
 const MAX_KIB_OF_SHORT: f64 = 16.0 * 1024.0;
 /// Descriptors and threads may differ by so many from one moment to another.

@@ -1,5 +1,5 @@
-//! The samples of a soak test: what the gateway's processes hold every few seconds, by the kernel and by the gateway's
-//! own status.
+//! The samples of a soak test: what the gateway's processes hold every few seconds, by the kernel
+//! and by the gateway's own status.
 
 use std::fs;
 

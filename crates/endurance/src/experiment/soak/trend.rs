@@ -1,13 +1,13 @@
-//! The slope of a noisy series, and how sure it is: Theil and Sen's estimator with Sen's confidence interval
-//! (P. K. Sen, 1968). Outliers, such as a sample in the middle of a storm, hardly move it.
+//! The slope of a noisy series, and how sure it is: Theil and Sen's estimator with Sen's confidence
+//! interval (P. K. Sen, 1968). Outliers, such as a sample in the middle of a storm, hardly move it.
 
 use serde::Serialize;
 
 use trafficspeed::stats::median;
 
-/// Groups into which a series is cut before its slope is taken, each counting as its lowest value: what is held for a
-/// moment, such as the memory of a password's check, is no growth. Neighbours depend on each other; groups that are
-/// long against that don't, and the interval is honest.
+/// Groups into which a series is cut before its slope is taken, each counting as its lowest value:
+/// what is held for a moment, such as the memory of a password's check, is no growth. Neighbours
+/// depend on each other; groups that are long against that don't, and the interval is honest.
 const GROUPS: usize = 120;
 /// Two-sided 95 % of the normal distribution.
 const Z: f64 = 1.959_964;

@@ -1,4 +1,5 @@
-//! The control socket with both ends: a real socket in a directory of its own, and a gateway that is none.
+//! The control socket with both ends: a real socket in a directory of its own, and a gateway that
+//! is none.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -230,8 +231,8 @@ fn a_gateway_that_hangs_is_an_error() {
 #[test]
 fn a_peer_of_another_user_is_refused() {
     let us = rustix::process::geteuid();
-    // As root, a thread becomes somebody else (on Linux users are per thread); otherwise the gateway takes somebody
-    // else for its owner.
+    // As root, a thread becomes somebody else (on Linux users are per thread); otherwise the
+    // gateway takes somebody else for its owner.
     let owner = if us.is_root() { us.as_raw() } else { us.as_raw() + 1 };
     let gateway = Gateway::start_with(Fake::new(), |socket| socket.owner = owner);
     let open =

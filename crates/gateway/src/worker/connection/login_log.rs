@@ -1,7 +1,9 @@
-//! Lines of the log about logins: sessions that begin, refusals by this process, and peers that break the protocol. A login that
-//! the auth process has refused is in the log already: that process knows the reason.
+//! Lines of the log about logins: sessions that begin, refusals by this process, and peers that
+//! break the protocol. A login that the auth process has refused is in the log already: that
+//! process knows the reason.
 //!
-//! INVARIANT: one login is one line; the number of lines about those who have not logged in is bounded, and those left out are counted.
+//! INVARIANT: one login is one line; the number of lines about those who have not logged in is
+//! bounded, and those left out are counted.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +16,8 @@ use vpnd_ipc::admin::status::canonical;
 use vpnd_ipc::gateway::auth::{ProfileName, SourceName};
 use vpnd_sys::log_limit::LogLimit;
 
-/// Lines about refusals at once, and after that one for each interval; as many about closed connections.
+/// Lines about refusals at once, and after that one for each interval; as many about closed
+/// connections.
 const REFUSALS: u32 = 100;
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -83,7 +86,8 @@ impl LoginLog {
         }
     }
 
-    /// A connection was closed because its peer broke the protocol. It has proved its address, so the line can name it.
+    /// A connection was closed because its peer broke the protocol. It has proved its address, so
+    /// the line can name it.
     pub(super) fn closed(&self, outer: SocketAddr, reason: &dyn std::fmt::Display) {
         if self.closed.admits() {
             tracing::info!(outer = %canonical(outer), %reason, "control connection closed");
@@ -101,7 +105,8 @@ impl LoginLog {
 mod tests {
     use super::*;
 
-    /// Codes that end sessions or refuse an attach, and those for which auth writes the line, by a name of its own.
+    /// Codes that end sessions or refuse an attach, and those for which auth writes the line, by a
+    /// name of its own.
     const NO_REASONS: [Code; 10] = [
         Code::Bye,
         Code::Credentials,

@@ -1,4 +1,5 @@
-//! Counts of logins and attaches. They are read by status and metrics alone: nothing is decided by them.
+//! Counts of logins and attaches. They are read by status and metrics alone: nothing is decided by
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,9 @@
-//! The rounds of a login after its password: a one-time code, answers to challenges, an approval elsewhere (PROTOCOL §4, §4.2).
+//! The rounds of a login after its password: a one-time code, answers to challenges, an approval
+//! elsewhere (PROTOCOL §4, §4.2).
 //!
-//! INVARIANT: the auth process decides which step comes next and whether a login is over; this side passes on what is shown and typed.
-//! A connection that waits has a permit, of which each network has its share, and leaves nothing behind when it ends.
+//! INVARIANT: the auth process decides which step comes next and whether a login is over; this side
+//! passes on what is shown and typed. A connection that waits has a permit, of which each network
+//! has its share, and leaves nothing behind when it ends.
 
 use std::net::SocketAddr;
 use std::time::Duration;

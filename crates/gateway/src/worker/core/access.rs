@@ -1,7 +1,7 @@
 //! Changes of what sessions may reach: reloads, and users in other groups.
 //!
-//! INVARIANT: a session that the new settings have no place for loses its keys in the same batch of effects in which they come into force,
-//! and the policy denies it everything before.
+//! INVARIANT: a session that the new settings have no place for loses its keys in the same batch of
+//! effects in which they come into force, and the policy denies it everything before.
 
 use vpnd_proto::control::UserName;
 use vpnd_proto::policy::PolicyError;
@@ -22,7 +22,8 @@ impl CoreTask {
         Ok(())
     }
 
-    /// Users are in these groups now. Returns the number of their sessions, those that end by it included.
+    /// Users are in these groups now. Returns the number of their sessions, those that end by it
+    /// included.
     pub(super) fn regroup(&mut self, users: Vec<(UserName, Vec<String>)>) -> usize {
         let count = self.registry.regroup(users, &mut self.gateway);
         self.end_unfit();

@@ -1,7 +1,7 @@
 //! The traffic of sessions that are accounted for, to their last packet.
 //!
-//! INVARIANT: sessions of one batch end together, whoever ends them, so that shards are asked once for what all of these have carried: no
-//! request or message waits for the shards by itself.
+//! INVARIANT: sessions of one batch end together, whoever ends them, so that shards are asked once
+//! for what all of these have carried: no request or message waits for the shards by itself.
 
 use std::borrow::Cow;
 
@@ -50,7 +50,8 @@ impl Core {
 }
 
 impl CoreTask {
-    /// A message of a client, which may end its session. One whose traffic is accounted for ends with the others of its batch.
+    /// A message of a client, which may end its session. One whose traffic is accounted for ends
+    /// with the others of its batch.
     pub(super) fn handle_message(&mut self, connection: ConnectionId, message: &Message) {
         let session = self.gateway.session_of(connection);
         match (message, session.filter(|session| self.registry.is_accounted(*session))) {
@@ -69,7 +70,8 @@ impl CoreTask {
         self.leaving.len() - before
     }
 
-    /// Ends the sessions that were to end since the last call. Shards are asked for what they have counted once for all of them.
+    /// Ends the sessions that were to end since the last call. Shards are asked for what they have
+    /// counted once for all of them.
     pub(super) async fn end_leaving(&mut self) {
         let leaving = std::mem::take(&mut self.leaving);
         if leaving.iter().any(|leaving| self.registry.is_accounted(leaving.session)) {

@@ -1,8 +1,9 @@
 //! Messages to clients, and when a client is told of its session.
 //!
-//! INVARIANT: a session that has begun is announced only if the store has it and the kernel has nothing left of whoever had its
-//! addresses before; if one of these can't be, the session ends and its client is refused. Messages to one connection keep their
-//! order. The control plane does not wait for the kernel: the messages do.
+//! INVARIANT: a session that has begun is announced only if the store has it and the kernel has
+//! nothing left of whoever had its addresses before; if one of these can't be, the session ends and
+//! its client is refused. Messages to one connection keep their order. The control plane does not
+//! wait for the kernel: the messages do.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -26,7 +27,8 @@ pub(super) struct Held {
 }
 
 impl CoreTask {
-    /// Delivers a message to its connection. `failed` are the sessions that could not be made durable.
+    /// Delivers a message to its connection. `failed` are the sessions that could not be made
+    /// durable.
     pub(super) fn deliver(
         &mut self,
         connection: ConnectionId,
@@ -54,7 +56,8 @@ impl CoreTask {
         }
     }
 
-    /// Delivers what waits for addresses that are released by now, and refuses who has waited too long.
+    /// Delivers what waits for addresses that are released by now, and refuses who has waited too
+    /// long.
     pub(super) fn deliver_held(&mut self) {
         let now = now();
         let registry = &self.registry;

@@ -1,4 +1,5 @@
-//! Emptying the gateway before it stops: nobody is let in, clients are asked to move, and those that are left are closed at a time.
+//! Emptying the gateway before it stops: nobody is let in, clients are asked to move, and those
+//! that are left are closed at a time.
 //!
 //! INVARIANT: sessions that are closed by it stay in the store, as when the gateway goes down.
 

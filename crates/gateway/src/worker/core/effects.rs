@@ -1,7 +1,7 @@
 //! The effects of the core, carried out in its order.
 //!
-//! INVARIANT: a client is sent what its session needs to be in force only after it is: shards have their commands and the store has the
-//! session (and what [`super::announce`] says of the kernel).
+//! INVARIANT: a client is sent what its session needs to be in force only after it is: shards have
+//! their commands and the store has the session (and what [`super::announce`] says of the kernel).
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use vpnd_proto::gateway::{Effect, Selector};
 use super::{CoreTask, Outgoing};
 
 impl CoreTask {
-    /// Carries out the core's effects, and those of sessions that end because they could not begin; then the replies are sent.
+    /// Carries out the core's effects, and those of sessions that end because they could not begin;
+    /// then the replies are sent.
     pub(super) async fn carry_out(&mut self) {
         self.end_leaving().await;
         loop {
@@ -28,7 +29,8 @@ impl CoreTask {
         }
     }
 
-    /// Carries out effects: shards first, then the store, and when both are done the messages to clients, in the core's order.
+    /// Carries out effects: shards first, then the store, and when both are done the messages to
+    /// clients, in the core's order.
     async fn carry_out_once(&mut self) {
         let mut commanded = false;
         let (mut endings, mut messages) = (Vec::new(), Vec::new());
@@ -56,8 +58,8 @@ impl CoreTask {
                 }
             }
         }
-        // Without either nobody waits for the commands to take effect. A packet of a session that is over would make the kernel know its
-        // connection again.
+        // Without either nobody waits for the commands to take effect. A packet of a session that
+        // is over would make the kernel know its connection again.
         if commanded && !(messages.is_empty() && over.is_empty()) {
             self.shards.barrier().await;
         }

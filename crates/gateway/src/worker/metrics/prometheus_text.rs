@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 
-/// Whether a header `Accept` prefers OpenMetrics. Without one, or with `*/*`, the older format is meant, which everything reads.
+/// Whether a header `Accept` prefers OpenMetrics. Without one, or with `*/*`, the older format is
+/// meant, which everything reads.
 pub(super) fn prefers_open_metrics(accept: &str) -> bool {
     let (mut open, mut text) = (0.0, 0.0_f32);
     for range in accept.split(',') {

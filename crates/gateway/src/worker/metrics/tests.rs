@@ -37,7 +37,8 @@ impl Server {
         let mut stream = self.connect();
         stream.write_all(request.as_bytes()).unwrap();
         let mut bytes = Vec::new();
-        // A server that hangs up on a request it has not read to its end resets the connection after its answer.
+        // A server that hangs up on a request it has not read to its end resets the connection
+        // after its answer.
         let _ = stream.read_to_end(&mut bytes);
         String::from_utf8(bytes).unwrap()
     }

@@ -1,7 +1,8 @@
 //! A gateway's status as OpenMetrics text.
 //!
-//! Pure. INVARIANT: names and labels are an interface, as the status is; `config/grafana-dashboard.json` and `config/alerts.yml` use them.
-//! No series goes back or names a user, unless the administrator asks for those of each session.
+//! Pure. INVARIANT: names and labels are an interface, as the status is;
+//! `config/grafana-dashboard.json` and `config/alerts.yml` use them. No series goes back or names a
+//! user, unless the administrator asks for those of each session.
 
 use std::collections::BTreeMap;
 use std::fmt;

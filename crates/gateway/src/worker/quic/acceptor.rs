@@ -1,7 +1,7 @@
 //! Accepts connections for the control plane, as far as [`vpnd_proto::admission`] permits.
 //!
-//! INVARIANT: a connection without a permit costs no memory beyond its first datagram, and nothing is sent to an address that
-//! has not proved itself but a request for that proof.
+//! INVARIANT: a connection without a permit costs no memory beyond its first datagram, and nothing
+//! is sent to an address that has not proved itself but a request for that proof.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -114,7 +114,8 @@ impl Drop for Permit {
     }
 }
 
-/// Counts a connected session of a source until dropped: sources with sessions have a better standing.
+/// Counts a connected session of a source until dropped: sources with sessions have a better
+/// standing.
 pub(crate) struct SessionGuard {
     admission: AdmissionControl,
     source: Source,
@@ -126,9 +127,10 @@ impl Drop for SessionGuard {
     }
 }
 
-/// Accepts connections that have no session yet. Those whose password is to be checked, which takes long, give up the permits of
-/// the others, so they never keep out clients that only attach. Their number is bounded here, above what the auth process lets
-/// wait; which of them wait, and in which order, is its affair.
+/// Accepts connections that have no session yet. Those whose password is to be checked, which takes
+/// long, give up the permits of the others, so they never keep out clients that only attach. Their
+/// number is bounded here, above what the auth process lets wait; which of them wait, and in which
+/// order, is its affair.
 pub(crate) struct Acceptor {
     admission: AdmissionControl,
     holders: PermitHolders,
@@ -138,7 +140,8 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// An acceptor with this many permits for logins, and as many for those of them that wait for a person to type a code.
+    /// An acceptor with this many permits for logins, and as many for those of them that wait for a
+    /// person to type a code.
     pub(crate) fn new(admission: AdmissionControl, logins: usize) -> Self {
         let division =
             Division { limit: logins, displace_after: TYPING_TIMEOUT, displaced: Displaced::Oldest };
@@ -151,8 +154,8 @@ impl Acceptor {
         }
     }
 
-    /// A permit for a connection whose user is asked for a one-time code, which may take a person a while; `None` if its
-    /// network has its share.
+    /// A permit for a connection whose user is asked for a one-time code, which may take a person a
+    /// while; `None` if its network has its share.
     pub(crate) fn code_permit(&self, remote: SocketAddr) -> Option<Permit> {
         let source = Source::from(remote.ip());
         let standing = self.admission.lock().standing(source);
@@ -167,8 +170,8 @@ impl Acceptor {
         Some(Permit { owner, holders, id: permit, displaced })
     }
 
-    /// A permit for a login, until it has a session or is gone; `None` if there are too many. By then the permit that it
-    /// was accepted with is given back.
+    /// A permit for a login, until it has a session or is gone; `None` if there are too many. By
+    /// then the permit that it was accepted with is given back.
     pub(crate) fn login_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.logins).try_acquire_owned().ok()
     }
@@ -180,8 +183,8 @@ impl Acceptor {
         SessionGuard { admission: self.admission.clone(), source }
     }
 
-    /// The next accepted connection and its permit, to be given back when it has a session or is gone. Everyone
-    /// else gets a Retry, a refusal or nothing. `None` when the endpoint is closed.
+    /// The next accepted connection and its permit, to be given back when it has a session or is
+    /// gone. Everyone else gets a Retry, a refusal or nothing. `None` when the endpoint is closed.
     pub(crate) async fn next(&self, endpoint: &Endpoint) -> Option<(Incoming, Permit)> {
         loop {
             let incoming = endpoint.accept().await?;
@@ -211,7 +214,8 @@ impl Acceptor {
         Permit { owner, holders, id, displaced }
     }
 
-    /// The retry filter has accepted the token, but the endpoint does not: it may have expired in between.
+    /// The retry filter has accepted the token, but the endpoint does not: it may have expired in
+    /// between.
     fn request_validation(&self, incoming: Incoming, source: Source) {
         let decision = self.admission.lock().on_initial(now(), source);
         match decision {

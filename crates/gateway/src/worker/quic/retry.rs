@@ -1,11 +1,13 @@
-//! Proof of an address without keeping anything: QUIC Retry (RFC 9000 section 8.1.2), made and checked before QUIC receives the
-//! datagram.
+//! Proof of an address without keeping anything: QUIC Retry (RFC 9000 section 8.1.2), made and
+//! checked before QUIC receives the datagram.
 //!
-//! The endpoint could do this itself, but derives the keys of a connection first and keeps a place for it, at several times
-//! the cost; and a flood of forged addresses has to be answered at the rate at which it comes, for honest clients are among
-//! it. Tokens have the endpoint's own form and key, because it is the endpoint that takes them up: it checks them again.
+//! The endpoint could do this itself, but derives the keys of a connection first and keeps a place
+//! for it, at several times the cost; and a flood of forged addresses has to be answered at the
+//! rate at which it comes, for honest clients are among it. Tokens have the endpoint's own form and
+//! key, because it is the endpoint that takes them up: it checks them again.
 //!
-//! Pure but for the key. INVARIANT: a Retry is shorter than [`MIN_INITIAL`], which is what it answers.
+//! Pure but for the key. INVARIANT: a Retry is shorter than [`MIN_INITIAL`], which is what it
+//! answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
@@ -92,7 +94,8 @@ pub fn retry(
     random: &[u8; NONCE_LEN + ID_LEN],
 ) -> Vec<u8> {
     let (nonce, new_id) = random.split_at(NONCE_LEN);
-    // The first byte's low bits mean nothing. The pseudo-packet is the packet behind the id that it answers.
+    // The first byte's low bits mean nothing. The pseudo-packet is the packet behind the id that it
+    // answers.
     let mut pseudo = Vec::with_capacity(256);
     put_id(&mut pseudo, initial.destination);
     let start = pseudo.len();

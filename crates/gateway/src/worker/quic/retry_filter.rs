@@ -1,9 +1,10 @@
-//! The retry filter between the socket and QUIC: datagrams that would begin a connection are checked here, before anything is
-//! allocated or derived for them.
+//! The retry filter between the socket and QUIC: datagrams that would begin a connection are
+//! checked here, before anything is allocated or derived for them.
 //!
-//! INVARIANT: QUIC receives an Initial only from an address that has proved itself, so before that nothing is kept and what is
-//! sent, a Retry, is shorter than what came in. The rest, whatever its source, belongs to a connection or is dropped by QUIC
-//! without an answer, but for a stateless reset, which is shorter than what it answers, too.
+//! INVARIANT: QUIC receives an Initial only from an address that has proved itself, so before that
+//! nothing is kept and what is sent, a Retry, is shorter than what came in. The rest, whatever its
+//! source, belongs to a connection or is dropped by QUIC without an answer, but for a stateless
+//! reset, which is shorter than what it answers, too.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -24,7 +25,8 @@ use super::acceptor::AdmissionControl;
 use super::retry::{self, Initial, Kind};
 use vpnd_sys::clock::{now, wall_s};
 
-/// Batches without a datagram for QUIC that are read at once, before other tasks of this thread get their turn.
+/// Batches without a datagram for QUIC that are read at once, before other tasks of this thread get
+/// their turn.
 const BATCHES: usize = 4;
 
 /// A socket that passes on only datagrams that QUIC should handle.
@@ -46,7 +48,8 @@ impl RetryFilter {
         Self { socket, admission, tokens, paused }
     }
 
-    /// Removes datagrams that are not for QUIC and compacts the rest. Returns the number of buffers left.
+    /// Removes datagrams that are not for QUIC and compacts the rest. Returns the number of buffers
+    /// left.
     fn filter(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
         let now_s = wall_s();
         let mut left = 0;
@@ -62,7 +65,8 @@ impl RetryFilter {
         left
     }
 
-    /// The same for the datagrams of one buffer, which the kernel may have merged. Returns the number of bytes left.
+    /// The same for the datagrams of one buffer, which the kernel may have merged. Returns the
+    /// number of bytes left.
     fn filter_segments(&self, buffer: &mut [u8], meta: &RecvMeta, now_s: u64) -> usize {
         let mut left = 0;
         for start in (0..meta.len).step_by(meta.stride.max(1)) {

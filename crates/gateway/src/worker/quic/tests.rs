@@ -232,7 +232,8 @@ async fn other_versions_and_forgotten_connections_get_less_than_they_sent() {
     let answers = answers_to(&endpoint, std::slice::from_ref(&other), wait).await;
     assert!(answers.len() == 1 && answers[0].len() < 100, "{answers:?}");
     assert!(answers_to(&endpoint, &[other[..1_199].to_vec()], wait).await.is_empty());
-    // An id that the gateway could have made: a stateless reset is shorter than what brings it about.
+    // An id that the gateway could have made: a stateless reset is shorter than what brings it
+    // about.
     let keys = Keys::load_or_create(state.path()).unwrap();
     for length in [22, 40, 100, 1_200] {
         let mut short = vec![0x40; length];
@@ -326,7 +327,8 @@ async fn whoever_has_been_there_for_long_makes_room() {
     drop(other);
 }
 
-/// Runs a gateway in a runtime of its own until a client is connected, then ends it as `kill -9` would: without a word.
+/// Runs a gateway in a runtime of its own until a client is connected, then ends it as `kill -9`
+/// would: without a word.
 fn connect_and_kill(
     trusted: &Trusted,
     state: &Path,
@@ -346,7 +348,8 @@ fn connect_and_kill(
     (to, client, connection.unwrap())
 }
 
-/// The error that ends the client's connection when a gateway comes back with the keys of `after`; `None` if it does not notice.
+/// The error that ends the client's connection when a gateway comes back with the keys of `after`;
+/// `None` if it does not notice.
 fn end_after_restart(before: &Path, after: &Path) -> Option<ConnectionError> {
     let trusted = Trusted::new();
     let clients = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,7 +1,9 @@
-//! The life of a session at a worker, in which the system's clock is set by two days at each point in turn.
+//! The life of a session at a worker, in which the system's clock is set by two days at each point
+//! in turn.
 //!
-//! INVARIANT: the session ends when it was granted to end, counted by boot time from the origin of the privileged parent. A worker
-//! that starts later, the next one of an upgrade too, counts from the same origin.
+//! INVARIANT: the session ends when it was granted to end, counted by boot time from the origin of
+//! the privileged parent. A worker that starts later, the next one of an upgrade too, counts from
+//! the same origin.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! What the settings in force make of a session's user: whom policy takes them for, the rate limits, when the session ends, and
-//! whether it may go on at all. This module must not know which sessions there are.
+//! What the settings in force make of a session's user: whom policy takes them for, the rate
+//! limits, when the session ends, and whether it may go on at all. This module must not know which
+//! sessions there are.
 
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::{Addresses, Gateway};
@@ -15,10 +16,12 @@ use vpnd_config::ServerConfig;
 use vpnd_config::rate::RateLimits;
 use vpnd_sys::clock::{self, Origin};
 
-/// Text for a client whose addresses are none of its profile's. It logs in again and gets some that are.
+/// Text for a client whose addresses are none of its profile's. It logs in again and gets some that
+/// are.
 const OTHER_ADDRESSES: &str = "the user's access profile has other inner addresses now; log in again";
 
-/// The same for one whose user has logged in by fewer factors than are required now. The next login is told which.
+/// The same for one whose user has logged in by fewer factors than are required now. The next login
+/// is told which.
 const MORE_FACTORS: &str = "the user's access profile requires another factor now; log in again";
 
 /// The access profiles and rate limits in force.
@@ -68,7 +71,8 @@ impl Rules {
         Ok(())
     }
 
-    /// These rate limits, and those of the access profiles, hold from now on. Returns those that sessions share, by their numbers.
+    /// These rate limits, and those of the access profiles, hold from now on. Returns those that
+    /// sessions share, by their numbers.
     pub(super) fn set_limits(&mut self, limits: RateLimits) -> Vec<Rates> {
         self.rates.set(limits, self.access.profiles())
     }

@@ -1,6 +1,7 @@
 //! Changes of sessions on their way to the store, in order.
 //!
-//! INVARIANT: a write that failed is reported to whoever waits for it; the reason for an end comes before it.
+//! INVARIANT: a write that failed is reported to whoever waits for it; the reason for an end comes
+//! before it.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -51,7 +52,8 @@ impl WriteQueue {
         self.writes.extend(self.outer.late(now()));
     }
 
-    /// The session is over because its device has another one; [`WriteQueue::end`] comes after this.
+    /// The session is over because its device has another one; [`WriteQueue::end`] comes after
+    /// this.
     pub(super) fn superseded(&mut self, session: SessionId) {
         let (code, traffic) = (Code::Superseded, Traffic::default());
         self.writes.push(Write::Ended { session: id(session), code, traffic });
@@ -68,7 +70,8 @@ impl WriteQueue {
         self.outer.clear();
     }
 
-    /// Makes all of them durable, in one step if it is not very much. Returns the sessions for which that failed.
+    /// Makes all of them durable, in one step if it is not very much. Returns the sessions for
+    /// which that failed.
     pub(super) async fn commit(&mut self, endings: Vec<Ending>) -> HashSet<SessionId> {
         let reason = |Ending { session, code, traffic }| Write::Ended { session: id(session), code, traffic };
         let writes: Vec<Write> =

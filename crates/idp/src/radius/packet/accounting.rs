@@ -1,7 +1,8 @@
-//! Packets of accounting (RFC 2866, RFC 2869): a request of a record, and whether a response is one to it.
+//! Packets of accounting (RFC 2866, RFC 2869): a request of a record, and whether a response is one
+//! to it.
 //!
-//! INVARIANT: a response counts only if it has the request's number and is made with the shared secret for exactly this request. Bytes in,
-//! bytes out, as in the module above.
+//! INVARIANT: a response counts only if it has the request's number and is made with the shared
+//! secret for exactly this request. Bytes in, bytes out, as in the module above.
 
 use md5::{Digest as _, Md5};
 use subtle::ConstantTimeEq as _;

@@ -1,7 +1,9 @@
-//! Packets of dynamic authorization (RFC 5176): a request of a server, checked, and the reply to it.
+//! Packets of dynamic authorization (RFC 5176): a request of a server, checked, and the reply to
+//! it.
 //!
-//! INVARIANT: whatever the bytes, decoding neither panics nor allocates beyond them; a request counts only with a right Request Authenticator and one
-//! right Message-Authenticator. Bytes in, bytes out, as in the module above.
+//! INVARIANT: whatever the bytes, decoding neither panics nor allocates beyond them; a request
+//! counts only with a right Request Authenticator and one right Message-Authenticator. Bytes in,
+//! bytes out, as in the module above.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -110,13 +112,15 @@ impl Request {
         }
     }
 
-    /// Refuses what would be ignored otherwise: a server that is told "done" must have got all that it asked for.
+    /// Refuses what would be ignored otherwise: a server that is told "done" must have got all that
+    /// it asked for.
     fn check_attributes(&self, nas_identifier: &str, group_kinds: &[u8]) -> Result<(), ErrorCause> {
         for Attribute { kind, value } in &self.attributes {
             match *kind {
                 USER_NAME | FRAMED_IP_ADDRESS | FRAMED_IPV6_ADDRESS | ACCT_SESSION_ID | EVENT_TIMESTAMP
                 | MESSAGE_AUTHENTICATOR | PROXY_STATE | REPLY_MESSAGE | ACCT_TERMINATE_CAUSE
-                // Those that a server knows the gateway by are behind a translation of addresses, maybe.
+                // Those that a server knows the gateway by are behind a translation of addresses,
+                // maybe.
                 | NAS_IP_ADDRESS | NAS_IPV6_ADDRESS => {}
                 NAS_IDENTIFIER if value == nas_identifier.as_bytes() => {}
                 NAS_IDENTIFIER => return Err(ErrorCause::NasIdentification),
@@ -167,7 +171,8 @@ pub(crate) mod tests {
 
     const SECRET: &[u8] = b"xyzzy5461";
 
-    /// A request of a server that has the secret; `signed` says whether it has a Message-Authenticator.
+    /// A request of a server that has the secret; `signed` says whether it has a
+    /// Message-Authenticator.
     pub(crate) fn request(code: u8, attributes: &[(u8, &[u8])], secret: &[u8], signed: bool) -> Vec<u8> {
         let mut body = Vec::new();
         for (kind, value) in attributes {

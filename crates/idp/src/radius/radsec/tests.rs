@@ -84,7 +84,8 @@ impl Seen {
     }
 }
 
-/// A server with this certificate; `clients` is the authority of those that it demands. `act` gets each packet and its number.
+/// A server with this certificate; `clients` is the authority of those that it demands. `act` gets
+/// each packet and its number.
 async fn server(
     (chain, key): (String, String),
     clients: Option<&Authority>,

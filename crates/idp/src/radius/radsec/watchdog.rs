@@ -1,8 +1,9 @@
-//! Whether the server at the other end of a connection is still there (RFC 3539): asked by Status-Server (RFC 5997) when nothing has come for a
-//! while, or a request has got no reply.
+//! Whether the server at the other end of a connection is still there (RFC 3539): asked by
+//! Status-Server (RFC 5997) when nothing has come for a while, or a request has got no reply.
 //!
-//! INVARIANT: a connection without an answer is over, unless the server may be waiting for a person and has never answered such a question: a
-//! server need not offer it, and its silence says nothing then.
+//! INVARIANT: a connection without an answer is over, unless the server may be waiting for a person
+//! and has never answered such a question: a server need not offer it, and its silence says nothing
+//! then.
 
 use std::time::Duration;
 
@@ -56,7 +57,8 @@ impl Watchdog {
         }
     }
 
-    /// The next question, if there is one; or why the connection is over. `is_awaited` says whether requests are under way.
+    /// The next question, if there is one; or why the connection is over. `is_awaited` says whether
+    /// requests are under way.
     pub(super) fn next(&mut self, is_awaited: bool) -> Result<Option<Packet>, String> {
         if self.asked.is_none() {
             let asked =

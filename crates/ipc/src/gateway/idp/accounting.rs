@@ -1,6 +1,7 @@
 //! Accounting of sessions (RFC 2866): records from the auth process to the idp process.
 //!
-//! INVARIANT: a record says all that its packet holds but for addresses and secrets of servers; it has a largest length.
+//! INVARIANT: a record says all that its packet holds but for addresses and secrets of servers; it
+//! has a largest length.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -30,14 +31,16 @@ pub struct AcceptAttributes {
     pub interim_s: Option<u32>,
     #[n(2)]
     pub limits: SourceLimits,
-    /// The name by which the server accounts for the user, if it is another one than that of the login (RFC 2865 §5.1).
+    /// The name by which the server accounts for the user, if it is another one than that of the
+    /// login (RFC 2865 §5.1).
     #[n(3)]
     pub user: Option<UserName>,
     #[n(4)]
     pub addresses: SourceAddresses,
 }
 
-/// Inner addresses that the server has for the user (Framed-IP-Address, Framed-IPv6-Address), if they are in the pool and free.
+/// Inner addresses that the server has for the user (Framed-IP-Address, Framed-IPv6-Address), if
+/// they are in the pool and free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct SourceAddresses {
     #[n(0)]
@@ -46,7 +49,8 @@ pub struct SourceAddresses {
     pub ipv6: Option<Ipv6Addr>,
 }
 
-/// Limits of a session by its source, seconds (Session-Timeout, Idle-Timeout). They make no session longer than the gateway does.
+/// Limits of a session by its source, seconds (Session-Timeout, Idle-Timeout). They make no session
+/// longer than the gateway does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode)]
 pub struct SourceLimits {
     #[n(0)]

@@ -1,7 +1,8 @@
-//! Dynamic authorization (RFC 5176): what a RADIUS server asks about sessions, from the idp process to the auth process and back.
+//! Dynamic authorization (RFC 5176): what a RADIUS server asks about sessions, from the idp process
+//! to the auth process and back.
 //!
-//! INVARIANT: the idp process names what it was sent and nothing of the gateway; which sessions that are, and whether they are those of
-//! the source, the auth process finds out.
+//! INVARIANT: the idp process names what it was sent and nothing of the gateway; which sessions
+//! that are, and whether they are those of the source, the auth process finds out.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

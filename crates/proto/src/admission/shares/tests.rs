@@ -189,7 +189,8 @@ fn held(model: &Model, standing: Standing, prefix: &[u8]) -> usize {
 }
 
 proptest! {
-    /// Against a list: nobody has more than a share; a newcomer is refused only if nobody holds more than its networks do.
+    /// Against a list: nobody has more than a share; a newcomer is refused only if nobody holds
+    /// more than its networks do.
     #[test]
     fn shares_are_kept_whatever_happens(limit in 1usize..24, steps in prop::collection::vec(step(), 1..200)) {
         let mut shares = shares(limit);

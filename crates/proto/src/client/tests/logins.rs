@@ -1,4 +1,5 @@
-//! Gateways that have their clients log in again and again: each way to a login goes through a wait.
+//! Gateways that have their clients log in again and again: each way to a login goes through a
+//! wait.
 
 use super::*;
 

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::packet::{ICMPV6, tcp_flag};
 
-/// An IPv4 packet with `options` (padded by the caller to words), any payload, and no valid checksum.
+/// An IPv4 packet with `options` (padded by the caller to words), any payload, and no valid
+/// checksum.
 fn v4(options: &[u8], place: u16, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let header_len = 20 + options.len();
     let mut bytes = vec![0x40 | (header_len / 4) as u8, 0xB9];

@@ -1,6 +1,7 @@
 //! The lane that seals a session's packets, and the outer headers that it gives them.
 //!
-//! INVARIANT: a packet that is given to a [`Sender`] or a [`PacketQueue`] is sealed, kept, or counted as dropped, once.
+//! INVARIANT: a packet that is given to a [`Sender`] or a [`PacketQueue`] is sealed, kept, or
+//! counted as dropped, once.
 
 use std::collections::VecDeque;
 
@@ -153,7 +154,8 @@ impl Sender<'_> {
         self.epoch.send.datagram_len(len)
     }
 
-    /// Whether the path to the peer does not carry the datagram of a packet of `len` bytes, as far as is known.
+    /// Whether the path to the peer does not carry the datagram of a packet of `len` bytes, as far
+    /// as is known.
     #[inline]
     #[must_use]
     pub fn exceeds_path(&self, len: usize) -> bool {
@@ -172,8 +174,9 @@ impl Sender<'_> {
         len as u16
     }
 
-    /// How many of the first packets of `segments` the session's limits let pass; the others are dropped and counted. Every packet that
-    /// comes from elsewhere is to be admitted before it is sealed, once; what the gateway sends itself is not charged.
+    /// How many of the first packets of `segments` the session's limits let pass; the others are
+    /// dropped and counted. Every packet that comes from elsewhere is to be admitted before it is
+    /// sealed, once; what the gateway sends itself is not charged.
     #[inline]
     #[must_use = "what is not admitted must not be sealed"]
     pub fn admit(&mut self, segments: Segments) -> usize {
@@ -185,14 +188,14 @@ impl Sender<'_> {
         admitted
     }
 
-    /// Whether an ICMP error about a packet that is too large for the path of this session, or that this session has sent and
-    /// whose hops are used up, may be sent now; counted against its rate.
+    /// Whether an ICMP error about a packet that is too large for the path of this session, or that
+    /// this session has sent and whose hops are used up, may be sent now; counted against its rate.
     pub fn may_send_error(&mut self) -> bool {
         self.path.may_answer(self.now)
     }
 
-    /// Seals the packet of `len` bytes that stands at [`crate::wire::HEADER_LEN`] in `datagram`, with a complete checksum if the
-    /// peer can't complete it.
+    /// Seals the packet of `len` bytes that stands at [`crate::wire::HEADER_LEN`] in `datagram`,
+    /// with a complete checksum if the peer can't complete it.
     ///
     /// # Errors
     /// If it was dropped, because it is malformed, the key is used up or the buffer too short.
@@ -228,11 +231,13 @@ impl Sender<'_> {
         self.epoch.features & FEATURE_HALVES != 0
     }
 
-    /// Writes one half of `packet` into `datagram` and seals it. The second must follow the first before anything else is
-    /// sealed, and may not if the first was refused; a `datagram` as long as for the whole packet has room for either.
+    /// Writes one half of `packet` into `datagram` and seals it. The second must follow the first
+    /// before anything else is sealed, and may not if the first was refused; a `datagram` as long
+    /// as for the whole packet has room for either.
     ///
     /// # Errors
-    /// If the packet was dropped, because it is longer than any that is joined, the key is used up or the buffer too short.
+    /// If the packet was dropped, because it is longer than any that is joined, the key is used up
+    /// or the buffer too short.
     pub fn seal_half(&mut self, datagram: &mut [u8], packet: &[u8], second: bool) -> Result<Sealed, Dropped> {
         let body = datagram.get_mut(HEADER_LEN..).unwrap_or_default();
         let Some(len) = halves::write(packet, second, body) else {
@@ -289,8 +294,8 @@ impl Sender<'_> {
         }
     }
 
-    /// Like [`Sender::seal`] for a plaintext that is no inner packet: it is no use of the tunnel, and its outer header has no
-    /// mark.
+    /// Like [`Sender::seal`] for a plaintext that is no inner packet: it is no use of the tunnel,
+    /// and its outer header has no mark.
     #[inline]
     fn seal_inband(&mut self, datagram: &mut [u8], len: usize) -> Result<Sealed, Dropped> {
         self.seal_plaintext(datagram, len, false)

@@ -1,4 +1,5 @@
-//! Each packet that enters a plane leaves it, waits in it, or is counted as dropped, once: whatever comes, in whatever order.
+//! Each packet that enters a plane leaves it, waits in it, or is counted as dropped, once: whatever
+//! comes, in whatever order.
 
 use proptest::prelude::*;
 
@@ -11,7 +12,8 @@ const FROM: [&str; 2] = ["198.51.100.1:1000", "198.51.100.2:2000"];
 /// Something that happens to a gateway with two clients.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A client sends a packet between these hosts with so many hops left, perhaps with a congestion mark on the way.
+    /// A client sends a packet between these hosts with so many hops left, perhaps with a
+    /// congestion mark on the way.
     Packet {
         client: u32,
         from: u8,
@@ -263,7 +265,8 @@ impl Ledger {
     }
 }
 
-/// Whether an opened datagram had a good half in it, which is not counted as gone: it waits, or was counted when it was joined.
+/// Whether an opened datagram had a good half in it, which is not counted as gone: it waits, or was
+/// counted when it was joined.
 fn is_half(datagram: &[u8]) -> bool {
     // Without a plaintext the tag stands there.
     datagram.len() > HEADER_LEN + 16 && datagram[HEADER_LEN] == 0x13

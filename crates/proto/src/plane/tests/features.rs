@@ -1,4 +1,5 @@
-//! Behaviour: what uses a feature that the ends have not agreed on is unknown to the one that receives it (PROTOCOL §3.4).
+//! Behaviour: what uses a feature that the ends have not agreed on is unknown to the one that
+//! receives it (PROTOCOL §3.4).
 
 use super::*;
 use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE};
@@ -6,7 +7,8 @@ use crate::packet::PARTIAL_CHECKSUM;
 
 const HOME: &str = "198.51.100.1:1000";
 
-/// Two ends that have agreed on other features: such as of a peer that does not keep to what was agreed on.
+/// Two ends that have agreed on other features: such as of a peer that does not keep to what was
+/// agreed on.
 fn net(agreed_at_gateway: u32, agreed_at_client: u32) -> Net {
     let mut net = Net::new(false);
     let ([gateway, _], [_, client]) =

@@ -155,7 +155,8 @@ fn the_sessions_of_a_user_share_a_limit_beside_their_own() {
     limited.pass(100);
     assert_eq!(limited.answer(ALICE, 6) + limited.answer(BOB, 30), 10);
     assert_eq!(limited.send(ALICE, CAMPUS, 6) + limited.send(BOB, CAMPUS, 30), 10);
-    // What the user's limit refuses is not charged to the session, and another limit fills no bucket.
+    // What the user's limit refuses is not charged to the session, and another limit fills no
+    // bucket.
     limited.limit_user(rates(0, RATE), Rates::default());
     assert_eq!(limited.send(BOB, CAMPUS, 30), 6, "the session's own are left");
     limited.limit_user(rates(0, 0), rates(2 * RATE, 2 * RATE));

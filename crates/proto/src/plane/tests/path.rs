@@ -1,4 +1,5 @@
-//! Behaviour: a path whose large datagrams arrive is not asked about, if the peer says so (PROTOCOL §13.2).
+//! Behaviour: a path whose large datagrams arrive is not asked about, if the peer says so (PROTOCOL
+//! §13.2).
 
 use super::*;
 use crate::control::{FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE};

@@ -7,7 +7,8 @@ use super::*;
 /// A number that no other packet of the test has.
 type Id = u16;
 
-/// Cuts a packet into this many fragments, the first of them 16 bytes long behind its header (32 of TCP).
+/// Cuts a packet into this many fragments, the first of them 16 bytes long behind its header (32 of
+/// TCP).
 fn cut(packet: &[u8], id: Id, fragments: usize) -> Vec<Vec<u8>> {
     let part = if packet[9] == TCP { 32 } else { 16 };
     let payload = [&packet[20..], &[7; 500]].concat();

@@ -132,7 +132,8 @@ fn a_decision_names_its_ground() {
 }
 
 proptest! {
-    /// Alice's and Bob's profiles, against the meaning of the rules as it is written down in [`model`].
+    /// Alice's and Bob's profiles, against the meaning of the rules as it is written down in
+    /// [`model`].
     #[test]
     fn profiles_mean_what_is_written(
         of_alice in prop::collection::vec(any_rule(), 0..4),
@@ -147,7 +148,8 @@ proptest! {
         let mut opened = [Vec::new(), Vec::new()];
         for (pair, protocol, ports, flags) in packets {
             let (from, to) = (parties[pair.0], parties[pair.1]);
-            // Every client at an end of the packet has a profile, and all of these have to allow it.
+            // Every client at an end of the packet has a profile, and all of these have to allow
+            // it.
             let mut after = opened.clone();
             let verdicts = [pair.0, pair.1].into_iter().filter(|party| *party < 2).map(|party| {
                 let about = (protocol, ports, flags);

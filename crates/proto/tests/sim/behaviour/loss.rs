@@ -43,7 +43,8 @@ fn a_blackout_ends_and_so_does_the_silence() {
         for device in &mut world.devices {
             (device.up, device.down) = (Path::CLEAN, Path::CLEAN);
         }
-        // The longest wait of a reconnecting client, its jitter, and a handshake that was under way.
+        // The longest wait of a reconnecting client, its jitter, and a handshake that was under
+        // way.
         world.run(secs(60));
         let first = world.oracle.mark();
         world.run(secs(95));

@@ -1,9 +1,11 @@
-//! No pair of key and nonce is used twice, and no recorded datagram is delivered again, whatever happens meanwhile.
+//! No pair of key and nonce is used twice, and no recorded datagram is delivered again, whatever
+//! happens meanwhile.
 //!
-//! Rounds of about a thousand packets on each busy key. After each, everyone rekeys, and one of: a translator rebinds a
-//! client, a client moves (noticing it or not), the gateway restarts or hands over to another process, a client restarts. What a round recorded is sent again
-//! before that and after it. That nothing is delivered twice, and no pair used twice, is checked all the time, exactly: see
-//! the oracle. `SIM_PAIRS=100000000` is the long form.
+//! Rounds of about a thousand packets on each busy key. After each, everyone rekeys, and one of: a
+//! translator rebinds a client, a client moves (noticing it or not), the gateway restarts or hands
+//! over to another process, a client restarts. What a round recorded is sent again before that and
+//! after it. That nothing is delivered twice, and no pair used twice, is checked all the time,
+//! exactly: see the oracle. `SIM_PAIRS=100000000` is the long form.
 
 use vpnd_proto::plane::Event;
 
@@ -100,7 +102,8 @@ fn disturb(world: &mut World, round: usize, captured: &[Captured]) {
     assert!(world.run_until(secs(120), whole), "all are back after disturbance {}", round % 6);
 }
 
-/// Another process goes on with all sessions: at once, with their keys, and with nothing that was heard before.
+/// Another process goes on with all sessions: at once, with their keys, and with nothing that was
+/// heard before.
 fn hand_over(world: &mut World, captured: &[Captured]) {
     let epochs = |world: &World| -> Vec<_> {
         world.hub.core.sessions().map(|status| (status.id, status.addresses, status.epoch)).collect()

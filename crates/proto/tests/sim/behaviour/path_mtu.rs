@@ -1,4 +1,5 @@
-//! A path that carries less than the tunnel wants: the client finds out, and packets that fit arrive.
+//! A path that carries less than the tunnel wants: the client finds out, and packets that fit
+//! arrive.
 
 use super::*;
 use crate::runs::with_seeds;

@@ -7,7 +7,8 @@ use super::*;
 use crate::runs::with_seeds;
 use crate::world::Captured;
 
-/// Sends everything that was recorded once more, each direction to its receiver, altered by `alter`.
+/// Sends everything that was recorded once more, each direction to its receiver, altered by
+/// `alter`.
 fn attack(world: &mut World, captured: &[Captured], mut alter: impl FnMut(&mut World, &mut Vec<u8>)) {
     for Captured { to_hub, to, datagram } in captured {
         let mut datagram = datagram.clone();
@@ -33,8 +34,8 @@ fn recorded(seed: u64) -> (World, Vec<Captured>) {
     (world, captured)
 }
 
-/// Both ends still talk, and the gateway knows where the clients are. That no packet came twice, and that nothing
-/// went to the attacker, is checked all the time.
+/// Both ends still talk, and the gateway knows where the clients are. That no packet came twice,
+/// and that nothing went to the attacker, is checked all the time.
 fn unharmed(world: &mut World) {
     let first = world.oracle.mark();
     talk(world, ms(20), secs(3));

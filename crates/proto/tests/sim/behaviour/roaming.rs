@@ -15,7 +15,8 @@ fn a_rebinding_translator_moves_the_session_without_a_handshake() {
         world.rebind(0);
         world.run(secs(16));
         let (sent, arrived) = world.oracle.tally(moved);
-        // What was on its way to the old address is lost, until each lane was heard from the new one.
+        // What was on its way to the old address is lost, until each lane was heard from the new
+        // one.
         assert!(sent - arrived < 10, "{arrived} of {sent} arrived");
         assert_eq!(world.devices[0].connects, connects);
         let status = world.hub.core.sessions().next().expect("two clients");
@@ -24,7 +25,8 @@ fn a_rebinding_translator_moves_the_session_without_a_handshake() {
     });
 }
 
-/// Nothing is sent on a lane that only receives, so nothing renews its binding before the next keepalive.
+/// Nothing is sent on a lane that only receives, so nothing renews its binding before the next
+/// keepalive.
 #[test]
 fn a_lane_that_a_translator_forgets_receives_again_soon_while_others_do() {
     with_seeds(4, |seed| {

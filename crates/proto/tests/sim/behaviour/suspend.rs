@@ -14,7 +14,8 @@ fn awake(seed: u64) -> (World, Vec<Option<SessionId>>) {
     (world, before)
 }
 
-/// The sleeper has its session, and is reachable from the campus without having sent a packet, within two seconds.
+/// The sleeper has its session, and is reachable from the campus without having sent a packet,
+/// within two seconds.
 fn goes_on(world: &mut World, before: &[Option<SessionId>]) {
     world.run(secs(1));
     let ids: Vec<u64> = (0..10).map(|_| world.send(Place::Campus, Place::Device(0))).collect();

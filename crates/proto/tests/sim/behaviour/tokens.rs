@@ -10,7 +10,8 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use super::*;
 use crate::runs::with_seeds;
 
-/// An attach as whoever has got hold of a token may try it, on a connection of its own, with what `device` can prove.
+/// An attach as whoever has got hold of a token may try it, on a connection of its own, with what
+/// `device` can prove.
 fn steal(world: &mut World, session: SessionId, token: &Token, device: DeviceId) -> Result<SessionId, Code> {
     let offer = Offer {
         indexes: List::new(vec![1, 2]).expect("two"),
@@ -101,7 +102,8 @@ fn a_stolen_token_is_worth_nothing_to_another_device_and_its_owner_goes_on() {
         let mut world = world(seed, 2, Path::CLEAN, false);
         let victim = world.devices[0].session().expect("it is up");
         world.run(secs(5));
-        // The victim shows its token on a connection that does not arrive, and the thief reads it there.
+        // The victim shows its token on a connection that does not arrive, and the thief reads it
+        // there.
         let path = core::mem::replace(&mut world.devices[0].up, Path::lossy(1.0));
         world.move_network(0, true);
         world.run(secs(3));

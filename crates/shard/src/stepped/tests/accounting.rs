@@ -1,4 +1,5 @@
-//! Each packet that a shard reads or receives leaves it or is counted as dropped, once, whatever its devices refuse.
+//! Each packet that a shard reads or receives leaves it or is counted as dropped, once, whatever
+//! its devices refuse.
 
 use std::cell::Cell;
 
@@ -255,7 +256,8 @@ fn drops(host: &mut Host) -> u64 {
     host.report().counters.total()
 }
 
-/// Has a shard send what its TUN device delivers. Returns the datagrams, and how many packets it had.
+/// Has a shard send what its TUN device delivers. Returns the datagrams, and how many packets it
+/// had.
 fn transmit(host: &mut Host, reads: &[Read], is_cut: impl Fn(&Read) -> bool) -> (Vec<Vec<u8>>, usize) {
     host.tun().reads.borrow_mut().extend(reads.iter().map(Read::bytes));
     while host.transmit().unwrap() == Progress::More {}

@@ -1,5 +1,5 @@
-//! A gateway's shard whose TUN device gets more for the clients than it can send: time passes when it has sent a datagram, and then several
-//! new packets come.
+//! A gateway's shard whose TUN device gets more for the clients than it can send: time passes when
+//! it has sent a datagram, and then several new packets come.
 //!
 //! ```text
 //!   campus ──▶ queue of the device, which drops what finds it full ──▶ shard ──▶ clients
@@ -19,7 +19,8 @@ use super::overload::{OUTER, commands, jain, slot};
 use super::*;
 use crate::outbound::parse;
 
-/// Packets that the device's queue holds: more than come before the shard is behind, on a fast machine too.
+/// Packets that the device's queue holds: more than come before the shard is behind, on a fast
+/// machine too.
 const KERNEL_QUEUE: usize = 20_000;
 const MSS: usize = 1_000;
 /// Slices of each packet for the first client, whose downloads are many.
@@ -54,7 +55,8 @@ impl Peer {
         if self.index == 0 { 46 << 2 | 2 } else { 46 << 2 }
     }
 
-    /// The next packet for it: to its address, or to the network of one or the other IP version behind it. The sequence numbers go on.
+    /// The next packet for it: to its address, or to the network of one or the other IP version
+    /// behind it. The sequence numbers go on.
     fn packet(&mut self) -> Vec<u8> {
         let (slices, flags) = match self.index {
             // Each says that its sender has slowed down, which only the first slice may repeat.
@@ -305,7 +307,8 @@ impl DatagramSocket for World {
     }
 }
 
-/// Of five clients the first gets four slices for one of each other, and each gets more than a fifth of what can be sent.
+/// Of five clients the first gets four slices for one of each other, and each gets more than a
+/// fifth of what can be sent.
 fn greedy() -> Vec<usize> {
     vec![0, 1, 2, 3, 4]
 }
@@ -428,7 +431,8 @@ fn what_waits_is_sent_before_another_process_takes_the_device() {
     let drops = gateway.report().counters.total();
     gateway.shard.handle_backlog();
     assert!(gateway.shard.outbound.backlog.is_empty() && waiting > 1_000);
-    // On a machine that stands still, some have waited for so long that their senders are told by a loss.
+    // On a machine that stands still, some have waited for so long that their senders are told by a
+    // loss.
     let dropped = gateway.report().counters.total() - drops;
     assert!(dropped < waiting / 10, "{dropped} of {waiting}");
     assert_eq!(world.total.get() - before + dropped, waiting);

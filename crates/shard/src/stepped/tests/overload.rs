@@ -1,4 +1,5 @@
-//! A gateway's shard that gets more than it can handle: time passes when it has handled a packet, and then several new ones come.
+//! A gateway's shard that gets more than it can handle: time passes when it has handled a packet,
+//! and then several new ones come.
 //!
 //! ```text
 //!   peers ──▶ queue of the kernel, which drops what finds it full ──▶ shard ──▶ TUN device
@@ -37,7 +38,8 @@ pub(super) fn slot(index: u8) -> Slot {
     Slot { index: index.into(), generation: 0 }
 }
 
-/// Opens session `index` in a plane. It has an address, and a network of each IP version behind its client.
+/// Opens session `index` in a plane. It has an address, and a network of each IP version behind its
+/// client.
 pub(super) fn commands(index: u8, at: Slot, role: Role) -> [Command; 2] {
     let number = u32::from(index) << 8;
     let (own, peer) = if role == Role::Gateway {
@@ -120,7 +122,8 @@ impl Peer {
 /// Who sends, how much of what comes, and what has become of it.
 struct World {
     peers: RefCell<Vec<Peer>>,
-    /// Senders in the order in which their datagrams come, again and again: a peer, or `None` for the attacker.
+    /// Senders in the order in which their datagrams come, again and again: a peer, or `None` for
+    /// the attacker.
     pattern: Vec<Option<usize>>,
     at: Cell<usize>,
     /// Datagrams that come while one packet is handled.
@@ -371,7 +374,8 @@ fn a_packet_of_a_modest_session_waits_for_a_fraction_of_what_the_others_have() {
 
 #[test]
 fn a_flood_with_the_index_of_a_session_costs_that_session_nothing() {
-    // Four sessions, and an attacker who knows the index of the first and sends three times as much as all of them.
+    // Four sessions, and an attacker who knows the index of the first and sends three times as much
+    // as all of them.
     let pattern = (0..16).map(|at| (at % 4 == 0).then_some(at / 4)).collect();
     let world = World::new(4, pattern, 8);
     let mut gateway = world.gateway();

@@ -1,4 +1,5 @@
-//! What received messages write to the TUN device: everything, in the order in which it came, with few calls.
+//! What received messages write to the TUN device: everything, in the order in which it came, with
+//! few calls.
 
 use std::cell::Cell;
 
@@ -91,7 +92,8 @@ fn datagram(number: u16, flow: u8, payload: usize) -> Vec<u8> {
     packet
 }
 
-/// Puts a datagram behind those of the last message if the kernel would have merged it, and else into one of its own.
+/// Puts a datagram behind those of the last message if the kernel would have merged it, and else
+/// into one of its own.
 fn arrive(inbox: &mut VecDeque<(Vec<u8>, usize)>, datagram: &[u8], merges: bool) {
     match inbox.back_mut() {
         Some((message, stride))
@@ -147,7 +149,8 @@ proptest! {
         while gateway.receive() == Progress::More {}
         prop_assert_eq!(gateway.report().counters.total(), 0);
         prop_assert!(*devices.written.borrow() == wanted, "in the same order, byte for byte");
-        // One for each 64 packets, and for what one call receives at least; more only around joined packets.
+        // One for each 64 packets, and for what one call receives at least; more only around joined
+        // packets.
         let least = wanted.len() / 64 + messages.div_ceil(RECEIVE_MESSAGES);
         prop_assert!(devices.calls.get() <= breaks + 4 * (1 + least), "{} calls", devices.calls.get());
     }

@@ -1,9 +1,9 @@
 //! How an agent takes and writes blocks ([`crate::load::block`]): one connection at a time.
 //!
-//! INVARIANT: blocks are written only into the place that the owner of this host named when the agent was started, and
-//! only as far as that place reaches. A coordinator names no path and lets no file grow.
-//! INVARIANT: the ends use a secret that is bound to the owner's token, so who reads or plays the coordinator's lines
-//! without the token can neither write nor read blocks.
+//! INVARIANT: blocks are written only into the place that the owner of this host named when the
+//! agent was started, and only as far as that place reaches. A coordinator names no path and lets
+//! no file grow. INVARIANT: the ends use a secret that is bound to the owner's token, so who reads
+//! or plays the coordinator's lines without the token can neither write nor read blocks.
 
 use std::net::IpAddr;
 
@@ -31,8 +31,9 @@ impl BlockPermission {
         Self { key: token.derive(b"blocks"), place }
     }
 
-    /// For the agents of a lab: their coordinator started them and speaks to them by pipes that nobody else reads, so there is no
-    /// token, and the secret of each connection is as good as any that it could be bound to.
+    /// For the agents of a lab: their coordinator started them and speaks to them by pipes that
+    /// nobody else reads, so there is no token, and the secret of each connection is as good as any
+    /// that it could be bound to.
     pub fn in_lab(place: Option<Place>) -> Self {
         Self { key: Zeroizing::default(), place }
     }

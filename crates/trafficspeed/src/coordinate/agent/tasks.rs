@@ -1,4 +1,5 @@
-//! How an agent works on tasks ([`crate::load::task`]): several at once, with a sample of each at every interval.
+//! How an agent works on tasks ([`crate::load::task`]): several at once, with a sample of each at
+//! every interval.
 
 use std::net::IpAddr;
 use std::sync::mpsc::RecvTimeoutError;

@@ -1,8 +1,9 @@
 //! The throughput that the waiting and the work for a block predict, in bytes per second.
 //!
-//! The first two are the original's. They take a write to cost two round trips without overlap, as iSCSI's does
-//! (command, ready to transfer, data, status). Ours costs one: the data go with the command. So the same model is also
-//! given with the round trips of our protocol, and with the time that the disk takes to have the block.
+//! The first two are the original's. They take a write to cost two round trips without overlap, as
+//! iSCSI's does (command, ready to transfer, data, status). Ours costs one: the data go with the
+//! command. So the same model is also given with the round trips of our protocol, and with the time
+//! that the disk takes to have the block.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub struct Parameters {
     /// Everything below encryption: many large plain blocks in progress, at the smallest delay.
     pub lower: f64,
-    /// Sealing on one core, with the cipher of the sealed blocks: from the cases of OP-n themselves.
+    /// Sealing on one core, with the cipher of the sealed blocks: from the cases of OP-n
+    /// themselves.
     pub encrypt: f64,
     /// Opening on one core, likewise.
     pub decrypt: f64,
@@ -20,18 +22,20 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// The original's formula without overlap: block / (2·RTT + block/lower + block/encrypt + block/decrypt).
+    /// The original's formula without overlap: block / (2·RTT + block/lower + block/encrypt +
+    /// block/decrypt).
     pub fn without_overlap(&self, block: f64, rtt: f64) -> f64 {
         block / (2.0 * rtt + block / self.lower + block / self.encrypt + block / self.decrypt)
     }
 
-    /// The original's formula for two blocks in progress: block / (RTT + block/lower + block/encrypt).
+    /// The original's formula for two blocks in progress: block / (RTT + block/lower +
+    /// block/encrypt).
     pub fn two_in_progress(&self, block: f64, rtt: f64) -> f64 {
         block / (rtt + block / self.lower + block / self.encrypt)
     }
 
-    /// Our protocol with `ahead` blocks in progress: that many for each round trip and its work, but no more than the
-    /// slowest stage carries.
+    /// Our protocol with `ahead` blocks in progress: that many for each round trip and its work,
+    /// but no more than the slowest stage carries.
     pub fn one_round_trip(&self, block: f64, rtt: f64, ahead: u32) -> f64 {
         let work = block / self.lower + block / self.encrypt + block / self.decrypt + self.commit_seconds;
         let waiting = f64::from(ahead) * block / (rtt + work);

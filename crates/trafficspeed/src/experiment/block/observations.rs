@@ -1,4 +1,5 @@
-//! The table of block writes: what each way carried at each delay and block size, and what that cost.
+//! The table of block writes: what each way carried at each delay and block size, and what that
+//! cost.
 
 use super::{BlockReport, Case, Route, Way};
 use crate::experiment::quantities::of_cpu;

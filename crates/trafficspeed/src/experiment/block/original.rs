@@ -1,11 +1,12 @@
-//! The original measurements: IP-SAN middleware that encrypts above TCP, against IPsec (Ochanomizu University and others,
-//! about 2006; Linux 2.4, Gigabit Ethernet, Dummynet, 3DES, TCP window 8 MB). Shown beside ours, never used as a result.
+//! The original measurements: IP-SAN middleware that encrypts above TCP, against IPsec (Ochanomizu
+//! University and others, about 2006; Linux 2.4, Gigabit Ethernet, Dummynet, 3DES, TCP window 8
+//! MB). Shown beside ours, never used as a result.
 
 /// Columns of [`RATIOS`] and [`CPU`].
 pub const AHEAD: [u32; 5] = [2, 4, 6, 8, 10];
 
-/// One-way delay in ms, and throughput with 2, 4, 6, 8, 10 blocks in progress as a multiple of that of IPsec, mean over
-/// block sizes from 8 KB to 2 MB.
+/// One-way delay in ms, and throughput with 2, 4, 6, 8, 10 blocks in progress as a multiple of that
+/// of IPsec, mean over block sizes from 8 KB to 2 MB.
 pub const RATIOS: [(u32, [f64; 5]); 8] = [
     (0, [0.83, 0.91, 0.93, 0.92, 0.87]),
     (1, [0.97, 1.37, 1.45, 1.46, 1.42]),
@@ -17,7 +18,8 @@ pub const RATIOS: [(u32, [f64; 5]); 8] = [
     (64, [2.50, 4.00, 5.08, 5.96, 6.64]),
 ];
 
-/// One-way delay in ms, CPU use at the target with IPsec, and with 2, 4, 6, 8, 10 blocks in progress, percent.
+/// One-way delay in ms, CPU use at the target with IPsec, and with 2, 4, 6, 8, 10 blocks in
+/// progress, percent.
 pub const CPU: [(u32, f64, [f64; 5]); 4] = [
     (0, 77.9, [78.4, 86.4, 88.5, 87.1, 83.0]),
     (1, 57.0, [64.5, 83.4, 85.8, 87.8, 86.1]),
@@ -28,7 +30,8 @@ pub const CPU: [(u32, f64, [f64; 5]); 4] = [
 /// One-way delay in ms, and the best throughput of any block size in MB/s: plain, IPsec, theirs.
 pub const PEAKS: [(u32, [f64; 3]); 2] = [(16, [4.9, 2.3, 7.8]), (64, [1.2, 0.6, 2.8])];
 
-/// At 16 ms one way: block bytes, then MB/s without overlap predicted and measured, and with two blocks in progress.
+/// At 16 ms one way: block bytes, then MB/s without overlap predicted and measured, and with two
+/// blocks in progress.
 pub const MODEL_16_MS: [(u32, [f64; 4]); 9] = [
     (8 << 10, [0.118, 0.239, 0.234, 0.410]),
     (16 << 10, [0.229, 0.235, 0.448, 0.444]),
@@ -41,7 +44,8 @@ pub const MODEL_16_MS: [(u32, [f64; 4]); 9] = [
     (2 << 20, [3.300, 2.397, 5.138, 4.324]),
 ];
 
-/// Their parameters in MB/s: what lies below encryption, and encryption (decryption was taken to be as fast).
+/// Their parameters in MB/s: what lies below encryption, and encryption (decryption was taken to be
+/// as fast).
 pub const LOWER: f64 = 11.584;
 /// See [`LOWER`].
 pub const ENCRYPT: f64 = 10.822;

@@ -1,4 +1,5 @@
-//! The results of the block experiment as plain data, and the figures that its tables show, each with the spread of its rounds.
+//! The results of the block experiment as plain data, and the figures that its tables show, each
+//! with the spread of its rounds.
 
 use serde::{Deserialize, Serialize};
 
@@ -79,9 +80,10 @@ impl Way {
     }
 }
 
-/// All ways that are measured with these numbers of blocks in progress, in the order in which they take turns: beside the
-/// original's, plain and tunnel with as many in progress, which is what tells queue depth from encrypting ahead; then
-/// the tunnel a second time with each number of `controls`, after all others.
+/// All ways that are measured with these numbers of blocks in progress, in the order in which they
+/// take turns: beside the original's, plain and tunnel with as many in progress, which is what
+/// tells queue depth from encrypting ahead; then the tunnel a second time with each number of
+/// `controls`, after all others.
 pub fn ways(ahead: &[u32], controls: &[u32]) -> Vec<Way> {
     let with = |&ahead: &u32| {
         let controls = [Route::Plain, Route::Tunnel].map(|route| Way::of(route, ahead));
@@ -103,7 +105,8 @@ pub struct Case {
     pub repeat: u32,
     /// Bytes of acknowledged blocks per second.
     pub bytes_per_second: Option<f64>,
-    /// CPU use at the target in percent of one core: its process and, with the tunnel, the VPN's on that side.
+    /// CPU use at the target in percent of one core: its process and, with the tunnel, the VPN's on
+    /// that side.
     pub target_cpu_percent: Option<f64>,
     /// Acknowledged blocks of the whole connection.
     pub acknowledged: u64,
@@ -111,7 +114,8 @@ pub struct Case {
     pub verified: u64,
     /// Blocks answered by one sync, mean.
     pub blocks_per_sync: f64,
-    /// CPU seconds of the writer's process and of the target's, for the whole connection; older reports do not have them.
+    /// CPU seconds of the writer's process and of the target's, for the whole connection; older
+    /// reports do not have them.
     #[serde(default)]
     pub ends_cpu_seconds: Option<[f64; 2]>,
     /// CPU time meanwhile; lab only.
@@ -157,8 +161,8 @@ impl Case {
         }
     }
 
-    /// CPU seconds of the VPN's programs on the writer's side and at the gateway, as far as they carried the blocks; `None`
-    /// where they did and nobody counted.
+    /// CPU seconds of the VPN's programs on the writer's side and at the gateway, as far as they
+    /// carried the blocks; `None` where they did and nobody counted.
     pub fn vpn_cpu_seconds(&self) -> Option<[f64; 2]> {
         match self.way.route {
             Route::Tunnel => self.cpu.map(|cpu| [cpu.clients, cpu.gateway]),
@@ -167,8 +171,9 @@ impl Case {
         }
     }
 
-    /// CPU seconds of a part for each GB of acknowledged blocks; `None` where that is not known: older reports have the target's
-    /// side alone, and between real hosts nobody sees the VPN's programs.
+    /// CPU seconds of a part for each GB of acknowledged blocks; `None` where that is not known:
+    /// older reports have the target's side alone, and between real hosts nobody sees the VPN's
+    /// programs.
     fn seconds_per_gb(&self, part: CpuPart) -> Option<f64> {
         let each = |seconds: f64| {
             let gigabytes = self.acknowledged as f64 * f64::from(self.block_bytes) / 1e9;
@@ -277,7 +282,8 @@ impl BlockReport {
         }
     }
 
-    /// The throughput of all repetitions of a delay, block size and way that are to be trusted, bytes per second.
+    /// The throughput of all repetitions of a delay, block size and way that are to be trusted,
+    /// bytes per second.
     pub fn rate(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<Spread> {
         Spread::of(&self.rates(delay_ms, block_bytes, way))
     }
@@ -287,7 +293,8 @@ impl BlockReport {
         self.sound(delay_ms, block_bytes, way).filter_map(|case| case.bytes_per_second).collect()
     }
 
-    /// How often the cases that were asked for were really measured: the least of all, and the most.
+    /// How often the cases that were asked for were really measured: the least of all, and the
+    /// most.
     pub fn found(&self) -> (usize, usize) {
         let (delays, sizes, _) = &self.asked;
         let ways = self.ways();
@@ -318,8 +325,9 @@ impl BlockReport {
         self.control_of([way, by], |control| self.ratio(delay_ms, control.again(), control))
     }
 
-    /// The control of a ratio of two ways: what the tunnel differs from itself with one block in progress or with the most, as
-    /// each of the two ways has; the wider where they differ in that. `None` unless all that this takes was measured.
+    /// The control of a ratio of two ways: what the tunnel differs from itself with one block in
+    /// progress or with the most, as each of the two ways has; the wider where they differ in that.
+    /// `None` unless all that this takes was measured.
     fn control_of(&self, ways: [Way; 2], itself: impl Fn(Way) -> Option<Spread>) -> Option<Spread> {
         let deepest = self.deepest_control();
         let [one, other] = ways.map(|way| itself(if way.ahead > 1 { deepest } else { Way::TUNNEL }));
@@ -370,7 +378,8 @@ impl BlockReport {
         self.rounds(delay_ms, way, |case| case.target_cpu_percent).means(&self.asked.1)
     }
 
-    /// CPU seconds of a part for each GB of acknowledged blocks: the median over block sizes within each round.
+    /// CPU seconds of a part for each GB of acknowledged blocks: the median over block sizes within
+    /// each round.
     pub fn cost(&self, delay_ms: f64, way: Way, part: CpuPart) -> Option<Spread> {
         self.rounds(delay_ms, way, |case| case.seconds_per_gb(part)).medians(&self.asked.1)
     }

@@ -64,8 +64,8 @@ impl BlockPair<'_> {
         Err(FleetError::Agent { name: self.fleet.name(self.far).to_owned(), why })
     }
 
-    /// The network's rate without encryption and without waiting in bytes per second, and its one-way delay;
-    /// `None` if the user ended it.
+    /// The network's rate without encryption and without waiting in bytes per second, and its
+    /// one-way delay; `None` if the user ended it.
     ///
     /// # Errors
     /// [`FleetError::Agent`].
@@ -104,7 +104,8 @@ impl BlockPair<'_> {
     ) -> Result<Connected, Interrupted> {
         let times = (Writes::warmup(delay), self.writes.duration);
         let mut connected = self.connection(blocks, (address, way.ahead), times)?;
-        // Where the writer cannot say any more what was acknowledged, the target's word is taken for it.
+        // Where the writer cannot say any more what was acknowledged, the target's word is taken
+        // for it.
         let (acknowledged, sent) = match (&connected.wrote, &connected.received) {
             (Some(wrote), _) => (wrote.acknowledged, wrote.sent),
             (None, Some(received)) => (received.acknowledged, received.written + u64::from(way.ahead)),
@@ -118,7 +119,8 @@ impl BlockPair<'_> {
         Ok(connected)
     }
 
-    /// After a case with a problem: late reports of its connection must not be taken for those of the next.
+    /// After a case with a problem: late reports of its connection must not be taken for those of
+    /// the next.
     pub fn settle(&mut self) {
         for end in [self.near, self.far] {
             // One that is lost shows when it is needed next.

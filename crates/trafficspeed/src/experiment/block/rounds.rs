@@ -1,8 +1,10 @@
-//! The figures of one way of writing at one delay, round by round, and what the rounds say together.
+//! The figures of one way of writing at one delay, round by round, and what the rounds say
+//! together.
 //!
-//! INVARIANT: a ratio is formed of two figures of the same round and block size, never of two medians.
-//! INVARIANT: a round counts with all block sizes that were asked for or not at all, so that its mean is of the same sizes as that of
-//! the other rounds and ways: one that was interrupted has only the first sizes of its turn, and one in which a size failed lacks it.
+//! INVARIANT: a ratio is formed of two figures of the same round and block size, never of two
+//! medians. INVARIANT: a round counts with all block sizes that were asked for or not at all, so
+//! that its mean is of the same sizes as that of the other rounds and ways: one that was
+//! interrupted has only the first sizes of its turn, and one in which a size failed lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +22,8 @@ impl FromIterator<((u32, u32), f64)> for Rounds {
 }
 
 impl Rounds {
-    /// Each divided by that of `other` in the same round and at the same block size, where that is above zero.
+    /// Each divided by that of `other` in the same round and at the same block size, where that is
+    /// above zero.
     #[must_use]
     pub fn by(&self, other: &Self) -> Self {
         Self(divided(&self.0, &other.0))

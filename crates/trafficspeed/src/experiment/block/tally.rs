@@ -1,4 +1,5 @@
-//! From what both ends of a connection say to one case of the report, and to the parameters of the model.
+//! From what both ends of a connection say to one case of the report, and to the parameters of the
+//! model.
 //!
 //! It does not know whether the ends stood in a lab or on real hosts.
 

@@ -161,7 +161,8 @@ fn figures_have_the_spread_of_their_rounds_and_ratios_are_formed_within_each() {
     assert_eq!(ratio(&again), (2.0, 2.0, 2.0, 2), "within a round, however fast the machine was");
     scale(&mut again, 1.5, |case| case.repeat == 2 && case.way == Way::sealed(2));
     assert_eq!(ratio(&again), (2.0, 2.5, 3.0, 2));
-    // The larger block carries the most: 20,971,520 bytes a second, and three times as much in the other round.
+    // The larger block carries the most: 20,971,520 bytes a second, and three times as much in the
+    // other round.
     let peak = spread(again.peak(0.0, Way::TUNNEL));
     assert_eq!((peak.0, peak.2), (20_971_520.0, 3.0 * 20_971_520.0));
     assert_eq!(spread(again.cpu(0.0, Way::TUNNEL)), (5.0, 5.0, 5.0, 2));

@@ -1,8 +1,10 @@
-//! The measurements of a comparison in a file: one JSON value per line, a header first, then every attempt.
+//! The measurements of a comparison in a file: one JSON value per line, a header first, then every
+//! attempt.
 //!
-//! INVARIANT: a line is written whole and reaches the disk before the next measurement begins, so whatever kills
-//! the program costs at most the measurement that was running. A last line without its end is what such a kill left
-//! and is cut off; any other line that cannot be read is damage and refused.
+//! INVARIANT: a line is written whole and reaches the disk before the next measurement begins, so
+//! whatever kills the program costs at most the measurement that was running. A last line without
+//! its end is what such a kill left and is cut off; any other line that cannot be read is damage
+//! and refused.
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
@@ -127,7 +129,8 @@ impl Journal {
         Ok(Self::open(directory)?.0)
     }
 
-    /// Opens the journal in `directory` to go on with it, and cuts off what a kill left of its last line.
+    /// Opens the journal in `directory` to go on with it, and cuts off what a kill left of its last
+    /// line.
     pub fn open(directory: &Path) -> Result<(Self, Contents), JournalError> {
         let path = directory.join(FILE);
         let file = OpenOptions::new().read(true).append(true).open(&path);
@@ -154,8 +157,9 @@ impl Journal {
 }
 
 impl Contents {
-    /// Whether the comparison ended before all of its plan was tried, or still runs: there are measurements without any attempt,
-    /// or the last attempt was broken off. One that failed for another reason was tried, and is a failure, not an interruption.
+    /// Whether the comparison ended before all of its plan was tried, or still runs: there are
+    /// measurements without any attempt, or the last attempt was broken off. One that failed for
+    /// another reason was tried, and is a failure, not an interruption.
     pub fn is_unfinished(&self) -> bool {
         let tried: HashSet<_> = self.runs.iter().map(|run| (run.subject, run.clients, run.repeat)).collect();
         let per_round = self.header.identity.measurements_per_round().unwrap_or(1);
@@ -182,8 +186,9 @@ pub fn is_in(directory: &Path) -> bool {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // A child that is just being started by another thread shares the file until it becomes its program, and
-        // closing would leave the lock with it. Failure means that closing releases it a moment later.
+        // A child that is just being started by another thread shares the file until it becomes its
+        // program, and closing would leave the lock with it. Failure means that closing releases it
+        // a moment later.
         let _ = self.file.unlock();
     }
 }

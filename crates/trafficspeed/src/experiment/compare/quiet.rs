@@ -1,7 +1,8 @@
-//! Whether the machine was quiet enough while something was measured, and which attempt stands when it was not.
+//! Whether the machine was quiet enough while something was measured, and which attempt stands when
+//! it was not.
 //!
-//! INVARIANT: what stands is decided from all saved attempts alone, so a resumed comparison decides as one that was
-//! never interrupted.
+//! INVARIANT: what stands is decided from all saved attempts alone, so a resumed comparison decides
+//! as one that was never interrupted.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,8 +33,9 @@ impl Limits {
     }
 }
 
-/// Marks the attempts that another one stands for: of the complete attempts at a measurement one stands, the first
-/// quiet one, or else the quietest. Attempts that failed stay what they are, unless a later one is complete.
+/// Marks the attempts that another one stands for: of the complete attempts at a measurement one
+/// stands, the first quiet one, or else the quietest. Attempts that failed stay what they are,
+/// unless a later one is complete.
 pub fn settle(runs: &mut [Run]) {
     for at in 0..runs.len() {
         let standing = standing(runs, at);

@@ -1,4 +1,5 @@
-//! The conditions for two measurements to belong to one comparison: the same machine, programs and settings.
+//! The conditions for two measurements to belong to one comparison: the same machine, programs and
+//! settings.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,7 +54,8 @@ impl Identity {
             (CLIENTS, counts.join(BETWEEN_COUNTS)),
             // Whatever is added to these one day belongs to the identity without being named here.
             ("links", format!("{:?}", traffic.links)),
-            // What they are on this machine: namespaces may not have the congestion control that was asked for.
+            // What they are on this machine: namespaces may not have the congestion control that
+            // was asked for.
             ("links in words, with the VPNs' own TCP", environment.links.clone().unwrap_or_default()),
             ("programs", format!("{:?}", traffic.programs)),
             ("scripts (SHA-256)", scripts(&traffic.programs)),
@@ -69,9 +71,10 @@ impl Identity {
         Self { parts }
     }
 
-    /// How many measurements a round has: every system with every number of clients. `None` if another version named these
-    /// parts otherwise. Systems of the user's own may share a label, so labels are counted as often as they are there; a number
-    /// of clients that was given twice is measured once.
+    /// How many measurements a round has: every system with every number of clients. `None` if
+    /// another version named these parts otherwise. Systems of the user's own may share a label, so
+    /// labels are counted as often as they are there; a number of clients that was given twice is
+    /// measured once.
     pub fn measurements_per_round(&self) -> Option<usize> {
         let values = |of: &str| Some(&self.parts.iter().find(|(name, _)| name == of)?.1);
         let counts: BTreeSet<&str> = values(CLIENTS)?.split(BETWEEN_COUNTS).collect();
@@ -109,8 +112,8 @@ fn scripts(programs: &Programs) -> String {
     lines.join(", ")
 }
 
-/// Makes sure that the system of `run` is the one that `earlier` runs measured: its version and its executables. The
-/// cipher may differ where the system chooses it.
+/// Makes sure that the system of `run` is the one that `earlier` runs measured: its version and its
+/// executables. The cipher may differ where the system chooses it.
 pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
     let before = earlier.iter().rev().find(|other| other.label == run.label && other.is_complete());
     let Some(before) = before.filter(|_| run.is_complete()) else { return Ok(()) };

@@ -8,7 +8,8 @@ use crate::experiment::outcome::{Run, Settings};
 use crate::experiment::traffic::Slot;
 use crate::stats::median;
 
-/// The time of a measurement beside its own seconds while none has been made: the lab, bringing a system up, draining.
+/// The time of a measurement beside its own seconds while none has been made: the lab, bringing a
+/// system up, draining.
 const OVERHEAD_SECONDS: f64 = 2.0;
 /// The same for each client.
 const OVERHEAD_PER_CLIENT_SECONDS: f64 = 0.25;
@@ -18,7 +19,8 @@ pub fn is_of(run: &Run, slot: Slot) -> bool {
     run.subject == Some(slot.subject) && run.clients == slot.clients && run.repeat == slot.repeat
 }
 
-/// The slots that have no result yet: no complete attempt, or only disturbed ones with attempts left.
+/// The slots that have no result yet: no complete attempt, or only disturbed ones with attempts
+/// left.
 pub fn left(slots: &[Slot], runs: &[Run], attempts: u32) -> Vec<Slot> {
     let is_done = |slot: Slot| {
         let complete: Vec<&Run> = runs.iter().filter(|run| is_of(run, slot) && run.is_complete()).collect();
@@ -28,7 +30,8 @@ pub fn left(slots: &[Slot], runs: &[Run], attempts: u32) -> Vec<Slot> {
     slots.iter().copied().filter(|slot| !is_done(*slot)).collect()
 }
 
-/// How long `slots` take, judged by what earlier `runs` took and by how often they had to be repeated.
+/// How long `slots` take, judged by what earlier `runs` took and by how often they had to be
+/// repeated.
 pub fn time_left(slots: &[Slot], settings: &Settings, runs: &[Run]) -> Duration {
     let window = settings.warmup_seconds + settings.seconds;
     let overhead = |slot: &Slot| {
@@ -52,7 +55,8 @@ fn attempts_each(runs: &[Run]) -> f64 {
     }
 }
 
-/// The announcement before the first measurement: how many there are, how long they take, where they go.
+/// The announcement before the first measurement: how many there are, how long they take, where
+/// they go.
 pub fn announcement(plan: &ComparePlan, earlier: &[Run], directory: &Path) -> String {
     let settings = &plan.traffic.settings;
     let slots = plan.traffic.slots();

@@ -1,8 +1,9 @@
-//! Several clients that measure at once: each has its part of the tasks, and all their reports are put together as those of one
-//! client with the streams of all.
+//! Several clients that measure at once: each has its part of the tasks, and all their reports are
+//! put together as those of one client with the streams of all.
 //!
-//! INVARIANT: no sum is overstated: rates are the bytes of all clients over the longest time that one of them counted. A client that
-//! got nothing is part of what was found and no fault: a run without it would show the better rounds alone.
+//! INVARIANT: no sum is overstated: rates are the bytes of all clients over the longest time that
+//! one of them counted. A client that got nothing is part of what was found and no fault: a run
+//! without it would show the better rounds alone.
 
 use super::fresh;
 use crate::coordinate::message::{Measurement, Sample, TaskEnd};
@@ -13,7 +14,8 @@ use crate::load::task::{Findings, Task};
 /// The clients' own ends; the others are their partners.
 const NEAR: usize = 0;
 
-/// The parts of `clients` clients in the tasks of all of them together, each with run ids of its own.
+/// The parts of `clients` clients in the tasks of all of them together, each with run ids of its
+/// own.
 pub(super) fn parts(tasks: &[Task], clients: u32) -> Vec<Vec<Task>> {
     let part = |number: u32| -> Vec<Task> {
         tasks.iter().map(|task| fresh(&task.of_one(clients, number))).collect()
@@ -38,7 +40,8 @@ pub(super) fn together(clients: &[EndReports]) -> EndReports {
 
 fn end_of(side: usize, ends: &[&Measurement]) -> Measurement {
     let most = |of: fn(&Measurement) -> f64| ends.iter().copied().map(of).fold(0.0, f64::max);
-    // From the agreed instant on: an end that began to count late has counted for less time by as much.
+    // From the agreed instant on: an end that began to count late has counted for less time by as
+    // much.
     let since_start = most(|end| end.seconds + end.late_ms / 1e3);
     let drops = ends.iter().map(|end| end.socket_drops);
     let tasks = ends.iter().map(|end| end.tasks.len()).min().unwrap_or(0);
@@ -49,7 +52,8 @@ fn end_of(side: usize, ends: &[&Measurement]) -> Measurement {
         sending_seconds: most(|end| end.sending_seconds),
         stopped_early: ends.iter().any(|end| end.stopped_early),
         cpu_seconds: ends.iter().map(|end| end.cpu_seconds).sum(),
-        // Each client is a host of its own; the partners are on one, and each of them has counted all that it dropped.
+        // Each client is a host of its own; the partners are on one, and each of them has counted
+        // all that it dropped.
         socket_drops: if side == NEAR { drops.sum() } else { drops.max().unwrap_or(0) },
         tasks: (0..tasks).map(task).collect(),
     }
@@ -90,8 +94,8 @@ fn moment_of(moments: &[&IntervalSamples]) -> IntervalSamples {
     IntervalSamples { seconds: [seconds(0), seconds(1)], tasks: [tasks(0), tasks(1)] }
 }
 
-/// The figures of each client alone, client by client and task by task, where `tasks` are those of all clients together. Their
-/// course over time is left to the sum.
+/// The figures of each client alone, client by client and task by task, where `tasks` are those of
+/// all clients together. Their course over time is left to the sum.
 pub(super) fn figures(tasks: &[Task], clients: &[EndReports]) -> Vec<Vec<Figures>> {
     let count = clients.len() as u32;
     let of = |(reports, number): (&EndReports, u32)| -> Vec<Figures> {
@@ -113,7 +117,8 @@ pub(super) fn faults(clients: &[EndReports]) -> Vec<String> {
     faults
 }
 
-/// Keeps the intervals of every client, and passes each on as one once all clients have reported it.
+/// Keeps the intervals of every client, and passes each on as one once all clients have reported
+/// it.
 pub(super) struct Gathered<F> {
     each: Vec<Vec<IntervalSamples>>,
     passed: usize,

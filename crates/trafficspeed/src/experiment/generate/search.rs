@@ -1,4 +1,5 @@
-//! The search for the highest rate at which hardly anything is lost: trial after trial, then a measurement at that rate.
+//! The search for the highest rate at which hardly anything is lost: trial after trial, then a
+//! measurement at that rate.
 //!
 //! Where the trials run is the caller's business: in the lab or between real hosts.
 
@@ -20,12 +21,13 @@ pub(in crate::experiment) const LEAST_SENT: f64 = 0.97;
 /// The longest that a single trial of a search warms up.
 const SEARCH_WARMUP: Duration = Duration::from_millis(200);
 
-/// How often the rate is lowered where more is lost in the measurement than in the trials, and by how much.
+/// How often the rate is lowered where more is lost in the measurement than in the trials, and by
+/// how much.
 const STEPS_DOWN: u32 = 5;
 const STEP_DOWN: f64 = 0.95;
 
-/// Rates above the one that was found at which the delivered share is tried, too, as multiples of it: a search has few trials
-/// there, and how a path collapses is a curve.
+/// Rates above the one that was found at which the delivered share is tried, too, as multiples of
+/// it: a search has few trials there, and how a path collapses is a curve.
 const ABOVE: [f64; 4] = [1.25, 1.5, 2.0, 4.0];
 /// Rates that differ by less than this share of them are one point of the curve.
 const SAME_POINT: f64 = 0.1;
@@ -43,8 +45,8 @@ pub struct Search {
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SearchOutcome {
-    /// Messages per second of the best trial that was carried; zero if none was. Where the rate was lowered since, those of the
-    /// measurement that held.
+    /// Messages per second of the best trial that was carried; zero if none was. Where the rate was
+    /// lowered since, those of the measurement that held.
     pub packets_per_second: f64,
     /// As `packets_per_second`, in bits of payload.
     pub bits_per_second: f64,
@@ -117,7 +119,8 @@ impl Search {
         Times { warmup: times.warmup.min(SEARCH_WARMUP), duration, interval: times.interval.min(duration) }
     }
 
-    /// The highest rate at which no more than allowed of the messages of `task` are lost, and what is delivered above it.
+    /// The highest rate at which no more than allowed of the messages of `task` are lost, and what
+    /// is delivered above it.
     ///
     /// # Errors
     /// The first of `attempt`.
@@ -177,7 +180,8 @@ impl SearchOutcome {
         trial.carried
     }
 
-    /// Of the multiples of the rate that was found those below `most`, what the sender can do, near which no trial was.
+    /// Of the multiples of the rate that was found those below `most`, what the sender can do, near
+    /// which no trial was.
     fn untried_above(&self, most: f64) -> Vec<f64> {
         let Some(found) = self.asked_bits_per_second else { return Vec::new() };
         let was_tried = |rate: f64| {
@@ -193,9 +197,10 @@ impl SearchOutcome {
         at_rate(task, self.asked_bits_per_second)
     }
 
-    /// Whether a measurement at this rate lost more than the search allows and is to be made again at a lower one. The
-    /// measurement is longer than a trial, and a machine is busier at one time than at another. The figures that were found follow
-    /// the rate down, since those of a rate that did not hold are not what the path carries.
+    /// Whether a measurement at this rate lost more than the search allows and is to be made again
+    /// at a lower one. The measurement is longer than a trial, and a machine is busier at one time
+    /// than at another. The figures that were found follow the rate down, since those of a rate
+    /// that did not hold are not what the path carries.
     pub fn goes_lower(&mut self, measured: Option<&Figures>, search: &Search) -> bool {
         let lost = measured.and_then(|figures| figures.lost_percent).unwrap_or(100.0);
         if self.packets_per_second <= 0.0 {
@@ -251,13 +256,14 @@ impl SearchTrial {
             sent_per_second: figures.sent_per_second.unwrap_or_default(),
             received_per_second: figures.received_per_second.unwrap_or_default(),
             lost_percent,
-            // A sender that cannot keep the pace says nothing against the path: what it sent is what is judged.
+            // A sender that cannot keep the pace says nothing against the path: what it sent is
+            // what is judged.
             carried: lost_percent <= allowed_percent,
         }
     }
 
-    /// The offered rate in messages per second, and the share of it that arrived in percent, where messages have `length`
-    /// bytes.
+    /// The offered rate in messages per second, and the share of it that arrived in percent, where
+    /// messages have `length` bytes.
     pub fn delivered(&self, length: u32) -> Option<(f64, f64)> {
         let asked = self.asked_bits_per_second.map(|rate| rate / (8.0 * f64::from(length)));
         let offered = asked.unwrap_or(self.sent_per_second);
@@ -285,7 +291,8 @@ mod tests {
         })
     }
 
-    /// A path that carries up to `limit` bit/s and, beyond that, next to nothing; the sender reaches `most`.
+    /// A path that carries up to `limit` bit/s and, beyond that, next to nothing; the sender
+    /// reaches `most`.
     fn search(limit: f64, most: f64) -> (SearchOutcome, Vec<Times>) {
         let mut asked = Vec::new();
         let mut attempt = |task: &Task, times: Times| {

@@ -9,11 +9,13 @@ use crate::load::page::Pages;
 use crate::load::task::{Protocol, Sockets, Task};
 use crate::load::tcp::{Job, Shape, Way};
 
-/// A voice packet is of no use after this, one way, in milliseconds: the limit for most uses of ITU-T G.114.
+/// A voice packet is of no use after this, one way, in milliseconds: the limit for most uses of
+/// ITU-T G.114.
 pub const LATE_AFTER_MS: u32 = 150;
 /// Voice: 20 ms of G.711 with their RTP header, 200 bytes with UDP and IPv4.
 pub const VOICE: Datagrams = Datagrams { bytes: 172, at_once: 1, per_second: 50 };
-/// The picture of the call: every 40 ms one of ten packets at once, which show whether a path keeps the order.
+/// The picture of the call: every 40 ms one of ten packets at once, which show whether a path keeps
+/// the order.
 pub const VIDEO: Datagrams = Datagrams { bytes: 1_100, at_once: 10, per_second: 250 };
 /// A page, every second.
 const PAGE_CONNECTIONS: u32 = 6;
@@ -64,7 +66,8 @@ impl Case {
     /// In the order in which they are measured.
     pub const ALL: [Self; 5] = [Self::AtOnce, Self::Download, Self::Upload, Self::Call, Self::Pages];
 
-    /// Its flows. Tasks end one after the other, so those that wait for what is under way come before those that load the path.
+    /// Its flows. Tasks end one after the other, so those that wait for what is under way come
+    /// before those that load the path.
     pub fn flows(self) -> &'static [Flow] {
         use Flow::{Download, Pages, Upload, VideoDown, VideoUp, VoiceDown, VoiceUp};
         match self {

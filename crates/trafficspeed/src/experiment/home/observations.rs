@@ -1,4 +1,5 @@
-//! The table of real paths: for each flow beside all others and alone what it observed, for each case what it cost.
+//! The table of real paths: for each flow beside all others and alone what it observed, for each
+//! case what it cost.
 
 use super::flow::{Case, Flow};
 use super::results::{CaseResult, HomeCampaign, LinkCounts};

@@ -83,7 +83,8 @@ pub struct CaseResult {
     pub cpu: Option<CpuUse>,
     /// What the link did with frames meanwhile, up and down; the warm-up's included.
     pub link: [LinkCounts; 2],
-    /// Datagrams that the kernels of the client and the gateway dropped at full sockets, the VPN's and the generators'.
+    /// Datagrams that the kernels of the client and the gateway dropped at full sockets, the VPN's
+    /// and the generators'.
     pub socket_drops: [u64; 2],
     /// Those of them that the generators did not take in time.
     #[serde(default)]
@@ -113,7 +114,8 @@ impl LinkUses {
         self.0.iter().flat_map(|account| [&account.up, &account.down])
     }
 
-    /// How late the emulator let frames leave: 99 % of one direction's were at most so late, of the later direction, µs.
+    /// How late the emulator let frames leave: 99 % of one direction's were at most so late, of the
+    /// later direction, µs.
     pub fn late_p99_us(&self) -> Option<f64> {
         self.ways().map(|way| way.late_p99_us).reduce(f64::max)
     }

@@ -1,12 +1,14 @@
-//! Experiment 4 between real hosts: one pair; the far host holds the target, in the place that its owner allows.
+//! Experiment 4 between real hosts: one pair; the far host holds the target, in the place that its
+//! owner allows.
 //!
 //! ```text
 //!   near: writer ═══ the network ═══ far: target          the blocks that wait go to its address inside the VPN,
 //!            └────── the VPN ────────┘                    all others to the one that its agent is reached by
 //! ```
 //!
-//! The delay is what the network has: half of the time in which a connection is made. A host that is lost ends the
-//! experiment; what was acknowledged until then is compared as far as the other host can tell, and is in the report.
+//! The delay is what the network has: half of the time in which a connection is made. A host that
+//! is lost ends the experiment; what was acknowledged until then is compared as far as the other
+//! host can tell, and is in the report.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -27,7 +29,8 @@ const FIRST_WARMUP: Duration = Duration::from_secs(1);
 /// Counted time of measuring without waiting.
 const MOST_CALIBRATION: Duration = Duration::from_secs(2);
 
-/// Runs all of it with the only pair of the plan, whose far host has an address inside the VPN (see [`check`]).
+/// Runs all of it with the only pair of the plan, whose far host has an address inside the VPN (see
+/// [`check`]).
 ///
 /// # Errors
 /// When nothing at all can be measured; what fails later is in the report.

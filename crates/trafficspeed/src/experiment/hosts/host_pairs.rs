@@ -1,7 +1,8 @@
 //! The hosts of a measurement, in pairs, as every experiment between real hosts needs them.
 //!
-//! A host that cannot be reached, or is lost later, takes out its pair only, and the pair says why. Clocks are compared
-//! again before each measurement: they drift, and a one-way delay is known only as well as they are.
+//! A host that cannot be reached, or is lost later, takes out its pair only, and the pair says why.
+//! Clocks are compared again before each measurement: they drift, and a one-way delay is known only
+//! as well as they are.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -160,15 +161,16 @@ impl HostPairs {
     ) -> Vec<PairResult> {
         for host in runs.iter().flat_map(|run| [run.far, run.near]) {
             if !self.fleet.is_lost(host) {
-                // This also passes over what is left of an earlier measurement. A host that does not answer shows as lost.
+                // This also passes over what is left of an earlier measurement. A host that does
+                // not answer shows as lost.
                 let _ = self.fleet.compare_clocks(host);
             }
         }
         run_pairs(&mut self.fleet, runs, times, LEAD, observer, interrupt)
     }
 
-    /// Makes one measurement with all pairs at once: what each gave, or why it did not take part. `on_interval` gets the
-    /// name of the pair and the interval's number.
+    /// Makes one measurement with all pairs at once: what each gave, or why it did not take part.
+    /// `on_interval` gets the name of the pair and the interval's number.
     pub fn measure(
         &mut self,
         tasks: &[Task],

@@ -1,5 +1,6 @@
-//! Streams, requests and datagrams between real hosts: the same plan as in the lab, over whatever the data addresses
-//! lead through. All pairs are measured at once, and each is a run of the campaign.
+//! Streams, requests and datagrams between real hosts: the same plan as in the lab, over whatever
+//! the data addresses lead through. All pairs are measured at once, and each is a run of the
+//! campaign.
 
 use super::host_pairs::{HostPairs, HostPairsPlan};
 use crate::clock;

@@ -1,6 +1,8 @@
-//! The loads of experiment 2 between real hosts: one system, which is whatever the data addresses lead through.
+//! The loads of experiment 2 between real hosts: one system, which is whatever the data addresses
+//! lead through.
 //!
-//! Left out is whatever needs a lab: ciphers side by side, links of another MTU, and CPU hogs beside the load.
+//! Left out is whatever needs a lab: ciphers side by side, links of another MTU, and CPU hogs
+//! beside the load.
 
 use super::host_pairs::{HostPairs, HostPairsPlan};
 use crate::coordinate::fleet::FleetError;
@@ -17,7 +19,8 @@ use crate::load::task::Task;
 use crate::system::SystemInfo;
 use crate::system::vpnd::Code;
 
-/// Runs the loads one after the other, each with all pairs at once. A host that is lost takes out its pair only.
+/// Runs the loads one after the other, each with all pairs at once. A host that is lost takes out
+/// its pair only.
 ///
 /// # Errors
 /// When no pair at all can be measured.

@@ -1,7 +1,9 @@
-//! The costs of the stages of a running tunnel, fitted from streams through whole shards in pieces of several sizes.
+//! The costs of the stages of a running tunnel, fitted from streams through whole shards in pieces
+//! of several sizes.
 //!
-//! Each stage is a sum of so much for each call, packet or byte. What a stage costs is read from runs without a cipher; the
-//! ciphers are what sealing and opening take beyond that in runs with them.
+//! Each stage is a sum of so much for each call, packet or byte. What a stage costs is read from
+//! runs without a cipher; the ciphers are what sealing and opening take beyond that in runs with
+//! them.
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
@@ -153,7 +155,8 @@ const CIPHERS: [Plan; 4] = {
     ]
 };
 
-/// All costs, those of each suite's cipher at the end, and by how much the clocks disturbed what they timed.
+/// All costs, those of each suite's cipher at the end, and by how much the clocks disturbed what
+/// they timed.
 ///
 /// # Errors
 /// If there are too few sizes, or no runs without a cipher or without clocks.
@@ -267,8 +270,9 @@ impl Point {
     }
 }
 
-/// The costs, none of them negative, with the least sum of squared relative errors: of all choices of units that cost
-/// something, the best one whose costs are positive. There are three units at most, so all choices are tried.
+/// The costs, none of them negative, with the least sum of squared relative errors: of all choices
+/// of units that cost something, the best one whose costs are positive. There are three units at
+/// most, so all choices are tried.
 pub fn fit(points: &[Point]) -> Vec<f64> {
     let units = points.first().map_or(0, |point| point.of.len());
     let mut best = (f64::INFINITY, vec![0.0; units]);
@@ -291,7 +295,8 @@ pub fn fit(points: &[Point]) -> Vec<f64> {
     best.1
 }
 
-/// The normal equations of the chosen units, by elimination; `None` if two units can't be told apart.
+/// The normal equations of the chosen units, by elimination; `None` if two units can't be told
+/// apart.
 fn solve(points: &[Point], chosen: &[usize]) -> Option<Vec<f64>> {
     let n = chosen.len();
     // Each unit in its own scale, or calls and bytes would differ by a million.

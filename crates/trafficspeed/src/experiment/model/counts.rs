@@ -82,7 +82,8 @@ impl Counts {
         }
     }
 
-    /// Those of a stream through whole shards. Each end is counted by itself: the two are read one after the other.
+    /// Those of a stream through whole shards. Each end is counted by itself: the two are read one
+    /// after the other.
     pub fn of_live(live: &Live) -> Self {
         let at_client = GBIT_BYTES / live.client_payload().max(1.0);
         let at_gateway = GBIT_BYTES / live.gateway_payload().max(1.0);

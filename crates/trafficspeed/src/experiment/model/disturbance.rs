@@ -1,7 +1,8 @@
 //! Clocks around system calls slow down what they time: by how much, and the stages without that.
 //!
-//! Each stream is carried with the clocks and without them. Without them only the CPU time of a whole end is known, which is
-//! what the stages of that end must sum to, so their times are scaled to it.
+//! Each stream is carried with the clocks and without them. Without them only the CPU time of a
+//! whole end is known, which is what the stages of that end must sum to, so their times are scaled
+//! to it.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! A straight line through a stage's costs over sizes: so much for each call and so much for each byte.
+//! A straight line through a stage's costs over sizes: so much for each call and so much for each
+//! byte.
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
@@ -30,8 +31,8 @@ pub struct Stage {
 }
 
 impl Line {
-    /// The best line by least squares of relative errors, so that small sizes count as much as large ones. Neither part is
-    /// negative: what costs nothing measurable costs nothing.
+    /// The best line by least squares of relative errors, so that small sizes count as much as
+    /// large ones. Neither part is negative: what costs nothing measurable costs nothing.
     pub fn through(points: &[(f64, f64)]) -> Self {
         let [mut w, mut wx, mut wy, mut wxx, mut wxy] = [0.0; 5];
         for &(x, y) in points {
@@ -117,7 +118,8 @@ mod tests {
 
     #[test]
     fn small_sizes_count_as_much_as_large_ones() {
-        // A plain fit would follow the last point, which is 20 % off, and miss the small ones by far.
+        // A plain fit would follow the last point, which is 20 % off, and miss the small ones by
+        // far.
         let points = [(100.0, 110.0), (200.0, 120.0), (60_000.0, 1.2 * 6_100.0)];
         let line = Line::through(&points);
         assert!(line.worst < 0.21 && (line.ns(100.0) / 110.0 - 1.0).abs() < 0.05, "{line:?}");

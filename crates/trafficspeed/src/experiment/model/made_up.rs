@@ -24,7 +24,8 @@ fn calls(count: f64, bytes: f64, each: f64, per_byte: f64) -> Calls {
     Calls { work, empty, messages: count as u64, bytes: (bytes + 62.0 * count) as u64 }
 }
 
-/// Reading costs 1,000 ns and 0.1 ns a byte, sending twice that; each end wakes up for each second read, for 2,000 ns.
+/// Reading costs 1,000 ns and 0.1 ns a byte, sending twice that; each end wakes up for each second
+/// read, for 2,000 ns.
 fn live((packet, pieces): (usize, usize), suite: &str, clocked: bool) -> Live {
     let payload = READS * (pieces * (packet - 52)) as f64;
     let (packets, acks) = (READS * pieces as f64, READS / 2.0);
@@ -77,7 +78,8 @@ pub fn raw() -> Raw {
     }
 }
 
-/// A model whose predictions of CPU time are off by `errors`, without a cipher and with one; throughput is as predicted.
+/// A model whose predictions of CPU time are off by `errors`, without a cipher and with one;
+/// throughput is as predicted.
 pub fn model(errors: &[f64; 2]) -> Model {
     let raw = raw();
     let (costs, disturbance) = costs::fit_all(&raw).expect("made-up figures can be fitted");

@@ -1,4 +1,5 @@
-//! The table of the model: what each cipher's run took, round by round, and what the model says, which is of no round.
+//! The table of the model: what each cipher's run took, round by round, and what the model says,
+//! which is of no round.
 
 use super::{Compared, Model};
 use crate::experiment::quantities::{OTHERS, STEAL};

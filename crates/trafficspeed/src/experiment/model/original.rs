@@ -1,8 +1,9 @@
-//! The original's own table: five algorithms on links of two rates, with packets of 1,280 bytes; null against no tunnel, and one
-//! algorithm against itself.
+//! The original's own table: five algorithms on links of two rates, with packets of 1,280 bytes;
+//! null against no tunnel, and one algorithm against itself.
 //!
-//! The original had 3DES with SHA-1, 3DES, DES, no algorithm, and no IPsec. In their places: the suite with a MAC of its own,
-//! the cipher without instructions of the CPU, the one with, none, and no tunnel.
+//! The original had 3DES with SHA-1, 3DES, DES, no algorithm, and no IPsec. In their places: the
+//! suite with a MAC of its own, the cipher without instructions of the CPU, the one with, none, and
+//! no tunnel.
 
 use std::time::Duration;
 
@@ -77,7 +78,8 @@ pub fn measure(
     rates.iter().flat_map(|&rate| in_turns(plan, (real, rate), progress, interrupt)).collect()
 }
 
-/// All systems at one rate. They take turns, from the second on in shuffled order; one that failed takes no more.
+/// All systems at one rate. They take turns, from the second on in shuffled order; one that failed
+/// takes no more.
 fn in_turns(
     plan: &ModelPlan,
     (real, rate): (RealPlan, Rate),

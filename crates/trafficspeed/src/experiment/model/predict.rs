@@ -1,9 +1,10 @@
 //! The prediction: the costs of the stages, summed over what passes.
 //!
-//! TCP streams go from a client to a host behind the gateway. What passes for a Gbit is a property of the load and is
-//! counted in a reference run without a cipher, whose times are not used for this: the sum then says what the VPN's
-//! processes cost with any cipher. All processes share the machine's cores, so the throughput is the CPU time available
-//! in a second over that of a Gbit: the VPN's as predicted, the generators' and the rest of the kernel's as in the reference run.
+//! TCP streams go from a client to a host behind the gateway. What passes for a Gbit is a property
+//! of the load and is counted in a reference run without a cipher, whose times are not used for
+//! this: the sum then says what the VPN's processes cost with any cipher. All processes share the
+//! machine's cores, so the throughput is the CPU time available in a second over that of a Gbit:
+//! the VPN's as predicted, the generators' and the rest of the kernel's as in the reference run.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +32,8 @@ pub struct Prediction {
     pub parts: Vec<Part>,
 }
 
-/// CPU time beside the VPN's processes while such a load is carried, and the share of the machine in use.
+/// CPU time beside the VPN's processes while such a load is carried, and the share of the machine
+/// in use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beside {
     /// CPU seconds of the generators for a Gbit.
@@ -70,8 +72,8 @@ impl Prediction {
         self.parts.iter().map(|part| part.seconds).sum()
     }
 
-    /// The throughput where `cpus` cores are to be had for everything. One stream is one shard's work at each end, so no
-    /// end can take more than a core of it.
+    /// The throughput where `cpus` cores are to be had for everything. One stream is one shard's
+    /// work at each end, so no end can take more than a core of it.
     pub fn bits_per_second(&self, cpus: f64, beside: Beside, one_stream: bool) -> f64 {
         let whole = self.seconds_per_gbit() + beside.generators + beside.kernel;
         let shared = cpus * beside.in_use * 1e9 / whole;
@@ -79,7 +81,8 @@ impl Prediction {
         if one_stream { shared.min(1e9 / slower) } else { shared }
     }
 
-    /// The share of all CPU time that is saved without each stage, the largest first; sealing and opening as one.
+    /// The share of all CPU time that is saved without each stage, the largest first; sealing and
+    /// opening as one.
     pub fn savings(&self, beside: Beside) -> Vec<Saving> {
         let whole = self.seconds_per_gbit() + beside.generators + beside.kernel;
         let saving = |stage: String, seconds: f64| Saving { stage, share: seconds / whole };
@@ -97,8 +100,8 @@ impl Prediction {
         savings
     }
 
-    /// The cost of each stage that a rate needs. `unexplained` is what was measured beyond the sum, so that what is said
-    /// here starts from what was measured.
+    /// The cost of each stage that a rate needs. `unexplained` is what was measured beyond the sum,
+    /// so that what is said here starts from what was measured.
     pub fn target(&self, bits_per_second: f64, cpus: f64, beside: Beside, unexplained: f64) -> Target {
         let budget = cpus * beside.in_use * 1e9 / bits_per_second;
         let fixed = beside.generators + beside.kernel;
@@ -188,15 +191,17 @@ impl Judgement {
         }
     }
 
-    /// Whether the model may be said to predict: it was compared, and no prediction is off by more than [`GOOD`].
+    /// Whether the model may be said to predict: it was compared, and no prediction is off by more
+    /// than [`GOOD`].
     pub fn predicts(&self) -> bool {
         self.compared > 0 && self.good == self.compared
     }
 }
 
-/// The model of 2001: nanoseconds for a packet of `blocks` blocks of 64 bits through the crypto board. `transfer` is the
-/// time of one block over the bus, `cipher` of one block through 3DES, `hash` of 512 bits through SHA-1. Kasai, Watanabe,
-/// Nakano (Hitachi), 2001; valid while `cipher > 4 transfer` and `hash > 16 transfer`.
+/// The model of 2001: nanoseconds for a packet of `blocks` blocks of 64 bits through the crypto
+/// board. `transfer` is the time of one block over the bus, `cipher` of one block through 3DES,
+/// `hash` of 512 bits through SHA-1. Kasai, Watanabe, Nakano (Hitachi), 2001; valid while `cipher >
+/// 4 transfer` and `hash > 16 transfer`.
 pub fn board_ns(blocks: f64, transfer: f64, cipher: f64, hash: f64) -> f64 {
     blocks * (4.0 * transfer + cipher + hash / 8.0) + 26.0 * transfer
 }
@@ -236,7 +241,8 @@ mod tests {
     #[test]
     fn costs_times_counts_are_summed_for_the_suite_alone() {
         let made = prediction("aes");
-        // 5,000 reads of 4 µs and 125 MB at 0.16 ns; 10,000 writes of 3 µs; 125,000 packets of 160 ns at each end.
+        // 5,000 reads of 4 µs and 125 MB at 0.16 ns; 10,000 writes of 3 µs; 125,000 packets of 160
+        // ns at each end.
         assert!(near(made.end(End::Client), 0.02 + 0.02 + 0.02) && near(made.end(End::Gateway), 0.03 + 0.02));
         assert!(near(made.seconds_per_gbit(), 0.11) && near(prediction("none").seconds_per_gbit(), 0.07));
     }
@@ -288,7 +294,8 @@ mod tests {
 
     #[test]
     fn the_originals_model_gives_the_originals_answer() {
-        // 100 Mbit/s is 640 ns for 64 bits; with a transfer of 30 ns and hash and cipher as 162 to 36, 332.8 ns are left.
+        // 100 Mbit/s is 640 ns for 64 bits; with a transfer of 30 ns and hash and cipher as 162 to
+        // 36, 332.8 ns are left.
         let cipher = 332.8;
         let block = board_ns(1.0, 30.0, cipher, cipher * 162.0 / 36.0) - 26.0 * 30.0;
         assert!((block - 640.0).abs() < 1e-9, "{block}");

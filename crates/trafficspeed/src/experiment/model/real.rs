@@ -1,4 +1,5 @@
-//! The measurements that the model is compared with: TCP streams from a client to the gateway's host, through vpnd.
+//! The measurements that the model is compared with: TCP streams from a client to the gateway's
+//! host, through vpnd.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -30,7 +31,8 @@ use crate::system::{Subject, SystemInfo};
 /// Bytes of each send call, as `trafficspeed stream` has them.
 const WRITE_BYTES: u32 = 256 * 1024;
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Length of IPv4 and TCP headers without options: the segment size that a socket is told counts options.
+/// Length of IPv4 and TCP headers without options: the segment size that a socket is told counts
+/// options.
 const BARE_HEADERS: u32 = 40;
 
 #[derive(Clone, Copy, Debug)]
@@ -98,9 +100,10 @@ struct Round {
 /// One suite's cases, each measured or why it could not be.
 pub type Cases = Vec<anyhow::Result<Real>>;
 
-/// Measures every suite with every case. The suites take turns, from the second on in shuffled order, so that a
-/// machine that becomes slower or faster meanwhile does so for all of them. After a suite's failure its other turns are
-/// left out. Before each turn but the first `between` is called.
+/// Measures every suite with every case. The suites take turns, from the second on in shuffled
+/// order, so that a machine that becomes slower or faster meanwhile does so for all of them. After
+/// a suite's failure its other turns are left out. Before each turn but the first `between` is
+/// called.
 ///
 /// # Errors
 /// Those of `between`.

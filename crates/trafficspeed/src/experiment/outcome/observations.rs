@@ -1,4 +1,5 @@
-//! The table of experiment 1: what each system carried with each number of clients, and what that cost.
+//! The table of experiment 1: what each system carried with each number of clients, and what that
+//! cost.
 
 use super::{Campaign, Run};
 use crate::experiment::quantities::of_cpu;
@@ -22,7 +23,8 @@ pub fn case(clients: u32) -> String {
 }
 
 impl Run {
-    /// The share of its CPU limit that the gateway's VPN processes used, in percent; `None` of a system without such processes.
+    /// The share of its CPU limit that the gateway's VPN processes used, in percent; `None` of a
+    /// system without such processes.
     pub fn limit_percent(&self, limit: CpuLimit) -> Option<f64> {
         let cpu = self.cpu.filter(|cpu| cpu.seconds > 0.0 && cpu.gateway > 0.0)?;
         Some(100.0 * cpu.gateway / cpu.seconds / limit.cores())

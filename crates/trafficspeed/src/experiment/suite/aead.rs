@@ -1,10 +1,11 @@
 //! Experiment 5: which cipher is the fastest, on a CPU with AES instructions and on one without.
 //!
-//! One TCP stream, one segment size for all ciphers so that padding and tags do not change the number of packets,
-//! each direction. The segment size is set on the sockets (`TCP_MAXSEG`), which holds on every host and needs no
-//! firewall; like a clamp in the network it includes TCP's options. A CPU without AES instructions is had by hiding
-//! them from the one library that lets itself be told so, on both ends. What vpnd chooses by itself is asked of it
-//! under the same conditions.
+//! One TCP stream, one segment size for all ciphers so that padding and tags do not change the
+//! number of packets, each direction. The segment size is set on the sockets (`TCP_MAXSEG`), which
+//! holds on every host and needs no firewall; like a clamp in the network it includes TCP's
+//! options. A CPU without AES instructions is had by hiding them from the one library that lets
+//! itself be told so, on both ends. What vpnd chooses by itself is asked of it under the same
+//! conditions.
 
 use serde::Serialize;
 
@@ -143,7 +144,8 @@ pub struct Verdict {
     /// The fastest of the ciphers that protect.
     pub fastest: Option<String>,
     pub fastest_mbit: Option<Spread>,
-    /// The choice is the fastest, or the ranges of both overlap, or they differ no more than a cipher from itself.
+    /// The choice is the fastest, or the ranges of both overlap, or they differ no more than a
+    /// cipher from itself.
     pub right: Option<bool>,
 }
 
@@ -183,7 +185,8 @@ fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) 
             Some(ratio(&fastest.1, &own.1)?.is_within(same))
         };
         let is_right = own.0 == fastest.0 || !own.2.is_apart_from(fastest.2) || is_within() == Some(true);
-        // A single run has no spread, so a difference proves nothing; nor does one of what the sender limited.
+        // A single run has no spread, so a difference proves nothing; nor does one of what the
+        // sender limited.
         let is_bound = [own.0, fastest.0].iter().any(|cipher| is_limited(campaign, code, choice, cipher));
         (own.0 == fastest.0 || !is_bound && (is_right || own.2.n.min(fastest.2.n) > 1)).then_some(is_right)
     });
@@ -260,7 +263,8 @@ mod tests {
         }
     }
 
-    /// A campaign in which vpnd chose `chosen`; per cipher the throughput of each repetition, both directions alike.
+    /// A campaign in which vpnd chose `chosen`; per cipher the throughput of each repetition, both
+    /// directions alike.
     fn campaign(chosen: &str, figures: &[(Cipher, [f64; 2])]) -> SuiteCampaign {
         let facts = SystemInfo { cipher: chosen.into(), ..SystemInfo::default() };
         let subject = |cipher| Subject::new(Kind::Vpnd, cipher);

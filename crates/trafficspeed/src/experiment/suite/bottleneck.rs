@@ -1,4 +1,5 @@
-//! Whether a rate is what the path carries, or what the sender could send: then the path carries at least that.
+//! Whether a rate is what the path carries, or what the sender could send: then the path carries at
+//! least that.
 
 use super::{Quantity, Row};
 use crate::experiment::generate::search::LEAST_SENT;
@@ -10,7 +11,8 @@ const MOST_LOST: f64 = 0.1;
 const SATURATED: f64 = 0.95;
 
 impl Row {
-    /// Whether a figure is a rate that the sender could not raise: a lower bound of what the path carries.
+    /// Whether a figure is a rate that the sender could not raise: a lower bound of what the path
+    /// carries.
     pub fn is_limited_by_sender(&self, quantity: Quantity) -> bool {
         if !quantity.is_rate() {
             return false;
@@ -30,14 +32,16 @@ impl Row {
         }
     }
 
-    /// Whether less left than was asked for, in bits a second of all streams, though the path took it all.
+    /// Whether less left than was asked for, in bits a second of all streams, though the path took
+    /// it all.
     fn falls_short(&self, asked: Option<f64>) -> bool {
         let Some(figures) = &self.figures else { return false };
         figures.lost_percent.is_some_and(|lost| lost <= MOST_LOST)
             && asked.is_none_or(|asked| figures.sent_bits_per_second < LEAST_SENT * asked)
     }
 
-    /// Whether the sender's threads used all of their CPUs. A path that is full makes a sender over TCP sleep.
+    /// Whether the sender's threads used all of their CPUs. A path that is full makes a sender over
+    /// TCP sleep.
     fn is_saturated(&self, far_sends: bool, threads: u32) -> bool {
         self.cpu.is_some_and(|cpu| {
             let used = cpu.generator_ends[usize::from(far_sends)];

@@ -1,8 +1,9 @@
-//! Experiment 2: what authentication and encryption cost streams, transactions, a loaded CPU and live video.
+//! Experiment 2: what authentication and encryption cost streams, transactions, a loaded CPU and
+//! live video.
 //!
-//! The original's measurements (KAME IPsec, 1999) with today's equivalents: no protection, authentication only,
-//! encryption with authentication; IPv4 and IPv6 inside. Its authors left open how the results depend on key
-//! length, payload size, MTU and rate; those are the sweeps.
+//! The original's measurements (KAME IPsec, 1999) with today's equivalents: no protection,
+//! authentication only, encryption with authentication; IPv4 and IPv6 inside. Its authors left open
+//! how the results depend on key length, payload size, MTU and rate; those are the sweeps.
 
 use std::time::Duration;
 
@@ -186,8 +187,8 @@ fn case(
     }
 }
 
-/// The same at the highest rate that is carried. What a sender that floods the path gets through is what its queues happen to
-/// drop, often next to nothing, and no figure of what the path carries.
+/// The same at the highest rate that is carried. What a sender that floods the path gets through is
+/// what its queues happen to drop, often next to nothing, and no figure of what the path carries.
 fn searched(options: &Options, case: Case) -> Case {
     let (resolution, trial_seconds) = if options.quick { (0.05, 0.4) } else { (0.02, 2.0) };
     let trial_seconds = Some(options.times.duration.as_secs_f64().min(trial_seconds));
@@ -337,7 +338,8 @@ fn rates(options: &Options) -> Vec<Case> {
     let few: &[u64] = &[50, 500];
     let many: &[u64] = &[1, 10, 50, 100, 200, 300, 400, 500, 700, 1_000, 1_500, 2_000];
     let one = |mbit: &u64| {
-        // Sent alike at every rate, as one curve needs: paced, since no sender sends each message of the highest when it is due.
+        // Sent alike at every rate, as one curve needs: paced, since no sender sends each message
+        // of the highest when it is due.
         let task = Task::Messages(messages(Protocol::Udp, RATE_PAYLOAD, Some(mbit * 1_000_000), None));
         let shown = [Quantity::Throughput, Quantity::Delivered, Quantity::Loss, Quantity::Delay99];
         let name = format!("IPv{ip}, {mbit} Mbit/s in datagrams of {RATE_PAYLOAD} bytes");

@@ -55,7 +55,8 @@ impl Quantity {
         observation::Quantity::new(name, unit)
     }
 
-    /// Whether it says how much is carried in a time, of which more is better. Delays and losses near zero differ by their nature.
+    /// Whether it says how much is carried in a time, of which more is better. Delays and losses
+    /// near zero differ by their nature.
     pub fn is_rate(self) -> bool {
         matches!(self, Self::Throughput | Self::Packets | Self::Transactions)
     }

@@ -1,10 +1,12 @@
 //! The emulator's decision on each packet, and its time: a state machine without clock or I/O.
 //!
-//! [`Decisions::decide`] gets the instant at which a packet entered the link and its length, and says when it leaves.
-//! Each kind of chance (loss, jitter, lateness, duplication) draws from a generator of its own, once for every packet,
-//! so the n-th packet's decision depends on the seed and n alone and switching one kind on changes no other.
+//! [`Decisions::decide`] gets the instant at which a packet entered the link and its length, and
+//! says when it leaves. Each kind of chance (loss, jitter, lateness, duplication) draws from a
+//! generator of its own, once for every packet, so the n-th packet's decision depends on the seed
+//! and n alone and switching one kind on changes no other.
 //!
-//! INVARIANT: instants given to `decide` never decrease. Without `reorder`, the instants it gives never decrease either.
+//! INVARIANT: instants given to `decide` never decrease. Without `reorder`, the instants it gives
+//! never decrease either.
 
 use std::collections::VecDeque;
 
@@ -68,7 +70,8 @@ impl Decisions {
         let travel_ns = self.travel_ns();
         let late = chance(&mut self.reorder, self.link.reorder);
         let twice = chance(&mut self.duplicate, self.link.duplicate);
-        // A packet that is lost on the wire has used its time there; one that found no room has not.
+        // A packet that is lost on the wire has used its time there; one that found no room has
+        // not.
         let Some(sent_ns) = self.queue.admit(now_ns, bytes) else { return Decision::QueueFull };
         if lost {
             return Decision::Lost;
@@ -92,8 +95,8 @@ fn chance(rng: &mut ChaCha8Rng, share: Share) -> bool {
     rng.random::<f64>() < share.fraction()
 }
 
-/// Which packets are lost: independently, or in bursts by Gilbert's model (1960): a chain of two states, of which
-/// one loses every packet and the other none.
+/// Which packets are lost: independently, or in bursts by Gilbert's model (1960): a chain of two
+/// states, of which one loses every packet and the other none.
 #[derive(Debug)]
 struct Losses {
     rng: ChaCha8Rng,
@@ -109,7 +112,8 @@ impl Losses {
         if link.loss_burst == 0 {
             return Self { rng, after_kept: loss, after_lost: loss, lost: false };
         }
-        // Bursts of mean length b end with chance 1/b; the chance to begin one follows from the share asked for.
+        // Bursts of mean length b end with chance 1/b; the chance to begin one follows from the
+        // share asked for.
         let ends = 1.0 / f64::from(link.loss_burst);
         Self { rng, after_kept: ends * loss / (1.0 - loss), after_lost: 1.0 - ends, lost: false }
     }
@@ -128,7 +132,8 @@ struct Queue {
     /// When each packet that waits or is being sent will have been sent, and its bytes.
     waiting: VecDeque<(u64, u32)>,
     waiting_bytes: u64,
-    /// When the link is free, in ns and the fraction of one that is left (in 1/rate ns), so that no rate is rounded.
+    /// When the link is free, in ns and the fraction of one that is left (in 1/rate ns), so that no
+    /// rate is rounded.
     free_ns: u64,
     remainder: u64,
 }

@@ -1,7 +1,9 @@
-//! Impairments of a link, as plain values that can be written on a command line and read back in a report.
+//! Impairments of a link, as plain values that can be written on a command line and read back in a
+//! report.
 //!
-//! INVARIANT: everything is an integer (nanoseconds, parts per million, bits per second), so that settings compare
-//! exactly and the same seed gives the same decision to the same packets on every machine.
+//! INVARIANT: everything is an integer (nanoseconds, parts per million, bits per second), so that
+//! settings compare exactly and the same seed gives the same decision to the same packets on every
+//! machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +28,8 @@ pub struct Rate {
     pub bits_per_second: u64,
 }
 
-/// The most that may wait for a link of limited rate: `100ms` of its rate, `256kb` or `1000p` (packets).
+/// The most that may wait for a link of limited rate: `100ms` of its rate, `256kb` or `1000p`
+/// (packets).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueLimit {
     Bytes(u64),
@@ -42,18 +45,20 @@ const MAX_RATE: f64 = 1e12;
 /// Longest queue in bytes or packets.
 const MAX_QUEUE: f64 = 1e9;
 
-/// The impairments of one direction of a link, in this order: a packet waits in the queue for its turn at `rate`,
-/// may be lost on the way, travels for `delay` give or take `jitter`, and may then come late or twice.
+/// The impairments of one direction of a link, in this order: a packet waits in the queue for its
+/// turn at `rate`, may be lost on the way, travels for `delay` give or take `jitter`, and may then
+/// come late or twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
     /// Time that every packet travels.
     pub delay: Span,
-    /// A packet travels up to this much shorter or longer, evenly spread. Jitter alone never changes the order:
-    /// a packet that would overtake the one before arrives together with it.
+    /// A packet travels up to this much shorter or longer, evenly spread. Jitter alone never
+    /// changes the order: a packet that would overtake the one before arrives together with it.
     pub jitter: Span,
     /// Share of packets that are lost.
     pub loss: Share,
-    /// Mean length of a run of lost packets (Gilbert's model); 0 for losses that are independent of each other.
+    /// Mean length of a run of lost packets (Gilbert's model); 0 for losses that are independent of
+    /// each other.
     pub loss_burst: u32,
     /// Share of packets that come late, so that those behind overtake them.
     pub reorder: Share,
@@ -90,8 +95,8 @@ pub enum ImpairmentError {
 }
 
 impl Impairment {
-    /// Whether packets have to cross one by one for this to mean what it says: a share of packets, an order or a
-    /// rate is that of packets on a wire, not of super-packets of 64 KiB.
+    /// Whether packets have to cross one by one for this to mean what it says: a share of packets,
+    /// an order or a rate is that of packets on a wire, not of super-packets of 64 KiB.
     pub fn needs_single_packets(&self) -> bool {
         let Self { jitter, loss, reorder, duplicate, rate, .. } = self;
         jitter.ns > 0 || loss.ppm > 0 || reorder.ppm > 0 || duplicate.ppm > 0 || rate.is_some()
@@ -112,7 +117,8 @@ impl Impairment {
         if lost == 0 || kept == 0 {
             return Err(ImpairmentError::BurstWithoutLoss);
         }
-        // The mean gap between bursts, in packets, is burst * kept / lost; it is at least one packet.
+        // The mean gap between bursts, in packets, is burst * kept / lost; it is at least one
+        // packet.
         if u64::from(self.loss_burst) * kept < lost {
             return Err(ImpairmentError::BurstTooShort { loss: self.loss, burst: self.loss_burst });
         }

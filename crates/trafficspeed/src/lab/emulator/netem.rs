@@ -1,7 +1,9 @@
-//! The same impairments by the kernel's netem, where it has it: the words for `tc`, and whether they will work.
+//! The same impairments by the kernel's netem, where it has it: the words for `tc`, and whether
+//! they will work.
 //!
-//! netem differs in two ways that a report must not hide: jitter may change the order of packets, and a packet that
-//! is "reordered" is one that skips the delay. A queue limit of its own kind it has not, so one is refused.
+//! netem differs in two ways that a report must not hide: jitter may change the order of packets,
+//! and a packet that is "reordered" is one that skips the delay. A queue limit of its own kind it
+//! has not, so one is refused.
 
 use std::process::Command;
 
@@ -22,7 +24,8 @@ pub enum NetemError {
     ReorderWithoutDelay,
 }
 
-/// Finds out whether netem is there and can do this, in a namespace that lives as long as the question.
+/// Finds out whether netem is there and can do this, in a namespace that lives as long as the
+/// question.
 ///
 /// # Errors
 /// [`LabError::Missing`], with what to do instead.

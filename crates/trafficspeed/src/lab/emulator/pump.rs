@@ -1,8 +1,10 @@
-//! One direction of an emulated link as a thread: frames from one TAP device to another, each when it is due.
+//! One direction of an emulated link as a thread: frames from one TAP device to another, each when
+//! it is due.
 //!
-//! In turn it gives out what is due, reads what has come and lets [`Decisions`] decide, and sleeps until the next frame is
-//! due or comes. A timerfd wakes the thread: unlike the timeout of `poll` it has no slack. All decisions are in
-//! `decision`, all bounds in `transit`; this file knows only descriptors and the clock.
+//! In turn it gives out what is due, reads what has come and lets [`Decisions`] decide, and sleeps
+//! until the next frame is due or comes. A timerfd wakes the thread: unlike the timeout of `poll`
+//! it has no slack. All decisions are in `decision`, all bounds in `transit`; this file knows only
+//! descriptors and the clock.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,8 +74,8 @@ impl Pump {
 
     /// Carries frames until the stop event or until a device is gone.
     pub(super) fn run(mut self) {
-        // A wire does not wait for a CPU. Without the right to go first the thread is only later at times, and the
-        // report says how late.
+        // A wire does not wait for a CPU. Without the right to go first the thread is only later at
+        // times, and the report says how late.
         let _ = realtime::run_first();
         loop {
             self.give_out();

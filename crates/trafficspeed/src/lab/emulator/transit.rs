@@ -1,7 +1,7 @@
 //! The packets under way on one direction of a link; no clock and no I/O.
 //!
-//! INVARIANT: the bytes held never exceed the limit given at the start, whatever is sent and however late the
-//! caller fetches what is due.
+//! INVARIANT: the bytes held never exceed the limit given at the start, whatever is sent and
+//! however late the caller fetches what is due.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -50,7 +50,8 @@ impl<P> Transit<P> {
         Self { heap: BinaryHeap::new(), count: 0, held_bytes: 0, most_bytes }
     }
 
-    /// Takes a packet that occupies `bytes` of memory and leaves at `at_ns`; gives it back if there is no room.
+    /// Takes a packet that occupies `bytes` of memory and leaves at `at_ns`; gives it back if there
+    /// is no room.
     ///
     /// # Errors
     /// The packet.

@@ -1,4 +1,5 @@
-//! The contents of the blocks, and whether a file holds them: every block differs from every other in its bytes.
+//! The contents of the blocks, and whether a file holds them: every block differs from every other
+//! in its bytes.
 
 use std::io;
 
@@ -32,7 +33,8 @@ impl Content {
     }
 
     fn stream(number: u64) -> u32 {
-        // Streams repeat after 2^20 blocks, far more than lie side by side or are in progress at once.
+        // Streams repeat after 2^20 blocks, far more than lie side by side or are in progress at
+        // once.
         (number & 0xf_ffff) as u32
     }
 }
@@ -44,12 +46,13 @@ pub struct Verified {
     pub right: u64,
     /// Places that do not.
     pub wrong: u64,
-    /// Places where a later block was under way when the connection ended: they may hold either, or be torn.
+    /// Places where a later block was under way when the connection ended: they may hold either, or
+    /// be torn.
     pub open: u64,
 }
 
-/// Reads every place that was written and compares it, by `read(offset, buffer)`, with what was `acknowledged` of the
-/// blocks that were `sent`.
+/// Reads every place that was written and compares it, by `read(offset, buffer)`, with what was
+/// `acknowledged` of the blocks that were `sent`.
 ///
 /// # Errors
 /// The result of `read`.

@@ -1,6 +1,8 @@
-//! Where blocks go: a file of this program's own, a new file of a given name, or something that may be overwritten.
+//! Where blocks go: a file of this program's own, a new file of a given name, or something that may
+//! be overwritten.
 //!
-//! INVARIANT: nothing that was there before is touched unless the user said that it may be, nor what somebody else can put there.
+//! INVARIANT: nothing that was there before is touched unless the user said that it may be, nor
+//! what somebody else can put there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -15,8 +17,8 @@ const OWN_PREFIX: &str = "trafficspeed-blocks-";
 /// As the user asked for it.
 #[derive(Clone, Debug, Default)]
 pub struct PlaceOptions {
-    /// A file or block device, or a directory for a file that is removed at the end; the directory for temporary files
-    /// if absent.
+    /// A file or block device, or a directory for a file that is removed at the end; the directory
+    /// for temporary files if absent.
     pub path: Option<PathBuf>,
     /// Existing contents may be overwritten.
     pub overwrite: bool,
@@ -62,7 +64,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes it ready: a file gets `bytes` of zeros on disk, so that later writes change data and nothing else.
+    /// Makes it ready: a file gets `bytes` of zeros on disk, so that later writes change data and
+    /// nothing else.
     pub fn prepare(options: &PlaceOptions, bytes: u64) -> Result<Self, PlaceError> {
         let path = options.path.clone().unwrap_or_else(std::env::temp_dir);
         trusted_path::check(&path)?;
@@ -102,7 +105,8 @@ impl Place {
         Ok(Self { path, reader, is_device, bytes, own })
     }
 
-    /// Removes a file of this program's own when it is dropped: for a caller that ends before this value does.
+    /// Removes a file of this program's own when it is dropped: for a caller that ends before this
+    /// value does.
     pub fn removal(&mut self) -> Option<TempPath> {
         self.own.take()
     }

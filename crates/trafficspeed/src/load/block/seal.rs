@@ -4,14 +4,17 @@
 //! session secret = HMAC-SHA-256(shared secret, "trafficspeed block" | salt of the writer | salt of the target)
 //! ```
 //!
-//! The shared secret comes from the coordinator over the control line, fresh for every connection. Between hosts others
-//! may read that line, so there the ends bind it to a key that they derive from their token ([`bound`]). Because both
-//! ends put a random salt in, keys differ even if it were used again. From the session secret each direction and cipher
-//! has a key and IV of its own, by HMAC-SHA-256 again. A record is at most [`RECORD_BYTES`] of plaintext and a tag; its nonce
-//! is the IV with a counter that only [`Sealer`] holds (as in TLS 1.3). The library is ring, whatever the tunnel uses.
+//! The shared secret comes from the coordinator over the control line, fresh for every connection.
+//! Between hosts others may read that line, so there the ends bind it to a key that they derive
+//! from their token ([`bound`]). Because both ends put a random salt in, keys differ even if it
+//! were used again. From the session secret each direction and cipher has a key and IV of its own,
+//! by HMAC-SHA-256 again. A record is at most [`RECORD_BYTES`] of plaintext and a tag; its nonce is
+//! the IV with a counter that only [`Sealer`] holds (as in TLS 1.3). The library is ring, whatever
+//! the tunnel uses.
 //!
-//! INVARIANT: a [`Sealer`] counts up by one for each record and cannot be cloned, so no nonce is used twice.
-//! There is no forward secrecy against who learns the secret, or the token, later: this is a measuring tool.
+//! INVARIANT: a [`Sealer`] counts up by one for each record and cannot be cloned, so no nonce is
+//! used twice. There is no forward secrecy against who learns the secret, or the token, later: this
+//! is a measuring tool.
 
 use hmac::{Hmac, KeyInit, Mac};
 use ring::aead::{
@@ -30,8 +33,9 @@ pub const TAG_BYTES: usize = 16;
 /// Records that one key seals at most: 2^37 blocks of AES, far below where GCM loses its margin.
 const MOST_RECORDS: u64 = 1 << 26;
 
-/// The cipher of sealed blocks: an AEAD, so that it can be the one of the tunnel that they are compared with. Otherwise the
-/// comparison would be between two ciphers as much as between two places to encrypt.
+/// The cipher of sealed blocks: an AEAD, so that it can be the one of the tunnel that they are
+/// compared with. Otherwise the comparison would be between two ciphers as much as between two
+/// places to encrypt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Sealing {
     #[serde(rename = "aes-128-gcm")]
@@ -64,8 +68,9 @@ impl Sealing {
         }
     }
 
-    /// Whether it is the one of a job that names none. Such jobs are understood by older agents; one that names another cipher
-    /// is refused by them, so that nothing is sealed with a cipher that was not asked for.
+    /// Whether it is the one of a job that names none. Such jobs are understood by older agents;
+    /// one that names another cipher is refused by them, so that nothing is sealed with a cipher
+    /// that was not asked for.
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -175,8 +180,9 @@ pub fn sealed_len(plain: usize) -> usize {
 pub struct Sealer(RecordKey);
 
 impl Sealer {
-    /// Seals data in place. Before, plaintext number i of [`RECORD_BYTES`] lies at i × ([`RECORD_BYTES`] + [`TAG_BYTES`]),
-    /// where its record will be; `sealed` ends with the last tag. `aad` is authenticated with each record.
+    /// Seals data in place. Before, plaintext number i of [`RECORD_BYTES`] lies at i ×
+    /// ([`RECORD_BYTES`] + [`TAG_BYTES`]), where its record will be; `sealed` ends with the last
+    /// tag. `aad` is authenticated with each record.
     ///
     /// # Errors
     /// [`BlockError::Exhausted`].
@@ -196,7 +202,8 @@ impl Sealer {
 pub struct Opener(RecordKey);
 
 impl Opener {
-    /// Opens records in place and moves their plaintext together at the start of `sealed`; returns its length.
+    /// Opens records in place and moves their plaintext together at the start of `sealed`; returns
+    /// its length.
     ///
     /// # Errors
     /// [`BlockError::NotAuthentic`]; `sealed` then holds nothing that may be used.

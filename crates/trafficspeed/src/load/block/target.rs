@@ -1,10 +1,11 @@
 //! The target: takes blocks, writes them, and answers once they are on disk.
 //!
-//! Two threads: one receives, opens and writes; the other syncs and answers. While a sync runs, further blocks are
-//! received and written, and the next sync and answer cover all of them (group commit).
+//! Two threads: one receives, opens and writes; the other syncs and answers. While a sync runs,
+//! further blocks are received and written, and the next sync and answer cover all of them (group
+//! commit).
 //!
-//! INVARIANT: the answer n is sent after a sync that began after blocks 0 to n-1 had been written. After any error of
-//! the disk no answer is sent any more.
+//! INVARIANT: the answer n is sent after a sync that began after blocks 0 to n-1 had been written.
+//! After any error of the disk no answer is sent any more.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -34,7 +35,8 @@ pub trait Disk: Sync {
 #[derive(Debug)]
 pub struct FileDisk {
     pub file: File,
-    /// Whether [`Disk::sync`] does anything: without it an answer only means that the kernel has the block.
+    /// Whether [`Disk::sync`] does anything: without it an answer only means that the kernel has
+    /// the block.
     pub sync: bool,
 }
 
@@ -90,11 +92,12 @@ pub fn open(
     Ok((disk, listener, port))
 }
 
-/// Takes one connection and serves it until the writer is done or something fails. `stopped` is asked until the writer
-/// has come.
+/// Takes one connection and serves it until the writer is done or something fails. `stopped` is
+/// asked until the writer has come.
 ///
 /// # Errors
-/// [`BlockError`] when no writer that holds the secret came; later failures are in [`Received::fault`].
+/// [`BlockError`] when no writer that holds the secret came; later failures are in
+/// [`Received::fault`].
 pub fn serve(
     listener: &TcpListener,
     blocks: &Blocks,
@@ -194,7 +197,8 @@ impl Words<'_> {
     fn say(&self, word: u64) -> Result<(), BlockError> {
         let mut bytes = [0; 8 + seal::TAG_BYTES];
         bytes[..8].copy_from_slice(&word.to_le_bytes());
-        // Held until it is sent: the other end opens records in the order in which they were sealed.
+        // Held until it is sent: the other end opens records in the order in which they were
+        // sealed.
         let mut sealer = self.sealer.lock().expect("nothing panics with it");
         let len = match sealer.as_mut() {
             Some(sealer) => {

@@ -119,7 +119,8 @@ fn a_file_that_is_not_right_is_noticed() {
     assert_eq!(holds(&blocks, &disk, 4, 6).open, 2, "what is being overwritten may be anything");
 }
 
-/// A target by hand: no byte of a block comes before it was asked for, and each takes two round trips.
+/// A target by hand: no byte of a block comes before it was asked for, and each takes two round
+/// trips.
 #[test]
 fn where_the_target_asks_first_data_wait_for_it() {
     let blocks = Blocks { ready_first: true, ..blocks(Protection::Plain, 512, 4) };

@@ -35,7 +35,8 @@ pub struct Wrote {
     pub fault: Option<String>,
 }
 
-/// Writes blocks as `job` says, until then or until `stopped`, which is asked before each block and each answer.
+/// Writes blocks as `job` says, until then or until `stopped`, which is asked before each block and
+/// each answer.
 ///
 /// # Errors
 /// [`BlockError`] when the target could not be greeted; later failures are in [`Wrote::fault`].
@@ -125,7 +126,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Sends the next block, or says that it would, where the target is to ask for it: then it is sealed meanwhile.
+    /// Sends the next block, or says that it would, where the target is to ask for it: then it is
+    /// sealed meanwhile.
     fn send(&mut self) -> Result<(), BlockError> {
         let number = self.wrote.sent;
         let ready_first = self.job.blocks.ready_first;
@@ -203,10 +205,10 @@ fn lay_out(content: &Content, number: u64, block_bytes: usize, data: &mut [u8]) 
     }
 }
 
-/// Blocks per second between two answers that lie a multiple of `ahead` blocks apart: answers come in bursts of
-/// `ahead` at long delays, and a part of a burst would count too much. For the same reason an answer that covers more blocks
-/// than the last one that counts does not count with all of them: with n in progress the rate is never above n for each round
-/// trip.
+/// Blocks per second between two answers that lie a multiple of `ahead` blocks apart: answers come
+/// in bursts of `ahead` at long delays, and a part of a burst would count too much. For the same
+/// reason an answer that covers more blocks than the last one that counts does not count with all
+/// of them: with n in progress the rate is never above n for each round trip.
 pub fn steady_rate(answers: &[(u64, u64)], ahead: u64) -> Option<f64> {
     let &(first_ns, first) = answers.first()?;
     let &(_, last) = answers.last()?;
@@ -245,8 +247,8 @@ mod tests {
 
     #[test]
     fn no_rate_is_above_as_many_blocks_as_are_in_progress_for_each_round_trip() {
-        // Eight in progress, a round trip of 40 ms, and a target that was busy: after the first three blocks one answer covers a
-        // whole burst and a part of the next.
+        // Eight in progress, a round trip of 40 ms, and a target that was busy: after the first
+        // three blocks one answer covers a whole burst and a part of the next.
         let answers: Vec<(u64, u64)> = (0..4).map(|trip| (trip * 40_000_000, 3 + trip * 8)).collect();
         let late = [&answers[..3], &[(120_000_000, 3 + 24 + 5)]].concat();
         for answers in [answers, late] {

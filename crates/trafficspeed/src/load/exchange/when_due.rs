@@ -1,11 +1,14 @@
-//! Requests that leave when they are due, answered or not: a small flow that measures the delay beside a load.
+//! Requests that leave when they are due, answered or not: a small flow that measures the delay
+//! beside a load.
 //!
-//! Whoever waits for an answer before asking again asks least while the path is slow, and leaves out the very delays that it is
-//! there to measure (coordinated omission). Here every request is due at a fixed instant, leaves then or as soon as its thread gets
-//! a CPU, and its round trip counts from when it was due. One that the kernel has no room for, or that has no answer
+//! Whoever waits for an answer before asking again asks least while the path is slow, and leaves
+//! out the very delays that it is there to measure (coordinated omission). Here every request is
+//! due at a fixed instant, leaves then or as soon as its thread gets a CPU, and its round trip
+//! counts from when it was due. One that the kernel has no room for, or that has no answer
 //! [`ANSWER_TIMEOUT`] after the end, is lost; a loss is no delay.
 //!
-//! INVARIANT: memory does not depend on what is answered: of more than [`MOST_UNANSWERED`] requests the oldest is given up.
+//! INVARIANT: memory does not depend on what is answered: of more than [`MOST_UNANSWERED`] requests
+//! the oldest is given up.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -115,7 +118,8 @@ impl<'a> Asker<'a> {
         true
     }
 
-    /// Takes answers until an instant; false if the work ends before it. What is due already still leaves.
+    /// Takes answers until an instant; false if the work ends before it. What is due already still
+    /// leaves.
     fn take_answers_until(&mut self, instant_ns: u64) -> io::Result<bool> {
         loop {
             self.take_answers()?;
@@ -164,7 +168,8 @@ impl<'a> Asker<'a> {
 
     /// Sleeps until something comes, or until an instant, but not for long.
     fn wait_for_answer(&self, instant_ns: u64) -> io::Result<()> {
-        // A socket's own timeout is rounded up to the kernel's ticks, which would make each request late.
+        // A socket's own timeout is rounded up to the kernel's ticks, which would make each request
+        // late.
         let timeout = clock::until(instant_ns).min(WAIT_TIMEOUT);
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         match poll(&mut [PollFd::new(self.socket, PollFlags::IN)], Some(&timeout)) {
@@ -266,7 +271,8 @@ mod tests {
         }
     }
 
-    /// Asks from `late_ms` after the first request was due; the other end has all requests before it sends `answers` to them.
+    /// Asks from `late_ms` after the first request was due; the other end has all requests before
+    /// it sends `answers` to them.
     fn asked(late_ms: u64, answers: fn(Vec<Vec<u8>>) -> Vec<Vec<u8>>) -> WorkerResult {
         let [near, far] = [0; 2].map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
         near.connect(far.local_addr().unwrap()).unwrap();
@@ -307,7 +313,8 @@ mod tests {
         assert_eq!((found.sent, found.timeouts, &found.fault), (COUNTED, 0, &None));
         let trips = found.round_trips.and_then(|trips| trips.summary()).unwrap();
         assert_eq!(trips.count, COUNTED, "what was due in the warm-up does not count");
-        // All were answered once the last had left: the first that counts waited for nineteen others.
+        // All were answered once the last had left: the first that counts waited for nineteen
+        // others.
         assert!(trips.max_us >= 189_000.0 && trips.p50_us >= 89_000.0, "{trips:?}");
     }
 

@@ -1,8 +1,10 @@
-//! Messages of a call, a video or any steady source: each leaves when it is due, late or not, and none is skipped.
+//! Messages of a call, a video or any steady source: each leaves when it is due, late or not, and
+//! none is skipped.
 //!
-//! A sender that waits for the path would leave out the very messages that fared worst. Here every message carries the instant at
-//! which it was due, and its delay counts from then, whatever held it up; one that the kernel does not take is lost. Several
-//! messages may be due at once, as the packets of one picture are: those show whether a path keeps the order.
+//! A sender that waits for the path would leave out the very messages that fared worst. Here every
+//! message carries the instant at which it was due, and its delay counts from then, whatever held
+//! it up; one that the kernel does not take is lost. Several messages may be due at once, as the
+//! packets of one picture are: those show whether a path keeps the order.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;

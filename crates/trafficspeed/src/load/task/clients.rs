@@ -1,7 +1,8 @@
-//! Tasks of several clients at once: the parts of all of them together are one task, with the streams of all.
+//! Tasks of several clients at once: the parts of all of them together are one task, with the
+//! streams of all.
 //!
-//! INVARIANT: only counts are summed. Delays are summaries by the time they get here, and percentiles do not add up, so several
-//! clients together have none.
+//! INVARIANT: only counts are summed. Delays are summaries by the time they get here, and
+//! percentiles do not add up, so several clients together have none.
 
 use super::{Findings, Task};
 
@@ -15,8 +16,8 @@ impl Task {
         task
     }
 
-    /// The part of client `number`, from 0, in a task of `clients` clients: as many streams as each other has, with a payload of
-    /// its own.
+    /// The part of client `number`, from 0, in a task of `clients` clients: as many streams as each
+    /// other has, with a payload of its own.
     #[must_use]
     pub fn of_one(&self, clients: u32, number: u32) -> Self {
         let mut task = self.clone();
@@ -47,7 +48,8 @@ impl Task {
 }
 
 impl Findings {
-    /// The findings of the same end of several clients, as those of one. Faults are not among them: each is its own client's.
+    /// The findings of the same end of several clients, as those of one. Faults are not among them:
+    /// each is its own client's.
     pub fn of_clients(clients: &[&Self]) -> Self {
         let sum = |of: fn(&Self) -> u64| -> u64 { clients.iter().copied().map(of).sum() };
         // Every client has as many streams, so the mean of the means is that of all streams.

@@ -65,8 +65,8 @@ fn run(task: &Task) -> [(Reading, Findings); 2] {
     end(task, running)
 }
 
-/// Ends a task whose time is over. No thread is cut short for being late: whoever sends or asks comes to its end first, and then the
-/// other, which takes what is under way.
+/// Ends a task whose time is over. No thread is cut short for being late: whoever sends or asks
+/// comes to its end first, and then the other, which takes what is under way.
 fn end(task: &Task, running: [Running; 2]) -> [(Reading, Findings); 2] {
     if let Task::Bulk(_) = task {
         wait_until("bytes", || running.iter().any(|end| end.read().received_bytes > 0));
@@ -86,7 +86,8 @@ fn end(task: &Task, running: [Running; 2]) -> [(Reading, Findings); 2] {
     running.map(|end| (end.read(), end.finish(Duration::from_secs(5))))
 }
 
-/// The first window of a task that suits: in a whole one a busy machine may have done nothing, or stood still in the middle.
+/// The first window of a task that suits: in a whole one a busy machine may have done nothing, or
+/// stood still in the middle.
 fn run_until(task: &Task, suits: impl Fn(&[(Reading, Findings); 2]) -> bool) -> [(Reading, Findings); 2] {
     (0..10).map(|_| run(task)).find(suits).expect("one of ten windows")
 }
@@ -243,8 +244,9 @@ fn messages_of_a_call_all_leave_and_those_that_come_too_late_are_counted() {
     assert_eq!(receiver.late, 300, "none comes in no time");
 }
 
-/// The findings of receiver and sender in one of ten windows in which all messages came. Each window must have sent them all, but a
-/// machine that stands still longer than a receiver waits may receive none.
+/// The findings of receiver and sender in one of ten windows in which all messages came. Each
+/// window must have sent them all, but a machine that stands still longer than a receiver waits may
+/// receive none.
 fn all_received(count: u64, mut window: impl FnMut() -> [Findings; 2]) -> [Findings; 2] {
     let mut windows = (0..10).map(|_| window()).inspect(|[_, sender]| {
         assert_eq!(sender.messages_sent, count, "{sender:?}");

@@ -1,8 +1,9 @@
 //! Makes the connections of a pair and tells them apart from strangers'.
 //!
-//! The connecting host opens each connection with a 12-byte preamble: the run's id and the stream's number. The
-//! listener takes only connections that show its run's id, each number once, until all are there. Every step has
-//! a deadline, and a connection that says nothing costs the others no more than [`PREAMBLE_TIMEOUT`].
+//! The connecting host opens each connection with a 12-byte preamble: the run's id and the stream's
+//! number. The listener takes only connections that show its run's id, each number once, until all
+//! are there. Every step has a deadline, and a connection that says nothing costs the others no
+//! more than [`PREAMBLE_TIMEOUT`].
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -176,7 +177,8 @@ fn socket_for(address: SocketAddr, job: &Job) -> Result<Socket, ConnectError> {
     // Set on the socket before the handshake, so no sysctl of the host has to change.
     let name = job.congestion;
     name.set(&socket).map_err(|source| ConnectError::Congestion { name, source })?;
-    // Before the handshake, so that the announced window and segment size follow; accepted sockets inherit them.
+    // Before the handshake, so that the announced window and segment size follow; accepted sockets
+    // inherit them.
     if let Some(bytes) = job.shape.window {
         socket.set_send_buffer_size(bytes as usize)?;
         socket.set_recv_buffer_size(bytes as usize)?;

@@ -1,7 +1,7 @@
 //! One thread that moves the bytes of its share of the connections.
 //!
-//! Level-triggered epoll; one send or receive per event, so that no connection starves another. The byte counters
-//! are written by this thread alone and read by the caller at any time.
+//! Level-triggered epoll; one send or receive per event, so that no connection starves another. The
+//! byte counters are written by this thread alone and read by the caller at any time.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -36,7 +36,8 @@ pub(super) struct Worker {
     shared: Arc<Shared>,
     epoll: OwnedFd,
     lanes: Vec<Lane>,
-    /// Where payload is read to when it is checked; otherwise a target that the kernel never writes.
+    /// Where payload is read to when it is checked; otherwise a target that the kernel never
+    /// writes.
     scratch: Box<[u8]>,
 }
 
@@ -148,7 +149,8 @@ impl Lane {
         rustix::net::send(&self.stream.socket, chunk, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
-    /// Takes bytes off the connection without copying them: on TCP, MSG_TRUNC discards in the kernel.
+    /// Takes bytes off the connection without copying them: on TCP, MSG_TRUNC discards in the
+    /// kernel.
     fn receive(&self, scratch: &mut [u8]) -> Result<usize, Errno> {
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         rustix::net::recv(&self.stream.socket, scratch, flags).map(|(_, bytes)| bytes)
@@ -165,7 +167,8 @@ impl Lane {
     }
 
     fn end(&mut self, epoll: &OwnedFd, shared: &Shared, fault: Option<String>) {
-        // The connection stays open until the transfer is over: closing one with data unread would reset it.
+        // The connection stays open until the transfer is over: closing one with data unread would
+        // reset it.
         self.done = true;
         self.fault = fault;
         let socket: &TcpStream = &self.stream.socket;

@@ -1,5 +1,5 @@
-//! The texts of the tables' cells: a median with the spread of its rounds, the original's figure, and whether a ratio is a
-//! difference.
+//! The texts of the tables' cells: a median with the spread of its rounds, the original's figure,
+//! and whether a ratio is a difference.
 
 use crate::experiment::block::BlockReport;
 use crate::report::noise::percent;

@@ -1,4 +1,5 @@
-//! The CPU time that blocks take: in use at the target, and for each GB at both ends and in the VPN between them.
+//! The CPU time that blocks take: in use at the target, and for each GB at both ends and in the VPN
+//! between them.
 
 use super::Section;
 use super::cell::{RATIOS, SPREAD, beside, figure, judged, rounds};
@@ -70,7 +71,8 @@ pub(super) fn cost(report: &BlockReport) -> Section {
     let row = |delay: f64, way: Way| {
         let costs = PARTS.map(|(part, _)| report.cost(delay, way, part));
         let ratio = |by: Way| report.cost_ratio(delay, (way, by), CpuPart::All);
-        // The tunnel that is measured again is held against its first measurement, with as many in progress.
+        // The tunnel that is measured again is held against its first measurement, with as many in
+        // progress.
         let by = if way.again { Way { again: false, ..way } } else { Way::TUNNEL };
         let same = report.same_cost(delay, (way, by), CpuPart::All);
         let ratio = if way == by { None } else { ratio(by) };

@@ -1,5 +1,5 @@
-//! The gains of several blocks in progress: over the tunnel that waits, over as many without sealing above TCP, and the best
-//! that each way carries.
+//! The gains of several blocks in progress: over the tunnel that waits, over as many without
+//! sealing above TCP, and the best that each way carries.
 
 use super::Section;
 use super::cell::{RATIOS, SPREAD, beside, figure, judged, mb, rounds, taken};
@@ -182,7 +182,8 @@ mod tests {
     #[test]
     fn with_several_blocks_in_progress_the_tunnel_with_as_many_is_the_control() {
         let mut report = repeated(sample(), 2);
-        // OP-10 has 10 and tunnel-10 has 9.1: a difference, unless tunnel-10 differs as much from itself.
+        // OP-10 has 10 and tunnel-10 has 9.1: a difference, unless tunnel-10 differs as much from
+        // itself.
         let cells = |report: &BlockReport| overlap(report).rows[0][4..].to_vec();
         let head = overlap(&report).head;
         assert_eq!(head[4..], ["OP-10 / tunnel-10", "OP-10 / plain-10", "A/A of tunnel-10"]);

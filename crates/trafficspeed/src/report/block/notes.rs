@@ -49,7 +49,8 @@ pub(super) fn notes(report: &BlockReport) -> Vec<String> {
     notes
 }
 
-/// What OP-n was sealed with, and whether that is the tunnel's cipher: if not, the figures compare two ciphers as well.
+/// What OP-n was sealed with, and whether that is the tunnel's cipher: if not, the figures compare
+/// two ciphers as well.
 fn sealed(report: &BlockReport) -> String {
     let why = match report.tunnel_asked {
         Some(asked) if sealing_as(asked) == Some(report.sealing) => "the tunnel's cipher".to_owned(),
@@ -60,7 +61,8 @@ fn sealed(report: &BlockReport) -> String {
     format!("OP-n: {} ({why}) in records of 32 KiB above TCP, without a VPN.", report.sealing.name())
 }
 
-/// How often each case was measured, as found rather than as asked for: a run may have been interrupted, or cases failed.
+/// How often each case was measured, as found rather than as asked for: a run may have been
+/// interrupted, or cases failed.
 fn times(report: &BlockReport) -> String {
     let asked = report.repeats;
     match report.found() {

@@ -6,8 +6,8 @@ use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::report::page::Picture;
 use crate::stats::Spread;
 
-/// Over the delay: the gain of each number of blocks in progress, and what each way carries at best. For each delay: what each
-/// way carries over the size of a block.
+/// Over the delay: the gain of each number of blocks in progress, and what each way carries at
+/// best. For each delay: what each way carries over the size of a block.
 pub fn pictures(report: &BlockReport) -> Vec<Picture> {
     let sizes = report.asked.0.iter().filter_map(|&delay| over_sizes(report, delay));
     if report.asked.0.len() == 1 {

@@ -1,4 +1,5 @@
-//! Block writes under several rates of the link and shares of the CPU: the report of each, and curves over both.
+//! Block writes under several rates of the link and shares of the CPU: the report of each, and
+//! curves over both.
 
 use std::fmt::Write as _;
 
@@ -123,7 +124,8 @@ const AXES: [Axis; 2] = [
     ("cpu", "CPU of the target, % of a core", |report| Some(report.cores? * 100.0)),
 ];
 
-/// Throughput over each limit that has several values, a picture for every delay and every value of the other limit.
+/// Throughput over each limit that has several values, a picture for every delay and every value of
+/// the other limit.
 fn curves(reports: &[BlockReport]) -> Vec<Picture> {
     let mut all = Vec::new();
     for (axis, other) in [(AXES[0], AXES[1]), (AXES[1], AXES[0])] {

@@ -41,7 +41,8 @@ impl Axis {
         Self { doubling: true, values: (low, high), places: (from, to), ticks }
     }
 
-    /// Equal distances for equal ratios over whole steps of 1, 2 and 5 that hold `low` to `high` (both positive).
+    /// Equal distances for equal ratios over whole steps of 1, 2 and 5 that hold `low` to `high`
+    /// (both positive).
     pub(super) fn logarithmic(low: f64, high: f64, from: f64, to: f64) -> Self {
         let decades = |value: f64| value.log10().floor() as i32;
         let (first, last) = (decades(low), decades(high) + 1);
@@ -61,7 +62,8 @@ impl Axis {
         Self { doubling: true, values: (all[begin].0, all[end].0), places: (from, to), ticks }
     }
 
-    /// One place for each of `names`, with room at both ends; the value of a place is its number from zero.
+    /// One place for each of `names`, with room at both ends; the value of a place is its number
+    /// from zero.
     pub(super) fn groups(names: &[String], from: f64, to: f64) -> Self {
         let numbers = (0_u32..).map(f64::from);
         let ticks = names.iter().zip(numbers).map(|(name, value)| Tick { value, label: name.clone() });

@@ -1,6 +1,6 @@
-//! Box plots over repeats: the box from the first to the third quartile with the median in it, whiskers to the
-//! lowest and highest, and every value as a dot, since there are few. Of fewer values than [`QUARTILES_LEAST`] there are no
-//! quartiles worth the name, and no box is drawn.
+//! Box plots over repeats: the box from the first to the third quartile with the median in it,
+//! whiskers to the lowest and highest, and every value as a dot, since there are few. Of fewer
+//! values than [`QUARTILES_LEAST`] there are no quartiles worth the name, and no box is drawn.
 
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};

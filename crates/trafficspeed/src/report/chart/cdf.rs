@@ -1,4 +1,5 @@
-//! How values are distributed: the share at or below each value, over a logarithmic axis, as latencies need it.
+//! How values are distributed: the share at or below each value, over a logarithmic axis, as
+//! latencies need it.
 
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
@@ -15,8 +16,8 @@ pub struct CdfChart {
     pub series: Vec<Series>,
 }
 
-/// A distribution: values and the share that is at or below each. What is not above zero cannot be shown and is left
-/// out.
+/// A distribution: values and the share that is at or below each. What is not above zero cannot be
+/// shown and is left out.
 pub fn of_shares(label: &str, style: usize, shares: &[(f64, f64)]) -> Series {
     let shown = shares.iter().filter(|(value, _)| value.is_finite() && *value > 0.0);
     Series {

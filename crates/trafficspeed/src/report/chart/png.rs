@@ -1,5 +1,5 @@
-//! A chart's file as PNG. Drawing takes some fifty crates, which the cargo feature `png` brings; without it every
-//! request is refused.
+//! A chart's file as PNG. Drawing takes some fifty crates, which the cargo feature `png` brings;
+//! without it every request is refused.
 
 /// Why there is no PNG.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,5 @@
-//! What is said of a measurement of several clients at once: how many they are, and what each of them had.
+//! What is said of a measurement of several clients at once: how many they are, and what each of
+//! them had.
 
 use crate::experiment::figures::Figures;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
@@ -65,7 +66,8 @@ mod tests {
     use crate::load::delays::DelaySummary;
     use crate::report::load_page;
 
-    /// Three runs of two systems with two clients, of which the second has three times as much as the first.
+    /// Three runs of two systems with two clients, of which the second has three times as much as
+    /// the first.
     fn campaign() -> LoadCampaign {
         let mut campaign = samples::campaign(4e9);
         campaign.settings.clients = 2;

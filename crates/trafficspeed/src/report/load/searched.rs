@@ -1,4 +1,5 @@
-//! What the searches of `udp --search` tried: the delivered share over the offered rate, as table and picture.
+//! What the searches of `udp --search` tried: the delivered share over the offered rate, as table
+//! and picture.
 
 use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::report::delivered::{self, Share};
@@ -9,7 +10,8 @@ use crate::unit::significant;
 /// Stands above the table.
 pub const TITLE: &str = "Delivered of what was offered";
 
-/// The first run of each system that was measured, whose place is the system's style in all pictures.
+/// The first run of each system that was measured, whose place is the system's style in all
+/// pictures.
 pub fn first_runs(runs: &[LoadRun]) -> Vec<&LoadRun> {
     let mut first: Vec<&LoadRun> = Vec::new();
     let is_control = |run: &LoadRun| run.subject.is_some_and(|subject| subject.again);

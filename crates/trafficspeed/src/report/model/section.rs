@@ -49,7 +49,8 @@ pub fn percent(error: Option<f64>) -> String {
     error.map_or_else(none, |error| format!("{:+.0} %", 100.0 * error))
 }
 
-/// The same, marked if it is no larger than what the same cipher with the same load was off from itself.
+/// The same, marked if it is no larger than what the same cipher with the same load was off from
+/// itself.
 fn beside_control(error: Option<f64>, same: Option<Spread>) -> String {
     let is_within = |(error, same): (f64, Spread)| {
         let ratio = 1.0 + error;
@@ -107,7 +108,8 @@ fn predictions(model: &Model) -> Section {
     }
 }
 
-/// What the second measurement in a turn was of the first, of the VPN's CPU seconds for a Gbit and of throughput.
+/// What the second measurement in a turn was of the first, of the VPN's CPU seconds for a Gbit and
+/// of throughput.
 pub fn against_itself<'a>(model: &'a Model, again: &'a Again) -> [Option<Spread>; 2] {
     let alike = |one: &&Compared| one.suite == again.suite && one.case == again.case;
     let first = model.predictions.iter().find(alike).and_then(|one| one.real.as_ref());

@@ -170,8 +170,8 @@ fn by_turns(one: &Row, other: &Row) -> Option<Spread> {
     ratio(&in_rounds(&one.each), &in_rounds(&other.each))
 }
 
-/// At each rate: throughput without any algorithm against that without a tunnel, and the system that was measured twice against
-/// itself.
+/// At each rate: throughput without any algorithm against that without a tunnel, and the system
+/// that was measured twice against itself.
 fn as_measured_then(rows: &[Row]) -> Vec<String> {
     let beside = |row: &Row, system: &str| {
         let mut same = rows.iter().filter(|other| other.link_bits_per_second == row.link_bits_per_second);
@@ -215,8 +215,8 @@ fn verdict(suite: &str, figures: &[&HandOver]) -> Option<String> {
     ))
 }
 
-/// The original's formula with this host's figures: the four crossings of the kernel's border are the bus, sealing is cipher
-/// and hash in one.
+/// The original's formula with this host's figures: the four crossings of the kernel's border are
+/// the bus, sealing is cipher and hash in one.
 fn as_the_original(model: &Model, suite: &str) -> Option<String> {
     let device = |stage: &&crate::experiment::model::fit::Stage| {
         stage.name.starts_with("TUN ") || stage.name.starts_with("UDP ")

@@ -1,5 +1,5 @@
-//! The conditions under which a suite was measured, in words: the links and the congestion control, and for which parts, where
-//! these differ.
+//! The conditions under which a suite was measured, in words: the links and the congestion control,
+//! and for which parts, where these differ.
 
 use crate::experiment::suite::{Row, SuiteCampaign};
 use crate::load::task::{Protocol, Task};

@@ -1,5 +1,6 @@
-//! The IPsec experiment's findings beside ours: reproduced, the same direction but smaller or larger, turned round, no difference
-//! beyond A/A, each with the reason, or not to be reproduced here and why.
+//! The IPsec experiment's findings beside ours: reproduced, the same direction but smaller or
+//! larger, turned round, no difference beyond A/A, each with the reason, or not to be reproduced
+//! here and why.
 
 use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
@@ -195,10 +196,12 @@ const NOT_HERE: [&str; 3] = [
 
 /// Two figures of the original that differ by less than this share were the same.
 const SAME_THEN: f64 = 0.05;
-/// A difference, or a loss, is of the same size as the original's if neither is more than this many times the other.
+/// A difference, or a loss, is of the same size as the original's if neither is more than this many
+/// times the other.
 const SAME_SIZE: f64 = 1.5;
 
-/// Each finding: what it is about, then, and here. Those that these measurements say nothing about are left out.
+/// Each finding: what it is about, then, and here. Those that these measurements say nothing about
+/// are left out.
 pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
     let row = |finding: &Finding| {
         let (ratio, control, is_limited) = finding.measured(sections)?;
@@ -219,7 +222,8 @@ pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
 }
 
 impl Finding {
-    /// The ratio here, how far a system differs from itself in either case, and whether the sender limited either figure.
+    /// The ratio here, how far a system differs from itself in either case, and whether the sender
+    /// limited either figure.
     fn measured(&self, sections: &[Section]) -> Option<(Spread, Option<Spread>, [bool; 2])> {
         let section = sections.iter().find(|section| section.name == self.section)?;
         let (row, one) = self.find(section, self.one)?;
@@ -260,7 +264,8 @@ fn bounded(is_limited: [bool; 2]) -> Option<&'static str> {
     }
 }
 
-/// The finding in the light of what was measured; `judge` says of two differences whether they are the same.
+/// The finding in the light of what was measured; `judge` says of two differences whether they are
+/// the same.
 fn verdict(
     then: f64,
     here: Spread,
@@ -286,7 +291,8 @@ fn verdict(
     }
 }
 
-/// By how many percent the larger of two figures exceeds the smaller, of their ratio: the same whichever is divided by which.
+/// By how many percent the larger of two figures exceeds the smaller, of their ratio: the same
+/// whichever is divided by which.
 fn excess(ratio: f64) -> f64 {
     100.0 * (ratio.max(1.0 / ratio) - 1.0)
 }
@@ -308,7 +314,8 @@ fn of_difference(then: f64, here: f64) -> (String, bool) {
     (format!("the same direction, {word}: one exceeds the other by {here} %, then by {then} %"), false)
 }
 
-/// The same of the share that was delivered, which is judged by what was lost: it cannot be on the other side of 1.
+/// The same of the share that was delivered, which is judged by what was lost: it cannot be on the
+/// other side of 1.
 fn of_loss(then: f64, here: f64) -> (String, bool) {
     let (then, here) = (100.0 * (1.0 - then), 100.0 * (1.0 - here));
     let text = format!("{} % lost, then {} %", significant(here), significant(then));
@@ -475,7 +482,8 @@ mod tests {
 
     #[test]
     fn a_ratio_is_of_one_round_and_a_single_round_is_not_judged() {
-        // The first of three rounds lost its encrypted measurement, and the machine was twice as fast from round to round.
+        // The first of three rounds lost its encrypted measurement, and the machine was twice as
+        // fast from round to round.
         let mut section = section([20.0, 40.0, 80.0], [0.0; 3], Some([0.9, 1.0, 1.1]));
         section.rows[0].values[1] = ByRound::from([(2, 20.0), (3, 40.0)]);
         let rows = |section: Section| beside(&[section])[0][2].clone();

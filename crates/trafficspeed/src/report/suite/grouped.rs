@@ -1,5 +1,5 @@
-//! The original's figures 6 to 11: streams, datagrams and transactions of every system side by side, a picture for each IP
-//! version and quantity, with every single run.
+//! The original's figures 6 to 11: streams, datagrams and transactions of every system side by
+//! side, a picture for each IP version and quantity, with every single run.
 
 use super::html::{scaled, style};
 use super::{Section, SectionRow, SuiteCampaign};
@@ -10,7 +10,8 @@ use crate::report::page::Picture;
 
 /// The ceiling, as reports call it.
 const PLAIN: &str = "plain routing";
-/// The VPNs get a picture of their own beside the one with the ceiling where that is so much higher.
+/// The VPNs get a picture of their own beside the one with the ceiling where that is so much
+/// higher.
 const DWARFS: f64 = 2.0;
 /// The sections that are drawn so, each with its quantity.
 const DRAWN: [(&str, Quantity); 3] = [

@@ -1,4 +1,5 @@
-//! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series where time matters.
+//! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series
+//! where time matters.
 
 use super::{
     Section, SuiteCampaign, conditions, findings, grouped, load_averages, published, sections, sentences,
@@ -56,7 +57,8 @@ fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pict
     }
 }
 
-/// The style of a system: the same in all pictures of the campaign, with AES instructions and without.
+/// The style of a system: the same in all pictures of the campaign, with AES instructions and
+/// without.
 pub(super) fn style(campaign: &SuiteCampaign, label: &str) -> usize {
     fn name(label: &str) -> &str {
         label.split(", without AES").next().unwrap_or(label)
@@ -78,7 +80,8 @@ pub(super) fn spread_words(campaign: &SuiteCampaign) -> String {
     }
 }
 
-/// What the axis of a quantity shows whose highest value is `highest`, and what values are to be divided by for it.
+/// What the axis of a quantity shows whose highest value is `highest`, and what values are to be
+/// divided by for it.
 pub(super) fn scaled(quantity: Quantity, highest: f64) -> (f64, Measure) {
     let (name, unit) = quantity.name();
     // Figures of five digits would stand in the axis' label.

@@ -1,4 +1,5 @@
-//! One part of a suite's report: its cases side by side, a row for each system, and what says how far the figures go.
+//! One part of a suite's report: its cases side by side, a row for each system, and what says how
+//! far the figures go.
 
 use super::super::grid::Grid;
 use super::super::noise::far_beyond;
@@ -33,7 +34,8 @@ pub struct SectionRow {
     pub quantity: Quantity,
     /// Each system's value in each round; a measurement that broke leaves its round out.
     pub values: Vec<ByRound>,
-    /// Whether a measurement of each system was limited by its sender: the median is a lower bound then.
+    /// Whether a measurement of each system was limited by its sender: the median is a lower bound
+    /// then.
     pub limited_by_sender: Vec<bool>,
     /// A system's second measurement in each round divided by its first.
     pub control: Option<Spread>,
@@ -112,8 +114,8 @@ impl Section {
         grid
     }
 
-    /// Rates that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ without reason, both by more than
-    /// a system from itself.
+    /// Rates that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ
+    /// without reason, both by more than a system from itself.
     pub fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         for (at, label) in self.columns.iter().enumerate() {
@@ -144,7 +146,8 @@ impl Section {
     }
 }
 
-/// Whether two figures differ by more than those of one system, the highest of which is `same` times the lowest.
+/// Whether two figures differ by more than those of one system, the highest of which is `same`
+/// times the lowest.
 fn are_unlike(one: Spread, other: Spread, same: f64) -> bool {
     let (high, low) = (one.median.max(other.median), one.median.min(other.median));
     one.is_apart_from(other) && high > ALIKE.max(same) * low
@@ -164,7 +167,8 @@ impl SectionRow {
         }
     }
 
-    /// Fills in what `table` has of this case, and how the systems compare within each round; `rows` are its measurements.
+    /// Fills in what `table` has of this case, and how the systems compare within each round;
+    /// `rows` are its measurements.
     fn compare(&mut self, table: &Observations, (section, columns): (&str, &[String]), rows: &[&Row]) {
         let (quantity, observed, case) = (self.quantity, self.quantity.observed(), case(section, &self.case));
         let values = |label: &String| table.by_round((label, &case), observed);
@@ -179,7 +183,8 @@ impl SectionRow {
         let twice = rows.iter().find(|row| row.label.contains(AGAIN));
         self.control = twice.and_then(|row| {
             let first = row.label.replace(AGAIN, "");
-            // What the sender limited hardly differs from itself, and says nothing of what others may.
+            // What the sender limited hardly differs from itself, and says nothing of what others
+            // may.
             let is_bound = is_limited(&row.label) || is_limited(&first);
             ratio(&row.label, &first).filter(|_| !is_bound)
         });
@@ -207,8 +212,8 @@ impl SectionRow {
         self.limited_by_sender.get(column).copied().unwrap_or(false)
     }
 
-    /// Whether a system differs from the first one; `None` if nothing says so: of a single round, and of figures that are lower bounds
-    /// if what they bound may be on the other side.
+    /// Whether a system differs from the first one; `None` if nothing says so: of a single round,
+    /// and of figures that are lower bounds if what they bound may be on the other side.
     pub fn differs_from_first(&self, column: usize) -> Option<bool> {
         let to_first = self.to_first.get(column).copied().flatten();
         let differs = observation::differs(to_first, self.control)?;
@@ -222,12 +227,14 @@ impl SectionRow {
         holds.then_some(differs)
     }
 
-    /// How many times as much one of two measurements of the same system gave at most, where one was measured twice.
+    /// How many times as much one of two measurements of the same system gave at most, where one
+    /// was measured twice.
     fn same(&self) -> f64 {
         self.control.map_or(1.0, Spread::widest_ratio)
     }
 
-    /// A system's figure with its spread, whether it is a lower bound, and whether it differs from that of the first system.
+    /// A system's figure with its spread, whether it is a lower bound, and whether it differs from
+    /// that of the first system.
     pub fn cell(&self, column: usize) -> String {
         let Some(spread) = self.spread(column) else { return "–".into() };
         let bound = if self.is_limited_by_sender(column) { AT_LEAST } else { "" };
@@ -250,7 +257,8 @@ mod tests {
     use crate::experiment::generate::SearchOutcome;
     use crate::report::suite::tests::campaign;
 
-    /// Three rounds of two systems and of the second again, with `limited` of both found at what the sender could do.
+    /// Three rounds of two systems and of the second again, with `limited` of both found at what
+    /// the sender could do.
     fn bounded(mbit: [f64; 2], limited: [bool; 2]) -> SuiteCampaign {
         let mut campaign = campaign();
         let model = campaign.rows[0].clone();
@@ -275,7 +283,8 @@ mod tests {
             ([100.0, 50.0], [false, false], ["100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
             ([100.0, 50.0], [true, false], ["≥ 100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
             ([100.0, 50.0], [false, true], ["100 (100–100)", "≥ 50.0 (50.0–50.0)"], None),
-            // What is measured twice here differs from itself by what the sender does, which says nothing of the first system.
+            // What is measured twice here differs from itself by what the sender does, which says
+            // nothing of the first system.
             ([50.0, 100.0], [false, true], ["50.0 (50.0–50.0)", "≥ 100 (100–100)"], None),
             ([50.0, 100.0], [true, false], ["≥ 50.0 (50.0–50.0)", "100 (100–100)"], None),
             ([50.0, 50.0], [true, true], ["≥ 50.0 (50.0–50.0)", "≥ 50.0 (50.0–50.0)"], None),

@@ -1,6 +1,8 @@
-//! The pictures of the authors' open questions: what changes with payload, rate, MTU, and with the length of the key.
+//! The pictures of the authors' open questions: what changes with payload, rate, MTU, and with the
+//! length of the key.
 //!
-//! Where a measurement stands on the horizontal axis is taken from what was measured, not from its name.
+//! Where a measurement stands on the horizontal axis is taken from what was measured, not from its
+//! name.
 
 use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::experiment::suite::{Quantity, Row, SWEEP, SuiteCampaign};
@@ -183,7 +185,8 @@ mod tests {
     use crate::report::suite::sections;
     use crate::report::suite::tests::campaign;
 
-    /// The sample with every measurement in `section`, 500 bytes and 20 Mbit/s for the first case, double for others.
+    /// The sample with every measurement in `section`, 500 bytes and 20 Mbit/s for the first case,
+    /// double for others.
     fn sample(section: &str) -> SuiteCampaign {
         let mut campaign = campaign();
         for row in &mut campaign.rows {

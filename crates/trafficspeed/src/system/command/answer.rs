@@ -1,4 +1,5 @@
-//! The answer of a user's script: which client is reached where, which processes count, what the report says.
+//! The answer of a user's script: which client is reached where, which processes count, what the
+//! report says.
 
 use std::net::IpAddr;
 

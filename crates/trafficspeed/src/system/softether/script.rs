@@ -10,7 +10,8 @@ pub const DEVICE: &str = "vpn_lab";
 pub const SERVER_TARGET: [&str; 2] = ["127.0.0.1:443", "/SERVER"];
 /// How vpncmd reaches a client.
 pub const CLIENT_TARGET: [&str; 2] = ["127.0.0.1", "/CLIENT"];
-/// The gateway's TAP device, joined to the hub; SoftEther puts `tap_` before the name that it is given.
+/// The gateway's TAP device, joined to the hub; SoftEther puts `tap_` before the name that it is
+/// given.
 pub const BRIDGE_DEVICE: &str = "tap_lab";
 /// Makes that device.
 pub const BRIDGE: &str = "BridgeCreate LAB /DEVICE:lab /TAP:yes\n";
@@ -76,7 +77,8 @@ fn password(secret: &[u64; 2]) -> String {
     format!("{:016x}{:016x}", secret[0], secret[1])
 }
 
-/// Whether a command failed; vpncmd goes on after one and tells by its exit code about the last only.
+/// Whether a command failed; vpncmd goes on after one and tells by its exit code about the last
+/// only.
 pub fn is_refused(said: &str) -> bool {
     said.contains("Error occurred.") || said.contains("Command not found.")
 }

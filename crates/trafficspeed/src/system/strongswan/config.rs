@@ -15,8 +15,8 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd90, 0, 0, 0, 0, 0, 0, 1);
 const NETWORKS: &str = "10.90.0.0/16, fd90::/64";
 
-/// The order decides whose code runs: OpenSSL's is the fastest for every algorithm here, and kernel-libipsec must
-/// come before kernel-netlink, which then only manages addresses and routes.
+/// The order decides whose code runs: OpenSSL's is the fastest for every algorithm here, and
+/// kernel-libipsec must come before kernel-netlink, which then only manages addresses and routes.
 const PLUGINS: &str = "random nonce openssl aesni aes sha1 sha2 hmac kdf gmp curve25519 chapoly kernel-libipsec kernel-netlink \
      socket-default vici";
 
@@ -46,7 +46,8 @@ pub struct Proposal {
 /// The proposal for a cipher; `None` if the choice is strongSwan's own.
 ///
 /// # Panics
-/// For no integrity, without which there is no ESP (RFC 8221, section 4) and which the profile does not offer.
+/// For no integrity, without which there is no ESP (RFC 8221, section 4) and which the profile does
+/// not offer.
 pub fn proposal(cipher: Cipher) -> Option<Proposal> {
     let (asked, shown) = match cipher {
         Cipher::Auto => return None,

@@ -1,4 +1,5 @@
-//! The machine code that vpnd's ciphers run as: what this CPU is best at, or what one without AES instructions would run.
+//! The machine code that vpnd's ciphers run as: what this CPU is best at, or what one without AES
+//! instructions would run.
 
 use std::fs;
 
@@ -21,7 +22,8 @@ pub enum Code {
 /// Masks AESNI and PCLMULQDQ, then VAES and VPCLMULQDQ, in what that library sees of an x86 CPU.
 pub(super) const WITHOUT_AES: &str = "OPENSSL_ia32cap=~0x200000200000000:~0x60000000000";
 
-/// Makes sure that no process in `namespaces` has lost the mask on its way: it would quietly be the faster.
+/// Makes sure that no process in `namespaces` has lost the mask on its way: it would quietly be the
+/// faster.
 pub(super) fn check_mask<'a>(namespaces: impl Iterator<Item = &'a Namespace>) -> Result<(), SystemError> {
     for process in namespaces.flat_map(Namespace::processes) {
         // One that has ended meanwhile moves no packets.

@@ -1,5 +1,5 @@
-//! The user-space implementations of WireGuard that are measured: what each is called, where it comes from, how it
-//! is started. Everything else is the same for all.
+//! The user-space implementations of WireGuard that are measured: what each is called, where it
+//! comes from, how it is started. Everything else is the same for all.
 
 use super::WireGuard;
 use crate::system::program::{Program, Source};
@@ -8,7 +8,8 @@ use crate::system::{Cipher, Profile};
 #[derive(Debug)]
 pub struct Implementation {
     pub program: Program,
-    /// Arguments before the device's name that keep it in the foreground and its privileges its own.
+    /// Arguments before the device's name that keep it in the foreground and its privileges its
+    /// own.
     pub arguments: &'static [&'static str],
     /// A remark for readers of its figures.
     pub note: &'static str,

@@ -1,7 +1,8 @@
-//! WireGuard's configuration protocol: lines of `key=value` over a socket that every user-space implementation has.
+//! WireGuard's configuration protocol: lines of `key=value` over a socket that every user-space
+//! implementation has.
 //!
-//! Specified at <https://www.wireguard.com/xplatform/#configuration-protocol>. The text is made and read by pure
-//! functions; [`ask`] alone talks to a socket.
+//! Specified at <https://www.wireguard.com/xplatform/#configuration-protocol>. The text is made and
+//! read by pure functions; [`ask`] alone talks to a socket.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -37,7 +38,8 @@ pub struct Peer {
     pub endpoint: SocketAddr,
     /// The inner addresses that are its own.
     pub allowed: Vec<String>,
-    /// How often to send something when there is nothing to send, in seconds; this host then begins the handshake.
+    /// How often to send something when there is nothing to send, in seconds; this host then begins
+    /// the handshake.
     pub keepalive: Option<u16>,
 }
 
@@ -68,7 +70,8 @@ pub fn set(own: &KeyPair, port: u16, peers: &[Peer]) -> Zeroizing<String> {
 /// Sends a command and reads the answer up to its empty line.
 ///
 /// # Errors
-/// Those of the socket; [`io::ErrorKind::InvalidInput`] if the implementation answers with an error number.
+/// Those of the socket; [`io::ErrorKind::InvalidInput`] if the implementation answers with an error
+/// number.
 pub fn ask(socket: &Path, command: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
@@ -96,7 +99,8 @@ pub fn all_shook_hands(answer: &str, peers: usize) -> bool {
     let mut done = 0;
     for peer in answer.split("public_key=").skip(1) {
         let mut values = peer.lines().filter(times).filter_map(|line| line.split_once('='));
-        // Some tell the time of day and some the time since, so a zero of one of the two says nothing.
+        // Some tell the time of day and some the time since, so a zero of one of the two says
+        // nothing.
         done += usize::from(values.any(|(_, time)| time.parse::<u64>().is_ok_and(|time| time > 0)));
     }
     done == peers

@@ -1,6 +1,7 @@
 //! `vpnd drain`: empties a running gateway, shows how far it is, and stops it if that is wanted.
 //!
-//! INVARIANT: the process that is stopped is the one that has opened the control socket, by the kernel's account: no message names it.
+//! INVARIANT: the process that is stopped is the one that has opened the control socket, by the
+//! kernel's account: no message names it.
 
 use std::io;
 use std::time::Duration;

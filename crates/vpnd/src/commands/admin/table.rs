@@ -1,7 +1,7 @@
 //! A gateway's status for people: a few lines of facts, then a table with one row a session.
 //!
-//! Pure: text comes out, nothing is printed. Text that came over the socket loses its control characters here, so
-//! that no name can play with the terminal.
+//! Pure: text comes out, nothing is printed. Text that came over the socket loses its control
+//! characters here, so that no name can play with the terminal.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -34,7 +34,8 @@ struct Rate {
 }
 
 impl Rates {
-    /// Rates between two statuses `elapsed` apart. Sessions that are new in between have no rate yet.
+    /// Rates between two statuses `elapsed` apart. Sessions that are new in between have no rate
+    /// yet.
     pub(crate) fn between(before: &Status, after: &Status, elapsed: Duration) -> Self {
         let earlier: HashMap<&str, &Session> = before.sessions.iter().map(|s| (s.id.as_str(), s)).collect();
         let bits_per_second = |then: u64, now: u64| {
@@ -56,7 +57,8 @@ impl Rates {
     }
 }
 
-/// The whole status as text, ending with a line break. With `rates`, each session's speed is shown too.
+/// The whole status as text, ending with a line break. With `rates`, each session's speed is shown
+/// too.
 pub(crate) fn render(status: &Status, rates: Option<&Rates>) -> String {
     let mut text = facts(status, rates);
     if !status.sessions.is_empty() {
@@ -384,7 +386,8 @@ fn bits(per_second: f64) -> String {
     }
 }
 
-/// `value`, at least `base`, in the unit that leaves less than `base`. Values that would round up to it count too.
+/// `value`, at least `base`, in the unit that leaves less than `base`. Values that would round up
+/// to it count too.
 fn scaled(value: f64, base: f64, units: &[&str]) -> String {
     let mut value = value / base;
     let mut units = units.iter();

@@ -1,8 +1,8 @@
 //! Where a restore may write.
 //!
-//! INVARIANT: the configuration inside a backup chooses the places of its files, so a restore writes
-//! nothing outside the directory of the configuration unless the administrator named the directory,
-//! and follows no symbolic link below it.
+//! INVARIANT: the configuration inside a backup chooses the places of its files, so a restore
+//! writes nothing outside the directory of the configuration unless the administrator named the
+//! directory, and follows no symbolic link below it.
 
 use std::io;
 use std::path::{Component, Path, PathBuf};

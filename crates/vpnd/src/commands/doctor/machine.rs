@@ -144,14 +144,16 @@ pub(super) fn port(config: &ServerConfig, running: Option<&Status>) -> Finding {
     }
 }
 
-/// Interfaces by which clients and campus are reached, and whether a full packet of the tunnel fits through them.
+/// Interfaces by which clients and campus are reached, and whether a full packet of the tunnel fits
+/// through them.
 pub(super) fn mtu(config: &ServerConfig) -> Vec<Finding> {
     const CHECK: &str = "network.mtu";
     let networks = local_networks();
     let listen = config.server.listen.ip();
     let is_outer = |interface: &str| interface != config.tunnel.name && interface != "lo";
     let by_default = networks.iter().filter(|net| net.network.prefix_len() == 0);
-    // Clients come by the way that leads to them, or by the network of the one address that is listened on.
+    // Clients come by the way that leads to them, or by the network of the one address that is
+    // listened on.
     let by_address = networks.iter().filter(|net| {
         !listen.is_unspecified() && net.network.prefix_len() > 0 && net.network.contains(&listen)
     });

@@ -61,7 +61,8 @@ fn is_own(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether the name servers that any clients are given answer this machine, by which clients ask them.
+/// Whether the name servers that any clients are given answer this machine, by which clients ask
+/// them.
 pub(super) async fn name_servers(config: &ServerConfig) -> Vec<Finding> {
     let servers = config.profiles.name_servers().into_iter();
     futures_util::future::join_all(servers.map(|server| name_server((server, DNS_PORT).into()))).await
@@ -89,7 +90,8 @@ async fn name_server(server: SocketAddr) -> Finding {
     Finding::problem(CHECK, format!("the name server {ip} does not answer"), advice)
 }
 
-/// Asks for the root's name servers (RFC 1035, section 4.1) until an answer to that comes: any, a refusal too.
+/// Asks for the root's name servers (RFC 1035, section 4.1) until an answer to that comes: any, a
+/// refusal too.
 async fn answers(server: SocketAddr) -> std::io::Result<()> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = tokio::net::UdpSocket::bind(any).await?;

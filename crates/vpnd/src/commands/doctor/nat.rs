@@ -1,4 +1,5 @@
-//! The public addresses of port blocks: whether answers come back to them, and whether anything else of this machine uses their ports.
+//! The public addresses of port blocks: whether answers come back to them, and whether anything
+//! else of this machine uses their ports.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -28,7 +29,8 @@ pub(super) fn blocks(config: &ServerConfig) -> Vec<Finding> {
     findings
 }
 
-/// Whether answers to the addresses come to this machine: one finding for all that are its own, and for all that are of no network here.
+/// Whether answers to the addresses come to this machine: one finding for all that are its own, and
+/// for all that are of no network here.
 fn of_addresses(addresses: &[Ipv4Addr], own: &[Ipv4Addr], networks: &[LocalNetwork]) -> Vec<Finding> {
     let (mut here, mut routed, mut findings) = (Vec::new(), Vec::new(), Vec::new());
     for address in addresses {
@@ -100,8 +102,8 @@ fn sockets() -> Vec<LocalSocket> {
     ["tcp", "tcp6", "udp", "udp6"].into_iter().flat_map(|name| listed(&read(name))).collect()
 }
 
-/// Lines such as `0: 0100007F:1F90 00000000:0000 0A …`, addresses in the machine's byte order. A socket of IPv6 counts if it has all
-/// addresses, for then it may have those of IPv4, too.
+/// Lines such as `0: 0100007F:1F90 00000000:0000 0A …`, addresses in the machine's byte order. A
+/// socket of IPv6 counts if it has all addresses, for then it may have those of IPv4, too.
 fn listed(text: &str) -> Vec<LocalSocket> {
     let socket = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();

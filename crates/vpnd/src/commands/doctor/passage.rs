@@ -1,5 +1,6 @@
-//! Whether the machine's firewalls let clients' packets through: test packets go each way through a copy of all rules, and the kernel says
-//! which chain has dropped one. Each table decides by itself: what vpnd's own lets pass, another one may drop.
+//! Whether the machine's firewalls let clients' packets through: test packets go each way through a
+//! copy of all rules, and the kernel says which chain has dropped one. Each table decides by
+//! itself: what vpnd's own lets pass, another one may drop.
 //!
 //! INVARIANT: no packet leaves the copy, and no rule is read by its text.
 
@@ -154,8 +155,8 @@ fn into_the_port(
     Some(Finding::problem(CHECK, found, open_port(place.as_ref(), port, is_ufw)))
 }
 
-/// Whether packets of clients get to a host of the campus, and the answers back. One service that gets through is enough: which others
-/// are closed is their administrator's decision.
+/// Whether packets of clients get to a host of the campus, and the answers back. One service that
+/// gets through is enough: which others are closed is their administrator's decision.
 fn through(bench: &mut Bench, config: &ServerConfig, way: &Way, is_ufw: bool) -> Option<Finding> {
     let (tunnel, interface) = (&config.tunnel.name, &way.interface);
     let mut first = None;

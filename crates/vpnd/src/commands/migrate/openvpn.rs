@@ -1,4 +1,5 @@
-//! The text of an OpenVPN configuration as directives: words with quotes, comments, and files that stand inline.
+//! The text of an OpenVPN configuration as directives: words with quotes, comments, and files that
+//! stand inline.
 
 /// A line: a name and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,8 @@ impl Directive {
     }
 }
 
-/// The directives of a text. What stands inline (`<ca>`) is one with the name alone, and if it has no end, another one with the brackets.
+/// The directives of a text. What stands inline (`<ca>`) is one with the name alone, and if it has
+/// no end, another one with the brackets.
 pub(super) fn directives(text: &str) -> Vec<Directive> {
     let mut found = Vec::new();
     let mut inline: Option<(usize, String)> = None;
@@ -46,7 +48,8 @@ pub(super) fn directives(text: &str) -> Vec<Directive> {
     found
 }
 
-/// The words of a line: with quotes of both kinds, a backslash before a character, and a comment where a word would begin.
+/// The words of a line: with quotes of both kinds, a backslash before a character, and a comment
+/// where a word would begin.
 pub(super) fn words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), None::<String>);
     let (mut quote, mut chars) = (None, text.chars());

@@ -1,4 +1,5 @@
-//! What the directives of an OpenVPN server become: keys of server.toml, addresses of users, and notes about the rest.
+//! What the directives of an OpenVPN server become: keys of server.toml, addresses of users, and
+//! notes about the rest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -384,7 +385,8 @@ impl Plan {
     }
 }
 
-/// A name as one word of a shell's: a file may have any name, and who reads the commands may copy them.
+/// A name as one word of a shell's: a file may have any name, and who reads the commands may copy
+/// them.
 pub(super) fn word(name: &str) -> String {
     if is_user_name(name) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }

@@ -1,19 +1,21 @@
 //! The text of a file that a spreadsheet has saved.
 //!
-//! INVARIANT: a text is read as what it certainly is, or not at all: a password that was read in a wrong encoding would be another one.
+//! INVARIANT: a text is read as what it certainly is, or not at all: a password that was read in a
+//! wrong encoding would be another one.
 
 use zeroize::Zeroizing;
 
 const UTF8_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
 const SAVE_ANEW: &str = "save it as UTF-8 ('CSV UTF-8' in Excel, 'Unicode (UTF-8)' in LibreOffice)";
-/// Letters at the same place in the code pages of Windows and ISO for Western and Central Europe, where Unicode has them, too: ÁÂÄÇÉËÍÎÓÔÖÚÜÝß and
-/// their small ones.
+/// Letters at the same place in the code pages of Windows and ISO for Western and Central Europe,
+/// where Unicode has them, too: ÁÂÄÇÉËÍÎÓÔÖÚÜÝß and their small ones.
 const COMMON: &[u8] = &[
     0xC1, 0xC2, 0xC4, 0xC7, 0xC9, 0xCB, 0xCD, 0xCE, 0xD3, 0xD4, 0xD6, 0xDA, 0xDC, 0xDD, 0xDF, 0xE1, 0xE2,
     0xE4, 0xE7, 0xE9, 0xEB, 0xED, 0xEE, 0xF3, 0xF4, 0xF6, 0xFA, 0xFC, 0xFD,
 ];
 
-/// Reads UTF-8, UTF-16 with its mark, and the ANSI of Windows as far as its code page does not matter.
+/// Reads UTF-8, UTF-16 with its mark, and the ANSI of Windows as far as its code page does not
+/// matter.
 ///
 /// # Errors
 /// A sentence for the administrator.

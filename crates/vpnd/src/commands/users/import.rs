@@ -1,8 +1,8 @@
 //! `vpnd user import` and `vpnd user export`.
 //!
-//! Invariants: an import changes everything or nothing, and every mistake of a file is reported before anything is hashed; an export
-//! holds no secret unless that is asked for. What is there already is changed only with `--update`, and then only in the
-//! fields that a row has.
+//! Invariants: an import changes everything or nothing, and every mistake of a file is reported
+//! before anything is hashed; an export holds no secret unless that is asked for. What is there
+//! already is changed only with `--update`, and then only in the fields that a row has.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write;

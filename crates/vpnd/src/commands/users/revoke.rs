@@ -1,7 +1,7 @@
 //! `vpnd revoke`: client certificates that are no good any more.
 //!
-//! INVARIANT: a revoked certificate stays in the store as one of its user's. If it were taken away, a user who had only that one
-//! would be let in without any.
+//! INVARIANT: a revoked certificate stays in the store as one of its user's. If it were taken away,
+//! a user who had only that one would be let in without any.
 
 use std::io::Write;
 use std::path::Path;

@@ -1,6 +1,8 @@
-//! Obtains a new password from a file descriptor, a file, the person at the terminal, or the random generator.
+//! Obtains a new password from a file descriptor, a file, the person at the terminal, or the random
+//! generator.
 //!
-//! Invariant: nothing read here is kept anywhere but in a [`Password`], which is erased when dropped.
+//! Invariant: nothing read here is kept anywhere but in a [`Password`], which is erased when
+//! dropped.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Read as _};
@@ -58,7 +60,8 @@ impl From<&PasswordArgs> for Source {
 pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
     let password = match source {
         Source::File(path) => first_line(&path, &path.display().to_string())?,
-        // Opening it by its name in /proc gives a descriptor of one's own without owning somebody else's.
+        // Opening it by its name in /proc gives a descriptor of one's own without owning somebody
+        // else's.
         Source::Descriptor(fd) => {
             first_line(Path::new(&format!("/proc/self/fd/{fd}")), &format!("file descriptor {fd}"))?
         }
@@ -74,7 +77,8 @@ pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
     Ok(Chosen { password, is_generated: false })
 }
 
-/// Refuses a file that another user than root, this one and the one who called sudo can write: another user could have chosen the passwords.
+/// Refuses a file that another user than root, this one and the one who called sudo can write:
+/// another user could have chosen the passwords.
 pub(super) fn own(file: &File) -> io::Result<()> {
     let found = file.metadata()?;
     // A pipe or a terminal was opened by the caller.

@@ -1,8 +1,9 @@
-//! Users as rows of a file, CSV or JSON: what `vpnd user import` reads and `vpnd user export` writes.
+//! Users as rows of a file, CSV or JSON: what `vpnd user import` reads and `vpnd user export`
+//! writes.
 //!
-//! Invariants: both formats have the same fields, and what is exported with hashes can be imported; an empty field of CSV and a
-//! missing one of JSON are the same. A wrong row is reported with its place and reading goes on. This module must not know
-//! which users there are.
+//! Invariants: both formats have the same fields, and what is exported with hashes can be imported;
+//! an empty field of CSV and a missing one of JSON are the same. A wrong row is reported with its
+//! place and reading goes on. This module must not know which users there are.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -50,7 +51,8 @@ pub(super) fn read(text: &str) -> Table {
     if text.trim_start().starts_with('[') { of_json(text) } else { of_csv(text) }
 }
 
-/// The separator with which the first line has most fields that there are: a comma, unless a spreadsheet of another country has written it.
+/// The separator with which the first line has most fields that there are: a comma, unless a
+/// spreadsheet of another country has written it.
 fn separator(text: &str) -> u8 {
     let first = text.lines().next().unwrap_or_default();
     let known = |separator: &u8| {
@@ -151,7 +153,8 @@ fn text_of(value: &serde_json::Value) -> Option<String> {
     }
 }
 
-/// A field with what it holds, unless that is nothing. Spaces around it don't count, but in secrets: there they are a part of it.
+/// A field with what it holds, unless that is nothing. Spaces around it don't count, but in
+/// secrets: there they are a part of it.
 fn filled(name: &'static str, text: &str) -> Option<(&'static str, Zeroizing<String>)> {
     let text = if matches!(name, "password" | "password_hash") { text } else { text.trim() };
     (!text.is_empty()).then(|| (name, Zeroizing::new(text.to_owned())))

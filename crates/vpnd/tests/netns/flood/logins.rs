@@ -1,8 +1,10 @@
-//! Behaviour: junk logins, and connections that ask for nothing, do not keep an honest newcomer waiting.
+//! Behaviour: junk logins, and connections that ask for nothing, do not keep an honest newcomer
+//! waiting.
 //!
-//! Junk comes from clients that do all that the protocol wants and have a wrong password, each at an address of its own, from
-//! real networks: no proof of an address stops them. Honest logins come from new addresses, and from new devices wherever the
-//! load leaves those their turn, which have no standing. A password costs what `vpnd init` makes it cost.
+//! Junk comes from clients that do all that the protocol wants and have a wrong password, each at
+//! an address of its own, from real networks: no proof of an address stops them. Honest logins come
+//! from new addresses, and from new devices wherever the load leaves those their turn, which have
+//! no standing. A password costs what `vpnd init` makes it cost.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +29,8 @@ const RATE: u32 = 60;
 const CROWD: u32 = 250;
 /// Honest logins come so far apart, whether or not the one before has an answer.
 const HONEST_INTERVAL: Duration = Duration::from_millis(500);
-/// Connections that each of two addresses tries to hold: together as many as a gateway has places for.
+/// Connections that each of two addresses tries to hold: together as many as a gateway has places
+/// for.
 const HELD: usize = 128;
 /// Pause of a refused client before it tries again.
 const RETRY_INTERVAL: Duration = SECOND;
@@ -261,7 +264,8 @@ async fn first_login(ann: &Login) {
     assert!(matches!(line.ask(&login).await, Ok(Message::Established(_))));
 }
 
-/// Logs in at fixed times, each time at a new address. How long each login took, and what became of it.
+/// Logs in at fixed times, each time at a new address. How long each login took, and what became of
+/// it.
 async fn log_in_again_and_again(honest: Honest, ann: &Login, seconds: u64) -> Vec<Result<Duration, String>> {
     let first = Speaker::new(&ann.profile, 1);
     let mut logins = JoinSet::new();

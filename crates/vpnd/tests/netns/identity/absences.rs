@@ -1,5 +1,6 @@
-//! Behaviour: a directory that no longer shows many of its users at once ends none of their sessions, before an administrator says that they
-//! have gone. Two of the machine's slapd are the replicas: one that is emptied, one that lags behind.
+//! Behaviour: a directory that no longer shows many of its users at once ends none of their
+//! sessions, before an administrator says that they have gone. Two of the machine's slapd are the
+//! replicas: one that is emptied, one that lags behind.
 
 use std::fs;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Behaviour: sessions of a RADIUS source are accounted for from their start to their end, over an upgrade, a restart and the silence of the
-//! server that takes the records.
+//! Behaviour: sessions of a RADIUS source are accounted for from their start to their end, over an
+//! upgrade, a restart and the silence of the server that takes the records.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Behaviour: servers of sources that have an IPv6 address at which nothing answers, and then one that does, as behind a firewall that
-//! drops IPv6. The machine's own slapd and FreeRADIUS, over LDAP, RADIUS in UDP and in TLS.
+//! Behaviour: servers of sources that have an IPv6 address at which nothing answers, and then one
+//! that does, as behind a firewall that drops IPv6. The machine's own slapd and FreeRADIUS, over
+//! LDAP, RADIUS in UDP and in TLS.
 
 use std::fs;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Behaviour: `vpnd source test` says at which step asking a directory ends, `vpnd doctor` has that as a problem, and `vpnd policy test` knows
-//! users who have not been here.
+//! Behaviour: `vpnd source test` says at which step asking a directory ends, `vpnd doctor` has that
+//! as a problem, and `vpnd policy test` knows users who have not been here.
 
 use std::process::Output;
 

@@ -1,4 +1,5 @@
-//! Behaviour: a RADIUS server ends sessions and changes groups at once, sent by `radclient`; whoever else tries changes nothing.
+//! Behaviour: a RADIUS server ends sessions and changes groups at once, sent by `radclient`;
+//! whoever else tries changes nothing.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -106,7 +107,8 @@ fn a_server_ends_sessions_and_changes_groups_and_nobody_else_does() {
 
     // The socket stays open over an upgrade.
     must(gateway.upgrade());
-    // A notice that is lost on the way would not reach her: without it she asks again after a while.
+    // A notice that is lost on the way would not reach her: without it she asks again after a
+    // while.
     eventually("she is connected to the next process", 2 * SOON, || {
         (one.process().output().matches("connected").count() > 1).then_some(())
     });

@@ -1,4 +1,5 @@
-//! Guesses at the passwords of a directory and of a RADIUS server, many at the same time: how many reach it.
+//! Guesses at the passwords of a directory and of a RADIUS server, many at the same time: how many
+//! reach it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -20,8 +21,8 @@ const GUESSES: u8 = 120;
 /// A guess at a password: its address, the user.
 type Guess = (IpAddr, &'static str);
 
-/// Makes all these guesses at the same time. Returns how many were looked at, and how many more than `free` may have been: a slow
-/// machine takes longer than the first waits.
+/// Makes all these guesses at the same time. Returns how many were looked at, and how many more
+/// than `free` may have been: a slow machine takes longer than the first waits.
 fn guess(lab: &Lab, profile: &Login, guesses: &[Guess]) -> (u64, u64) {
     let began = Instant::now();
     let outcomes = in_her_box(lab, async || {

@@ -1,5 +1,6 @@
-//! Behaviour: a directory that somebody has taken over sends as much as it can, to many logins at the same time. The idp process keeps
-//! what it has asked for and within limits, goes on, and nobody else notices.
+//! Behaviour: a directory that somebody has taken over sends as much as it can, to many logins at
+//! the same time. The idp process keeps what it has asked for and within limits, goes on, and
+//! nobody else notices.
 //!
 //! No real directory does this: the server here encodes LDAP by itself, behind real TLS.
 
@@ -28,7 +29,8 @@ use crate::traffic::ping_until;
 
 /// Logins at the same time, as many as a source checks unless it is configured.
 const LOGINS: u8 = 32;
-/// Memory that these logins may cost, MiB. A source has 16 MiB for replies; the rest is for TLS and the allocator.
+/// Memory that these logins may cost, MiB. A source has 16 MiB for replies; the rest is for TLS and
+/// the allocator.
 const MOST: u64 = 48;
 /// A little less than the longest message.
 const LONG: usize = (1 << 20) - 100;
@@ -79,7 +81,8 @@ fn entry(number: u8, attributes: &[u8]) -> Vec<u8> {
     message(number, &element(SEARCH_ENTRY, &[name, element(SEQUENCE, attributes)].concat()))
 }
 
-/// All replies to the search of this number, the last of which is missing: what has come is held for as long as possible.
+/// All replies to the search of this number, the last of which is missing: what has come is held
+/// for as long as possible.
 fn replies(attack: Attack, number: u8, is_first: bool) -> Vec<u8> {
     let value = |len: usize| element(OCTET_STRING, &vec![b'x'; len]);
     match attack {

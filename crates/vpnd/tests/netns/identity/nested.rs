@@ -1,5 +1,6 @@
-//! Behaviour: whoever is in a group that is in another gets the access profile of the outer one, and loses it at the next re-check once the outer
-//! group no longer contains the inner one. The commands that ask a directory show such groups.
+//! Behaviour: whoever is in a group that is in another gets the access profile of the outer one,
+//! and loses it at the next re-check once the outer group no longer contains the inner one. The
+//! commands that ask a directory show such groups.
 
 use super::recheck::set_source;
 use super::{ADDRESS, SOON, beside, configure, login_of};

@@ -1,5 +1,5 @@
-//! Behaviour: each source lets in all of a crowd that logs in again and again. `./x logins` does it for longer and prints how many
-//! logins a second that are, with the servers on the same machine.
+//! Behaviour: each source lets in all of a crowd that logs in again and again. `./x logins` does it
+//! for longer and prints how many logins a second that are, with the servers on the same machine.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -56,7 +56,8 @@ fn users_of_a_radius_server_log_in_again_and_again() {
     measure(&lab, "radius", "ann@guests.example", "right");
 }
 
-/// Whoever has a password can make neither the store nor the audit file grow as fast as they log in.
+/// Whoever has a password can make neither the store nor the audit file grow as fast as they log
+/// in.
 #[test]
 fn a_right_password_with_ever_new_devices_is_let_in_so_often() {
     const LOGINS: u8 = 100;
@@ -97,7 +98,8 @@ fn of_one_user(lab: &Lab) -> Gateway<'_> {
     gateway
 }
 
-/// A login replaces the session that the device had, so the gateway never has more than one for each client.
+/// A login replaces the session that the device had, so the gateway never has more than one for
+/// each client.
 fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
     let client = &lab.clients[0];
     client.ip_batch("route add local 203.0.113.0/24 dev lo\n");
@@ -134,8 +136,8 @@ fn measure(lab: &Lab, source: &str, user: &str, password: &str) {
     assert!(outcomes.iter().all(|(times, _)| !times.is_empty()), "each client was let in");
 }
 
-/// Logs in until then, and until it was let in once; how long each login took, and how many were refused. A busy machine may leave
-/// a source no time to answer.
+/// Logs in until then, and until it was let in once; how long each login took, and how many were
+/// refused. A busy machine may leave a source no time to answer.
 async fn again_and_again(
     speaker: Arc<Speaker>,
     user: String,

@@ -1,10 +1,12 @@
-//! Behaviour: all who have sessions are asked about again, round after round, and whoever was changed in the directory meanwhile, and
-//! nobody else, loses the session or is in the other access profile. `./x recheck-bench` does it with thousands and prints how long a
-//! round takes, and what memory the processes need for each session, with slapd on the same machine.
+//! Behaviour: all who have sessions are asked about again, round after round, and whoever was
+//! changed in the directory meanwhile, and nobody else, loses the session or is in the other access
+//! profile. `./x recheck-bench` does it with thousands and prints how long a round takes, and what
+//! memory the processes need for each session, with slapd on the same machine.
 //!
-//! Sessions begin by real logins over the control channel, each of a user and a device of its own. Their connections are closed
-//! then, as those of clients that are away: sessions that no packet comes from cost as many searches. The re-checks of a gateway are
-//! spread over `recheck_s`; here that is one second, less than a round of thousands takes, so one round follows the other.
+//! Sessions begin by real logins over the control channel, each of a user and a device of its own.
+//! Their connections are closed then, as those of clients that are away: sessions that no packet
+//! comes from cost as many searches. The re-checks of a gateway are spread over `recheck_s`; here
+//! that is one second, less than a round of thousands takes, so one round follows the other.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -156,7 +158,8 @@ pub(super) fn log_in_all(lab: &Lab, profile: &Path, people: usize) {
     });
 }
 
-/// Logs one of them in, with a device of the own. A busy machine may leave the source no time to answer.
+/// Logs one of them in, with a device of the own. A busy machine may leave the source no time to
+/// answer.
 async fn log_in(first: &Speaker, address: IpAddr, number: usize) {
     let mut seed = [7; 32];
     seed[..8].copy_from_slice(&number.to_le_bytes());

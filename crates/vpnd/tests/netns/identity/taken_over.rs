@@ -1,5 +1,6 @@
-//! Behaviour: somebody has taken over the idp process and sends the auth process what they like, over the channel between the two. They
-//! reach sessions of the users of its sources and no others, and answer nothing that was not asked.
+//! Behaviour: somebody has taken over the idp process and sends the auth process what they like,
+//! over the channel between the two. They reach sessions of the users of its sources and no others,
+//! and answer nothing that was not asked.
 //!
 //! The real process is stopped (SIGSTOP), and the test has a copy of its descriptor of the channel.
 
@@ -61,7 +62,8 @@ fn reply(number: u32, content: &[u8]) -> Vec<u8> {
     [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], &[0; 4], &body].concat()
 }
 
-/// What a server is claimed to want of sessions of `user` or on `address`: their end, or another group.
+/// What a server is claimed to want of sessions of `user` or on `address`: their end, or another
+/// group.
 struct Claim<'c> {
     source: &'c str,
     group: Option<&'c str>,
@@ -69,7 +71,8 @@ struct Claim<'c> {
     address: Option<Ipv4Addr>,
 }
 
-/// Makes a claim in the reply to the request of this number; the error of the auth process, which asks on with the next number.
+/// Makes a claim in the reply to the request of this number; the error of the auth process, which
+/// asks on with the next number.
 fn claim(idp: &mut TakenOver, number: &mut u32, claim: &Claim<'_>) -> Option<u32> {
     let mut body = Encoder::new(Vec::new());
     body.array(4).unwrap().u32(*number).unwrap().str(claim.source).unwrap();
@@ -126,7 +129,8 @@ fn whoever_takes_over_the_idp_process_ends_sessions_of_its_sources_alone() {
     let other = Client::connect(&lab, 2, &local);
     ping_until(one.namespace(), CAMPUS_V4.into(), SOON);
     ping_until(other.namespace(), CAMPUS_V4.into(), SOON);
-    // Requests to a new process begin with the first number: the one is for what is asked here, the next is open then.
+    // Requests to a new process begin with the first number: the one is for what is asked here, the
+    // next is open then.
     let pid = gateway.process().id();
     let before = eventually("there is an idp process", SOON, || idp(pid));
     kill_process(Pid::from_raw(before as i32).unwrap(), Signal::KILL).unwrap();

@@ -1,5 +1,6 @@
-//! Behaviour: whoever has taken over a gateway's network worker asks the auth process, over the worker's own channel, for sessions
-//! in a profile of their choice. They get what the user's profile is, and its addresses.
+//! Behaviour: whoever has taken over a gateway's network worker asks the auth process, over the
+//! worker's own channel, for sessions in a profile of their choice. They get what the user's
+//! profile is, and its addresses.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixStream;
@@ -38,7 +39,8 @@ impl AuthChannel {
         let mut taken_over = TakenOver::new(&seen, "worker");
         let parent = seen.pid();
         let worker = pidfd_open(taken_over.worker, PidfdFlags::empty()).unwrap();
-        // It comes first of the pairs that the parent has made, behind its own channel and copies of that; the runtime has pairs, too.
+        // It comes first of the pairs that the parent has made, behind its own channel and copies
+        // of that; the runtime has pairs, too.
         let of_parent = fstat(&taken_over.channel).unwrap().st_ino;
         let socket = (CHANNEL + 1..64).find_map(|number| {
             let descriptor = pidfd_getfd(&worker, number, PidfdGetfdFlags::empty()).ok()?;
@@ -77,7 +79,8 @@ impl AuthChannel {
         }
     }
 
-    /// Logs in, and names a profile and an address wherever there might be a place for them; the decision and what follows it.
+    /// Logs in, and names a profile and an address wherever there might be a place for them; the
+    /// decision and what follows it.
     fn log_in(&mut self, number: u64, user: &str) -> (u32, Vec<u8>) {
         let reply = self.ask(number, |body| {
             body.array(2).unwrap().u32(LOGIN).unwrap().array(3).unwrap().array(10).unwrap();

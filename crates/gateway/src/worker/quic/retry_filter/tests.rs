@@ -11,7 +11,8 @@ use super::*;
 /// A socket that is read in batches of this many datagrams at most.
 const BATCH: usize = 4;
 
-/// Each read finds as many first datagrams of strangers as `found` says, all from different networks.
+/// Each read finds as many first datagrams of strangers as `found` says, all from different
+/// networks.
 #[derive(Debug)]
 struct Flood {
     found: usize,
@@ -51,7 +52,8 @@ impl AsyncUdpSocket for Flood {
     }
 }
 
-/// The readable part of a client's first datagram: version 1, a destination id, no source id, no token.
+/// The readable part of a client's first datagram: version 1, a destination id, no source id, no
+/// token.
 fn initial() -> Vec<u8> {
     let mut datagram = vec![0; retry::MIN_INITIAL];
     datagram[..6].copy_from_slice(&[0xC0, 0, 0, 0, 1, 8]);
@@ -96,7 +98,8 @@ fn merged_datagrams_are_sifted_one_by_one() {
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
     let retry_filter =
         RetryFilter::new(Arc::clone(&flood) as _, admission, Arc::clone(&keys.tokens) as _, Arc::default());
-    // A stranger's first datagram between two of a connection that is up, and a shorter one at the end.
+    // A stranger's first datagram between two of a connection that is up, and a shorter one at the
+    // end.
     let mut buffer = [vec![0x41; 1_200], initial(), vec![0x42; 1_200], vec![0x43; 30]].concat();
     let addr = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4_000));
     let meta = RecvMeta { addr, len: buffer.len(), stride: 1_200, ecn: None, dst_ip: None };
