@@ -107,12 +107,11 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     let service = Arc::new(service.with_audit(audit.clone()));
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
-    if started.launch.message.is_start {
-        let service = Arc::clone(&service);
-        tokio::task::spawn_blocking(move || service.begin()).await??;
-    }
+    let is_start = started.launch.message.is_start;
+    let beginning = Arc::clone(&service);
+    tokio::task::spawn_blocking(move || beginning.begin(is_start)).await??;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
-    begin_tasks(sqlite, &service, &accounting, &config.timeouts);
+    begin_tasks(sqlite, &service, &accounting, &config.timeouts, is_start);
     let is_stopped = AtomicBool::new(false);
     let ended = tokio::select! {
         // That its channel ends is what this process waits for.
@@ -140,10 +139,11 @@ fn begin_tasks(
     service: &Arc<Service>,
     accounting: &Arc<Accounting>,
     timeouts: &Timeouts,
+    is_start: bool,
 ) {
     tokio::spawn(look_after(sqlite, timeouts.forget_device));
     tokio::spawn(Arc::clone(service).follow_sources());
-    tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout));
+    tokio::spawn(Arc::clone(service).end_leftover(timeouts.idle_timeout, is_start));
     tokio::spawn(report_log(Arc::clone(service)));
     tokio::spawn(Arc::clone(accounting).deliver());
 }

@@ -63,11 +63,11 @@ use vpnd_ipc::admin::status::{Counters, Process, Steering};
 use vpnd_ipc::channel::{Channel, ChannelError, Received};
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway as messages;
+use vpnd_ipc::gateway::auth::{Carried, MAX_WRITES, id};
 use vpnd_ipc::gateway::{Begin, FromWorker, ReloadedConfiguration, ToWorker, WorkerLaunch};
 use vpnd_ipc::messages::{self as common, Devices};
 use vpnd_ipc::signing::SigningClient;
-use vpnd_shard::suites;
-use vpnd_shard::{EVENT_QUEUE, ShardSpec, Shards};
+use vpnd_shard::{EVENT_QUEUE, ShardSpec, Shards, suites};
 use vpnd_sys::clock::now;
 use vpnd_sys::process;
 
@@ -251,7 +251,7 @@ impl RunningWorker {
         registry.set_limits(config.limits.rates.clone(), &mut gateway);
         let static_info = prepared.static_info(&devices, quic_socket.local_addr()?);
         let (revocations, before) =
-            adopt_sessions(predecessor, &mut gateway, &mut registry, &mut specs).await?;
+            adopt_sessions(predecessor, &auth, &mut gateway, &mut registry, &mut specs).await?;
         let shards = Shards::start(specs, &event_sender)?;
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
@@ -448,6 +448,7 @@ async fn is_stopped(inbox: &mut Inbox) -> bool {
 /// the last revocation that was carried out and what was counted.
 async fn adopt_sessions(
     predecessor: Option<Predecessor>,
+    auth: &AuthClient,
     gateway: &mut Gateway,
     registry: &mut Registry,
     specs: &mut [ShardSpec],
@@ -455,7 +456,10 @@ async fn adopt_sessions(
     let revocations = Revocations::default();
     let Some(predecessor) = predecessor else { return Ok((revocations, Counters::default())) };
     revocations.set(predecessor.revocations);
-    predecessor.take_over(gateway, registry).await?;
+    let sessions = predecessor.take_over(gateway, registry).await?;
+    for part in sessions.chunks(MAX_WRITES) {
+        auth.request(Carried(part.iter().map(|session| id(*session)).collect())).await?;
+    }
     queue_commands(gateway, specs);
     Ok((revocations, predecessor.counters))
 }

@@ -10,8 +10,9 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::{Service, credentials};
 use crate::authenticator::LoginOutcome;
 use vpnd_ipc::gateway::auth::{
-    Abandon, ApprovalQuery, AuthStatus, Commit, Committed, ConfirmAbsences, LoginReply, LoginRequest, Reason,
-    RevocationQuery, Revocations, SessionQuery, StatusQuery, StoredSession, TrafficReport, TypedAnswer,
+    Abandon, ApprovalQuery, AuthStatus, Carried, Commit, Committed, ConfirmAbsences, LoginReply,
+    LoginRequest, Reason, RevocationQuery, Revocations, SessionQuery, StatusQuery, StoredSession,
+    TrafficReport, TypedAnswer,
 };
 use vpnd_ipc::request::Answer;
 use vpnd_store::StoreError;
@@ -50,6 +51,13 @@ impl Answer<Abandon> for Service {
             Ok(())
         })
         .await
+    }
+}
+
+impl Answer<Carried> for Service {
+    async fn answer(self: &Arc<Self>, Carried(sessions): Carried) -> Result<(), Reason> {
+        self.are_there(sessions.into_iter().map(|id| SessionId(id.into())));
+        Ok(())
     }
 }
 

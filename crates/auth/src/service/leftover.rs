@@ -26,16 +26,26 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const END_S: u64 = 60;
 
 impl Service {
-    /// The gateway starts, so no client is attached: frees what has no session, and remembers the
-    /// sessions that there are.
+    /// Remembers the sessions that there are as absent, until a client attaches to them or the
+    /// worker has taken them over. At a start nobody is attached, so what has no session is freed.
     ///
     /// # Errors
     /// If the store can't be read.
-    pub(crate) fn begin(&self) -> Result<(), StoreError> {
-        self.end_orphans(&mut HashMap::new(), 0)?;
+    pub(crate) fn begin(&self, is_start: bool) -> Result<(), StoreError> {
+        if is_start {
+            self.end_orphans(&mut HashMap::new(), 0)?;
+        }
         let live = self.store.live_sessions((self.clocks.steady)())?;
         self.absent().extend(live.iter().map(|session| session.id));
         Ok(())
+    }
+
+    /// The worker carries these sessions.
+    pub(super) fn are_there(&self, sessions: impl Iterator<Item = SessionId>) {
+        let mut absent = self.absent();
+        for session in sessions {
+            absent.remove(&session);
+        }
     }
 
     /// Ends those absent sessions to which no client could attach.
@@ -48,11 +58,13 @@ impl Service {
 
     /// Ends leftover sessions when they are due; never returns. `idle` is how long a session may be
     /// unused.
-    pub(crate) async fn end_leftover(self: Arc<Self>, idle: Option<Duration>) {
+    pub(crate) async fn end_leftover(self: Arc<Self>, idle: Option<Duration>, is_start: bool) {
         let idle_at = idle.map(|idle| Instant::now() + idle);
         let mut since = HashMap::new();
-        let service = Arc::clone(&self);
-        let _ = tokio::task::spawn_blocking(move || service.end_misfits()).await;
+        if is_start {
+            let service = Arc::clone(&self);
+            let _ = tokio::task::spawn_blocking(move || service.end_misfits()).await;
+        }
         loop {
             tokio::time::sleep(INTERVAL).await;
             let service = Arc::clone(&self);

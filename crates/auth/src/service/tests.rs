@@ -11,7 +11,7 @@ use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::pair;
 use vpnd_ipc::gateway::auth::{
-    Abandon, Commit, MAX_FRAME, RevocationQuery, SessionQuery, StatusQuery, TokenHashes, TypedAnswer,
+    Abandon, Carried, Commit, MAX_FRAME, RevocationQuery, SessionQuery, StatusQuery, TokenHashes, TypedAnswer,
 };
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::Refused;
@@ -572,7 +572,7 @@ async fn a_lease_ends_some_time_after_its_session_was_taken_out() {
     assert_eq!(after(60), 0, "and nobody has used the grant of {other:?}");
     ask(&service, keep(granted(&service, 3).await)).await;
     service.store.set_enabled("ann", false, 1).unwrap();
-    service.begin().unwrap();
+    service.begin(true).unwrap();
     assert_eq!(taken(), 0, "before the gateway carries any session");
 }
 
@@ -594,7 +594,7 @@ async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
         |service: &Arc<Service>| service.store.live_sessions((service.clocks.steady)()).unwrap().len();
 
     let (after, audit) = with_recorder(directory.path(), access(vpnd_config::AccessProfiles::of_everybody()));
-    after.begin().unwrap();
+    after.begin(true).unwrap();
     assert!(after.session(sessions[0]).unwrap().is_some());
     assert_eq!(stored(&after), 3);
     after.end_absent();
@@ -609,8 +609,21 @@ async fn sessions_of_before_are_idle_like_others_and_end_if_they_fit_no_more() {
     };
     assert_eq!(reasons(&audit), ["idle", "idle"]);
 
+    // An upgrade: the worker has taken one session over, and the client of the other never came back.
+    ask(&after, keep(granted(&after, 4).await)).await;
+    let other = after.store.live_sessions((after.clocks.steady)()).unwrap();
+    let other = other.into_iter().find(|session| session.id != sessions[0]).unwrap().id;
+    let (upgraded, audit) =
+        with_recorder(directory.path(), access(vpnd_config::AccessProfiles::of_everybody()));
+    upgraded.begin(false).unwrap();
+    ask(&upgraded, Carried(vec![sessions[0].0.into()])).await;
+    upgraded.end_absent();
+    assert!(upgraded.usable(sessions[0]).unwrap().is_some(), "the worker carries it");
+    assert!(upgraded.usable(other).unwrap().is_none());
+    assert_eq!(reasons(&audit), ["idle"]);
+
     let (later, audit) = with_recorder(directory.path(), other_pool("10.1.0.0/29"));
-    later.begin().unwrap();
+    later.begin(true).unwrap();
     later.end_misfits();
     assert_eq!((stored(&later), reasons(&audit)), (0, vec!["token".to_owned()]));
 }

@@ -20,6 +20,7 @@ use anyhow::{anyhow, bail};
 use minicbor::{Decode, Encode};
 use vpnd_proto::gateway::Gateway;
 use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
+use vpnd_proto::session::SessionId;
 
 use crate::worker::registry::{Member, Registry, Span};
 use vpnd_config::factor::Factors;
@@ -214,27 +215,31 @@ impl Predecessor {
         &self,
         gateway: &mut Gateway,
         registry: &mut Registry,
-    ) -> anyhow::Result<usize> {
+    ) -> anyhow::Result<Vec<SessionId>> {
         let taken = self.take_all(gateway, registry).await;
         let answer = match &taken {
             Ok(_) => FromSuccessor::Ready { version: env!("CARGO_PKG_VERSION").to_owned() },
             Err(error) => FromSuccessor::Refused(vpnd_sys::text::format_chain(error)),
         };
         self.channel.send(&answer, &[]).await?;
-        let count = taken?;
+        let sessions = taken?;
         match self.receive().await? {
-            FromPredecessor::Go => Ok(count),
+            FromPredecessor::Go => Ok(sessions),
             _ => bail!("the running gateway sent something else than the last message of a hand-over"),
         }
     }
 
-    async fn take_all(&self, gateway: &mut Gateway, registry: &mut Registry) -> anyhow::Result<usize> {
-        let mut count = 0;
+    async fn take_all(
+        &self,
+        gateway: &mut Gateway,
+        registry: &mut Registry,
+    ) -> anyhow::Result<Vec<SessionId>> {
+        let mut taken = Vec::new();
         loop {
             match self.receive().await? {
                 FromPredecessor::Sessions(sessions, released) => {
                     registry.releases().add(released.into_iter().collect());
-                    count += sessions.len();
+                    taken.extend(sessions.iter().map(|transferred| transferred.session.id));
                     for TransferredSession { session, groups, certificate, source, span, factors } in sessions
                     {
                         let member = Member {
@@ -250,7 +255,7 @@ impl Predecessor {
                         gateway.take_over(now(), session, principal, limits)?;
                     }
                 }
-                FromPredecessor::End => return Ok(count),
+                FromPredecessor::End => return Ok(taken),
                 FromPredecessor::Begin { .. } | FromPredecessor::Go => {
                     bail!("the running gateway sent messages out of order")
                 }

@@ -41,6 +41,7 @@ crate::requests! {
         Traffic = 7, TrafficReport => Vec<ByteArray<16>>;
         Absences = 8, ConfirmAbsences => Option<u64>;
         Abandon = 9, Abandon => ();
+        Carried = 10, Carried => ();
     }
 }
 
@@ -89,6 +90,11 @@ pub struct TypedAnswer {
 /// The login with this number is over without an answer.
 #[derive(Debug, Encode, Decode)]
 pub struct Abandon(#[n(0)] pub u64);
+
+/// Sessions that the worker has taken over from the one before it, [`MAX_WRITES`] at most: their
+/// clients are there.
+#[derive(Debug, Encode, Decode)]
+pub struct Carried(#[n(0)] pub Vec<ByteArray<16>>);
 
 /// Whether the login with this number is approved by now. The reply comes within moments: `None` if
 /// the server still waits.

@@ -61,7 +61,7 @@ impl Life {
         STEADY_S.store(BEGAN_S, Ordering::Relaxed);
         let directory = tempfile::tempdir().unwrap();
         let service = start(directory.path());
-        service.begin().unwrap();
+        service.begin(true).unwrap();
         Self { directory, service, point: Point::FirstLogin, step }
     }
 
@@ -136,7 +136,7 @@ async fn live(step: (Point, bool)) {
     life.reach(Point::Restart);
     STEADY_S.store(WALL_S.load(Ordering::Relaxed), Ordering::Relaxed);
     life.service = start(life.directory.path());
-    life.service.begin().unwrap();
+    life.service.begin(true).unwrap();
     let is_over = step.1 && step.0 <= Point::Restart;
     assert_eq!(life.stored(first).await.is_none(), is_over, "{step:?}");
     life.reach(Point::AfterRestart);
