@@ -104,7 +104,7 @@ fn versions(packages: &[&Locked]) -> Vec<[u64; 3]> {
 }
 
 fn is_ours(name: &str) -> bool {
-    name == "trafficspeed" || name == "vpnd" || name.starts_with("vpnd-")
+    ["aes-gcm-vaes", "trafficspeed", "trusted-path", "vpnd"].contains(&name) || name.starts_with("vpnd-")
 }
 
 #[test]
