@@ -41,7 +41,7 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-fn ann() -> NewUser {
+pub(crate) fn ann() -> NewUser {
     NewUser {
         totp: Some(TotpSecret::new(vec![77; 20])),
         groups: vec!["staff".to_owned(), "admins".to_owned()],
@@ -50,11 +50,11 @@ fn ann() -> NewUser {
     }
 }
 
-fn named(name: &str) -> NewUser {
+pub(crate) fn named(name: &str) -> NewUser {
     NewUser { name: name.to_owned(), certificate: None, totp: None, ..ann() }
 }
 
-fn external(subject: &str, name: &str, groups: &[&str]) -> ExternalUser {
+pub(crate) fn external(subject: &str, name: &str, groups: &[&str]) -> ExternalUser {
     ExternalUser {
         source: "campus".to_owned(),
         subject: subject.to_owned(),
@@ -63,7 +63,7 @@ fn external(subject: &str, name: &str, groups: &[&str]) -> ExternalUser {
     }
 }
 
-fn session_of(user: UserId, id: u8) -> SessionRecord {
+pub(crate) fn session_of(user: UserId, id: u8) -> SessionRecord {
     SessionRecord {
         id: SessionId([id; 16]),
         user,

@@ -227,13 +227,12 @@ impl Load {
         mut datagram_len: impl FnMut(usize) -> Option<usize>,
         now: Time,
     ) -> Option<Self> {
-        let bulk = plan.bulk_flows();
+        let (bulk, greedy) = (plan.bulk_flows(), u64::from(plan.greedy.max(1)));
         let mut size = |template: &Template| {
             Some(Size { datagram: datagram_len(template.len())?, payload: template.payload() })
         };
         let first = templates.first()?;
-        let usual = size(&first.usual)?;
-        let small = first.small.as_ref().map(&mut size);
+        let (usual, small) = (size(&first.usual)?, first.small.as_ref().map(&mut size));
         let sizes = [Some(usual)].into_iter().chain(small).collect::<Option<Vec<_>>>()?;
         let mut size_of = |flows: std::ops::Range<usize>| match templates.get(flows)?.first() {
             Some(first) => Some(Some(size(&first.usual)?)),
@@ -245,7 +244,6 @@ impl Load {
         let burst = u64::from(plan.burst.clamp(1, MOST_BURST)).min(fits.max(1) as u64);
         // A single burst may always go.
         let limit = (plan.in_flight / packet as u64).max(burst);
-        let greedy = u64::from(plan.greedy.max(1));
         // Together they can have all on its way that may be, however few they are.
         let window = (limit / burst / (bulk as u64 - 1 + greedy)).max(flow::BURSTS);
         let mut flows = vec![Flow::default(); templates.len()];

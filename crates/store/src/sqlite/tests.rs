@@ -5,11 +5,10 @@ use std::io::{Seek as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 
 use vpnd_proto::attach::TokenHash;
-use vpnd_proto::session::DeviceId;
 
 use super::*;
-use crate::{AddressChange, RevocationCause, Store, TotpSecret, conformance};
-use vpnd_config::factor::Factors;
+use crate::conformance::{ann, external, named, session_of};
+use crate::{AddressChange, RevocationCause, Store, conformance};
 
 /// A directory for a store.
 struct InDirectory(tempfile::TempDir);
@@ -30,36 +29,9 @@ fn new_store() -> (tempfile::TempDir, Sqlite) {
     (dir, store)
 }
 
-fn ann() -> NewUser {
-    NewUser {
-        totp: Some(TotpSecret::new(vec![77; 20])),
-        groups: vec!["staff".to_owned(), "admins".to_owned()],
-        certificate: Some([9; 32]),
-        ..NewUser::new("ann", PasswordHash::new("$argon2id$secret-hash".to_owned()))
-    }
-}
-
-fn named(name: &str) -> NewUser {
-    NewUser { name: name.to_owned(), certificate: None, totp: None, ..ann() }
-}
-
 fn add_many(store: &Sqlite, prefix: &str, count: u32) {
     for i in 0..count {
         store.add_user(&named(&format!("{prefix}{i}")), 1).unwrap();
-    }
-}
-
-fn session_of(user: UserId, id: u8) -> SessionRecord {
-    SessionRecord {
-        id: SessionId([id; 16]),
-        user,
-        device: DeviceId([id; 16]),
-        epoch: 1,
-        tokens: Tokens::restore(TokenHash::from_bytes([1; 32]), Some(TokenHash::from_bytes([2; 32]))),
-        started_s: 1000,
-        expires_s: 2000,
-        factors: Factors::PASSWORD.and(Factors::ONE_TIME_CODE),
-        auth_time_s: 900,
     }
 }
 
@@ -298,15 +270,6 @@ fn a_new_store_is_made_in_its_own_place_and_not_where_a_link_leads() {
     std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
     let error = Sqlite::open_or_create(&path).err().unwrap().to_string();
     assert!(error.contains("symbolic link") && !elsewhere.exists(), "{error}");
-}
-
-fn external(subject: &str, name: &str, groups: &[&str]) -> ExternalUser {
-    ExternalUser {
-        source: "campus".to_owned(),
-        subject: subject.to_owned(),
-        name: name.to_owned(),
-        groups: groups.iter().map(|group| (*group).to_owned()).collect(),
-    }
 }
 
 fn expiring(expires_s: u64) -> UserChange {

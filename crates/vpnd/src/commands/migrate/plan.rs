@@ -223,8 +223,7 @@ impl Plan {
                 }
             }
             "server" => {
-                let net = net_v4(argument(0)?, argument(1)?)?;
-                self.set("tunnel", "pool_v4", net.to_string().into());
+                self.set("tunnel", "pool_v4", net_v4(argument(0)?, argument(1)?)?.to_string().into());
             }
             "server-ipv6" => {
                 let net: Ipv6Net = parsed(argument(0)?)?;
