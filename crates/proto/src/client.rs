@@ -175,9 +175,8 @@ pub struct Client {
     last_login: Option<Time>,
     /// Sessions in a row that the gateway ended soon after their login.
     ended_early: u32,
-    /// Nothing came back in the last attempt, so it was the network's or the gateway's fault that
-    /// it failed.
-    out_of_reach: bool,
+    /// When the last attempt failed because nothing came back: the network's or the gateway's fault.
+    unanswered_at: Option<Time>,
     /// Somebody else took the session over; if the token is void too, that is final.
     superseded: bool,
     session: Option<Session>,
@@ -233,7 +232,7 @@ impl Client {
             refused_until: None,
             last_login: None,
             ended_early: 0,
-            out_of_reach: false,
+            unanswered_at: None,
             superseded: false,
             session: None,
             sessions_begun: 0,
@@ -423,11 +422,11 @@ impl Client {
         self.session.is_some() && self.connection.is_some() && self.epochs.current.is_some()
     }
 
-    /// Whether the tunnel leads somewhere, as far as the client knows: it is up, and the last
-    /// attempt to reach the gateway did not fail.
+    /// Whether the tunnel leads somewhere, as far as the client knows: it is up, and the gateway
+    /// has been heard since the last attempt to connect to it failed.
     #[must_use]
     pub fn is_within_reach(&self) -> bool {
-        self.is_up() && !self.out_of_reach
+        self.is_up() && self.unanswered_at.is_none_or(|at| self.liveness.is_heard_since(at))
     }
 
     /// The session, if there is one.

@@ -102,9 +102,9 @@ impl Client {
         self.timers.cancel(Reason::Reconnect);
         let slot = self.enter_session(established);
         self.in_force = self.config.timers.prescribed(&established.timers);
-        self.install(now, slot, Granted { offer: &attempt.offer, established, suite, secret, gateway });
         self.features = self.config.features & established.features;
-        self.follow_path(suite.suite, gateway, self.features);
+        self.install(now, slot, Granted { offer: &attempt.offer, established, suite, secret, gateway });
+        self.follow_path(suite.suite, gateway);
         self.configure(now);
         self.probe_epoch(now);
     }
@@ -165,7 +165,7 @@ impl Client {
         let gateway_lanes = established.gateway_lanes;
         let reject_at = now + self.in_force.reject_after;
         let lab = self.config.lab;
-        let features = self.config.features & established.features;
+        let features = self.features;
         self.command_all(|shard| {
             let peer_index = Index(established.indexes[shard]);
             let senders = (0..gateway_lanes).filter(|lane| usize::from(*lane) % lanes == shard).collect();

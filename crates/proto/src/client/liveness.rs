@@ -111,6 +111,11 @@ impl Liveness {
         total.tx_packets + total.rx_packets
     }
 
+    /// Whether anything of the gateway's came after `at`, as far as reported.
+    pub(super) fn is_heard_since(&self, at: Time) -> bool {
+        self.total().last_rx > at
+    }
+
     /// How long packets have been going out without anything coming back.
     fn silence(&mut self, now: Time) -> Duration {
         let total = self.total();
@@ -210,7 +215,7 @@ impl Client {
         if probing.serial != id >> 4 || (confirming && probing.cause == Cause::Epoch) {
             return;
         }
-        let after_silence = probing.cause == Cause::Silence && !probing.answered;
+        let is_first = !probing.answered;
         probing.answered = true;
         self.liveness.in_doubt = false;
         probing.waiting &= !(1 << (id & 0xF));
@@ -218,7 +223,7 @@ impl Client {
             self.liveness.probing = None;
             self.timers.cancel(Reason::Probe);
         }
-        if after_silence {
+        if is_first {
             self.back_in_reach(now);
         }
     }

@@ -56,8 +56,6 @@ pub(super) struct PathSearch {
     told: Option<u16>,
     /// The size that the shards got last.
     limit: Option<u16>,
-    /// Features of the newest epoch.
-    features: u32,
 }
 
 impl PathSearch {
@@ -71,11 +69,11 @@ impl PathSearch {
         size.saturating_sub(self.overhead).min(self.wanted)
     }
 
-    /// The order to send a probe.
-    fn probe(&self, slot: Slot, probe: Probe) -> Command {
+    /// The order to send a probe, of which the gateway `states` what it has received or not.
+    fn probe(&self, slot: Slot, probe: Probe, states: bool) -> Command {
         let Probe { id, size, known } = probe;
         let (id, size) = (PATH_PROBE | id, size.saturating_sub(self.overhead));
-        if self.features & FEATURE_PATH_SIZE != 0 {
+        if states {
             Command::PathProbe { slot, id, size: size.max(PATH_PROBE_MIN as u16), known }
         } else {
             Command::Probe { slot, id, size: size.max(PROBE_MIN as u16) }
@@ -88,9 +86,8 @@ impl PathSearch {
 }
 
 impl Client {
-    /// A new epoch goes to `gateway`, under `suite`, with these features.
-    pub(super) fn follow_path(&mut self, suite: Suite, gateway: Endpoint, features: u32) {
-        self.path.features = features;
+    /// A new epoch goes to `gateway`, under `suite`.
+    pub(super) fn follow_path(&mut self, suite: Suite, gateway: Endpoint) {
         let overhead = (HEADER_LEN + suite.overhead()) as u16;
         self.path.moved |= self.path.gateway.replace(gateway) != Some(gateway);
         self.path.moved |= core::mem::replace(&mut self.path.overhead, overhead) != overhead;
@@ -105,7 +102,7 @@ impl Client {
             self.path.search = Some(PathMtu::new(SearchConfig::new(self.path.max_size()), now));
             self.path.moved = false;
         }
-        let states = self.path.features & FEATURE_PATH_SIZE != 0;
+        let states = self.features & FEATURE_PATH_SIZE != 0;
         if let Some(search) = &mut self.path.search {
             search.set_states(states);
         }
@@ -165,8 +162,9 @@ impl Client {
                 Some(at) => self.timers.set(Reason::PathMtu, at),
                 None => self.timers.cancel(Reason::PathMtu),
             }
+            let states = self.features & FEATURE_PATH_SIZE != 0;
             for probe in probes.into_iter().chain(companion) {
-                let command = self.path.probe(slot, probe);
+                let command = self.path.probe(slot, probe, states);
                 self.actions.push_back(Action::Command { shard: 0, command });
             }
         }

@@ -65,16 +65,16 @@ impl Client {
     pub fn connect_failed(&mut self, now: Time, connection: ConnectionId) {
         let Some(attempt) = self.take_attempt(now, connection) else { return };
         if !self.stays(&attempt, None) {
-            self.out_of_reach = true;
+            self.unanswered_at = Some(now);
             self.retry(now, Duration::ZERO);
         }
     }
 
-    /// After a silence the gateway has answered in the data path. Who waits because no connection
-    /// could be made tries again soon: keys that grew old meanwhile may last for seconds only.
+    /// The gateway has answered a probe in the data path. Who waits because no connection could be
+    /// made tries again soon: keys that grew old meanwhile may last for seconds only.
     pub(super) fn back_in_reach(&mut self, now: Time) {
-        if self.out_of_reach && self.timers.get(Reason::Reconnect).is_some() {
-            self.out_of_reach = false;
+        let was_unanswered = self.unanswered_at.take().is_some();
+        if was_unanswered && self.timers.get(Reason::Reconnect).is_some() {
             self.failures = 0;
             self.retry(now, Duration::ZERO);
         }
@@ -102,7 +102,7 @@ impl Client {
     /// The attempt with this connection is over, by an answer as far as this knows.
     pub(super) fn take_attempt(&mut self, now: Time, connection: ConnectionId) -> Option<Attempt> {
         let attempt = self.attempt.take_if(|attempt| attempt.connection == connection)?;
-        self.out_of_reach = false;
+        self.unanswered_at = None;
         self.refused_until = None;
         if attempt.is_login {
             self.last_login = Some(now);

@@ -612,6 +612,31 @@ fn an_answer_after_a_long_silence_ends_the_wait_for_a_connection_but_not_one_tha
 }
 
 #[test]
+fn a_gateway_that_is_heard_after_a_failed_attempt_is_within_reach() {
+    type Heard = fn(&mut Client, Time);
+    let by: [Heard; 2] = [
+        |client, now| client.handle_activity(now, 0, Activity { last_rx: now, ..Activity::default() }),
+        |client, now| {
+            // As after a suspend, in which the attempt's time ran out.
+            client.resumed(now);
+            let slot = client.session.as_ref().expect("it is up").slot;
+            let &(_, id) = probes(client).first().expect("it looks for the gateway");
+            client.handle_event(now, Event::ProbeReply { slot, lane: 0, id, size: 4 });
+        },
+    ];
+    for heard in by {
+        let mut client = silent();
+        client.handle_timeout(millis(1_600));
+        let (connection, _) = connect(&mut client).expect("the attach in doubt");
+        client.connect_failed(millis(2_000), connection);
+        client.handle_activity(millis(2_100), 0, Activity { last_rx: millis(1_900), ..Activity::default() });
+        assert!(client.is_up() && !client.is_within_reach(), "that came before");
+        heard(&mut client, millis(2_200));
+        assert!(client.is_within_reach());
+    }
+}
+
+#[test]
 fn who_is_told_to_come_back_later_does_not_come_back_with_all_the_others() {
     let wait = Duration::from_secs(10);
     let waits = (0..40).map(|seed| {
