@@ -69,7 +69,11 @@ pub fn check(path: &Path) -> Result<(), Untrusted> {
         }
         let next = at.join(&name);
         let found = match next.symlink_metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && rest.is_empty() => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && rest.is_empty() => {
+                // In a directory for all, anybody can put something there after this.
+                let is_open = at.metadata().map_err(unknown(&at))?.mode() & WRITABLE_BY_OTHERS != 0;
+                return if is_open { Err(Untrusted::Open { path: at }) } else { Ok(()) };
+            }
             found => found.map_err(unknown(&next))?,
         };
         if !found.is_symlink() {
@@ -171,6 +175,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), Permissions::from_mode(0o1777)).unwrap();
         let [disk, link] = ["disk", "link"].map(|name| place.path().join(name));
+        assert!(check(&disk).is_err(), "anybody could put something there");
         fs::write(&disk, "").unwrap();
         symlink(&disk, &link).unwrap();
         assert!(check(&link).is_ok());
