@@ -7,12 +7,11 @@
 //! addresses use up what all have together, all are asked, and no longer once the flood is over:
 //! rates refill by themselves.
 
-use core::time::Duration;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
 
 use vpnd_proto::admission::Source;
-use vpnd_proto::admission::sketch::{Cells, Rate, Sketch};
+use vpnd_proto::admission::sketch::{Cells, Rate, Share, Sketch};
 use vpnd_proto::session::{Random, random_bytes};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
@@ -76,7 +75,8 @@ pub struct Gate {
     secret: DefaultHasher,
     unproved: Sketch,
     proved: Sketch,
-    all: Bucket,
+    all: Share,
+    all_used_until: u64,
     counts: Counts,
 }
 
@@ -92,7 +92,8 @@ impl Gate {
             secret,
             unproved: Sketch::new(limits.unproved),
             proved: Sketch::new(limits.proved),
-            all: Bucket::new(limits.all_unproved),
+            all: Share::new(limits.all_unproved),
+            all_used_until: 0,
             counts: Counts::default(),
         }
     }
@@ -122,11 +123,12 @@ impl Gate {
             }
             self.proved.charge(cells, now);
         } else {
-            if !self.unproved.allows(cells, now) || !self.all.take(now) {
+            if !self.unproved.allows(cells, now) || !self.all.allows(self.all_used_until, now) {
                 self.counts.cookies += 1;
                 return Verdict::Cookie(self.cookies.reply(now, from, sender, message, random));
             }
             self.unproved.charge(cells, now);
+            self.all_used_until = self.all.charged(self.all_used_until, now);
         }
         self.counts.passed += 1;
         Verdict::Pass
@@ -142,30 +144,6 @@ impl Gate {
         let mut hasher = self.secret.clone();
         Source::from(from.ip()).hash(&mut hasher);
         Cells::from_hash(hasher.finish())
-    }
-}
-
-/// One rate (the generic cell rate algorithm, as in [`Sketch`]).
-#[derive(Debug)]
-struct Bucket {
-    used_until: Time,
-    cost: Duration,
-    ahead: Duration,
-}
-
-impl Bucket {
-    fn new(rate: Rate) -> Self {
-        let cost = Duration::from_nanos(1_000_000_000 / rate.per_s.max(1));
-        let burst = u32::try_from(rate.burst.saturating_sub(1)).unwrap_or(u32::MAX);
-        Self { used_until: Time::ZERO, cost, ahead: cost.saturating_mul(burst) }
-    }
-
-    fn take(&mut self, now: Time) -> bool {
-        let allowed = self.used_until <= now + self.ahead;
-        if allowed {
-            self.used_until = self.used_until.max(now) + self.cost;
-        }
-        allowed
     }
 }
 

@@ -132,6 +132,9 @@ pub enum Dropped {
     /// It answers nothing that was sent.
     #[error("it answers nothing that was sent")]
     UnknownIndex,
+    /// It was made by someone who has not seen the message that it answers, or was changed.
+    #[error("it is not authentic")]
+    NotAuthentic,
     /// The sender was asked to prove its address.
     #[error("the sender must prove its address")]
     CookieSent,
@@ -267,8 +270,8 @@ impl Peers {
         self.gate.counts()
     }
 
-    /// A shard has opened a message to `index`, or several, the last of them from `from`; `data` if
-    /// one was no keepalive.
+    /// A shard has opened a message to `index`, or several, the last of them from `from`. `opened`
+    /// is the last of them that was no keepalive, if one was, and `newest` if any was.
     pub fn on_opened(&mut self, now: Time, index: Index, from: Endpoint, opened: Opened) {
         let Some(id) = self.indexes.peer(index) else { return };
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -327,7 +330,7 @@ impl Peers {
     pub fn on_cookie_reply(&mut self, now: Time, reply: &CookieReply) -> Result<(), Dropped> {
         let id = self.indexes.peer(reply.receiver()).ok_or(Dropped::UnknownIndex)?;
         let peer = self.peers.get_mut(&id).ok_or(Dropped::UnknownIndex)?;
-        if peer.cookies.keep(now, peer.key, reply) { Ok(()) } else { Err(Dropped::UnknownIndex) }
+        if peer.cookies.keep(now, peer.key, reply) { Ok(()) } else { Err(Dropped::NotAuthentic) }
     }
 
     /// The next time at which [`Peers::on_timeout`] has something to do.

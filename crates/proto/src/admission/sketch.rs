@@ -21,6 +21,36 @@ pub struct Rate {
     pub burst: u64,
 }
 
+/// The rate of one source, whose use is a single number: the time in nanoseconds until which its
+/// share is used up.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Nanoseconds that one costs, and that a source may be ahead.
+    cost: u64,
+    ahead: u64,
+}
+
+impl Share {
+    /// At this rate.
+    #[must_use]
+    pub fn new(rate: Rate) -> Self {
+        let cost = (1_000_000_000 / rate.per_s.max(1)).max(1);
+        Self { cost, ahead: cost.saturating_mul(rate.burst.saturating_sub(1)) }
+    }
+
+    /// Whether there is one more now.
+    #[must_use]
+    pub fn allows(&self, used_until: u64, now: Time) -> bool {
+        used_until <= now.as_nanos().saturating_add(self.ahead)
+    }
+
+    /// Until when the share is used up after one more.
+    #[must_use]
+    pub fn charged(&self, used_until: u64, now: Time) -> u64 {
+        used_until.max(now.as_nanos()).saturating_add(self.cost)
+    }
+}
+
 /// Where a source stands in the rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Cells([usize; 2]);
@@ -37,29 +67,26 @@ impl Cells {
 #[derive(Debug)]
 pub struct Sketch {
     rows: [Box<[u64]>; 2],
-    /// Nanoseconds that one costs, and that a source may be ahead.
-    cost: u64,
-    ahead: u64,
+    share: Share,
 }
 
 impl Sketch {
     /// No source has used anything.
     #[must_use]
     pub fn new(rate: Rate) -> Self {
-        let cost = (1_000_000_000 / rate.per_s.max(1)).max(1);
         let row = || vec![0; CELLS].into_boxed_slice();
-        Self { rows: [row(), row()], cost, ahead: cost.saturating_mul(rate.burst.saturating_sub(1)) }
+        Self { rows: [row(), row()], share: Share::new(rate) }
     }
 
     /// Whether the source may have one more now.
     #[must_use]
     pub fn allows(&self, cells: Cells, now: Time) -> bool {
-        self.used_until(cells) <= now.as_nanos().saturating_add(self.ahead)
+        self.share.allows(self.used_until(cells), now)
     }
 
     /// The source takes one.
     pub fn charge(&mut self, Cells(cells): Cells, now: Time) {
-        let until = self.used_until(Cells(cells)).max(now.as_nanos()).saturating_add(self.cost);
+        let until = self.share.charged(self.used_until(Cells(cells)), now);
         for (row, cell) in self.rows.iter_mut().zip(cells) {
             row[cell] = row[cell].max(until);
         }
