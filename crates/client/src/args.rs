@@ -58,7 +58,7 @@ pub struct ConnectArgs {
     /// Leave the machine's routes as they are
     #[arg(long)]
     pub no_routes: bool,
-    /// Directory of the keys by which the gateway recognises this device
+    /// Directory of the keys by which the gateway recognises this device, and of the addresses that it has sent
     #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
     pub state_dir: PathBuf,
     /// Directory of the journal of changes to this machine; only this user may write there

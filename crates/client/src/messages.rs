@@ -222,7 +222,7 @@ pub struct SetMtu(#[n(0)] pub u16);
 #[cbor(transparent)]
 pub struct Prove(#[n(0)] pub ByteArray<32>);
 
-/// The addresses of a gateway, by its place in the profile; at most [`MAX_ADDRESSES`].
+/// The addresses of a gateway, by its place in the list of [`crate::servers`]; at most [`MAX_ADDRESSES`].
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct LookUp(#[n(0)] pub u32);

@@ -83,10 +83,10 @@ const CONNECTED: &str = "connected";
 /// The failure and a remedy, for the terminal.
 pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
     let (text, mut profile) = Profile::load_text(&args.profile)?;
-    let addresses = GatewayAddresses::read(&args.state_dir, &profile);
-    profile.servers = addresses.servers();
     process::require(Capability::NetAdmin)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
+    let addresses = GatewayAddresses::read(&args.state_dir, &profile);
+    profile.servers = addresses.servers();
     if args.sandbox == SandboxMode::Off {
         tracing::warn!(
             "THE SANDBOX IS OFF: neither system calls nor files are filtered for the network worker"

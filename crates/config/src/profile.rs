@@ -7,7 +7,7 @@
 //! how a connection is made.
 
 use std::fmt::{self, Write as _};
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -215,6 +215,14 @@ impl Profile {
 impl fmt::Debug for ClientIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientIdentity").finish_non_exhaustive()
+    }
+}
+
+impl ServerAddress {
+    /// The address, if it needs no look-up.
+    #[must_use]
+    pub fn literal(&self) -> Option<SocketAddr> {
+        Some(SocketAddr::new(self.host.parse().ok()?, self.port))
     }
 }
 

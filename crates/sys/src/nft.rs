@@ -236,7 +236,8 @@ impl GatewayRules {
         script.line("chain forward {");
         script.line("type filter hook forward priority filter; policy accept;");
         // Clients reach each other inside the daemon alone, and nothing link-local (of IPv6 the kernel
-        // forwards none): clouds give secrets there.
+        // forwards none): clouds give secrets there. Those that do it
+        // elsewhere: SECURITY.md.
         script.line(&format!("iifname \"{tunnel}\" oifname \"{tunnel}\" drop"));
         script.line(&format!("iifname \"{tunnel}\" ip daddr 169.254.0.0/16 drop"));
         for version in Version::BOTH {

@@ -38,6 +38,18 @@ pub(super) enum DeviceError {
     TooMany,
 }
 
+/// A name for a file that belongs to all of these together.
+pub(super) fn file_name<'p>(parts: impl IntoIterator<Item = &'p str>) -> String {
+    let mut hash = Sha256::new();
+    for (place, part) in parts.into_iter().enumerate() {
+        if place > 0 {
+            hash.update([0]);
+        }
+        hash.update(part);
+    }
+    hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The key of a device while a client uses it: a second client on the machine gets another one.
 #[derive(Debug)]
 pub(super) struct Device {
@@ -55,11 +67,7 @@ impl Device {
     pub(super) fn take(directory: &Path, user: &str, gateway: &str) -> Result<Self, DeviceError> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.map_err(|source| DeviceError::Os { path: directory.to_owned(), source })?;
-        let mut hash = Sha256::new();
-        hash.update(user);
-        hash.update([0]);
-        hash.update(gateway);
-        let name: String = hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = file_name([user, gateway]);
         for instance in 0..MAX_INSTANCES {
             let path = directory.join(format!("device-{name}-{instance}"));
             let Some(file) = lock(&path).map_err(|source| DeviceError::Os { path: path.clone(), source })?

@@ -8,7 +8,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use super::device::file_name;
 use vpnd_config::profile::{Profile, ServerAddress, Trust, joined};
 use vpnd_proto::control::{MAX_GATEWAY_ADDRESSES, Renewal};
 use vpnd_sys::own_file;
@@ -95,13 +95,8 @@ fn digest(profile: &Profile) -> String {
         Trust::System => "system",
         Trust::Pinned { ca_pem } => ca_pem.trim(),
     };
-    let mut hash = Sha256::new();
-    let addresses = profile.servers.iter().map(ToString::to_string);
-    for part in addresses.chain([profile.server_name.clone(), trust.to_owned()]) {
-        hash.update(part);
-        hash.update([0]);
-    }
-    hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    let addresses: Vec<String> = profile.servers.iter().map(ToString::to_string).collect();
+    file_name(addresses.iter().map(String::as_str).chain([&*profile.server_name, trust]))
 }
 
 fn read(path: &Path) -> Vec<ServerAddress> {

@@ -52,7 +52,7 @@ impl Lookups {
     /// # Errors
     /// The reason why there is none, for the worker.
     pub(super) fn start(&mut self, number: u64, server: u32) -> Result<(), String> {
-        let server = self.servers.get(server as usize).ok_or("the profile names no such gateway")?;
+        let server = self.servers.get(server as usize).ok_or("there is no such gateway")?;
         if self.running.len() >= MAX_RUNNING {
             return Err("too many names are being looked up".to_owned());
         }
@@ -66,8 +66,8 @@ impl Lookups {
     /// if nothing answers; without a domain, the gateway's name. Only for the process's first
     /// thread.
     pub(super) fn try_names(&self, domain: String) {
-        let mut gateways = self.servers.iter().map(|server| &server.host);
-        let gateway = gateways.find(|host| host.parse::<IpAddr>().is_err()).cloned();
+        let gateway = self.servers.iter().find(|server| server.literal().is_none());
+        let gateway = gateway.map(|server| server.host.clone());
         let Some(host) = Some(domain).filter(|domain| !domain.is_empty()).or(gateway) else { return };
         let Ok(running) = StartingChild::start(ChildRole::Lookup) else { return };
         let launch = LookupLaunch { common: self.common.clone(), host };

@@ -204,8 +204,7 @@ impl NetworkSetup {
         let routing = Routing::new(&self.options, &network, machine.local());
         // An interface may have come that checks sources; somebody may have put the setting back.
         self.pass_source_checks(&routing).await;
-        let addresses = self.guard.as_ref().map(|guard| guard.addresses().to_vec());
-        self.guard(addresses.unwrap_or_default()).await?;
+        self.guard_again().await?;
         self.renew_guard().await?;
         if routing == before && is_alone {
             return Ok(());
@@ -341,14 +340,18 @@ impl NetworkSetup {
     /// Has the machine use the DNS servers that it should use now, and keeps it from others where
     /// it should.
     async fn settle_dns(&mut self) -> Result<bool, NetworkError> {
-        self.guard_names().await?;
-        self.dns.settle(&mut self.journal, &self.netlink).await
+        // Without the guard the machine gets its own name servers back all the same: a gateway that
+        // has moved must be found.
+        let guarded = self.guard_again().await;
+        let is_done = self.dns.settle(&mut self.journal, &self.netlink).await?;
+        guarded.map(|()| is_done)
     }
 
     /// Has the machine use the DNS servers that it should use now, whatever other programs did.
     /// Returns whether that is done; otherwise another look is needed soon.
     pub(super) async fn check_dns(&mut self) -> bool {
         let outcome = self.settle_dns().await;
+        self.dns.look_at_other_links();
         self.dns.checked(outcome)
     }
 

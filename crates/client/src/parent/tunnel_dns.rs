@@ -216,12 +216,17 @@ impl TunnelDns {
         if is_done {
             self.seen = None;
         }
-        let is_resolved = self.in_force.iter().any(|(_, change)| !change.is_file());
-        // Asking one that was stopped would start it.
-        if is_resolved && dns::resolved_memory(&self.system, self.interface_index).is_some() {
-            self.other_links.look(settings, self.is_full).await;
-        }
         Ok(is_done)
+    }
+
+    /// Has another task look whether systemd-resolved asks others about the tunnel's names, if it
+    /// is time.
+    pub(super) fn look_at_other_links(&mut self) {
+        let is_resolved = self.in_force.iter().any(|(_, change)| !change.is_file());
+        let Some(settings) = self.wanted().filter(|_| is_resolved).cloned() else { return };
+        // Asking one that was stopped would start it.
+        let runs = || dns::resolved_memory(&self.system, self.interface_index).is_some();
+        self.other_links.look(settings, self.is_full, runs);
     }
 
     /// Goes the ways that no change goes yet: all of them at first; later those that names take

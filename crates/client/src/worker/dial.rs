@@ -8,7 +8,7 @@ mod challenge;
 mod trials;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -166,9 +166,7 @@ impl Dialer {
         parent: Arc<ParentClient>,
     ) -> Self {
         // Addresses need no lookup, and names need one only where the profile has no address.
-        let servers = profile.servers.iter();
-        let known =
-            servers.filter_map(|server| Some(SocketAddr::new(server.host.parse().ok()?, server.port)));
+        let known = profile.servers.iter().filter_map(ServerAddress::literal);
         Self {
             known: Mutex::new(known.collect()),
             servers: Mutex::new(profile.servers.clone()),
@@ -216,9 +214,9 @@ impl Dialer {
         let new: Vec<ServerAddress> = renewal.addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         *servers = with_new(&servers, &new);
-        let literal = |server: &ServerAddress| Some(SocketAddr::new(server.host.parse().ok()?, server.port));
         let mut known = self.known();
-        let others: Vec<_> = servers.iter().filter_map(literal).filter(|new| !known.contains(new)).collect();
+        let others: Vec<_> =
+            servers.iter().filter_map(ServerAddress::literal).filter(|new| !known.contains(new)).collect();
         known.extend(others);
     }
 
@@ -385,16 +383,15 @@ impl Dialer {
         }
     }
 
-    /// Looks up all names of the profile, and for IPv4 addresses without a way there those by which
+    /// Looks up all names of the gateway, and for IPv4 addresses without a way there those by which
     /// NAT64 serves them. The addresses found are kept, after the address that has answered last.
     async fn look_up(&self) -> Result<Vec<SocketAddr>, DialError> {
         let mut found = Vec::new();
         let mut last = None;
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for (place, server) in servers.iter().enumerate() {
-            match server.host.parse::<IpAddr>() {
-                Ok(address) => {
-                    let address = SocketAddr::new(address, server.port);
+            match server.literal() {
+                Some(address) => {
                     found.push(address);
                     if address.is_ipv4() && self.trials().has_no_way_to(address) {
                         // Most networks have none, which is no failure.
@@ -402,7 +399,7 @@ impl Dialer {
                         found.extend(served.iter().map(|served| SocketAddr::new(*served, server.port)));
                     }
                 }
-                Err(_) => match self.parent.addresses(place).await {
+                None => match self.parent.addresses(place).await {
                     Ok(addresses) => {
                         found.extend(addresses.iter().map(|address| SocketAddr::new(*address, server.port)));
                     }

@@ -99,7 +99,7 @@ impl ParentClient {
         Ok(descriptor.ok_or(ChannelError::Broken("an answer without a socket"))?.into())
     }
 
-    /// The addresses of the gateway that the profile names in this place.
+    /// The addresses of the gateway in this place of the list of [`crate::servers`].
     pub(super) async fn addresses(&self, server: usize) -> Result<Vec<IpAddr>, ParentError> {
         let found = self.requests.request(LookUp(server as u32)).await?;
         Ok(found.into_iter().map(|address| address.0).collect())

@@ -86,6 +86,8 @@ fn a_profile_that_forbids_it_keeps_its_addresses() {
     });
     let mut one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
+    let other = [format!("{NEW}:4433"), format!("{GATEWAY_V4}:4433")];
+    gateway.configure("server.addresses", strings(&other.each_ref().map(String::as_str)));
     must(gateway.ask(&["reload"]));
     ping_until(one.namespace(), CAMPUS_V4.into(), LIMIT);
     assert!(!one.process().output().contains("from now on"), "{}", one.process().output());

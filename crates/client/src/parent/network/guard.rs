@@ -147,8 +147,9 @@ impl NetworkSetup {
         Ok(())
     }
 
-    /// Has names closed or open as the name servers that are to be in force demand.
-    pub(super) async fn guard_names(&mut self) -> Result<(), NetworkError> {
+    /// Guards the same addresses by the rules that hold now: names closed or open, as the name
+    /// servers that are to be in force demand.
+    pub(super) async fn guard_again(&mut self) -> Result<(), NetworkError> {
         let addresses = self.guard.as_ref().map(|guard| guard.addresses().to_vec());
         match addresses {
             Some(addresses) => self.guard(addresses).await,

@@ -4,6 +4,7 @@
 //!
 //! INVARIANT: this only says so, once for each change.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use vpnd_proto::time::Time;
@@ -17,32 +18,41 @@ const INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct OtherLinks {
     next: Option<Time>,
     /// What was found last, so that it is logged once.
-    found: Vec<(String, String)>,
+    found: Arc<Mutex<Vec<(String, String)>>>,
 }
 
 impl OtherLinks {
-    /// Looks, if it is time; `is_full`: a full tunnel's guard lets nothing else ask.
-    pub(super) async fn look(&mut self, settings: &DnsSettings, is_full: bool) {
-        if self.next.is_some_and(|next| now() < next) {
+    /// Looks in a task of its own, if it is time and systemd-resolved `runs`; `is_full`: a full
+    /// tunnel's guard lets nothing else ask.
+    pub(super) fn look(&mut self, settings: DnsSettings, is_full: bool, runs: impl FnOnce() -> bool) {
+        if settings.search.is_empty() || self.next.is_some_and(|next| now() < next) || !runs() {
             return;
         }
         self.next = Some(now() + INTERVAL);
-        // One that is just restarting is asked again later.
-        let Ok(listing) = dns::domains_in_resolved().await else { return };
-        let found = taken(&listing, settings);
-        for (link, domain) in found.iter().filter(|found| !self.found.contains(found)) {
-            let outcome = if is_full {
-                "not asked beside a full tunnel, so names of it may fail"
-            } else {
-                "asked for names of it in the tunnel's place, in clear"
-            };
-            tracing::warn!(
-                %link, %domain,
-                "systemd-resolved has a domain of the tunnel for another link, whose name servers are {outcome}; the local network may \
-                 have named it: `resolvectl domain {link} \"\"` takes it away"
-            );
-        }
-        self.found = found;
+        let last = Arc::clone(&self.found);
+        tokio::spawn(async move {
+            // One that is just restarting is asked again later.
+            let Ok(listing) = dns::domains_in_resolved().await else { return };
+            let found = taken(&listing, &settings);
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            report(found.iter().filter(|found| !last.contains(found)), is_full);
+            *last = found;
+        });
+    }
+}
+
+fn report<'f>(new: impl Iterator<Item = &'f (String, String)>, is_full: bool) {
+    for (link, domain) in new {
+        let outcome = if is_full {
+            "not asked beside a full tunnel, so names of it may fail"
+        } else {
+            "asked for names of it in the tunnel's place, in clear"
+        };
+        tracing::warn!(
+            %link, %domain,
+            "systemd-resolved has a domain of the tunnel for another link, whose name servers are {outcome}; the local network may \
+             have named it: `resolvectl domain {link} \"\"` takes it away"
+        );
     }
 }
 
