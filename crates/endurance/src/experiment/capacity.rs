@@ -300,6 +300,7 @@ impl Measurement<'_> {
         match measured {
             Ok(mut figures) => {
                 let received = before.zip(self.received()).map(|(before, after)| after.since(before));
+                figures.round = round;
                 figures.received_at_once = received.and_then(Received::bytes_each);
                 self.progress.note(&format!(
                     "{title:<44} round {round}: {:.2} Gbit/s, gateway {:.4} CPU s/Gbit",
@@ -453,6 +454,8 @@ fn figures(
     let gbit = goodput / 1e9 * counts.took_ns as f64 / 1e9;
     let cores = used.gateway / used.seconds;
     Ok(Figures {
+        // The caller knows it.
+        round: 0,
         goodput,
         packet: Some(counts.packet),
         packets_per_second: Some(arrived as f64 * 1e9 / counts.took_ns as f64),

@@ -6,6 +6,7 @@ use vpnd_swarm::tally::Percentiles;
 
 use trafficspeed::experiment::environment::Environment;
 use trafficspeed::lab::cpu_limit::CpuLimit;
+use trafficspeed::observation::{ByRound, ratio};
 use trafficspeed::stats::Spread;
 use trafficspeed::system::{Subject, SystemInfo};
 
@@ -104,6 +105,8 @@ pub const SATURATED_PERCENT: f64 = 95.0;
 /// The figures of one measurement of a case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
+    /// The round in which they were measured; one that failed has none.
+    pub round: u32,
     /// Payload bits per second that arrived, of all sessions.
     pub goodput: f64,
     /// Bytes of an inner packet; of made traffic alone.
@@ -174,9 +177,11 @@ impl Row {
 
     /// One figure by that of another row, of each round that has both.
     fn times(&self, other: &Self, of: fn(&Figures) -> f64) -> Option<Spread> {
-        let rounds = self.runs.iter().zip(&other.runs).map(|(own, other)| (of(own), of(other)));
-        let ratios = rounds.filter(|(own, other)| *own > 0.0 && *other > 0.0).map(|(own, other)| own / other);
-        Spread::of(&ratios.collect::<Vec<_>>())
+        let by_round = |row: &Self| -> ByRound {
+            let values = row.runs.iter().map(|figures| (figures.round, of(figures)));
+            values.filter(|(_, value)| *value > 0.0).collect()
+        };
+        ratio(&by_round(self), &by_round(other))
     }
 
     /// CPU seconds of the gateway for each Gbit.
@@ -320,7 +325,8 @@ pub(crate) mod samples {
 
     /// Two counts of sessions, real clients beside the smaller one, and that one a second time.
     pub(crate) fn results() -> CapacityResults {
-        let figures = |cost| Figures {
+        let figures = |(round, cost)| Figures {
+            round,
             goodput: 5e9,
             packet: Some(1_412),
             gateway_seconds_per_gbit: cost,
@@ -335,7 +341,7 @@ pub(crate) mod samples {
         let made = |sessions| Case::Made { sessions, traffic: traffic(), gateway_cpu: None };
         let row = |case: Case, costs: [f64; 2]| {
             let in_flight = case.traffic().map(|_| 4 << 20);
-            Row { case, again: false, in_flight, runs: costs.map(figures).to_vec() }
+            Row { case, again: false, in_flight, runs: (1..).zip(costs).map(figures).collect() }
         };
         CapacityResults {
             subject: Subject::new(Kind::Vpnd, Cipher::Auto),
@@ -413,6 +419,19 @@ mod tests {
         let mut single = samples::results();
         single.rows.iter_mut().for_each(|row| row.runs.truncate(1));
         assert_eq!(differs(&single), Some(false), "one round shows nothing");
+    }
+
+    #[test]
+    fn a_round_that_failed_is_compared_with_no_other_round() {
+        let mut results = samples::results();
+        for row in &mut results.rows {
+            row.runs[1].gateway_seconds_per_gbit *= 3.0;
+        }
+        let cost = |results: &CapacityResults| results.relative_cost(&results.rows[1]).unwrap().ratio;
+        results.rows[1].runs.remove(0);
+        let failed = cost(&results);
+        results.rows.iter_mut().for_each(|row| row.runs.retain(|figures| figures.round == 2));
+        assert_eq!(failed, cost(&results));
     }
 
     #[test]
