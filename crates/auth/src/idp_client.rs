@@ -58,14 +58,12 @@ impl IdpClient {
         R: Request<Message = IdpRequest>,
     {
         let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let reply = match requests {
-            Some(requests) => tokio::time::timeout(longest, requests.request(request)).await.ok(),
-            None => None,
-        };
-        match reply {
-            Some(Ok(reply)) => Ok(reply),
-            Some(Err(NoReply::Failed(why))) => Err(why),
-            Some(Err(NoReply::Gone(_))) | None => Err(Reason::cut("the idp process is not there")),
+        let gone = || Reason::cut("the idp process is not there");
+        match tokio::time::timeout(longest, requests.ok_or_else(gone)?.request(request)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(NoReply::Failed(reason))) => Err(reason),
+            Ok(Err(NoReply::Gone(_))) => Err(gone()),
+            Err(_) => Err(Reason::cut("the idp process gave no answer in time")),
         }
     }
 }

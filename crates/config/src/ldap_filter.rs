@@ -14,6 +14,7 @@ const MAX_DEPTH: usize = 16;
 
 const OCTET_STRING: u8 = 0x04;
 const OR: u8 = 0xA1;
+const EQUALITY: u8 = 0xA3;
 const SUBSTRINGS_CHOICES: u8 = 0x30;
 
 /// Values for the places of a filter or a name.
@@ -145,13 +146,13 @@ fn item(text: &str) -> Result<Node, ()> {
         Some(b'>') => (&left[..left.len() - 1], 0xA5),
         Some(b'<') => (&left[..left.len() - 1], 0xA6),
         Some(b'~') => (&left[..left.len() - 1], 0xA8),
-        _ => (left, 0xA3),
+        _ => (left, EQUALITY),
     };
     let attribute = name(attribute)?;
-    if tag == 0xA3 && right == "*" {
+    if tag == EQUALITY && right == "*" {
         return Ok(Node::Present(attribute));
     }
-    if tag == 0xA3 && right.contains('*') {
+    if tag == EQUALITY && right.contains('*') {
         let parts = right.split('*').map(value).collect::<Result<Vec<_>, ()>>()?;
         // A request has one at least (RFC 4511 §4.5.1).
         if parts.iter().all(|part| part.0.is_empty()) {
@@ -225,7 +226,7 @@ impl Node {
     fn add_names<'n>(&'n self, attributes: &mut Vec<&'n str>) {
         match self {
             Self::Set(_, nodes) => nodes.iter().for_each(|node| node.add_names(attributes)),
-            Self::Compare(_, attribute, Value(pieces)) if pieces[..] == [Piece::User] => {
+            Self::Compare(EQUALITY, attribute, Value(pieces)) if pieces[..] == [Piece::User] => {
                 attributes.push(attribute);
             }
             _ => {}

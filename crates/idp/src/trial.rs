@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::ldap::Directory;
-use super::servers::ServerError;
+use super::servers::{Answered, ServerError};
 use vpnd_config::ServerConfig;
 use vpnd_config::source::{RadiusTls, Source, SourceKind, SourceServer};
 use vpnd_config::source_tls::SourceTls;
@@ -151,10 +151,8 @@ pub async fn ask(
 
 async fn handshake(server: &SourceServer, tls: &RadiusTls, steps: &mut Steps) -> Result<(), End> {
     let tls = SourceTls::radius(tls).map_err(|error| ("files", vpnd_sys::text::format_chain(&error)))?;
-    let addresses = address_race::look_up(&server.host, server.port).await;
-    let stream = address_race::connect(addresses.map_err(|error| ("name", error.to_string()))?).await;
-    let stream = stream.map_err(|error| ("connection", error.to_string()))?;
-    tls.secure(stream, &server.host).await.map_err(|error| ("tls", error.to_string()))?;
+    let secure = async |tcp| tls.secure(tcp, &server.host).await.map_err(ServerError::Tls);
+    Answered::default().connect(server, secure).await.map_err(end_of_connection)?;
     steps.good("tls", format!("its certificate is good for {}", server.host));
     steps.good("answer", "RADIUS has no question without a password: the rest shows a login");
     Ok(())

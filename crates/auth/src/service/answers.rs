@@ -11,7 +11,7 @@ use super::{Service, credentials};
 use crate::authenticator::LoginOutcome;
 use vpnd_ipc::gateway::auth::{
     Abandon, ApprovalQuery, AuthStatus, Carried, Commit, Committed, ConfirmAbsences, LoginReply,
-    LoginRequest, Reason, RevocationQuery, Revocations, SessionQuery, StatusQuery, StoredSession,
+    LoginRequest, MAX_WRITES, Reason, RevocationQuery, Revocations, SessionQuery, StatusQuery, StoredSession,
     TrafficReport, TypedAnswer,
 };
 use vpnd_ipc::request::Answer;
@@ -56,7 +56,7 @@ impl Answer<Abandon> for Service {
 
 impl Answer<Carried> for Service {
     async fn answer(self: &Arc<Self>, Carried(sessions): Carried) -> Result<(), Reason> {
-        self.are_there(sessions.into_iter().map(|id| SessionId(id.into())));
+        self.are_there(sessions.into_iter().take(MAX_WRITES).map(|id| SessionId(id.into())));
         Ok(())
     }
 }

@@ -93,7 +93,7 @@ impl fmt::Display for Reason<'_> {
                 .write_str(
                     "it is not for a server (its extendedKeyUsage lacks serverAuth): order one that is",
                 ),
-            (other, _) => write!(f, "{other}"),
+            (other, _) => f.write_str(&vpnd_pki::tls::fault_in_words(&other.to_string())),
         }
     }
 }

@@ -82,8 +82,8 @@ impl Orders {
     /// Looks at once whether one is wanted, after a reload. An order for something else is given
     /// up.
     pub(super) fn look_now(&mut self, config: &ServerConfig) {
-        self.running.take_if(|order| config.acme.as_ref() != Some(&order.acme));
-        let has_failed = self.delay > DELAY && config.acme.is_some();
+        let gave_up = self.running.take_if(|order| config.acme.as_ref() != Some(&order.acme)).is_some();
+        let has_failed = !gave_up && self.delay > DELAY && config.acme.is_some();
         if has_failed && !self.retries.take(now()) {
             tracing::warn!("too many reloads after failed orders: the next order waits as after a failure");
             return;

@@ -39,7 +39,7 @@ const AUTH_STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct StaticInfo {
     /// The daemon's first process.
     pub(super) pid: u32,
-    /// Its version; `None` from versions that do not send it.
+    /// Its version.
     pub(super) parent_version: String,
     pub(super) started: Time,
     pub(super) listen: SocketAddr,
@@ -82,7 +82,10 @@ impl Administration {
         config.tunnel = self.tunnel.clone();
         let applied = self.core.apply(config).await;
         applied.map_err(|error| format!("{error:#}"))?;
-        let file = configuration.settings();
+        // Comparing each key with its default reads the configuration once for each.
+        let read = configuration.clone();
+        let file = tokio::task::spawn_blocking(move || read.settings()).await;
+        let file = file.map_err(|error| error.to_string())?;
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         in_force.reload(&file);
         let (waiting, _) = in_force.differences(&file);

@@ -160,11 +160,8 @@ fn unusable(error: &ConfigError) -> Vec<Finding> {
         ConfigError::Invalid(invalid) => {
             let said = |problem: &_| Invalid::new(&invalid.file, vec![Clone::clone(problem)]).to_string();
             let advice = "correct it there; the rest needs a configuration that can be read";
-            let findings = invalid
-                .problems
-                .iter()
-                .map(|findings| Finding::problem("configuration", said(findings), advice));
-            findings.collect()
+            let finding = |problem: &_| Finding::problem("configuration", said(problem), advice);
+            invalid.problems.iter().map(finding).collect()
         }
         ConfigError::Read { .. } => vec![Finding::problem("configuration", error.to_string(), advice)],
     }

@@ -62,7 +62,8 @@ impl CoreTask {
         }
     }
 
-    /// These sessions end with the others of their batch. Returns how many there are.
+    /// These sessions end with the others of their batch. Returns how many there are; one that
+    /// another request of the batch ends, too, counts for both.
     pub(super) fn end_with_batch(&mut self, ToEnd { which, code, text }: ToEnd) -> usize {
         let before = self.leaving.len();
         let leaving = |session| Leaving { session, code, text: text.clone() };
