@@ -8,6 +8,7 @@ mod answers;
 mod commit;
 mod leftover;
 mod recording;
+mod wireguard;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

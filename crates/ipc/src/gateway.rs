@@ -1,5 +1,5 @@
 //! The messages between a gateway's parent and its children; those between the children are in
-//! [`auth`] and [`idp`].
+//! [`auth`], [`wireguard`] and [`idp`].
 //!
 //! | | first | then |
 //! |---|---|---|
@@ -19,6 +19,7 @@ pub mod acme;
 pub mod auth;
 pub mod idp;
 pub mod refusal;
+pub mod wireguard;
 
 use std::net::IpAddr;
 use std::path::Path;

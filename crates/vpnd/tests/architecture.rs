@@ -66,11 +66,11 @@ fn dependencies_point_one_way() {
         ("shard", vec!["vpnd-crypto", "vpnd-proto", "vpnd-sys"]),
         ("config", [&below[..], &["vpnd-pki"]].concat()),
         ("store", [&below[..], &["vpnd-config"]].concat()),
-        ("ipc", [&below[..], &["vpnd-config", "vpnd-shard"]].concat()),
+        ("ipc", [&below[..], &["vpnd-config", "vpnd-shard", "vpnd-wireguard"]].concat()),
         // One crate for each process or its family. They see one another's messages alone, in
         // `ipc`; only auth opens the store.
         ("idp", with(&[])),
-        ("auth", with(&["vpnd-store"])),
+        ("auth", with(&["vpnd-store", "vpnd-wireguard"])),
         ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard"])),
         ("client", with(&["vpnd-journal", "vpnd-shard"])),
         ("vpnd", with(&["vpnd-auth", "vpnd-client", "vpnd-gateway", "vpnd-idp", "vpnd-store"])),

@@ -91,6 +91,9 @@ pub enum Refused {
     /// No handshake was begun with the peer.
     #[error("no handshake with the peer {} waits for a response", .0.short())]
     NotBegun(PublicKey),
+    /// The process with the static key has no time, or nowhere to keep the timestamp.
+    #[error("the gateway is busy")]
+    Busy,
 }
 
 /// The error of a peer that is not added.

@@ -16,6 +16,7 @@ use vpnd_proto::plane::Activity;
 use vpnd_proto::session::SessionId;
 
 use super::refusal::Refused;
+use super::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply, PeerChanges, PeersQuery};
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 
@@ -42,6 +43,9 @@ crate::requests! {
         Absences = 8, ConfirmAbsences => Option<u64>;
         Abandon = 9, Abandon => ();
         Carried = 10, Carried => ();
+        WireGuardHandshake = 11, Handshake => HandshakeReply;
+        WireGuardAdmit = 12, AdmitDevice => Admission;
+        WireGuardPeers = 13, PeersQuery => Option<PeerChanges>;
     }
 }
 

@@ -1,0 +1,364 @@
+//! Requests of the worker about stock WireGuard clients: handshakes, which the auth process makes
+//! with the static key, and devices.
+//!
+//! Invariants: no message has the static private key or a preshared key; the keys in one are those
+//! of a single session. What a device has shown by its handshake is durable before it is answered.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_crypto::Secret;
+use vpnd_proto::control::Text;
+use vpnd_wireguard::PublicKey;
+use vpnd_wireguard::handshakes::{self, Request, Responded};
+use vpnd_wireguard::message::{Initiation, Message, Response};
+use vpnd_wireguard::noise::{NotAuthentic, SessionKeys};
+use vpnd_wireguard::timestamp::Timestamp;
+use zerocopy::IntoBytes as _;
+
+use super::auth::Granted;
+use super::refusal::Refused;
+use crate::messages::SecretBytes;
+
+/// Changes of peers in one reply, at most; the worker asks again.
+pub const MAX_PEER_CHANGES: usize = 512;
+
+/// Make a step of a handshake.
+#[derive(Debug, Encode, Decode)]
+pub enum Handshake {
+    /// Answer a first message.
+    #[n(0)]
+    Respond(#[n(0)] ByteArray<148>),
+    /// Begin a handshake with this peer.
+    #[n(1)]
+    Initiate(#[n(0)] ByteArray<32>),
+    /// End the handshake begun with this peer, whose response this is.
+    #[n(2)]
+    Finish(#[n(0)] ByteArray<32>, #[n(1)] ByteArray<92>),
+}
+
+/// The reply to a [`Handshake`].
+#[derive(Debug, Encode, Decode)]
+pub enum HandshakeReply {
+    #[n(0)]
+    Responded {
+        #[n(0)]
+        peer: ByteArray<32>,
+        #[n(1)]
+        timestamp: ByteArray<{ Timestamp::LEN }>,
+        #[n(2)]
+        response: ByteArray<92>,
+        #[n(3)]
+        keys: Keys,
+    },
+    #[n(1)]
+    Initiated {
+        #[n(0)]
+        message: ByteArray<148>,
+        #[n(1)]
+        timestamp: ByteArray<{ Timestamp::LEN }>,
+    },
+    #[n(2)]
+    Finished(#[n(0)] Keys),
+    #[n(3)]
+    Refused(#[n(0)] HandshakeRefusal),
+}
+
+/// Keys of one session.
+#[derive(Debug, Encode, Decode)]
+pub struct Keys {
+    #[n(0)]
+    send: SecretBytes,
+    #[n(1)]
+    receive: SecretBytes,
+}
+
+/// Why no step of a handshake was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum HandshakeRefusal {
+    #[n(0)]
+    NotAuthentic,
+    #[n(1)]
+    UnknownKey(#[n(0)] ByteArray<32>),
+    #[n(2)]
+    Replayed(#[n(0)] ByteArray<32>),
+    #[n(3)]
+    TooOften(#[n(0)] ByteArray<32>),
+    #[n(4)]
+    NotBegun(#[n(0)] ByteArray<32>),
+    /// More handshakes come than the auth process makes, or the store can't be written now.
+    #[n(5)]
+    Busy,
+}
+
+/// Let the device with this public key in: it has shown the key by a handshake.
+#[derive(Debug, Encode, Decode)]
+pub struct AdmitDevice {
+    #[n(0)]
+    pub peer: ByteArray<32>,
+    /// Where its handshake came from.
+    #[n(1)]
+    pub outer: IpAddr,
+}
+
+/// The decision about a device.
+#[derive(Debug, Encode, Decode)]
+pub enum Admission {
+    /// A session, to be kept as one that a login is entitled to.
+    #[n(0)]
+    Granted(#[n(0)] DeviceGrant),
+    /// Its sessions are over until it is renewed: it is the user's device all the same.
+    #[n(1)]
+    Walled,
+    #[n(2)]
+    Refused(#[n(0)] Refused),
+}
+
+/// A session of a WireGuard device.
+#[derive(Debug, Encode, Decode)]
+pub struct DeviceGrant {
+    #[n(0)]
+    pub grant: Granted,
+    /// The device's id.
+    #[n(1)]
+    pub device: ByteArray<16>,
+    /// The name that an administrator has given the device; may be empty.
+    #[n(2)]
+    pub name: DeviceName,
+}
+
+/// The name of a device.
+pub type DeviceName = Text<64>;
+
+/// The peers that have changed since the reply with this number; all of them after 0.
+#[derive(Debug, Encode, Decode)]
+pub struct PeersQuery(#[n(0)] pub u64);
+
+/// The reply to [`PeersQuery`]; `None` if WireGuard is not enabled.
+#[derive(Debug, Encode, Decode)]
+pub struct PeerChanges {
+    /// The gateway's own public key.
+    #[n(0)]
+    pub own: ByteArray<32>,
+    /// The number to ask with the next time.
+    #[n(1)]
+    pub seen: u64,
+    /// [`MAX_PEER_CHANGES`] at most: then ask again.
+    #[n(2)]
+    pub changed: Vec<PeerChange>,
+}
+
+/// A peer as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PeerChange {
+    #[n(0)]
+    pub key: ByteArray<32>,
+    /// `None` if it is none any more.
+    #[n(1)]
+    pub peer: Option<Peer>,
+}
+
+/// What the worker needs to know of a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Peer {
+    /// The id of the device that it is.
+    #[n(0)]
+    pub device: ByteArray<16>,
+    /// Something is sent to it at least so often.
+    #[n(1)]
+    pub keepalive_s: Option<u16>,
+    /// Where it was heard from last, by [`Write::Moved`](super::auth::Write::Moved).
+    #[n(2)]
+    pub outer: Option<SocketAddr>,
+}
+
+impl Peer {
+    /// The interval of keepalives.
+    #[must_use]
+    pub fn keepalive(&self) -> Option<Duration> {
+        self.keepalive_s.map(|seconds| Duration::from_secs(seconds.into()))
+    }
+}
+
+impl From<&Request> for Handshake {
+    fn from(request: &Request) -> Self {
+        match request {
+            Request::Respond(message) => Self::Respond(initiation_bytes(message)),
+            Request::Initiate(key) => Self::Initiate(key.0.into()),
+            Request::Finish(key, message) => Self::Finish(key.0.into(), response_bytes(message)),
+        }
+    }
+}
+
+impl Handshake {
+    /// The request, if its message is one.
+    #[must_use]
+    pub fn parse(&self) -> Option<Request> {
+        Some(match self {
+            Self::Respond(message) => Request::Respond(initiation(message)?),
+            Self::Initiate(key) => Request::Initiate(public(*key)),
+            Self::Finish(key, message) => Request::Finish(public(*key), response(message)?),
+        })
+    }
+}
+
+impl From<handshakes::Reply> for HandshakeReply {
+    fn from(reply: handshakes::Reply) -> Self {
+        match reply {
+            handshakes::Reply::Responded(responded) => {
+                let Responded { peer, timestamp, response, keys } = *responded;
+                Self::Responded {
+                    peer: peer.0.into(),
+                    timestamp: timestamp.to_bytes().into(),
+                    response: response_bytes(&response),
+                    keys: keys.into(),
+                }
+            }
+            handshakes::Reply::Initiated(message, timestamp) => Self::Initiated {
+                message: initiation_bytes(&message),
+                timestamp: timestamp.to_bytes().into(),
+            },
+            handshakes::Reply::Finished(keys) => Self::Finished(keys.into()),
+            handshakes::Reply::Refused(refused) => Self::Refused(refused.into()),
+        }
+    }
+}
+
+impl HandshakeReply {
+    /// The reply, if its parts are what they should be.
+    #[must_use]
+    pub fn parse(self) -> Option<handshakes::Reply> {
+        Some(match self {
+            Self::Responded { peer, timestamp, response: message, keys } => {
+                handshakes::Reply::Responded(Box::new(Responded {
+                    peer: public(peer),
+                    timestamp: Timestamp::from_bytes(timestamp.into()),
+                    response: response(&message)?,
+                    keys: keys.parse()?,
+                }))
+            }
+            Self::Initiated { message, timestamp } => {
+                handshakes::Reply::Initiated(initiation(&message)?, Timestamp::from_bytes(timestamp.into()))
+            }
+            Self::Finished(keys) => handshakes::Reply::Finished(keys.parse()?),
+            Self::Refused(refusal) => handshakes::Reply::Refused(refusal.into()),
+        })
+    }
+}
+
+impl From<SessionKeys> for Keys {
+    fn from(SessionKeys { send, receive }: SessionKeys) -> Self {
+        let bytes = |secret: Secret<32>| SecretBytes(secret.expose().to_vec().into());
+        Self { send: bytes(send), receive: bytes(receive) }
+    }
+}
+
+impl Keys {
+    fn parse(&self) -> Option<SessionKeys> {
+        let secret = |bytes: &SecretBytes| bytes.0.as_slice().try_into().ok().map(Secret::new);
+        Some(SessionKeys { send: secret(&self.send)?, receive: secret(&self.receive)? })
+    }
+}
+
+impl From<handshakes::Refused> for HandshakeRefusal {
+    fn from(refused: handshakes::Refused) -> Self {
+        match refused {
+            handshakes::Refused::NotAuthentic(NotAuthentic) => Self::NotAuthentic,
+            handshakes::Refused::UnknownKey(key) => Self::UnknownKey(key.0.into()),
+            handshakes::Refused::Replayed(key) => Self::Replayed(key.0.into()),
+            handshakes::Refused::TooOften(key) => Self::TooOften(key.0.into()),
+            handshakes::Refused::NotBegun(key) => Self::NotBegun(key.0.into()),
+            handshakes::Refused::Busy => Self::Busy,
+        }
+    }
+}
+
+impl From<HandshakeRefusal> for handshakes::Refused {
+    fn from(refusal: HandshakeRefusal) -> Self {
+        match refusal {
+            HandshakeRefusal::NotAuthentic => Self::NotAuthentic(NotAuthentic),
+            HandshakeRefusal::UnknownKey(key) => Self::UnknownKey(public(key)),
+            HandshakeRefusal::Replayed(key) => Self::Replayed(public(key)),
+            HandshakeRefusal::TooOften(key) => Self::TooOften(public(key)),
+            HandshakeRefusal::NotBegun(key) => Self::NotBegun(public(key)),
+            HandshakeRefusal::Busy => Self::Busy,
+        }
+    }
+}
+
+fn public(key: ByteArray<32>) -> PublicKey {
+    PublicKey(key.into())
+}
+
+fn initiation_bytes(message: &Initiation) -> ByteArray<148> {
+    let bytes: [u8; 148] = message.as_bytes().try_into().expect("a first message has 148 bytes");
+    bytes.into()
+}
+
+fn response_bytes(message: &Response) -> ByteArray<92> {
+    let bytes: [u8; 92] = message.as_bytes().try_into().expect("a second message has 92 bytes");
+    bytes.into()
+}
+
+fn initiation(bytes: &ByteArray<148>) -> Option<Initiation> {
+    match Message::parse(&bytes[..]) {
+        Ok(Message::Initiation(message)) => Some(*message),
+        _ => None,
+    }
+}
+
+fn response(bytes: &ByteArray<92>) -> Option<Response> {
+    match Message::parse(&bytes[..]) {
+        Ok(Message::Response(message)) => Some(*message),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vpnd_wireguard::Handshakes;
+    use vpnd_wireguard::handshakes::{Known, Reply};
+    use vpnd_wireguard::key::StaticKey;
+
+    use super::*;
+
+    fn passed<T: Encode<()> + for<'b> Decode<'b, ()>>(message: &T) -> T {
+        minicbor::decode(&minicbor::to_vec(message).expect("a vector takes it")).expect("it was encoded")
+    }
+
+    /// One end of a handshake, asked through messages.
+    fn ask(end: &mut Handshakes, request: &Request) -> Reply {
+        let request = passed(&Handshake::from(request)).parse().expect("it was a request");
+        let reply = end.handle(vpnd_proto::time::Time::ZERO, Duration::from_secs(1), &request);
+        passed(&HandshakeReply::from(reply)).parse().expect("it was a reply")
+    }
+
+    #[test]
+    fn a_handshake_passes_through_messages() {
+        let key = |byte| StaticKey::new(Secret::new([byte; 32]));
+        let random = |byte| -> vpnd_proto::session::Random { Box::new(move |bytes| bytes.fill(byte)) };
+        let mut here = Handshakes::new(key(1), random(1));
+        let mut there = Handshakes::new(key(2), random(2));
+        here.add(there.public(), Known::default()).expect("a key");
+        there.add(here.public(), Known::default()).expect("a key");
+        let (own, other) = (here.public(), there.public());
+        let Reply::Initiated(message, _) = ask(&mut here, &Request::Initiate(other)) else { panic!() };
+        let Reply::Responded(responded) = ask(&mut there, &Request::Respond(message)) else { panic!() };
+        assert_eq!(responded.peer, own);
+        let Reply::Finished(keys) = ask(&mut here, &Request::Finish(other, responded.response)) else {
+            panic!()
+        };
+        assert_eq!(keys.send.expose(), responded.keys.receive.expose());
+        assert_eq!(keys.receive.expose(), responded.keys.send.expose());
+        let again = ask(&mut there, &Request::Respond(message));
+        assert!(matches!(again, Reply::Refused(handshakes::Refused::Replayed(key)) if key == own));
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_of_the_step_are_no_request() {
+        assert!(Handshake::Respond([0; 148].into()).parse().is_none());
+        assert!(Handshake::Finish([1; 32].into(), [2; 92].into()).parse().is_none());
+    }
+}
