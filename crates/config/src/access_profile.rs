@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use super::document::{Log as Problems, Section};
 use super::pool::{self, PoolChoice, Pools};
 use super::rate::{self, GroupRates};
-use super::{Push, Rule, ServerConfig, Tunnel, read};
+use super::{Push, Rule, ServerConfig, Tunnel, WireGuardProfile, read, wireguard};
 use crate::factor::Requirement;
 
 /// Profiles at most.
@@ -54,6 +54,8 @@ pub struct AccessProfile {
     pub max_sessions_per_user: usize,
     /// Longest life of a session.
     pub session_lifetime: Option<Duration>,
+    /// Whether its users may have stock WireGuard clients, and what these get.
+    pub wireguard: WireGuardProfile,
 }
 
 /// Who is in a profile: everybody whom all the keys that are there match.
@@ -85,6 +87,7 @@ impl AccessProfiles {
             rules: policy.rules.clone(),
             max_sessions_per_user: limits.max_sessions_per_user,
             session_lifetime: timeouts.session_lifetime,
+            wireguard: WireGuardProfile::implied(config.wireguard),
             ..AccessProfile::default()
         };
         Self { list: vec![implied] }
@@ -280,6 +283,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         s.problem(p, "rules", message);
     }
     let require = require(s, p, config);
+    let wireguard = wireguard::profile(s, p, config, &require);
     let pools = pool::choices(s, p);
     let rates = rate::profile(s, p, name.as_deref().unwrap_or_default(), &config.limits.rates);
     let most = config.limits.max_sessions_per_user;
@@ -295,6 +299,7 @@ fn profile(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Opti
         require,
         pools,
         rates,
+        wireguard,
     })
 }
 

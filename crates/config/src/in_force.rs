@@ -16,7 +16,7 @@ use crate::{Places, ServerConfig};
 
 /// Keys that take effect when the gateway starts, by section. A section without keys is one as a
 /// whole.
-const AT_START: [(&str, &[&str]); 12] = [
+const AT_START: [(&str, &[&str]); 13] = [
     ("server", &["listen", "shards", "priority", "busy_poll_us", "state_dir", "journal_dir"]),
     ("tls", &["client_ca", "require_client_certificate"]),
     ("tunnel", &[]),
@@ -48,6 +48,7 @@ const AT_START: [(&str, &[&str]); 12] = [
     ("admin", &[]),
     ("process", &[]),
     ("log", &[]),
+    ("wireguard", &["enabled"]),
     ("source", &[]),
 ];
 

@@ -33,6 +33,7 @@ pub mod source;
 pub mod source_files;
 pub mod source_tls;
 pub mod user_name;
+pub mod wireguard;
 
 pub use read::{busy_poll, device_offload, suites};
 
@@ -55,6 +56,7 @@ pub use document::{Invalid, Places, Problem};
 pub use rules::{Action, Policy, PortRange, Protocol, Rule, Selector};
 pub use source::Source;
 pub use vpnd_pki::dns_name::DnsName;
+pub use wireguard::{WireGuard, WireGuardProfile};
 
 use profile::ServerAddress;
 use vpnd_sys::tun::TunOffloads;
@@ -112,6 +114,8 @@ pub struct ServerConfig {
     pub log: Log,
     /// `[acme]`, if it is there.
     pub acme: Option<Acme>,
+    /// `[wireguard]`, if it is enabled.
+    pub wireguard: Option<WireGuard>,
     /// `[[source]]`
     pub sources: Vec<Source>,
     /// `[[profile]]`, or the one that is implied where there is none.

@@ -82,6 +82,25 @@ fn the_server_example_is_good_and_its_comments_show_the_defaults() {
     assert_eq!(format!("{plain:#?}"), format!("{explicit:#?}"));
 }
 
+const SECTIONS: [&str; 16] = [
+    "server",
+    "tls",
+    "tunnel",
+    "push",
+    "nat",
+    "policy",
+    "crypto",
+    "offload",
+    "limits",
+    "timeouts",
+    "audit",
+    "admin",
+    "process",
+    "log",
+    "wireguard",
+    "acme",
+];
+
 #[test]
 fn every_setting_of_the_server_is_in_the_example() {
     let text = read("server.toml");
@@ -140,10 +159,7 @@ fn every_setting_of_the_server_is_in_the_example() {
     let bare = bare.map(|line| line.to_owned() + "\n").collect::<String>();
     assert_eq!(server(&bare).sources, configured.sources);
     // The error for an unknown key lists all keys of the section.
-    for section in [
-        "server", "tls", "tunnel", "push", "nat", "policy", "crypto", "offload", "limits", "timeouts",
-        "audit", "admin", "process", "log", "acme",
-    ] {
+    for section in SECTIONS {
         let wrong = all.replace(&format!("[{section}]\n"), &format!("[{section}]\nzzzz = 1\n"));
         let problem = ServerConfig::parse(&wrong, "x", Path::new("/")).unwrap_err().to_string();
         let known = problem.split("it knows ").nth(1).unwrap();
