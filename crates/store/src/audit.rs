@@ -30,8 +30,11 @@ use vpnd_sys::port_blocks::PortBlocks;
 
 /// Its name in the state directory.
 pub const FILE_NAME: &str = "audit.sqlite";
-const FORMAT: Format =
-    Format { application: i32::from_be_bytes(*b"vpna"), number: 1, schema: include_str!("audit/schema.sql") };
+const FORMAT: Format = Format {
+    application: i32::from_be_bytes(*b"vpna"),
+    schema: include_str!("audit/schema.sql"),
+    steps: &[],
+};
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The reason for the end of a session that the store does not have any more, while nothing has
 /// recorded how it ended.
@@ -54,7 +57,7 @@ pub enum AuditError {
     Older,
     #[error(
         "the audit file has format {found}, and this version knows {known}: install the version that wrote it",
-        known = FORMAT.number
+        known = FORMAT.number()
     )]
     Newer { found: u32 },
     #[error("the disk of the audit file is full")]
@@ -182,7 +185,7 @@ impl AuditFile {
         let mut connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         match FORMAT.find(&connection)? {
-            Found::Empty | Found::Current => {}
+            Found::Empty | Found::Earlier(_) | Found::Current => {}
             Found::Older => return Err(AuditError::Older),
             Found::Newer(found) => return Err(AuditError::Newer { found }),
             Found::Foreign => {
@@ -196,7 +199,7 @@ impl AuditFile {
         // Bytes of what was erased are overwritten.
         connection.pragma_update(None, "secure_delete", true)?;
         connection.pragma_update(None, "journal_size_limit", 16 * 1024 * 1024)?;
-        FORMAT.make(&mut connection)?;
+        FORMAT.bring_up(&mut connection)?;
         Ok(Self { connection, outer: OuterAddresses::Full })
     }
 

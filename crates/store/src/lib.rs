@@ -30,6 +30,7 @@ pub mod sqlite;
 mod store_error;
 pub mod totp;
 mod users;
+mod wireguard;
 
 use std::fmt;
 
@@ -44,6 +45,9 @@ pub use sessions::{Device, LiveSession, SessionChange, Sessions};
 pub use store_error::StoreError;
 pub use users::{ExternalUser, MAX_SOURCES_PER_USER, NewUser, User, UserChange, UserImport, Users};
 pub use vpnd_config::revocation_cause::RevocationCause;
+pub use wireguard::{
+    HandshakeShown, HandshakeTime, NewWireGuardDevice, PresharedKey, WireGuardDevice, WireGuardDevices,
+};
 
 /// The name of a user that never changes: random, so that gateways need not agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +116,6 @@ pub type CertificateHash = [u8; 32];
 
 /// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`.
 /// Callers take the part that they need.
-pub trait Store: Users + Sessions + Leases + Revocations {}
+pub trait Store: Users + Sessions + Leases + Revocations + WireGuardDevices {}
 
-impl<T: Users + Sessions + Leases + Revocations> Store for T {}
+impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices> Store for T {}

@@ -18,6 +18,7 @@ mod put_off;
 mod sessions;
 mod transfer;
 mod users;
+mod wireguard;
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -46,8 +47,8 @@ use vpnd_sys::own_file;
 
 const FORMAT: Format = Format {
     application: i32::from_be_bytes(*b"vpnd"),
-    number: 1,
     schema: include_str!("sqlite/schema.sql"),
+    steps: &[include_str!("sqlite/format_2.sql")],
 };
 
 /// Revocations that may be kept though they were carried out, so that not each is a change of its
@@ -74,9 +75,12 @@ impl Sqlite {
         let explain = |error| explain(path, error);
         let connection = open(path).map_err(explain)?;
         connection.pragma_update(None, "query_only", true).map_err(explain)?;
-        if check(path, &connection)? == Found::Empty {
-            return Ok(Vec::new());
-        }
+        let connection = match check(path, &connection)? {
+            Found::Empty => return Ok(Vec::new()),
+            // A copy is brought up: the store itself stays as it is.
+            Found::Earlier(_) => FORMAT.brought_up_copy(&connection).map_err(explain)?,
+            _ => connection,
+        };
         digest::verify_all(&connection).map_err(explain)?;
         users::all(&connection).map_err(explain)
     }
@@ -106,7 +110,7 @@ impl Sqlite {
         let mut connection = open(path).map_err(explain)?;
         check(path, &connection)?;
         prepare(&connection).map_err(explain)?;
-        FORMAT.make(&mut connection).map_err(explain)?;
+        FORMAT.bring_up(&mut connection).map_err(explain)?;
         digest::verify_all(&connection).map_err(explain)?;
         let connections = Connections::new(path, connection).map_err(explain)?;
         Ok(Self { connections, put_off: PutOff::beside(path), path: path.to_owned() })
@@ -186,10 +190,12 @@ fn check(path: &Path, connection: &Connection) -> Result<Found, StoreError> {
         return Err(corrupted(path, verdict));
     }
     match FORMAT.find(connection).map_err(explain)? {
-        Found::Newer(found) => Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT.number }),
+        Found::Newer(found) => {
+            Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT.number() })
+        }
         Found::Older => Err(StoreError::Older { path: path.to_owned() }),
         Found::Foreign => Err(corrupted(path, "it is a database, but not one of vpnd".to_owned())),
-        found @ (Found::Empty | Found::Current) => Ok(found),
+        found @ (Found::Empty | Found::Earlier(_) | Found::Current) => Ok(found),
     }
 }
 

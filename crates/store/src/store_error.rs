@@ -61,6 +61,12 @@ pub enum StoreError {
     External { name: String, source_name: String },
     #[error("{address} can't be an address of '{name}': {holder}")]
     AddressTaken { address: IpAddr, name: String, holder: String },
+    #[error(
+        "a device of '{holder}' has this key already; make another with 'wg genkey', or remove that device"
+    )]
+    KeyTaken { holder: String },
+    #[error("the user '{name}' has {most} WireGuard devices already; remove one with 'vpnd device remove'")]
+    TooManyDevices { name: String, most: u64 },
     /// A source's description of a user that can't be stored.
     #[error("the user '{name}' can't be stored: {detail}")]
     Unusable { name: String, detail: String },

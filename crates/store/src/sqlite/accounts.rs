@@ -14,7 +14,7 @@ use super::super::{
 };
 use super::columns::bytes;
 use super::users::{self, StoreResult};
-use super::{digest, events, fixed_addresses, sessions};
+use super::{digest, events, fixed_addresses, sessions, wireguard};
 
 pub(super) fn update_external(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> StoreResult<User> {
     if by_subject(t, &user.source, &user.subject)?.is_none() {
@@ -179,7 +179,9 @@ pub(super) fn remove_device(
     now_s: u64,
 ) -> StoreResult<bool> {
     let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
-    if !sessions::devices(t, id)?.iter().any(|known| known.id == device) {
+    let is_known =
+        wireguard::remove(t, id, device)? || sessions::devices(t, id)?.iter().any(|known| known.id == device);
+    if !is_known {
         return Ok(Ok(false));
     }
     fixed_addresses::remove_device(t, id, device)?;

@@ -1,4 +1,4 @@
--- Format 1. Times are seconds since 1970; identifiers are 16 random bytes.
+-- Format 1; format_2.sql goes on from it. Times are seconds since 1970; identifiers are 16 random bytes.
 
 -- A user is (source, subject): those of this store have the source 'local' and their name as subject. Users of other sources have an
 -- empty password, which no password matches. 'lapsed' notes that the end at expires_s was made known as a revocation. SQLite finds damage

@@ -49,6 +49,11 @@ pub(crate) enum Fault {
     },
     #[n(11)]
     Older,
+    /// Whose device has the key.
+    #[n(12)]
+    KeyTaken(#[n(0)] String),
+    #[n(13)]
+    TooManyDevices(#[n(0)] u64),
 }
 
 impl From<StoreError> for Fault {
@@ -68,6 +73,8 @@ impl From<StoreError> for Fault {
             StoreError::AddressTaken { address, name, holder } => {
                 Self::AddressTaken { address, name, holder }
             }
+            StoreError::KeyTaken { holder } => Self::KeyTaken(holder),
+            StoreError::TooManyDevices { most, .. } => Self::TooManyDevices(most),
             // Only the auth process stores users of other sources.
             error @ (StoreError::NameTaken { .. } | StoreError::Unusable { .. }) => {
                 Self::Failed(error.to_string())
@@ -96,6 +103,8 @@ impl Fault {
                 StoreError::External { name, source_name: vpnd_sys::text::plain(&source) }
             }
             Self::NoSuchUser => StoreError::NoSuchUser { name },
+            Self::KeyTaken(holder) => StoreError::KeyTaken { holder: vpnd_sys::text::plain(&holder) },
+            Self::TooManyDevices(most) => StoreError::TooManyDevices { name, most },
             Self::AddressTaken { address, name, holder } => StoreError::AddressTaken {
                 address,
                 name: vpnd_sys::text::plain(&name),

@@ -1,0 +1,135 @@
+//! Behaviour of [`crate::WireGuardDevices`].
+
+use vpnd_proto::session::DeviceId;
+
+use super::{Stand, named, session_of};
+use crate::{
+    HandshakeShown, NewWireGuardDevice, PresharedKey, RevocationCause, Store, StoreError, WireGuardDevice,
+};
+
+fn phone(number: u8) -> NewWireGuardDevice {
+    NewWireGuardDevice {
+        public_key: [number; 32],
+        id: DeviceId([number; 16]),
+        name: format!("phone {number}"),
+        preshared: Some(PresharedKey::new([7; 32])),
+        addresses: vec![[10, 86, 0, number].into(), format!("fd86::{number}").parse().unwrap()],
+    }
+}
+
+fn device(store: &dyn Store, number: u8) -> Option<WireGuardDevice> {
+    store.wireguard_device(&[number; 32]).unwrap()
+}
+
+pub(crate) fn a_wireguard_device_is_one_users_and_comes_back_whole(stand: &dyn Stand) {
+    let store = stand.open();
+    let ann = store.add_user(&named("ann"), 1000).unwrap();
+    store.add_user(&named("bob"), 1000).unwrap();
+    store.add_wireguard_device("ann", &phone(2), 1500).unwrap();
+    drop(store);
+    let store = stand.open();
+    let found = device(store.as_ref(), 2).unwrap();
+    let wanted = WireGuardDevice {
+        public_key: [2; 32],
+        user: ann,
+        id: DeviceId([2; 16]),
+        name: "phone 2".to_owned(),
+        preshared: Some(PresharedKey::new([7; 32])),
+        renewed_s: 1500,
+        walled_s: None,
+        latest: None,
+        latest_own: None,
+        outer: None,
+        may_connect: true,
+    };
+    assert_eq!(found, wanted);
+    assert_eq!(store.user("ann").unwrap().unwrap().fixed_addresses.len(), 2, "its addresses are its own");
+    let taken =
+        store.add_wireguard_device("bob", &NewWireGuardDevice { id: DeviceId([3; 16]), ..phone(2) }, 1);
+    assert!(matches!(taken, Err(StoreError::KeyTaken { holder }) if holder == "ann"));
+    let addresses = phone(2).addresses;
+    let taken = store.add_wireguard_device("bob", &NewWireGuardDevice { addresses, ..phone(3) }, 1);
+    assert!(matches!(taken, Err(StoreError::AddressTaken { .. })));
+    assert!(matches!(store.add_wireguard_device("eve", &phone(3), 1), Err(StoreError::NoSuchUser { .. })));
+    assert_eq!(store.wireguard_devices().unwrap(), [wanted], "what was refused has changed nothing");
+}
+
+pub(crate) fn timestamps_of_handshakes_only_become_later(stand: &dyn Stand) {
+    let store = stand.open();
+    store.add_user(&named("ann"), 1000).unwrap();
+    store.add_wireguard_device("ann", &phone(2), 1500).unwrap();
+    let shown = |time: u8, is_own| HandshakeShown { public_key: [2; 32], time: [time; 12], is_own };
+    let gone = HandshakeShown { public_key: [9; 32], ..shown(1, false) };
+    store.keep_handshakes(&[shown(5, false), gone, shown(3, true), shown(4, false)]).unwrap();
+    store.keep_handshakes(&[shown(2, true), shown(1, false)]).unwrap();
+    let outer = "192.0.2.1:51820".parse().unwrap();
+    store.keep_outer(&[(DeviceId([2; 16]), outer)]).unwrap();
+    let found = device(store.as_ref(), 2).unwrap();
+    assert_eq!((found.latest, found.latest_own, found.outer), (Some([5; 12]), Some([3; 12]), Some(outer)));
+    assert!(store.forget_handshakes("ann", DeviceId([2; 16])).unwrap());
+    assert!(!store.forget_handshakes("ann", DeviceId([9; 16])).unwrap());
+    let found = device(store.as_ref(), 2).unwrap();
+    assert_eq!((found.latest, found.latest_own), (None, Some([3; 12])));
+}
+
+pub(crate) fn a_walled_device_is_so_until_it_is_renewed(stand: &dyn Stand) {
+    let store = stand.open();
+    store.add_user(&named("ann"), 1000).unwrap();
+    store.add_wireguard_device("ann", &phone(2), 1500).unwrap();
+    let id = DeviceId([2; 16]);
+    store.wall_wireguard_device(id, 1600).unwrap();
+    store.wall_wireguard_device(id, 1700).unwrap();
+    store.wall_wireguard_device(DeviceId([9; 16]), 1700).unwrap();
+    assert_eq!(device(store.as_ref(), 2).unwrap().walled_s, Some(1600));
+    assert!(!store.renew_wireguard_device("ann", DeviceId([9; 16]), 1800).unwrap());
+    assert!(store.renew_wireguard_device("ann", id, 1800).unwrap());
+    let renewed = device(store.as_ref(), 2).unwrap();
+    assert_eq!((renewed.walled_s, renewed.renewed_s), (None, 1800));
+}
+
+pub(crate) fn a_removed_wireguard_device_is_gone_with_its_addresses_and_sessions(stand: &dyn Stand) {
+    let store = stand.open();
+    let ann = store.add_user(&named("ann"), 1000).unwrap();
+    store.add_wireguard_device("ann", &phone(2), 1500).unwrap();
+    store.add_wireguard_device("ann", &phone(3), 1500).unwrap();
+    assert!(store.remove_device("ann", DeviceId([2; 16]), 1600).unwrap(), "it never had a session");
+    assert!(store.add_session(&session_of(ann, 3), 1).unwrap());
+    assert!(store.remove_device("ann", DeviceId([3; 16]), 1600).unwrap());
+    assert_eq!(store.wireguard_devices().unwrap(), []);
+    assert!(store.user("ann").unwrap().unwrap().fixed_addresses.is_empty());
+    assert!(store.live_sessions(1600).unwrap().is_empty());
+    let causes = store.revocations_since(0).unwrap().into_iter().map(|revocation| revocation.cause);
+    assert_eq!(causes.collect::<Vec<_>>(), [RevocationCause::Device; 2]);
+    store.add_wireguard_device("ann", &phone(2), 1700).unwrap();
+    store.remove_user("ann", 1800).unwrap();
+    assert_eq!(store.wireguard_devices().unwrap(), []);
+}
+
+pub(crate) fn each_change_of_who_may_have_which_device_shows(stand: &dyn Stand) {
+    let store = stand.open();
+    let mut last = store.wireguard_version().unwrap();
+    let mut shows = |what: &str, change: &dyn Fn()| {
+        change();
+        let now = store.wireguard_version().unwrap();
+        let shown = now != last;
+        last = now;
+        assert!(shown, "{what}");
+    };
+    let id = DeviceId([2; 16]);
+    store.add_user(&named("ann"), 1000).unwrap();
+    shows("added", &|| store.add_wireguard_device("ann", &phone(2), 1500).unwrap());
+    shows("disabled", &|| store.set_enabled("ann", false, 1600).unwrap());
+    assert!(!device(store.as_ref(), 2).unwrap().may_connect);
+    shows("enabled", &|| store.set_enabled("ann", true, 1600).unwrap());
+    assert!(device(store.as_ref(), 2).unwrap().may_connect);
+    shows("walled", &|| store.wall_wireguard_device(id, 1600).unwrap());
+    shows("renewed", &|| assert!(store.renew_wireguard_device("ann", id, 1600).unwrap()));
+    let shown = HandshakeShown { public_key: [2; 32], time: [1; 12], is_own: false };
+    let before = store.wireguard_version().unwrap();
+    store.keep_handshakes(&[shown]).unwrap();
+    assert_eq!(store.wireguard_version().unwrap(), before, "handshakes are none");
+    shows("forgotten", &|| assert!(store.forget_handshakes("ann", id).unwrap()));
+    shows("removed", &|| assert!(store.remove_device("ann", id, 1700).unwrap()));
+    store.add_wireguard_device("ann", &phone(2), 1500).unwrap();
+    shows("removed with its user", &|| store.remove_user("ann", 1800).unwrap());
+}

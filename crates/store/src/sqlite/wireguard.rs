@@ -1,0 +1,198 @@
+//! WireGuard devices in SQL.
+
+use std::net::SocketAddr;
+
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use vpnd_proto::session::DeviceId;
+
+use super::super::{
+    AddressChange, HandshakeShown, NewWireGuardDevice, PresharedKey, StoreError, UserId, WireGuardDevice,
+    WireGuardDevices,
+};
+use super::Sqlite;
+use super::columns::{bytes, unexpected};
+use super::users::{self, StoreResult};
+use super::{digest, fixed_addresses};
+
+const COLUMNS: &str =
+    "d.public_key, d.user_id, d.device, d.name, d.preshared, d.renewed_s, d.walled_s, d.latest,
+                       d.latest_own, d.outer, u.enabled AND NOT u.lapsed AS may_connect
+                       FROM wireguard_devices d JOIN users u ON u.id = d.user_id";
+/// Devices of one user, at most.
+const MAX_DEVICES: u64 = 64;
+
+impl WireGuardDevices for Sqlite {
+    fn add_wireguard_device(
+        &self,
+        name: &str,
+        device: &NewWireGuardDevice,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        self.change(|t| add(t, name, device, now_s))
+    }
+
+    fn wireguard_devices(&self) -> Result<Vec<WireGuardDevice>, StoreError> {
+        self.read(all)
+    }
+
+    fn wireguard_device(&self, public_key: &[u8; 32]) -> Result<Option<WireGuardDevice>, StoreError> {
+        self.read(|c| by_key(c, public_key))
+    }
+
+    fn renew_wireguard_device(&self, name: &str, id: DeviceId, now_s: u64) -> Result<bool, StoreError> {
+        self.change(|t| renew(t, name, id, now_s))
+    }
+
+    fn wall_wireguard_device(&self, id: DeviceId, now_s: u64) -> Result<(), StoreError> {
+        self.revoke(|t| wall(t, id, now_s).map(Ok))
+    }
+
+    fn forget_handshakes(&self, name: &str, id: DeviceId) -> Result<bool, StoreError> {
+        self.change(|t| forget_handshakes(t, name, id))
+    }
+
+    fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError> {
+        self.change(|t| keep_handshakes(t, shown).map(Ok))
+    }
+
+    fn keep_outer(&self, heard: &[(DeviceId, SocketAddr)]) -> Result<(), StoreError> {
+        self.change(|t| keep_outer(t, heard).map(Ok))
+    }
+
+    fn wireguard_version(&self) -> Result<u64, StoreError> {
+        self.read(version)
+    }
+}
+
+fn add(t: &Transaction<'_>, name: &str, device: &NewWireGuardDevice, now_s: u64) -> StoreResult<()> {
+    let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
+    let sql =
+        "SELECT u.name FROM wireguard_devices d JOIN users u ON u.id = d.user_id WHERE d.public_key = ?";
+    let holder: Option<String> = t.query_row(sql, [device.public_key], |row| row.get(0)).optional()?;
+    if let Some(holder) = holder {
+        return Ok(Err(StoreError::KeyTaken { holder }));
+    }
+    let sql = "SELECT count(*) FROM wireguard_devices WHERE user_id = ?";
+    if t.query_row(sql, [id.0], |row| row.get::<_, u64>(0))? >= MAX_DEVICES {
+        return Ok(Err(StoreError::TooManyDevices { name: name.to_owned(), most: MAX_DEVICES }));
+    }
+    let preshared = device.preshared.as_ref().map(PresharedKey::expose);
+    t.execute(
+        "INSERT INTO wireguard_devices (public_key, user_id, device, name, preshared, renewed_s)
+         VALUES (?, ?, ?, ?, ?, ?)",
+        params![device.public_key, id.0, device.id.0, device.name, preshared, now_s],
+    )?;
+    let change = AddressChange { device: Some(device.id), addresses: device.addresses.clone() };
+    if let Err(error) = fixed_addresses::set(t, id, name, &change, now_s)? {
+        return Ok(Err(error));
+    }
+    digest::renew(t, id)?;
+    Ok(Ok(()))
+}
+
+fn all(c: &Connection) -> rusqlite::Result<Vec<WireGuardDevice>> {
+    let sql = format!("SELECT {COLUMNS} ORDER BY d.public_key");
+    c.prepare_cached(&sql)?.query_map((), from_row)?.collect()
+}
+
+fn by_key(c: &Connection, public_key: &[u8; 32]) -> rusqlite::Result<Option<WireGuardDevice>> {
+    let sql = format!("SELECT {COLUMNS} WHERE d.public_key = ?");
+    let device = c.prepare_cached(&sql)?.query_row([public_key], from_row).optional()?;
+    if let Some(device) = &device {
+        digest::verify(c, device.user)?;
+    }
+    Ok(device)
+}
+
+fn renew(t: &Transaction<'_>, name: &str, device: DeviceId, now_s: u64) -> StoreResult<bool> {
+    change(
+        t,
+        name,
+        device,
+        "UPDATE wireguard_devices SET renewed_s = ?3, walled_s = NULL WHERE user_id = ?1 AND device = ?2",
+        Some(now_s),
+    )
+}
+
+fn forget_handshakes(t: &Transaction<'_>, name: &str, device: DeviceId) -> StoreResult<bool> {
+    let sql = "UPDATE wireguard_devices SET latest = NULL WHERE user_id = ?1 AND device = ?2";
+    change(t, name, device, sql, None)
+}
+
+fn change(
+    t: &Transaction<'_>,
+    name: &str,
+    device: DeviceId,
+    sql: &str,
+    value: Option<u64>,
+) -> StoreResult<bool> {
+    let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
+    let changed = match value {
+        Some(value) => t.execute(sql, params![id.0, device.0, value])?,
+        None => t.execute(sql, params![id.0, device.0])?,
+    };
+    digest::renew(t, id)?;
+    Ok(Ok(changed == 1))
+}
+
+fn wall(t: &Transaction<'_>, device: DeviceId, now_s: u64) -> rusqlite::Result<()> {
+    let sql =
+        "UPDATE wireguard_devices SET walled_s = ?2 WHERE device = ?1 AND walled_s IS NULL RETURNING user_id";
+    let user =
+        t.query_row(sql, params![device.0, now_s], |row| bytes(row, "user_id").map(UserId)).optional()?;
+    user.map_or(Ok(()), |user| digest::renew(t, user))
+}
+
+fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> rusqlite::Result<()> {
+    let update = |column: &str| {
+        format!(
+            "UPDATE wireguard_devices SET {column} = ?2 WHERE public_key = ?1 AND ({column} IS NULL OR {column} < ?2)"
+        )
+    };
+    let mut theirs = t.prepare_cached(&update("latest"))?;
+    let mut own = t.prepare_cached(&update("latest_own"))?;
+    for HandshakeShown { public_key, time, is_own } in shown {
+        let statement = if *is_own { &mut own } else { &mut theirs };
+        statement.execute(params![public_key, time])?;
+    }
+    Ok(())
+}
+
+fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, SocketAddr)]) -> rusqlite::Result<()> {
+    let mut update = t.prepare_cached("UPDATE wireguard_devices SET outer = ?2 WHERE device = ?1")?;
+    heard
+        .iter()
+        .try_for_each(|(device, outer)| update.execute(params![device.0, outer.to_string()]).map(drop))
+}
+
+/// Forgets it, if it is a WireGuard device, and whether it was; the caller renews the user's
+/// digest.
+pub(super) fn remove(t: &Transaction<'_>, user: UserId, device: DeviceId) -> rusqlite::Result<bool> {
+    let sql = "DELETE FROM wireguard_devices WHERE user_id = ? AND device = ?";
+    t.execute(sql, params![user.0, device.0]).map(|removed| removed == 1)
+}
+
+fn version(c: &Connection) -> rusqlite::Result<u64> {
+    c.prepare_cached("SELECT number FROM wireguard_version")?.query_row((), |row| row.get(0))
+}
+
+fn from_row(row: &Row<'_>) -> rusqlite::Result<WireGuardDevice> {
+    fn optional<const N: usize>(row: &Row<'_>, column: &'static str) -> rusqlite::Result<Option<[u8; N]>> {
+        let found: Option<Vec<u8>> = row.get(column)?;
+        found.map(|found| found.try_into().map_err(|_| unexpected(column))).transpose()
+    }
+    let outer: Option<String> = row.get("outer")?;
+    Ok(WireGuardDevice {
+        public_key: bytes(row, "public_key")?,
+        user: UserId(bytes(row, "user_id")?),
+        id: DeviceId(bytes(row, "device")?),
+        name: row.get("name")?,
+        preshared: optional(row, "preshared")?.map(PresharedKey::new),
+        renewed_s: row.get("renewed_s")?,
+        walled_s: row.get("walled_s")?,
+        latest: optional(row, "latest")?,
+        latest_own: optional(row, "latest_own")?,
+        outer: outer.and_then(|outer| outer.parse().ok()),
+        may_connect: row.get("may_connect")?,
+    })
+}
