@@ -14,6 +14,7 @@ mod absences;
 mod allowances;
 mod cause;
 mod credentials;
+mod device;
 mod dynamic;
 pub(super) mod external;
 mod grant;
@@ -36,6 +37,7 @@ use vpnd_proto::session::DeviceId;
 use allowances::Allowances;
 pub use cause::Cause;
 use credentials::{CheckResult, Credentials};
+pub(crate) use device::DeviceOutcome;
 use external::External;
 pub use grant::Authenticated;
 use grant::certificate_cause;
@@ -110,6 +112,8 @@ pub struct Authenticator {
     pending: Mutex<Pending>,
     throttle: Mutex<Throttle>,
     allowances: Mutex<Allowances>,
+    /// Those of WireGuard devices, apart from logins.
+    admissions: Mutex<Allowances>,
     turns: Arc<Turns>,
     longest_wait: Duration,
     external: External,
@@ -129,6 +133,7 @@ impl Authenticator {
             pending: Mutex::new(Pending::new()),
             throttle: Mutex::new(Throttle::default()),
             allowances: Mutex::new(Allowances::new(allowances::LOGINS)),
+            admissions: Mutex::new(Allowances::new(allowances::LOGINS)),
             turns: Turns::new(settings.workers.max(1), settings.queue),
             longest_wait: settings.longest_wait,
             external: External::default(),

@@ -9,6 +9,7 @@ pub mod authenticator;
 pub(crate) mod idp_client;
 mod lease;
 mod service;
+pub mod wireguard;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::authenticator::external::{self, External};
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::idp_client::IdpClient;
 use crate::service::Service;
+use crate::wireguard::WireGuard;
 use vpnd_config::{ServerConfig, Timeouts};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
@@ -35,7 +37,7 @@ use vpnd_store::audit::recorder::{LiveSessions, Recorder};
 use vpnd_store::audit::{self, SessionStart};
 use vpnd_store::password::Hasher;
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{Leases as _, Sessions, Store, StoreError};
+use vpnd_store::{Leases as _, Sessions, Store, StoreError, WireGuardDevices as _};
 use vpnd_sys::clock::{Clocks, steady_s};
 use vpnd_sys::log_limit::REPORT_INTERVAL;
 use vpnd_sys::process;
@@ -104,7 +106,11 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         settings.workers + settings.queue + external,
         Clocks::default(),
     );
-    let service = Arc::new(service.with_audit(audit.clone()));
+    let service = service.with_audit(audit.clone());
+    let service = Arc::new(match wireguard(&config, &sqlite, &access)? {
+        Some(wireguard) => service.with_wireguard(wireguard),
+        None => service,
+    });
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     let is_start = started.launch.message.is_start;
@@ -131,6 +137,20 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         accounting.stop().await;
     }
     ended
+}
+
+/// The WireGuard devices, if they are served.
+fn wireguard(
+    config: &ServerConfig,
+    store: &Arc<Sqlite>,
+    access: &Arc<Access>,
+) -> anyhow::Result<Option<Arc<WireGuard>>> {
+    if config.wireguard.is_none() {
+        return Ok(None);
+    }
+    let devices = store.wireguard_devices()?.len();
+    let key = wireguard::key_file::open_or_create(&config.server.state_dir, devices)?;
+    Ok(Some(WireGuard::start(Arc::clone(store) as _, Arc::clone(access), key)?))
 }
 
 /// Starts the tasks that run besides requests.
@@ -195,7 +215,7 @@ async fn follow_parent(
                 audit.set_policy(config.audit);
                 access.replace(config.profiles);
                 let service = Arc::clone(service);
-                tokio::task::spawn_blocking(move || service.end_misfits()).await?;
+                tokio::task::spawn_blocking(move || service.profiles_changed()).await?;
                 parent.send(&FromAuth::ConfigurationTaken, &[]).await?;
             }
             _ => bail!("the parent has sent another number of descriptors than belong to a message"),

@@ -26,6 +26,7 @@ use super::authenticator::{self, Authenticated, Authenticator};
 use crate::access::Access;
 use crate::accounting::Accounting;
 use crate::lease::{self, Acquired, Addresses};
+use crate::wireguard::WireGuard;
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::{Channel, ChannelError};
@@ -62,8 +63,10 @@ pub(crate) struct Service {
     audit: Option<Recorder>,
     /// Why sessions end, until they are over in the store.
     reasons: Mutex<HashMap<SessionId, &'static str>>,
-    /// Sessions of the process before whose clients have not attached yet.
-    absent: Mutex<HashSet<SessionId>>,
+    /// Sessions of the process before whose clients have not attached yet, and their devices.
+    absent: Mutex<HashMap<SessionId, DeviceId>>,
+    /// `None` if it is not enabled.
+    wireguard: Option<Arc<WireGuard>>,
 }
 
 /// A session that may be kept.
@@ -100,6 +103,7 @@ impl Service {
             audit: None,
             reasons: Mutex::default(),
             absent: Mutex::default(),
+            wireguard: None,
         }
     }
 
@@ -258,6 +262,7 @@ impl Service {
             return Err(Reason::cut("too many writes at once"));
         }
         let now_s = (self.clocks.steady)();
+        self.note_devices(&writes, now_s);
         let mut starts = Vec::new();
         let changes: Vec<_> =
             writes.iter().filter_map(|write| self.change(write.clone(), now_s, &mut starts)).collect();

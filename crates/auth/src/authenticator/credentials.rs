@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::grant::{certificate_cause, is_certified};
 use super::{Authenticated, Cause, Login};
-use crate::access::{Access, NotAdmitted};
+use crate::access::{Access, Decided, NotAdmitted};
 use vpnd_config::factor::Factors;
 use vpnd_config::{AccessProfiles, Tunnel};
 use vpnd_store::password::{Hasher, NoMemory, Password};
@@ -57,6 +57,11 @@ impl Credentials {
     /// The same with these access profiles.
     pub(super) fn with_access(self, access: Arc<Access>) -> Self {
         Self { access, ..self }
+    }
+
+    /// The user's access profile, if one is for them.
+    pub(super) fn profile(&self, user: &User) -> Option<Decided> {
+        self.access.of(user)
     }
 
     /// Whether every user must show a certificate, and this login has shown none of this user's.

@@ -57,6 +57,7 @@ impl Authenticator {
     /// The same with so many logins of one user at once.
     pub(crate) fn with_logins_per_user(mut self, logins: u32) -> Self {
         self.allowances = Mutex::new(Allowances::new(logins));
+        self.admissions = Mutex::new(Allowances::new(logins));
         self
     }
 

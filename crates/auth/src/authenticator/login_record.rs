@@ -5,6 +5,7 @@
 //! counted; a name that came from outside is one quoted value without control characters; the
 //! record waits for no disk: where it can't be written, the audit file has a gap.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::{Cause, Login};
@@ -53,6 +54,20 @@ impl LoginRecord {
         self.add(entry(login, "login", "", now_s));
     }
 
+    /// A WireGuard device was let in.
+    pub(super) fn device(&self, user: &str, outer: IpAddr, now_s: u64) {
+        self.add(device_entry(user, "login", outer, "wireguard".to_owned(), now_s));
+    }
+
+    /// A WireGuard device of this user was refused after it had shown its key.
+    pub(super) fn device_refused(&self, user: &str, name: &str, outer: IpAddr, cause: Cause, now_s: u64) {
+        if self.refusals.admits() {
+            let (device, reason) = (printable(name), cause.name());
+            tracing::info!(user, device, %outer, reason, "WireGuard device refused");
+            self.add(device_entry(user, "login-refused", outer, format!("wireguard: {reason}"), now_s));
+        }
+    }
+
     /// Adds an event to the audit file.
     pub(super) fn add(&self, entry: AuditEntry) {
         if let Some(audit) = &self.audit {
@@ -98,6 +113,11 @@ fn entry(login: &Login, event: &str, detail: &str, now_s: u64) -> AuditEntry {
         detail: detail.to_owned(),
         by: String::new(),
     }
+}
+
+fn device_entry(user: &str, event: &str, outer: IpAddr, detail: String, now_s: u64) -> AuditEntry {
+    let (event, user, source) = (event.to_owned(), printable(user), outer.to_string());
+    AuditEntry { at_s: now_s, event, user, source, detail, by: String::new() }
 }
 
 /// A name from outside, made safe for logs: no control characters, at most 64 characters.

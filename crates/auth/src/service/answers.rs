@@ -126,11 +126,11 @@ impl Service {
         })
     }
 
-    fn now_s(&self) -> u64 {
+    pub(super) fn now_s(&self) -> u64 {
         (self.clocks.wall)()
     }
 
-    async fn from_store<T: Send + 'static>(
+    pub(super) async fn from_store<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Reason> {
@@ -138,7 +138,7 @@ impl Service {
     }
 
     /// Runs `work` on a thread that may wait for the disk.
-    async fn blocking<T: Send + 'static>(
+    pub(super) async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, Reason> + Send + 'static,
     ) -> Result<T, Reason> {

@@ -9,13 +9,13 @@
 //! Sessions of the process before: their clients attach, or are idle like others. One that its
 //! user's profile has no addresses for any more is over at once.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use vpnd_proto::control::Code;
-use vpnd_proto::session::SessionId;
+use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{GRANT_LIFETIME_S, Service};
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
@@ -36,7 +36,7 @@ impl Service {
             self.end_orphans(&mut HashMap::new(), 0)?;
         }
         let live = self.store.live_sessions((self.clocks.steady)())?;
-        self.absent().extend(live.iter().map(|session| session.id));
+        self.absent().extend(live.iter().map(|session| (session.id, session.device)));
         Ok(())
     }
 
@@ -48,9 +48,17 @@ impl Service {
         }
     }
 
+    /// Other access profiles are in force.
+    pub(crate) fn profiles_changed(&self) {
+        if let Some(wireguard) = &self.wireguard {
+            wireguard.profiles_changed();
+        }
+        self.end_misfits();
+    }
+
     /// Ends those absent sessions to which no client could attach.
-    pub(crate) fn end_misfits(&self) {
-        let mut absent: Vec<SessionId> = self.absent().iter().copied().collect();
+    pub(super) fn end_misfits(&self) {
+        let mut absent: Vec<SessionId> = self.absent().keys().copied().collect();
         // Those that the store can't say anything about stay.
         absent.retain(|session| matches!(self.usable(*session), Ok(None)));
         self.end(absent, Code::Token);
@@ -87,7 +95,7 @@ impl Service {
     /// Ends the sessions of before whose clients have not attached.
     pub(super) fn end_absent(&self) {
         let absent = std::mem::take(&mut *self.absent());
-        self.end(absent, Code::Idle);
+        self.end(absent.into_keys(), Code::Idle);
     }
 
     /// Ends leases without a session that were found for `after_s` seconds; `since` says from when
@@ -112,7 +120,7 @@ impl Service {
         Ok(())
     }
 
-    fn end(&self, sessions: impl IntoIterator<Item = SessionId>, code: Code) {
+    pub(super) fn end(&self, sessions: impl IntoIterator<Item = SessionId>, code: Code) {
         let traffic = Traffic::default();
         let writes = sessions.into_iter().flat_map(|session| {
             self.absent().remove(&session);
@@ -125,7 +133,7 @@ impl Service {
         }
     }
 
-    pub(super) fn absent(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
+    pub(super) fn absent(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, DeviceId>> {
         self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,7 @@
 //! The auth process against a worker that asks for more than it may.
 
 mod clock_steps;
+mod wireguard;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,29 +1,133 @@
-//! The answers about stock WireGuard clients.
+//! The answers about stock WireGuard clients, and what their sessions leave in the store.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use minicbor::bytes::ByteArray;
+use vpnd_proto::control::{Code, Text};
+use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_wireguard::handshakes::{Refused, Reply};
+
 use super::Service;
-use vpnd_ipc::gateway::auth::Reason;
+use crate::authenticator::DeviceOutcome;
+use crate::wireguard::WireGuard;
+use vpnd_ipc::gateway::auth::{LoginReply, Reason, Write};
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::gateway::wireguard::{
-    Admission, AdmitDevice, Handshake, HandshakeRefusal, HandshakeReply, PeerChanges, PeersQuery,
+    Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeRefusal, HandshakeReply, PeerChanges, PeersQuery,
 };
 use vpnd_ipc::request::Answer;
+use vpnd_store::StoreError;
 
 impl Answer<Handshake> for Service {
-    async fn answer(self: &Arc<Self>, _: Handshake) -> Result<HandshakeReply, Reason> {
-        Ok(HandshakeReply::Refused(HandshakeRefusal::Busy))
+    async fn answer(self: &Arc<Self>, handshake: Handshake) -> Result<HandshakeReply, Reason> {
+        let (Some(wireguard), Some(request)) = (&self.wireguard, handshake.parse()) else {
+            return Ok(HandshakeReply::Refused(HandshakeRefusal::NotAuthentic));
+        };
+        let reply = wireguard.handshake(request).await;
+        if let Reply::Refused(Refused::Replayed(peer)) = &reply {
+            tracing::info!(
+                peer = peer.short(),
+                "a WireGuard handshake is not later than the last: a replay, or the device's clock was set back ('vpnd device \
+                 renew --reset-clock' permits earlier ones)"
+            );
+        }
+        Ok(reply.into())
     }
 }
 
 impl Answer<AdmitDevice> for Service {
-    async fn answer(self: &Arc<Self>, _: AdmitDevice) -> Result<Admission, Reason> {
-        Ok(Admission::Refused(Refusal::Busy.into()))
+    async fn answer(self: &Arc<Self>, AdmitDevice { peer, outer }: AdmitDevice) -> Result<Admission, Reason> {
+        if self.wireguard.is_none() {
+            return Ok(Admission::Refused(Refusal::Credentials.into()));
+        }
+        let is_known = |device: DeviceId| self.absent().values().any(|absent| *absent == device);
+        let outcome = self
+            .authenticator
+            .admit_device(peer.into(), outer, |device| is_known(device.id), self.now_s())
+            .await;
+        let (user, device) = match outcome {
+            DeviceOutcome::Granted(user, device) => (user, device),
+            DeviceOutcome::Walled => return Ok(Admission::Walled),
+            DeviceOutcome::Refused(refused) => return Ok(Admission::Refused(refused)),
+        };
+        let (id, name) = (device.id, device.name);
+        let reply = self
+            .blocking(move |service| {
+                service.end_before(id);
+                service.admit(&user, id, Some(outer))
+            })
+            .await?;
+        Ok(match reply {
+            LoginReply::Granted(grant) => Admission::Granted(DeviceGrant {
+                grant,
+                device: ByteArray::from(id.0),
+                name: Text::cut(&name),
+            }),
+            LoginReply::Refused(refused) => Admission::Refused(refused),
+            LoginReply::CodeRequired(_) | LoginReply::Challenge(_) => {
+                Admission::Refused(Refusal::Internal.into())
+            }
+        })
     }
 }
 
 impl Answer<PeersQuery> for Service {
-    async fn answer(self: &Arc<Self>, _: PeersQuery) -> Result<Option<PeerChanges>, Reason> {
-        Ok(None)
+    async fn answer(self: &Arc<Self>, PeersQuery(seen): PeersQuery) -> Result<Option<PeerChanges>, Reason> {
+        self.from_store(move |service| {
+            service.wireguard.as_ref().map(|wireguard| wireguard.changes_since(seen)).transpose()
+        })
+        .await
+    }
+}
+
+impl Service {
+    /// The same with these WireGuard devices.
+    pub(crate) fn with_wireguard(mut self, wireguard: Arc<WireGuard>) -> Self {
+        self.wireguard = Some(wireguard);
+        self
+    }
+
+    /// Ends what the process before this one has left of the device's sessions: a WireGuard client
+    /// attaches to none.
+    fn end_before(&self, device: DeviceId) {
+        let before: Vec<SessionId> = {
+            let absent = self.absent();
+            absent.iter().filter(|(_, of)| **of == device).map(|(session, _)| *session).collect()
+        };
+        self.end(before, Code::Token);
+    }
+
+    /// Keeps what writes say of WireGuard devices: where they are, and that one was kicked, which
+    /// ends its sessions until it is renewed. Before the sessions are over in the store.
+    pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) {
+        let Some(wireguard) = &self.wireguard else { return };
+        let device = |session: ByteArray<16>| -> Option<DeviceId> {
+            let record = self.store.session(SessionId(session.into()), now_s).ok()??;
+            Some(record.device).filter(|device| wireguard.has_device(*device))
+        };
+        let mut heard: Vec<(DeviceId, SocketAddr)> = Vec::new();
+        for write in writes {
+            match write {
+                Write::Moved { session, outer, .. } => {
+                    heard.extend(device(*session).map(|device| (device, *outer)));
+                }
+                Write::Ended { session, code: Code::Kicked, .. } => {
+                    if let Some(device) = device(*session) {
+                        self.logged(self.store.wall_wireguard_device(device, (self.clocks.wall)()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !heard.is_empty() {
+            self.logged(self.store.keep_outer(&heard));
+        }
+    }
+
+    fn logged(&self, kept: Result<(), StoreError>) {
+        if let Err(error) = kept {
+            tracing::error!(%error, "the state of a WireGuard device could not be stored");
+        }
     }
 }

@@ -1,0 +1,228 @@
+//! WireGuard devices: a phone with its own half of the protocol, and the worker's requests.
+
+use vpnd_crypto::Secret;
+use vpnd_ipc::gateway::wireguard::{
+    Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeReply, PeersQuery,
+};
+use vpnd_proto::time::Time;
+use vpnd_store::NewWireGuardDevice;
+use vpnd_wireguard::handshakes::{Known, Refused as NoHandshake, Reply, Request as Step};
+use vpnd_wireguard::key::StaticKey;
+use vpnd_wireguard::{Handshakes, PublicKey};
+
+use super::*;
+
+const OUTER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
+const PHONE: DeviceId = DeviceId([42; 16]);
+
+/// A gateway that serves WireGuard, with one device of ann.
+struct Bench {
+    directory: tempfile::TempDir,
+    service: Arc<Service>,
+    own: PublicKey,
+    phone: Handshakes,
+    now: Duration,
+}
+
+fn profiles(extra: &str) -> vpnd_config::AccessProfiles {
+    vpnd_config::testing::smallest(&format!("[wireguard]\nenabled = true\n{extra}")).profiles
+}
+
+impl Bench {
+    fn new(extra: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut phone =
+            Handshakes::new(StaticKey::new(Secret::new([42; 32])), Box::new(|bytes| bytes.fill(1)));
+        let (service, own) = started(&directory, extra);
+        let device = NewWireGuardDevice {
+            public_key: phone.public().0,
+            id: PHONE,
+            name: "phone".to_owned(),
+            preshared: None,
+            addresses: vec![[10, 0, 0, 5].into()],
+        };
+        service.store.add_wireguard_device("ann", &device, (service.clocks.wall)()).unwrap();
+        phone.add(own, Known::default()).unwrap();
+        Self { directory, service, own, phone, now: Duration::from_secs(1_000) }
+    }
+
+    /// The auth process begins again.
+    fn restart(&mut self, extra: &str) {
+        (self.service, _) = started(&self.directory, extra);
+    }
+
+    fn initiation(&mut self) -> Step {
+        self.now += Duration::from_secs(5);
+        match self.phone.handle(Time::ZERO, self.now, &Step::Initiate(self.own)) {
+            Reply::Initiated(message, _) => Step::Respond(message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn make(&self, step: &Step) -> Reply {
+        let reply: HandshakeReply = ask(&self.service, Handshake::from(step)).await;
+        reply.parse().expect("it is a reply")
+    }
+
+    async fn admit(&self) -> Admission {
+        ask(&self.service, AdmitDevice { peer: self.phone.public().0.into(), outer: OUTER }).await
+    }
+
+    async fn granted(&self) -> DeviceGrant {
+        match self.admit().await {
+            Admission::Granted(granted) => granted,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn refusal(&self) -> Refusal {
+        match self.admit().await {
+            Admission::Refused(refused) => refused.refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The peers that the worker knows of, by everything since the start.
+    async fn peers(&self) -> usize {
+        let changes = ask(&self.service, PeersQuery(0)).await.expect("it is enabled");
+        assert_eq!(*changes.own, self.own.0);
+        changes.changed.iter().filter(|change| change.peer.is_some()).count()
+    }
+}
+
+fn started(directory: &tempfile::TempDir, extra: &str) -> (Arc<Service>, PublicKey) {
+    let access = access(profiles(extra));
+    let service = service_for(directory.path(), Clocks::default(), Arc::clone(&access));
+    let devices = service.store.wireguard_devices().unwrap().len();
+    let key = crate::wireguard::key_file::open_or_create(directory.path(), devices).unwrap();
+    let own = key.public();
+    let wireguard = WireGuard::start(Arc::clone(&service.store), access, key).unwrap();
+    let service = Arc::into_inner(service).expect("nobody else has it").with_wireguard(wireguard);
+    service.begin(false).unwrap();
+    (Arc::new(service), own)
+}
+
+#[tokio::test]
+async fn a_handshake_is_answered_once_also_after_a_restart() {
+    let mut bench = Bench::new("");
+    let first = bench.initiation();
+    let Reply::Responded(responded) = bench.make(&first).await else { panic!("no answer") };
+    assert_eq!(responded.peer, bench.phone.public());
+    let Reply::Finished(keys) =
+        bench.phone.handle(Time::ZERO, bench.now, &Step::Finish(bench.own, responded.response))
+    else {
+        panic!("the phone does not take the answer")
+    };
+    assert_eq!(keys.send.expose(), responded.keys.receive.expose());
+    let stored = bench.service.store.wireguard_device(&bench.phone.public().0).unwrap().unwrap();
+    assert_eq!(stored.latest, Some(responded.timestamp.to_bytes()), "before the answer came");
+    bench.restart("");
+    assert!(matches!(bench.make(&first).await, Reply::Refused(NoHandshake::Replayed(_))));
+    assert!(bench.service.store.forget_handshakes("ann", PHONE).unwrap());
+    assert!(matches!(bench.make(&first).await, Reply::Responded(_)), "an administrator has permitted it");
+    // What was shown to the phone is durable, too.
+    let Reply::Initiated(_, own) = bench.make(&Step::Initiate(bench.phone.public())).await else { panic!() };
+    let stored = bench.service.store.wireguard_device(&bench.phone.public().0).unwrap().unwrap();
+    assert_eq!(stored.latest_own, Some(own.to_bytes()));
+}
+
+#[tokio::test]
+async fn a_device_is_granted_what_a_login_is() {
+    let bench = Bench::new("");
+    let DeviceGrant { grant, device, name } = bench.granted().await;
+    assert_eq!((&*grant.account.name, &*name, device), ("ann", "phone", PHONE.0.into()));
+    assert_eq!(grant.addresses.ipv4, Some([10, 0, 0, 5].into()), "those in its configuration");
+    assert_eq!(grant.factors, Factors::KEY);
+    assert_eq!(failed(&bench.service, keep(grant.session)).await, 0);
+    let live = bench.service.store.live_sessions((bench.service.clocks.steady)()).unwrap();
+    assert_eq!(live.iter().map(|session| session.device).collect::<Vec<_>>(), [PHONE]);
+    let outer = "198.51.100.1:4000".parse().unwrap();
+    let moved = Write::Moved { session: grant.session, outer, lane: 0, left_out: 0 };
+    assert_eq!(failed(&bench.service, Commit(vec![moved])).await, 0);
+    assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].outer, Some(outer));
+}
+
+#[tokio::test]
+async fn a_session_of_before_makes_room_for_the_next() {
+    let mut bench = Bench::new("");
+    let before = bench.granted().await.grant.session;
+    assert_eq!(failed(&bench.service, keep(before)).await, 0);
+    bench.restart("");
+    let DeviceGrant { grant, .. } = bench.granted().await;
+    assert_eq!(grant.addresses.ipv4, Some([10, 0, 0, 5].into()));
+    assert_eq!(failed(&bench.service, keep(grant.session)).await, 0);
+    let live = bench.service.store.live_sessions((bench.service.clocks.steady)()).unwrap();
+    assert_eq!(live.iter().map(|session| id(session.id)).collect::<Vec<_>>(), [grant.session]);
+}
+
+#[tokio::test]
+async fn who_may_not_log_in_has_no_device_either() {
+    let mut bench = Bench::new("");
+    assert_eq!(bench.peers().await, 1);
+    bench.service.store.set_enabled("ann", false, 2).unwrap();
+    assert_eq!(bench.peers().await, 0);
+    let message = bench.initiation();
+    assert!(matches!(bench.make(&message).await, Reply::Refused(NoHandshake::UnknownKey(_))));
+    assert_eq!(bench.refusal().await, Refusal::Credentials);
+    bench.service.store.set_enabled("ann", true, 2).unwrap();
+    assert_eq!(bench.peers().await, 1);
+    let session = bench.granted().await.grant.session;
+    let expires_s = Some(Some((bench.service.clocks.wall)()));
+    bench.service.store.modify_user("ann", &UserChange { expires_s, ..UserChange::default() }, 3).unwrap();
+    assert_eq!(bench.refusal().await, Refusal::Credentials);
+    ask(&bench.service, RevocationQuery(None)).await;
+    assert_eq!(bench.peers().await, 0);
+    assert_eq!(failed(&bench.service, keep(session)).await, 1, "granted before");
+    bench.service.store.remove_user("ann", 4).unwrap();
+    assert_eq!(bench.refusal().await, Refusal::Credentials);
+}
+
+#[tokio::test]
+async fn a_profile_that_requires_a_factor_admits_no_key_alone() {
+    let bench = Bench::new("[[profile]]\nname = 'a'\nrequire = ['otp']\n");
+    assert_eq!(bench.peers().await, 0);
+    assert_eq!(bench.refusal().await, Refusal::NoProfile);
+}
+
+#[tokio::test]
+async fn sessions_end_a_lifetime_after_the_device_was_renewed() {
+    let lifetime = 3_600;
+    let bench = Bench::new(&format!("[timeouts]\nsession_lifetime_s = {lifetime}\n"));
+    let clocks = bench.service.clocks;
+    let renew = |ago_s: u64| {
+        assert!(bench.service.store.renew_wireguard_device("ann", PHONE, (clocks.wall)() - ago_s).unwrap());
+    };
+    renew(lifetime - 600);
+    let grant = bench.granted().await.grant;
+    let left_s = grant.expires_s - grant.started_s;
+    assert!((590..=600).contains(&left_s), "{left_s}");
+    renew(lifetime);
+    assert!(matches!(bench.admit().await, Admission::Walled));
+    assert_eq!(bench.peers().await, 1, "it shakes hands all the same");
+    renew(0);
+    bench.granted().await;
+}
+
+#[tokio::test]
+async fn a_kicked_device_stays_out_until_it_is_renewed() {
+    let bench = Bench::new("");
+    let session = bench.granted().await.grant.session;
+    assert_eq!(failed(&bench.service, keep(session)).await, 0);
+    let traffic = vpnd_ipc::gateway::auth::Traffic::default();
+    let ended = Write::Ended { session, code: Code::Kicked, traffic };
+    assert_eq!(failed(&bench.service, Commit(vec![ended, Write::End(session)])).await, 0);
+    assert!(matches!(bench.admit().await, Admission::Walled));
+    bench.service.store.renew_wireguard_device("ann", PHONE, (bench.service.clocks.wall)()).unwrap();
+    bench.granted().await;
+}
+
+#[tokio::test]
+async fn without_wireguard_nothing_is_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path());
+    assert!(ask(&service, PeersQuery(0)).await.is_none());
+    let reply = ask(&service, Handshake::Initiate([1; 32].into())).await;
+    assert!(matches!(reply, HandshakeReply::Refused(_)), "{reply:?}");
+    let reply = ask(&service, AdmitDevice { peer: [1; 32].into(), outer: OUTER }).await;
+    assert!(matches!(reply, Admission::Refused(_)), "{reply:?}");
+}
