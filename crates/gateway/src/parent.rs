@@ -24,7 +24,6 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-use super::socket_options;
 use crate::args::ServerArgs;
 use crate::quic_keys;
 use acme::Orders;
@@ -54,7 +53,6 @@ use vpnd_sys::sandbox::{Protections, SandboxMode};
 use vpnd_sys::service_manager;
 use vpnd_sys::sysctl;
 use vpnd_sys::tun::{GATEWAY_TX_QUEUE_LEN, Tun, TunSpec};
-use vpnd_sys::udp::{self, ReuseportGroup, bind_reuseport_group};
 
 /// Time for the worker to close its clients' connections, and for the auth process to finish a
 /// write.
@@ -446,7 +444,7 @@ async fn open_devices(
     machine: &mut Machine,
     worker: StartingChild,
 ) -> anyhow::Result<RunningChild<FromWorker>> {
-    let (group, shards) = bind(config)?;
+    let (group, shards) = listeners::bind_port(config)?;
     let tun = open_tun(config, shards)?;
     machine.configure(config, &tun).await?;
     let devices = Devices {
@@ -462,20 +460,6 @@ async fn open_devices(
     let worker = worker.ready().await?;
     tracing::info!(listen = %config.server.listen, interface = %config.tunnel.name, "the gateway is up");
     Ok(worker)
-}
-
-/// Binds the port for QUIC and all shards.
-fn bind(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
-    let shards = match config.server.shards {
-        0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
-        shards => shards,
-    };
-    let steering = if config.offload.steering { udp::Steering::Program } else { udp::Steering::Off };
-    let group = bind_reuseport_group(config.server.listen, shards, steering, &socket_options(config))?;
-    if let Some(error) = &group.steering_refused {
-        tracing::warn!(%error, "the kernel does not steer datagrams to their shards; this costs throughput only");
-    }
-    Ok((group, shards))
 }
 
 fn open_tun(config: &ServerConfig, queues: usize) -> anyhow::Result<Tun> {

@@ -244,7 +244,7 @@ impl RunningWorker {
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, forwarder) = quic::socket(group.quic)?;
         let mut specs =
-            shard_specs(group.shards, queues, devices.tun, config, &access.policy, forwarder.as_ref())?;
+            shard_specs(group.shards, queues, devices.tun, config, &access.policy, forwarder.as_ref(), None)?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
         let settings = settings::core(config, access, specs.len(), prepared.suites.clone(), lab);
         let mut gateway = Gateway::new(settings, vpnd_sys::random::random())?;

@@ -298,6 +298,7 @@ impl Client {
         | Event::EpochWanted { slot }
         | Event::PathInUse { slot }
         | Event::PathStated { slot, .. }
+        | Event::WireGuardOpened { slot, .. }
         | Event::RekeyDue { slot, .. }
         | Event::EpochExhausted { slot, .. }) = event;
         if self.session.as_ref().is_none_or(|session| session.slot != slot) {
@@ -309,8 +310,8 @@ impl Client {
             Event::ProbeReply { id, .. } => self.answered(now, id),
             Event::EpochWanted { .. } => self.connect_unless_pending(),
             Event::PathInUse { .. } => self.doubt_path(now),
-            // Only clients state a size.
-            Event::PathStated { .. } => {}
+            // Only clients state a size, and none has peers of WireGuard.
+            Event::PathStated { .. } | Event::WireGuardOpened { .. } => {}
             Event::RekeyDue { epoch, .. } => {
                 if self.epochs.is_newest(epoch) {
                     self.connect_unless_pending();

@@ -269,6 +269,8 @@ impl Gateway {
             }
             // A gateway sends no probes of its own, and its planes drop what claims to answer one.
             Event::ProbeReply { .. } | Event::PathInUse { .. } => {}
+            // For the owner's peers of WireGuard.
+            Event::WireGuardOpened { .. } => {}
         }
     }
 

@@ -29,3 +29,4 @@ pub mod session;
 pub mod time;
 pub mod timer;
 pub mod wire;
+pub mod wireguard;

@@ -28,6 +28,7 @@ mod path;
 mod receive;
 mod reports;
 mod session;
+mod wireguard;
 
 use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -51,10 +52,12 @@ use halves::MAX_JOINED;
 pub use hash::IndexHasher;
 use limiter::Shared;
 pub use outgoing::Outgoing;
-pub use receive::{Claim, Opened, Origin};
+pub use receive::{Claim, DataHeader, Opened, Origin};
 use reports::Reports;
 pub use session::{NoSender, Outer, PacketQueue, Sealed, Sender};
 use session::{Receivers, Session};
+pub use wireguard::WireGuardCommand;
+use wireguard::WireGuardReceivers;
 
 /// Where a peer is: its outer address, and the local address it talks to (a gateway may have
 /// several).
@@ -83,9 +86,9 @@ pub struct Plane {
     /// By the slots' indexes.
     sessions: Vec<Option<Box<Session>>>,
     receivers: Receivers,
+    wireguard: WireGuardReceivers,
     forwarding: Forwarding,
     copies_dscp: bool,
-    /// Rate limits that sessions share.
     /// Rate limits that sessions share.
     shared: Shared,
     reports: Reports,
@@ -102,6 +105,7 @@ impl Plane {
         Self {
             sessions: Vec::new(),
             receivers: Receivers::default(),
+            wireguard: WireGuardReceivers::default(),
             forwarding: Forwarding::new(role, policy, hash_seed),
             copies_dscp: false,
             shared: Shared::default(),
@@ -144,6 +148,7 @@ impl Plane {
                 }
             }
             Command::Groups(limits) => self.shared.set_groups(&limits),
+            Command::WireGuard(command) => self.apply_wireguard(command),
         }
         None
     }
@@ -351,6 +356,9 @@ impl Plane {
         self.reports.counters.count(DropReason::HalfAlone, session.halves.len());
         self.reports.counters.count(DropReason::NoSession, session.waiting());
         self.stop_receiving(session.indexes());
+        for index in &session.wireguard_indexes {
+            self.wireguard.remove(index);
+        }
         self.forwarding.remove(session);
     }
 

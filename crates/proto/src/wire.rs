@@ -27,17 +27,24 @@ pub enum PacketClass {
     Quic,
     /// A data datagram, or one of the types reserved beside it.
     Data,
-    /// Neither: to be dropped.
+    /// A message of a WireGuard handshake, of the types 1 to 3; unknown where WireGuard is off.
+    WireGuardHandshake,
+    /// WireGuard's data, of the type 4; unknown where WireGuard is off.
+    WireGuardData,
+    /// None of these: to be dropped.
     Unknown,
 }
 
 impl PacketClass {
-    /// Decides by the first byte alone.
+    /// Decides by the first byte alone, and for WireGuard by the first four.
+    #[inline]
     #[must_use]
     pub fn of(datagram: &[u8]) -> Self {
-        match datagram.first() {
-            Some(byte) if byte & 0x40 != 0 => Self::Quic,
-            Some(byte) if byte & 0x80 != 0 => Self::Data,
+        match datagram {
+            [byte, ..] if byte & 0x40 != 0 => Self::Quic,
+            [byte, ..] if byte & 0x80 != 0 => Self::Data,
+            [1..=3, 0, 0, 0, ..] => Self::WireGuardHandshake,
+            [4, 0, 0, 0, ..] => Self::WireGuardData,
             _ => Self::Unknown,
         }
     }
@@ -184,6 +191,22 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn wireguard_takes_only_what_was_unknown(
+            first in prop_oneof![0..8u8, any::<u8>()], rest in proptest::collection::vec(0..2u8, 0..40)
+        ) {
+            let datagram: Vec<u8> = core::iter::once(first).chain(rest.iter().copied()).collect();
+            let zeros = rest.len() >= 3 && rest[..3] == [0; 3];
+            let want = match first {
+                0x40..=0x7F | 0xC0..=0xFF => PacketClass::Quic,
+                0x80..=0xBF => PacketClass::Data,
+                1..=3 if zeros => PacketClass::WireGuardHandshake,
+                4 if zeros => PacketClass::WireGuardData,
+                _ => PacketClass::Unknown,
+            };
+            prop_assert_eq!(PacketClass::of(&datagram), want);
+        }
+
         #[test]
         fn parse_undoes_to_bytes(lane: u8, confirm: bool, index: u32, counter: u64) {
             let header = Header { lane, confirm, index: Index(index), counter };

@@ -8,11 +8,12 @@ use std::time::Duration;
 use vpnd_proto::ecn::Ecn;
 use vpnd_proto::offload::Rebuilder;
 use vpnd_proto::packet::Checked;
-use vpnd_proto::plane::{DropReason, Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
+use vpnd_proto::plane::{DataHeader, DropReason, Dropped, Endpoint, Opened, Origin, Outgoing, Role, Slot};
 use vpnd_proto::pmtu::clamp_mss;
 use vpnd_proto::rate::Segments;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header, PacketClass};
+use vpnd_proto::wireguard::TransportHeader;
 
 use super::backlog::{BUFFER_LEN, Backlog, MESSAGE_LEN};
 use super::batch::{Run, send_runs};
@@ -220,7 +221,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         self.finish_message(&mut message);
     }
 
-    /// Opens one datagram, or passes it to the shard or the QUIC endpoint that can.
+    /// Opens one datagram, or passes it to the shard or the control plane that can.
     #[inline]
     fn open(&mut self, now: Time, datagram: &mut [u8], origin: Origin) -> Result<Opened, Dropped> {
         if let Some(quic) = &self.quic
@@ -229,15 +230,36 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             let passed = quic.forward(datagram, origin.from);
             return if passed { Ok(Opened::Consumed) } else { Err(self.drop(DropReason::ShardQueue)) };
         }
-        let Ok(header) = Header::parse(datagram) else { return Err(self.drop(DropReason::BadHeader)) };
+        let header = match Header::parse(datagram) {
+            Ok(header) => DataHeader::Lane(header),
+            Err(_) => match self.wireguard_header(datagram, origin.from) {
+                Ok(Some(header)) => header.into(),
+                Ok(None) => return Ok(Opened::Consumed),
+                Err(reason) => return Err(self.drop(reason)),
+            },
+        };
         if self.role == Role::Gateway && self.neighbours.len() > 1 {
-            let owner = header.index.shard(self.neighbours.len());
+            let owner = header.index().shard(self.neighbours.len());
             if owner != self.number {
                 let misdirected = Misdirected { header, datagram: (&*datagram).into(), origin };
                 return self.forward_to_shard(owner, misdirected);
             }
         }
         self.plane.open(now, header, datagram, origin)
+    }
+
+    /// The header of WireGuard's data, where its clients are served. A message of a handshake is
+    /// passed to the control plane instead.
+    fn wireguard_header(
+        &self,
+        datagram: &[u8],
+        from: Endpoint,
+    ) -> Result<Option<TransportHeader>, DropReason> {
+        let queue = self.wireguard.as_ref().ok_or(DropReason::BadHeader)?;
+        if PacketClass::of(datagram) != PacketClass::WireGuardHandshake {
+            return TransportHeader::parse(datagram).map(Some).map_err(|_| DropReason::BadHeader);
+        }
+        if queue.push(datagram, from) { Ok(None) } else { Err(DropReason::ShardQueue) }
     }
 
     fn forward_to_shard(&mut self, owner: usize, misdirected: Misdirected) -> Result<Opened, Dropped> {

@@ -21,6 +21,7 @@ mod busy_poll;
 mod codel;
 pub mod devices;
 mod fair_queue;
+pub mod handshake_queue;
 mod inbound;
 mod marks;
 mod outbound;
@@ -42,10 +43,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, oneshot};
-use vpnd_proto::plane::{self, Activity, Command, Counters, Event, Origin, Plane, Role, Slot};
+use vpnd_proto::plane::{
+    self, Activity, Command, Counters, DataHeader, Event, Origin, Plane, Role, Slot, WireGuardCommand,
+};
 use vpnd_proto::policy::Policy;
-use vpnd_proto::wire::Header;
 
+use crate::handshake_queue::HandshakeQueue;
 use crate::quic_forwarder::QuicForwarder;
 use busy_poll::BusyPoll;
 pub use busy_poll::PollCounts;
@@ -113,7 +116,7 @@ pub struct Report {
 /// A datagram that the kernel gave to the wrong shard.
 #[derive(Debug)]
 pub(crate) struct Misdirected {
-    header: Header,
+    header: DataHeader,
     datagram: Box<[u8]>,
     origin: Origin,
 }
@@ -150,6 +153,8 @@ pub struct ShardSpec {
     /// Where to pass datagrams for QUIC; there is such a place only if the kernel does not steer
     /// them to QUIC itself.
     pub quic: Option<QuicForwarder>,
+    /// Where to pass messages of WireGuard's handshakes, if stock WireGuard clients are served.
+    pub wireguard: Option<HandshakeQueue>,
 }
 
 /// The control plane's ends of all shards.
@@ -336,6 +341,7 @@ struct Shard<T, S> {
     socket: S,
     neighbours: Vec<mpsc::Sender<Misdirected>>,
     quic: Option<QuicForwarder>,
+    wireguard: Option<HandshakeQueue>,
     marks_log: MarksLog,
     busy_poll: BusyPoll,
 }
@@ -353,7 +359,20 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         let (inbound, outbound) = (Inbound::new(tun_offloads), Outbound::new(mtu));
         let (neighbours, quic, marks_log) = (Vec::new(), None, MarksLog::default());
         let busy_poll = BusyPoll::new(Duration::ZERO);
-        Self { number, role, plane, inbound, outbound, tun, socket, neighbours, quic, marks_log, busy_poll }
+        Self {
+            number,
+            role,
+            plane,
+            inbound,
+            outbound,
+            tun,
+            socket,
+            neighbours,
+            quic,
+            wireguard: None,
+            marks_log,
+            busy_poll,
+        }
     }
 
     fn handle(&mut self, message: ShardMessage) {
@@ -362,6 +381,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                 let sealing = match &command {
                     Command::Install(spec) => Some(spec.slot),
                     Command::Reach { slot, .. } => Some(*slot),
+                    Command::WireGuard(WireGuardCommand::Seal { slot, .. }) => Some(*slot),
                     _ => None,
                 };
                 if let Some(outgoing) = self.plane.apply(command) {

@@ -8,9 +8,10 @@
 use std::io;
 
 use vpnd_proto::offload::{PeerFeatures, Slicer};
-use vpnd_proto::plane::{Claim, DropReason};
+use vpnd_proto::plane::{Claim, DataHeader, DropReason};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::{Header, PacketClass};
+use vpnd_proto::wireguard::TransportHeader;
 
 use super::backlog::{Message, Owner, Read};
 use super::devices::{DatagramSocket, PacketDevice};
@@ -134,11 +135,16 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
     /// index could fill its queue.
     fn owner(&self, message: &[u8], meta: &RecvMeta) -> Result<Owner, DropReason> {
         let from = meta.addr.ip();
-        if self.quic.is_some() && PacketClass::of(message) == PacketClass::Quic {
-            return Ok(Owner::PassedOn(from));
-        }
-        let header = Header::parse(message).map_err(|_| DropReason::BadHeader)?;
-        if self.neighbours.len() > 1 && header.index.shard(self.neighbours.len()) != self.number {
+        let header = match PacketClass::of(message) {
+            PacketClass::Quic if self.quic.is_some() => return Ok(Owner::PassedOn(from)),
+            PacketClass::WireGuardHandshake if self.wireguard.is_some() => return Ok(Owner::PassedOn(from)),
+            PacketClass::WireGuardData if self.wireguard.is_some() => {
+                TransportHeader::parse(message).map(DataHeader::from)
+            }
+            _ => Header::parse(message).map(DataHeader::from),
+        };
+        let header = header.map_err(|_| DropReason::BadHeader)?;
+        if self.neighbours.len() > 1 && header.index().shard(self.neighbours.len()) != self.number {
             return Ok(Owner::PassedOn(from));
         }
         match self.plane.claim(header, sender_of(meta)) {

@@ -45,6 +45,7 @@ impl One {
             socket,
             first: Vec::new(),
             quic: None,
+            wireguard: None,
         };
         let (events, _) = mpsc::channel(EVENT_QUEUE);
         Self { shards: Shards::start(vec![spec], &events).unwrap(), tun, peer }

@@ -81,6 +81,7 @@ async fn run(mut spec: ShardSpec, mut links: Links) -> io::Result<()> {
     let settings = (spec.tun_offloads, spec.mtu);
     let mut shard = Shard::new(spec.number, spec.role, plane, settings, tun.get_ref(), socket.get_ref());
     (shard.neighbours, shard.quic) = (std::mem::take(&mut links.neighbours), spec.quic);
+    shard.wireguard = spec.wireguard;
     shard.busy_poll = BusyPoll::new(spec.busy_poll);
     for command in spec.first {
         shard.handle(ShardMessage::Plane(command));

@@ -211,7 +211,7 @@ const DATA_PATH: [&str; 6] = [
 ];
 
 /// Everything there that threads share and write, and why it costs a shard nothing in steady state.
-const SHARED: [(&str, &str); 8] = [
+const SHARED: [(&str, &str); 9] = [
     (
         "crates/proto/src/flows.rs",
         "a session's flows: one write in four seconds for each, and none where policy asks for none",
@@ -225,7 +225,7 @@ const SHARED: [(&str, &str); 8] = [
         "a session's confirmations: a write for each large datagram that is confirmed, and none for small ones",
     ),
     (
-        "crates/wireguard/src/transport.rs",
+        "crates/proto/src/wireguard.rs",
         "the one counter that WireGuard has for each direction: one addition for a batch",
     ),
     ("crates/proto/src/rate.rs", "buckets of limits: a slice of 5 ms at a time, and none without limits"),
@@ -233,6 +233,10 @@ const SHARED: [(&str, &str); 8] = [
     (
         "crates/shard/src/quic_forwarder.rs",
         "a bounded queue to QUIC where the kernel does not steer; in steady state it is empty",
+    ),
+    (
+        "crates/shard/src/handshake_queue.rs",
+        "a bounded queue of WireGuard's handshakes where the kernel does not steer",
     ),
     (
         "crates/shard/src/lib.rs",

@@ -22,7 +22,7 @@
 //! | [`mac`] | the two MACs of each message of a handshake | 5.4.4 |
 //! | [`cookie`] | proofs of an address | 5.3, 5.4.7, 6.6 |
 //! | [`gate`] | which messages are worth the static key's time | 5.3 |
-//! | [`transport`] | sealing and opening data, by counters that shards share | 5.4.6, 6.2 |
+//! | [`transport`] | sealing and opening data, by counters that shards share: `vpnd_proto`'s, whose planes use it | 5.4.6, 6.2 |
 //! | [`timers`] | when a peer needs a handshake or a keepalive | 6.1 to 6.5 |
 //! | [`endpoint`] | where a peer is, and whether it is in two places | 2.1 |
 //! | [`peers`] | all peers of a worker: their sessions, by key and by index | 6.3 |
@@ -50,8 +50,8 @@ pub mod noise;
 pub mod peers;
 pub mod timers;
 pub mod timestamp;
-pub mod transport;
 
 pub use handshakes::Handshakes;
 pub use key::PublicKey;
 pub use peers::Peers;
+pub use vpnd_proto::wireguard as transport;

@@ -4,18 +4,12 @@
 //! yet. Nothing in this module knows of keys.
 
 use vpnd_proto::wire::Index;
-use zerocopy::little_endian::{U32, U64};
+pub use vpnd_proto::wireguard::{PADDING, TAG_LEN, TRANSPORT_HEADER_LEN, TransportHeader};
+use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::hash::MAC_LEN;
 use crate::timestamp::Timestamp;
-
-/// Bytes of an authentication tag.
-pub const TAG_LEN: usize = 16;
-/// Bytes of a transport message before its ciphertext.
-pub const TRANSPORT_HEADER_LEN: usize = 16;
-/// Plaintexts are padded to multiples of this (§5.4.6).
-pub const PADDING: usize = 16;
 
 const INITIATION: u32 = 1;
 const RESPONSE: u32 = 2;
@@ -58,31 +52,9 @@ pub struct CookieReply {
     pub(crate) sealed_cookie: [u8; MAC_LEN + TAG_LEN],
 }
 
-/// The header of sealed data (§5.4.6).
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-struct TransportLayout {
-    kind: U32,
-    receiver: U32,
-    counter: U64,
-}
-
 /// The sizes of the paper.
-const _: () = assert!(
-    size_of::<Initiation>() == 148
-        && size_of::<Response>() == 92
-        && size_of::<CookieReply>() == 64
-        && size_of::<TransportLayout>() == TRANSPORT_HEADER_LEN
-);
-
-/// The parsed header of sealed data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TransportHeader {
-    /// The receiver's index.
-    pub receiver: Index,
-    /// The number of the message under its key.
-    pub counter: u64,
-}
+const _: () =
+    assert!(size_of::<Initiation>() == 148 && size_of::<Response>() == 92 && size_of::<CookieReply>() == 64);
 
 /// A message of known type and length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +92,7 @@ impl<'a> Message<'a> {
             INITIATION => Self::Initiation(whole(datagram)?),
             RESPONSE => Self::Response(whole(datagram)?),
             COOKIE_REPLY => Self::CookieReply(whole(datagram)?),
-            TRANSPORT => Self::Transport(TransportHeader::parse(datagram)?),
+            TRANSPORT => Self::Transport(TransportHeader::parse(datagram).map_err(|_| MessageError::Length)?),
             _ => return Err(MessageError::Kind),
         })
     }
@@ -128,37 +100,6 @@ impl<'a> Message<'a> {
 
 fn whole<T: FromBytes + KnownLayout + Immutable + Unaligned>(datagram: &[u8]) -> Result<&T, MessageError> {
     T::ref_from_bytes(datagram).map_err(|_| MessageError::Length)
-}
-
-impl TransportHeader {
-    /// Reads the header of a datagram of type 4, which has room for a tag behind it.
-    ///
-    /// # Errors
-    /// If it is of another type or too short.
-    #[inline]
-    pub fn parse(datagram: &[u8]) -> Result<Self, MessageError> {
-        let (layout, sealed) =
-            TransportLayout::ref_from_prefix(datagram).map_err(|_| MessageError::Length)?;
-        if layout.kind.get() != TRANSPORT {
-            return Err(MessageError::Kind);
-        }
-        if sealed.len() < TAG_LEN {
-            return Err(MessageError::Length);
-        }
-        Ok(Self { receiver: Index(layout.receiver.get()), counter: layout.counter.get() })
-    }
-
-    /// The header's bytes.
-    #[inline]
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; TRANSPORT_HEADER_LEN] {
-        let layout = TransportLayout {
-            kind: U32::new(TRANSPORT),
-            receiver: U32::new(self.receiver.0),
-            counter: U64::new(self.counter),
-        };
-        zerocopy::transmute!(layout)
-    }
 }
 
 impl Initiation {

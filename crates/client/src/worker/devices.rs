@@ -45,6 +45,7 @@ pub(super) fn shard_specs(
             socket: ShardSocket::adopt(socket, &options)?,
             first: Vec::new(),
             quic: None,
+            wireguard: None,
         });
     }
     Ok(specs)

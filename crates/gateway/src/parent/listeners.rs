@@ -1,4 +1,5 @@
-//! The listeners that the parent opens for its worker: the control socket and that of the metrics.
+//! The sockets that the parent opens for its worker: the port, the control socket and the listener
+//! of the metrics.
 //!
 //! Invariants: from its first moment nobody but its owner can connect to the control socket; two
 //! daemons never share a path, and a dead daemon's socket never blocks a new one.
@@ -13,11 +14,29 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Mode;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::socket_options;
+use vpnd_config::ServerConfig;
+use vpnd_sys::bpf::Clients;
 use vpnd_sys::lock::LockedFile;
-use vpnd_sys::own_file;
+use vpnd_sys::udp::{ReuseportGroup, Steering, bind_reuseport_group};
+use vpnd_sys::{own_file, process};
 
 /// Connections that may wait in the kernel's queue.
 const BACKLOG: i32 = 16;
+
+/// Binds the port for QUIC and all shards; returns how many there are.
+pub(super) fn bind_port(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup, usize)> {
+    let shards = match config.server.shards {
+        0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
+        shards => shards,
+    };
+    let steering = if config.offload.steering { Steering::Program(Clients::Own) } else { Steering::Off };
+    let group = bind_reuseport_group(config.server.listen, shards, steering, &socket_options(config))?;
+    if let Some(error) = &group.steering_refused {
+        tracing::warn!(%error, "the kernel does not steer datagrams to their shards; this costs throughput only");
+    }
+    Ok((group, shards))
+}
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindError {

@@ -14,6 +14,7 @@ use crate::socket_options;
 use vpnd_config::ServerConfig;
 use vpnd_ipc::messages::Devices;
 use vpnd_shard::ShardSpec;
+use vpnd_shard::handshake_queue::HandshakeQueue;
 use vpnd_shard::quic_forwarder::QuicForwarder;
 use vpnd_sys::process;
 use vpnd_sys::tun::{TunOffloads, TunQueue};
@@ -45,6 +46,7 @@ pub(super) fn shard_specs(
     config: &ServerConfig,
     policy: &Arc<Policy>,
     forwarder: Option<&QuicForwarder>,
+    wireguard: Option<&HandshakeQueue>,
 ) -> anyhow::Result<Vec<ShardSpec>> {
     let cores = process::available_cores()?;
     let mut specs = Vec::new();
@@ -64,6 +66,7 @@ pub(super) fn shard_specs(
             socket,
             first: Vec::new(),
             quic: forwarder.cloned(),
+            wireguard: wireguard.cloned(),
         });
     }
     Ok(specs)

@@ -9,11 +9,12 @@ use minicbor::{Decode, Encode};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 
 use crate::flows::Flows;
-use crate::plane::{Confirmations, Endpoint};
+use crate::plane::{Confirmations, Endpoint, WireGuardCommand};
 use crate::policy::{Policy, Principal};
 use crate::rate::{Buckets, Rates, SessionLimits};
 use crate::time::Time;
 use crate::wire::Index;
+use crate::wireguard;
 
 /// A session's index in the data plane's tables. The generation tells a slot's tenants apart, so
 /// that an event about a session that has gone is not taken for its successor's.
@@ -146,7 +147,7 @@ pub struct Heard {
 }
 
 /// A command to one shard's data plane.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Command {
     /// A session begins; it has no keys yet.
     Open(SessionSpec),
@@ -217,6 +218,8 @@ pub enum Command {
     },
     /// These rate limits hold for groups from now on, by their numbers.
     Groups(Arc<[GroupLimits]>),
+    /// About a session whose outer form is WireGuard's.
+    WireGuard(WireGuardCommand),
 }
 
 /// A change of policy and principals. They come together, for no packet may be decided about by the
@@ -271,6 +274,18 @@ pub enum Event {
         slot: Slot,
         /// That size in bytes.
         size: u16,
+    },
+    /// WireGuard's data were opened at an index for the first time, or as the newest from another
+    /// endpoint.
+    WireGuardOpened {
+        /// The session.
+        slot: Slot,
+        /// The index.
+        index: Index,
+        /// Where they came from.
+        endpoint: Endpoint,
+        /// The result.
+        opened: wireguard::Opened,
     },
     /// A packet is to be sent and no epoch can seal it.
     EpochWanted {

@@ -3,6 +3,7 @@
 
 use super::forwarding::{Forwarding, NextHop};
 use super::halves::{HALF, Half};
+use super::limiter::Shared;
 use super::reports::Reports;
 use super::session::Session;
 use super::{DropReason, Dropped, Endpoint, Plane, Role, Slot, find};
@@ -11,7 +12,8 @@ use crate::ecn::Ecn;
 use crate::inband::Inband;
 use crate::packet::{Checked, Packet, decrement_hop_limit, set_ecn};
 use crate::time::Time;
-use crate::wire::{HEADER_LEN, Header};
+use crate::wire::{HEADER_LEN, Header, Index};
+use crate::wireguard::TransportHeader;
 
 /// An opened datagram: its contents, and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +56,41 @@ pub enum Opened {
     },
     /// Nothing more to do.
     Consumed,
+}
+
+/// The header of data, in either of the forms that they have outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataHeader {
+    /// That of our own clients.
+    Lane(Header),
+    /// That of WireGuard.
+    WireGuard(TransportHeader),
+}
+
+impl DataHeader {
+    /// The receiver's index.
+    #[inline]
+    #[must_use]
+    pub const fn index(self) -> Index {
+        match self {
+            Self::Lane(header) => header.index,
+            Self::WireGuard(header) => header.receiver,
+        }
+    }
+}
+
+impl From<Header> for DataHeader {
+    #[inline]
+    fn from(header: Header) -> Self {
+        Self::Lane(header)
+    }
+}
+
+impl From<TransportHeader> for DataHeader {
+    #[inline]
+    fn from(header: TransportHeader) -> Self {
+        Self::WireGuard(header)
+    }
 }
 
 /// Where a datagram came from and how, as the kernel reports it.
@@ -101,15 +138,21 @@ pub(super) struct Accepted {
 impl Plane {
     /// Whose a datagram claims to be. This changes nothing, and costs a fraction of opening it.
     #[must_use]
-    pub fn claim(&self, header: Header, from: Endpoint) -> Claim {
-        let Some(receiver) = self.receivers.get(&header.index) else { return Claim::Nobody };
-        let slot = receiver.slot;
+    pub fn claim(&self, header: impl Into<DataHeader>, from: Endpoint) -> Claim {
+        let (slot, was_heard) = match header.into() {
+            DataHeader::Lane(header) => {
+                let Some(receiver) = self.receivers.get(&header.index) else { return Claim::Nobody };
+                (receiver.slot, receiver.was_heard_at(header.lane, from))
+            }
+            DataHeader::WireGuard(header) => {
+                let Some(receiver) = self.wireguard.get(&header.receiver) else { return Claim::Nobody };
+                (receiver.slot(), receiver.was_heard_at(from))
+            }
+        };
         let session = self.sessions.get(slot.index as usize).and_then(Option::as_deref);
         match session.filter(|session| session.slot == slot) {
             None => Claim::Nobody,
-            Some(session) if receiver.was_heard_at(header.lane, from) || session.is_at(from) => {
-                Claim::Known(slot)
-            }
+            Some(session) if was_heard || session.is_at(from) => Claim::Known(slot),
             Some(_) => Claim::Unproven,
         }
     }
@@ -122,11 +165,15 @@ impl Plane {
     pub fn open(
         &mut self,
         now: Time,
-        header: Header,
+        header: impl Into<DataHeader>,
         datagram: &mut [u8],
         origin: Origin,
     ) -> Result<Opened, Dropped> {
-        self.try_open(now, header, datagram, origin).map_err(|reason| self.reports.drop(reason))
+        let opened = match header.into() {
+            DataHeader::Lane(header) => self.try_open(now, header, datagram, origin),
+            DataHeader::WireGuard(header) => self.try_open_wireguard(now, header, datagram, origin),
+        };
+        opened.map_err(|reason| self.reports.drop(reason))
     }
 
     #[inline]
@@ -162,7 +209,7 @@ impl Plane {
             }
             Some(_) => {
                 let end = HEADER_LEN + len;
-                let Accepted { packet, next_hop } = session.accept(
+                let accepted = session.accept(
                     now,
                     &mut datagram[..end],
                     HEADER_LEN,
@@ -170,21 +217,33 @@ impl Plane {
                     &self.forwarding,
                     &mut self.reports,
                 )?;
-                let len = packet.range().len();
-                if next_hop.is_some() {
-                    session.receive_packet(now, len, &mut self.shared)?;
-                }
-                Ok(match next_hop {
-                    Some(NextHop::Tun) => Opened::Tun(packet),
-                    Some(NextHop::Client(to)) => Opened::Forward { to, len },
-                    None => Opened::Expired { slot: session.slot, len },
-                })
+                session.pass(now, accepted, &mut self.shared)
             }
         }
     }
 }
 
 impl Session {
+    /// Passes on a packet that stands at [`HEADER_LEN`] in its datagram, if the session's limits
+    /// allow that.
+    #[inline]
+    pub(super) fn pass(
+        &mut self,
+        now: Time,
+        Accepted { packet, next_hop }: Accepted,
+        shared: &mut Shared,
+    ) -> Result<Opened, DropReason> {
+        let len = packet.range().len();
+        if next_hop.is_some() {
+            self.receive_packet(now, len, shared)?;
+        }
+        Ok(match next_hop {
+            Some(NextHop::Tun) => Opened::Tun(packet),
+            Some(NextHop::Client(to)) => Opened::Forward { to, len },
+            None => Opened::Expired { slot: self.slot, len },
+        })
+    }
+
     /// Decides about an authentic inner packet, which reaches from `start` to the end of `buffer`.
     /// This is the only place where it is parsed.
     #[inline]

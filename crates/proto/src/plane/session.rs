@@ -1,5 +1,6 @@
 //! A session as one shard sees it: addresses, live epochs, and packets that wait for one.
 
+mod form;
 mod sender;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,6 +31,7 @@ use crate::policy::Principal;
 use crate::rate::{Segments, Way};
 use crate::time::Time;
 use crate::wire::{Header, Index};
+use form::Form;
 pub use sender::{NoSender, Outer, PacketQueue, Sealed, Sender};
 
 /// Shortest time between two moves of a lane. A peer that hops on purpose must not flood the
@@ -62,13 +64,15 @@ pub(super) struct Session {
     sealing: Option<u32>,
     epoch_requested: bool,
     waiting: VecDeque<Box<[u8]>>,
+    /// The indexes at which this shard opens WireGuard's data.
+    pub(super) wireguard_indexes: Vec<Index>,
 }
 
 /// The sending half of an epoch, and where its peer is.
 #[derive(Debug)]
 struct Epoch {
     number: u32,
-    send: SendLane,
+    send: Form,
     endpoint: Option<Endpoint>,
     peer_lane: u8,
     /// A client goes on sending to the gateway's address that it dialled.
@@ -121,6 +125,7 @@ impl Session {
             sealing: None,
             epoch_requested: false,
             waiting: VecDeque::new(),
+            wireguard_indexes: Vec::new(),
         }
     }
 
@@ -159,7 +164,7 @@ impl Session {
         }
         self.epochs.push(Epoch {
             number: spec.epoch,
-            send: SendLane::new(key, spec.suite, spec.lane, spec.peer_index, spec.reject_at),
+            send: Form::Lane(SendLane::new(key, spec.suite, spec.lane, spec.peer_index, spec.reject_at)),
             endpoint: spec.endpoint,
             peer_lane: spec.peer_lane,
             follows_peer: role == Role::Gateway,
@@ -198,7 +203,7 @@ impl Session {
 
     /// How far the session's lanes have come.
     pub(super) fn progress(&self, receivers: &Receivers) -> impl Iterator<Item = Progress> {
-        self.epochs.iter().map(|epoch| {
+        self.epochs.iter().filter_map(|epoch| {
             let heard = epoch.indexes.iter().filter_map(|index| Some((*index, receivers.get(index)?)));
             let heard = heard.flat_map(|(index, receiver)| {
                 receiver.lanes.iter().map(move |receiving| {
@@ -206,19 +211,17 @@ impl Session {
                     Heard { index, lane: receiving.lane, highest, failed_opens }
                 })
             });
-            Progress {
-                slot: self.slot,
-                epoch: epoch.number,
-                unused: epoch.send.counter(),
-                heard: heard.collect(),
-            }
+            let unused = epoch.send.lane()?.counter();
+            Some(Progress { slot: self.slot, epoch: epoch.number, unused, heard: heard.collect() })
         })
     }
 
     /// Goes on where another process has ended.
     pub(super) fn resume(&mut self, progress: &Progress) {
         for epoch in self.epochs.iter_mut().filter(|epoch| epoch.number == progress.epoch) {
-            epoch.send.resume_at(progress.unused);
+            if let Form::Lane(lane) = &mut epoch.send {
+                lane.resume_at(progress.unused);
+            }
         }
     }
 
@@ -263,6 +266,7 @@ impl Session {
             }
             return Err(NoSender::NoEpoch(PacketQueue { waiting: &mut self.waiting, reports }));
         };
+        epoch.send.begin();
         note_use(self.slot, &mut self.in_use, used);
         let (slot, activity, path) = (self.slot, &mut self.activity, &mut self.path);
         let limiter = self.limiter.as_deref_mut();
@@ -384,7 +388,7 @@ impl Receiver {
             receiving.rekey_reported = reports.push(Event::RekeyDue { slot, epoch });
         }
         // Only the newest authentic datagram moves an endpoint: a replayed or delayed one must not.
-        if authentic.newest && receiving.moves_to(now, from) {
+        if authentic.newest && may_move(receiving.heard_at, now, from) {
             session.heard(epoch, header.lane, from);
             if reports.push(Event::Heard { slot, epoch, lane: header.lane, endpoint: from }) {
                 receiving.heard_at = Some((from, now));
@@ -394,12 +398,10 @@ impl Receiver {
     }
 }
 
-impl Receiving {
-    /// True if the lane was never heard, or is heard at another place and may move again.
-    #[inline]
-    fn moves_to(&self, now: Time, from: Endpoint) -> bool {
-        self.heard_at.is_none_or(|(at, since)| at != from && now.since(since) >= MOVE_INTERVAL)
-    }
+/// True if a lane was never heard, or is heard at another place and may move again.
+#[inline]
+pub(super) fn may_move(heard_at: Option<(Endpoint, Time)>, now: Time, from: Endpoint) -> bool {
+    heard_at.is_none_or(|(at, since)| at != from && now.since(since) >= MOVE_INTERVAL)
 }
 
 /// Lists a session as one in use, unless it is listed already.

@@ -9,6 +9,7 @@ use crate::control::{FEATURE_ECN, FEATURES};
 use crate::ecn::{Ecn, Unused};
 use crate::packet::PARTIAL_CHECKSUM;
 use crate::policy::{Principal, Verdict};
+use crate::rate::Segments;
 use crate::wire::{HEADER_LEN, Header};
 
 mod accounting;
@@ -16,6 +17,7 @@ mod features;
 mod halves;
 mod limits;
 mod path;
+mod wireguard;
 
 const GATEWAY: &str = "192.0.2.1:4433";
 const ALICE: u32 = 0;

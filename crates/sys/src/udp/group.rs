@@ -13,13 +13,13 @@ use super::{
     MAX_SHARDS, ShardSocket, SocketOptions, UdpError, bind, classify_setup, configure, open,
     open_preferring_v6,
 };
-use crate::bpf;
+use crate::bpf::{self, Clients};
 
 /// Mechanism by which the kernel selects the group's member for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steering {
-    /// By the steering program ([`bpf`]), if the kernel takes it.
-    Program,
+    /// By the steering program ([`bpf`]) for these clients, if the kernel takes it.
+    Program(Clients),
     /// By a hash of the addresses: members hand over what is not theirs.
     Off,
 }
@@ -110,7 +110,7 @@ pub fn bind_reuseport_group(
         members.push(ShardSocket::new(socket, address, options)?);
     }
     let steering_refused = match steering {
-        Steering::Program => bpf::attach(&first, shards).err(),
+        Steering::Program(clients) => bpf::attach(&first, shards, clients).err(),
         Steering::Off => Some(io::Error::other("it is switched off")),
     };
     let quic = if steering_refused.is_none() {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use super::*;
+use crate::bpf::Clients;
 
 fn options() -> SocketOptions {
     SocketOptions { recv_buffer: 1 << 20, send_buffer: 1 << 20, ..SocketOptions::default() }
@@ -352,14 +353,16 @@ fn datagrams_are_never_fragmented() {
 
 #[test]
 fn a_port_in_use_is_refused_although_it_could_be_shared() {
-    let group = bind_reuseport_group("[::]:0".parse().unwrap(), 2, Steering::Program, &options()).unwrap();
+    let group =
+        bind_reuseport_group("[::]:0".parse().unwrap(), 2, Steering::Program(Clients::Own), &options())
+            .unwrap();
     let address = group.shards[0].local_addr().unwrap();
-    let second = bind_reuseport_group(address, 2, Steering::Program, &options());
+    let second = bind_reuseport_group(address, 2, Steering::Program(Clients::Own), &options());
     assert!(matches!(second, Err(UdpError::AddressInUse(_))));
     drop(group);
     // A program that another test is starting just now may hold a copy of the sockets for a moment.
     let deadline = std::time::Instant::now() + Duration::from_secs(2);
-    while let Err(error) = bind_reuseport_group(address, 2, Steering::Program, &options()) {
+    while let Err(error) = bind_reuseport_group(address, 2, Steering::Program(Clients::Own), &options()) {
         assert!(matches!(error, UdpError::AddressInUse(_)), "{error}");
         assert!(std::time::Instant::now() < deadline, "the port never became free");
     }
@@ -368,11 +371,16 @@ fn a_port_in_use_is_refused_although_it_could_be_shared() {
 #[test]
 fn impossible_groups_are_refused() {
     for shards in [0, MAX_SHARDS + 1] {
-        let refused =
-            bind_reuseport_group("127.0.0.1:0".parse().unwrap(), shards, Steering::Program, &options());
+        let refused = bind_reuseport_group(
+            "127.0.0.1:0".parse().unwrap(),
+            shards,
+            Steering::Program(Clients::Own),
+            &options(),
+        );
         assert!(matches!(refused, Err(UdpError::BadShardCount(_))));
     }
-    let foreign = bind_reuseport_group("192.0.2.1:0".parse().unwrap(), 1, Steering::Program, &options());
+    let foreign =
+        bind_reuseport_group("192.0.2.1:0".parse().unwrap(), 1, Steering::Program(Clients::Own), &options());
     assert!(matches!(foreign, Err(UdpError::NoSuchAddress(_))));
 }
 

@@ -180,8 +180,12 @@ impl Sender<'_> {
     #[inline]
     #[must_use = "what is not admitted must not be sealed"]
     pub fn admit(&mut self, segments: Segments) -> usize {
-        let Some(limiter) = &mut self.limiter else { return segments.count };
+        let Some(limiter) = &mut self.limiter else {
+            self.epoch.send.expect(segments.count);
+            return segments.count;
+        };
         let admitted = limiter.admit(self.now, Way::Down, segments, self.shared);
+        self.epoch.send.expect(admitted);
         if admitted < segments.count {
             self.reports.counters.count(DropReason::RateLimit, segments.count - admitted);
         }

@@ -1,4 +1,8 @@
-//! Sealing and opening data with the keys of one session (§5.4.6, §6.2).
+//! WireGuard's data: the outer form of sessions of stock WireGuard clients, beside the lanes of our
+//! own. Sections (§) are those of WireGuard's paper; its handshakes are the crate `vpnd-wireguard`.
+//!
+//! A message's header is as long as that of our own data, so that a packet stands at the same place
+//! in both, and one can be made the other where it stands.
 //!
 //! WireGuard has one counter for each direction, and several shards send for one peer. So a shard
 //! reserves a range of counters for a batch, by one atomic addition ([`Sealer::reserve`]); what it
@@ -10,12 +14,24 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
-use vpnd_crypto::{Backend, NoiseKey, Secret};
-use vpnd_proto::replay::ReplayWindow;
-use vpnd_proto::time::Time;
-use vpnd_proto::wire::{Index, MAX_GATEWAY_LANES};
+use std::sync::Arc;
 
-use crate::message::{PADDING, TAG_LEN, TRANSPORT_HEADER_LEN, TransportHeader};
+use vpnd_crypto::{Backend, NoiseKey, Secret};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::replay::ReplayWindow;
+use crate::time::Time;
+use crate::wire::{HEADER_LEN, HeaderError, Index, MAX_GATEWAY_LANES};
+
+/// Bytes of an authentication tag.
+pub const TAG_LEN: usize = 16;
+/// Bytes of a message of data before its ciphertext.
+pub const TRANSPORT_HEADER_LEN: usize = 16;
+/// Plaintexts are padded to multiples of this (§5.4.6).
+pub const PADDING: usize = 16;
+/// The type of a message of data, with the three zero bytes behind it.
+const TRANSPORT: u32 = 4;
 
 /// A sender begins a handshake after so many messages.
 pub const REKEY_AFTER_MESSAGES: u64 = 1 << 60;
@@ -32,6 +48,58 @@ const SMALLEST_WINDOW: u64 = 1_024;
 
 // The addition does not wrap, since a whole window of the kernel is left behind the last counter.
 const _: () = assert!(MAX_GATEWAY_LANES as u64 * MAX_RANGE as u64 <= SMALLEST_WINDOW);
+const _: () = assert!(TRANSPORT_HEADER_LEN == HEADER_LEN, "packets stand at the same place in both forms");
+
+/// The header of sealed data (§5.4.6).
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+struct TransportLayout {
+    kind: U32,
+    receiver: U32,
+    counter: U64,
+}
+
+const _: () = assert!(size_of::<TransportLayout>() == TRANSPORT_HEADER_LEN);
+
+/// The parsed header of sealed data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportHeader {
+    /// The receiver's index.
+    pub receiver: Index,
+    /// The number of the message under its key.
+    pub counter: u64,
+}
+
+impl TransportHeader {
+    /// Reads the header of a datagram of type 4, which has room for a tag behind it.
+    ///
+    /// # Errors
+    /// If it is of another type or too short.
+    #[inline]
+    pub fn parse(datagram: &[u8]) -> Result<Self, HeaderError> {
+        let (layout, sealed) =
+            TransportLayout::ref_from_prefix(datagram).map_err(|_| HeaderError::Truncated)?;
+        if layout.kind.get() != TRANSPORT {
+            return Err(HeaderError::Kind);
+        }
+        if sealed.len() < TAG_LEN {
+            return Err(HeaderError::Truncated);
+        }
+        Ok(Self { receiver: Index(layout.receiver.get()), counter: layout.counter.get() })
+    }
+
+    /// The header's bytes.
+    #[inline]
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; TRANSPORT_HEADER_LEN] {
+        let layout = TransportLayout {
+            kind: U32::new(TRANSPORT),
+            receiver: U32::new(self.receiver.0),
+            counter: U64::new(self.counter),
+        };
+        zerocopy::transmute!(layout)
+    }
+}
 
 /// The error of data that is not sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -151,6 +219,54 @@ impl Range<'_> {
     #[must_use]
     pub const fn left(&self) -> u64 {
         self.end.saturating_sub(self.next)
+    }
+}
+
+/// A shard's way to seal with a key that shards share: it reserves counters for the packets that it
+/// is to send, and none for later ones.
+#[derive(Debug)]
+pub(crate) struct SharedLane {
+    sealer: Arc<Sealer>,
+    next: u64,
+    end: u64,
+    /// Packets that are still to be sealed together.
+    expected: usize,
+}
+
+impl SharedLane {
+    pub(crate) fn new(sealer: Arc<Sealer>) -> Self {
+        Self { sealer, next: 0, end: 0, expected: 1 }
+    }
+
+    /// True while the key may be used.
+    #[inline]
+    pub(crate) fn usable(&self, now: Time) -> bool {
+        now < self.sealer.reject_at && self.sealer.reserved() < REJECT_AFTER_MESSAGES
+    }
+
+    /// So many packets are to be sealed now. Counters that were reserved before and not used are
+    /// given up: until they arrive, others may have used more than a whole window.
+    #[inline]
+    pub(crate) fn expect(&mut self, packets: usize) {
+        (self.next, self.end) = (0, 0);
+        self.expected = packets;
+    }
+
+    /// Seals as [`Range::seal`] does.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub(crate) fn seal(&mut self, now: Time, message: &mut [u8], len: usize) -> Result<usize, SealRefused> {
+        let mut range = if self.next < self.end {
+            Range { sealer: &self.sealer, next: self.next, end: self.end }
+        } else {
+            self.sealer.reserve(now, self.expected.clamp(1, MAX_RANGE.into()) as u16)?
+        };
+        let sealed = range.seal(message, len);
+        (self.next, self.end) = (range.next, range.end);
+        self.expected = self.expected.saturating_sub(1);
+        sealed
     }
 }
 
