@@ -8,6 +8,7 @@ mod accounting;
 pub mod authenticator;
 pub(crate) mod idp_client;
 mod lease;
+mod portal;
 mod service;
 pub mod wireguard;
 
@@ -209,6 +210,7 @@ async fn follow_parent(
                 parent.send(&FromAuth::KeyTaken, &[]).await?;
             }
             (ToAuth::Idp, Some(channel)) => idp.connect(channel)?,
+            (ToAuth::Portal, Some(channel)) => service.portal().connect(channel)?,
             (ToAuth::Stop, None) => is_stopped.store(true, Ordering::Relaxed),
             (ToAuth::Configuration(configuration), None) => {
                 let config = configuration.parse()?;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
 use tokio::sync::Semaphore;
-use vpnd_proto::control::UserName;
+use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use commit::write;
@@ -26,6 +26,7 @@ use super::authenticator::{self, Authenticated, Authenticator};
 use crate::access::Access;
 use crate::accounting::Accounting;
 use crate::lease::{self, Acquired, Addresses};
+use crate::portal::Portal;
 use crate::wireguard::WireGuard;
 use vpnd_config::factor::Factors;
 use vpnd_config::revocation_cause::RevocationCause;
@@ -57,6 +58,7 @@ pub(crate) struct Service {
     store: Arc<dyn Store>,
     authenticator: Arc<Authenticator>,
     access: Arc<Access>,
+    portal: Arc<Portal>,
     grants: Mutex<HashMap<SessionId, Grant>>,
     permits: Arc<Semaphore>,
     clocks: Clocks,
@@ -93,10 +95,14 @@ impl Service {
         logins: usize,
         clocks: Clocks,
     ) -> Self {
+        let authenticator = Arc::new(authenticator.with_access(Arc::clone(&access)));
+        let for_portal = (Arc::clone(&store), Arc::clone(&authenticator), Arc::clone(&access));
+        let portal = Arc::new(Portal::new(for_portal.0, for_portal.1, for_portal.2, clocks));
         Self {
             store,
-            authenticator: Arc::new(authenticator.with_access(Arc::clone(&access))),
+            authenticator,
             access,
+            portal,
             grants: Mutex::default(),
             permits: Arc::new(Semaphore::new(logins + OTHER_REQUESTS)),
             clocks,
@@ -295,6 +301,9 @@ impl Service {
                         auth_time_s,
                         start,
                     }) => {
+                        if let Some(outer) = start.outer {
+                            self.portal.heard().began(id, user, device, outer);
+                        }
                         starts.push(start);
                         let record = SessionRecord {
                             id,
@@ -315,13 +324,24 @@ impl Service {
             Write::End(session) => {
                 let session = SessionId(session.into());
                 self.grants().remove(&session);
+                self.portal.heard().ended(session);
                 SessionChange::End(session)
             }
             Write::Ended { session, code, .. } => {
-                self.note_reason(SessionId(session.into()), code.name());
+                let session = SessionId(session.into());
+                self.note_reason(session, code.name());
+                // What a revocation has ended is not in the store any more.
+                if code == Code::Kicked
+                    && let Ok(Some(record)) = self.store.session(session, now_s)
+                {
+                    self.portal.kicked(record.user);
+                }
                 return None;
             }
-            Write::Moved { .. } => return None,
+            Write::Moved { session, outer, .. } => {
+                self.portal.heard().moved(SessionId(session.into()), outer.ip());
+                return None;
+            }
         })
     }
 
@@ -346,6 +366,11 @@ impl Service {
             self.accounting().has_used(SessionId(session.into()), traffic);
         }
         self.accounting().due().into_iter().map(id).collect()
+    }
+
+    /// The answers to the portal.
+    pub(crate) fn portal(&self) -> &Arc<Portal> {
+        &self.portal
     }
 
     fn accounting(&self) -> &Accounting {

@@ -36,6 +36,7 @@ impl ServerConfig {
     pub fn check(&self, local: &[LocalNetwork], now_s: u64) -> Result<(), Invalid> {
         let mut check = Check { config: self, problems: Vec::new() };
         check.certificate(now_s);
+        check.portal(now_s);
         check.authority(now_s);
         check.client_authority(now_s);
         check.sources();
@@ -88,6 +89,15 @@ impl Check<'_> {
         }
         if let (Some(chain), Some(key)) = (chain, key) {
             self.matching("tls.key", chain, key);
+        }
+    }
+
+    fn portal(&mut self, now_s: u64) {
+        let Some(portal) = &self.config.portal else { return };
+        let chain = self.chain("portal.certificate", &portal.certificate, now_s);
+        let key = self.key("portal.key", &portal.key);
+        if let (Some(chain), Some(key)) = (chain, key) {
+            self.matching("portal.key", chain, key);
         }
     }
 

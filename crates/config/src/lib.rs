@@ -22,6 +22,7 @@ mod owner;
 pub mod policy;
 pub mod pool;
 mod port_blocks;
+pub mod portal;
 pub mod profile;
 pub mod rate;
 mod read;
@@ -53,6 +54,7 @@ pub use access_profile::{AccessProfile, AccessProfiles};
 pub use acme::{Acme, AcmeChallenge};
 pub use audit::{AuditPolicy, OuterAddresses, Retention};
 pub use document::{Invalid, Places, Problem};
+pub use portal::{LogoFile, Portal};
 pub use rules::{Action, Policy, PortRange, Protocol, Rule, Selector};
 pub use source::Source;
 pub use vpnd_pki::dns_name::DnsName;
@@ -116,6 +118,8 @@ pub struct ServerConfig {
     pub acme: Option<Acme>,
     /// `[wireguard]`, if it is enabled.
     pub wireguard: Option<WireGuard>,
+    /// `[portal]`, if it is switched on.
+    pub portal: Option<Portal>,
     /// `[[source]]`
     pub sources: Vec<Source>,
     /// `[[profile]]`, or the one that is implied where there is none.

@@ -60,6 +60,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
         log: document.section("log", log),
         acme: document.section("acme", |s, p| super::acme::acme(s, p, base)),
         wireguard: None,
+        portal: None,
         sources: document.top(|s, p| super::source::sources(s, p, base)),
         profiles: super::AccessProfiles::default(),
         file: file.to_owned(),
@@ -68,6 +69,7 @@ pub(super) fn server_config(text: &str, file: &str, base: &Path) -> Result<Serve
     config.nat = document.section("nat", |s, p| nat(s, p, &config));
     let (mtu, requires) = (config.tunnel.mtu, config.tls.require_client_certificate);
     config.wireguard = document.section("wireguard", |s, p| super::wireguard::wireguard(s, p, mtu, requires));
+    config.portal = document.section("portal", |s, p| super::portal::portal(s, p, base, &config));
     config.profiles = document.top(|s, p| super::access_profile::profiles(s, p, &config));
     let (problems, places) = document.finish();
     config.places = places;

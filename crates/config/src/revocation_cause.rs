@@ -38,6 +38,9 @@ pub enum RevocationCause {
     /// A server of the user's source has ended the sessions.
     #[n(10)]
     Disconnected,
+    /// The user has ended the session on a page of the portal.
+    #[n(11)]
+    Portal,
 }
 
 impl fmt::Display for RevocationCause {
@@ -53,6 +56,7 @@ impl fmt::Display for RevocationCause {
             Self::Groups => "the groups of this user were changed",
             Self::Device => "this device was removed; log in again",
             Self::Source => "this account is gone or disabled in its directory",
+            Self::Portal => "its user has ended this session on the web page; log in again",
             Self::Disconnected => "the server of this account has ended the session; log in again",
             Self::Unconfirmed => {
                 "the directory of this account could not be asked for too long; log in again"

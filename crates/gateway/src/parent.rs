@@ -10,8 +10,10 @@ mod acme;
 mod certificate;
 mod firewall;
 mod idp;
+mod kept_child;
 pub(crate) mod listeners;
 mod machine;
+mod portal;
 mod releases;
 mod reload;
 mod upgrade;
@@ -31,6 +33,7 @@ use certificate::{CurrentCertificate, TlsMaterial, revoked_by_authority};
 use idp::Idp;
 use listeners::SocketFile;
 use machine::Machine;
+use portal::Portal;
 use releases::Releases;
 use vpnd_config::local_ports::LocalPorts;
 use vpnd_config::{ConfigError, ServerConfig, check, review};
@@ -133,6 +136,8 @@ struct Gateway {
     worker: RunningChild<FromWorker>,
     /// There only where sources are configured.
     idp: Option<Idp>,
+    /// There only where it is switched on.
+    portal: Option<Portal>,
     certificate_in_use: CurrentCertificate,
     /// Orders of certificates.
     orders: Orders,
@@ -162,7 +167,8 @@ impl Gateway {
         let this = Path::new(spawn::THIS_PROGRAM);
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key, true).await?;
-        let idp = start_idp(this, &configuration, &config, &common, &auth, None).await?;
+        let idp = Idp::start(this, &configuration, &config, &common, &auth, None).await?;
+        let portal = Portal::prepare(this, &config, &common, None)?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
         let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;
@@ -182,6 +188,7 @@ impl Gateway {
                 auth: auth.at_work(),
                 worker,
                 idp,
+                portal,
                 certificate_in_use,
                 machine,
                 listeners,
@@ -243,8 +250,8 @@ impl Gateway {
                         break Err(error);
                     }
                 }
-                () = idp_ended(&mut self.idp) => {
-                    if let Err(error) = self.restart_idp().await {
+                role = kept_child::ended(&mut self.idp, &mut self.portal) => {
+                    if let Err(error) = self.restart(role).await {
                         break Err(error);
                     }
                 }
@@ -291,12 +298,6 @@ impl Gateway {
         self.worker.send(&ToWorker::NotUpgraded(why), &[]).await
     }
 
-    async fn restart_idp(&mut self) -> Result<(), ChildError> {
-        let Some(idp) = &mut self.idp else { return Ok(()) };
-        let Some(to_auth) = idp.restart().await else { return Ok(()) };
-        self.auth.send(&ToAuth::Idp, &[to_auth]).await
-    }
-
     /// Has the worker notify the clients. What was changed on the machine stays for the next start,
     /// unless this is for good.
     async fn stop(self, end: Option<End>) {
@@ -314,35 +315,14 @@ impl Gateway {
         if let Some(idp) = self.idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;
         }
+        if let Some(portal) = self.portal {
+            portal.dismiss(CHILD_END_TIMEOUT).await;
+        }
         self.orders.dismiss(CHILD_END_TIMEOUT).await;
         match end {
             Some(End::Stopped) | None => self.machine.leave(),
             Some(End::Interrupted) => self.machine.undo().await,
         }
-    }
-}
-
-/// Starts the idp process, if sources are configured, and connects the auth process to it.
-async fn start_idp(
-    program: &Path,
-    configuration: &Configuration,
-    config: &ServerConfig,
-    common: &Common,
-    auth: &StartingChild,
-    before: Option<&Idp>,
-) -> anyhow::Result<Option<Idp>> {
-    let Some((idp, to_auth)) = Idp::start(program, configuration, config, common, before).await? else {
-        return Ok(None);
-    };
-    auth.send(&ToAuth::Idp, &[to_auth]).await?;
-    Ok(Some(idp))
-}
-
-/// Waits for the end of the idp process; never returns without one.
-async fn idp_ended(idp: &mut Option<Idp>) {
-    match idp {
-        Some(idp) => idp.ended().await,
-        None => std::future::pending().await,
     }
 }
 

@@ -37,6 +37,8 @@ pub enum ChildRole {
     Idp,
     /// A process that orders a certificate for a gateway.
     Acme,
+    /// A process that serves a gateway's web pages.
+    Portal,
 }
 
 impl ChildRole {
@@ -51,13 +53,14 @@ impl ChildRole {
             Self::Store => "store",
             Self::Idp => "idp",
             Self::Acme => "acme",
+            Self::Portal => "portal",
         }
     }
 
     fn system_calls(self) -> SystemCalls {
         match self {
             Self::Auth | Self::Store => SystemCalls::Files,
-            Self::Worker => SystemCalls::Descriptors,
+            Self::Worker | Self::Portal => SystemCalls::Descriptors,
             // Only there programs wait for what is written to the device.
             Self::Client => SystemCalls::ManyWrites,
             Self::Lookup => SystemCalls::Resolver,
@@ -70,7 +73,7 @@ impl ChildRole {
     /// file behind a link is permitted where it is.
     fn readable(self) -> Vec<PathBuf> {
         let directories: &[&str] = match self {
-            Self::Auth | Self::Worker | Self::Client | Self::Store => return Vec::new(),
+            Self::Auth | Self::Worker | Self::Client | Self::Store | Self::Portal => return Vec::new(),
             Self::Lookup => &["/etc", "/usr", "/lib", "/lib64", "/run/systemd/resolve", "/run/nscd"],
             Self::Idp | Self::Acme => &[],
         };

@@ -1,5 +1,5 @@
 //! The messages between a gateway's parent and its children; those between the children are in
-//! [`auth`], [`wireguard`] and [`idp`].
+//! [`auth`], [`wireguard`], [`idp`] and [`portal`].
 //!
 //! | | first | then |
 //! |---|---|---|
@@ -7,6 +7,8 @@
 //! | auth → parent | [`Prepared`] | [`FromAuth`] |
 //! | parent → idp | [`idp::IdpLaunch`] | |
 //! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
+//! | parent → portal | [`portal::PortalLaunch`] | |
+//! | portal → parent | [`Prepared`] | [`portal::FromPortal`] |
 //! | parent → acme | [`acme::AcmeLaunch`] | |
 //! | acme → parent | [`Prepared`] | [`acme::FromAcme`] |
 //! | parent → worker | [`WorkerLaunch`], [`Begin`] | [`ToWorker`] |
@@ -18,6 +20,7 @@
 pub mod acme;
 pub mod auth;
 pub mod idp;
+pub mod portal;
 pub mod refusal;
 pub mod wireguard;
 
@@ -262,6 +265,9 @@ pub enum ToAuth {
     /// The gateway stops, rather than this process alone.
     #[n(9)]
     Stop,
+    /// With a channel to the portal, which is there again or for the first time.
+    #[n(10)]
+    Portal,
 }
 
 /// Auth process → parent, once it is prepared.

@@ -27,5 +27,6 @@ pub fn run_child(role: vpnd_ipc::child::ChildRole) -> anyhow::Result<()> {
         ChildRole::Store => admin_store::run(parent),
         ChildRole::Idp => vpnd_idp::run(parent),
         ChildRole::Acme => vpnd_gateway::acme::run(parent),
+        ChildRole::Portal => vpnd_portal::run(parent),
     }
 }

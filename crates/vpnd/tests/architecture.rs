@@ -70,10 +70,14 @@ fn dependencies_point_one_way() {
         // One crate for each process or its family. They see one another's messages alone, in
         // `ipc`; only auth opens the store.
         ("idp", with(&[])),
+        ("portal", with(&[])),
         ("auth", with(&["vpnd-store", "vpnd-wireguard"])),
         ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard"])),
         ("client", with(&["vpnd-journal", "vpnd-shard"])),
-        ("vpnd", with(&["vpnd-auth", "vpnd-client", "vpnd-gateway", "vpnd-idp", "vpnd-store"])),
+        (
+            "vpnd",
+            with(&["vpnd-auth", "vpnd-client", "vpnd-gateway", "vpnd-idp", "vpnd-portal", "vpnd-store"]),
+        ),
         ("swarm", vec!["vpnd-control-channel", "vpnd-crypto", "vpnd-proto"]),
         ("endurance", vec!["trafficspeed", "vpnd-swarm"]),
         ("trafficspeed", vec!["trusted-path"]),

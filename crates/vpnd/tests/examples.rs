@@ -82,7 +82,7 @@ fn the_server_example_is_good_and_its_comments_show_the_defaults() {
     assert_eq!(format!("{plain:#?}"), format!("{explicit:#?}"));
 }
 
-const SECTIONS: [&str; 16] = [
+const SECTIONS: [&str; 17] = [
     "server",
     "tls",
     "tunnel",
@@ -98,6 +98,7 @@ const SECTIONS: [&str; 16] = [
     "process",
     "log",
     "wireguard",
+    "portal",
     "acme",
 ];
 

@@ -6,12 +6,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use vpnd_ipc::gateway::auth::Reason;
 
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{MAX_GRANTS, Service};
+use crate::portal::Portal;
 use vpnd_ipc::gateway::auth::{AuditHealth, Write};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::audit::{Event, Move, SessionStart};
@@ -42,6 +43,13 @@ pub(super) fn start(
 impl Service {
     /// The same with this recorder of sessions.
     pub(crate) fn with_audit(mut self, audit: Recorder) -> Self {
+        let portal = Portal::new(
+            Arc::clone(&self.store),
+            Arc::clone(&self.authenticator),
+            Arc::clone(&self.access),
+            self.clocks,
+        );
+        self.portal = Arc::new(portal.with_audit(audit.clone()));
         self.audit = Some(audit);
         self
     }

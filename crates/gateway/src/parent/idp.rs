@@ -1,114 +1,72 @@
-//! The idp process as the parent holds it: there where sources are configured, and started again
-//! when it has ended.
+//! The idp process as the parent holds it: there where sources are configured.
 //!
 //! INVARIANT: whatever becomes of it, sessions and logins of local users go on.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use tokio::time::Instant;
+use anyhow::Context as _;
 
-use super::start_child;
+use super::kept_child::{Failure, KeptChild};
 use vpnd_config::ServerConfig;
-use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::Configuration;
 use vpnd_ipc::gateway::idp::{FromIdp, IdpLaunch};
+use vpnd_ipc::gateway::{Configuration, ToAuth};
 use vpnd_ipc::messages::Common;
-use vpnd_ipc::spawn::RunningChild;
+use vpnd_ipc::spawn::StartingChild;
 
-/// Limit for it to be prepared: nothing else is done meanwhile.
-const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time before it is started again, and the longest such time after it has ended several times.
-const DELAY: Duration = Duration::from_millis(500);
-const MAX_DELAY: Duration = Duration::from_secs(30);
-/// A process that has lived this long was a good one.
-const LIFE: Duration = Duration::from_secs(60);
+impl Failure for FromIdp {
+    const LOSS: &'static str = "no logins of external sources";
+
+    fn into_reason(self) -> String {
+        let Self::Failed(why) = self;
+        why
+    }
+}
 
 pub(super) struct Idp {
-    program: PathBuf,
-    launch: IdpLaunch,
-    running: Option<RunningChild<FromIdp>>,
+    child: KeptChild<IdpLaunch, FromIdp>,
     /// Where RADIUS servers ask about sessions. They stay open while one idp process follows
     /// another.
     listeners: Vec<(SocketAddr, OwnedFd)>,
-    started: Instant,
-    delay: Duration,
 }
 
 impl Idp {
-    /// Starts it where sources are configured; with it the auth process's end of the channel to it.
+    /// Starts it where sources are configured, and connects the auth process to it.
     pub(super) async fn start(
         program: &Path,
         configuration: &Configuration,
         config: &ServerConfig,
         common: &Common,
+        auth: &StartingChild,
         before: Option<&Self>,
-    ) -> anyhow::Result<Option<(Self, OwnedFd)>> {
+    ) -> anyhow::Result<Option<Self>> {
         if config.sources.is_empty() {
             return Ok(None);
         }
         let launch = IdpLaunch { common: common.clone(), configuration: configuration.clone() };
-        let program = program.to_owned();
         let listeners = listeners(config, before.map_or(&[], |idp| &idp.listeners))?;
-        let mut idp =
-            Self { program, launch, running: None, listeners, started: Instant::now(), delay: DELAY };
-        let to_auth = idp.launch().await?;
-        Ok(Some((idp, to_auth)))
-    }
-
-    async fn launch(&mut self) -> anyhow::Result<OwnedFd> {
-        let (ours, to_auth) = channel::pair()?;
-        let mut descriptors = vec![ours.into()];
-        for (_, listener) in &self.listeners {
-            descriptors.push(listener.try_clone()?);
-        }
-        let child = start_child(&self.program, ChildRole::Idp, &self.launch, descriptors);
-        let Ok(child) = tokio::time::timeout(START_TIMEOUT, child).await else {
-            bail!("the idp process was not ready within {} s", START_TIMEOUT.as_secs());
-        };
-        self.running = Some(child.context("external logins can't be checked")?.0.at_work());
-        self.started = Instant::now();
-        Ok(to_auth.into())
+        let mut idp = Self { child: KeptChild::new(program, ChildRole::Idp, launch), listeners };
+        let to_auth = idp.child.start(idp.listeners.iter().map(|(_, listener)| listener)).await?;
+        auth.send(&ToAuth::Idp, &[to_auth]).await?;
+        Ok(Some(idp))
     }
 
     /// Waits until it has ended and should be there again. Safe to cancel.
     pub(super) async fn ended(&mut self) {
-        if let Some(child) = &mut self.running {
-            let error = match child.receive().await {
-                Ok(FromIdp::Failed(why)) => why,
-                Err(error) => error.to_string(),
-            };
-            tracing::error!(%error, "no logins of external sources until the idp process is there again");
-            self.running = None;
-            let short = self.started.elapsed() < LIFE;
-            self.delay = if short { (self.delay * 2).min(MAX_DELAY) } else { DELAY };
-            self.started = Instant::now();
-        }
-        tokio::time::sleep_until(self.started + self.delay).await;
+        self.child.ended().await;
     }
 
-    /// Starts it again. If that fails it is tried later.
+    /// Starts it again; the auth process's end of the channel to it.
     pub(super) async fn restart(&mut self) -> Option<OwnedFd> {
-        match self.launch().await {
-            Ok(to_auth) => Some(to_auth),
-            Err(error) => {
-                tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the idp process can't be started again");
-                self.delay = (self.delay * 2).min(MAX_DELAY);
-                self.started = Instant::now();
-                None
-            }
-        }
+        self.child.restart(self.listeners.iter().map(|(_, listener)| listener)).await
     }
 
     /// Lets it go.
     pub(super) async fn dismiss(self, timeout: Duration) {
-        if let Some(child) = self.running {
-            child.dismiss(timeout).await;
-        }
+        self.child.dismiss(timeout).await;
     }
 }
 

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::Gateway;
+use super::portal::Portal;
 use vpnd_config::{Invalid, ServerConfig};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{Configuration, FromAuth, ReloadedConfiguration, ToAuth, ToWorker};
@@ -56,6 +57,12 @@ impl Gateway {
         if let Err(invalid) = self.check_files(config) {
             return Ok(Err(format!("{invalid}\nnothing was changed")));
         }
+        let portal = match Portal::prepare(&self.program, config, &self.common, self.portal.as_ref()) {
+            Ok(portal) => portal,
+            Err(error) => {
+                return Ok(Err(format!("{}; nothing was changed", vpnd_sys::text::format_chain(&error))));
+            }
+        };
         if let Err(error) = self.take_over_revocations(config).await? {
             return Ok(Err(format!("{error}; nothing was changed")));
         }
@@ -67,6 +74,7 @@ impl Gateway {
         // Before the worker: a login by new profiles is nothing to a policy that does not know them
         // yet.
         self.configure_auth(configuration).await?;
+        self.replace_portal(portal).await;
         self.report_firewall().await?;
         Ok(Ok(()))
     }

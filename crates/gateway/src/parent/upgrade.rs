@@ -23,7 +23,8 @@ use anyhow::{Context as _, anyhow, bail};
 
 use super::certificate::{CurrentCertificate, TlsMaterial};
 use super::idp::Idp;
-use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_idp, start_worker, worker_launch};
+use super::portal::Portal;
+use super::{CHILD_END_TIMEOUT, Gateway, start_auth, start_worker, worker_launch};
 use vpnd_config::{ConfigError, ServerConfig, check};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
@@ -46,6 +47,8 @@ struct Next {
     auth: StartingChild,
     worker: StartingChild,
     idp: Option<Idp>,
+    /// Not started before the hand-over.
+    portal: Option<Portal>,
     certificate_in_use: CurrentCertificate,
 }
 
@@ -68,11 +71,12 @@ impl Gateway {
         if let Err(error) = self.hand_over(&mut next).await? {
             return self.not_upgraded(&error).await;
         }
-        let Next { config, auth, worker, idp, certificate_in_use } = next;
+        let Next { config, auth, worker, idp, portal, certificate_in_use } = next;
         let (auth, worker) = (auth.at_work(), worker.ready().await?);
         (self.certificate_in_use, self.reported) = (certificate_in_use, None);
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
         let old_idp = std::mem::replace(&mut self.idp, idp);
+        let old_portal = std::mem::replace(&mut self.portal, portal);
         if let Err(error) = self.machine.reconfigure(&config).await {
             tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay unchanged");
         }
@@ -83,6 +87,9 @@ impl Gateway {
         old.1.dismiss(CHILD_END_TIMEOUT).await;
         if let Some(idp) = old_idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;
+        }
+        if let Some(portal) = old_portal {
+            portal.dismiss(CHILD_END_TIMEOUT).await;
         }
         tracing::info!("the gateway is upgraded");
         Ok(())
@@ -108,13 +115,14 @@ impl Gateway {
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) =
             start_auth(&self.program, &configuration, &self.common, key, false).await?;
-        let idp =
-            start_idp(&self.program, &configuration, &config, &self.common, &auth, self.idp.as_ref()).await?;
+        let idp = Idp::start(&self.program, &configuration, &config, &self.common, &auth, self.idp.as_ref())
+            .await?;
+        let portal = Portal::prepare(&self.program, &config, &self.common, self.portal.as_ref())?;
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let common = self.common.clone();
         let launch = worker_launch(&self.args, &config, configuration, common, certificate, protections)?;
         let worker = start_worker(&self.program, &launch, to_auth, &self.listeners).await?;
-        Ok(Next { config, auth, worker, idp, certificate_in_use })
+        Ok(Next { config, auth, worker, idp, portal, certificate_in_use })
     }
 
     /// Lets the old worker hand over to the new one: the inner error is the reason why it goes on

@@ -115,7 +115,7 @@ async fn end(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
 fn to_end(revoked: &Revoked) -> ToEnd {
     let user = revoked.name.clone();
     let (which, code) = match (revoked.cause, revoked.device) {
-        (RevocationCause::Device | RevocationCause::Disconnected, Some(device)) => {
+        (RevocationCause::Device | RevocationCause::Disconnected | RevocationCause::Portal, Some(device)) => {
             (Selector::Device(user, DeviceId(device.into())), Code::Kicked)
         }
         (RevocationCause::Disconnected, None) => (Selector::User(user), Code::Kicked),

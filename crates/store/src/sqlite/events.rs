@@ -59,7 +59,7 @@ fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
     })
 }
 
-const CAUSES: [RevocationCause; 11] = [
+const CAUSES: [RevocationCause; 12] = [
     RevocationCause::Disabled,
     RevocationCause::Removed,
     RevocationCause::Password,
@@ -71,6 +71,7 @@ const CAUSES: [RevocationCause; 11] = [
     RevocationCause::Source,
     RevocationCause::Unconfirmed,
     RevocationCause::Disconnected,
+    RevocationCause::Portal,
 ];
 
 fn word(cause: RevocationCause) -> &'static str {
@@ -86,5 +87,6 @@ fn word(cause: RevocationCause) -> &'static str {
         RevocationCause::Source => "source",
         RevocationCause::Unconfirmed => "unconfirmed",
         RevocationCause::Disconnected => "disconnected",
+        RevocationCause::Portal => "portal",
     }
 }

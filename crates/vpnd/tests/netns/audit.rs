@@ -50,7 +50,7 @@ fn exported(gateway: &Gateway<'_>, kind: &str) -> Vec<Json> {
 }
 
 /// Waits until a record of a kind is there.
-fn recorded(gateway: &Gateway<'_>, kind: &str) -> Vec<Json> {
+pub(crate) fn recorded(gateway: &Gateway<'_>, kind: &str) -> Vec<Json> {
     eventually(kind, RECORDED, || Some(exported(gateway, kind)).filter(|records| !records.is_empty()))
 }
 

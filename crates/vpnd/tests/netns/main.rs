@@ -71,6 +71,7 @@ mod outages;
 mod permission;
 mod persistent;
 mod port_blocks;
+mod portal;
 mod privileges;
 mod process;
 mod protocol;

@@ -14,6 +14,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use minicbor::{Decoder, Encoder};
+use rustix::net::AddressFamily;
+use rustix::net::sockopt::{socket_domain, socket_peercred};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use vpnd_proto::control::Network;
 
@@ -119,6 +121,23 @@ impl Sent {
 pub(crate) fn stop(process: Pid) {
     kill_process(process, Signal::STOP).unwrap();
     eventually("the process stands still", LIMIT, || is_stopped(process).then_some(()));
+}
+
+/// A copy of a process's end of its channel to the auth process. `gateway` is its parent, which has
+/// made both channels and no other socket of its kind that it has.
+pub(crate) fn channel_to_auth(process: Pid, gateway: u32) -> UnixStream {
+    let descriptors = pidfd_open(process, PidfdFlags::empty()).unwrap();
+    let link = |fd: i32| std::fs::read_link(format!("/proc/{process}/fd/{fd}")).unwrap_or_default();
+    let to_parent = link(CHANNEL);
+    let all = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let all = all.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<i32>().unwrap());
+    let channel = all.filter(|fd| link(*fd) != to_parent).find_map(|fd| {
+        let copy = pidfd_getfd(&descriptors, fd, PidfdGetfdFlags::empty()).ok()?;
+        let is_it = socket_domain(&copy) == Ok(AddressFamily::UNIX)
+            && socket_peercred(&copy).is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == gateway);
+        is_it.then(|| UnixStream::from(copy))
+    });
+    channel.expect("it has a channel to the auth process")
 }
 
 /// Whether all threads of a process are stopped (proc_pid_stat(5): the state follows the name in

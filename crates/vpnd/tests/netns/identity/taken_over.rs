@@ -6,14 +6,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::net::UnixStream;
 
 use minicbor::{Decoder, Encoder};
-use rustix::net::AddressFamily;
-use rustix::net::sockopt::{socket_domain, socket_peercred};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::dynamic_authorization::{configure, let_a_second_pass, request};
 use super::{ADDRESS, SOON, beside, idp, login_of};
@@ -21,7 +17,7 @@ use crate::client::Client;
 use crate::freeradius::FreeRadius;
 use crate::gateway::Gateway;
 use crate::lab::{CAMPUS_V4, Lab, eventually};
-use crate::taken_over::{TakenOver, stop};
+use crate::taken_over::{TakenOver, channel_to_auth, stop};
 use crate::traffic::ping_until;
 
 // Numbers of messages and of a field in `crates/ipc/src/gateway/idp.rs` and below.
@@ -36,20 +32,7 @@ fn take_over(gateway: u32) -> TakenOver {
     let pid = eventually("there is an idp process", SOON, || idp(gateway));
     let process = Pid::from_raw(pid as i32).unwrap();
     stop(process);
-    let descriptors = pidfd_open(process, PidfdFlags::empty()).unwrap();
-    let link = |fd: i32| fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap_or_default();
-    // The first that it makes leads to the parent.
-    let to_parent = link(3);
-    let all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-    let all = all.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<i32>().unwrap());
-    let channel = all.filter(|fd| link(*fd) != to_parent).find_map(|fd| {
-        let copy = pidfd_getfd(&descriptors, fd, PidfdGetfdFlags::empty()).ok()?;
-        // The parent has made it, and the process itself the other sockets that it has.
-        let is_it = socket_domain(&copy) == Ok(AddressFamily::UNIX)
-            && socket_peercred(&copy).is_ok_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == gateway);
-        is_it.then(|| UnixStream::from(copy))
-    });
-    TakenOver::of(process, channel.expect("it has a channel to the auth process"))
+    TakenOver::of(process, channel_to_auth(process, gateway))
 }
 
 /// The frame with this reply to the request of this number.

@@ -1,0 +1,292 @@
+//! The answers to the portal process: logins of browsers, and what their users see and change.
+//!
+//! Invariants: the portal is not trusted. Who a browser's user is, and whether that user may still
+//! come in, is decided here at each request, from the token and the store; a login takes the way of
+//! a client's login, with its limits and its record; nobody changes what is another's. A revocation
+//! of the user ends the visit, whatever it was for, but for one that the visit itself has caused.
+
+mod heard;
+mod visits;
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Semaphore;
+use vpnd_proto::control::{ChallengeKind, List, UserName};
+use vpnd_proto::session::DeviceId;
+
+use crate::access::Access;
+use crate::authenticator::{Authenticated, Authenticator, Login, LoginOutcome};
+pub(crate) use heard::Heard;
+use visits::{Found, Visit, Visits, WaitingLogin};
+use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_ipc::channel::Channel;
+use vpnd_ipc::gateway::auth::SourceName;
+use vpnd_ipc::gateway::portal::{
+    Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, MAX_SESSIONS, Overview, OverviewQuery,
+    OwnSession, PortalAnswer, PortalApproval, PortalLogin, PortalRequest, Token,
+};
+use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_ipc::request::{self, Answer, Reason};
+use vpnd_store::audit::recorder::Recorder;
+use vpnd_store::audit::{AuditEntry, Event};
+use vpnd_store::password::Password;
+use vpnd_store::{Device, LiveUser, Store, StoreError, User, UserId};
+use vpnd_sys::clock::{Clocks, now};
+
+/// Requests under way at the same time; logins wait for passwords to be checked.
+const MAX_REQUESTS: usize = 64;
+
+/// Answers the portal.
+pub(crate) struct Portal {
+    store: Arc<dyn Store>,
+    authenticator: Arc<Authenticator>,
+    access: Arc<Access>,
+    clocks: Clocks,
+    audit: Option<Recorder>,
+    visits: Mutex<Visits>,
+    heard: Mutex<Heard>,
+}
+
+impl Portal {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        authenticator: Arc<Authenticator>,
+        access: Arc<Access>,
+        clocks: Clocks,
+    ) -> Self {
+        Self {
+            store,
+            authenticator,
+            access,
+            clocks,
+            audit: None,
+            visits: Mutex::default(),
+            heard: Mutex::default(),
+        }
+    }
+
+    /// The same with this recorder of visits.
+    pub(crate) fn with_audit(self, audit: Recorder) -> Self {
+        Self { audit: Some(audit), ..self }
+    }
+
+    /// Answers a portal over this channel until that is gone. Visits are there for the next one.
+    pub(crate) fn connect(self: &Arc<Self>, channel: OwnedFd) -> std::io::Result<()> {
+        let channel = Channel::new(channel.into(), MAX_FRAME)?;
+        let (process, permits) = (Arc::clone(self), Arc::new(Semaphore::new(MAX_REQUESTS)));
+        tokio::spawn(async move {
+            match request::serve::<PortalRequest, _>(channel.clone(), process, permits).await {
+                Ok(()) => tracing::debug!("the portal has ended"),
+                Err(error) => tracing::error!(%error, "the portal is lost"),
+            }
+            // Whatever it sends from now on does not count.
+            let _ = channel.close();
+        });
+        Ok(())
+    }
+
+    /// From where the clients of sessions are heard.
+    pub(crate) fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An administrator has ended the user's sessions.
+    pub(crate) fn kicked(&self, user: UserId) {
+        let ended = self.visits().end_of(user);
+        if ended > 0 {
+            tracing::info!(visits = ended, "visits of the portal ended with a session");
+        }
+    }
+
+    fn decided(&self, outcome: LoginOutcome, device: DeviceId, address: IpAddr) -> LoginStep {
+        let demand = |number, kind, text| {
+            let token = self.visits().add_login(WaitingLogin { number, device }, address, now());
+            LoginStep::Demand { token, kind, text }
+        };
+        match outcome {
+            LoginOutcome::Granted(user) => LoginStep::LoggedIn(self.begin(&user, address)),
+            LoginOutcome::CodeRequired(number) => demand(number, ChallengeKind::Code, None),
+            LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
+                demand(number, demanded.kind, Some(demanded.text))
+            }
+            LoginOutcome::Refused(refused) => LoginStep::Refused(refused),
+        }
+    }
+
+    fn begin(&self, user: &Authenticated, address: IpAddr) -> Token {
+        self.record("portal-login", &user.name, address, "");
+        let visit = Visit { user: user.id, generation: user.generation, factors: user.factors };
+        self.visits().begin(visit, address, now())
+    }
+
+    /// The user whose browser this is, if there is one who may still come in.
+    fn visitor(&self, browser: &Browser) -> Result<Option<User>, StoreError> {
+        let found = self.visits().visit(&browser.token, browser.address, now());
+        let (visit, is_here) = match found {
+            Found::Here(visit) => (visit, true),
+            Found::Elsewhere(visit) => (visit, false),
+            Found::Nothing => return Ok(None),
+        };
+        let user = self.store.user_by_id(visit.user)?;
+        if let (Some(user), false) = (&user, is_here) {
+            tracing::info!(user = user.name, address = %browser.address, "a visit of the portal ended: its cookie came from another network");
+            self.record("portal-ended", &user.name, browser.address, "another-network");
+            return Ok(None);
+        }
+        let may_come = |user: &User| {
+            user.enabled
+                && !user.has_expired((self.clocks.wall)())
+                && user.generation == visit.generation
+                && self.access.admit(user, visit.factors).is_ok()
+        };
+        let user = user.filter(may_come);
+        if user.is_none() {
+            self.visits().end(&browser.token);
+        }
+        Ok(user)
+    }
+
+    fn overview(&self, browser: &Browser) -> Result<Option<Overview>, StoreError> {
+        let Some(user) = self.visitor(browser)? else { return Ok(None) };
+        let (now_s, heard) = ((self.clocks.steady)(), self.heard());
+        let own = |device: Device| {
+            let since_s = device.session_since_s?;
+            Some(OwnSession {
+                device: device.id.0.into(),
+                age_s: now_s.saturating_sub(since_s),
+                addresses: List::new(device.addresses.into_iter().take(2).collect()).ok()?,
+                from: heard.from(user.id, device.id),
+            })
+        };
+        let sessions = self.store.devices(user.id)?.into_iter().filter_map(own).take(MAX_SESSIONS);
+        let sessions = List::new(sessions.collect()).unwrap_or_default();
+        Ok(Some(Overview {
+            user: UserName::cut(&user.name),
+            source: SourceName::cut(&user.source),
+            left_s: self.visits().time_left(&browser.token, now()).as_secs(),
+            sessions,
+        }))
+    }
+
+    fn end_session(&self, request: &EndSession) -> Result<Change, StoreError> {
+        let EndSession { browser, device } = request;
+        let Some(user) = self.visitor(browser)? else { return Ok(Change::NoVisit) };
+        let device = DeviceId((*device).into());
+        let has_session = |own: &Device| own.id == device && own.session_since_s.is_some();
+        if !self.store.devices(user.id)?.iter().any(has_session) {
+            return Ok(Change::NotThere);
+        }
+        self.store.end_device(&LiveUser::of(&user), device, RevocationCause::Portal, (self.clocks.wall)())?;
+        self.record("session-ended", &user.name, browser.address, &format!("device {device}"));
+        // Another revocation at the same moment is not this visit's, and ends it.
+        self.visits().set_generation(&browser.token, user.generation + 1);
+        Ok(Change::Done)
+    }
+
+    fn record(&self, event: &str, user: &str, address: IpAddr, detail: &str) {
+        if let Some(audit) = &self.audit {
+            audit.record(Event::Entry(AuditEntry {
+                at_s: (self.clocks.wall)(),
+                event: event.to_owned(),
+                user: user.to_owned(),
+                source: address.to_string(),
+                detail: detail.to_owned(),
+                by: String::new(),
+            }));
+        }
+    }
+
+    fn visits(&self) -> MutexGuard<'_, Visits> {
+        self.visits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn from_store<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Reason> {
+        let this = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || work(&this)).await;
+        let done = done.map_err(|error| Reason::cut(&error.to_string()))?;
+        done.map_err(|error| Reason::cut(&error.to_string()))
+    }
+}
+
+impl Answer<PortalLogin> for Portal {
+    async fn answer(self: &Arc<Self>, login: PortalLogin) -> Result<LoginStep, Reason> {
+        // A browser is no device that is known again.
+        let (device, address) = (DeviceId(rand::random()), login.address);
+        let credentials = Login {
+            user: login.user.to_string(),
+            password: Password::new(login.password.expose().to_owned()),
+            code: None,
+            certificate: None,
+            source: address,
+            device,
+        };
+        let outcome = self.authenticator.log_in(credentials, (self.clocks.wall)()).await;
+        Ok(self.decided(outcome, device, address))
+    }
+}
+
+impl Answer<PortalAnswer> for Portal {
+    async fn answer(self: &Arc<Self>, typed: PortalAnswer) -> Result<LoginStep, Reason> {
+        let Browser { token, address } = typed.browser;
+        let found = self.visits().login(&token, address, now());
+        self.visits().remove_login(&token);
+        // It came too late, or from another network.
+        let Found::Here(WaitingLogin { number, device }) = found else {
+            return Ok(LoginStep::Refused(Refusal::Busy.into()));
+        };
+        let outcome = self.authenticator.answer(number, &typed.answer, device, (self.clocks.wall)()).await;
+        Ok(self.decided(outcome, device, address))
+    }
+}
+
+impl Answer<PortalApproval> for Portal {
+    async fn answer(
+        self: &Arc<Self>,
+        PortalApproval(browser): PortalApproval,
+    ) -> Result<Option<LoginStep>, Reason> {
+        let Browser { token, address } = browser;
+        let found = self.visits().login(&token, address, now());
+        let Found::Here(WaitingLogin { number, device }) = found else {
+            return Ok(Some(LoginStep::Refused(Refusal::Busy.into())));
+        };
+        let outcome = self.authenticator.approved(number, device, (self.clocks.wall)()).await;
+        Ok(outcome.map(|outcome| {
+            self.visits().remove_login(&token);
+            self.decided(outcome, device, address)
+        }))
+    }
+}
+
+impl Answer<OverviewQuery> for Portal {
+    async fn answer(
+        self: &Arc<Self>,
+        OverviewQuery(browser): OverviewQuery,
+    ) -> Result<Option<Overview>, Reason> {
+        self.from_store(move |portal| portal.overview(&browser)).await
+    }
+}
+
+impl Answer<EndSession> for Portal {
+    async fn answer(self: &Arc<Self>, request: EndSession) -> Result<Change, Reason> {
+        self.from_store(move |portal| portal.end_session(&request)).await
+    }
+}
+
+impl Answer<LogOut> for Portal {
+    async fn answer(self: &Arc<Self>, LogOut(browser): LogOut) -> Result<(), Reason> {
+        self.from_store(move |portal| {
+            let login = portal.visits().remove_login(&browser.token);
+            if let Some(WaitingLogin { number, .. }) = login {
+                portal.authenticator.abandon(number, (portal.clocks.wall)());
+            }
+            portal.visits().end(&browser.token);
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,248 @@
+//! Browsers at the portal: logins that wait for a person, and visits of users who have logged in.
+//!
+//! Invariants: of tokens only hashes are kept; a token is good from the network of its login alone,
+//! and used from elsewhere it is good no longer; every visit ends by itself, unused or used; what
+//! is kept is bounded, altogether and for each user. This module must not know of the store.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use vpnd_config::factor::Factors;
+use vpnd_ipc::gateway::portal::Token;
+use vpnd_proto::admission::{Network, Source};
+use vpnd_proto::session::DeviceId;
+use vpnd_proto::time::Time;
+use vpnd_store::UserId;
+
+/// A visit that is not used for so long ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// A visit ends after so long.
+const LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// Limit for a login; the authenticator's own is shorter.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(180);
+/// Visits of one user; the one that was unused for longest makes room.
+const MAX_OF_USER: usize = 8;
+/// Visits of all.
+const MAX_VISITS: usize = 16_384;
+/// Logins that wait; the authenticator has no more.
+const MAX_LOGINS: usize = 1_024;
+
+/// A login that waits for a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WaitingLogin {
+    /// The authenticator's number of it.
+    pub(super) number: u64,
+    /// The one that it was begun with.
+    pub(super) device: DeviceId,
+}
+
+/// A user who has logged in, as the user was then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Visit {
+    pub(super) user: UserId,
+    /// A revocation of the user ends the visit.
+    pub(super) generation: u64,
+    pub(super) factors: Factors,
+}
+
+/// What there is for a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found<T> {
+    Here(T),
+    /// It came from another network, and is good no longer.
+    Elsewhere(T),
+    Nothing,
+}
+
+#[derive(Default)]
+pub(super) struct Visits {
+    logins: HashMap<TokenHash, Kept<WaitingLogin>>,
+    visits: HashMap<TokenHash, Kept<Visit>>,
+}
+
+type TokenHash = [u8; 32];
+
+#[derive(Clone, Copy)]
+struct Kept<T> {
+    content: T,
+    network: Network,
+    began: Time,
+    used: Time,
+}
+
+impl<T: Copy> Kept<T> {
+    fn new(content: T, address: IpAddr, now: Time) -> Self {
+        Self { content, network: network(address), began: now, used: now }
+    }
+}
+
+/// An IPv4 address or an IPv6 /64.
+fn network(address: IpAddr) -> Network {
+    let [_, _, host] = Source::from(address).networks();
+    host
+}
+
+fn hash(token: &Token) -> TokenHash {
+    Sha256::digest(*token.0).into()
+}
+
+impl Visits {
+    /// Keeps a login; the token for its browser.
+    pub(super) fn add_login(&mut self, login: WaitingLogin, address: IpAddr, now: Time) -> Token {
+        self.logins.retain(|_, kept| now.since(kept.began) < LOGIN_TIMEOUT);
+        make_room(&mut self.logins, MAX_LOGINS);
+        add(&mut self.logins, Kept::new(login, address, now))
+    }
+
+    /// The login of this token.
+    pub(super) fn login(&mut self, token: &Token, address: IpAddr, now: Time) -> Found<WaitingLogin> {
+        find(&mut self.logins, token, address, |kept| now.since(kept.began) < LOGIN_TIMEOUT)
+    }
+
+    /// Forgets the login of this token, which has its answer.
+    pub(super) fn remove_login(&mut self, token: &Token) -> Option<WaitingLogin> {
+        self.logins.remove(&hash(token)).map(|kept| kept.content)
+    }
+
+    /// Begins a visit; the token for its browser.
+    pub(super) fn begin(&mut self, visit: Visit, address: IpAddr, now: Time) -> Token {
+        self.visits.retain(|_, kept| is_on(kept, now));
+        while self.visits.values().filter(|kept| kept.content.user == visit.user).count() >= MAX_OF_USER {
+            let own = self.visits.iter().filter(|(_, kept)| kept.content.user == visit.user);
+            let Some(oldest) = own.min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash) else { break };
+            self.visits.remove(&oldest);
+        }
+        make_room(&mut self.visits, MAX_VISITS);
+        add(&mut self.visits, Kept::new(visit, address, now))
+    }
+
+    /// The visit of this token, which is used now.
+    pub(super) fn visit(&mut self, token: &Token, address: IpAddr, now: Time) -> Found<Visit> {
+        let found = find(&mut self.visits, token, address, |kept| is_on(kept, now));
+        if let Some(kept) = self.visits.get_mut(&hash(token)) {
+            kept.used = now;
+        }
+        found
+    }
+
+    /// Time that is left of the visit at most.
+    pub(super) fn time_left(&self, token: &Token, now: Time) -> Duration {
+        let began = self.visits.get(&hash(token)).map(|kept| kept.began);
+        began.map_or(Duration::ZERO, |began| LIFETIME.saturating_sub(now.since(began)))
+    }
+
+    /// The user was revoked something by this visit itself, which goes on.
+    pub(super) fn set_generation(&mut self, token: &Token, generation: u64) {
+        if let Some(kept) = self.visits.get_mut(&hash(token)) {
+            kept.content.generation = generation;
+        }
+    }
+
+    pub(super) fn end(&mut self, token: &Token) -> Option<Visit> {
+        self.visits.remove(&hash(token)).map(|kept| kept.content)
+    }
+
+    /// Ends all visits of a user; their number.
+    pub(super) fn end_of(&mut self, user: UserId) -> usize {
+        let before = self.visits.len();
+        self.visits.retain(|_, kept| kept.content.user != user);
+        before - self.visits.len()
+    }
+}
+
+fn is_on(kept: &Kept<Visit>, now: Time) -> bool {
+    now.since(kept.used) < IDLE_TIMEOUT && now.since(kept.began) < LIFETIME
+}
+
+fn add<T>(all: &mut HashMap<TokenHash, Kept<T>>, kept: Kept<T>) -> Token {
+    let token = Token(rand::random::<[u8; 32]>().into());
+    all.insert(hash(&token), kept);
+    token
+}
+
+/// Removes the one that was unused for longest, if there is no room for another.
+fn make_room<T>(all: &mut HashMap<TokenHash, Kept<T>>, limit: usize) {
+    if all.len() >= limit
+        && let Some(oldest) = all.iter().min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash)
+    {
+        all.remove(&oldest);
+    }
+}
+
+fn find<T: Copy>(
+    all: &mut HashMap<TokenHash, Kept<T>>,
+    token: &Token,
+    address: IpAddr,
+    is_on: impl Fn(&Kept<T>) -> bool,
+) -> Found<T> {
+    let hash = hash(token);
+    let Some(kept) = all.get(&hash).copied() else { return Found::Nothing };
+    if !is_on(&kept) {
+        all.remove(&hash);
+        Found::Nothing
+    } else if kept.network == network(address) {
+        Found::Here(kept.content)
+    } else {
+        all.remove(&hash);
+        Found::Elsewhere(kept.content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANN: Visit = Visit { user: UserId([1; 16]), generation: 3, factors: Factors::PASSWORD };
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_token_is_good_from_its_network_alone() {
+        let mut visits = Visits::default();
+        let token = visits.begin(ANN, address("2001:db8::1"), Time::ZERO);
+        assert_eq!(visits.visit(&token, address("2001:db8::2"), Time::ZERO), Found::Here(ANN), "one /64");
+        assert_eq!(visits.visit(&token, address("2001:db8:0:1::1"), Time::ZERO), Found::Elsewhere(ANN));
+        assert_eq!(visits.visit(&token, address("2001:db8::1"), Time::ZERO), Found::Nothing, "it is over");
+        let login = WaitingLogin { number: 7, device: DeviceId([2; 16]) };
+        let token = visits.add_login(login, address("192.0.2.1"), Time::ZERO);
+        assert_eq!(visits.login(&token, address("192.0.2.1"), Time::ZERO), Found::Here(login));
+        assert_eq!(visits.visit(&token, address("192.0.2.1"), Time::ZERO), Found::Nothing, "no visit yet");
+        assert_eq!(visits.login(&token, address("192.0.2.2"), Time::ZERO), Found::Elsewhere(login));
+        assert_eq!(visits.login(&token, address("192.0.2.1"), Time::ZERO), Found::Nothing);
+    }
+
+    #[test]
+    fn a_visit_ends_unused_and_used() {
+        let from = address("192.0.2.1");
+        let mut visits = Visits::default();
+        let token = visits.begin(ANN, from, Time::ZERO);
+        let almost = IDLE_TIMEOUT - Duration::from_secs(1);
+        let (mut now, mut uses) = (Time::ZERO, 0);
+        while visits.visit(&token, from, now) == Found::Here(ANN) {
+            (now, uses) = (now + almost, uses + 1);
+        }
+        assert_eq!(uses, LIFETIME.as_secs().div_ceil(almost.as_secs()));
+        let token = visits.begin(ANN, from, now);
+        assert_eq!(visits.visit(&token, from, now + IDLE_TIMEOUT), Found::Nothing);
+    }
+
+    #[test]
+    fn a_user_has_few_and_all_have_an_end() {
+        let from = address("192.0.2.1");
+        let mut visits = Visits::default();
+        let step = |n: u64| Time::ZERO + Duration::from_secs(n);
+        let tokens: Vec<Token> = (0..9).map(|n| visits.begin(ANN, from, step(n))).collect();
+        let is_there =
+            |visits: &mut Visits, n: usize| visits.visit(&tokens[n], from, step(9)) == Found::Here(ANN);
+        assert!(!is_there(&mut visits, 0) && is_there(&mut visits, 1) && is_there(&mut visits, 8));
+        let other = Visit { user: UserId([2; 16]), ..ANN };
+        let others = visits.begin(other, from, step(9));
+        assert_eq!(visits.end_of(ANN.user), MAX_OF_USER);
+        assert!(!is_there(&mut visits, 8));
+        assert_eq!(visits.visit(&others, from, step(9)), Found::Here(other));
+    }
+}

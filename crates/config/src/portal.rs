@@ -1,0 +1,139 @@
+//! `[portal]`: the gateway's web pages for its users.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use super::ServerConfig;
+use super::document::{Log as Problems, Section};
+use super::read::path;
+
+const HTTPS_PORT: u16 = 443;
+/// The longest name of the service, in bytes.
+const MAX_NAME: usize = 64;
+/// Endings of files of images, and their media types. A drawing (SVG) is none: it can hold scripts.
+const IMAGES: [(&str, &str); 4] =
+    [("png", "image/png"), ("jpg", "image/jpeg"), ("jpeg", "image/jpeg"), ("webp", "image/webp")];
+
+/// Where pages are served, and by what name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portal {
+    /// TCP address. `[::]:443` takes IPv4 too.
+    pub listen: SocketAddr,
+    /// PEM file with the portal's own certificate chain.
+    pub certificate: PathBuf,
+    /// PEM file with its private key, which is not the gateway's.
+    pub key: PathBuf,
+    /// The name of the service on each page.
+    pub name: String,
+    pub logo: Option<LogoFile>,
+}
+
+/// A file with an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogoFile {
+    pub path: PathBuf,
+    pub media_type: &'static str,
+}
+
+/// Reads the section; `None` if the portal is not switched on.
+pub(super) fn portal(
+    s: &mut Section<'_>,
+    p: &mut Problems,
+    base: &Path,
+    config: &ServerConfig,
+) -> Option<Portal> {
+    let enabled = s.flag(p, "enabled", false);
+    let listen = s.parsed::<SocketAddr>(p, "listen", "one address with a port such as \"[::]:443\"");
+    let certificate = path(s, p, "certificate", base);
+    let key = path(s, p, "key", base);
+    let name = s.text(p, "name");
+    let logo = path(s, p, "logo", base);
+    if let Some(name) = &name
+        && (name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control))
+    {
+        s.problem(p, "name", format!("'name' in [portal] needs 1 to {MAX_NAME} characters on one line"));
+    }
+    let logo = logo.and_then(|path| {
+        let image = media_type(&path).map(|media_type| LogoFile { path, media_type });
+        if image.is_none() {
+            let message = "'logo' in [portal] must be a PNG, JPEG or WebP file, as its name's ending says";
+            s.problem(p, "logo", message.to_owned());
+        }
+        image
+    });
+    if !enabled {
+        return None;
+    }
+    for (name, value) in [("certificate", &certificate), ("key", &key)] {
+        if value.is_none() {
+            let hint = "the portal has a certificate and a key of its own, in PEM files";
+            s.missing(p, name, hint);
+        }
+    }
+    let portal = Portal {
+        listen: listen.unwrap_or_else(|| SocketAddr::from((Ipv6Addr::UNSPECIFIED, HTTPS_PORT))),
+        certificate: certificate?,
+        key: key?,
+        name: name.unwrap_or_else(|| "VPN".to_owned()),
+        logo,
+    };
+    conflicts(s, p, &portal, config);
+    Some(portal)
+}
+
+fn media_type(path: &Path) -> Option<&'static str> {
+    let ending = path.extension()?.to_str()?.to_ascii_lowercase();
+    IMAGES.iter().find(|(known, _)| *known == ending).map(|(_, media_type)| *media_type)
+}
+
+/// What does not go together with the rest of the file.
+fn conflicts(s: &Section<'_>, p: &mut Problems, portal: &Portal, config: &ServerConfig) {
+    if portal.key == config.tls.key {
+        let message =
+            "'key' in [portal] is the gateway's own; make another, since a web server's key is worth less";
+        s.problem(p, "key", message.to_owned());
+    }
+    if let Some(acme) = &config.acme
+        && acme.listen.port() == portal.listen.port()
+    {
+        let message = format!(
+            "'listen' in [portal] is port {}, which [acme] needs for its challenges; set challenge = \"http-01\" there",
+            portal.listen.port()
+        );
+        s.problem(p, "listen", message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ServerConfig;
+    use crate::testing::{LEAST, smallest};
+    use std::path::Path;
+
+    fn problems(section: &str) -> String {
+        let text = format!("{LEAST}{section}");
+        let parsed = ServerConfig::parse(&text, "server.toml", Path::new("/etc/vpnd"));
+        parsed.map(|_| String::new()).unwrap_or_else(|invalid| invalid.to_string())
+    }
+
+    #[test]
+    fn it_is_off_until_it_is_switched_on() {
+        assert_eq!(smallest("").portal, None);
+        assert_eq!(smallest("[portal]\ncertificate = 'p.pem'\nkey = 'p-key.pem'\n").portal, None);
+        let portal = smallest("[portal]\nenabled = true\ncertificate = 'p.pem'\nkey = 'p-key.pem'\n").portal;
+        let portal = portal.unwrap();
+        assert_eq!((portal.listen.to_string().as_str(), portal.name.as_str()), ("[::]:443", "VPN"));
+        assert!(problems("[portal]\nenabled = true\n").contains("needs the key 'certificate'"));
+    }
+
+    #[test]
+    fn its_key_and_its_port_are_no_others() {
+        let on = "[portal]\nenabled = true\ncertificate = 'p.pem'\n";
+        assert!(problems(&format!("{on}key = 'server-key.pem'\n")).contains("the gateway's own"));
+        let acme = "[acme]\ndirectory = 'https://a.example/d'\nnames = ['a.example']\nterms_of_service_agreed = true\n";
+        assert!(problems(&format!("{on}key = 'k'\n{acme}")).contains("which [acme] needs"));
+        assert!(problems(&format!("{on}key = 'k'\n{acme}challenge = 'http-01'\n")).is_empty());
+        assert!(problems(&format!("{on}key = 'k'\nlogo = 'a.svg'\n")).contains("PNG, JPEG or WebP"));
+        assert!(problems(&format!("{on}key = 'k'\nname = ''\n")).contains("'name' in [portal]"));
+    }
+}

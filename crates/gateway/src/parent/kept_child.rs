@@ -1,0 +1,151 @@
+//! A child without which the gateway goes on: it is started again when it has ended.
+//!
+//! INVARIANT: whatever becomes of it, sessions go on, and nothing is waited for but its start.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use minicbor::Encode;
+use tokio::time::Instant;
+
+use super::idp::Idp;
+use super::portal::Portal;
+use super::{Gateway, start_child};
+use vpnd_ipc::channel;
+use vpnd_ipc::child::ChildRole;
+use vpnd_ipc::gateway::ToAuth;
+use vpnd_ipc::spawn::{ChildError, FromChild, RunningChild};
+
+/// Limit for it to be prepared: nothing else is done meanwhile.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time before it is started again, and the longest such time after it has ended several times.
+const DELAY: Duration = Duration::from_millis(500);
+const MAX_DELAY: Duration = Duration::from_secs(30);
+/// A process that has lived this long was a good one.
+const LIFE: Duration = Duration::from_secs(60);
+
+/// The one message that it sends: why it gives up.
+pub(super) trait Failure: FromChild {
+    /// What the gateway lacks without it.
+    const LOSS: &'static str;
+
+    fn into_reason(self) -> String;
+}
+
+/// The child, there or not, with its first message.
+pub(super) struct KeptChild<L, M> {
+    program: PathBuf,
+    role: ChildRole,
+    pub(super) launch: L,
+    running: Option<RunningChild<M>>,
+    started: Instant,
+    delay: Duration,
+}
+
+impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
+    /// It is not there yet, and is due at once.
+    pub(super) fn new(program: &Path, role: ChildRole, launch: L) -> Self {
+        let program = program.to_owned();
+        Self { program, role, launch, running: None, started: Instant::now(), delay: Duration::ZERO }
+    }
+
+    /// Starts it with these descriptors besides its end of a channel to the auth process, whose
+    /// other end is returned.
+    pub(super) async fn start<'d>(
+        &mut self,
+        descriptors: impl Iterator<Item = &'d OwnedFd>,
+    ) -> anyhow::Result<OwnedFd> {
+        let (ours, to_auth) = channel::pair()?;
+        let mut all = vec![ours.into()];
+        for descriptor in descriptors {
+            all.push(descriptor.try_clone()?);
+        }
+        let child = start_child(&self.program, self.role, &self.launch, all);
+        let Ok(child) = tokio::time::timeout(START_TIMEOUT, child).await else {
+            bail!("the {} process was not ready within {} s", self.role, START_TIMEOUT.as_secs());
+        };
+        self.running = Some(child.context(M::LOSS)?.0.at_work());
+        (self.started, self.delay) = (Instant::now(), self.delay.max(DELAY));
+        Ok(to_auth.into())
+    }
+
+    /// Waits until it has ended and should be there again. Safe to cancel.
+    pub(super) async fn ended(&mut self) {
+        if let Some(child) = &mut self.running {
+            let error = child.receive().await.map_or_else(|error| error.to_string(), M::into_reason);
+            tracing::error!(%error, "{} until the {} process is there again", M::LOSS, self.role);
+            self.running = None;
+            let short = self.started.elapsed() < LIFE;
+            self.delay = if short { (self.delay * 2).clamp(DELAY, MAX_DELAY) } else { DELAY };
+            self.started = Instant::now();
+        }
+        tokio::time::sleep_until(self.started + self.delay).await;
+    }
+
+    /// The same as [`Self::start`] for one that has ended. If that fails it is tried later.
+    pub(super) async fn restart<'d>(
+        &mut self,
+        descriptors: impl Iterator<Item = &'d OwnedFd>,
+    ) -> Option<OwnedFd> {
+        match self.start(descriptors).await {
+            Ok(to_auth) => Some(to_auth),
+            Err(error) => {
+                let error = vpnd_sys::text::format_chain(&error);
+                tracing::error!(error, "the {} process can't be started", self.role);
+                self.delay = (self.delay * 2).clamp(DELAY, MAX_DELAY);
+                self.started = Instant::now();
+                None
+            }
+        }
+    }
+
+    /// Lets it go.
+    pub(super) async fn dismiss(self, timeout: Duration) {
+        if let Some(child) = self.running {
+            child.dismiss(timeout).await;
+        }
+    }
+}
+
+/// Waits for the end of a kept child, and which one it is; never returns without one.
+pub(super) async fn ended(idp: &mut Option<Idp>, portal: &mut Option<Portal>) -> ChildRole {
+    let idp_ended = async {
+        match idp {
+            Some(idp) => idp.ended().await,
+            None => std::future::pending().await,
+        }
+    };
+    let portal_ended = async {
+        match portal {
+            Some(portal) => portal.ended().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = idp_ended => ChildRole::Idp,
+        () = portal_ended => ChildRole::Portal,
+    }
+}
+
+impl Gateway {
+    /// Starts a kept child again, and connects the auth process to it.
+    pub(super) async fn restart(&mut self, role: ChildRole) -> Result<(), ChildError> {
+        let (to_auth, message) = match role {
+            ChildRole::Portal => (restarted(self.portal.as_mut().map(Portal::restart)).await, ToAuth::Portal),
+            _ => (restarted(self.idp.as_mut().map(Idp::restart)).await, ToAuth::Idp),
+        };
+        match to_auth {
+            Some(to_auth) => self.auth.send(&message, &[to_auth]).await,
+            None => Ok(()),
+        }
+    }
+}
+
+async fn restarted(restart: Option<impl Future<Output = Option<OwnedFd>>>) -> Option<OwnedFd> {
+    match restart {
+        Some(restart) => restart.await,
+        None => None,
+    }
+}

@@ -1,0 +1,196 @@
+//! Messages between the auth process and the portal process.
+//!
+//! INVARIANT: the portal names no user but in a login, with a password, and no right at all. Every
+//! other request has the token of one browser, and the auth process decides by it whose data are
+//! shown or changed; a device that a request names is one of that user's or none.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use minicbor::bytes::{ByteArray, ByteVec};
+use minicbor::{Decode, Encode};
+use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, List, SecretText, Text, UserName};
+
+use super::auth::SourceName;
+use super::refusal::Refused;
+use crate::messages::{Common, SecretBytes};
+
+/// The longest frame in either direction, bytes.
+pub const MAX_FRAME: usize = 64 << 10;
+/// Sessions of a user that are shown, at most.
+pub const MAX_SESSIONS: usize = 256;
+
+/// The portal's first message; with descriptors: its end of the channel to the auth process, and
+/// its listening sockets. No other process is given its key, and it is given no other key.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct PortalLaunch {
+    #[n(0)]
+    pub common: Common,
+    /// PEM, the portal's own certificate first.
+    #[n(1)]
+    pub chain: ByteVec,
+    #[n(2)]
+    pub key: SecretBytes,
+    /// The name of the service on each page.
+    #[n(3)]
+    pub name: Text<64>,
+    #[n(4)]
+    pub logo: Option<Logo>,
+}
+
+/// An image that is shown on each page.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Logo {
+    /// Its media type.
+    #[n(0)]
+    pub media_type: Text<32>,
+    #[n(1)]
+    pub bytes: ByteVec,
+}
+
+/// Portal → parent, once it is prepared.
+#[derive(Debug, Encode, Decode)]
+pub enum FromPortal {
+    /// The child failed, and why. The number is that of each child's first report.
+    #[n(2)]
+    Failed(#[n(0)] String),
+}
+
+crate::requests! {
+    /// A request of the portal.
+    pub PortalRequest {
+        LogIn = 0, PortalLogin => LoginStep;
+        Answer = 1, PortalAnswer => LoginStep;
+        Approval = 2, PortalApproval => Option<LoginStep>;
+        Overview = 3, OverviewQuery => Option<Overview>;
+        EndSession = 4, EndSession => Change;
+        LogOut = 5, LogOut => ();
+    }
+}
+
+/// A secret by which a browser is recognised: of a login that waits for a person, or of a visit.
+#[derive(Clone, PartialEq, Eq, Encode, Decode)]
+pub struct Token(#[n(0)] pub ByteArray<32>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(<secret>)")
+    }
+}
+
+/// The browser that a request is from.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Browser {
+    #[n(0)]
+    pub token: Token,
+    #[n(1)]
+    pub address: IpAddr,
+}
+
+/// Credentials that a person has typed.
+#[derive(Debug, Encode, Decode)]
+pub struct PortalLogin {
+    #[n(0)]
+    pub user: UserName,
+    #[n(1)]
+    pub password: SecretText<1024>,
+    #[n(2)]
+    pub address: IpAddr,
+}
+
+/// What a person has typed for the login of this browser: a one-time code, or the answer to a
+/// challenge.
+#[derive(Debug, Encode, Decode)]
+pub struct PortalAnswer {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub answer: ChallengeAnswer,
+}
+
+/// Whether the login of this browser is approved by now. The reply comes within moments: `None` if
+/// the server still waits.
+#[derive(Debug, Encode, Decode)]
+pub struct PortalApproval(#[n(0)] pub Browser);
+
+/// What there is to show to this browser's user; no reply if it has none.
+#[derive(Debug, Encode, Decode)]
+pub struct OverviewQuery(#[n(0)] pub Browser);
+
+/// End the session of this device of the browser's user.
+#[derive(Debug, Encode, Decode)]
+pub struct EndSession {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub device: ByteArray<16>,
+}
+
+/// The visit or login of this browser is over.
+#[derive(Debug, Encode, Decode)]
+pub struct LogOut(#[n(0)] pub Browser);
+
+/// The decision about a login, or its next step.
+#[derive(Debug, Encode, Decode)]
+pub enum LoginStep {
+    /// With the token of the visit.
+    #[n(0)]
+    LoggedIn(#[n(0)] Token),
+    /// With the token of the login, which goes on by [`PortalAnswer`], or [`PortalApproval`] if it
+    /// is a push. Without a text it is a one-time code.
+    #[n(1)]
+    Demand {
+        #[n(0)]
+        token: Token,
+        #[n(1)]
+        kind: ChallengeKind,
+        #[n(2)]
+        text: Option<ChallengeText>,
+    },
+    #[n(2)]
+    Refused(#[n(0)] Refused),
+}
+
+/// A user's own state.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Overview {
+    #[n(0)]
+    pub user: UserName,
+    #[n(1)]
+    pub source: SourceName,
+    /// When the visit ends at the latest, seconds from now.
+    #[n(2)]
+    pub left_s: u64,
+    #[n(3)]
+    pub sessions: List<OwnSession, MAX_SESSIONS>,
+}
+
+/// A session of the user who looks.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct OwnSession {
+    #[n(0)]
+    pub device: ByteArray<16>,
+    /// How long it has lasted, seconds.
+    #[n(1)]
+    pub age_s: u64,
+    /// Inner addresses.
+    #[n(2)]
+    pub addresses: List<IpAddr, 2>,
+    /// Where the client was heard from last, if that is known.
+    #[n(3)]
+    pub from: Option<IpAddr>,
+}
+
+/// What has become of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum Change {
+    #[n(0)]
+    Done,
+    /// The user has nothing of that name.
+    #[n(1)]
+    NotThere,
+    /// The browser has no visit.
+    #[n(2)]
+    NoVisit,
+}

@@ -1,0 +1,166 @@
+//! A browser: its address, its language, its token and the proof that it posts a form of ours.
+//!
+//! Invariants: the token is in one cookie, which scripts can't read and other hosts can't set, and
+//! in no page; a form has a hash of it, without which nothing that is posted counts.
+
+use std::net::IpAddr;
+
+use axum::extract::FromRequestParts;
+use axum::http::header::{ACCEPT_LANGUAGE, COOKIE};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+use crate::texts::{self, Texts};
+use vpnd_ipc::gateway::portal::{Browser, Token};
+
+/// The prefix has browsers take the cookie only from this host, for all of its paths, by TLS.
+const NAME: &str = "__Host-vpnd";
+/// Keeps the hash in forms apart from any other of a token.
+const FORM: &[u8] = b"vpnd portal form";
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// Who has sent a request, as far as the request shows.
+pub(crate) struct Visitor {
+    pub(crate) address: IpAddr,
+    pub(crate) token: Option<Token>,
+    pub(crate) texts: &'static Texts,
+    /// Whether the browser says that a page of another host has sent it.
+    is_foreign: bool,
+}
+
+impl<S: Sync> FromRequestParts<S> for Visitor {
+    type Rejection = StatusCode;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, StatusCode> {
+        let peer = parts.extensions.get::<Peer>().ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
+        let site = parts.headers.get("sec-fetch-site");
+        let languages = parts.headers.get(ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
+        Ok(Self {
+            address: peer.0,
+            token: token_of(&parts.headers),
+            texts: texts::preferred(languages.unwrap_or_default()),
+            is_foreign: site.is_some_and(|site| site != "same-origin"),
+        })
+    }
+}
+
+impl Visitor {
+    /// For a request to the auth process.
+    pub(crate) fn browser(&self) -> Option<Browser> {
+        Some(Browser { token: self.token.clone()?, address: self.address })
+    }
+
+    /// Whether a form was ours, and sent by this browser.
+    pub(crate) fn has_sent(&self, form: &str) -> bool {
+        let is_ours = |token| bool::from(form_of(token).as_bytes().ct_eq(form.as_bytes()));
+        !self.is_foreign && self.token.as_ref().is_some_and(is_ours)
+    }
+}
+
+/// A token of nobody, for a browser that has none yet.
+pub(crate) fn fresh_token() -> Token {
+    Token(rand::random::<[u8; 32]>().into())
+}
+
+/// What a form of the browser with this token holds.
+pub(crate) fn form_of(token: &Token) -> String {
+    let mut hash = Sha256::new_with_prefix(FORM);
+    hash.update(*token.0);
+    hex(&hash.finalize())
+}
+
+/// Sets the cookie.
+pub(crate) fn cookie(token: &Token) -> String {
+    format!("{NAME}={}; Path=/; Secure; HttpOnly; SameSite=Lax", hex(&*token.0))
+}
+
+/// Removes the cookie.
+pub(crate) fn no_cookie() -> String {
+    format!("{NAME}=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0")
+}
+
+fn token_of(headers: &HeaderMap) -> Option<Token> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut values = cookies.flat_map(|line| line.split(';')).filter_map(|cookie| {
+        let (name, value) = cookie.trim().split_once('=')?;
+        (name == NAME).then_some(value)
+    });
+    // One that comes twice was not set here.
+    let value = values.next().filter(|_| values.next().is_none())?;
+    Some(Token(unhex::<32>(value)?.into()))
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Nothing fails that is written to a string.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let is_hex =
+        text.len() == 2 * N && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let mut bytes = [0; N];
+    for (byte, at) in bytes.iter_mut().zip((0..text.len()).step_by(2)) {
+        *byte = u8::from_str_radix(is_hex.then(|| text.get(at..at + 2))??, 16).ok()?;
+    }
+    is_hex.then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn found(lines: &[&str]) -> Option<Token> {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(COOKIE, HeaderValue::from_str(line).unwrap());
+        }
+        token_of(&headers)
+    }
+
+    #[test]
+    fn a_token_comes_back_in_its_cookie_and_only_there() {
+        let token = fresh_token();
+        let text = hex(&*token.0);
+        assert!(cookie(&token).starts_with(&format!("__Host-vpnd={text}; ")));
+        let ours = format!("__Host-vpnd={text}");
+        assert_eq!(found(&[&ours]), Some(token.clone()));
+        assert_eq!(found(&[&format!("a=b; {ours}"), "c=d"]), Some(token.clone()));
+        for wrong in [
+            format!("vpnd={text}"),
+            format!("{ours}0"),
+            format!("{ours}; {ours}"),
+            ours.to_uppercase(),
+            format!("__Host-vpnd={}", &text[2..]),
+            format!("__Host-vpnd={}ä", &text[2..]),
+            "__Host-vpnd".to_owned(),
+        ] {
+            assert_eq!(found(&[&wrong]), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_form_is_good_for_its_browser_alone() {
+        let visitor = |token: &Token, is_foreign| Visitor {
+            address: [192, 0, 2, 1].into(),
+            token: Some(token.clone()),
+            texts: &texts::ENGLISH,
+            is_foreign,
+        };
+        let (ann, eve) = (fresh_token(), fresh_token());
+        assert!(visitor(&ann, false).has_sent(&form_of(&ann)));
+        assert!(!visitor(&ann, true).has_sent(&form_of(&ann)), "by a page of another host");
+        assert!(!visitor(&ann, false).has_sent(&form_of(&eve)));
+        assert!(!visitor(&ann, false).has_sent(""));
+        assert!(!visitor(&ann, false).has_sent(&hex(&*ann.0)), "the token itself is in no page");
+    }
+}

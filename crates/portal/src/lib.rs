@@ -1,0 +1,75 @@
+//! The portal of a gateway: web pages for its users.
+//!
+//! Invariants: it decides nothing. A browser has a token, which goes to the auth process with each
+//! request; what comes back is shown, and that is all that this process knows of anybody. It has no
+//! store, no file and no network but the connections to the socket that it was handed, which are
+//! bounded in number, time and size; an address that takes many loses them to others. Pages need no
+//! script and nothing from elsewhere.
+#![deny(unsafe_code)]
+// A library in form only: its user is the daemon's dispatch of roles.
+#![allow(missing_docs)]
+
+mod auth_client;
+mod browser;
+mod connections;
+mod pages;
+mod site;
+mod texts;
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use rustls::ServerConfig;
+use rustls::sign::SingleCertAndKey;
+
+use auth_client::AuthClient;
+use connections::Listener;
+use site::Site;
+use vpnd_ipc::channel::Channel;
+use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
+use vpnd_ipc::gateway::portal::{FromPortal, MAX_FRAME, PortalLaunch};
+use vpnd_ipc::messages::Prepared;
+use vpnd_pki::tls::Identity;
+
+/// Runs it; `stream` leads to the parent.
+pub fn run(stream: UnixStream) -> anyhow::Result<()> {
+    let prepare = |launch: &PortalLaunch| {
+        Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: tls(launch)? })
+    };
+    let started = child::start(ChildRole::Portal, &stream, |launch: &PortalLaunch| &launch.common, prepare);
+    match started.and_then(|started| child::work(&stream, async |parent| serve(started, parent).await)) {
+        Ok(()) => Ok(()),
+        Err(error) => child::finish(stream, &FromPortal::Failed(vpnd_sys::text::format_chain(&error))),
+    }
+}
+
+/// TLS for browsers.
+fn tls(launch: &PortalLaunch) -> anyhow::Result<Arc<ServerConfig>> {
+    let certified = Identity::from_pem(&launch.chain, &launch.key.0)?.certified()?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+    // One request at a time on each connection, so that their number is bounded as well.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+async fn serve(started: Started<PortalLaunch, Arc<ServerConfig>>, parent: Channel) -> anyhow::Result<()> {
+    let Ok([auth, listener]) = <[_; 2]>::try_from(started.launch.descriptors) else {
+        bail!("the portal was started without its channel to the auth process or its socket");
+    };
+    let (auth, answers) = AuthClient::start(Channel::new(auth.into(), MAX_FRAME)?);
+    let PortalLaunch { name, logo, .. } = started.launch.message;
+    let site = Arc::new(Site::new(auth, name.to_string(), logo));
+    let listener = Listener::new(listener, started.made, site::router(site))?;
+    parent.send(&Prepared::Prepared(started.protections), &[]).await?;
+    tokio::select! {
+        // Nothing is sent on it after the first message: it ends.
+        ended = parent.receive::<()>() => ended.map(drop).context("the daemon's parent is lost"),
+        ended = answers => ended.context("the auth process is lost"),
+        never = listener.serve() => match never {},
+    }
+}

@@ -1,0 +1,109 @@
+//! Pages: what is shown, in the language of the reader.
+//!
+//! INVARIANT: all that is not ours is escaped by the templates.
+
+use askama::Template;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+
+use crate::browser::hex;
+use crate::texts::Texts;
+use vpnd_ipc::gateway::portal::{Overview, OwnSession};
+
+/// What all pages have.
+pub(crate) struct Frame<'p> {
+    pub(crate) texts: &'static Texts,
+    /// The name of the service.
+    pub(crate) name: &'p str,
+    pub(crate) logo: bool,
+}
+
+#[derive(Template)]
+#[template(path = "login.html")]
+pub(crate) struct LoginPage<'p> {
+    pub(crate) frame: Frame<'p>,
+    pub(crate) form: String,
+    /// As it was typed before.
+    pub(crate) user: &'p str,
+    pub(crate) problem: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "answer.html")]
+pub(crate) struct AnswerPage<'p> {
+    pub(crate) frame: Frame<'p>,
+    pub(crate) form: String,
+    pub(crate) demand: &'p str,
+    /// Whether others may see the answer.
+    pub(crate) shown: bool,
+}
+
+#[derive(Template)]
+#[template(path = "wait.html")]
+pub(crate) struct WaitPage<'p> {
+    pub(crate) frame: Frame<'p>,
+}
+
+#[derive(Template)]
+#[template(path = "overview.html")]
+pub(crate) struct OverviewPage<'p> {
+    frame: Frame<'p>,
+    form: String,
+    notice: Option<&'p str>,
+    user: &'p str,
+    until: String,
+    sessions: Vec<ShownSession>,
+}
+
+/// A session, in words.
+struct ShownSession {
+    device: String,
+    since: String,
+    from: String,
+    addresses: String,
+}
+
+#[derive(Template)]
+#[template(path = "message.html")]
+pub(crate) struct MessagePage<'p> {
+    pub(crate) frame: Frame<'p>,
+    pub(crate) heading: &'p str,
+    pub(crate) text: &'p str,
+}
+
+impl<'p> OverviewPage<'p> {
+    pub(crate) fn new(
+        frame: Frame<'p>,
+        form: String,
+        overview: &'p Overview,
+        notice: Option<&'p str>,
+    ) -> Self {
+        let texts = frame.texts;
+        let shown = |session: &OwnSession| ShownSession {
+            device: hex(&*session.device),
+            since: (texts.ago)(session.age_s),
+            from: session.from.map_or_else(|| texts.not_known.to_owned(), |from| from.to_string()),
+            addresses: session.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        Self {
+            form,
+            notice,
+            user: &overview.user,
+            until: (texts.until)(overview.left_s),
+            sessions: overview.sessions.iter().map(shown).collect(),
+            frame,
+        }
+    }
+}
+
+/// The answer with this page.
+pub(crate) fn page(status: StatusCode, page: &impl Template) -> Response {
+    match page.render() {
+        Ok(text) => (status, [(CONTENT_TYPE, "text/html; charset=utf-8")], text).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "a page can't be shown");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What is at which address of the portal, and who may have it: whoever the auth process says.
+//!
+//! Invariants: nothing is changed by a GET but the browser's own token; nothing that is posted
+//! counts without the proof that it is from a form of ours; every answer has the headers that keep
+//! other sites and scripts out, and no page is kept by anybody.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Form, RawQuery, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, SET_COOKIE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use serde::Deserialize;
+use zeroize::Zeroizing;
+
+use crate::auth_client::AuthClient;
+use crate::browser::{Visitor, cookie, form_of, fresh_token, no_cookie, unhex};
+use crate::pages::{AnswerPage, Frame, LoginPage, MessagePage, OverviewPage, WaitPage, page};
+use vpnd_ipc::gateway::portal::{
+    Change, EndSession, LogOut, LoginStep, Logo, OverviewQuery, PortalAnswer, PortalApproval, PortalLogin,
+};
+use vpnd_ipc::gateway::refusal::{Refusal, Refused};
+use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, SecretText, UserName};
+
+/// Bytes of a form.
+const MAX_BODY_BYTES: usize = 16 << 10;
+const STYLE: &str = include_str!("../assets/style.css");
+/// The query of the page that says so.
+const ENDED: &str = "ended";
+
+/// On every answer.
+const HEADERS: [(HeaderName, HeaderValue); 7] = [
+    (
+        HeaderName::from_static("content-security-policy"),
+        HeaderValue::from_static(
+            "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+        ),
+    ),
+    (HeaderName::from_static("strict-transport-security"), HeaderValue::from_static("max-age=31536000")),
+    (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff")),
+    (HeaderName::from_static("x-frame-options"), HeaderValue::from_static("DENY")),
+    (HeaderName::from_static("referrer-policy"), HeaderValue::from_static("no-referrer")),
+    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
+    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
+];
+
+/// What pages are made of.
+pub(crate) struct Site {
+    auth: AuthClient,
+    name: String,
+    logo: Option<Logo>,
+}
+
+impl Site {
+    pub(crate) fn new(auth: AuthClient, name: String, logo: Option<Logo>) -> Self {
+        Self { auth, name, logo }
+    }
+
+    fn frame(&self, visitor: &Visitor) -> Frame<'_> {
+        Frame { texts: visitor.texts, name: &self.name, logo: self.logo.is_some() }
+    }
+
+    fn message(&self, visitor: &Visitor, status: StatusCode, heading: &str, text: &str) -> Response {
+        page(status, &MessagePage { frame: self.frame(visitor), heading, text })
+    }
+
+    /// The auth process has not answered.
+    fn failed(&self, visitor: &Visitor) -> Response {
+        let texts = visitor.texts;
+        self.message(visitor, StatusCode::SERVICE_UNAVAILABLE, texts.failed, texts.failed_text)
+    }
+
+    /// A form was not sent from a page of ours that this browser has shown.
+    fn not_ours(&self, visitor: &Visitor) -> Response {
+        let texts = visitor.texts;
+        self.message(visitor, StatusCode::FORBIDDEN, texts.old_form, texts.old_form_text)
+    }
+
+    /// The form to log in, for a browser that has this token or gets one.
+    fn login_form(
+        &self,
+        visitor: &Visitor,
+        status: StatusCode,
+        user: &str,
+        problem: Option<String>,
+    ) -> Response {
+        let (token, is_new) = match &visitor.token {
+            Some(token) => (token.clone(), false),
+            None => (fresh_token(), true),
+        };
+        let form = form_of(&token);
+        let response = page(status, &LoginPage { frame: self.frame(visitor), form, user, problem });
+        if is_new { with_cookie(response, &cookie(&token)) } else { response }
+    }
+
+    fn step(&self, visitor: &Visitor, user: &str, step: LoginStep) -> Response {
+        match step {
+            LoginStep::LoggedIn(token) => with_cookie(to("/"), &cookie(&token)),
+            LoginStep::Demand { token, kind: ChallengeKind::Push, .. } => {
+                with_cookie(to("/login/wait"), &cookie(&token))
+            }
+            LoginStep::Demand { token, kind, text } => {
+                let demand = text.as_deref().unwrap_or(visitor.texts.code);
+                let shown = text.is_none() || kind == ChallengeKind::Choice;
+                let answer = AnswerPage { frame: self.frame(visitor), form: form_of(&token), demand, shown };
+                with_cookie(page(StatusCode::OK, &answer), &cookie(&token))
+            }
+            LoginStep::Refused(refused) => self.refused(visitor, user, refused),
+        }
+    }
+
+    fn refused(&self, visitor: &Visitor, user: &str, refused: Refused) -> Response {
+        let status = match refused.refusal {
+            Refusal::Throttled => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Busy | Refusal::WaitingFull | Refusal::SourceUnavailable | Refusal::Draining => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            _ => StatusCode::FORBIDDEN,
+        };
+        let problem = visitor.texts.refused(refused);
+        let mut response = self.login_form(visitor, status, user, Some(problem));
+        if let Some(wait_s) = refused.retry_after_s {
+            response.headers_mut().insert(RETRY_AFTER, wait_s.into());
+        }
+        response
+    }
+}
+
+/// All addresses.
+pub(crate) fn router(site: Arc<Site>) -> Router {
+    Router::new()
+        .route("/", get(overview))
+        .route("/login", get(login_form).post(log_in))
+        .route("/login/answer", post(answer))
+        .route("/login/wait", get(wait))
+        .route("/logout", post(log_out))
+        .route("/sessions/end", post(end_session))
+        .route("/style.css", get(style))
+        .route("/logo", get(logo))
+        .fallback(nothing)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(middleware::map_response(with_headers))
+        .with_state(site)
+}
+
+async fn with_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.extend(HEADERS);
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// A redirection that is a GET whatever it follows.
+fn to(path: &'static str) -> Response {
+    (StatusCode::SEE_OTHER, [(LOCATION, path)]).into_response()
+}
+
+fn with_cookie(mut response: Response, cookie: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(cookie) {
+        response.headers_mut().insert(SET_COOKIE, value);
+    }
+    response
+}
+
+async fn style() -> Response {
+    ([(CONTENT_TYPE, "text/css; charset=utf-8"), (CACHE_CONTROL, "max-age=300")], STYLE).into_response()
+}
+
+async fn logo(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    match &site.logo {
+        Some(Logo { media_type, bytes }) => {
+            let headers = [(CONTENT_TYPE, media_type.to_string()), (CACHE_CONTROL, "max-age=300".to_owned())];
+            (headers, bytes.to_vec()).into_response()
+        }
+        None => nothing(State(site), visitor).await,
+    }
+}
+
+async fn nothing(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    let texts = visitor.texts;
+    site.message(&visitor, StatusCode::NOT_FOUND, texts.not_found, texts.not_found_text)
+}
+
+async fn overview(State(site): State<Arc<Site>>, visitor: Visitor, RawQuery(query): RawQuery) -> Response {
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    let form = form_of(&browser.token);
+    match site.auth.request(OverviewQuery(browser)).await {
+        Ok(Some(overview)) => {
+            let notice = (query.as_deref() == Some(ENDED)).then_some(visitor.texts.session_ended);
+            page(StatusCode::OK, &OverviewPage::new(site.frame(&visitor), form, &overview, notice))
+        }
+        Ok(None) => to("/login"),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+async fn login_form(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    site.login_form(&visitor, StatusCode::OK, "", None)
+}
+
+#[derive(Deserialize)]
+struct Credentials {
+    #[serde(default)]
+    form: String,
+    user: String,
+    password: SecretField,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    form: String,
+    answer: SecretField,
+}
+
+#[derive(Deserialize)]
+struct OfSession {
+    #[serde(default)]
+    form: String,
+    #[serde(default)]
+    device: String,
+}
+
+/// A field that is erased.
+#[derive(Deserialize)]
+#[serde(from = "String")]
+struct SecretField(Zeroizing<String>);
+
+impl From<String> for SecretField {
+    fn from(text: String) -> Self {
+        Self(Zeroizing::new(text))
+    }
+}
+
+async fn log_in(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Credentials { form, user, password }): Form<Credentials>,
+) -> Response {
+    if !visitor.has_sent(&form) {
+        return site.not_ours(&visitor);
+    }
+    let wrong = || LoginStep::Refused(Refusal::Credentials.into());
+    let (Ok(name), Ok(password)) = (UserName::new(user.as_str()), SecretText::new(password.0.as_str()))
+    else {
+        return site.step(&visitor, &user, wrong());
+    };
+    let Some(_turn) = site.auth.login_turn(visitor.address) else {
+        let problem = Some(visitor.texts.too_many_logins.to_owned());
+        return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, &user, problem);
+    };
+    let login = PortalLogin { user: name, password, address: visitor.address };
+    match site.auth.request(login).await {
+        Ok(step) => site.step(&visitor, &user, step),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+async fn answer(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Answer { form, answer }): Form<Answer>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    let Ok(answer) = ChallengeAnswer::new(answer.0.as_str()) else {
+        return site.refused(&visitor, "", Refusal::Credentials.into());
+    };
+    let Some(_turn) = site.auth.login_turn(visitor.address) else {
+        let problem = Some(visitor.texts.too_many_logins.to_owned());
+        return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, "", problem);
+    };
+    match site.auth.request(PortalAnswer { browser, answer }).await {
+        Ok(step) => site.step(&visitor, "", step),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+async fn wait(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    match site.auth.request(PortalApproval(browser)).await {
+        Ok(Some(step)) => site.step(&visitor, "", step),
+        Ok(None) => page(StatusCode::OK, &WaitPage { frame: site.frame(&visitor) }),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+#[derive(Deserialize)]
+struct Bare {
+    #[serde(default)]
+    form: String,
+}
+
+async fn log_out(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Bare { form }): Form<Bare>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    match site.auth.request(LogOut(browser)).await {
+        Ok(()) => with_cookie(to("/login"), &no_cookie()),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+async fn end_session(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(OfSession { form, device }): Form<OfSession>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    let Some(device) = unhex::<16>(&device) else { return nothing(State(site), visitor).await };
+    match site.auth.request(EndSession { browser, device: device.into() }).await {
+        Ok(Change::Done) => to("/?ended"),
+        Ok(Change::NotThere) => nothing(State(site), visitor).await,
+        Ok(Change::NoVisit) => to("/login"),
+        Err(_) => site.failed(&visitor),
+    }
+}

@@ -1,0 +1,253 @@
+//! The one catalogue of what pages say, in each language.
+//!
+//! INVARIANT: a text that is missing in a language does not compile.
+
+use vpnd_ipc::gateway::refusal::{Refusal, Refused};
+
+/// The texts of a language.
+pub(crate) struct Texts {
+    /// Its tag (BCP 47).
+    pub(crate) language: &'static str,
+    pub(crate) skip: &'static str,
+    pub(crate) log_in: &'static str,
+    pub(crate) log_out: &'static str,
+    pub(crate) user: &'static str,
+    pub(crate) password: &'static str,
+    pub(crate) second_step: &'static str,
+    pub(crate) code: &'static str,
+    pub(crate) answer: &'static str,
+    pub(crate) go_on: &'static str,
+    pub(crate) approve: &'static str,
+    pub(crate) goes_on: &'static str,
+    pub(crate) start_again: &'static str,
+    pub(crate) my_sessions: &'static str,
+    pub(crate) logged_in_as: &'static str,
+    pub(crate) no_sessions: &'static str,
+    pub(crate) since: &'static str,
+    pub(crate) from: &'static str,
+    pub(crate) addresses: &'static str,
+    pub(crate) not_known: &'static str,
+    pub(crate) end_session: &'static str,
+    pub(crate) session_ended: &'static str,
+    pub(crate) not_found: &'static str,
+    pub(crate) not_found_text: &'static str,
+    pub(crate) failed: &'static str,
+    pub(crate) failed_text: &'static str,
+    pub(crate) old_form: &'static str,
+    pub(crate) old_form_text: &'static str,
+    pub(crate) too_many_logins: &'static str,
+    /// So many seconds ago.
+    pub(crate) ago: fn(u64) -> String,
+    /// The visit ends in so many seconds.
+    pub(crate) until: fn(u64) -> String,
+    refusal: fn(Refusal) -> &'static str,
+    /// The same, and so many seconds are to be waited.
+    wait: fn(u64) -> String,
+}
+
+impl Texts {
+    /// Why a login was refused.
+    pub(crate) fn refused(&self, refused: Refused) -> String {
+        match (refused.refusal, refused.retry_after_s) {
+            (Refusal::Throttled, Some(wait_s)) => (self.wait)(wait_s),
+            (refusal, _) => (self.refusal)(refusal).to_owned(),
+        }
+    }
+}
+
+const ALL: [&Texts; 2] = [&ENGLISH, &GERMAN];
+
+/// The language that a browser prefers (RFC 9110 section 12.5.4); English if it names none of ours.
+pub(crate) fn preferred(accepted: &str) -> &'static Texts {
+    let mut best = (0.0, &ENGLISH);
+    for range in accepted.split(',').take(32) {
+        let (tag, weight) = range.split_once(';').unwrap_or((range, "q=1"));
+        let weight = weight.trim().strip_prefix("q=").and_then(|weight| weight.parse::<f32>().ok());
+        let primary = tag.trim().split('-').next().unwrap_or_default();
+        let known = ALL.iter().find(|texts| texts.language.eq_ignore_ascii_case(primary));
+        if let (Some(texts), Some(weight)) = (known, weight)
+            && weight > best.0
+        {
+            best = (weight, texts);
+        }
+    }
+    best.1
+}
+
+/// A time as its largest unit: minutes, hours or days.
+fn unit(seconds: u64) -> (u64, usize) {
+    match seconds {
+        0..3_600 => (seconds / 60, 0),
+        3_600..86_400 => (seconds / 3_600, 1),
+        _ => (seconds / 86_400, 2),
+    }
+}
+
+pub(crate) static ENGLISH: Texts = Texts {
+    language: "en",
+    skip: "Skip to the content",
+    log_in: "Log in",
+    log_out: "Log out",
+    user: "User name",
+    password: "Password",
+    second_step: "One more step",
+    code: "Type the current code from your authenticator app.",
+    answer: "Answer",
+    go_on: "Continue",
+    approve: "Approve the login on your phone or other device.",
+    goes_on: "This page continues by itself.",
+    start_again: "Start again",
+    my_sessions: "My sessions",
+    logged_in_as: "You are logged in as",
+    no_sessions: "None of your devices is connected to the VPN now.",
+    since: "Connected",
+    from: "From",
+    addresses: "VPN address",
+    not_known: "not known",
+    end_session: "End session",
+    session_ended: "The session is ended. It may take a second until the device notices.",
+    not_found: "There is nothing here",
+    not_found_text: "The address is wrong, or what was here is gone.",
+    failed: "This does not work now",
+    failed_text: "The gateway gave no answer. Your VPN sessions go on. Try again in a moment.",
+    old_form: "This page was too old",
+    old_form_text: "Nothing was changed. Start again, and do not use the browser's back button.",
+    too_many_logins: "Too many logins are under way. Try again in a few seconds.",
+    ago: |seconds| match unit(seconds) {
+        (0, 0) => "just now".to_owned(),
+        (1, unit) => format!("1 {} ago", ["minute", "hour", "day"][unit]),
+        (count, unit) => format!("{count} {} ago", ["minutes", "hours", "days"][unit]),
+    },
+    until: |seconds| {
+        format!(
+            "This page logs you out after 30 minutes without use, and in {} hours at the latest.",
+            seconds.div_ceil(3_600)
+        )
+    },
+    refusal: |refusal| match refusal {
+        Refusal::Credentials => "The user name, the password or the code is wrong.",
+        Refusal::Throttled => "Too many attempts. Wait a moment.",
+        Refusal::Busy | Refusal::WaitingFull | Refusal::Draining | Refusal::TooMany => {
+            "The login took too long, or the gateway is busy. Try again."
+        }
+        Refusal::SourceUnavailable => {
+            "The directory with your account can't be reached. Try again in a minute."
+        }
+        Refusal::NotApproved => "The login was not approved in time.",
+        Refusal::NoProfile => "Your account has no access to the VPN. Ask the help desk.",
+        Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {
+            "Your account needs a second factor for this, and has none yet. Ask the help desk."
+        }
+        Refusal::Certificate | Refusal::NeedsCertificate => {
+            "Your account needs a certificate, which this page can't ask for. Use the VPN client."
+        }
+        Refusal::LacksChallenges | Refusal::NoAddress | Refusal::Internal => {
+            "The gateway could not let you in. Try again."
+        }
+    },
+    wait: |seconds| format!("Too many attempts. Wait {seconds} seconds."),
+};
+
+pub(crate) static GERMAN: Texts = Texts {
+    language: "de",
+    skip: "Zum Inhalt",
+    log_in: "Anmelden",
+    log_out: "Abmelden",
+    user: "Benutzername",
+    password: "Passwort",
+    second_step: "Noch ein Schritt",
+    code: "Geben Sie den aktuellen Code aus Ihrer Authenticator-App ein.",
+    answer: "Antwort",
+    go_on: "Weiter",
+    approve: "Bestätigen Sie die Anmeldung auf Ihrem Telefon oder einem anderen Gerät.",
+    goes_on: "Diese Seite geht von selbst weiter.",
+    start_again: "Von vorn beginnen",
+    my_sessions: "Meine Sitzungen",
+    logged_in_as: "Sie sind angemeldet als",
+    no_sessions: "Zurzeit ist keines Ihrer Geräte mit dem VPN verbunden.",
+    since: "Verbunden",
+    from: "Von",
+    addresses: "VPN-Adresse",
+    not_known: "nicht bekannt",
+    end_session: "Sitzung beenden",
+    session_ended: "Die Sitzung ist beendet. Das Gerät bemerkt es nach etwa einer Sekunde.",
+    not_found: "Hier ist nichts",
+    not_found_text: "Die Adresse ist falsch, oder was hier war, ist nicht mehr da.",
+    failed: "Das geht gerade nicht",
+    failed_text: "Das Gateway hat nicht geantwortet. Ihre VPN-Sitzungen laufen weiter. Versuchen Sie es gleich noch einmal.",
+    old_form: "Diese Seite war zu alt",
+    old_form_text: "Es wurde nichts geändert. Beginnen Sie von vorn und ohne die Zurück-Taste des Browsers.",
+    too_many_logins: "Zu viele Anmeldungen laufen gerade. Versuchen Sie es in ein paar Sekunden noch einmal.",
+    ago: |seconds| match unit(seconds) {
+        (0, 0) => "gerade eben".to_owned(),
+        (1, unit) => format!("seit {}", ["1 Minute", "1 Stunde", "1 Tag"][unit]),
+        (count, unit) => format!("seit {count} {}", ["Minuten", "Stunden", "Tagen"][unit]),
+    },
+    until: |seconds| {
+        format!(
+            "Diese Seite meldet Sie nach 30 Minuten ohne Nutzung ab, spätestens in {} Stunden.",
+            seconds.div_ceil(3_600)
+        )
+    },
+    refusal: |refusal| match refusal {
+        Refusal::Credentials => "Benutzername, Passwort oder Code ist falsch.",
+        Refusal::Throttled => "Zu viele Versuche. Warten Sie einen Moment.",
+        Refusal::Busy | Refusal::WaitingFull | Refusal::Draining | Refusal::TooMany => {
+            "Die Anmeldung hat zu lange gedauert, oder das Gateway ist ausgelastet. Versuchen Sie es noch einmal."
+        }
+        Refusal::SourceUnavailable => {
+            "Das Verzeichnis mit Ihrem Konto ist nicht erreichbar. Versuchen Sie es in einer Minute noch einmal."
+        }
+        Refusal::NotApproved => "Die Anmeldung wurde nicht rechtzeitig bestätigt.",
+        Refusal::NoProfile => "Ihr Konto hat keinen Zugang zum VPN. Fragen Sie den Helpdesk.",
+        Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {
+            "Ihr Konto braucht dafür einen zweiten Faktor und hat noch keinen. Fragen Sie den Helpdesk."
+        }
+        Refusal::Certificate | Refusal::NeedsCertificate => {
+            "Ihr Konto braucht ein Zertifikat, nach dem diese Seite nicht fragen kann. Nehmen Sie den VPN-Client."
+        }
+        Refusal::LacksChallenges | Refusal::NoAddress | Refusal::Internal => {
+            "Das Gateway konnte Sie nicht anmelden. Versuchen Sie es noch einmal."
+        }
+    },
+    wait: |seconds| format!("Zu viele Versuche. Warten Sie {seconds} Sekunden."),
+};
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_best_language_is_taken_that_there_is() {
+        for (accepted, language) in [
+            ("", "en"),
+            ("de", "de"),
+            ("de-DE,de;q=0.9,en;q=0.8", "de"),
+            ("en-US,en;q=0.9,de;q=0.8", "en"),
+            ("fr,de;q=0.3,en;q=0.1", "de"),
+            ("de;q=0,en;q=0.5", "en"),
+            ("de;q=nan,;;,=", "en"),
+            ("*", "en"),
+        ] {
+            assert_eq!(preferred(accepted).language, language, "{accepted:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_in_words() {
+        assert_eq!((ENGLISH.ago)(59), "just now");
+        assert_eq!((ENGLISH.ago)(60), "1 minute ago");
+        assert_eq!((ENGLISH.ago)(2 * 3_600), "2 hours ago");
+        assert_eq!((GERMAN.ago)(3 * 86_400), "seit 3 Tagen");
+    }
+
+    #[test]
+    fn languages_differ_in_what_they_say_of_a_refusal() {
+        for refusal in Refusal::ALL {
+            let texts: BTreeSet<String> = ALL.iter().map(|texts| texts.refused((*refusal).into())).collect();
+            assert_eq!(texts.len(), ALL.len(), "{refusal:?}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Behaviour: somebody has taken over the portal and sends the auth process what they like, over
+//! the channel between the two. Without the token of a visit they get nobody's data and end
+//! nobody's session, and what no portal sends is the last of that portal.
+//!
+//! The real process is stopped (SIGSTOP), and the test has a copy of its descriptor of the channel.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use minicbor::{Decoder, Encoder};
+
+use super::{Browser, SOON, configure, portal_of, serves};
+use crate::client::Client;
+use crate::gateway::Gateway;
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::privileges::Seen;
+use crate::taken_over::{TakenOver, channel_to_auth, stop};
+use crate::traffic::ping_until;
+
+// Numbers of requests in `crates/ipc/src/gateway/portal.rs`.
+const OVERVIEW: u32 = 3;
+const END_SESSION: u32 = 4;
+const LOG_OUT: u32 = 5;
+/// One that there is not: a worker has it.
+const CARRIED: u32 = 10;
+
+type Body = Encoder<Vec<u8>>;
+
+/// A frame with a request of this number and content.
+fn request(number: u64, kind: u32, content: impl FnOnce(&mut Body)) -> Vec<u8> {
+    let mut body = Encoder::new(Vec::new());
+    body.array(2).unwrap().u64(number).unwrap().array(2).unwrap().u32(kind).unwrap().array(1).unwrap();
+    content(&mut body);
+    let body = body.into_writer();
+    [&u32::try_from(body.len()).unwrap().to_le_bytes()[..], &[0; 4], &body].concat()
+}
+
+/// A browser with this token at the address of the client that logged in.
+fn browser(body: &mut Body, token: [u8; 32]) {
+    body.array(2).unwrap().array(1).unwrap().bytes(&token).unwrap();
+    body.encode(std::net::IpAddr::from([198, 18, 1, 2])).unwrap();
+}
+
+/// The reply to the request of this number: what is behind its `Ok`.
+fn reply(portal: &mut TakenOver, number: u64) -> Vec<u8> {
+    let sent = portal.expect(number as u32);
+    let mut decoder = Decoder::new(&sent.body);
+    decoder.array().unwrap();
+    decoder.u64().unwrap();
+    let reply = decoder.bytes().unwrap();
+    assert_eq!(reply[..2], [0x82, 0], "it is answered");
+    reply[2..].to_vec()
+}
+
+#[test]
+fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    configure(&gateway);
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let browser_of_ann = Browser::new(&lab, &lab.clients[0], &gateway);
+    serves(&browser_of_ann);
+    let page = browser_of_ann.logged_in("ann");
+    let device: Vec<u8> = (0..32)
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&page.field("device")[at..at + 2], 16).unwrap())
+        .collect();
+
+    let seen = portal_of(&gateway);
+    let parent = gateway.process().id();
+    stop(seen.pid());
+    let mut portal = TakenOver::of(seen.pid(), channel_to_auth(seen.pid(), parent));
+    // Far from the numbers of what it has asked itself.
+    let numbers = 1_000..;
+    let guesses = [[0; 32], [0xFF; 32], std::array::from_fn(|at| device[at % 16])];
+    let mut numbers = numbers.into_iter();
+    for token in guesses {
+        let number = numbers.next().unwrap();
+        portal.send(&request(number, OVERVIEW, |body| {
+            body.array(1).unwrap();
+            browser(body, token);
+        }));
+        assert_eq!(reply(&mut portal, number), [0xF6], "nothing is shown");
+        let number = numbers.next().unwrap();
+        portal.send(&request(number, END_SESSION, |body| {
+            body.array(2).unwrap();
+            browser(body, token);
+            body.bytes(&device).unwrap();
+        }));
+        assert_eq!(reply(&mut portal, number), [2], "no visit");
+        let number = numbers.next().unwrap();
+        portal.send(&request(number, LOG_OUT, |body| {
+            body.array(1).unwrap();
+            browser(body, token);
+        }));
+        reply(&mut portal, number);
+    }
+    assert_eq!(gateway.sessions().len(), 1);
+    // A request of another process is the last of this one.
+    portal.send(&request(9_999, CARRIED, |body| {
+        body.array(0).unwrap();
+    }));
+    portal.let_go();
+    let parent = Seen::parent(&gateway);
+    eventually("there is another", SOON, || {
+        parent.child_if_any("portal").filter(|other| other.pid() != seen.pid()).map(drop)
+    });
+    serves(&browser_of_ann);
+    assert!(browser_of_ann.overview().is_some(), "her visit goes on");
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+}
