@@ -44,6 +44,9 @@ struct Args {
     /// Cipher suites.
     #[arg(long, value_delimiter = ',', default_value = "aes-256-gcm,chacha20-poly1305,none")]
     suite: Vec<Suite>,
+    /// The library of each suite, in their order; the fastest of those that are not named.
+    #[arg(long, value_delimiter = ',')]
+    backend: Vec<Preference>,
     /// How often each stream is carried through whole shards.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -97,7 +100,12 @@ fn main() -> anyhow::Result<()> {
         return live::serve(spec);
     }
     let time = Duration::from_millis(args.millis);
-    let suites = args.suite.iter().map(|&suite| Ok((suite, choose(suite, Preference::Auto)?.backend)));
+    let preferences = args.backend.iter().copied().chain(std::iter::repeat(Preference::Auto));
+    let suites = args
+        .suite
+        .iter()
+        .zip(preferences)
+        .map(|(&suite, preference)| Ok((suite, choose(suite, preference)?.backend)));
     let suites: Vec<(Suite, Backend)> = suites.collect::<anyhow::Result<_>>()?;
     // Before anything takes time: what is missing is said at once.
     let stages = if args.streams_alone {

@@ -23,6 +23,7 @@ use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
 use crate::own_processes::OwnProcess;
+use crate::stats::CLAIM_ROUNDS;
 use crate::system::command::{HELP, Scripts};
 use crate::system::generator;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
@@ -31,9 +32,8 @@ use compare::{CompareArgs, ReportArgs};
 pub use guidance::{EXAMPLES, OVERVIEW, naming_known};
 pub use output::OutputArgs;
 
-/// Rounds of a measurement unless the user says otherwise: the fewest that have a median and a
-/// spread.
-const ROUNDS: u32 = 3;
+/// Rounds of a measurement unless the user says otherwise: enough to claim a difference.
+const ROUNDS: u32 = CLAIM_ROUNDS as u32;
 
 /// Measures what a VPN carries as its clients grow.
 ///
@@ -254,9 +254,10 @@ pub struct WorkArgs {
     /// Seconds before counting begins.
     #[arg(short = 'O', long, default_value_t = 2.0, value_parser = seconds_or_none)]
     pub warmup: f64,
-    /// How often each measurement is made, 3 by default and 5 for a comparison; systems take turns.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub repeat: Option<u32>,
+    /// How often each measurement is made; systems take turns. Fewer than 5 rounds are figures without
+    /// verdicts.
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
     /// IP version of the measured connections.
     #[arg(long, value_enum, default_value = "4")]
     pub ip: IpVersion,
@@ -395,7 +396,7 @@ impl WorkArgs {
             streams: self.streams,
             seconds: self.seconds,
             warmup_seconds: self.warmup,
-            repeats: self.repeat.unwrap_or(ROUNDS),
+            repeats: self.repeat,
             ip: self.ip.number(),
             seed: self.seed,
             write_bytes: self.length,

@@ -89,6 +89,7 @@ fn main() -> ExitCode {
         Some(Command::Own(process)) => process.run(),
     };
     match done {
+        Ok(_) if terminal::has_failed() => ExitCode::FAILURE,
         Ok(code) => code,
         Err(error) => {
             terminal::say(format_args!("trafficspeed: {error:#}"));

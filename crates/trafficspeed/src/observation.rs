@@ -7,7 +7,7 @@
 
 mod quantity;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -34,6 +34,8 @@ pub struct Measured<'a> {
     pub round: u32,
     /// Why it does not count; empty if it was made as it should be.
     pub problem: &'a str,
+    /// Others took so much of the machine meanwhile that nothing is claimed of the case.
+    pub is_disturbed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +47,7 @@ struct Row {
     /// What was observed; nothing if the measurement broke before that.
     found: Option<(Quantity, f64)>,
     problem: String,
+    is_disturbed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -97,11 +100,10 @@ pub struct Comparison {
     pub differs_from_first: Option<bool>,
 }
 
-/// Whether the ratios of two systems differ from those of a system to itself; `None` of a single
-/// round of either.
+/// Whether the ratios of two systems differ from those of a system to itself; `None` where too few
+/// rounds say so.
 pub fn differs(ratio: Option<Spread>, same: Option<Spread>) -> Option<bool> {
-    let several = |spread: Option<Spread>| spread.filter(|spread| spread.n > 1);
-    Some(several(ratio)?.differs_beyond(several(same)?))
+    ratio?.differs_beyond(same?)
 }
 
 /// A value of each round, by its number.
@@ -147,8 +149,9 @@ impl Observations {
         if found.is_empty() && !measured.problem.is_empty() {
             found.push(None);
         }
-        let &Measured { case, round, problem, .. } = measured;
-        let row = |found| Row { system, case: case.into(), round, found, problem: problem.into() };
+        let &Measured { case, round, problem, is_disturbed, .. } = measured;
+        let row =
+            |found| Row { system, case: case.into(), round, found, problem: problem.into(), is_disturbed };
         self.rows.extend(found.into_iter().map(row));
     }
 
@@ -188,6 +191,32 @@ impl Observations {
         let counted = mine.filter(move |row| row.problem.is_empty() == is_whole);
         let values = counted.filter_map(|row| Some((row.round, row.found?)));
         values.filter(move |(_, found)| found.0 == quantity).map(|(round, found)| (round, found.1))
+    }
+
+    fn whole(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|row| row.problem.is_empty() && row.found.is_some())
+    }
+
+    /// How many whole measurements were disturbed, and of how many.
+    pub fn disturbed(&self) -> (usize, usize) {
+        let place = |row: &Row| (row.system, row.case.clone(), row.round);
+        let all: BTreeSet<_> = self.whole().map(place).collect();
+        let disturbed: BTreeSet<_> = self.whole().filter(|row| row.is_disturbed).map(place).collect();
+        (disturbed.len(), all.len())
+    }
+
+    /// Whether a measurement of a case was disturbed, so that nothing is claimed of it.
+    pub fn is_disturbed(&self, case: &str) -> bool {
+        self.whole().any(|row| row.is_disturbed && row.case == case)
+    }
+
+    /// The most whole rounds of a system in a case.
+    pub fn rounds_per_case(&self) -> usize {
+        let mut rounds: BTreeMap<(usize, &str), BTreeSet<u32>> = BTreeMap::new();
+        for row in self.whole() {
+            rounds.entry((row.system, &row.case)).or_default().insert(row.round);
+        }
+        rounds.values().map(BTreeSet::len).max().unwrap_or_default()
     }
 
     /// The value of each whole round.
@@ -240,6 +269,7 @@ impl Observations {
         }
         let mut all = Vec::new();
         for (case, quantity) in wanted {
+            let is_disturbed = self.is_disturbed(case);
             for group in &groups {
                 let (first, alone) = (group[0], group.len() == 1);
                 let control = self.control(&first.congestion, case, *quantity);
@@ -253,7 +283,7 @@ impl Observations {
                         first: first.label.clone(),
                         control,
                         ratio_to_first: ratio,
-                        differs_from_first: differs(ratio, control),
+                        differs_from_first: differs(ratio, control).filter(|_| !is_disturbed),
                     });
                 }
             }

@@ -66,9 +66,9 @@ impl HostCpu {
 }
 
 /// CPU seconds (user and system, all threads) that the processes `roots` and all below them have
-/// used.
+/// used, those included that have ended and were waited for: their time is with their parents.
 pub fn tree_cpu_seconds(roots: &[u32]) -> f64 {
-    process_tree(roots).iter().map(|(_, stat)| stat.cpu_seconds).sum()
+    process_tree(roots).iter().map(|(_, stat)| stat.cpu_seconds + stat.ended_children).sum()
 }
 
 /// How often the threads of the processes `roots` and all below them have gone to sleep: the
@@ -308,8 +308,7 @@ mod tests {
     fn work_in_a_thread_shows_in_the_tree_of_this_process() {
         let own = || tree_cpu_seconds(&[std::process::id()]);
         let (mut least, deadline) = (own(), Instant::now() + Duration::from_secs(30));
-        // On a busy machine a thread gets its time late, but it gets it. What other tests start is
-        // in this tree, too, and takes its time along when it ends.
+        // On a busy machine a thread gets its time late, but it gets it.
         let mut grown = move || {
             let now = own();
             least = least.min(now);
@@ -328,6 +327,29 @@ mod tests {
             tree_cpu_seconds(&[u32::MAX]).abs() < f64::EPSILON,
             "a process that is not there counts nothing"
         );
+    }
+
+    #[test]
+    fn what_a_child_of_a_tree_used_stays_with_the_tree_when_it_ends() {
+        let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        let script = format!("sh -c '{work}'; read line");
+        let mut shell = std::process::Command::new("sh");
+        let mut shell = shell.args(["-c", &script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let roots = [shell.id()];
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut had_child = false;
+        loop {
+            let count = process_tree(&roots).len();
+            had_child |= count == 2;
+            if (had_child && count == 1) || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let used = tree_cpu_seconds(&roots);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert!(used > 0.05, "{used}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod block;
 pub mod chart;
+pub mod claims;
 pub mod delivered;
 pub mod files;
 pub mod grid;

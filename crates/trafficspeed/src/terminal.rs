@@ -3,15 +3,25 @@
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write as _, stderr, stdout};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Prints results to standard output.
+/// Something could not be printed.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Prints results to standard output. A failure is said here, and shows in the exit status.
 pub fn print(text: &str) {
     match stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            HAS_FAILED.store(true, Ordering::Relaxed);
             say(format_args!("trafficspeed: writing to standard output: {error}"));
         }
         _ => {}
     }
+}
+
+/// Whether results could not be printed, other than to a reader that has gone.
+pub fn has_failed() -> bool {
+    HAS_FAILED.load(Ordering::Relaxed)
 }
 
 /// Writes a line to standard error.

@@ -101,3 +101,15 @@ fn a_pipe_that_nobody_reads_ends_nothing() {
         assert_eq!(status.expect("the program was built").code(), Some(2), "{words:?}");
     }
 }
+
+#[test]
+fn results_that_cannot_be_written_are_a_failure_and_a_reader_that_has_gone_is_none() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let output = trafficspeed(&["completions", "bash"]).stdout(full).output().expect("the program was built");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("trafficspeed: writing to standard output: "), "{said}");
+    let output =
+        trafficspeed(&["completions", "bash"]).stdout(unread()).output().expect("the program was built");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -93,10 +93,10 @@ pub struct CapacityArgs {
     /// Seconds before it that don't count.
     #[arg(short = 'O', long, default_value_t = 1.0, value_parser = trafficspeed::cli::seconds)]
     pub omit: f64,
-    /// How often each case is measured, in rounds, every second one from the last to the first. The
+    /// How often each case is measured, in rounds, from the second on in shuffled order. The
     /// case that costs are compared with is measured twice in each (A/A), and ratios that do not go
     /// beyond what it is of itself show no difference.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeat: u32,
     /// Seconds after which sessions that are not up are given up.
     #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]

@@ -18,7 +18,7 @@ const DEFINITIONS: [&str; 11] = [
     "Gbit/s: payload that arrived, all sessions together.",
     "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times as many sessions: the same over that of those, in \
      the same setting and round; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in. ≈: within \
-     what the case that was measured twice was of itself, not in all rounds on the same side of 1, or of one round only, so no difference is \
+     what the case that was measured twice was of itself, not in all rounds on the same side of 1, or of fewer than five rounds, so no difference is \
      shown.",
     "Acks: acknowledgements that arrived, each a packet of 56 B; how many side by side; and how many were lost. Other losses and delays are \
      without them.",

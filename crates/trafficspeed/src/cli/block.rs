@@ -61,7 +61,7 @@ pub struct BlockArgs {
     pub congestion: CongestionControl,
     /// How often each case is measured; the ways take turns, from the second round on in shuffled
     /// order.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = super::ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Do not measure the tunnel a second time in each round, with one block in progress and with
     /// the most, which shows how far it differs from itself.
@@ -260,12 +260,12 @@ mod tests {
     #[test]
     fn by_default_the_whole_of_the_original_is_measured_and_quick_takes_minutes() {
         let plan = read("").unwrap();
-        assert_eq!((plan.delays.len(), plan.writes.cases().len()), (8, 9 * 20 * 3));
+        assert_eq!((plan.delays.len(), plan.writes.cases().len()), (8, 9 * 20 * 5));
         assert!(plan.writes.sync && plan.place.path.is_none());
         let minutes = |plan: &BlockPlan| plan.estimate().as_secs() / 60;
-        assert!((100..240).contains(&minutes(&plan)), "{}", minutes(&plan));
+        assert!((200..500).contains(&minutes(&plan)), "{}", minutes(&plan));
         let quick = read("--quick").unwrap();
-        assert!((3..8).contains(&minutes(&quick)), "{}", minutes(&quick));
+        assert!((5..15).contains(&minutes(&quick)), "{}", minutes(&quick));
     }
 
     #[test]

@@ -9,12 +9,10 @@ use super::{OutputArgs, SystemArgs, WorkArgs};
 use crate::clock;
 use crate::experiment::compare::ComparePlan;
 use crate::experiment::compare::quiet::Limits;
-use crate::experiment::outcome::RemoteEnd;
+use crate::experiment::outcome::{MOST_FOREIGN_PERCENT, MOST_STEAL_PERCENT, RemoteEnd};
 use crate::experiment::traffic::TrafficPlan;
 use crate::system::{Priority, Subject};
 
-/// Rounds of a comparison unless the user says otherwise: enough for a median with a spread.
-const ROUNDS: u32 = 5;
 /// Arguments about showing results rather than measuring them.
 const NOT_WORK: [&str; 10] =
     ["resume", "baseline", "out", "force", "json", "json_stream", "csv", "format", "wide", "quiet"];
@@ -41,11 +39,11 @@ pub struct CompareArgs {
     pub baseline: Option<String>,
     /// Repeat a measurement during which the hypervisor took more than this share of the machine,
     /// in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = MOST_STEAL_PERCENT, value_parser = percent)]
     pub max_steal: f64,
     /// Repeat a measurement during which other processes used more than this share of the machine,
     /// in percent.
-    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value_t = MOST_FOREIGN_PERCENT, value_parser = percent)]
     pub max_foreign: f64,
     /// Most attempts at one measurement; the quietest stands if none was quiet.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -101,7 +99,6 @@ impl CompareArgs {
     pub fn plan(&self, cpus: u32) -> Result<ComparePlan, String> {
         let most = self.clients.iter().copied().max().unwrap_or(1);
         let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
-        settings.repeats = self.work.repeat.unwrap_or(ROUNDS);
         settings.far = self.to;
         let mut traffic = TrafficPlan {
             subjects: self.systems.subjects(&[Priority::Own, Priority::Same]),

@@ -78,7 +78,7 @@ pub struct PathArgs {
     #[arg(short = 'i', long, default_value_t = 1.0, value_parser = interval)]
     pub interval: f64,
     /// How often each measurement is made; systems take turns.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = super::ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Congestion control of the measured connections, and in the lab of VPNs over TCP; of several
     /// each is measured.

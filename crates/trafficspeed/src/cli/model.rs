@@ -62,7 +62,7 @@ pub struct ModelArgs {
     #[arg(short = 'O', long, default_value_t = 0.5, value_parser = seconds_or_none)]
     pub warmup: f64,
     /// How often each cipher and load is measured.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = super::ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Do not measure one cipher a second time in each turn (AES-256-GCM, or the first one), which
     /// shows how far it differs from itself.
@@ -193,7 +193,7 @@ mod tests {
         let ciphers = [Cipher::None, Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
         assert_eq!((plan.ciphers.as_slice(), plan.cases.len()), (ciphers.as_slice(), 9));
         assert_eq!(plan.cases[1], Case { packet: 1408, streams: 8 });
-        assert_eq!((plan.targets, plan.real.map(|real| real.repeats)), (vec![10e9, 25e9], Some(3)));
+        assert_eq!((plan.targets, plan.real.map(|real| real.repeats)), (vec![10e9, 25e9], Some(5)));
     }
 
     #[test]

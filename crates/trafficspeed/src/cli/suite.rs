@@ -49,7 +49,7 @@ pub struct ScaleArgs {
     /// Seconds before counting begins: 1, or 0.3 if --quick.
     #[arg(short = 'O', long, value_parser = seconds_or_none)]
     pub warmup: Option<f64>,
-    /// How often each measurement is made: 3 (ipsec) and 10 (aead), or 3 if --quick.
+    /// How often each measurement is made: 5 (ipsec) and 10 (aead), or 5 if --quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
     /// Do not measure a cipher a second time in each round, which shows how far a system differs
@@ -238,8 +238,8 @@ impl IpsecArgs {
     }
 
     fn options(&self) -> ipsec::Options {
-        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: 3 };
-        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 3 };
+        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: super::ROUNDS };
+        let full = Scale { seconds: 10.0, warmup: 1.0, repeats: super::ROUNDS };
         let (times, repeats) = self.scale.times(&quick, &full);
         ipsec::Options {
             quick: self.scale.quick,
@@ -265,7 +265,7 @@ impl IpsecArgs {
 
 impl AeadArgs {
     fn plan(&self) -> SuitePlan {
-        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: 3 };
+        let quick = Scale { seconds: 1.0, warmup: 0.3, repeats: super::ROUNDS };
         let full = Scale { seconds: 10.0, warmup: 1.0, repeats: 10 };
         let (times, repeats) = self.scale.times(&quick, &full);
         let codes = match self.code {
@@ -310,7 +310,7 @@ mod tests {
         let quick = plan("trafficspeed suite ipsec --quick").unwrap();
         let full = plan("trafficspeed suite ipsec").unwrap();
         assert!(
-            quick.estimate() < Duration::from_secs(3_600) && full.estimate() > 3 * quick.estimate(),
+            quick.estimate() < Duration::from_secs(5_400) && full.estimate() > 3 * quick.estimate(),
             "{:?} {:?}",
             quick.estimate(),
             full.estimate()
@@ -319,7 +319,7 @@ mod tests {
         let some = plan(line).unwrap();
         assert_eq!(
             (some.stages.len(), some.repeats, some.count()),
-            (4, 3, 3 * 2 * 3),
+            (4, 5, 5 * 2 * 3),
             "one is its own control"
         );
         let with = plan("trafficspeed suite ipsec --quick --vpn none,vpnd,strongswan,wireguard-go --cipher auth-only,aes-256-gcm --no-sweep --no-control").unwrap();

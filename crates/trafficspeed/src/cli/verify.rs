@@ -30,7 +30,7 @@ pub struct VerifyArgs {
     #[arg(short = 't', long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
     /// How often each generator measures; they take turns.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = super::ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Bytes per send call. K and M are understood.
     #[arg(short = 'l', long, default_value = "128K", value_parser = size)]

@@ -33,7 +33,8 @@ use super::outcome::CpuUse;
 use super::progress::Progress;
 use super::testbed::{Testbed, TestbedError};
 use super::tunnel::{self, Payload};
-use super::turns::order;
+use super::turns::{PAUSE, order, pause};
+use super::watched::Watched;
 use crate::interrupt::Interrupt;
 use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::emulator::Emulation;
@@ -116,7 +117,7 @@ impl Writes {
         let ways = outcome::ways(&self.ahead, &self.controls());
         let of = |repeat: u32| {
             let each = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
-            order(self.sizes.iter().flat_map(each), repeat)
+            order(self.sizes.iter().flat_map(each), repeat, |(_, way, _)| way.again)
         };
         (1..=self.repeats).flat_map(of).collect()
     }
@@ -151,7 +152,9 @@ impl Writes {
         let cases = self.cases().len();
         // A case lasts until enough answers have come: two windows, one after each round trip.
         let least = Duration::from_nanos(2 * delay.ns) * 3;
-        let case = (Self::warmup(delay) + self.duration.max(least)).as_secs_f64() + CASE_SECONDS;
+        let case = (Self::warmup(delay) + self.duration.max(least)).as_secs_f64()
+            + CASE_SECONDS
+            + PAUSE.as_secs_f64();
         Duration::from_secs_f64(cases as f64 * case)
     }
 }
@@ -323,16 +326,20 @@ impl Bench<'_> {
             }
             let name = way.name();
             progress.live(&format!("delay {delay}, run {repeat}, blocks of {block_bytes} bytes, {name}"));
+            pause();
+            let mut is_over = false;
             let case = match self.case(block_bytes, way, repeat) {
                 Ok(Some(case)) => case,
                 Ok(None) => return Ok(()),
                 Err(error) if self.interrupt.is_set() => return Err(error),
                 Err(error) => {
                     self.ends().settle();
+                    is_over = error.is_final();
                     Case::failed(milliseconds(delay), (block_bytes, way, repeat), error.to_string())
                 }
             };
             let end = failures.look_at(&case, self.ends().lost());
+            let end = end.or_else(|| is_over.then(|| "nothing more was measured".to_owned()));
             report.cases.push(case);
             if let Some(why) = end {
                 report.problems.push(format!("delay {delay}: {why}"));
@@ -359,10 +366,14 @@ impl Bench<'_> {
         }
         let address = if in_tunnel { inner.address } else { outer() };
         let (before, mut meter) = (agents.read_devices()?, CpuMeter::new(system.processes()));
+        let watched = Watched::of_system(system);
         meter.read();
         let delay = self.delay;
         let Ok(connected) = self.ends().connect(way, delay, &blocks, address) else { return Ok(None) };
         meter.read();
+        if let Some(process) = watched.ended().filter(|_| in_tunnel && !self.interrupt.is_set()) {
+            return Err(TestbedError::Ended(process));
+        }
         let (written, generators) = connected.moved();
         let cpu = meter.used().map(|cpu| CpuUse { generators, ..cpu });
         let vpn_cpu = cpu.filter(|_| in_tunnel).map_or(0.0, |cpu| cpu.gateway);

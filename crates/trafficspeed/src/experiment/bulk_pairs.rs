@@ -10,16 +10,8 @@ use super::outcome::{End, HostOutcome, Interval, Pair, Settings};
 use super::pair_run::{IntervalSamples, Observer, PairResult, PairRun, Times};
 use super::progress::Progress;
 use crate::coordinate::fleet::Fleet;
-use crate::coordinate::message::Sample;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape};
-use crate::stats::median;
-use crate::unit::rate as in_unit;
-
-/// A pair stalls in a second in which it receives less than this share of its median second …
-const STALLED: f64 = 0.2;
-/// … of so many seconds at least: of fewer none is usual.
-const LEAST_SECONDS: usize = 5;
 
 /// The work of each of `pairs` pairs.
 pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<[Task; 1]> {
@@ -61,7 +53,7 @@ fn task(settings: &Settings, run_id: u64, pair: u64) -> Task {
 }
 
 fn pair_of(fleet: &Fleet, run: &PairRun<'_>, result: PairResult) -> Pair {
-    let stall = stall(&result.reports.samples);
+    let stall = result.reports.stall();
     let [near, far] = result.reports.ends;
     let ends = [(run.far, far), (run.near, near)].map(|(agent, measurement)| {
         let offset = fleet.offset(agent);
@@ -75,21 +67,6 @@ fn pair_of(fleet: &Fleet, run: &PairRun<'_>, result: PairResult) -> Pair {
         }
     });
     Pair { ends, error: result.error.map(|error| error.to_string()), stall }
-}
-
-/// The second in which a pair received next to nothing, in words: what carried it stood still, so
-/// that the figure is not its own.
-fn stall(samples: &[IntervalSamples]) -> Option<String> {
-    let rate = |moment: &IntervalSamples| {
-        let ends = moment.tasks.iter().zip(moment.seconds).filter(|(_, seconds)| *seconds > 0.0);
-        let bytes = |tasks: &[Sample]| tasks.iter().map(|sample| sample.received_bytes).sum::<u64>();
-        ends.map(|(tasks, seconds)| bytes(tasks) as f64 * 8.0 / seconds).sum::<f64>()
-    };
-    let rates: Vec<f64> = samples.iter().map(rate).collect();
-    let middle = median(&rates).filter(|_| rates.len() >= LEAST_SECONDS)?;
-    let (then, second) = rates.into_iter().zip(1..).find(|(rate, _)| *rate < STALLED * middle)?;
-    let [then, middle] = [then, middle].map(|bits| in_unit(None, bits));
-    Some(format!("stalled: {then} in second {second}, {middle} in the median second"))
 }
 
 /// The bytes of each second, of all hosts that reported it, those of pairs that failed later
@@ -156,6 +133,7 @@ impl Observer for SecondsObserver<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinate::message::Sample;
     use crate::experiment::pair_run::EndReports;
 
     fn moment(received: [Option<u64>; 2]) -> IntervalSamples {
@@ -175,21 +153,6 @@ mod tests {
         let expected =
             [Interval { received: 13, sent: 3, hosts: 3 }, Interval { received: 7, sent: 2, hosts: 2 }];
         assert_eq!(totals(&[both, half]), expected);
-    }
-
-    #[test]
-    fn a_second_far_below_the_pairs_median_is_a_stall_and_two_of_few_seconds_are_not() {
-        let found = |megabytes: &[u64]| {
-            let moments = megabytes.iter().map(|bytes| moment([Some(bytes * 1_000_000), Some(0)]));
-            stall(&moments.collect::<Vec<_>>())
-        };
-        assert_eq!(found(&[100, 90, 110, 20, 95]), None, "a fifth");
-        assert_eq!(
-            found(&[100, 90, 110, 17, 0, 95]).as_deref(),
-            Some("stalled: 136 Mbit/s in second 4, 740 Mbit/s in the median second")
-        );
-        assert_eq!(found(&[100, 90, 110, 0]), None, "too few seconds");
-        assert_eq!((found(&[]), found(&[0; 6])), (None, None));
     }
 
     #[test]

@@ -103,7 +103,14 @@ pub fn figures(task: &Task, at: usize, reports: &EndReports) -> Figures {
     let end = |side: usize| reports.ends[side].tasks.get(at);
     let both = end(1 - to).zip(end(to));
     let (here, there) = (end(1 - to).cloned().unwrap_or_default(), end(to).cloned().unwrap_or_default());
-    let per_second = |count: u64, side: usize| per(count as f64, reports.ends[side].seconds);
+    let per_second = |count: u64, side: usize| {
+        let end = &reports.ends[side];
+        // Messages end with the schedule, and so does the time that they are divided by, however late
+        // the last reading was.
+        let sending = Some(end.sending_seconds - end.late_ms / 1e3);
+        let is_message = matches!(task, Task::Messages(_));
+        per(count as f64, sending.filter(|seconds| is_message && *seconds > 0.0).unwrap_or(end.seconds))
+    };
     let mut figures = Figures {
         received_bits_per_second: 8.0 * per_second(there.window.received_bytes, to),
         sent_bits_per_second: 8.0 * per_second(here.window.sent_bytes, 1 - to),
@@ -291,6 +298,20 @@ mod tests {
             ends: [end(&near, seconds[0]), end(&far, seconds[1])],
             samples: vec![moment.clone(), moment],
         }
+    }
+
+    #[test]
+    fn messages_are_divided_by_the_time_in_which_they_were_sent_however_late_the_last_reading_was() {
+        let mut late = reports(sender(), receiver(), [1.0, 1.0]);
+        let expected = figures(&messages(false), 0, &late);
+        for end in &mut late.ends {
+            // Read a tenth of a second late at the beginning, and a quarter at the end.
+            (end.seconds, end.late_ms, end.sending_seconds) = (1.15, 100.0, 1.1);
+        }
+        let found = figures(&messages(false), 0, &late);
+        assert_eq!(found.received_per_second, expected.received_per_second);
+        assert_eq!(found.received_bits_per_second, expected.received_bits_per_second);
+        assert_eq!(found.sent_per_second, expected.sent_per_second);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{ClientsTrial, RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::order;
+use super::turns::{order, pause};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -299,7 +299,9 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
     for repeat in 1..=plan.repeats {
         let combinations =
             lab.subjects.iter().flat_map(|&subject| all.iter().map(move |under| (subject, under)));
-        for (subject, &(congestion, (ref plan, ref suffix))) in order(combinations, repeat) {
+        for (subject, &(congestion, (ref plan, ref suffix))) in
+            order(combinations, repeat, |(subject, _)| subject.again)
+        {
             if interrupt.is_set() {
                 continue;
             }
@@ -313,6 +315,7 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
             };
             progress.note(&format!("{}, run {repeat}", run.label));
             progress.event(Event::LoadRunStarted(&run));
+            pause();
             let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
             run.error = measured.err().map(|error| error.to_string());
             campaign.add(run, progress);

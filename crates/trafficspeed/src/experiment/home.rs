@@ -22,7 +22,7 @@ use super::pair_run::{LEAD, Times};
 use super::progress::Progress;
 use super::suite::faults;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial, TrialResult};
-use super::turns::order;
+use super::turns::{order, pause};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -123,10 +123,11 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
     };
     progress.event(Event::HomeStarted(&campaign));
     for repeat in 1..=plan.settings.repeats {
-        for subject in order(plan.subjects.iter().copied(), repeat) {
+        for subject in order(plan.subjects.iter().copied(), repeat, |subject| subject.again) {
             if interrupt.is_set() {
                 continue;
             }
+            pause();
             let run = run_stage(plan, subject, repeat, progress, interrupt);
             progress.note(&format!("{}, round {repeat}: {}", run.label, in_words(&run)));
             for problem in run.problems() {

@@ -282,8 +282,7 @@ impl LabAgents {
     ) -> Result<Measured, TestbedError> {
         self.check_routes(pairs, interrupt)?;
         let before = self.read_devices()?;
-        let (gateway, clients) = system.processes();
-        let watched = Watched::new(gateway.into_iter().chain(clients));
+        let watched = Watched::of_system(system);
         let mut metered = Metered { cpu: CpuMeter::new(system.processes()), observer };
         let Schedule { lead, times } = schedule;
         let results = run_pairs(&mut self.fleet, pairs, times, lead, &mut metered, interrupt);

@@ -26,6 +26,7 @@ use crate::interrupt::Interrupt;
 use crate::lab::emulator::impairment::Rate;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
+use crate::system::vpnd::{named_library, use_library};
 use crate::system::{Cipher, Kind, Programs, Subject};
 use costs::Cost;
 use counts::Counts;
@@ -226,6 +227,9 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
     let turns = plan.real.map_or(1, |real| real.repeats);
     let rounds = ROUNDS.saturating_sub(turns - 1).max(1);
     let mut raw = stages::measure(plan, rounds, interrupt)?;
+    for suite in &raw.suites {
+        use_library(&plan.programs, &format!("{} ({})", suite.name, suite.backend));
+    }
     let mut subjects: Vec<Subject> = plan.suites().into_iter().map(subject).collect();
     let again = plan.again();
     subjects.extend(again.map(|cipher| subject(cipher).again()));
@@ -236,7 +240,8 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
             // both.
             let more = || {
                 progress.note("measuring the streams of the stages again");
-                raw.live.extend(stages::streams(plan, interrupt)?);
+                let suites = raw.suites.clone();
+                raw.live.extend(stages::streams(plan, &suites, interrupt)?);
                 Ok(())
             };
             let measured = real::measure(plan, &subjects, real, (progress, interrupt), more)?;
@@ -254,7 +259,7 @@ pub fn run(plan: &ModelPlan, progress: &Progress, interrupt: &Interrupt) -> anyh
             let (real, error) = measured.next().unwrap_or_default();
             let reference = all.iter().find(|other| other.is_reference() && other.case == case);
             let mut compared = compare(&costs, (known, case), real, reference);
-            compared.error = error;
+            compared.error = error.or(compared.error);
             if compared.predicted.is_none() && plan.real.is_none() {
                 let counts = assumed(&raw, case);
                 compared.predicted = counts.map(|counts| Prediction::make(&costs, &known.name, counts));
@@ -318,6 +323,10 @@ fn compare(
     real: Option<Real>,
     reference: Option<&Compared>,
 ) -> Compared {
+    let (real, error) = match real.map(|real| of_library(suite, real)).transpose() {
+        Ok(real) => (real, None),
+        Err(why) => (None, Some(why)),
+    };
     let own = real.as_ref().map(|real| real.counts);
     let known = reference.and_then(|reference| reference.real.as_ref());
     let is_reference = suite.name == REFERENCE.name();
@@ -332,8 +341,21 @@ fn compare(
         beside: if is_reference { real.as_ref() } else { known }.map(|real| real.beside),
         without_cipher: known.map(Real::whole_seconds_per_gbit),
         real,
-        error: None,
+        error,
         targets: Vec::new(),
+    }
+}
+
+/// The measurement, unless another library than that of the stages carried it.
+fn of_library(suite: &stages::Suite, real: Real) -> Result<Real, String> {
+    match named_library(&real.facts.cipher) {
+        Some((name, library)) if (name, library) != (suite.name.as_str(), suite.backend.as_str()) => {
+            Err(format!(
+                "the stages were measured with {} of {}, and the VPN ran with {name} of {library}: they are not compared",
+                suite.name, suite.backend
+            ))
+        }
+        _ => Ok(real),
     }
 }
 
@@ -367,5 +389,26 @@ impl Model {
     /// The hand-over figures of one suite.
     pub fn hand_over(&self, suite: &str) -> Vec<&HandOver> {
         self.raw.handover.iter().filter(|figure| figure.suite == suite).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_with_another_library_than_the_stages_is_not_compared() {
+        let model = made_up::model(&[0.05, 0.05]);
+        let suite = stages::Suite { name: "aes-256-gcm".into(), backend: "ring".into() };
+        let compared = |cipher: &str| {
+            let mut real = model.predictions[1].real.clone().expect("it was measured");
+            real.facts.cipher = cipher.into();
+            compare(&model.costs, (&suite, model.predictions[1].case), Some(real), model.predictions.first())
+        };
+        assert!(compared("aes-256-gcm (ring)").cpu_error().is_some());
+        let other = compared("aes-256-gcm (aws-lc)");
+        assert_eq!((other.cpu_error(), other.speed_error(), other.counted_error()), (None, None, None));
+        let why = other.error.expect("a reason");
+        assert!(why.contains("ring") && why.contains("aws-lc") && why.ends_with("not compared"), "{why}");
     }
 }

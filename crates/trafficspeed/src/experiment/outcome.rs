@@ -4,6 +4,7 @@
 //! measuring host; *goodput* counts bytes received only, once per byte. Both are per second of each host's own
 //! measuring time, in bit/s with decimal prefixes.
 
+mod cpu_use;
 pub mod observations;
 
 use serde::{Deserialize, Serialize};
@@ -13,9 +14,11 @@ use super::tunnel::{self, Carried};
 use crate::coordinate::message::Measurement;
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::StreamTotal;
-use crate::observe::{HostCpu, HostInfo};
+use crate::observe::HostInfo;
 use crate::stats::jain;
 use crate::system::{Subject, SystemInfo};
+
+pub use cpu_use::{CpuUse, MOST_FOREIGN_PERCENT, MOST_STEAL_PERCENT, Taken};
 
 /// Where the far end is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -209,71 +212,6 @@ pub struct Interval {
     pub sent: u64,
     /// How many hosts reported this second.
     pub hosts: u32,
-}
-
-/// CPU seconds within the measurement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CpuUse {
-    /// Of the gateway's VPN processes.
-    pub gateway: f64,
-    /// How often the threads of the gateway's VPN processes went to sleep, and so had to be woken.
-    #[serde(default)]
-    pub gateway_wakes: u64,
-    /// Of all clients' VPN processes.
-    pub clients: f64,
-    /// How often their threads had to be woken. Whoever sends to them pays for that.
-    #[serde(default)]
-    pub client_wakes: u64,
-    pub generators: f64,
-    /// The same apart: of the hosts that connect, and of those that listen.
-    #[serde(default)]
-    pub generator_ends: [f64; 2],
-    /// Of processes that have nothing to do with the measurement.
-    pub foreign: f64,
-    /// Of the whole machine, by kind.
-    pub host: HostCpu,
-    /// The window between the two readings, in seconds.
-    pub seconds: f64,
-}
-
-/// The most of the machine's CPU time in percent, of several measurements.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Taken {
-    /// See [`CpuUse::steal_percent`].
-    pub steal: Option<f64>,
-    /// See [`CpuUse::foreign_percent`].
-    pub others: Option<f64>,
-}
-
-impl Taken {
-    pub fn most<'a>(uses: impl IntoIterator<Item = &'a CpuUse>) -> Self {
-        let most = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
-        uses.into_iter().fold(Self::default(), |taken, used| Self {
-            steal: most(taken.steal, used.steal_percent()),
-            others: most(taken.others, used.foreign_percent()),
-        })
-    }
-}
-
-impl CpuUse {
-    /// The share of the machine's CPU time that went to other tenants, in percent.
-    pub fn steal_percent(&self) -> Option<f64> {
-        self.percent(self.host.steal)
-    }
-
-    /// The share of the machine's CPU time that processes without a part in the measurement used, in percent.
-    pub fn foreign_percent(&self) -> Option<f64> {
-        self.percent(self.foreign)
-    }
-
-    /// The share of the machine's CPU time that was used, in percent.
-    pub fn busy_percent(&self) -> Option<f64> {
-        self.percent(self.host.busy())
-    }
-
-    fn percent(&self, seconds: f64) -> Option<f64> {
-        (self.host.total() > 0.0).then(|| 100.0 * seconds / self.host.total())
-    }
 }
 
 /// One connection, seen from both its ends.
@@ -564,8 +502,12 @@ pub(crate) mod samples {
     }
 
     pub(crate) fn campaign() -> Campaign {
+        campaign_of(3)
+    }
+
+    pub(crate) fn campaign_of(rounds: u32) -> Campaign {
         let mut runs = Vec::new();
-        for repeat in 1..=3 {
+        for repeat in 1..=rounds {
             for clients in [2, 4, 8] {
                 runs.push(run(Kind::Vpnd, clients, repeat, 1_000_000_000 + u64::from(repeat) * 10_000_000));
                 runs.push(run(Kind::None, clients, repeat, 3_000_000_000));
@@ -580,7 +522,7 @@ pub(crate) mod samples {
                 streams: 2,
                 seconds: 2.0,
                 warmup_seconds: 0.0,
-                repeats: 3,
+                repeats: rounds,
                 ip: 4,
                 seed: 1,
                 write_bytes: 131_072,

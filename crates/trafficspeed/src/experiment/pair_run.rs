@@ -16,6 +16,10 @@ use crate::coordinate::fleet::{Event, Fleet};
 use crate::coordinate::message::{Command, MAX_CONNECT_MS, Measurement, Report, Sample};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
+use crate::stats::median;
+use crate::unit::rate;
+
+mod stall;
 
 /// How long connecting may take, and what each stream of each pair adds: pairs connect one after
 /// the other, and a stream takes a round trip. An end may first have to wait for 31 s
@@ -371,13 +375,23 @@ impl EndReports {
         self.ends.iter().any(|end| end.stopped_early)
     }
 
-    /// Faults that the ends reported, in words.
+    /// The second in which the pair received next to nothing of what it receives in others, in
+    /// words: what carried it stood still, so that its figures are no result.
+    pub fn stall(&self) -> Option<String> {
+        let seconds = stall::seconds(&self.samples);
+        let middle = median(&seconds).filter(|_| seconds.len() >= stall::LEAST_SECONDS)?;
+        let (then, second) = seconds.into_iter().zip(1..).find(|(rate, _)| *rate < stall::SHARE * middle)?;
+        let [then, middle] = [then, middle].map(|bits| rate(None, bits));
+        Some(format!("stalled: {then} in second {second}, {middle} in the median second"))
+    }
+
+    /// What makes it no result, in words: faults that the ends reported, and a stall.
     pub fn faults(&self) -> Vec<String> {
         let late = self.ends.iter().filter(|end| end.is_void()).map(|end| {
             format!("nothing was measured: an end was {:.0} ms late, its machine is too busy", end.late_ms)
         });
         let found = self.ends.iter().flat_map(|end| &end.tasks).flat_map(|task| &task.found.faults);
-        found.cloned().chain(late).collect()
+        found.cloned().chain(late).chain(self.stall()).collect()
     }
 }
 

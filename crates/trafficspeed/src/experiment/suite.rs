@@ -24,7 +24,7 @@ use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::order;
+use super::turns::{order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
@@ -317,10 +317,13 @@ pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> Suit
     let links: Vec<LinkSettings> = plan.stages.iter().map(|stage| stage.links).collect();
     let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::of_each(&links), progress);
     for repeat in 1..=plan.repeats {
-        for (stage, number) in order(plan.stages.iter(), repeat).into_iter().zip(1..) {
+        for (stage, number) in
+            order(plan.stages.iter(), repeat, |stage| stage.subject.again).into_iter().zip(1..)
+        {
             if interrupt.is_set() {
                 continue;
             }
+            pause();
             let label = stage.label();
             progress.note(&format!(
                 "run {repeat} of {}, {number} of {}: {label}, MTU {}, {} measurements",

@@ -14,7 +14,7 @@ use super::memory;
 use super::outcome::{Campaign, Program, RemoteEnd, Run, Settings};
 use super::progress::Progress;
 use super::testbed::Testbed;
-use super::turns::order;
+use super::turns::{order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::observe::running_program;
@@ -68,7 +68,8 @@ impl TrafficPlan {
         let of_round = |repeat| {
             let counts = self.clients.iter();
             counts.flat_map(move |&clients| {
-                let subjects = order(self.subjects.iter().copied(), repeat).into_iter();
+                let subjects =
+                    order(self.subjects.iter().copied(), repeat, |subject| subject.again).into_iter();
                 subjects.map(move |subject| Slot { subject, clients, repeat })
             })
         };
@@ -98,6 +99,7 @@ pub fn run_one(
     progress: &Progress,
     interrupt: &Interrupt,
 ) -> Run {
+    pause();
     let Slot { subject, clients, repeat } = slot;
     let began = Instant::now();
     let label = subject.label_with(&plan.programs);

@@ -23,6 +23,8 @@ use super::pair_run::Times;
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, Trial};
 use super::tunnel::{self, Payload};
+use super::turns::{order, pause};
+use super::watched::Watched;
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
@@ -109,7 +111,9 @@ impl Verification {
     pub fn agreement(&self, at: usize) -> Agreement {
         match (self.ratio(at), self.same()) {
             (Some(ratio), _) if (ratio.median - 1.0).abs() <= LIMIT => Agreement::Agrees,
-            (Some(ratio), Some(same)) if ratio.is_within(same) => Agreement::WithinControl,
+            (Some(ratio), Some(same)) if ratio.differs_beyond(same) == Some(false) => {
+                Agreement::WithinControl
+            }
             (Some(_), _) => Agreement::Differs,
             (None, _) => Agreement::NotMeasured,
         }
@@ -177,12 +181,14 @@ pub fn run(
         interrupted: false,
     };
     for repeat in 1..=plan.repeats {
-        for at in 0..found.generators.len() {
+        let last = found.generators.len() - 1;
+        for at in order(0..=last, repeat, |at| *at == last) {
             let generator = &mut found.generators[at];
             if interrupt.is_set() || (generator.problem.is_some() && generator.bits_per_second.is_empty()) {
                 continue;
             }
             progress.note(&format!("run {repeat}, {}", generator.name));
+            pause();
             let measured = match at.checked_sub(1).and_then(|other| ALL.get(other)) {
                 Some(other) => others(plan, &mut testbed, other, interrupt),
                 None => own(plan, &mut testbed, interrupt),
@@ -246,7 +252,7 @@ fn others(
     interrupt: &Interrupt,
 ) -> Measured {
     let (agents, system) = testbed.parts();
-    let mut meter = CpuMeter::new(system.processes());
+    let (mut meter, watched) = (CpuMeter::new(system.processes()), Watched::of_system(system));
     let pair = agents.pair((0, 1), plan.ip, &[])?;
     agents.check_routes(std::slice::from_ref(&pair), interrupt)?;
     let (address, before) = (pair.address, agents.read_devices()?);
@@ -263,6 +269,9 @@ fn others(
     meter.read();
     let received = generator.run(&plan.programs, ends, lab.directory(), &load, interrupt)?;
     meter.read();
+    if let Some(process) = watched.ended().filter(|_| !interrupt.is_set()) {
+        return Err(TestbedError::Ended(process));
+    }
     let payload = Payload { sent: received.bytes, received: 0 };
     let carried = testbed.parts().0.carried_since(&before, payload)?;
     if let Some(why) = tunnel::bypass(&carried) {
@@ -274,6 +283,7 @@ fn others(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::stats::five;
 
     /// Three rounds of this program, two others and itself again, in Gbit/s.
     pub(crate) fn sample(rates: [[f64; 3]; 4]) -> Verification {
@@ -281,7 +291,7 @@ pub(crate) mod tests {
         let generated = |(name, rates): (&str, [f64; 3])| Generated {
             name: name.into(),
             version: "1".into(),
-            bits_per_second: rates.map(|rate| Some(rate * 1e9)).into(),
+            bits_per_second: five(rates).map(|rate| Some(rate * 1e9)).into(),
             cpu: Vec::new(),
             problem: None,
         };
@@ -318,6 +328,7 @@ pub(crate) mod tests {
     fn ratios_are_formed_within_rounds_that_have_both() {
         let mut found = sample([[4.0, 1.0, 4.0], [2.0, 1.0, 2.0], [1.0; 3], [4.0, 1.0, 4.0]]);
         found.generators[1].bits_per_second[1] = None;
+        found.generators.iter_mut().for_each(|generated| generated.bits_per_second.truncate(3));
         let ratio = found.ratio(1).unwrap();
         assert_eq!((ratio.median, ratio.n), (2.0, 2));
         assert_eq!(found.same().map(|same| same.widest_ratio()), Some(1.0));

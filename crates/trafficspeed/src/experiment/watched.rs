@@ -2,6 +2,7 @@
 //! there is no result, whatever was counted until then.
 
 use crate::observe::ProcessStat;
+use crate::system::System;
 
 /// Processes by their ids, and the instants of their starts.
 pub struct Watched(Vec<(u32, Option<u64>)>);
@@ -9,6 +10,12 @@ pub struct Watched(Vec<(u32, Option<u64>)>);
 impl Watched {
     pub fn new(processes: impl IntoIterator<Item = u32>) -> Self {
         Self(processes.into_iter().map(|pid| (pid, started(pid))).collect())
+    }
+
+    /// Those of a system, at the gateway and at all clients.
+    pub fn of_system(system: &dyn System) -> Self {
+        let (gateway, clients) = system.processes();
+        Self::new(gateway.into_iter().chain(clients))
     }
 
     /// One that has not run all the time.

@@ -11,7 +11,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::LabError;
@@ -22,6 +25,8 @@ use super::LabError;
 const LEAST_US: f64 = 1_000.0;
 /// The period of limits in files from before it was chosen.
 const FORMER_PERIOD_US: u64 = 10_000;
+/// How long the kernel may take to take down what was ended.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_CORES: f64 = 0.1;
 const MAX_CORES: f64 = 1024.0;
 
@@ -130,6 +135,8 @@ impl CpuLimit {
             if matches!(controller, Controller::Unified) {
                 fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu")?;
             }
+            // One of an earlier lab with the same name, which could not be removed.
+            remove(namespace)?;
             fs::create_dir(&group)?;
             controller.set(&group, Some(self))
         };
@@ -162,12 +169,36 @@ pub fn join(namespace: &str) -> Result<(), LabError> {
         .map_err(|source| LabError::System { what, source })
 }
 
-/// Takes the limit of a namespace away, once its programs have ended.
+/// Takes the limit of a namespace away, and ends what its programs have left behind: one that has
+/// forked away is in the group still, and would keep it and the namespace.
 ///
 /// # Errors
 /// The kernel's.
 pub fn remove(namespace: &str) -> io::Result<()> {
-    group_of(namespace).map_or(Ok(()), fs::remove_dir)
+    let Some(group) = group_of(namespace) else { return Ok(()) };
+    let deadline = Instant::now() + END_TIMEOUT;
+    loop {
+        // A process that has ended leaves its group only once the kernel has taken it down.
+        match fs::remove_dir(&group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                processes_of(&group).for_each(end);
+                thread::sleep(Duration::from_millis(10));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// The processes in a group.
+fn processes_of(group: &Path) -> impl Iterator<Item = Pid> {
+    let ids = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    let ids: Vec<Pid> = ids.lines().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect();
+    ids.into_iter()
+}
+
+fn end(process: Pid) {
+    // Failure means that it has just ended.
+    let _ = kill_process(process, Signal::KILL);
 }
 
 fn group_of(namespace: &str) -> Option<PathBuf> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::delays::Delays;
 use super::payload::Payload;
 use super::task::{Protocol, Sockets};
-use super::worker_pool::{SharedState, Work, WorkerResult};
+use super::worker_pool::{QUIET, SharedState, Work, WorkerResult};
 use crate::clock;
 
 /// How long a datagram's answer may take.
@@ -242,7 +242,8 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
         let mut heard = Instant::now();
         // Requests that left when they were due may be on their way for as long as an answer is
         // awaited.
-        let silence = work.every_us.map(|every_us| ANSWER_TIMEOUT + Duration::from_micros(every_us.into()));
+        let awaited = |every_us: u32| ANSWER_TIMEOUT + Duration::from_micros(every_us.into());
+        let silence = work.every_us.map_or(QUIET, awaited);
         while !stage.aborted() {
             match socket.recv(&mut buffer) {
                 Ok(bytes) if bytes == work.request as usize => {
@@ -256,9 +257,7 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
                 }
                 Ok(_) => {}
                 // Only an empty socket is quiet.
-                Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock && is_quiet(stage, heard, silence) =>
-                {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && stage.is_quiet(heard, silence) => {
                     break;
                 }
                 Err(error) if is_patient(&error) => {}
@@ -270,10 +269,6 @@ pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
         }
         share
     })
-}
-
-fn is_quiet(stage: &SharedState, heard: Instant, silence: Option<Duration>) -> bool {
-    silence.map_or_else(|| stage.is_quiet(heard), |silence| stage.is_quiet_for(heard, silence))
 }
 
 fn is_over(stage: &SharedState) -> bool {

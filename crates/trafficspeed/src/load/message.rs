@@ -20,7 +20,7 @@ use super::payload::Payload;
 use super::receiver_stats::ReceiverStats;
 use super::task::{Protocol, Sockets};
 use super::udp::{BATCH, Receiver, send_batch};
-use super::worker_pool::{SharedState, WorkerResult};
+use super::worker_pool::{QUIET, SharedState, WorkerResult};
 use crate::clock;
 use open_loop::OpenLoop;
 
@@ -288,6 +288,8 @@ struct Accounting<'a> {
     /// A message with a longer delay is late.
     late_after_ns: u64,
     late: u64,
+    /// The longest delay until now.
+    slowest_ns: u64,
     account: ReceiverStats,
     missing_reported: i64,
     messages: u64,
@@ -304,6 +306,7 @@ impl<'a> Accounting<'a> {
             run_id: work.run_id,
             late_after_ns,
             late: 0,
+            slowest_ns: 0,
             account: ReceiverStats::default(),
             missing_reported: 0,
             messages: 0,
@@ -321,6 +324,7 @@ impl<'a> Accounting<'a> {
                 return true;
             };
             self.late += u64::from(delay > self.late_after_ns);
+            self.slowest_ns = self.slowest_ns.max(delay);
             self.delays = (self.delays.0 + 1, self.delays.1 + delay, self.delays.2.max(delay));
         }
         self.messages += 1;
@@ -337,6 +341,12 @@ impl<'a> Accounting<'a> {
         let missing = self.account.missing().cast_signed();
         meter.missed(missing - self.missing_reported, self.account.jitter_ns);
         self.missing_reported = missing;
+    }
+
+    /// Whether nothing will come any more: what was the slowest until now may be outdone by as much.
+    fn is_quiet(&self, last_arrival: Instant) -> bool {
+        let slowest = Duration::from_nanos(2 * self.slowest_ns.min(u64::MAX / 2));
+        self.stage.is_quiet(last_arrival, QUIET.max(slowest))
     }
 
     fn close(self, fault: Option<String>) -> WorkerResult {
@@ -361,7 +371,7 @@ pub(super) fn receive_udp(stage: &SharedState, work: &Messages, socket: &UdpSock
             }
             // Only an empty socket is quiet: a thread that gets no CPU for long may find all that
             // came meanwhile.
-            Err(error) if error.kind() == ErrorKind::WouldBlock && stage.is_quiet(last_arrival) => break,
+            Err(error) if error.kind() == ErrorKind::WouldBlock && accounting.is_quiet(last_arrival) => break,
             // Without a reader on the other side its kernel refuses; that it has ended shows as
             // silence.
             Err(error) if is_momentary(&error) || error.kind() == ErrorKind::ConnectionRefused => {}
@@ -462,6 +472,28 @@ mod tests {
         let share = pool.finish(Instant::now() + Duration::from_secs(5)).remove(0);
         let account = share.account.unwrap();
         assert_eq!((account.received, account.duplicates, account.bytes), (1, 1, 64));
+    }
+
+    #[test]
+    fn a_receiver_waits_after_the_end_for_what_is_slow_however_rarely_messages_come() {
+        let work: Work = Box::new(|stage| {
+            let mut accounting = Accounting::new(stage, &work_of(64));
+            let minute = Duration::from_secs(60);
+            let heard = Instant::now().checked_sub(minute).expect("the machine has run for a minute");
+            while stage.runs() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(QUIET);
+            let is_quiet = accounting.is_quiet(heard);
+            // One came after 20 seconds, so another may 40 seconds after the end.
+            accounting.take(Batch::new(&work_of(64), 0, 4).stamp(1, true, 0), 20_000_000_000);
+            let fault = format!("{is_quiet} {}", accounting.is_quiet(heard));
+            accounting.close(Some(fault))
+        });
+        let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns: 0 };
+        let pool = WorkerPool::begin(schedule, vec![work]).unwrap();
+        let share = pool.finish(Instant::now() + Duration::from_secs(30)).remove(0);
+        assert_eq!(share.fault.as_deref(), Some("true false"));
     }
 
     #[test]

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use super::delays::Delays;
 use super::receiver_stats::ReceiverStats;
+use crate::clock;
 
 /// How long a system call may wait.
 pub(super) const WAIT_TIMEOUT: Duration = Duration::from_millis(50);
-/// A datagram that has not come this long after the last one will not come.
+/// A datagram that has not come this long after the last one will not come, unless others took half
+/// as long.
 pub(super) const QUIET: Duration = Duration::from_millis(200);
 
 const RUN: u8 = 0;
@@ -49,6 +51,8 @@ impl Schedule {
 
 pub(super) struct SharedState {
     phase: AtomicU8,
+    /// When senders were told to stop, on this host's clock; 0 while they go on.
+    stopped_ns: AtomicU64,
     pub(super) schedule: Schedule,
     pub(super) meter: Meter,
 }
@@ -135,14 +139,12 @@ impl SharedState {
         self.phase.load(Ordering::Relaxed) == ABORT
     }
 
-    /// Whether a receiver that last heard something at `heard` may leave.
-    pub(super) fn is_quiet(&self, heard: Instant) -> bool {
-        self.is_quiet_for(heard, QUIET)
-    }
-
-    /// The same of one whose sender may be silent for so long.
-    pub(super) fn is_quiet_for(&self, heard: Instant, silence: Duration) -> bool {
-        self.aborted() || (!self.runs() && heard.elapsed() > silence)
+    /// Whether a receiver that last heard something at `heard` may leave: `silence` ago, and no less
+    /// since senders were told to stop, however rarely they send.
+    pub(super) fn is_quiet(&self, heard: Instant, silence: Duration) -> bool {
+        let stopped_ns = self.stopped_ns.load(Ordering::Relaxed);
+        let stopped = Duration::from_nanos(clock::now_ns().saturating_sub(stopped_ns));
+        self.aborted() || (!self.runs() && heard.elapsed() > silence && stopped > silence)
     }
 }
 
@@ -176,7 +178,8 @@ pub(super) struct WorkerPool {
 
 impl WorkerPool {
     pub(super) fn begin(schedule: Schedule, works: Vec<Work>) -> io::Result<Self> {
-        let stage = Arc::new(SharedState { phase: AtomicU8::new(RUN), schedule, meter: Meter::default() });
+        let (phase, stopped_ns) = (AtomicU8::new(RUN), AtomicU64::new(0));
+        let stage = Arc::new(SharedState { phase, stopped_ns, schedule, meter: Meter::default() });
         let mut pool = Self { stage, hands: Vec::new() };
         for work in works {
             let stage = Arc::clone(&pool.stage);
@@ -207,6 +210,9 @@ impl WorkerPool {
 
     /// Tells senders to stop and receivers to leave once nothing comes any more.
     pub(super) fn stop(&self) {
+        // The first time counts.
+        let _ =
+            self.stage.stopped_ns.compare_exchange(0, clock::now_ns(), Ordering::Relaxed, Ordering::Relaxed);
         self.stage.phase.store(DRAIN, Ordering::Relaxed);
     }
 

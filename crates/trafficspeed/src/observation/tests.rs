@@ -1,4 +1,5 @@
 use super::*;
+use crate::stats::five;
 use crate::unit::Unit;
 
 const RATE: Quantity = Quantity::rate("received");
@@ -11,7 +12,8 @@ fn table(systems: &[(&str, &str, &[f64])]) -> Observations {
     let mut table = Observations::default();
     for &(system, congestion, values) in systems {
         for (value, round) in values.iter().zip(1..) {
-            let measured = Measured { system, congestion, case: CASE, round, problem: "" };
+            let measured =
+                Measured { system, congestion, case: CASE, round, problem: "", is_disturbed: false };
             table.add(&measured, [(RATE, Some(*value)), (LOST, None)]);
         }
     }
@@ -20,7 +22,7 @@ fn table(systems: &[(&str, &str, &[f64])]) -> Observations {
 
 /// The second round is one in which the machine was half as fast.
 fn drifting(again: [f64; 3], others: [[f64; 3]; 2]) -> Observations {
-    let drift = |values: [f64; 3]| [values[0], values[1] * 0.5, values[2]];
+    let drift = |values: [f64; 3]| five([values[0], values[1] * 0.5, values[2]]);
     table(&[
         ("vpnd", "cubic", &drift([1.0; 3])),
         ("OpenVPN", "cubic", &drift(others[0])),
@@ -60,6 +62,7 @@ fn systems_keep_their_order_with_controls_at_the_end_and_those_without_a_value_i
             case: &row.case,
             round: row.round,
             problem: "",
+            is_disturbed: false,
         };
         let (quantity, value) = row.found.unwrap();
         table.add(&key, [(quantity, Some(value))]);
@@ -68,7 +71,7 @@ fn systems_keep_their_order_with_controls_at_the_end_and_those_without_a_value_i
     assert_eq!(table.systems_and_controls().last(), Some(&"vpnd (again)"));
     assert_eq!(table.cases(), [CASE]);
     let summary = &table.summaries()[0];
-    assert_eq!((summary.system.as_str(), summary.spread.n, summary.sum), ("vpnd", 3, None));
+    assert_eq!((summary.system.as_str(), summary.spread.n, summary.sum), ("vpnd", 5, None));
     assert!(table.summaries().iter().all(|one| one.system != "broken" && one.quantity == "received"));
 }
 
@@ -78,20 +81,33 @@ fn a_difference_is_claimed_only_beyond_that_of_a_system_to_itself() {
     let systems: Vec<&str> = found.iter().map(|one| one.system.as_str()).collect();
     assert_eq!(systems, ["OpenVPN", "plain"], "neither the first nor its control");
     let same = found[0].control.unwrap();
-    assert!((same.low - 0.9).abs() < 1e-9 && (same.high - 1.1).abs() < 1e-9 && same.n == 3, "{same:?}");
+    assert!((same.low - 0.9).abs() < 1e-9 && (same.high - 1.1).abs() < 1e-9 && same.n == 5, "{same:?}");
     assert_eq!([found[0].differs_from_first, found[1].differs_from_first], [Some(false), Some(true)]);
     assert!((found[1].ratio_to_first.unwrap().median - 3.0).abs() < 1e-9, "formed within rounds");
 }
 
 #[test]
-fn a_single_round_of_either_shows_neither_a_difference_nor_that_there_is_none() {
+fn few_rounds_of_either_show_neither_a_difference_nor_that_there_is_none() {
     let spread = |values: &[f64]| Spread::of(values);
-    let same = spread(&[0.9, 1.0, 1.1]);
-    assert_eq!(differs(spread(&[2.0, 2.1]), same), Some(true));
-    assert_eq!(differs(spread(&[1.0, 1.0]), same), Some(false));
-    assert_eq!(differs(spread(&[2.0]), same), None);
-    assert_eq!(differs(spread(&[2.0, 2.1]), spread(&[1.0])), None);
+    let same = spread(&[0.9, 1.0, 1.0, 1.0, 1.1]);
+    assert_eq!(differs(spread(&[2.0; 5]), same), Some(true));
+    assert_eq!(differs(spread(&[1.0; 5]), same), Some(false));
+    assert_eq!(differs(spread(&[2.0; 4]), same), None);
+    assert_eq!(differs(spread(&[2.0; 5]), spread(&[1.0; 4])), None);
     assert_eq!((differs(None, same), differs(same, None)), (None, None));
+}
+
+#[test]
+fn of_a_case_in_which_a_measurement_was_disturbed_nothing_is_claimed() {
+    let mut table = drifting([0.9, 1.1, 1.0], [[1.0; 3], [2.0, 3.0, 4.0]]);
+    let verdicts =
+        |table: &Observations| compared(table).iter().map(|one| one.differs_from_first).collect::<Vec<_>>();
+    assert_eq!((verdicts(&table), table.disturbed()), (vec![Some(false), Some(true)], (0, 20)));
+    table.rows[0].is_disturbed = true;
+    assert_eq!((verdicts(&table), table.disturbed()), (vec![None, None], (1, 20)));
+    assert!(compared(&table)[1].ratio_to_first.is_some(), "its figures stand");
+    table.rows[0].problem = "ended early".into();
+    assert_eq!(table.disturbed(), (0, 19), "what broke counts in nothing anyway");
 }
 
 #[test]
@@ -135,17 +151,24 @@ fn systems_are_compared_with_the_first_one_under_the_same_congestion_control() {
 fn what_a_broken_measurement_gave_is_listed_and_counts_nowhere() {
     let mut broken = drifting([1.0; 3], [[1.0; 3]; 2]);
     broken.rows[0].problem = "ended early".into();
-    assert_eq!(broken.values("vpnd", CASE, RATE), [0.5, 1.0]);
+    assert_eq!(broken.values("vpnd", CASE, RATE), [0.5, 1.0, 1.0, 1.0]);
     assert_eq!(broken.broken_values("vpnd", CASE, RATE), [1.0]);
     let ratios = compared(&broken);
-    assert!(ratios.iter().all(|one| one.ratio_to_first.is_some_and(|ratio| ratio.n == 2)), "{ratios:?}");
-    assert_eq!(ratios[0].control.map(|same| same.n), Some(2), "of that round there is no A/A either");
-    let gone = Measured { system: "new", congestion: "cubic", case: CASE, round: 4, problem: "gone" };
+    assert!(ratios.iter().all(|one| one.ratio_to_first.is_some_and(|ratio| ratio.n == 4)), "{ratios:?}");
+    assert_eq!(ratios[0].control.map(|same| same.n), Some(4), "of that round there is no A/A either");
+    let gone = Measured {
+        system: "new",
+        congestion: "cubic",
+        case: CASE,
+        round: 4,
+        problem: "gone",
+        is_disturbed: false,
+    };
     broken.add(&gone, []);
     let text = broken.csv(["a, b".into(), "Machine".into()]);
     let lines: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(lines[0], HEAD.join(","));
     assert_eq!(lines[1], "vpnd,download,1,received,bit/s,1,ended early,cubic,\"a, b\",Machine");
-    assert_eq!(lines.len(), 1 + 4 * 3 + 1, "what is not known has no row");
-    assert_eq!(lines[13], "new,download,4,,,,gone,cubic,\"a, b\",Machine", "but what broke has one");
+    assert_eq!(lines.len(), 1 + 4 * 5 + 1, "what is not known has no row");
+    assert_eq!(lines[21], "new,download,4,,,,gone,cubic,\"a, b\",Machine", "but what broke has one");
 }

@@ -35,7 +35,7 @@ struct Section {
 
 /// The report as text, tables at most so wide.
 pub fn table(report: &BlockReport, width: Option<usize>) -> String {
-    let mut text = String::new();
+    let mut text = claims(report).into_iter().map(|line| line + "\n").collect::<String>();
     for part in parts(report) {
         let grid = Grid { keys: part.keys, head: part.head, rows: part.rows };
         writeln!(text, "{}\n{}\n{}\n", part.title, part.caption, grid.text(width))
@@ -62,6 +62,7 @@ pub fn html(report: &BlockReport) -> String {
 
 /// The tables of one report, and how they came about.
 fn fill_page(page: &mut Page, report: &BlockReport) {
+    page.list("", &claims(report));
     for part in parts(report) {
         page.section(&part.title);
         page.paragraph("", &part.caption);
@@ -80,6 +81,11 @@ fn fill_page(page: &mut Page, report: &BlockReport) {
         ("Command".to_owned(), e.command_line.clone()),
         ("Begun".to_owned(), e.started.clone()),
     ]);
+}
+
+/// How far the claims go.
+fn claims(report: &BlockReport) -> Vec<String> {
+    super::claims::lines([&report.observations()], gains::judged_ratios(report))
 }
 
 fn parts(report: &BlockReport) -> Vec<Section> {
@@ -153,8 +159,8 @@ mod tests {
             "5.00 [13.0]",
             "CPU seconds for each GB written",
             "0.118 / 0.239",
-            "25.0 %",
-            "50.0 %",
+            "2.0 %",
+            "4.0 %",
             "8 KB",
             "2 MB",
         ] {

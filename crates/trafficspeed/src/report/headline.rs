@@ -1,45 +1,36 @@
 //! The result of experiment 1 in a few sentences, formed from the runs. Nothing is claimed that
 //! lies within what a system differs from itself, and of a single round nothing at all.
 
-use super::summary::{labels, pair_ratio, summarise};
+use super::claims;
+use super::summary::{Summary, labels, pair_ratio, summarise};
 use crate::experiment::outcome::{Campaign, Run};
-use crate::stats::Spread;
+use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Kind, Subject};
 use crate::unit::significant;
 
-/// Rounds that it takes to claim anything.
-const LEAST_ROUNDS: usize = 2;
-
 /// One sentence for each number of clients, about the system of interest and the best of the
 /// others; then the same of that system with its other priority, so that no claim rests on the
-/// better of two settings in silence.
+/// better of two settings in silence; then how far all claims go.
 pub fn sentences(campaign: &Campaign) -> Vec<String> {
-    if let Some(disturbed) = disturbed(campaign) {
-        return vec![disturbed];
-    }
-    let Some(own) = of_interest(campaign) else { return Vec::new() };
-    let other = other_priority(campaign, &own);
-    [Some(own), other].into_iter().flatten().flat_map(|own| of_one(campaign, &own)).collect()
+    let mut all = verdicts(campaign);
+    all.extend(claims::lines(
+        [&campaign.observations()],
+        summarise(campaign).iter().flat_map(Summary::judged),
+    ));
+    all
 }
 
-/// That measurements which stand were disturbed, so that nothing is claimed; `None` if none was.
-fn disturbed(campaign: &Campaign) -> Option<String> {
-    let standing = campaign.runs.iter().filter(|run| run.is_whole());
-    let disturbed = standing.clone().filter(|run| run.disturbance.is_some()).count();
-    (disturbed > 0).then(|| {
-        format!(
-            "{disturbed} of {} measurements were disturbed by other load on this machine in every attempt, so nothing is claimed: \
-             measure again while it is quiet.",
-            standing.count()
-        )
-    })
+fn verdicts(campaign: &Campaign) -> Vec<String> {
+    let own = of_interest(campaign);
+    let other = own.as_ref().and_then(|own| other_priority(campaign, own));
+    [own, other].into_iter().flatten().flat_map(|own| of_one(campaign, &own)).collect()
 }
 
 /// The sentences about the system `own`.
 fn of_one(campaign: &Campaign, own: &str) -> Vec<String> {
     let summaries = summarise(campaign);
-    let mine = summaries.iter().filter(|s| s.label == own);
-    let sentence = |s: &super::summary::Summary| {
+    let mine = summaries.iter().filter(|s| s.label == own && !s.is_disturbed);
+    let sentence = |s: &Summary| {
         let others = summaries.iter().filter(|other| {
             other.clients == s.clients
                 && subject(campaign, &other.label).is_some_and(|of| is_rival(campaign, own, of))
@@ -54,10 +45,11 @@ fn of_one(campaign: &Campaign, own: &str) -> Vec<String> {
 fn compared(own: &str, other: &str, clients: u32, ratio: Spread, same: Option<Spread>) -> String {
     let begin = format!("With {clients} clients, {own} carries");
     let best = format!("{other}, the best of the other VPNs");
-    if ratio.n < LEAST_ROUNDS {
+    if ratio.n < CLAIM_ROUNDS {
         return format!(
-            "{begin} {} times as much as {best} in a single round, which is no basis for a claim.",
-            significant(ratio.median)
+            "{begin} {} times as much as {best} in {} of the {CLAIM_ROUNDS} rounds that it takes to claim a difference.",
+            significant(ratio.median),
+            ratio.n
         );
     }
     let rounds = format!("{} to {} in {} rounds", significant(ratio.low), significant(ratio.high), ratio.n);
@@ -68,15 +60,12 @@ fn compared(own: &str, other: &str, clients: u32, ratio: Spread, same: Option<Sp
         );
     };
     let itself = format!("{} to {} times itself", significant(same.low), significant(same.high));
-    if ratio.differs_beyond(same) {
-        format!(
-            "{begin} {} times as much as {best} ({rounds}; a system against itself: {itself}).",
-            significant(ratio.median)
-        )
+    let times = significant(ratio.median);
+    if ratio.differs_beyond(same) == Some(true) {
+        format!("{begin} {times} times as much as {best} ({rounds}; a system against itself: {itself}).")
     } else {
         format!(
-            "{begin} {} times as much as {best}: no difference beyond that of a system to itself is shown ({rounds}; {itself}).",
-            significant(ratio.median)
+            "{begin} {times} times as much as {best}: no difference beyond that of a system to itself is shown ({rounds}; {itself})."
         )
     }
 }
@@ -141,11 +130,13 @@ mod tests {
     use crate::experiment::outcome::samples;
     use crate::system::{Cipher, Priority};
 
-    /// Three rounds with 8 clients: vpnd, itself again, and OpenVPN, in multiples of the same.
+    /// Rounds with 8 clients, five of three: vpnd, itself again, and OpenVPN, in multiples of the same.
     fn campaign(rounds: &[[u64; 3]]) -> Campaign {
         let mut campaign = samples::campaign();
         campaign.runs.clear();
-        for (values, repeat) in rounds.iter().zip(1..) {
+        for (values, repeat) in
+            rounds.iter().cycle().take(if rounds.len() == 3 { 5 } else { rounds.len() }).zip(1..)
+        {
             let mut run = |subject: Subject, bytes: u64| {
                 let run = samples::run(subject.kind, 8, repeat, bytes * 1_000_000);
                 campaign.runs.push(Run { subject: Some(subject), label: subject.label(), ..run });
@@ -164,21 +155,22 @@ mod tests {
     fn a_difference_is_claimed_with_its_rounds_and_only_beyond_that_of_a_system_to_itself() {
         let clear = sentences(&campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]));
         assert_eq!(
-            clear,
+            clear[..1],
             [
-                "With 8 clients, vpnd carries 4.00 times as much as OpenVPN, the best of the other VPNs (3.90 to 4.20 in 3 rounds; a \
+                "With 8 clients, vpnd carries 4.00 times as much as OpenVPN, the best of the other VPNs (3.90 to 4.20 in 5 rounds; a \
               system against itself: 0.952 to 1.05 times itself)."
             ]
         );
         let within = sentences(&campaign(&[[40, 30, 36], [42, 40, 37], [39, 39, 36]]));
         assert!(within[0].contains("no difference beyond that of a system to itself is shown"), "{within:?}");
         let once = sentences(&campaign(&[[40, 40, 10]]));
-        assert!(once[0].ends_with("no basis for a claim."), "{once:?}");
-        let mut alone = campaign(&[[40, 40, 10], [40, 40, 10]]);
+        assert!(once[0].ends_with("in 1 of the 5 rounds that it takes to claim a difference."), "{once:?}");
+        assert!(once[1].starts_with("Figures without verdicts: "), "{once:?}");
+        let mut alone = campaign(&[[40, 40, 10]; 3]);
         alone.runs.retain(|run| run.label != "vpnd (again)");
         assert!(sentences(&alone)[0].contains("was not measured"));
         alone.runs.retain(|run| run.label != "OpenVPN");
-        assert_eq!(sentences(&alone), [""; 0], "another cipher of the same program is no rival");
+        assert_eq!(verdicts(&alone), [""; 0], "another cipher of the same program is no rival");
     }
 
     #[test]
@@ -186,7 +178,7 @@ mod tests {
         let mut campaign = campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]);
         campaign.runs[1].disturbance = Some("other processes used 30 % of the machine".into());
         let said = sentences(&campaign);
-        assert!(said.len() == 1 && said[0].starts_with("1 of 15 measurements were disturbed"), "{said:?}");
+        assert!(said.len() == 1 && said[0].starts_with("1 of 25 measurements were disturbed"), "{said:?}");
         campaign.runs[1].superseded = true;
         assert!(sentences(&campaign)[0].starts_with("With 8 clients"), "a quiet attempt stands for it");
     }
@@ -194,7 +186,7 @@ mod tests {
     #[test]
     fn no_control_is_ever_named_the_best_of_the_vpns_or_compared_as_one() {
         let rounds = [[40, 42, 10], [42, 40, 10], [39, 39, 10]];
-        let expected = sentences(&campaign(&rounds));
+        let expected = verdicts(&campaign(&rounds));
         let openvpn = |cipher| Subject::new(Kind::Openvpn, cipher);
         for control in [
             openvpn(Cipher::None),
@@ -203,26 +195,26 @@ mod tests {
             openvpn(Cipher::Auto).again(),
         ] {
             let mut with = campaign(&rounds);
-            for repeat in 1..=3 {
+            for repeat in 1..=5 {
                 let run = samples::run(control.kind, 8, repeat, 90_000_000);
                 with.runs.push(Run { subject: Some(control), label: control.label(), ..run });
             }
-            assert_eq!(sentences(&with), expected, "{}", control.label());
+            assert_eq!(verdicts(&with), expected, "{}", control.label());
             with.baseline = Some(control.label());
-            assert_eq!(sentences(&with), expected, "{} as the baseline", control.label());
+            assert_eq!(verdicts(&with), expected, "{} as the baseline", control.label());
         }
     }
 
     #[test]
     fn a_system_with_two_priorities_has_a_sentence_for_each() {
         let mut campaign = campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]);
-        for repeat in 1..=3 {
+        for repeat in 1..=5 {
             let vpnd = Subject { priority: Priority::Same, ..Subject::new(Kind::Vpnd, Cipher::Auto) };
             let run = samples::run(vpnd.kind, 8, repeat, 20_000_000);
             campaign.runs.push(Run { subject: Some(vpnd), label: vpnd.label(), ..run });
         }
         let said = sentences(&campaign);
-        assert_eq!(said.len(), 2, "{said:?}");
+        assert_eq!(said.len(), 3, "{said:?}");
         assert!(said[0].starts_with("With 8 clients, vpnd carries 4.00 times"), "{said:?}");
         assert!(said[1].starts_with("With 8 clients, vpnd, no priority carries 2.00 times"), "{said:?}");
     }

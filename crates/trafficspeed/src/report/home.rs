@@ -80,9 +80,9 @@ pub fn table(campaign: &HomeCampaign, width: Option<usize>) -> String {
     let mut text = String::new();
     let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
     say(&lead(&campaign.settings));
+    observed::claims(&observations, &compared()).iter().for_each(|line| say(line));
     say(observed::text(&sections(&observations), width).trim_end());
     [observed::MEDIANS, DEFINITIONS, observed::RATIOS].into_iter().for_each(&mut say);
-    observed::count(&observations.comparisons(&compared())).iter().for_each(|line| say(line));
     remarks(&observations).iter().for_each(|line| say(line));
     link_lines(campaign).iter().chain(&system_lines(campaign)).for_each(|line| say(line));
     campaign.problems().iter().for_each(|problem| say(&format!("Problem: {problem}")));

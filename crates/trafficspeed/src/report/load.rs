@@ -42,13 +42,13 @@ pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) 
     let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
     let several = clients::title(campaign);
     several.iter().for_each(|title| say(title));
+    claims(campaign).iter().for_each(|line| say(line));
     let sections = sections(campaign, unit);
     if !sections.is_empty() {
         say(observed::text(&sections, width).trim_end());
         [observed::MEDIANS, DEFINITIONS, observed::RATIOS].into_iter().for_each(&mut say);
         several.iter().for_each(|_| say(clients::DEFINITIONS));
     }
-    count(campaign).iter().for_each(|line| say(line));
     remarks(campaign, unit).iter().for_each(|line| say(line));
     for run in &campaign.runs {
         notes(&mut text, campaign, run);
@@ -89,9 +89,9 @@ pub fn sections(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<Section> {
     ])
 }
 
-/// How many comparisons were made.
-pub fn count(campaign: &LoadCampaign) -> Option<String> {
-    observed::count(&campaign.observations().comparisons(&campaign.compared()))
+/// How far the claims go.
+pub fn claims(campaign: &LoadCampaign) -> Vec<String> {
+    observed::claims(&campaign.observations(), &campaign.compared())
 }
 
 fn remarks(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<String> {

@@ -28,10 +28,10 @@ pub fn html(campaign: &LoadCampaign) -> String {
     let mut page = Page::new(&title, "trafficspeed", &lead);
     let problems: Vec<String> = campaign.runs.iter().flat_map(problems).collect();
     opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
+    page.list("", &super::load::claims(campaign));
     pictures(campaign).iter().for_each(|picture| page.figure(picture));
     observed::fill(&mut page, super::load::sections(campaign, None));
     page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
-    super::load::count(campaign).iter().for_each(|line| page.paragraph("", line));
     if settings.clients > 1 {
         page.notes(clients::DEFINITIONS.lines());
         let of = |run: &LoadRun| -> Vec<String> {

@@ -23,7 +23,7 @@ Medians of n rounds, the lowest and the highest in parentheses; counts are of al
 pub const RATIOS: &str = "\
 Differences: ratios within one round; median, lowest and highest of the rounds. Each system is compared with the first one under the \
 same congestion control. A/A: a system that is measured a second time in each round, against itself. A difference counts where the \
-median lies further from 1 than any ratio of A/A did, and all rounds went the same way; of a single round nothing is claimed.";
+median lies further from 1 than any ratio of A/A did, and all rounds went the same way; of fewer than five rounds nothing is claimed.";
 
 /// One table of a report under its heading.
 pub struct Section {
@@ -35,15 +35,6 @@ pub struct Section {
 pub fn sections(all: impl IntoIterator<Item = (&'static str, Grid)>) -> Vec<Section> {
     let filled = all.into_iter().filter(|(_, grid)| !grid.rows.is_empty());
     filled.map(|(name, grid)| Section { name: name.to_owned(), grid: grid.without_empty() }).collect()
-}
-
-/// How many comparisons were made, in words: of many some differ by chance.
-pub fn count(comparisons: &[Comparison]) -> Option<String> {
-    let judged = comparisons.iter().filter_map(|one| one.differs_from_first);
-    let (all, differ) = judged.fold((0, 0), |(all, differ), one| (all + 1, differ + u32::from(one)));
-    (all > 0).then(|| {
-        format!("Comparisons: {all}, of which {differ} differ beyond A/A; of many some do by chance.")
-    })
 }
 
 /// The sections as text, tables at most so wide.
@@ -105,6 +96,13 @@ pub fn differences(comparisons: &[Comparison]) -> Grid {
         vec![one.system.clone(), figure, text(one.control), text(one.ratio_to_first), differs]
     }));
     grid
+}
+
+/// What stands above the tables of a report: how far its claims go.
+pub fn claims(table: &Observations, wanted: &[(String, Quantity)]) -> Vec<String> {
+    let comparisons = table.comparisons(wanted);
+    let compared = comparisons.iter().filter(|one| one.ratio_to_first.is_some());
+    super::claims::lines([table], compared.map(|one| one.differs_from_first))
 }
 
 /// Rounds that are far from the others of their system.

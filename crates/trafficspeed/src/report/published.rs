@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::pictures::is_plain;
 use super::summary::{Summary, labels};
 use crate::experiment::outcome::Campaign;
-use crate::system::{Cipher, Subject};
+use crate::system::{AGAIN, Cipher, Subject};
 
 /// A table of published figures.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -39,7 +39,9 @@ pub const FINDINGS: [&str; 5] = [
 /// Each finding that can be compared: what it is about, then, and here. Findings that these
 /// measurements say nothing about are left out.
 pub fn beside(campaign: &Campaign, summaries: &[Summary]) -> Vec<[String; 3]> {
-    let vpns: Vec<String> = labels(campaign).into_iter().filter(|label| !is_plain(campaign, label)).collect();
+    // A second measurement is a control, and no system of its own.
+    let is_system = |label: &String| !label.contains(AGAIN) && !is_plain(campaign, label);
+    let vpns: Vec<String> = labels(campaign).into_iter().filter(is_system).collect();
     let mut rows = Vec::new();
     let mut row = |about: &str, then: &str, here: Vec<String>| {
         if !here.is_empty() {
@@ -59,7 +61,11 @@ pub fn beside(campaign: &Campaign, summaries: &[Summary]) -> Vec<[String; 3]> {
         "1 to 2",
         unprotected(campaign, summaries),
     );
-    row("Fastest and slowest VPN at the most clients", "PacketiX; OpenVPN", extremes(&vpns, summaries));
+    row(
+        "Fastest and slowest VPN at the most clients",
+        "PacketiX; OpenVPN",
+        extremes(campaign, &vpns, summaries),
+    );
     rows
 }
 
@@ -115,8 +121,13 @@ fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
     lines
 }
 
-fn extremes(vpns: &[String], summaries: &[Summary]) -> Vec<String> {
-    let of_vpns = || summaries.iter().filter(|s| vpns.contains(&s.label));
+/// Among those that encrypt and authenticate, where the systems are known.
+fn extremes(campaign: &Campaign, vpns: &[String], summaries: &[Summary]) -> Vec<String> {
+    let protects = |label: &str| {
+        let run = campaign.runs.iter().find(|run| run.label == label);
+        run.and_then(|run| run.subject).is_none_or(|subject| subject.cipher.protects())
+    };
+    let of_vpns = || summaries.iter().filter(|s| vpns.contains(&s.label) && protects(&s.label));
     let Some(most) = of_vpns().map(|s| s.clients).max() else { return Vec::new() };
     let mut last: Vec<&Summary> = of_vpns().filter(|s| s.clients == most).collect();
     last.sort_by(|a, b| b.goodput.median.total_cmp(&a.goodput.median));
@@ -130,7 +141,7 @@ fn extremes(vpns: &[String], summaries: &[Summary]) -> Vec<String> {
 mod tests {
     use super::super::summary::summarise;
     use super::*;
-    use crate::experiment::outcome::samples;
+    use crate::experiment::outcome::{Run, samples};
     use crate::system::{Kind, Priority};
 
     #[test]
@@ -176,6 +187,24 @@ mod tests {
         let lines = unprotected(&campaign, &summarise(&campaign));
         let expected = ["vpnd, aes-256-gcm: 1.50 to 1.50", "vpnd, aes-256-gcm, no priority: 2.00 to 2.00"];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn neither_a_control_nor_what_protects_nothing_is_the_fastest() {
+        let mut campaign = samples::campaign();
+        campaign.runs.clear();
+        let vpnd = Subject::new(Kind::Vpnd, Cipher::Aes256Gcm);
+        let openvpn = Subject::new(Kind::Openvpn, Cipher::Auto);
+        let bare = Subject::new(Kind::Vpnd, Cipher::None);
+        for (subject, bytes) in
+            [(vpnd, 3_000_000), (openvpn, 1_000_000), (vpnd.again(), 4_000_000), (bare, 9_000_000)]
+        {
+            let run = samples::run(subject.kind, 8, 1, bytes);
+            campaign.runs.push(Run { subject: Some(subject), label: subject.label(), ..run });
+        }
+        let rows = beside(&campaign, &summarise(&campaign));
+        let extremes = rows.iter().find(|row| row[0].starts_with("Fastest and slowest")).expect("a row");
+        assert_eq!(extremes[2], "vpnd, aes-256-gcm; OpenVPN");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub fn sentences(verdicts: &[Verdict]) -> Vec<String> {
             Some(true) if verdict.chosen.starts_with(fastest) => "right: the fastest",
             Some(true) => "right: none is faster beyond the spread of the runs and of A/A",
             Some(false) => "wrong",
-            None => "not judged: too few measurements",
+            None => "not judged: too few measurements, or a disturbed machine",
         };
         format!(
             "{machine} vpnd chose {} by itself ({}); fastest: {fastest} ({}); {right}.",
@@ -95,6 +95,11 @@ pub fn load_averages(campaign: &SuiteCampaign) -> Option<String> {
     ))
 }
 
+/// How far the claims go.
+fn claims(campaign: &SuiteCampaign, sections: &[Section]) -> Vec<String> {
+    super::claims::lines([&campaign.observations()], sections.iter().flat_map(Section::judged))
+}
+
 /// The verdicts of a campaign that asks for them.
 fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
     if campaign.name == "aead" { aead::verdicts(campaign) } else { Vec::new() }
@@ -105,6 +110,7 @@ pub fn table(campaign: &SuiteCampaign, width: Option<usize>) -> String {
     let mut text = format!("{}\n", campaign.about);
     conditions::all(campaign).iter().for_each(|line| put_line(&mut text, line));
     let sections = sections(campaign);
+    claims(campaign, &sections).iter().for_each(|line| put_line(&mut text, line));
     for section in &sections {
         put(&mut text, &section.name, &section.grid().text(width));
     }
@@ -234,6 +240,7 @@ pub(crate) mod tests {
     use crate::load::tcp::{Job, Shape};
     use crate::report::grid::NARROW;
     use crate::report::observed;
+    use crate::stats::five;
     use crate::system::{Cipher, Kind, Subject};
 
     fn row(label: &str, name: &str, repeat: u32, mbit: f64) -> Row {
@@ -328,8 +335,10 @@ pub(crate) mod tests {
         campaign.rows.retain(|row| row.case.name == "IPv4" && row.repeat == 1);
         let again = Subject::new(Kind::Vpnd, Cipher::Aes256Gcm).again();
         let mut rows = Vec::new();
-        for (repeat, [plain, first, second, chacha]) in
-            [(1, [100.0, 60.0, 66.0, 95.0]), (2, [110.0, 60.0, 54.0, 100.0]), (3, [90.0, 62.0, 62.0, 88.0])]
+        for ([plain, first, second, chacha], repeat) in
+            five([[100.0, 60.0, 66.0, 95.0], [110.0, 60.0, 54.0, 100.0], [90.0, 62.0, 62.0, 88.0]])
+                .into_iter()
+                .zip(1..)
         {
             rows.push(row("plain routing", "IPv4", repeat, plain));
             rows.push(row("aes-256-gcm", "IPv4", repeat, first));
@@ -355,12 +364,12 @@ pub(crate) mod tests {
             (&true.into(), &false.into())
         );
         assert_eq!(systems[1]["limited_by_sender"], false);
-        campaign.rows.retain(|row| row.repeat == 1);
+        campaign.rows.retain(|row| row.repeat < 5);
         let once = super::json(&campaign);
         let systems = once["summary"][0]["rows"][0]["systems"].as_array().unwrap();
         assert!(
             systems.iter().all(|system| system["differs_from_first"].is_null()),
-            "a single round: {systems:?}"
+            "four rounds: {systems:?}"
         );
     }
 

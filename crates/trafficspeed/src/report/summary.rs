@@ -10,7 +10,7 @@ use crate::experiment::outcome::observations::{
 use crate::experiment::quantities::{BUSY, CLIENT_CPU, GATEWAY_CPU, OTHERS, STEAL};
 use crate::observation::{self, Observations, Quantity};
 use crate::stats::Spread;
-use crate::system::{Kind, Subject};
+use crate::system::{AGAIN, Kind, Subject};
 
 /// A gateway that used less of its CPU limit, in percent, was held back by something else.
 const LIMITED_FROM_PERCENT: f64 = 90.0;
@@ -57,13 +57,24 @@ pub struct Summary {
     /// A system against itself at this number of clients (A/A): goodput of its second measurement
     /// in a round divided by that of the first.
     pub control: Option<Spread>,
+    /// Others took so much of the machine at this number of clients that nothing is claimed.
+    pub is_disturbed: bool,
 }
 
 impl Summary {
     /// Whether `ratio` is a difference beyond the A/A spread; `None` if there is no ratio or
     /// nothing to judge it by.
     pub fn differs(&self, ratio: Option<Spread>) -> Option<bool> {
-        observation::differs(ratio, self.control)
+        observation::differs(ratio, self.control).filter(|_| !self.is_disturbed)
+    }
+
+    /// The judgements of its ratios.
+    pub fn judged(&self) -> impl Iterator<Item = Option<bool>> {
+        let is_control = self.label.contains(AGAIN);
+        let ratios = [self.ratio_to_plain, self.ratio_to_baseline].map(|ratio| ratio.filter(|_| !is_control));
+        // What is compared with itself has a ratio of 1 in each round.
+        let others = ratios.into_iter().flatten().filter(|ratio| ratio.low != ratio.high || ratio.low != 1.0);
+        others.map(|ratio| self.differs(Some(ratio)))
     }
 
     /// Whether the gateway had a CPU limit that was not what held it back.
@@ -148,13 +159,14 @@ fn summary(label: &str, clients: u32, table: &Observations, campaign: &Campaign)
         ratio_to_plain: plain.and_then(|run| ratio_to(run.label.clone())),
         ratio_to_baseline: baseline(campaign).and_then(ratio_to),
         control: table.control(&campaign.settings.congestion.to_string(), &case, GOODPUT),
+        is_disturbed: table.is_disturbed(&case),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::outcome::samples;
+    use crate::experiment::outcome::{Run, samples};
 
     #[test]
     fn repeats_are_drawn_together_and_compared_with_plain_routing() {
@@ -235,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_difference_within_the_spread_of_a_system_against_itself_is_none() {
-        let mut campaign = samples::campaign();
+        let mut campaign = samples::campaign_of(5);
         campaign.baseline = Some("vpnd, aes-256-gcm".into());
         let again = |repeat: u32, share: f64| {
             let first = campaign.runs.iter().find(|run| run.clients == 2 && run.repeat == repeat);
@@ -245,11 +257,12 @@ mod tests {
             run.label = run.subject.unwrap().label();
             run
         };
-        let runs = [again(1, 0.5), again(2, 1.0), again(3, 1.2)];
+        let shares = [0.5, 1.0, 1.2, 1.0, 1.0];
+        let runs: Vec<Run> = (1..).zip(shares).map(|(repeat, share)| again(repeat, share)).collect();
         campaign.runs.extend(runs);
         let summaries = summarise(&campaign);
         let same = summaries[0].control.unwrap();
-        assert!((same.low - 0.5).abs() < 1e-6 && (same.high - 1.2).abs() < 1e-6 && same.n == 3, "{same:?}");
+        assert!((same.low - 0.5).abs() < 1e-6 && (same.high - 1.2).abs() < 1e-6 && same.n == 5, "{same:?}");
         let plain = summaries.iter().find(|s| s.label == "plain routing" && s.clients == 2).unwrap();
         assert_eq!(plain.differs(plain.ratio_to_baseline), Some(true), "three times as much");
         let mut close = *plain.ratio_to_baseline.as_ref().unwrap();

@@ -124,6 +124,11 @@ impl Programs {
         choices.entry(system).or_insert(now).clone()
     }
 
+    /// What `system` has chosen in this run, if it has.
+    pub fn choice(&self, system: &str) -> Option<String> {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner).get(system).cloned()
+    }
+
     /// The scripts of the user's own system number `own`, from 0.
     pub fn scripts(&self, own: usize) -> Option<&Scripts> {
         self.scripts.get(own)

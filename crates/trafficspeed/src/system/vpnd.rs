@@ -4,6 +4,7 @@
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
 mod files;
+mod library;
 mod machine_code;
 mod status;
 
@@ -27,6 +28,8 @@ use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, find_program, run_tool};
 use files::Files;
+use library::library_of;
+pub use library::{named_library, use_library};
 pub use machine_code::Code;
 use machine_code::{WITHOUT_AES, check_mask};
 use status::Session;
@@ -71,7 +74,7 @@ pub const PROFILE: Profile = Profile {
 pub const VAES_PROFILE: Profile = Profile {
     label: "vpnd (vaes)",
     ciphers: &[Cipher::Aes128Gcm, Cipher::Aes256Gcm],
-    adapter: |programs, subject| Box::new(Vpnd { backend: Some(VAES), ..Vpnd::of(programs, subject) }),
+    adapter: |programs, subject| Box::new(Vpnd { backend: Some(VAES.into()), ..Vpnd::of(programs, subject) }),
     ..PROFILE
 };
 
@@ -83,8 +86,8 @@ pub struct Vpnd {
     room: Option<Room>,
     files: Option<Files>,
     code: Code,
-    /// The implementation of its ciphers, as it names it, if not its own choice.
-    backend: Option<&'static str>,
+    /// The library of its ciphers, as it names it, if not its own choice.
+    backend: Option<String>,
     priority: Priority,
     /// The suite that clients offer, if not all.
     suite: Option<String>,
@@ -113,7 +116,6 @@ const BUSY_POLL: &str = "busy_poll_us";
 const RESTRICTABLE: &str = "aws-lc";
 /// Its own AES-GCM, as it names it.
 const VAES: &str = "vaes";
-
 impl Vpnd {
     fn new(programs: Programs, cipher: Cipher) -> Self {
         let (room, files, gateway, facts) = (None, None, None, SystemInfo::default());
@@ -128,7 +130,7 @@ impl Vpnd {
 
     /// vpnd as this machine code.
     pub fn with_code(programs: &Programs, subject: Subject, code: Code) -> Self {
-        let backend = (code == Code::WithoutAes).then_some(RESTRICTABLE);
+        let backend = (code == Code::WithoutAes).then(|| RESTRICTABLE.to_owned());
         Self { code, backend, ..Self::of(programs, subject) }
     }
 
@@ -253,7 +255,7 @@ impl Vpnd {
         if self.cipher != Cipher::Auto {
             set("crypto", "suites", value(Array::from_iter([self.cipher.name()])));
         }
-        if let Some(backend) = self.backend {
+        if let Some(backend) = &self.backend {
             set("crypto", "backend", value(backend));
         }
         if let Some(room) = self.room {
@@ -317,8 +319,12 @@ impl Vpnd {
     /// choose the same one.
     fn choose_suite(&mut self, status: status::Status) {
         if let (None, Some(fastest)) = (&self.suite, status.fastest_suite()) {
-            let system = format!("vpnd {:?} {:?}", self.code, self.backend);
-            self.suite = Some(self.programs.first_choice(system, fastest));
+            self.suite = Some(self.programs.first_choice(self.chooser(), fastest));
+        }
+        if let (None, Some(suite)) = (&self.backend, &self.suite)
+            && let Some(library) = status.library_of(suite)
+        {
+            self.backend = Some(self.programs.first_choice(library_of(suite), library));
         }
     }
 
@@ -357,7 +363,7 @@ impl Vpnd {
         ];
         // A client offers the suites of the laboratory only when it is told to.
         let suite = self.suite.as_deref().map_or(vec![], |suite| vec!["--suite", suite]);
-        let backend = self.backend.map_or(vec![], |backend| vec!["--backend", backend]);
+        let backend = self.backend.as_deref().map_or(vec![], |backend| vec!["--backend", backend]);
         let choices = self.insecure().iter().copied().chain(suite).chain(backend).map(AsRef::as_ref);
         let name = format!("vpnd connect (client {number})");
         let (starter, first) = self.starter(program)?;
@@ -440,6 +446,7 @@ impl System for Vpnd {
             self.facts.version = format!("{}, {BUSY_POLL} = {microseconds}", self.facts.version);
         }
         self.files = Some(Files::make(lab.directory().join("vpnd"))?);
+        self.pin_library();
         self.start_gateway(&program, lab, interrupt)?;
         let real = self.room.map_or(lab.clients().len(), |room| room.clients);
         let namespaces = &lab.clients()[..real];

@@ -43,7 +43,12 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     let report = measured(&format!("{line} --json"));
     let runs = saved(out.path());
     let mut turns = labels(&runs);
-    assert_eq!(turns[..3], ["vpnd", "plain routing", "vpnd (again)"], "the order that reports keep");
+    let first: Vec<&str> = turns[..3].iter().copied().filter(|label| *label != "vpnd (again)").collect();
+    assert_eq!(
+        first,
+        ["vpnd", "plain routing"],
+        "the order that reports keep, with the control anywhere in it"
+    );
     turns[3..].sort_unstable();
     assert_eq!(turns[3..], ["plain routing", "vpnd", "vpnd (again)"], "all again, in whatever order");
     let control = &report["summary"][0]["control"];

@@ -7,9 +7,14 @@
 //! Judged are lower bounds of delays, order, and counts that the seed decides: none depends on how
 //! busy the machine is.
 
-use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
-use super::{can_run, measured, namespaces_of, run, trafficspeed};
+use serde_json::Value;
+use trafficspeed::lab::cpu_limit::{self, CpuLimit};
+
+use super::{can_run, measured, namespaces_of, run, trafficspeed, wait_until};
 
 fn number(value: &Value, path: &str) -> f64 {
     value.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path} is missing in {value:#}"))
@@ -92,5 +97,31 @@ fn settings_that_contradict_each_other_are_refused_before_anything_is_made() {
         assert_eq!(output.status.code(), Some(2), "{line}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains(expected), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_cpu_limit_is_removed_with_what_has_forked_away_from_its_namespace() {
+    if !can_run() {
+        return;
+    }
+    let limit: CpuLimit = "50%".parse().expect("a limit");
+    if let Err(error) = limit.check() {
+        eprintln!("\n*** SKIPPED: {error} ***\n");
+        return;
+    }
+    let name = format!("test{}", std::process::id());
+    for _ in 0..2 {
+        limit.apply(&name).expect("a group");
+        let group =
+            ["", "/cpu", "/cpu,cpuacct"].map(|place| format!("/sys/fs/cgroup{place}/trafficspeed-{name}"));
+        let group = group.iter().find(|group| Path::new(group).is_dir()).expect("the group");
+        // One process waits for nobody, so it stays in the group when its parent is ended.
+        let script = format!("echo $$ > '{group}/cgroup.procs'; sleep 1000 & exec sleep 1000");
+        let mut child = Command::new("sh").args(["-c", &script]).spawn().expect("sh runs");
+        let ids = || fs::read_to_string(format!("{group}/cgroup.procs")).unwrap_or_default();
+        wait_until("both are in the group", || ids().lines().count() == 2);
+        cpu_limit::remove(&name).expect("it is empty soon");
+        assert!(!child.wait().expect("it is ours").success(), "it was killed");
     }
 }

@@ -2,6 +2,7 @@
 //! cost.
 
 use super::{BlockReport, Case, Route, Way};
+use crate::experiment::outcome::Taken;
 use crate::experiment::quantities::of_cpu;
 use crate::observation::{Measured, Observations, Quantity};
 use crate::unit::significant;
@@ -28,6 +29,7 @@ impl BlockReport {
                 case: &name,
                 round: case.repeat,
                 problem: case.problem.as_deref().unwrap_or_default(),
+                is_disturbed: Taken::most(&case.cpu).is_disturbed(),
             };
             table.add(&measured, observed(case));
         }

@@ -322,13 +322,21 @@ impl BlockReport {
 
     /// A/A, as the control of [`Self::ratio`]: the tunnel against itself.
     pub fn same(&self, delay_ms: f64, way: Way, by: Way) -> Option<Spread> {
-        self.control_of([way, by], |control| self.ratio(delay_ms, control.again(), control))
+        self.control_of(delay_ms, [way, by], |control| self.ratio(delay_ms, control.again(), control))
     }
 
     /// The control of a ratio of two ways: what the tunnel differs from itself with one block in
     /// progress or with the most, as each of the two ways has; the wider where they differ in that.
-    /// `None` unless all that this takes was measured.
-    fn control_of(&self, ways: [Way; 2], itself: impl Fn(Way) -> Option<Spread>) -> Option<Spread> {
+    /// `None` unless all that this takes was measured on a quiet machine.
+    fn control_of(
+        &self,
+        delay_ms: f64,
+        ways: [Way; 2],
+        itself: impl Fn(Way) -> Option<Spread>,
+    ) -> Option<Spread> {
+        if self.taken(delay_ms).is_disturbed() {
+            return None;
+        }
         let deepest = self.deepest_control();
         let [one, other] = ways.map(|way| itself(if way.ahead > 1 { deepest } else { Way::TUNNEL }));
         let (one, other) = one.zip(other)?;
@@ -392,7 +400,8 @@ impl BlockReport {
 
     /// A/A, as the control of [`Self::cost_ratio`].
     pub fn same_cost(&self, delay_ms: f64, (way, by): (Way, Way), part: CpuPart) -> Option<Spread> {
-        self.control_of([way, by], |control| self.cost_ratio(delay_ms, (control.again(), control), part))
+        let itself = |control: Way| self.cost_ratio(delay_ms, (control.again(), control), part);
+        self.control_of(delay_ms, [way, by], itself)
     }
 
     /// Whether everything that was asked for was measured and is right.

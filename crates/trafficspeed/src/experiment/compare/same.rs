@@ -12,7 +12,7 @@ use super::ComparePlan;
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::Run;
 use crate::observe::own_digest;
-use crate::system::Programs;
+use crate::system::{Cipher, Programs};
 
 /// The names of the parts that say what a round measures.
 const SYSTEMS: &str = "systems (--vpn, --cipher)";
@@ -127,6 +127,9 @@ pub fn check_system(earlier: &[Run], run: &Run) -> Result<(), Changed> {
         let each = run.programs.iter().map(|program| format!("{} {}", program.role, program.sha256));
         each.collect::<Vec<_>>().join(", ")
     };
+    if run.subject.is_some_and(|subject| subject.cipher != Cipher::Auto) {
+        differ("cipher", before.facts.cipher.clone(), run.facts.cipher.clone())?;
+    }
     differ("version", before.facts.version.clone(), run.facts.version.clone())?;
     differ("executable (SHA-256)", digests(before), digests(run))
 }
@@ -243,6 +246,9 @@ pub(super) mod tests {
         next.facts.version = "vpnd 2".into();
         assert!(check_system(&[first.clone()], &next).unwrap_err().what.starts_with("the version of vpnd"));
         assert_eq!(check_system(&[], &next), Ok(()));
+        let mut other = first.clone();
+        other.facts.cipher = "aes-256-gcm (ring)".into();
+        assert!(check_system(&[first.clone()], &other).unwrap_err().what.starts_with("the cipher of vpnd"));
         next.error = Some("did not start".into());
         assert_eq!(check_system(&[first], &next), Ok(()), "who did not start said nothing of itself");
     }

@@ -167,7 +167,7 @@ mod tests {
     fn end(seconds: f64, drops: u64, window: Sample, found: Findings) -> Measurement {
         Measurement {
             seconds,
-            sending_seconds: 1.0,
+            sending_seconds: seconds,
             socket_drops: drops,
             cpu_seconds: 0.5,
             tasks: vec![TaskEnd { window, found, ..TaskEnd::default() }],

@@ -1,6 +1,7 @@
 //! The table of the generators' own commands: what each load observed, and what it cost.
 
 use super::{LoadCampaign, LoadRun, NamedTask};
+use crate::experiment::outcome::Taken;
 use crate::experiment::quantities::{RECEIVED, TRANSACTIONS, of_cpu, of_drops, of_load};
 use crate::load::task::Task;
 use crate::observation::{Measured, Observations, Quantity};
@@ -41,8 +42,14 @@ impl LoadCampaign {
             let congestion = run.congestion.to_string();
             table.name(&run.label, &congestion);
             let (system, problem) = (run.label.as_str(), run.problems().join("; "));
-            let key =
-                Measured { system, congestion: &congestion, case: "", round: run.repeat, problem: &problem };
+            let key = Measured {
+                system,
+                congestion: &congestion,
+                case: "",
+                round: run.repeat,
+                problem: &problem,
+                is_disturbed: Taken::most(&run.cpu).is_disturbed(),
+            };
             if run.figures.is_empty() {
                 table.add(&key, []);
             }

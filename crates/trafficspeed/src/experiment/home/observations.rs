@@ -3,6 +3,7 @@
 
 use super::flow::{Case, Flow};
 use super::results::{CaseResult, HomeCampaign, LinkCounts};
+use crate::experiment::outcome::Taken;
 use crate::experiment::quantities::{DELAY_50, DELAY_99, PAGE_50, RECEIVED, of_cpu, of_drops, of_load};
 use crate::observation::{Measured, Observations, Quantity, Rounds};
 
@@ -38,7 +39,14 @@ impl HomeCampaign {
         for run in &self.runs {
             table.name(&run.label, &congestion);
             let (system, congestion) = (run.label.as_str(), congestion.as_str());
-            let key = Measured { system, congestion, case: "", round: run.repeat, problem: "" };
+            let key = Measured {
+                system,
+                congestion,
+                case: "",
+                round: run.repeat,
+                problem: "",
+                is_disturbed: false,
+            };
             if let Some(problem) = &run.error {
                 table.add(&Measured { problem, ..key }, []);
             }
@@ -49,7 +57,8 @@ impl HomeCampaign {
 
     fn add(&self, table: &mut Observations, key: Measured<'_>, found: &CaseResult) {
         let problem = found.problems.join("; ");
-        let key = Measured { case: found.case.name(), problem: &problem, ..key };
+        let is_disturbed = Taken::most(&found.cpu).is_disturbed();
+        let key = Measured { case: found.case.name(), problem: &problem, is_disturbed, ..key };
         if found.flows.is_empty() {
             return table.add(&key, []);
         }

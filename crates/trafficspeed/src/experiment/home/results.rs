@@ -285,7 +285,7 @@ pub(crate) mod samples {
             settings: settings(),
             environment: Environment::default(),
             link: None,
-            runs: (1..=3).flat_map(round).collect(),
+            runs: (1..=5).flat_map(round).collect(),
             interrupted: false,
         }
     }

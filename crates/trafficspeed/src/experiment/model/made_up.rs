@@ -98,9 +98,9 @@ pub fn model(errors: &[f64; 2]) -> Model {
             cpus: 2.0,
             softirq: 0.1,
             counts,
-            each: vec![1e9, 1.1e9, 1.2e9],
+            each: vec![1e9, 1.1e9, 1.2e9, 1.1e9, 1.1e9],
             cpu_range: (0.0, 1.0),
-            cpu_each: vec![0.1, 0.11, 0.5],
+            cpu_each: vec![0.1, 0.11, 0.5, 0.11, 0.11],
             taken: Taken { steal: Some(1.5), others: Some(2.5) },
             facts: SystemInfo::default(),
         };

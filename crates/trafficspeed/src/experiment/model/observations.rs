@@ -30,7 +30,8 @@ impl Model {
             let case = format!("{} bytes, streams: {}", case.packet, case.streams);
             let problem = error.as_deref().unwrap_or_default();
             let (congestion, case) = (congestion.as_str(), case.as_str());
-            let mut key = Measured { system: &suite, congestion, case, round: 1, problem };
+            let is_disturbed = real.as_ref().is_some_and(|real| real.taken.is_disturbed());
+            let mut key = Measured { system: &suite, congestion, case, round: 1, problem, is_disturbed };
             let Some(real) = real else {
                 table.add(&key, []);
                 continue;
@@ -45,7 +46,8 @@ impl Model {
         for one in &self.predictions {
             let case = format!("{} bytes, streams: {}", one.case.packet, one.case.streams);
             let (system, congestion) = (one.suite.as_str(), congestion.as_str());
-            let key = Measured { system, congestion, case: &case, round: 0, problem: "" };
+            let key =
+                Measured { system, congestion, case: &case, round: 0, problem: "", is_disturbed: false };
             table.add(&key, of_model(one));
         }
         table
@@ -70,9 +72,9 @@ mod tests {
         for (suite, error) in [("none", 0.05), ("aes-256-gcm", -0.16)] {
             let found = table.values(suite, case, ERRORS[0]);
             assert!(found.len() == 1 && (found[0] - error).abs() < 1e-9, "{found:?}");
-            assert_eq!(table.values(suite, case, MEASURED[1]), [1e9, 1.1e9, 1.2e9]);
+            assert_eq!(table.values(suite, case, MEASURED[1]), [1e9, 1.1e9, 1.2e9, 1.1e9, 1.1e9]);
         }
-        assert_eq!(table.control("cubic", case, MEASURED[1]).map(|same| same.n), Some(3));
+        assert_eq!(table.control("cubic", case, MEASURED[1]).map(|same| same.n), Some(5));
         assert_eq!(table.values("none", case, OTHERS), [2.5]);
     }
 }

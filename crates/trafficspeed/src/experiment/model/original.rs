@@ -18,7 +18,7 @@ use crate::experiment::outcome::{CpuUse, Taken};
 use crate::experiment::pair_run::Times;
 use crate::experiment::progress::Progress;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial};
-use crate::experiment::turns::order;
+use crate::experiment::turns::{order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::lab::emulator::impairment::{Impairment, Rate};
@@ -91,7 +91,7 @@ fn in_turns(
     subjects.extend(Subject::control(&subjects, usual).filter(|_| plan.control));
     let mut found: Vec<anyhow::Result<Vec<Round>>> = subjects.iter().map(|_| Ok(Vec::new())).collect();
     for turn in 0..real.repeats {
-        for at in order(0..subjects.len(), turn + 1) {
+        for at in order(0..subjects.len(), turn + 1, |at| subjects[*at].again) {
             let Ok(rounds) = &mut found[at] else { continue };
             if interrupt.is_set() {
                 continue;
@@ -102,6 +102,7 @@ fn in_turns(
                 turn + 1,
                 real.repeats
             ));
+            pause();
             match round(plan, subjects[at], (real, rate), interrupt) {
                 Ok(round) => rounds.push(round),
                 Err(error) => found[at] = Err(error),
@@ -127,6 +128,7 @@ fn round(
     let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, CASE))], ip: 4, times };
     let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
     ensure!(!measured.reports.stopped_early(), "interrupted");
+    ensure!(measured.reports.faults().is_empty(), measured.reports.faults().join("; "));
     let goodput = figures(&trial.tasks[0], 0, &measured.reports).received_bits_per_second;
     ensure!(goodput > 0.0, "the stream carried nothing");
     let cpu = measured.cpu;

@@ -16,7 +16,7 @@ use crate::experiment::outcome::{CpuUse, Taken};
 use crate::experiment::pair_run::Times;
 use crate::experiment::progress::Progress;
 use crate::experiment::testbed::{RemoteEnd, Testbed, Trial, TrialResult};
-use crate::experiment::turns::order;
+use crate::experiment::turns::{order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Counters;
 use crate::lab::namespace::Namespace;
@@ -119,7 +119,7 @@ pub fn measure(
         if turn > 0 && !interrupt.is_set() {
             between()?;
         }
-        for at in order(0..subjects.len(), turn + 1) {
+        for at in order(0..subjects.len(), turn + 1, |at| subjects[*at].again) {
             let Ok(known) = &mut taken[at] else { continue };
             if interrupt.is_set() {
                 taken[at] = Err(anyhow!("interrupted"));
@@ -131,6 +131,7 @@ pub fn measure(
                 turn + 1,
                 real.repeats
             ));
+            pause();
             if let Err(error) = known.take_turn(plan, subjects[at], real, interrupt) {
                 taken[at] = Err(error);
             }
@@ -194,6 +195,7 @@ fn round(
     let trial = Trial { tasks: vec![fresh(&stream(plan.links.congestion, case))], ip: 4, times };
     let measured = testbed.measure(&trial, |_, _| (), interrupt)?;
     ensure!(!measured.reports.stopped_early(), "interrupted");
+    ensure!(measured.reports.faults().is_empty(), measured.reports.faults().join("; "));
     let counts =
         Reading::take(testbed)?.since(&before).counts(case).context("the TUN devices carried nothing")?;
     let found = figures(&trial.tasks[0], 0, &measured.reports);

@@ -178,12 +178,16 @@ pub fn measure(plan: &ModelPlan, rounds: u32, interrupt: &Interrupt) -> anyhow::
     run(plan, &["--rounds", &rounds.to_string()], interrupt)
 }
 
-/// One more round of the streams through whole shards.
+/// One more round of the streams through whole shards, with the libraries of the rounds before.
 ///
 /// # Errors
 /// As [`measure`].
-pub fn streams(plan: &ModelPlan, interrupt: &Interrupt) -> anyhow::Result<Vec<Live>> {
-    Ok(run(plan, &["--rounds", "1", "--streams-alone"], interrupt)?.live)
+pub fn streams(plan: &ModelPlan, suites: &[Suite], interrupt: &Interrupt) -> anyhow::Result<Vec<Live>> {
+    let libraries: Vec<&str> = suites.iter().map(|suite| suite.backend.as_str()).collect();
+    let options = ["--rounds", "1", "--streams-alone", "--backend", &libraries.join(",")];
+    let more = run(plan, &options, interrupt)?;
+    anyhow::ensure!(more.suites == suites, "vpnd-stages used other libraries than before");
+    Ok(more.live)
 }
 
 /// Runs the program between a client's namespace and the gateway's.

@@ -1,7 +1,7 @@
 //! The table of experiment 1: what each system carried with each number of clients, and what that
 //! cost.
 
-use super::{Campaign, Run};
+use super::{Campaign, Run, Taken};
 use crate::experiment::quantities::of_cpu;
 use crate::lab::cpu_limit::CpuLimit;
 use crate::observation::{Measured, Observations, Quantity};
@@ -47,6 +47,7 @@ impl Campaign {
                 case: &case(run.clients),
                 round: run.repeat,
                 problem: &problem,
+                is_disturbed: run.disturbance.is_some() || Taken::most(&run.cpu).is_disturbed(),
             };
             table.add(&measured, self.observed(run));
         }

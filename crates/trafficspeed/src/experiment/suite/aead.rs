@@ -10,13 +10,14 @@
 use serde::Serialize;
 
 use super::{Case, Quantity, Row, Stage, SuiteCampaign, SuitePlan, are_several, subjects};
+use crate::experiment::outcome::Taken;
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
 use crate::observation::{ByRound, ratio};
-use crate::stats::Spread;
+use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::vpnd::Code;
 use crate::system::{Cipher, Kind, Priority, Programs, Subject};
 
@@ -182,13 +183,16 @@ fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) 
     let right = own.zip(fastest).and_then(|(own, fastest)| {
         let is_within = || {
             let same = control(campaign, code)?;
-            Some(ratio(&fastest.1, &own.1)?.is_within(same))
+            Some(!ratio(&fastest.1, &own.1)?.differs_beyond(same)?)
         };
         let is_right = own.0 == fastest.0 || !own.2.is_apart_from(fastest.2) || is_within() == Some(true);
-        // A single run has no spread, so a difference proves nothing; nor does one of what the
-        // sender limited.
+        // Few rounds prove nothing, nor does a difference of what the sender limited.
         let is_bound = [own.0, fastest.0].iter().any(|cipher| is_limited(campaign, code, choice, cipher));
-        (own.0 == fastest.0 || !is_bound && (is_right || own.2.n.min(fastest.2.n) > 1)).then_some(is_right)
+        let mut taken =
+            campaign.rows.iter().filter(|row| row.code == code).filter_map(|row| row.cpu.as_ref());
+        let is_disturbed = taken.any(|cpu| Taken::most([cpu]).is_disturbed());
+        let is_enough = !is_disturbed && own.2.n.min(fastest.2.n) >= CLAIM_ROUNDS;
+        (is_enough && (own.0 == fastest.0 || !is_bound)).then_some(is_right)
     });
     Verdict {
         code,
@@ -271,7 +275,8 @@ mod tests {
         let choice = StageInfo { subject: Some(subject(Cipher::Auto)), facts, ..StageInfo::default() };
         let mut rows = Vec::new();
         for (cipher, values) in figures {
-            for (mbit, repeat) in values.iter().zip(1..) {
+            let [low, high] = values;
+            for (mbit, repeat) in [low, high, &f64::midpoint(*low, *high), low, high].into_iter().zip(1..) {
                 for case in cases(&options(), Code::Native) {
                     rows.push(Row {
                         label: cipher.name().into(),
@@ -293,7 +298,7 @@ mod tests {
             name: "aead".into(),
             about: String::new(),
             far: Some(RemoteEnd::Gateway),
-            repeats: 2,
+            repeats: 5,
             environment: Environment::default(),
             stages: vec![choice],
             rows,
@@ -341,7 +346,7 @@ mod tests {
         let unknown = right("aes-128-gcm (ring)", [800.0, 820.0], [400.0, 420.0]);
         assert_eq!(unknown.right, None, "what was not measured cannot be judged");
         let mut once = campaign("chacha20-poly1305 (ring)", &speeds([800.0, 820.0], [400.0, 420.0]));
-        once.rows.retain(|row| row.repeat == 1);
-        assert_eq!(verdicts(&once)[0].right, None, "one run has no spread");
+        once.rows.retain(|row| row.repeat < 5);
+        assert_eq!(verdicts(&once)[0].right, None, "four rounds");
     }
 }

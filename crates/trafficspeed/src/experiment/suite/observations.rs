@@ -1,6 +1,7 @@
 //! The table of a suite: each quantity that a case is about, and what the machine spent meanwhile.
 
 use super::{Row, SuiteCampaign};
+use crate::experiment::outcome::Taken;
 use crate::experiment::quantities::of_cpu;
 use crate::observation::{Measured, Observations, Quantity};
 
@@ -26,6 +27,7 @@ impl SuiteCampaign {
                 case: &case(&row.case.section, &row.case.name),
                 round: row.repeat,
                 problem: row.error.as_deref().unwrap_or_default(),
+                is_disturbed: Taken::most(&row.cpu).is_disturbed(),
             };
             table.add(&measured, observed(row));
         }

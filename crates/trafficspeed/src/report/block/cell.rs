@@ -2,6 +2,7 @@
 //! and whether a ratio is a difference.
 
 use crate::experiment::block::BlockReport;
+use crate::observation::differs;
 use crate::report::noise::percent;
 use crate::stats::Spread;
 use crate::unit::significant;
@@ -12,7 +13,7 @@ pub(super) const SPREAD: &str = "Median of n rounds, the lowest and the highest 
 /// Stands in the caption of every table of ratios.
 pub(super) const RATIOS: &str = "\
 Ratios are formed within each round. A/A: the tunnel's second measurement in each round by its first. ≈: no difference beyond \
-A/A; ?: a single round, or no A/A, shows neither.";
+A/A; ?: fewer than five rounds, no A/A or a disturbed machine show neither.";
 
 pub(super) fn figure(ours: Option<Spread>) -> String {
     ours.map_or("–".into(), |ours| ours.text(significant))
@@ -31,11 +32,10 @@ pub(super) fn beside(ours: Option<Spread>, original: Option<f64>) -> String {
 
 /// Follows a ratio that is not shown to be a difference, beside that of the tunnel to itself.
 pub(super) fn judged(ratio: Option<Spread>, same: Option<Spread>) -> &'static str {
-    match (ratio, same) {
-        (None, _) => "",
-        (Some(ratio), Some(same)) if ratio.differs_beyond(same) => "",
-        (Some(ratio), Some(same)) if ratio.is_within(same) => " ≈",
-        (Some(_), _) => " ?",
+    match (ratio, differs(ratio, same)) {
+        (None, _) | (_, Some(true)) => "",
+        (_, Some(false)) => " ≈",
+        (_, None) => " ?",
     }
 }
 
@@ -75,12 +75,12 @@ mod tests {
 
     #[test]
     fn a_ratio_is_a_difference_only_beyond_that_of_the_tunnel_to_itself() {
-        let same = spread(&[0.9, 1.1]);
-        assert_eq!(judged(spread(&[2.0, 2.1]), same), "");
-        assert_eq!(judged(spread(&[1.0, 1.1]), same), " ≈");
-        assert_eq!(judged(spread(&[2.0]), same), " ?", "a single round");
-        assert_eq!(judged(spread(&[2.0, 2.1]), spread(&[1.0])), " ?");
-        assert_eq!(judged(spread(&[2.0, 2.1]), None), " ?", "no control");
+        let same = spread(&[0.9, 1.1, 1.0, 1.0, 1.0]);
+        assert_eq!(judged(spread(&[2.0; 5]), same), "");
+        assert_eq!(judged(spread(&[1.0; 5]), same), " ≈");
+        assert_eq!(judged(spread(&[2.0; 4]), same), " ?", "four rounds");
+        assert_eq!(judged(spread(&[2.0; 5]), spread(&[1.0; 4])), " ?");
+        assert_eq!(judged(spread(&[2.0; 5]), None), " ?", "no control, or a disturbed machine");
         assert_eq!(judged(None, same), "");
     }
 

@@ -4,6 +4,7 @@
 use super::Section;
 use super::cell::{RATIOS, SPREAD, beside, figure, judged, mb, rounds, taken};
 use crate::experiment::block::{BlockReport, Route, Way, original};
+use crate::observation::differs;
 use crate::report::noise::TAKEN;
 use crate::stats::Spread;
 
@@ -22,17 +23,15 @@ struct Reached {
 }
 
 impl Reached {
-    /// Counts a figure, unless a single round or no A/A leaves open what it is.
+    /// Counts a figure, unless too few rounds or no A/A leave open what it is.
     fn add(&mut self, ours: Option<Spread>, original: Option<f64>, same: Option<Spread>) {
         let (Some(ours), Some(original), Some(same)) = (ours, original, same) else { return };
-        if ours.n.min(same.n) < 2 {
-            return;
-        }
         let ratio = ours.scaled(original);
         let count = match ratio.differs_beyond(same) {
-            true if ratio.median > 1.0 => &mut self.above,
-            true => &mut self.below,
-            false => &mut self.neither,
+            None => return,
+            Some(true) if ratio.median > 1.0 => &mut self.above,
+            Some(true) => &mut self.below,
+            Some(false) => &mut self.neither,
         };
         *count += 1;
     }
@@ -96,6 +95,27 @@ pub(super) fn ratios(report: &BlockReport) -> Section {
     }
 }
 
+/// The judgement of each ratio in the tables.
+pub(super) fn judged_ratios(report: &BlockReport) -> Vec<Option<bool>> {
+    let ahead = report.asked.2.iter().map(|&n| Way::sealed(n));
+    let to_tunnel = ahead.chain([Way::PLAIN]).map(|way| (way, Way::TUNNEL));
+    let pairs: Vec<(Way, Way)> = to_tunnel.chain(as_many_in_progress(report)).collect();
+    let judge = |(delay, (way, by)): (f64, (Way, Way))| {
+        let ratio = report.ratio(delay, way, by)?;
+        Some(differs(Some(ratio), report.same(delay, way, by)))
+    };
+    let all = report.asked.0.iter().flat_map(|&delay| pairs.iter().map(move |&pair| (delay, pair)));
+    all.filter_map(judge).collect()
+}
+
+/// Each way that seals ahead, and those with as many blocks in progress that do not.
+fn as_many_in_progress(report: &BlockReport) -> Vec<(Way, Way)> {
+    let several = report.asked.2.iter().filter(|&&ahead| ahead > 1);
+    several
+        .flat_map(|&n| [Route::Tunnel, Route::Plain].map(|route| (Way::sealed(n), Way::of(route, n))))
+        .collect()
+}
+
 /// The head of the column with the A/A of a way.
 pub(super) fn control(way: Way) -> String {
     format!("A/A of {}", way.name())
@@ -103,12 +123,8 @@ pub(super) fn control(way: Way) -> String {
 
 /// The gain of encrypting ahead beyond having as many blocks in progress.
 pub(super) fn overlap(report: &BlockReport) -> Section {
-    let (delays, _, ahead) = &report.asked;
-    let pairs: Vec<(Way, Way)> = ahead
-        .iter()
-        .filter(|&&ahead| ahead > 1)
-        .flat_map(|&n| [Route::Tunnel, Route::Plain].map(|route| (Way::sealed(n), Way::of(route, n))))
-        .collect();
+    let delays = &report.asked.0;
+    let pairs = as_many_in_progress(report);
     let deepest = report.deepest_control();
     let rows = delays.iter().map(|&delay| {
         let same = report.ratio(delay, deepest.again(), deepest);
@@ -181,7 +197,7 @@ mod tests {
 
     #[test]
     fn with_several_blocks_in_progress_the_tunnel_with_as_many_is_the_control() {
-        let mut report = repeated(sample(), 2);
+        let mut report = repeated(sample(), 5);
         // OP-10 has 10 and tunnel-10 has 9.1: a difference, unless tunnel-10 differs as much from
         // itself.
         let cells = |report: &BlockReport| overlap(report).rows[0][4..].to_vec();
@@ -197,14 +213,14 @@ mod tests {
 
     #[test]
     fn both_controls_stand_beside_the_ratios_and_every_row_has_its_rounds() {
-        let mut report = repeated(sample(), 3);
+        let mut report = repeated(sample(), 5);
         scale(&mut report, 1.5, |case| case.repeat == 3 && case.way == Way::sealed(10));
         let Section { head, rows, .. } = ratios(&report);
         let names = ["n", "OP-2", "OP-10", "plain", "A/A of tunnel", "A/A of tunnel-10", "steal", "others"];
         assert_eq!(head[1..], names);
         assert_eq!(
             rows[1][..5],
-            ["16 ms", "3", "2.00 (2.00–2.00) [1.90]", "10.0 (10.0–15.0) [5.85]", "1.50 (1.50–1.50)"]
+            ["16 ms", "5", "2.00 (2.00–2.00) [1.90]", "10.0 (10.0–15.0) [5.85]", "1.50 (1.50–1.50)"]
         );
         let deep = Way::of(Route::Tunnel, 10).again();
         scale(&mut report, 30.0, |case| case.way == deep);
@@ -215,8 +231,8 @@ mod tests {
     #[test]
     fn nothing_is_claimed_of_the_original_within_the_tunnels_distance_from_itself() {
         let claims = |report: &BlockReport| ratios(report).caption.contains("From 1 ms on");
-        assert!(!claims(&sample()), "one round");
-        let mut report = repeated(sample(), 2);
+        assert!(!claims(&repeated(sample(), 4)), "four rounds");
+        let mut report = repeated(sample(), 5);
         let says = |report: &BlockReport, words: &str| {
             let caption = ratios(report).caption;
             assert!(caption.contains(words), "{words}: {caption}");

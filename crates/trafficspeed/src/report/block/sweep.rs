@@ -17,8 +17,8 @@ use crate::unit::significant;
 pub const DEFINITIONS: &str = "\
 Best throughput of any block size, MB/s of acknowledged blocks: median of n rounds, the lowest and the highest in parentheses.
 Gain: the best OP-n by the tunnel with no overlap, mean over block sizes within each round.
-≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: a single round, or no \
-A/A, shows neither.
+≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: fewer than five rounds, \
+no A/A or a disturbed machine show neither.
 Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 

@@ -16,12 +16,11 @@ pub fn html(campaign: &HomeCampaign) -> String {
     let mut page = Page::new("trafficspeed home", "trafficspeed home", &lead(&campaign.settings));
     let problems: Vec<String> = campaign.problems();
     opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
-    pictures(campaign).iter().for_each(|picture| page.figure(picture));
     let observations = campaign.observations();
+    page.list("", &observed::claims(&observations, &compared()));
+    pictures(campaign).iter().for_each(|picture| page.figure(picture));
     observed::fill(&mut page, sections(&observations));
     page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
-    let count = observed::count(&observations.comparisons(&compared()));
-    count.iter().for_each(|line| page.paragraph("", line));
     let remarks = remarks(&observations);
     if !remarks.is_empty() {
         page.list("problems", &remarks);

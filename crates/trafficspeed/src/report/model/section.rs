@@ -8,7 +8,7 @@ use crate::experiment::model::real::Real;
 use crate::experiment::model::{Again, Compared, Model};
 use crate::observation::{in_rounds, ratio};
 use crate::report::noise;
-use crate::stats::Spread;
+use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::unit::{gbit, significant};
 
 /// A table with its title.
@@ -46,7 +46,8 @@ fn none() -> String {
 
 /// An error with its sign.
 pub fn percent(error: Option<f64>) -> String {
-    error.map_or_else(none, |error| format!("{:+.0} %", 100.0 * error))
+    // Adding zero makes what is rounded to a negative zero an ordinary one.
+    error.map_or_else(none, |error| format!("{:+.0} %", (100.0 * error).round() + 0.0))
 }
 
 /// The same, marked if it is no larger than what the same cipher with the same load was off from
@@ -54,7 +55,7 @@ pub fn percent(error: Option<f64>) -> String {
 fn beside_control(error: Option<f64>, same: Option<Spread>) -> String {
     let is_within = |(error, same): (f64, Spread)| {
         let ratio = 1.0 + error;
-        ratio > 0.0 && ratio.max(1.0 / ratio) <= same.widest_ratio()
+        ratio > 0.0 && same.n >= CLAIM_ROUNDS && ratio.max(1.0 / ratio) <= same.widest_ratio()
     };
     let mark = if error.zip(same).is_some_and(is_within) { " ≈" } else { "" };
     percent(error) + mark

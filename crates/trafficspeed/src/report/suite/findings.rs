@@ -6,7 +6,7 @@ use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
 use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::observation::ratio;
-use crate::stats::Spread;
+use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Cipher, Kind, Subject};
 use crate::unit::significant;
 
@@ -204,10 +204,11 @@ const SAME_SIZE: f64 = 1.5;
 /// are left out.
 pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
     let row = |finding: &Finding| {
-        let (ratio, control, is_limited) = finding.measured(sections)?;
+        let (ratio, control, is_limited, is_disturbed) = finding.measured(sections)?;
         let then = finding.then[0] / finding.then[1];
         let judge = if finding.by.is_some() { of_difference } else { of_loss };
         let verdict = bounded(is_limited)
+            .or_else(|| is_disturbed.then_some("not judged: the machine was disturbed"))
             .map_or_else(|| verdict(then, ratio, control, finding.why, judge), str::to_owned);
         let here = format!("{}: {verdict}", ratio.text(significant));
         Some([finding.about.to_owned(), significant(then), here])
@@ -222,19 +223,20 @@ pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
 }
 
 impl Finding {
-    /// The ratio here, how far a system differs from itself in either case, and whether the sender
-    /// limited either figure.
-    fn measured(&self, sections: &[Section]) -> Option<(Spread, Option<Spread>, [bool; 2])> {
+    /// The ratio here, how far a system differs from itself in either case, whether the sender
+    /// limited either figure, and whether the machine was disturbed.
+    fn measured(&self, sections: &[Section]) -> Option<(Spread, Option<Spread>, [bool; 2], bool)> {
         let section = sections.iter().find(|section| section.name == self.section)?;
         let (row, one) = self.find(section, self.one)?;
         let Some(by) = self.by else {
-            return Some((row.spread(one)?.scaled(100.0), row.control, [false; 2]));
+            return Some((row.spread(one)?.scaled(100.0), row.control, [false; 2], row.is_disturbed));
         };
         let (other_row, other) = self.find(section, by)?;
         let controls = row.control.into_iter().zip(other_row.control);
         let control = controls.map(|(a, b)| if a.widest_ratio() > b.widest_ratio() { a } else { b }).next();
         let is_limited = [row.is_limited_by_sender(one), other_row.is_limited_by_sender(other)];
-        Some((ratio(row.values.get(one)?, other_row.values.get(other)?)?, control, is_limited))
+        let is_disturbed = row.is_disturbed || other_row.is_disturbed;
+        Some((ratio(row.values.get(one)?, other_row.values.get(other)?)?, control, is_limited, is_disturbed))
     }
 
     /// The row of a place and the column of its cipher.
@@ -276,11 +278,13 @@ fn verdict(
     let Some(same) = control else {
         return "not judged: how far a system differs from itself was not measured".into();
     };
-    if here.n < 2 || same.n < 2 {
-        return "not judged: a single round shows neither a difference nor its absence".into();
-    }
+    let Some(differs) = here.differs_beyond(same) else {
+        return format!(
+            "not judged: fewer than {CLAIM_ROUNDS} rounds show neither a difference nor its absence"
+        );
+    };
     let differed = (then - 1.0).abs() > SAME_THEN;
-    match (differed, here.differs_beyond(same)) {
+    match (differed, differs) {
         (false, false) => "reproduced: no difference beyond A/A".into(),
         (true, false) => format!("no difference beyond A/A; {why}"),
         (false, true) => format!("a difference that was not there then; {why}"),
@@ -336,9 +340,10 @@ fn is_same_size(then: f64, here: f64) -> bool {
 mod tests {
     use super::*;
     use crate::observation::ByRound;
+    use crate::stats::five;
 
     fn rounds(values: [f64; 3]) -> ByRound {
-        (1..).zip(values).collect()
+        (1..).zip(five(values)).collect()
     }
 
     fn section(authentication: [f64; 3], encryption: [f64; 3], control: Option<[f64; 3]>) -> Section {
@@ -347,10 +352,11 @@ mod tests {
             quantity: Quantity::Throughput,
             values: vec![rounds(authentication), rounds(encryption)],
             limited_by_sender: vec![false; 2],
-            control: control.and_then(|ratios| Spread::of(&ratios)),
+            control: control.and_then(|ratios| Spread::of(&five(ratios))),
             to_first: Vec::new(),
             steal: None,
             others: None,
+            is_disturbed: false,
         };
         let columns = vec!["auth-only".to_owned(), "vpnd, aes-256-gcm".to_owned()];
         Section { name: "TCP stream".into(), columns, control: None, rows: vec![row] }
@@ -405,7 +411,7 @@ mod tests {
 
     /// Two cases of encryption alone, each in three rounds.
     fn cases(name: &str, quantity: Quantity, cases: [(&str, [f64; 3]); 2]) -> Section {
-        let control = Spread::of(&[0.9, 1.0, 1.1]);
+        let control = Spread::of(&five([0.9, 1.0, 1.1]));
         let row = |(case, values): (&str, [f64; 3])| SectionRow {
             case: case.into(),
             quantity,
@@ -415,6 +421,7 @@ mod tests {
             to_first: Vec::new(),
             steal: None,
             others: None,
+            is_disturbed: false,
         };
         let rows = cases.map(row).into();
         Section { name: name.into(), columns: vec!["aes-256-gcm".into()], control: None, rows }
@@ -481,16 +488,17 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_of_one_round_and_a_single_round_is_not_judged() {
-        // The first of three rounds lost its encrypted measurement, and the machine was twice as
-        // fast from round to round.
+    fn a_ratio_is_of_one_round_and_few_rounds_are_not_judged() {
+        // The first of six rounds lost its encrypted measurement, and the machine was twice as fast
+        // from round to round.
         let mut section = section([20.0, 40.0, 80.0], [0.0; 3], Some([0.9, 1.0, 1.1]));
-        section.rows[0].values[1] = ByRound::from([(2, 20.0), (3, 40.0)]);
+        section.rows[0].values[0] = (1..=6).map(|round| (round, 20.0 * f64::from(1 << round))).collect();
+        section.rows[0].values[1] = (2..=6).map(|round| (round, 10.0 * f64::from(1 << round))).collect();
         let rows = |section: Section| beside(&[section])[0][2].clone();
         assert!(rows(section).starts_with("2.00 (2.00–2.00): reproduced: "));
         let mut once = self::section([20.0; 3], [10.0; 3], Some([0.9, 1.0, 1.1]));
-        once.rows[0].values[1].retain(|round, _| *round == 1);
-        assert!(rows(once).starts_with("2.00: not judged: a single round"));
+        once.rows[0].values[1].retain(|round, _| *round < 5);
+        assert!(rows(once).starts_with("2.00 (2.00–2.00): not judged: fewer than 5 rounds"));
     }
 
     fn cases_of_video(values: [(&str, [f64; 3]); 2]) -> Section {

@@ -2,8 +2,8 @@
 //! where time matters.
 
 use super::{
-    Section, SuiteCampaign, conditions, findings, grouped, load_averages, published, sections, sentences,
-    sweep, verdicts,
+    Section, SuiteCampaign, claims, conditions, findings, grouped, load_averages, published, sections,
+    sentences, sweep, verdicts,
 };
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
@@ -22,7 +22,9 @@ pub fn html(campaign: &SuiteCampaign) -> String {
     for sentence in choices.into_iter().chain(load_averages(campaign)).chain(conditions::of_parts(campaign)) {
         page.paragraph("", &sentence);
     }
-    for (section, number) in sections(campaign).iter().zip(1..) {
+    let sections = sections(campaign);
+    page.list("", &claims(campaign, &sections));
+    for (section, number) in sections.iter().zip(1..) {
         page.section(&section.name);
         let grid = section.grid();
         page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);

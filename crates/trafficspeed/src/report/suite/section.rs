@@ -44,6 +44,8 @@ pub struct SectionRow {
     /// The most of the machine that the hypervisor took, and other processes, in percent.
     pub steal: Option<f64>,
     pub others: Option<f64>,
+    /// That is so much that nothing is claimed.
+    pub is_disturbed: bool,
 }
 
 /// The parts of a campaign, in the order in which they were measured.
@@ -114,6 +116,16 @@ impl Section {
         grid
     }
 
+    /// The judgement of each comparison with the first system.
+    pub fn judged(&self) -> impl Iterator<Item = Option<bool>> {
+        let of_row = |row: &SectionRow| {
+            let compared =
+                (1..self.columns.len()).filter(|at| row.to_first.get(*at).copied().flatten().is_some());
+            compared.map(|at| row.differs_from_first(at)).collect::<Vec<_>>()
+        };
+        self.rows.iter().flat_map(of_row)
+    }
+
     /// Rates that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ
     /// without reason, both by more than a system from itself.
     pub fn remarks(&self) -> Vec<String> {
@@ -164,6 +176,7 @@ impl SectionRow {
             to_first: Vec::new(),
             steal: None,
             others: None,
+            is_disturbed: false,
         }
     }
 
@@ -190,6 +203,7 @@ impl SectionRow {
         });
         let taken = Taken::most(rows.iter().filter_map(|row| row.cpu.as_ref()));
         (self.steal, self.others) = (taken.steal, taken.others);
+        self.is_disturbed = table.is_disturbed(&case);
     }
 
     /// Case and quantity as a head.
@@ -212,11 +226,11 @@ impl SectionRow {
         self.limited_by_sender.get(column).copied().unwrap_or(false)
     }
 
-    /// Whether a system differs from the first one; `None` if nothing says so: of a single round,
-    /// and of figures that are lower bounds if what they bound may be on the other side.
+    /// Whether a system differs from the first one; `None` if nothing says so: of few rounds,
+    /// of a disturbed machine, and of figures that are lower bounds if what they bound may be on the other side.
     pub fn differs_from_first(&self, column: usize) -> Option<bool> {
         let to_first = self.to_first.get(column).copied().flatten();
-        let differs = observation::differs(to_first, self.control)?;
+        let differs = observation::differs(to_first, self.control).filter(|_| !self.is_disturbed)?;
         let is_higher = to_first.is_some_and(|ratio| ratio.median > 1.0);
         let holds = match (self.is_limited_by_sender(column), self.is_limited_by_sender(0)) {
             (false, false) => true,
@@ -257,7 +271,7 @@ mod tests {
     use crate::experiment::generate::SearchOutcome;
     use crate::report::suite::tests::campaign;
 
-    /// Three rounds of two systems and of the second again, with `limited` of both found at what
+    /// Five rounds of two systems and of the second again, with `limited` of both found at what
     /// the sender could do.
     fn bounded(mbit: [f64; 2], limited: [bool; 2]) -> SuiteCampaign {
         let mut campaign = campaign();
@@ -270,7 +284,7 @@ mod tests {
             row
         };
         let all = || labels.into_iter().zip([0, 1, 1]);
-        campaign.rows = (1..=3)
+        campaign.rows = (1..=5)
             .flat_map(|round| all().map(move |named| (named, round)))
             .map(|(named, round)| of(named, round))
             .collect();
@@ -300,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_round_neither_shows_a_difference_nor_that_there_is_none() {
+    fn few_rounds_show_neither_a_difference_nor_that_there_is_none() {
         let marks = |rounds: u32| {
             let mut campaign = campaign();
             let model = campaign.rows[0].clone();
@@ -311,6 +325,6 @@ mod tests {
             assert!(row.values.iter().all(|values| values.keys().copied().eq(1..=rounds)));
             row.cell(1).ends_with(NO_DIFFERENCE)
         };
-        assert!(marks(2) && !marks(1));
+        assert!(marks(5) && !marks(4));
     }
 }

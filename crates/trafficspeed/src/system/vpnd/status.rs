@@ -63,6 +63,7 @@ pub(super) struct Session {
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Suite {
     suite: String,
+    backend: Option<String>,
     /// Its speed at the gateway, MB/s.
     #[serde(default)]
     mbps: u32,
@@ -70,9 +71,14 @@ pub(super) struct Suite {
 
 impl Status {
     /// The name of the suite that is fastest at the gateway; of equally fast ones, the first.
-    pub(super) fn fastest_suite(self) -> Option<String> {
-        let fastest = self.suites.into_iter().rev().max_by_key(|suite| suite.mbps);
-        fastest.map(|suite| suite.suite)
+    pub(super) fn fastest_suite(&self) -> Option<String> {
+        let fastest = self.suites.iter().rev().max_by_key(|suite| suite.mbps);
+        fastest.map(|suite| suite.suite.clone())
+    }
+
+    /// The library of a suite at the gateway.
+    pub(super) fn library_of(&self, suite: &str) -> Option<String> {
+        self.suites.iter().find(|known| known.suite == suite)?.backend.clone()
     }
 }
 
