@@ -303,14 +303,14 @@ impl Connected {
 
     fn log_state(&mut self) {
         let up = self.core.is_up();
-        if up != self.was_up {
-            self.was_up = up;
-            if up {
-                self.was_ever_up = true;
-                tracing::info!(target: NEWS, "connected");
-            } else {
-                tracing::warn!("the connection to the gateway is interrupted");
-            }
+        // A session may outlast an outage that the log has named.
+        let is_back = self.dialer.ends_outage(|at| self.core.is_heard_since(at));
+        let changed = mem::replace(&mut self.was_up, up) != up;
+        if up && (changed || is_back) {
+            self.was_ever_up = true;
+            tracing::info!(target: NEWS, "connected");
+        } else if changed {
+            tracing::warn!("the connection to the gateway is interrupted");
         }
     }
 

@@ -430,7 +430,7 @@ pub fn is_login_name(name: &str) -> bool {
 
 /// The rule for names of local users, for messages.
 pub const USER_NAME_RULE: &str =
-    "1 to 64 letters, digits, '.', '_', '@', '+' or '-', the first a letter or digit";
+    "1 to 64 ASCII letters, digits, '.', '_', '@', '+' or '-', the first a letter or digit";
 
 /// Whether `name` can be a local user's name; local groups follow the same rule.
 pub fn is_user_name(name: &str) -> bool {

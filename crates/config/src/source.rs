@@ -463,6 +463,7 @@ mod tests {
                 "the second server would get no time",
             ),
             (start(&format!("servers = \"ldaps://a\"\nnested_groups = true\n{ldap}")), "group_base"),
+            (start("servers = \"ldaps://a\"\nbase = \"b\"\nnested_groups = true\n"), "group_base"),
             (
                 start(&format!(
                     "servers = \"ldaps://a\"\ngroup_base = \"b\"\ngroup_filter = \"(memberUid={{user}})\"\n\

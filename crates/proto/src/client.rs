@@ -430,6 +430,12 @@ impl Client {
         self.is_up() && self.unanswered_at.is_none_or(|at| self.liveness.is_heard_since(at))
     }
 
+    /// Whether the tunnel is up, and anything of the gateway's came after `at`.
+    #[must_use]
+    pub fn is_heard_since(&self, at: Time) -> bool {
+        self.is_up() && self.liveness.is_heard_since(at)
+    }
+
     /// The session, if there is one.
     #[must_use]
     pub fn session(&self) -> Option<SessionId> {

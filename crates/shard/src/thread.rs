@@ -43,7 +43,8 @@ pub(super) fn run_thread(runtime: Runtime, spec: ShardSpec, links: Links) -> io:
         tracing::warn!(
             priority = spec.priority,
             %error,
-            "can't put shards before other work; that needs CAP_SYS_NICE, or LimitNICE=-20 in the service's unit",
+            "can't put shards before other work; that needs CAP_SYS_NICE, or LimitNICE=-20 in the service's unit, which the host of a \
+             container has to permit",
         );
     }
     let shortened = process::shorten_current_slice(SLICE);

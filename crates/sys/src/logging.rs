@@ -115,6 +115,10 @@ fn goes_to_journal(variable: impl Fn(&str) -> Option<String>) -> bool {
     variable("JOURNAL_STREAM").is_some_and(|id| is_stream(std::io::stderr(), &id))
 }
 
+/// This library writes errors of the system as its code has them; what comes of them is logged
+/// anyway. Its name, and the filter for it where the configured one does not name it.
+const SYSTEM_ERRORS: (&str, &str) = ("quinn_udp", "quinn_udp=error");
+
 /// Target of the few lines that whoever has started a program at a terminal wants to read.
 pub const NEWS: &str = "vpnd::news";
 
@@ -124,9 +128,7 @@ pub const NEWS: &str = "vpnd::news";
 pub fn for_person(format: LogFormat, verbosity: u8) -> (&'static str, LogFormat) {
     let is_read_at_once = format == LogFormat::Text && !goes_to_journal(|name| std::env::var(name).ok());
     match verbosity {
-        // That library writes errors of the system as its code has them; what comes of them is
-        // reported anyway.
-        0 if is_read_at_once => ("warn,quinn_udp=error,vpnd::news=info", LogFormat::Sentences),
+        0 if is_read_at_once => ("warn,vpnd::news=info", LogFormat::Sentences),
         0 | 1 => ("info", format),
         _ => ("info,vpnd=debug", format),
     }
@@ -143,9 +145,15 @@ fn subscriber<W>(filter: &str, style: Style, writer: W) -> Result<impl Subscribe
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
+    let named = filter.contains(SYSTEM_ERRORS.0);
     let filter = EnvFilter::builder()
         .parse(filter)
         .map_err(|source| LogError::Filter { filter: filter.to_owned(), source })?;
+    let filter = if named {
+        filter
+    } else {
+        filter.add_directive(SYSTEM_ERRORS.1.parse().expect("it is a directive"))
+    };
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match style {
         Style::Person { colours } => layer.with_ansi(colours).fmt_fields(OneLine).boxed(),
@@ -157,11 +165,16 @@ where
 }
 
 fn journal() -> Journal {
-    Journal(tracing_subscriber::fmt::format().without_time().with_level(false))
+    let lines = tracing_subscriber::fmt::format().without_time().with_level(false);
+    Journal { news: lines.clone().with_target(false), lines }
 }
 
 /// Puts the priority before a line.
-struct Journal(Format<Full, ()>);
+struct Journal {
+    lines: Format<Full, ()>,
+    /// Without a module: it is for people.
+    news: Format<Full, ()>,
+}
 
 impl<S, N> FormatEvent<S, N> for Journal
 where
@@ -175,7 +188,8 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         write!(writer, "<{}>", priority(*event.metadata().level()))?;
-        self.0.format_event(context, writer, event)
+        let format = if event.metadata().target() == NEWS { &self.news } else { &self.lines };
+        format.format_event(context, writer, event)
     }
 }
 
@@ -343,8 +357,13 @@ mod tests {
             tracing::warn!(target: "vpnd", user = "ann", "w");
             tracing::info!(target: "vpnd", port = 4433, "i");
             tracing::debug!(target: "vpnd", "d");
+            tracing::info!(target: NEWS, "connected");
+            tracing::warn!(target: "quinn_udp", "sendmsg error: Os {{ code: 1 }}");
         });
-        assert_eq!(text, "<3>vpnd: e\n<4>vpnd: w user=\"ann\"\n<6>vpnd: i port=4433\n<7>vpnd: d\n");
+        assert_eq!(
+            text,
+            "<3>vpnd: e\n<4>vpnd: w user=\"ann\"\n<6>vpnd: i port=4433\n<7>vpnd: d\n<6>connected\n"
+        );
     }
 
     #[test]

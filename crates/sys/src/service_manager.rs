@@ -6,14 +6,17 @@
 
 use sd_notify::NotifyState;
 
+use crate::text::harmless;
+
 /// The start is complete, so what waits for this service may start.
 pub fn ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// `status` is the line that `systemctl status` shows.
+/// `status` is the line that `systemctl status` shows. Only its first line counts: others would be
+/// messages of their own.
 pub fn status(status: &str) {
-    send(&[NotifyState::Status(status)]);
+    send(&[NotifyState::Status(&harmless(status.lines().next().unwrap_or_default()))]);
 }
 
 /// The process ends by intention.

@@ -22,12 +22,14 @@ use vpnd_config::ConfigError;
 use vpnd_gateway::parent as gateway;
 use vpnd_ipc::admin::client::ClientError;
 use vpnd_sys::clock::wall_s;
+use vpnd_sys::service_manager;
+use vpnd_sys::text::format_chain;
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("vpnd: {}", vpnd_sys::text::format_chain(&error));
+            eprintln!("vpnd: {}", format_chain(&error));
             ExitCode::from(status(&error))
         }
     }
@@ -99,12 +101,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Reload(args) => admin::reload(&args, &Confined)?,
         Command::Server(args) if args.upgrade => admin::upgrade(&args, &Confined)?,
         Command::Server(args) if args.teardown => block_on(gateway::tear_down(args))?,
-        Command::Server(args) => block_on(gateway::run(args))?,
+        Command::Server(args) => serve(gateway::run(args))?,
         Command::Child { role } => vpnd::run_child(role)?,
         Command::Connect(args) => {
             let (filter, format) = vpnd_sys::logging::for_person(args.log_format, args.verbose);
             vpnd_sys::logging::init(filter, format)?;
-            block_on(client::run(args))?;
+            serve(client::run(args))?;
         }
         Command::Cleanup(args) => block_on(client::cleanup(&args))?,
         Command::Completions { shell } => {
@@ -126,6 +128,15 @@ fn status_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
     println!("no gateway runs here; this machine is a client:");
     clients.iter().for_each(|state| println!("{state}"));
     Ok(())
+}
+
+/// Runs a daemon, and gives `systemctl status` the reason for which it has failed.
+fn serve(daemon: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let outcome = block_on(daemon);
+    if let Err(error) = &outcome {
+        service_manager::status(&format_chain(error));
+    }
+    outcome
 }
 
 /// Control planes are no place of heavy work: two threads let one of them wait. Shards bring

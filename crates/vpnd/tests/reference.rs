@@ -104,21 +104,57 @@ fn takes(lines: &[String], setting: &Setting) -> String {
     said.unwrap_or_else(|| panic!("the parser does not say what '{}' takes: {problems}", setting.key))
 }
 
-/// Whether the parser demands the key.
-fn is_needed(lines: &[String], setting: &Setting) -> bool {
+/// Whether the parser demands the key where its section has these others alone.
+fn is_needed(
+    lines: &[String],
+    setting: &Setting,
+    others: &[&Setting],
+    has: impl Fn(&Setting) -> bool,
+) -> bool {
     let mut without = lines.to_vec();
     without[setting.line].clear();
+    for other in others.iter().filter(|other| !has(other)) {
+        without[other.line].clear();
+    }
     let needs = format!("needs the key '{}'", setting.key);
     parse(&(without.join("\n") + "\n")).is_err_and(|problems| problems.contains(&needs))
 }
 
-fn entry(lines: &[String], setting: &Setting, section: &str, is_default: bool) -> String {
+/// Whether the parser demands the key always, or the keys with which it does.
+fn need(lines: &[String], settings: &[Setting], setting: &Setting) -> Option<String> {
+    let others: Vec<_> = settings
+        .iter()
+        .filter(|other| other.place == setting.place && other.line != setting.line && !other.key.is_empty())
+        .collect();
+    if !is_needed(lines, setting, &others, |_| true) {
+        return None;
+    }
+    let least: Vec<_> = others
+        .iter()
+        .filter(|other| is_needed(lines, other, &[], |_| true))
+        .map(|other| other.line)
+        .collect();
+    if is_needed(lines, setting, &others, |other| least.contains(&other.line)) {
+        return Some("Needed".to_owned());
+    }
+    let with = others
+        .iter()
+        .filter(|with| {
+            is_needed(lines, setting, &others, |other| least.contains(&other.line) || other.line == with.line)
+        })
+        .map(|with| format!("`{}`", with.key))
+        .collect::<Vec<_>>();
+    assert!(!with.is_empty(), "no single key demands '{}'", setting.key);
+    Some(format!("Needed with {}", with.join(" or ")))
+}
+
+fn entry(lines: &[String], settings: &[Setting], setting: &Setting, section: &str) -> String {
     let Setting { key, value, meaning, .. } = setting;
     let effect = if waits(section, key) { " Takes effect at a restart." } else { "" };
-    let shown = match (is_needed(lines, setting), is_default) {
-        (true, _) => format!("Needed; for example `{value}`."),
-        (false, true) => format!("Default: `{value}`."),
-        (false, false) => format!("Optional; for example `{value}`."),
+    let shown = match (need(lines, settings, setting), is_default(lines, setting)) {
+        (Some(needed), _) => format!("{needed}; for example `{value}`."),
+        (None, true) => format!("Default: `{value}`."),
+        (None, false) => format!("Optional; for example `{value}`."),
     };
     format!("- **`{key}`**: {}. {shown} {meaning}{effect}\n", takes(lines, setting))
 }
@@ -159,7 +195,7 @@ fn the_reference_is_what_the_parser_says() {
                 "config/server.toml has no comment of its own above '{}'",
                 setting.key
             );
-            text.push_str(&entry(&lines, setting, section, is_default(&lines, setting)));
+            text.push_str(&entry(&lines, &settings, setting, section));
         }
     }
     let path = root().join("docs/CONFIGURATION.md");

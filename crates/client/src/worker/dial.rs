@@ -32,7 +32,9 @@ use candidates::Drained;
 use trials::Trials;
 use vpnd_config::profile::{Profile, ServerAddress};
 use vpnd_pki::tls::{self, TlsError};
+use vpnd_proto::time::Time;
 use vpnd_sys::address_race;
+use vpnd_sys::clock::now;
 use vpnd_sys::udp::icmp::IcmpErrors;
 
 /// Head start of known addresses before the name is looked up again: the gateway may have moved.
@@ -300,11 +302,22 @@ impl Dialer {
     /// Logs the addresses that were tried and the results, once in each outage. Returns whether it
     /// did.
     pub(super) fn log_trials(&self) -> bool {
-        let report = self.trials().report();
+        let report = self.trials().report(now());
         if let Some(report) = &report {
             tracing::warn!("{report}; trying on");
         }
         report.is_some()
+    }
+
+    /// Whether the gateway was heard since the log had its last line about addresses that do not
+    /// answer; the next outage is then another one.
+    pub(super) fn ends_outage(&self, is_heard_since: impl FnOnce(Time) -> bool) -> bool {
+        let mut trials = self.trials();
+        let ends = trials.logged_at().is_some_and(is_heard_since);
+        if ends {
+            trials.clear();
+        }
+        ends
     }
 
     /// The same as text, for the error of a client that gives up. `None` if no address failed since
@@ -377,7 +390,7 @@ impl Dialer {
     async fn note_icmp(&self, address: SocketAddr, errors: Option<IcmpErrors>) {
         let Some(errors) = errors else { return };
         while let Ok(error) = errors.next().await {
-            if let Some(line) = self.trials().icmp(address, error) {
+            if let Some(line) = self.trials().icmp(now(), address, error) {
                 tracing::warn!("{line}");
             }
         }

@@ -79,6 +79,7 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
     let subject = s.parsed::<Word>(p, "subject", "an attribute such as \"entryUUID\"");
     let group_attribute = s.parsed::<Word>(p, "group_attribute", "an attribute such as \"memberOf\"");
     let recheck = recheck::read(s, p, is_direct);
+    let group_search = group_search(s, p);
     Some(Ldap {
         ca,
         bind: bind?,
@@ -86,7 +87,7 @@ pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
         filter: filter?,
         subject: subject.map_or_else(|| "entryUUID".to_owned(), |word| word.0),
         group_attribute: group_attribute.map_or_else(|| "memberOf".to_owned(), |word| word.0),
-        group_search: group_search(s, p),
+        group_search,
         recheck,
     })
 }

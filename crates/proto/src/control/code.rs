@@ -71,8 +71,8 @@ codes! {
         "the user ended the session";
     /// 1: the login was wrong.
     Credentials = 1, "credentials", Stop,
-        "the login was refused: check user name, password and one-time code; if they are right, ask the administrator whether \
-        your account is admitted, and which factor it needs, such as one-time codes";
+        "the login was refused: check user name and password, and the one-time code if you were asked for one; if they are right, ask \
+        the administrator whether your account is admitted, and which factor it needs";
     /// 2: the attach token is not good any more: log in.
     Token = 2, "token", Again,
         "the session is not known here any more; log in again";

@@ -74,6 +74,30 @@ fn a_network_that_drops_udp_is_named_after_five_seconds_and_tried_on() {
 }
 
 #[test]
+fn the_last_word_about_an_outage_that_the_session_outlasts_is_that_it_is_over() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, ann) = installation(&lab, &[&format!("{GATEWAY_V4}:{PORT}")]);
+    gateway.start();
+    let mut client = start(&lab, &ann, &[]);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SAYS_SO);
+    for outage in 1..=2 {
+        firewall(&lab, "drop");
+        eventually("the outage is in the log", 2 * SAYS_SO, || {
+            ping(&lab.clients[0], CAMPUS_V4.into(), 56, SECOND / 10);
+            (client.output().matches("no connection to the gateway: ").count() == outage).then_some(())
+        });
+        tear_down_firewall(&lab);
+        ping_until(&lab.clients[0], CAMPUS_V4.into(), SAYS_SO);
+        eventually("its end is", SAYS_SO, || {
+            client.assert_running();
+            let text = client.output();
+            (text.rfind("connected") > text.rfind("no connection to the gateway")).then_some(())
+        });
+    }
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "it was one session");
+}
+
+#[test]
 fn a_network_that_refuses_is_quoted_at_once_and_not_believed() {
     let cases = [
         (GATEWAY_V4.to_string(), "icmp type admin-prohibited", "administratively prohibited"),

@@ -72,7 +72,7 @@ impl Seen {
     }
 
     /// It and each of its threads.
-    fn threads(&self) -> Vec<Self> {
+    pub(crate) fn threads(&self) -> Vec<Self> {
         let tasks = fs::read_dir(self.0.join("task")).unwrap();
         tasks.map(|task| Self(task.unwrap().path())).collect()
     }
@@ -82,7 +82,7 @@ impl Seen {
     }
 
     /// Field 19 of `/proc/PID/stat`.
-    fn nice(&self) -> i32 {
+    pub(crate) fn nice(&self) -> i32 {
         let stat = String::from_utf8_lossy(&self.bytes("stat")).into_owned();
         let mut fields = stat.rsplit(')').next().unwrap().split_whitespace();
         fields.nth(16).unwrap().parse().unwrap()

@@ -33,6 +33,25 @@ fn limited(lab: &Lab, gateway: &Gateway<'_>, limit: usize) -> Command {
     command
 }
 
+#[test]
+fn a_priority_that_it_does_not_get_is_said_once() {
+    let Some(lab) = Lab::new(1) else { return };
+    let gateway = Gateway::init(&lab);
+    gateway.configure("server.shards", 2);
+    let mut command = process::command(&lab, &lab.gateway, "prlimit");
+    command.args(["--nice=0", "setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", VPND]);
+    command.args(["server", "--config"]).arg(gateway.config());
+    let mut daemon = Process::start(&lab, "gateway", command);
+    assert!(comes_up(&mut daemon));
+    let output = eventually("it is said", SECOND * 10, || {
+        Some(daemon.output()).filter(|output| output.contains("can't put shards before other work"))
+    });
+    assert_eq!(output.matches("can't put shards").count(), 1, "{output}");
+    assert!(output.contains("LimitNICE=-20"), "{output}");
+    let worker = Seen::of(daemon.id()).child("worker");
+    assert!(worker.threads().iter().all(|thread| thread.nice() >= 0));
+}
+
 /// Whether it comes up; if it ends instead, it says why and has changed nothing.
 fn comes_up(daemon: &mut Process) -> bool {
     let ended = eventually("it is up or has ended", 20 * SECOND, || match daemon.ended() {

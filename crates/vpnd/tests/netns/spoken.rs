@@ -39,7 +39,7 @@ fn a_person_who_is_refused_reads_why_in_one_sentence() {
     let (status, output) = client::ended(&lab, client::plain_command(&lab, 1, &ann));
     assert_eq!(status, 3, "{output}");
     let last = output.lines().last().unwrap_or_default();
-    assert!(last.starts_with("vpnd: ") && last.contains("check user name, password"), "{output}");
+    assert!(last.starts_with("vpnd: ") && last.contains("check user name and password"), "{output}");
     assert!(!output.contains("asks for a one-time code"), "nobody has any here:\n{output}");
     assert!(
         !output.contains("vpnd::") && !output.contains("Os {") && output.lines().count() <= 3,

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 
+use vpnd_proto::time::Time;
 use vpnd_sys::udp::icmp::{IcmpError, Unreachable};
 
 /// Addresses that are named at most.
@@ -43,6 +44,8 @@ pub(super) struct Trials {
     logged: BTreeSet<(SocketAddr, Unreachable)>,
     /// Whether the log has all of it.
     reported: bool,
+    /// When the log had its last line about it.
+    logged_at: Option<Time>,
 }
 
 impl Trials {
@@ -86,9 +89,10 @@ impl Trials {
     }
 
     /// An ICMP error came. Returns a line for the log, if it is news.
-    pub(super) fn icmp(&mut self, address: SocketAddr, error: IcmpError) -> Option<String> {
+    pub(super) fn icmp(&mut self, now: Time, address: SocketAddr, error: IcmpError) -> Option<String> {
         self.trial(address).icmp = Some(error);
         let news = self.logged.insert((address, error.reason));
+        self.logged_at = if news { Some(now) } else { self.logged_at };
         news.then(|| format!("{address}: {}; trying on", Reported(error)))
     }
 
@@ -98,9 +102,16 @@ impl Trials {
     }
 
     /// All of it, unless the log has it already or there is nothing.
-    pub(super) fn report(&mut self) -> Option<String> {
+    pub(super) fn report(&mut self, now: Time) -> Option<String> {
         let text = self.describe()?;
-        (!std::mem::replace(&mut self.reported, true)).then_some(text)
+        let news = !std::mem::replace(&mut self.reported, true);
+        self.logged_at = if news { Some(now) } else { self.logged_at };
+        news.then_some(text)
+    }
+
+    /// When the log had its last line about it, if it had any.
+    pub(super) fn logged_at(&self) -> Option<Time> {
+        self.logged_at
     }
 
     /// All of it, if there is anything.
@@ -199,6 +210,8 @@ impl fmt::Display for Reported {
 mod tests {
     use super::*;
 
+    const NOW: Time = Time::ZERO;
+
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
     }
@@ -213,15 +226,16 @@ mod tests {
         trials.begin(address("192.0.2.1:4433"));
         trials.begin(address("[2001:db8::1]:4433"));
         trials.no_way(address("[2001:db8::1]:4433"), "Network is unreachable".to_owned());
-        let report = trials.report().unwrap();
+        let report = trials.report(NOW).unwrap();
         let wanted = "no connection to the gateway: 192.0.2.1:4433: no answer; [2001:db8::1]:4433: Network is unreachable (the gateway is \
                       down, or this network lets no UDP to port 4433 through: ";
         assert!(report.starts_with(wanted), "{report}");
-        assert_eq!(trials.report(), None, "the log has it");
+        assert_eq!(trials.report(NOW), None, "the log has it");
+        assert_eq!(trials.logged_at(), Some(NOW));
         trials.clear();
-        assert_eq!(trials.report(), None, "all is well");
+        assert_eq!((trials.report(NOW), trials.logged_at()), (None, None), "all is well");
         trials.begin(address("192.0.2.1:4433"));
-        assert!(trials.report().is_some(), "another outage");
+        assert!(trials.report(NOW).is_some(), "another outage");
     }
 
     #[test]
@@ -229,20 +243,20 @@ mod tests {
         let mut trials = Trials::default();
         let gateway = address("192.0.2.1:4433");
         trials.begin(gateway);
-        let line = trials.icmp(gateway, error(Unreachable::Prohibited, "198.51.100.1")).unwrap();
+        let line = trials.icmp(NOW, gateway, error(Unreachable::Prohibited, "198.51.100.1")).unwrap();
         assert_eq!(
             line,
             "192.0.2.1:4433: a firewall on the way forbids it, by ICMP \"administratively prohibited\" from 198.51.100.1; trying on"
         );
-        assert_eq!(trials.icmp(gateway, error(Unreachable::Prohibited, "198.51.100.1")), None);
+        assert_eq!(trials.icmp(NOW, gateway, error(Unreachable::Prohibited, "198.51.100.1")), None);
         assert!(trials.to_string().contains("refuses UDP to the gateway"));
         trials.begin(gateway);
         assert!(trials.to_string().contains("198.51.100.1"), "{trials}");
 
-        assert!(trials.icmp(gateway, error(Unreachable::Port, "192.0.2.1")).is_some());
+        assert!(trials.icmp(NOW, gateway, error(Unreachable::Port, "192.0.2.1")).is_some());
         assert!(trials.to_string().contains("does the gateway run"), "{trials}");
         // Reported by a router on the way: a firewall's way to refuse.
-        trials.icmp(gateway, error(Unreachable::Port, "198.51.100.1"));
+        trials.icmp(NOW, gateway, error(Unreachable::Port, "198.51.100.1"));
         assert!(trials.to_string().contains("refuses UDP"), "{trials}");
     }
 
