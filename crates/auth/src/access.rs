@@ -29,6 +29,8 @@ struct InForce {
 /// Why a login of this user is refused although its credentials were right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotAdmitted {
+    /// The user's time is over.
+    Expired,
     /// No profile is for the user.
     NoProfile,
     /// The user's profile requires this besides.
@@ -38,6 +40,7 @@ pub(crate) enum NotAdmitted {
 impl From<NotAdmitted> for Refusal {
     fn from(why: NotAdmitted) -> Self {
         match why {
+            NotAdmitted::Expired => Self::Expired,
             NotAdmitted::NoProfile => Self::NoProfile,
             NotAdmitted::MissingFactor(missing) => missing.into(),
         }

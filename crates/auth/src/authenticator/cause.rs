@@ -65,6 +65,7 @@ causes! {
 impl From<NotAdmitted> for Cause {
     fn from(why: NotAdmitted) -> Self {
         match why {
+            NotAdmitted::Expired => Self::Expired,
             NotAdmitted::NoProfile => Self::NoProfile,
             NotAdmitted::MissingFactor(_) => Self::MissingFactor,
         }

@@ -125,9 +125,6 @@ impl Credentials {
         if !user.enabled {
             return self.refuse(login, Cause::Disabled, now_s);
         }
-        if user.has_expired(now_s) {
-            return self.refuse(login, Cause::Expired, now_s);
-        }
         // That this user alone needs one does not show: it is answered like a wrong password.
         if !user.certificates.is_empty() && !is_certified(login, Some(&user)) {
             return self.refuse(login, certificate_cause(login), now_s);
@@ -146,15 +143,20 @@ impl Credentials {
         self.check_profile(login, Box::new(user), now_s)
     }
 
-    /// Whether an access profile lets the user in, after all else was right.
+    /// Whether the user's time lasts and an access profile lets the user in, after all else was
+    /// right.
     pub(super) fn check_profile(
         &self,
         login: &Login,
         user: Box<Authenticated>,
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
-        match self.access.admit(&user, user.factors) {
-            Ok(_) => Ok(CheckResult::Granted(user)),
+        let admitted = match user.has_expired(now_s) {
+            true => Err(NotAdmitted::Expired),
+            false => self.access.admit(&user, user.factors).map(drop),
+        };
+        match admitted {
+            Ok(()) => Ok(CheckResult::Granted(user)),
             Err(why) if user.factors.has_second() => Ok(CheckResult::NotAdmitted(why)),
             Err(why) => self.refuse(login, Cause::from(why), now_s),
         }

@@ -534,6 +534,17 @@ fn whoever_has_expired_is_refused_like_anybody_else() {
     until(NOW_S);
     bench.refused(&login("ann", "right"), Cause::Expired);
     bench.refused(&login("ann", "wrong"), Cause::WrongPassword);
+    // More than the password shows the reason.
+    let change = UserChange { expires_s: Some(Some(NOW_S)), ..UserChange::default() };
+    bench.store.modify_user("tom", &change, 1).unwrap();
+    bench.refused(&login("tom", "wrong"), Cause::WrongPassword);
+    let LoginOutcome::CodeRequired(number) = bench.check(&login("tom", "right")) else { panic!("not asked") };
+    let outcome = bench.auth.complete(number, &Password::new(CODE.to_owned()), NOW_S);
+    assert!(
+        matches!(outcome, LoginOutcome::Refused(Refused { refusal: Refusal::Expired, .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(bench.audit.newest().remove(0).detail, Cause::Expired.name());
 }
 
 #[test]

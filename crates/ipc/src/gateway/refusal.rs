@@ -88,6 +88,9 @@ refusals! {
     TooMany = 15, TooMany, "too_many", None, None;
     /// The gateway failed.
     Internal = 16, Internal, "refused", None, None;
+    /// Everything was right, more than the password, and the user's time is over.
+    Expired = 17, Disabled, "refused", None,
+        Some("your account has expired; ask the person who vouches for you, or the administrator, to extend it");
 }
 
 impl Refusal {
