@@ -115,7 +115,7 @@ pub fn run(
         UserCommand::Devices(args) => return modify::devices(args, stores, now_s, out),
         UserCommand::Passwd(args) => return passwd(args, stores, now_s, out),
         UserCommand::Certificate(args) => return certificate(args, stores, now_s, out),
-        UserCommand::Profile(args) => return write_profile(args, out),
+        UserCommand::Profile(args) => return write_profile(args, stores, out),
         UserCommand::Disable(args) => (args, "disabled"),
         UserCommand::Enable(args) => (args, "enabled"),
         UserCommand::Remove(args) => (args, "removed"),
@@ -249,9 +249,17 @@ fn certificate(
 
 /// Writes a profile without a client certificate. Users of directories have no record before their
 /// first login, so none is looked for.
-fn write_profile(args: &UserProfileArgs, out: &mut dyn Write) -> Result<(), UserError> {
+fn write_profile(args: &UserProfileArgs, stores: &dyn Stores, out: &mut dyn Write) -> Result<(), UserError> {
     let config = ServerConfig::load(&args.store.config)?;
-    let profile = profile(args.name.as_deref(), args.totp, &config, None)?;
+    // The name as the gateway spells it. One of a source need not have been here.
+    let name = match args.name.as_deref().map(|name| (name, config.source_of(name))) {
+        Some((_, Some((name, _)))) => Some(name),
+        Some((name, None)) => {
+            Some(modify::existing(&mut stores.open(&config, Opening::Existing)?, name)?.name)
+        }
+        None => None,
+    };
+    let profile = profile(name.as_deref(), args.totp, &config, None)?;
     match &args.profile_out {
         Some(path) => {
             profile.save(path).map_err(UserError::NewProfile)?;

@@ -146,10 +146,10 @@ fn an_authority_that_does_not_vouch_is_not_pinned() {
     let stranger = Authority::new("vpn.example.org", SystemTime::now()).unwrap();
     fs::write(bench.path("v/ca.pem"), stranger.certificate_pem()).unwrap();
     bench.user("add ann --password-file @password --profile-out @ann.toml").unwrap();
-    // The same for somebody who has no record here, and for everybody.
-    let printed = bench.user("profile zoe@uni.example --totp").unwrap();
-    let zoe = Profile::parse(&printed, "zoe.toml").unwrap();
-    assert_eq!((zoe.user.as_deref(), zoe.totp), (Some("zoe@uni.example"), true));
+    // The same once more, and for everybody.
+    let printed = bench.user("profile ANN --totp").unwrap();
+    let ann = Profile::parse(&printed, "ann.toml").unwrap();
+    assert_eq!((ann.user.as_deref(), ann.totp), (Some("ann"), true));
     bench.user("profile --profile-out @all.toml").unwrap();
     assert_eq!(Profile::load(&bench.path("all.toml")).unwrap().user, None);
     assert_eq!(
@@ -606,7 +606,12 @@ fn a_user_of_a_source_is_named_before_the_first_login() {
     bench.user("enable staff5@uni.example").unwrap();
     assert!(bench.store().user("staff5@uni.example").unwrap().unwrap().enabled);
     bench.user("remove staff5@uni.example").unwrap();
-    // A sponsor need not have been here.
+    // One whose profile is written need not have been here, but has to be somebody's.
+    let profile = bench.user(r"profile UNI.EXAMPLE\Staff5").unwrap();
+    assert!(profile.contains("name = \"staff5@uni.example\""), "{profile}");
+    let nobody = bench.user("profile an").unwrap_err().to_string();
+    assert!(nobody.contains("there is no user 'an'"), "{nobody}");
+    // A sponsor need not have been here, either.
     bench
         .user("add guest --password-file @password --sponsor prof@uni.example --expires 2030-01-31")
         .unwrap();
