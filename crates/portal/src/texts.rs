@@ -134,6 +134,7 @@ pub(crate) static ENGLISH: Texts = Texts {
             "The directory with your account can't be reached. Try again in a minute."
         }
         Refusal::NotApproved => "The login was not approved in time.",
+        Refusal::Expired => "Your account has expired. Ask the help desk to extend it.",
         Refusal::NoProfile => "Your account has no access to the VPN. Ask the help desk.",
         Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {
             "Your account needs a second factor for this, and has none yet. Ask the help desk."
@@ -199,6 +200,7 @@ pub(crate) static GERMAN: Texts = Texts {
             "Das Verzeichnis mit Ihrem Konto ist nicht erreichbar. Versuchen Sie es in einer Minute noch einmal."
         }
         Refusal::NotApproved => "Die Anmeldung wurde nicht rechtzeitig bestätigt.",
+        Refusal::Expired => "Ihr Konto ist abgelaufen. Bitten Sie den Helpdesk, es zu verlängern.",
         Refusal::NoProfile => "Ihr Konto hat keinen Zugang zum VPN. Fragen Sie den Helpdesk.",
         Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {
             "Ihr Konto braucht dafür einen zweiten Faktor und hat noch keinen. Fragen Sie den Helpdesk."
