@@ -125,6 +125,11 @@ pub fn ratio(one: &ByRound, other: &ByRound) -> Option<Spread> {
     Spread::of(&divided(one, other).into_values().collect::<Vec<_>>())
 }
 
+/// Tables as CSV below one head, each with the links and the machine of its measurements.
+pub fn csv<'a>(tables: impl IntoIterator<Item = (&'a Observations, [String; 2])>) -> String {
+    csv_table::text(HEAD, tables.into_iter().flat_map(|(table, place)| table.csv_rows(place)))
+}
+
 impl Observations {
     /// Names a system, so that it has its place in the order even if nothing is observed of it.
     pub fn name(&mut self, label: &str, congestion: &str) -> usize {
@@ -315,9 +320,9 @@ impl Observations {
         all
     }
 
-    /// The table as CSV, each row with the links and the machine on which it was measured.
-    pub fn csv(&self, [links, machine]: [String; 2]) -> String {
-        let cells = |row: &Row| {
+    /// The rows as CSV, each with the links and the machine on which it was measured.
+    fn csv_rows(&self, [links, machine]: [String; 2]) -> impl Iterator<Item = [String; HEAD.len()]> {
+        self.rows.iter().map(move |row| {
             let System { label, congestion } = &self.systems[row.system];
             let (quantity, value) = row.found.unzip();
             [
@@ -332,8 +337,7 @@ impl Observations {
                 links.clone(),
                 machine.clone(),
             ]
-        };
-        csv_table::text(HEAD, self.rows.iter().map(cells))
+        })
     }
 }
 

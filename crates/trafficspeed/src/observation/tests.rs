@@ -165,7 +165,7 @@ fn what_a_broken_measurement_gave_is_listed_and_counts_nowhere() {
         is_disturbed: false,
     };
     broken.add(&gone, []);
-    let text = broken.csv(["a, b".into(), "Machine".into()]);
+    let text = csv([(&broken, ["a, b".into(), "Machine".into()])]);
     let lines: Vec<&str> = text.split_terminator("\r\n").collect();
     assert_eq!(lines[0], HEAD.join(","));
     assert_eq!(lines[1], "vpnd,download,1,received,bit/s,1,ended early,cubic,\"a, b\",Machine");

@@ -234,4 +234,15 @@ mod tests {
         assert!(table(&report, None).contains("0 ms, 8192 bytes, tunnel: it \"broke\""));
         assert!(html(&report).contains("&lt;down&gt;"));
     }
+
+    #[test]
+    fn captions_name_the_originals_table_and_figures() {
+        let pictures = pictures(&sample());
+        let caption = |name: &str| {
+            let found = pictures.iter().find(|picture| picture.name == name);
+            found.map(|picture| picture.caption.as_str()).unwrap_or_default()
+        };
+        assert!(caption("block-cpu").contains("the original's table 4"), "{}", caption("block-cpu"));
+        assert!(caption("block-cost").contains("figures 13 and 14"), "{}", caption("block-cost"));
+    }
 }

@@ -1,4 +1,5 @@
-//! Charts as inline SVG, drawn by their data alone. They know nothing of VPNs or experiments.
+//! Charts as inline SVG, drawn by their data alone. They know nothing of VPNs or experiments, but
+//! that plain routing is a ceiling and no rival ([`ceiling`]).
 //!
 //! Whoever has results picks the chart that shows them and fills in its fields; `svg` gives the
 //! picture, or nothing if there is nothing to draw:
@@ -20,6 +21,7 @@ mod bar;
 mod boxes;
 mod canvas;
 pub mod cdf;
+mod ceiling;
 mod line;
 #[cfg(test)]
 pub(crate) mod markup;

@@ -7,6 +7,8 @@ use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Wi
 pub const NARROW: usize = 120;
 /// Most characters of a first column before its words are wrapped.
 const KEY_MOST: usize = 34;
+/// Lines that a head is broken into, at most.
+const HEAD_LINES: usize = 3;
 /// Blanks and a line beside each cell.
 const BESIDE: usize = 3;
 
@@ -65,12 +67,11 @@ impl Grid {
         parts
     }
 
-    /// The characters that a column needs: its longest cell, or the longest word of its head.
+    /// The characters that a column needs: its longest cell, or what its head needs.
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         let cells = cells.flat_map(|cell| cell.lines()).map(|line| line.chars().count());
-        let words = self.head[column].split_whitespace().map(|word| word.chars().count());
-        cells.chain(words).max().unwrap_or(0)
+        cells.chain([head_width(&self.head[column])]).max().unwrap_or(0)
     }
 
     fn table(&self, columns: &[usize], width: Option<usize>) -> Table {
@@ -98,6 +99,21 @@ impl Grid {
         }
         table
     }
+}
+
+/// The least characters of a column whose head takes no more than [`HEAD_LINES`].
+fn head_width(head: &str) -> usize {
+    let words: Vec<usize> = head.split_whitespace().map(|word| word.chars().count()).collect();
+    let lines = |width: usize| {
+        let mut used = 0;
+        words.iter().fold(0, |lines, word| {
+            let fits = used > 0 && used + 1 + word <= width;
+            used = if fits { used + 1 + word } else { *word };
+            lines + usize::from(!fits)
+        })
+    };
+    let longest = words.iter().copied().max().unwrap_or(0);
+    (longest..).find(|&width| lines(width) <= HEAD_LINES).unwrap_or(longest)
 }
 
 /// Breaks lines of text at blanks so that none is longer than `width`; lines of tables stay as they
@@ -162,6 +178,19 @@ pub(crate) mod tests {
             let tables = text.lines().filter(|line| line.starts_with('┌')).count();
             assert_eq!(tables, columns.div_ceil(3), "{text}");
         }
+    }
+
+    #[test]
+    fn a_long_head_makes_its_column_wider_rather_than_taller() {
+        let head = "IPv4, datagrams of 4096 bytes at the highest rate without loss: throughput, Mbit/s";
+        let mut grid = Grid::new(1, ["system", head, "n"]);
+        grid.head.extend(["a", "b", "c"].map(|name| format!("{head} {name}")));
+        grid.rows = vec![["vpnd", "1.23", "5", "1", "2", "3"].map(str::to_owned).to_vec()];
+        let text = grid.text(Some(NARROW));
+        let lines = text.lines().position(|line| line.starts_with('╞')).expect("a table");
+        assert!(lines <= 1 + HEAD_LINES, "{text}");
+        assert_narrow(&text);
+        assert_eq!((head_width("a b c"), head_width("a b c d"), head_width("")), (1, 3, 0));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! lies within what a system differs from itself, and of a single round nothing at all.
 
 use super::claims;
-use super::summary::{Summary, labels, pair_ratio, summarise};
+use super::summary::{Summary, labels, summarise};
+use crate::experiment::outcome::observations::{GOODPUT, case};
 use crate::experiment::outcome::{Campaign, Run};
 use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Kind, Subject};
@@ -28,7 +29,7 @@ fn verdicts(campaign: &Campaign) -> Vec<String> {
 
 /// The sentences about the system `own`.
 fn of_one(campaign: &Campaign, own: &str) -> Vec<String> {
-    let summaries = summarise(campaign);
+    let (summaries, table) = (summarise(campaign), campaign.observations());
     let mine = summaries.iter().filter(|s| s.label == own && !s.is_disturbed);
     let sentence = |s: &Summary| {
         let others = summaries.iter().filter(|other| {
@@ -36,7 +37,7 @@ fn of_one(campaign: &Campaign, own: &str) -> Vec<String> {
                 && subject(campaign, &other.label).is_some_and(|of| is_rival(campaign, own, of))
         });
         let best = others.max_by(|a, b| a.goodput.median.total_cmp(&b.goodput.median))?;
-        let ratio = pair_ratio(campaign, s.clients, own, &best.label)?;
+        let ratio = table.ratio((own, &best.label), &case(s.clients), GOODPUT)?;
         Some(compared(own, &best.label, s.clients, ratio, s.control))
     };
     mine.filter_map(sentence).collect()

@@ -241,7 +241,7 @@ mod tests {
         campaign.environment.command_line = "trafficspeed compare --clients '2 & 4'".into();
         let page = html(&campaign);
         assert_well_formed(&page);
-        assert_eq!(page.matches("<svg").count(), 7);
+        assert_eq!(page.matches("<svg").count(), 6);
         for expected in [
             "Communication throughput",
             "16.3",

@@ -10,7 +10,7 @@ use super::noise::far;
 use super::page::Page;
 use super::table::difference;
 use crate::experiment::environment::Environment;
-use crate::observation::{Comparison, Observations, Quantity};
+use crate::observation::{self, Comparison, Observations, Quantity};
 use crate::stats::Spread;
 use crate::unit::{Unit, significant};
 
@@ -125,11 +125,8 @@ pub fn json(table: &Observations, wanted: &[(String, Quantity)]) -> Value {
 
 /// Tables as CSV below one head, each with the place of its measurement.
 pub fn csv<'a>(tables: impl IntoIterator<Item = (Observations, &'a Environment)>) -> String {
-    let mut text = String::new();
-    for (table, environment) in tables {
-        let one = table.csv([environment.links.clone().unwrap_or_default(), environment.machine()]);
-        let head = one.find("\r\n").map_or(0, |end| end + 2);
-        text.push_str(if text.is_empty() { &one } else { &one[head..] });
-    }
-    text
+    let tables: Vec<(Observations, &Environment)> = tables.into_iter().collect();
+    let place =
+        |environment: &Environment| [environment.links.clone().unwrap_or_default(), environment.machine()];
+    observation::csv(tables.iter().map(|(table, environment)| (table, place(environment))))
 }

@@ -12,10 +12,6 @@ use crate::experiment::outcome::{Campaign, Run, rate};
 use crate::stats::Spread;
 use crate::system::{AGAIN, Kind};
 
-/// The ceiling gets a picture of its own beside the others where it is this much higher than the
-/// best of them.
-const DWARFS: f64 = 2.0;
-
 /// Why a picture was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
@@ -55,7 +51,7 @@ pub fn pictures(campaign: &Campaign) -> Vec<Picture> {
     let mut order = labels(campaign);
     order.retain(|label| !label.ends_with(AGAIN) && summaries.iter().any(|summary| summary.label == *label));
     let view = View { campaign, summaries: &summaries, order };
-    [view.goodput(), view.goodput_of_vpns(), view.ratio(), view.cost(), view.gateway_cost()]
+    [view.goodput(), view.ratio(), view.cost(), view.gateway_cost()]
         .into_iter()
         .chain([view.repeats(), view.over_time(), view.communication()])
         .flatten()
@@ -82,24 +78,6 @@ impl View<'_> {
         let svg = self.over_clients("Goodput over clients", measure, |s| Some(gigabits(s.goodput)))?;
         let caption = format!("Bytes received by all clients, each byte once, per second. {}", self.ranges());
         Some(picture("goodput", "Goodput", caption, svg))
-    }
-
-    /// The VPNs alone, where plain routing leaves them too little room.
-    fn goodput_of_vpns(&self) -> Option<Picture> {
-        let highest = |plain: bool| {
-            let of = self.summaries.iter().filter(|s| self.is_plain(&s.label) == plain);
-            of.map(|s| s.goodput.high).reduce(f64::max)
-        };
-        if highest(true)? < DWARFS * highest(false)? {
-            return None;
-        }
-        let svg = self.over_clients(
-            "Goodput of the VPNs over clients",
-            Measure::higher_is_better("goodput, Gbit/s"),
-            |s| (!self.is_plain(&s.label)).then(|| gigabits(s.goodput)),
-        )?;
-        let caption = "The same without plain routing, so that the VPNs can be told apart.".to_owned();
-        Some(picture("goodput-vpns", "Goodput of the VPNs", caption, svg))
     }
 
     /// The figure of the experiment's authors.
@@ -298,15 +276,15 @@ mod tests {
     #[test]
     fn every_picture_that_has_data_is_drawn() {
         let mut campaign = samples::campaign();
-        let all = ["goodput", "goodput-vpns", "ratio", "cost", "cost-gateway", "repeats", "communication"];
+        let all = ["goodput", "ratio", "cost", "cost-gateway", "repeats", "communication"];
         assert_eq!(names(&campaign), all, "two seconds make no time series");
         campaign.settings.seconds = 5.0;
         for run in &mut campaign.runs {
             run.intervals = vec![run.intervals[0]; 5];
         }
-        assert_eq!(names(&campaign), [&all[..6], &["time"], &all[6..]].concat());
+        assert_eq!(names(&campaign), [&all[..5], &["time"], &all[5..]].concat());
         let drawn: Vec<String> = pictures(&campaign).into_iter().map(|picture| picture.svg).collect();
-        assert!(drawn[3].contains("lower is better") && drawn[0].contains("higher is better"));
+        assert!(drawn[2].contains("lower is better") && drawn[0].contains("higher is better"));
         campaign.runs.retain(|run| run.label != "plain routing" && run.repeat == 1);
         assert_eq!(names(&campaign), ["goodput", "cost", "cost-gateway", "time", "communication"]);
         campaign.runs.clear();
@@ -364,7 +342,7 @@ mod tests {
     fn pictures_are_written_as_files_that_need_no_page() {
         let directory = tempfile::tempdir().unwrap();
         let names = write(&pictures(&samples::campaign()), directory.path(), true, false).unwrap();
-        assert_eq!(names.len(), 7);
+        assert_eq!(names.len(), 6);
         for name in names {
             let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();
             assert!(name.ends_with(".svg") && text.contains("<style>"), "{name}");

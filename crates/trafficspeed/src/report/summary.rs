@@ -81,11 +81,6 @@ impl Summary {
     pub fn is_below_limit(&self) -> bool {
         self.gateway_limit_percent.is_some_and(|percent| percent < LIMITED_FROM_PERCENT)
     }
-
-    /// The goodput of each measurement in bit/s.
-    pub fn rates(&self, campaign: &Campaign) -> Vec<f64> {
-        campaign.observations().values(&self.label, &case(self.clients), GOODPUT)
-    }
 }
 
 /// One summary per system and number of clients, in the order they first appear. Broken runs do not
@@ -108,11 +103,6 @@ pub fn labels(campaign: &Campaign) -> Vec<String> {
         }
     }
     labels
-}
-
-/// Goodput of one system divided by that of another, round by round, at a number of clients.
-pub fn pair_ratio(campaign: &Campaign, clients: u32, one: &str, other: &str) -> Option<Spread> {
-    campaign.observations().ratio((one, other), &case(clients), GOODPUT)
 }
 
 /// The system that the others are compared with besides plain routing: the one that the user has

@@ -7,6 +7,7 @@ use super::headline;
 use super::noise::{far, percent};
 use super::problems::{place, problems};
 use super::summary::{Summary, baseline, labels, summarise};
+use crate::experiment::outcome::observations::{GOODPUT, case};
 use crate::experiment::outcome::{Campaign, RemoteEnd};
 use crate::stats::Spread;
 use crate::unit::Unit;
@@ -88,9 +89,11 @@ pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
 
 /// Runs that are far from the others of their system, one line for each system.
 pub fn outliers(campaign: &Campaign, summaries: &[Summary], unit: Unit) -> Vec<String> {
+    let table = campaign.observations();
     let line = |s: &Summary| {
         let show = |rate: f64| format!("{} {}", unit.figure(rate), unit.name());
-        far(&format!("{}, {} clients", s.label, s.clients), &s.rates(campaign), show)
+        let rates = table.values(&s.label, &case(s.clients), GOODPUT);
+        far(&format!("{}, {} clients", s.label, s.clients), &rates, show)
     };
     summaries.iter().filter_map(line).collect()
 }

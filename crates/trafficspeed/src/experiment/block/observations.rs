@@ -80,6 +80,7 @@ mod tests {
     use super::*;
     use crate::experiment::block::tests::{repeated, sample};
     use crate::load::block::seal::Sealing;
+    use crate::observation::csv;
 
     #[test]
     fn each_case_has_the_cipher_of_its_blocks_its_limits_and_the_cpu_time_of_what_carried_it() {
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(seconds("OP-2, chacha20-poly1305", ENDS_CPU[0]), [0.01; 3]);
         assert_eq!((seconds("plain", ENDS_CPU[1]), seconds("plain", VPN_CPU[0])), (vec![0.02; 3], vec![]));
         report.cases[0].problem = Some("it \"broke\"".into());
-        let text = report.observations().csv([String::new(), String::new()]);
+        let text = csv([(&report.observations(), [String::new(), String::new()])]);
         assert!(text.contains(",\"it \"\"broke\"\"\",cubic,"), "{text}");
     }
 }

@@ -79,11 +79,12 @@ impl Campaign {
 mod tests {
     use super::*;
     use crate::experiment::outcome::samples;
+    use crate::observation::csv;
 
     #[test]
     fn every_run_has_its_rows_and_one_that_broke_says_why() {
         let campaign = samples::campaign();
-        let text = campaign.observations().csv(["links".into(), "machine".into()]);
+        let text = csv([(&campaign.observations(), ["links".into(), "machine".into()])]);
         let goodput: Vec<&str> = text.lines().filter(|line| line.contains(",goodput,bit/s,")).collect();
         assert_eq!(goodput.len(), 18, "{text}");
         assert!(goodput[1].starts_with("plain routing,2 clients,1,goodput,bit/s,24000000000,,cubic,links"));
@@ -105,6 +106,7 @@ mod tests {
         let case = case(campaign.runs[0].clients);
         assert_eq!(table.values(label, &case, GOODPUT).len(), 2);
         assert_eq!(table.broken_values(label, &case, GOODPUT).len(), 1);
-        assert!(table.csv([String::new(), String::new()]).contains("attempt rejected: others used 30 %"));
+        let text = csv([(&table, [String::new(), String::new()])]);
+        assert!(text.contains("attempt rejected: others used 30 %"));
     }
 }

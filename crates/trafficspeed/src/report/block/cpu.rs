@@ -5,7 +5,7 @@ use super::Section;
 use super::cell::{RATIOS, SPREAD, beside, figure, judged, rounds};
 use crate::experiment::block::{BlockReport, CpuPart, Route, Way, original};
 
-/// CPU use at the target: the original's figure 13.
+/// CPU use at the target: the original's table 4.
 pub(super) fn cpu(report: &BlockReport) -> Section {
     let (delays, _, ahead) = &report.asked;
     let again = report.measured_again().into_iter().map(Way::again);
@@ -55,7 +55,7 @@ const PARTS: [(CpuPart, &str); 6] = [
     (CpuPart::All, "all"),
 ];
 
-/// CPU time for each GB, by way: the target's side is the original's figure 14.
+/// CPU time for each GB, by way: of the target's side the original's figures 13 and 14 have it.
 pub(super) fn cost(report: &BlockReport) -> Section {
     let (delays, _, ahead) = &report.asked;
     let most = ahead.iter().copied().max().filter(|most| *most > 1);
@@ -87,7 +87,7 @@ pub(super) fn cost(report: &BlockReport) -> Section {
         title: "CPU seconds for each GB written".into(),
         caption: format!(
             "{SPREAD} CPU time of processes for each GB of acknowledged blocks, median over block sizes, each column by itself. \
-             Target's side: the target and the VPN at the gateway, as the original's figure 14. The kernel's interrupt time is in \
+             Target's side: the target and the VPN at the gateway, as in the original's figures 13 and 14. The kernel's interrupt time is in \
              none of them, and the VPN's is counted in ticks of the kernel, coarse where few bytes were written. By tunnel: all of \
              it as a multiple of the tunnel's with no overlap; of a tunnel that is measured again, of its first measurement (A/A). \
              {RATIOS}"

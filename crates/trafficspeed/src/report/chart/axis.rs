@@ -81,6 +81,11 @@ impl Axis {
         self.places.0 + share.clamp(0.0, 1.0) * (self.places.1 - self.places.0)
     }
 
+    /// Whether a value is on the axis, and not beyond its end.
+    pub(super) fn holds(&self, value: f64) -> bool {
+        value <= self.values.1
+    }
+
     pub(super) fn middle(&self) -> f64 {
         f64::midpoint(self.places.0, self.places.1)
     }

@@ -2,7 +2,7 @@
 
 use super::axis::Axis;
 use super::canvas::{BELOW, CHARACTER, Canvas, RIGHT, WIDTH};
-use super::{Measure, Point, STYLES};
+use super::{Measure, Point, STYLES, ceiling};
 use crate::unit::significant;
 
 const ROW: f64 = 40.0;
@@ -23,7 +23,8 @@ impl BarChart {
     /// The picture, or nothing if there is no bar.
     pub fn svg(&self) -> Option<String> {
         let top_of = |point: &Point| point.range.map_or(point.y, |(_, high)| high.max(point.y));
-        let highest = self.bars.iter().map(|(_, _, point)| top_of(point)).reduce(f64::max)?;
+        let highest =
+            ceiling::top(self.bars.iter().map(|(label, _, point)| (label.as_str(), top_of(point))))?;
         // Room to the right of the longest bar holds its figure.
         let longest = self.bars.iter().map(|(label, ..)| label.chars().count()).max().unwrap_or(0);
         let labels = (20.0 + CHARACTER * longest as f64).clamp(LABELS.0, LABELS.1);
@@ -63,13 +64,27 @@ fn draw(
         figure_at = figure_at.max(high);
     }
     canvas.text_at("key", (labels - 10.0, middle + 4.0), "end", label);
-    canvas.text_at("figure", (figure_at + 8.0, middle + 4.0), "start", &significant(point.y));
+    // A bar that is longer than the axis ends there.
+    let beyond = if axis.holds(point.y) { "" } else { " →" };
+    let figure = format!("{}{beyond}", significant(point.y));
+    canvas.text_at("figure", (figure_at + 8.0, middle + 4.0), "start", &figure);
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::markup::assert_well_formed;
     use super::*;
+
+    #[test]
+    fn plain_routing_ends_at_the_others_axis() {
+        let bar = |label: &str, y| (label.to_owned(), 0, Point { x: 8.0, y, range: None });
+        let bars = vec![bar("plain routing", 40.0), bar("vpnd", 4.0), bar("OpenVPN", 1.0)];
+        let svg =
+            BarChart { title: "t".into(), measure: Measure::higher_is_better("Gbit/s"), bars }.svg().unwrap();
+        assert_well_formed(&svg);
+        assert!(svg.contains(">40.0 →</text>") && svg.contains(">4.00</text>"), "{svg}");
+        assert!(!svg.contains(">10</text>"), "the axis ends where the VPNs do: {svg}");
+    }
 
     #[test]
     fn bars_show_their_figures_and_ranges() {

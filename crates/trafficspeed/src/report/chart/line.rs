@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 
 use super::axis::Axis;
 use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
-use super::{Measure, STYLES, Series};
+use super::{Measure, STYLES, Series, ceiling};
 
 const MOST_MARKERS: usize = 24;
+/// Room for what is said of a line that is not drawn.
+const NOTE_HEIGHT: f64 = 20.0;
 
 /// How the horizontal axis is laid out.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,9 +36,11 @@ pub struct LineChart {
 impl LineChart {
     /// The picture, or nothing if there is no point to draw.
     pub fn svg(&self) -> Option<String> {
-        let highest = highest(&self.series)?;
-        let keys = keys(&self.series);
-        let top = legend_height(&keys);
+        let (series, beyond) = ceiling::split(&self.series)?;
+        let highest = highest(series.iter().copied())?;
+        let keys = keys(series.iter().copied());
+        let note_at = legend_height(&keys);
+        let top = note_at + beyond.as_ref().map_or(0.0, |_| NOTE_HEIGHT);
         let bottom = top + PLOT_HEIGHT;
         let vertical = Axis::from_zero(highest, bottom, top);
         let horizontal = match &self.horizontal {
@@ -45,9 +49,12 @@ impl LineChart {
         };
         let mut canvas = Canvas::new(&self.title, bottom + BELOW);
         canvas.legend(&keys);
+        if let Some(note) = &beyond {
+            canvas.text_at("key", (LEFT, note_at + 2.0), "start", note);
+        }
         canvas.grid(&vertical, &self.measure.label(), top, WIDTH - RIGHT);
         canvas.ticks(&horizontal, &self.x_label, bottom);
-        for series in &self.series {
+        for series in series {
             draw(&mut canvas, series, &horizontal, &vertical);
         }
         Some(canvas.finish())
@@ -55,14 +62,14 @@ impl LineChart {
 }
 
 /// The highest value of all series, ranges included; `None` if there is no point.
-pub(super) fn highest(series: &[Series]) -> Option<f64> {
-    let points = series.iter().flat_map(|series| &series.points);
+pub(super) fn highest<'a>(series: impl IntoIterator<Item = &'a Series>) -> Option<f64> {
+    let points = series.into_iter().flat_map(|series| &series.points);
     points.map(|point| point.range.map_or(point.y, |(_, high)| high.max(point.y))).reduce(f64::max)
 }
 
 /// The legend of lines.
-pub(super) fn keys(series: &[Series]) -> Vec<Key<'_>> {
-    series.iter().map(|series| Key { label: &series.label, style: series.style, line: true }).collect()
+pub(super) fn keys<'a>(series: impl IntoIterator<Item = &'a Series>) -> Vec<Key<'a>> {
+    series.into_iter().map(|series| Key { label: &series.label, style: series.style, line: true }).collect()
 }
 
 /// One line with its ranges and markers.

@@ -6,6 +6,7 @@ use crate::experiment::home::flow::{Case, Flow};
 use crate::experiment::home::observations::compared;
 use crate::experiment::home::results::HomeCampaign;
 use crate::experiment::quantities::RECEIVED;
+use crate::observation::Observations;
 use crate::report::chart::{BarChart, CdfChart, Measure, Point, Series, cdf};
 use crate::report::html::{machine, opening};
 use crate::report::observed::{self, MEDIANS, RATIOS};
@@ -18,7 +19,7 @@ pub fn html(campaign: &HomeCampaign) -> String {
     opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
     let observations = campaign.observations();
     page.list("", &observed::claims(&observations, &compared()));
-    pictures(campaign).iter().for_each(|picture| page.figure(picture));
+    drawn(campaign, &observations).iter().for_each(|picture| page.figure(picture));
     observed::fill(&mut page, sections(&observations));
     page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
     let remarks = remarks(&observations);
@@ -36,14 +37,15 @@ pub fn html(campaign: &HomeCampaign) -> String {
 
 /// Everything at once: rates, delays of voice, times of pages.
 pub fn pictures(campaign: &HomeCampaign) -> Vec<Picture> {
-    let rates = [Flow::Download, Flow::Upload].map(|flow| rate(campaign, flow));
-    let delays = [Flow::VoiceDown, Flow::VoiceUp].map(|flow| delay(campaign, flow));
-    rates.into_iter().chain(delays).chain([pages(campaign)]).flatten().collect()
+    drawn(campaign, &campaign.observations())
 }
 
-/// Each system with its style.
-fn systems(campaign: &HomeCampaign) -> Vec<(usize, String)> {
-    campaign.observations().systems().into_iter().map(str::to_owned).enumerate().collect()
+fn drawn(campaign: &HomeCampaign, table: &Observations) -> Vec<Picture> {
+    // Each system with its style.
+    let systems: Vec<(usize, &str)> = table.systems().into_iter().enumerate().collect();
+    let rates = [Flow::Download, Flow::Upload].map(|flow| rate(table, &systems, flow));
+    let delays = [Flow::VoiceDown, Flow::VoiceUp].map(|flow| delay(campaign, &systems, flow));
+    rates.into_iter().chain(delays).chain([pages(campaign, &systems)]).flatten().collect()
 }
 
 /// The figures of a flow of a system beside all others.
@@ -52,17 +54,16 @@ fn rounds<'a>(campaign: &'a HomeCampaign, label: &'a str, flow: Flow) -> impl It
     mine.filter_map(move |run| run.figures(Case::AtOnce, flow))
 }
 
-fn rate(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
-    let table = campaign.observations();
-    let bar = |(style, label): (usize, String)| {
-        let rate = table.spread(&label, &flow.beside(Case::AtOnce), RECEIVED)?.scaled(1e6);
-        Some((label, style, Point::of(0.0, rate)))
+fn rate(table: &Observations, systems: &[(usize, &str)], flow: Flow) -> Option<Picture> {
+    let bar = |&(style, label): &(usize, &str)| {
+        let rate = table.spread(label, &flow.beside(Case::AtOnce), RECEIVED)?.scaled(1e6);
+        Some((label.to_owned(), style, Point::of(0.0, rate)))
     };
     let name = flow.name();
     let svg = BarChart {
         title: format!("Rate of the {name}"),
         measure: Measure::higher_is_better("payload received, Mbit/s"),
-        bars: systems(campaign).into_iter().filter_map(bar).collect(),
+        bars: systems.iter().filter_map(bar).collect(),
     }
     .svg()?;
     let caption =
@@ -70,17 +71,17 @@ fn rate(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
     Some(Picture { name: name.replace(' ', "-"), title: format!("Rate of the {name}"), caption, svg })
 }
 
-fn delay(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
-    let curve = |(style, label): (usize, String)| {
-        let delay = rounds(campaign, &label, flow).next()?.delay.as_ref()?;
+fn delay(campaign: &HomeCampaign, systems: &[(usize, &str)], flow: Flow) -> Option<Picture> {
+    let curve = |&(style, label): &(usize, &str)| {
+        let delay = rounds(campaign, label, flow).next()?.delay.as_ref()?;
         let shares: Vec<(f64, f64)> = delay.curve.iter().map(|(share, us)| (us / 1e3, *share)).collect();
-        Some(cdf::of_shares(&label, style, &shares))
+        Some(cdf::of_shares(label, style, &shares))
     };
     let name = flow.name();
     let svg = CdfChart {
         title: format!("One-way delay of {name}"),
         measure: Measure::lower_is_better("delay, ms"),
-        series: systems(campaign).into_iter().filter_map(curve).collect(),
+        series: systems.iter().filter_map(curve).collect(),
     }
     .svg()?;
     let caption =
@@ -93,21 +94,21 @@ fn delay(campaign: &HomeCampaign, flow: Flow) -> Option<Picture> {
     })
 }
 
-fn pages(campaign: &HomeCampaign) -> Option<Picture> {
-    let curve = |(style, label): (usize, String)| {
+fn pages(campaign: &HomeCampaign, systems: &[(usize, &str)]) -> Option<Picture> {
+    let curve = |&(style, label): &(usize, &str)| {
         let mut all: Vec<f64> =
-            rounds(campaign, &label, Flow::Pages).flat_map(|figures| figures.pages_ms.clone()).collect();
+            rounds(campaign, label, Flow::Pages).flat_map(|figures| figures.pages_ms.clone()).collect();
         all.sort_by(f64::total_cmp);
         let count = all.len() as f64;
         let shares: Vec<(f64, f64)> =
             all.iter().zip(1_u32..).map(|(ms, number)| (*ms, f64::from(number) / count)).collect();
-        cdf::of_shares(&label, style, &shares)
+        cdf::of_shares(label, style, &shares)
     };
     let has_points = |series: &Series| !series.points.is_empty();
     let svg = CdfChart {
         title: "Time of a page".into(),
         measure: Measure::lower_is_better("time until its last byte, ms"),
-        series: systems(campaign).into_iter().map(curve).filter(has_points).collect(),
+        series: systems.iter().map(curve).filter(has_points).collect(),
     }
     .svg()?;
     let caption =

@@ -271,7 +271,9 @@ mod tests {
         }
         let svg = &drawn(&campaign)[0].svg;
         assert!(
-            svg.contains(">throughput, Gbit/s (higher is better)</text>") && svg.contains(">100</text>"),
+            svg.contains(">throughput, Gbit/s (higher is better)</text>")
+                && svg.contains(">50</text>")
+                && svg.contains(">plain routing: 100, beyond this axis</text>"),
             "{svg}"
         );
     }
