@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::report::grid::NARROW;
 use crate::system::generator::{self, Generator};
 use crate::system::install::{Step, steps};
-use crate::system::{Cipher, Kind, Programs, Subject, install};
+use crate::system::{Cipher, Kind, Programs, Subject, SystemError, install};
 
 /// Why a system was not installed.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +86,8 @@ fn finding(kind: Kind, programs: &Programs) -> Finding {
         _ => None,
     };
     let checked = (profile.adapter)(programs, Subject::new(kind, Cipher::Auto)).check();
+    // No program helps where the kernel lacks its part.
+    let absent = absent.filter(|_| !matches!(checked, Err(SystemError::NoModule(_))));
     Finding {
         system: kind.name(),
         ready: checked.is_ok(),
@@ -231,6 +233,11 @@ mod tests {
         let missing = of("gotatun");
         assert!(!missing.ready && missing.version.is_none(), "{missing:?}");
         assert_eq!(missing.install.as_deref(), Some("trafficspeed doctor --install gotatun"));
+        // Nothing installs a part of the kernel, whatever programs are missing as well.
+        let in_kernel = |finding: &&Finding| {
+            finding.problem.as_ref().is_some_and(|why| why.contains("is a part of the kernel"))
+        };
+        assert!(findings.iter().filter(in_kernel).all(|finding| finding.install.is_none()), "{findings:?}");
         let text = table(&findings);
         assert!(text.contains("gotatun: install it with: trafficspeed doctor --install gotatun"), "{text}");
         let generators =

@@ -13,8 +13,11 @@ pub mod daemon;
 pub mod folder;
 pub mod generator;
 pub mod install;
+pub mod ipsec;
+pub mod kernel;
 pub mod openvpn;
 pub mod plain;
+pub mod pptp;
 pub mod program;
 pub mod softether;
 pub mod strongswan;
@@ -46,6 +49,9 @@ pub enum SystemError {
     /// It is not installed, or this machine cannot run it; nothing was changed.
     #[error("{0}")]
     Missing(String),
+    /// It is a part of the kernel, and this kernel has it not.
+    #[error("{0}")]
+    NoModule(String),
     /// It did not come up.
     #[error("{what}{}", quoted(log))]
     Start {
@@ -106,6 +112,16 @@ pub enum Kind {
     SoftetherUdp,
     /// strongSwan with ESP in user space (kernel-libipsec).
     Strongswan,
+    /// WireGuard in the kernel.
+    Wireguard,
+    /// IPsec in the kernel: ESP, or AH with --cipher auth-only.
+    Ipsec,
+    /// IPsec in the kernel: AH around ESP.
+    IpsecAhEsp,
+    /// OpenVPN with the kernel's data channel (DCO), of Linux 6.16 and newer.
+    OpenvpnDco,
+    /// PPTP, encrypted by the kernel's MPPE with 128 bits; IPv4 only.
+    Pptp,
     /// A system of your own, brought up by --command-up.
     Command,
     /// Plain routing through the gateway without a VPN: the ceiling.
@@ -127,6 +143,11 @@ impl Kind {
             Self::Softether => &softether::PROFILE,
             Self::SoftetherUdp => &softether::UDP_PROFILE,
             Self::Strongswan => &strongswan::PROFILE,
+            Self::Wireguard => &wireguard::kernel::PROFILE,
+            Self::Ipsec => &ipsec::PROFILE,
+            Self::IpsecAhEsp => &ipsec::AH_ESP_PROFILE,
+            Self::OpenvpnDco => &openvpn::DCO_PROFILE,
+            Self::Pptp => &pptp::PROFILE,
             Self::Command => &command::PROFILE,
             Self::None => &plain::PROFILE,
         }
@@ -338,6 +359,26 @@ impl Subject {
     pub fn check(self, programs: &Programs) -> Result<(), SystemError> {
         self.system(programs)?.check()
     }
+
+    /// Says what is missing for `subjects`. A program that is missing leaves a gap in the report,
+    /// unless no system can run; a part of the kernel can't be installed, so without one nothing
+    /// runs.
+    ///
+    /// # Errors
+    /// [`SystemError::NoModule`], [`SystemError::Missing`].
+    pub fn check_all(subjects: &[Self], programs: &Programs) -> Result<(), SystemError> {
+        let problems = subjects.iter().filter_map(|subject| subject.check(programs).err());
+        let (in_kernel, others): (Vec<_>, Vec<_>) =
+            problems.partition(|problem| matches!(problem, SystemError::NoModule(_)));
+        match in_kernel.into_iter().next() {
+            Some(absent) => Err(absent),
+            None if others.is_empty() || others.len() < subjects.len() => Ok(()),
+            None => {
+                let lines: Vec<String> = others.iter().map(ToString::to_string).collect();
+                Err(SystemError::Missing(format!("nothing to measure: {}", lines.join("; "))))
+            }
+        }
+    }
 }
 
 /// Where a client is reached through the system, and by which device it reaches the others.
@@ -510,6 +551,20 @@ mod tests {
             "plain routing has no aes-256-gcm; it has none, and its own choice with `--cipher auto`"
         );
         assert!(Subject { cipher: Cipher::Auto, ..subject }.check(&Programs::default()).is_ok());
+    }
+
+    #[test]
+    fn a_missing_program_leaves_a_gap_and_a_missing_part_of_the_kernel_ends_the_comparison() {
+        let programs = Programs::default().with("gotatun", "/nonexistent/gotatun".into());
+        let subjects = |kinds: &[Kind]| Subject::all(kinds, &[Cipher::Auto], 0);
+        assert!(Subject::check_all(&subjects(&[Kind::Gotatun, Kind::None]), &programs).is_ok());
+        let nothing = Subject::check_all(&subjects(&[Kind::Gotatun]), &programs).unwrap_err().to_string();
+        assert!(nothing.starts_with("nothing to measure: --program gotatun="), "{nothing}");
+        let dco = Subject::check_all(&subjects(&[Kind::OpenvpnDco, Kind::None]), &programs);
+        match kernel::check("it", &["ovpn"]) {
+            Ok(()) => assert!(dco.is_ok()),
+            Err(_) => assert!(matches!(dco, Err(SystemError::NoModule(_))), "{dco:?}"),
+        }
     }
 
     #[test]

@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn bad_input_is_refused_with_what_would_be_right() {
         for (line, expected) in [
-            ("trafficspeed compare --vpn pptp", "possible values: vpnd, "),
+            ("trafficspeed compare --vpn ciscovpn", "possible values: vpnd, "),
             ("trafficspeed compare --clients 3", "even number"),
             ("trafficspeed compare --max-steal 101", "between 0 and 100"),
             ("trafficspeed compare --attempts 0", "1..=100"),

@@ -460,7 +460,7 @@ mod tests {
     #[test]
     fn bad_input_is_refused_with_what_would_be_right() {
         for (line, expected) in [
-            ("trafficspeed stream --vpn pptp", "possible values"),
+            ("trafficspeed stream --vpn ciscovpn", "possible values"),
             ("trafficspeed stream --cipher rot13", "chacha20-poly1305"),
             ("trafficspeed stream --to moon", "gateway"),
             ("trafficspeed stream -b x", "for example 13M"),

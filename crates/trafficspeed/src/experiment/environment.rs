@@ -79,12 +79,26 @@ impl Environment {
         }
     }
 
-    /// The processor and the instructions that decide the speed of ciphers and copies, in one line.
+    /// The processor and the instructions that decide the speed of ciphers and copies, in one line;
+    /// and whether it is a processor at all.
     pub fn machine(&self) -> String {
         let HostInfo { cpu, cpus, system, .. } = &self.host;
         let flags =
             if self.cpu_flags.is_empty() { "none known".to_owned() } else { self.cpu_flags.join(" ") };
-        format!("Machine: {cpus} × {cpu} (instructions: {flags}), {} MiB, {system}", self.memory_mib)
+        let emulated = if self.is_emulated() {
+            ". This processor is emulated: no speed here is a result, nor is a ratio of two"
+        } else {
+            ""
+        };
+        format!(
+            "Machine: {cpus} × {cpu} (instructions: {flags}), {} MiB, {system}{emulated}",
+            self.memory_mib
+        )
+    }
+
+    /// Whether a program (QEMU's TCG) plays the processor.
+    fn is_emulated(&self) -> bool {
+        self.host.cpu.contains("QEMU TCG")
     }
 }
 
@@ -193,6 +207,15 @@ mod tests {
         assert!(environment.host.system.starts_with("Linux "));
         let machine = environment.machine();
         assert!(machine.contains(&environment.host.cpu) && machine.contains("instructions: "), "{machine}");
+    }
+
+    #[test]
+    fn an_emulated_processor_is_named_as_no_measure_of_speed() {
+        let mut environment = Environment::default();
+        environment.host.cpu = "Intel(R) Xeon(R) Processor".into();
+        assert!(!environment.machine().contains("emulated"));
+        environment.host.cpu = "QEMU TCG CPU version 2.5+".into();
+        assert!(environment.machine().contains("This processor is emulated: no speed here is a result"));
     }
 
     #[test]

@@ -279,16 +279,11 @@ impl LoadCampaign {
     }
 }
 
-/// Says what is missing, before anything is changed: a lab that cannot be, or no system that can
-/// run.
+/// Says what is missing, before anything is changed: a lab that cannot be, or systems
+/// ([`Subject::check_all`]).
 pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> anyhow::Result<()> {
     Lab::check(links)?;
-    let problems: Vec<_> = subjects.iter().filter_map(|subject| subject.check(programs).err()).collect();
-    let count = problems.len();
-    match problems.into_iter().next() {
-        Some(error) if subjects.len() == count => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(Subject::check_all(subjects, programs)?)
 }
 
 /// Runs everything in the lab.

@@ -18,7 +18,7 @@ use super::turns::{order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::observe::running_program;
-use crate::system::{ClientAddress, Programs, Subject, System, SystemError};
+use crate::system::{ClientAddress, Programs, Subject, System};
 use crate::{clock, experiment::environment::Environment};
 
 /// From the last connection to the start: enough for the command to reach every process of a busy
@@ -35,21 +35,14 @@ pub struct TrafficPlan {
     pub programs: Programs,
 }
 
-/// Refuses what this machine can't run, before anything is changed. A system that is missing is
-/// only a missing line of the report, unless it is the only one.
+/// Refuses what this machine can't run, before anything is changed.
 ///
 /// # Errors
-/// [`LabError::Missing`] or, if no system can run, [`SystemError::Missing`] in words.
+/// [`crate::lab::LabError::Missing`], or those of [`Subject::check_all`].
 pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
     Lab::check(plan.links)?;
     memory::check(plan.clients.iter().copied().max().unwrap_or(0), &plan.settings)?;
-    let missing: Vec<SystemError> =
-        plan.subjects.iter().filter_map(|subject| subject.check(&plan.programs).err()).collect();
-    if missing.is_empty() || missing.len() < plan.subjects.len() {
-        return Ok(());
-    }
-    let lines: Vec<String> = missing.iter().map(ToString::to_string).collect();
-    anyhow::bail!("nothing to measure: {}", lines.join("; "))
+    Ok(Subject::check_all(&plan.subjects, &plan.programs)?)
 }
 
 /// One measurement of a campaign.

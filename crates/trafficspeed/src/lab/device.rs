@@ -176,6 +176,26 @@ struct ShownKind {
     info_kind: String,
 }
 
+impl ShownLink {
+    fn all(namespace: &Namespace) -> Result<Vec<Self>, LabError> {
+        let mut command = Command::new("ip");
+        command.args(["-n", namespace.name(), "-json", "-details", "link", "show"]);
+        serde_json::from_str(&run_tool(&mut command)?).map_err(|error| LabError::Tool {
+            command: "ip -json -details link show".into(),
+            why: error.to_string(),
+        })
+    }
+}
+
+/// The kind of a device, such as `tun` or `wireguard`; empty if it has none or is not there.
+///
+/// # Errors
+/// [`LabError::Tool`].
+pub fn kind(namespace: &Namespace, device: &str) -> Result<String, LabError> {
+    let shown = ShownLink::all(namespace)?.into_iter().find(|link| link.ifname == device);
+    Ok(shown.map(|link| link.linkinfo.info_kind).unwrap_or_default())
+}
+
 impl Tunnel {
     /// All of `namespace`, without the ends of the lab's own links, which an emulator makes of TAP
     /// devices.
@@ -183,19 +203,13 @@ impl Tunnel {
     /// # Errors
     /// [`LabError::Tool`].
     pub fn all(namespace: &Namespace) -> Result<Vec<Self>, LabError> {
-        let mut command = Command::new("ip");
-        command.args(["-n", namespace.name(), "-json", "-details", "link", "show"]);
-        Self::parse(&run_tool(&mut command)?).map_err(|error| LabError::Tool {
-            command: "ip -json -details link show".into(),
-            why: error.to_string(),
-        })
+        Ok(Self::of(ShownLink::all(namespace)?))
     }
 
-    fn parse(text: &str) -> serde_json::Result<Vec<Self>> {
-        let shown: Vec<ShownLink> = serde_json::from_str(text)?;
+    fn of(shown: Vec<ShownLink>) -> Vec<Self> {
         let is_tunnel = |link: &ShownLink| link.linkinfo.info_kind == "tun" && !is_end(&link.ifname);
         let tunnels = shown.into_iter().filter(is_tunnel);
-        Ok(tunnels.map(|link| Self { name: link.ifname, queue: link.txqlen }).collect())
+        tunnels.map(|link| Self { name: link.ifname, queue: link.txqlen }).collect()
     }
 
     /// Gives it a transmit queue of so many packets; the kernel resizes the ring behind it too.
@@ -263,10 +277,9 @@ mod tests {
             {"ifname":"c1","txqlen":2000,"linkinfo":{"info_kind":"tun"}},
             {"ifname":"eth0","txqlen":2000,"linkinfo":{"info_kind":"tun"}},
             {"ifname":"lan","txqlen":1000,"linkinfo":{"info_kind":"veth"}}]"#;
-        let found = Tunnel::parse(text).unwrap();
+        let found = Tunnel::of(serde_json::from_str(text).unwrap());
         let found: Vec<_> = found.iter().map(|tunnel| (tunnel.name.as_str(), tunnel.queue)).collect();
         assert_eq!(found, [("tun0", 500), ("tap_lab", 1000)]);
-        assert!(Tunnel::parse("no JSON").is_err());
     }
 
     #[test]

@@ -68,11 +68,16 @@ impl Cipher {
         match kind {
             Kind::Vpnd | Kind::VpndVaes => Some("no suite of its encrypts without authenticating"),
             Kind::Strongswan => Some("ESP without integrity is forbidden by RFC 8221, section 4"),
-            Kind::WireguardGo | Kind::WireguardGoTailscale | Kind::Boringtun | Kind::Gotatun => {
-                Some("WireGuard has one suite, and that authenticates")
-            }
+            Kind::WireguardGo
+            | Kind::WireguardGoTailscale
+            | Kind::Boringtun
+            | Kind::Gotatun
+            | Kind::Wireguard => Some("WireGuard has one suite, and that authenticates"),
+            Kind::IpsecAhEsp => Some("AH is there to authenticate"),
+            Kind::OpenvpnDco => Some("the kernel's data channel has ciphers that authenticate only"),
+            Kind::Pptp => Some("MPPE has one cipher, RC4"),
             Kind::Softether | Kind::SoftetherUdp => Some("every cipher suite of TLS authenticates"),
-            Kind::Openvpn | Kind::OpenvpnMtu9000 | Kind::Command | Kind::None => None,
+            Kind::Openvpn | Kind::OpenvpnMtu9000 | Kind::Ipsec | Kind::Command | Kind::None => None,
         }
     }
 }
@@ -93,12 +98,12 @@ mod tests {
     }
 
     #[test]
-    fn only_openvpn_and_a_script_encrypt_without_authenticating_and_the_others_say_why_not() {
+    fn few_systems_encrypt_without_authenticating_and_the_others_say_why_not() {
         let with: Vec<_> = Kind::value_variants()
             .iter()
             .filter(|kind| kind.profile().ciphers.contains(&Cipher::EncryptOnly))
             .collect();
-        assert_eq!(with, [&Kind::Openvpn, &Kind::OpenvpnMtu9000, &Kind::Command]);
+        assert_eq!(with, [&Kind::Openvpn, &Kind::OpenvpnMtu9000, &Kind::Ipsec, &Kind::Command]);
         for (kind, why) in [(Kind::Vpnd, "without authenticating"), (Kind::Strongswan, "RFC 8221")] {
             let subject = Subject::new(kind, Cipher::EncryptOnly);
             let refused = subject.check(&Programs::default()).unwrap_err().to_string();

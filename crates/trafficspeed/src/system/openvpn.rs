@@ -1,4 +1,5 @@
-//! OpenVPN: one server process that forwards between its clients, over UDP and TUN devices.
+//! OpenVPN: one server process that forwards between its clients, over UDP and TUN devices; or with
+//! the kernel's data channel, where the kernel forwards.
 //!
 //! Both ends name each other by the fingerprints of their certificates, so there is no certificate
 //! authority. What was negotiated is read from the clients' logs, never taken from the
@@ -13,10 +14,10 @@ use std::time::Duration;
 use super::daemon::Daemon;
 use super::folder::Folder;
 use super::program::{Program, Programs, Source};
-use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, check_tun};
+use super::{Cipher, ClientAddress, Profile, Subject, System, SystemError, SystemInfo, check_tun, kernel};
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
-use crate::lab::device::Device;
+use crate::lab::device::{Device, kind};
 use crate::lab::namespace::Namespace;
 use config::{TlsIdentity, Tunnel};
 
@@ -49,7 +50,7 @@ pub const PROFILE: Profile = Profile {
     programs: &[&OPENVPN],
     has_priority: false,
     adapter: |programs, Subject { cipher, .. }| {
-        Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: None }))
+        Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: None, dco: false }))
     },
 };
 
@@ -58,10 +59,24 @@ pub const MTU9000_PROFILE: Profile = Profile {
     label: "OpenVPN, tun-mtu 9000",
     has_priority: false,
     adapter: |programs, Subject { cipher, .. }| {
-        Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: Some(9000) }))
+        Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: Some(9000), dco: false }))
     },
     ..PROFILE
 };
+
+/// OpenVPN with the kernel's data channel, before it runs.
+pub const DCO_PROFILE: Profile = Profile {
+    label: "OpenVPN (kernel)",
+    ciphers: &[Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305],
+    adapter: |programs, Subject { cipher, .. }| {
+        Box::new(OpenVpn::new(programs.clone(), Tunnel { cipher, mtu: None, dco: true }))
+    },
+    ..PROFILE
+};
+
+/// The kernel's part of [`DCO_PROFILE`], and the first version of OpenVPN that uses it.
+const MODULES: &[&str] = &["ovpn"];
+const FIRST_WITH_OVPN: (u32, u32) = (2, 7);
 
 /// OpenVPN in a lab.
 #[derive(Debug)]
@@ -100,7 +115,7 @@ impl OpenVpn {
     fn finish_client(
         &mut self,
         number: usize,
-        namespace: &Namespace,
+        (namespace, gateway): (&Namespace, &Namespace),
         interrupt: &Interrupt,
     ) -> Result<ClientAddress, SystemError> {
         let client = &mut self.clients[number];
@@ -118,14 +133,27 @@ impl OpenVpn {
             let what = format!("uses {channel}, not {} with {}", wanted.cipher, wanted.auth);
             return Err(client.failed(&what));
         }
+        if self.tunnel.dco {
+            for namespace in [namespace, gateway] {
+                let kind = kind(namespace, config::DEVICE)?;
+                if kind != "ovpn" {
+                    return Err(
+                        client.failed(&format!("uses a device of kind {kind:?}, not of kind \"ovpn\""))
+                    );
+                }
+            }
+        }
         self.facts.cipher = channel.to_string();
         self.facts.mtu = Some(device.mtu);
         Ok(ClientAddress { v4: Some(device.v4), v6: Some(device.v6), device: config::DEVICE.to_owned() })
     }
 
     fn note(&mut self) {
-        let mut notes =
-            vec!["without kernel offload (DCO); the server process forwards between clients".to_owned()];
+        let mut notes = if self.tunnel.dco {
+            vec![kernel::NOTE.to_owned()]
+        } else {
+            vec!["without kernel offload (DCO); the server process forwards between clients".to_owned()]
+        };
         if let Some(mtu) = self.tunnel.mtu {
             notes.push(format!("tun-mtu {mtu}: datagrams larger than the link's MTU go in IP fragments"));
         }
@@ -148,12 +176,28 @@ fn start(
 
 impl System for OpenVpn {
     fn check(&self) -> Result<(), SystemError> {
-        self.programs.find(&OPENVPN)?;
-        check_tun()
+        if !self.tunnel.dco {
+            self.programs.find(&OPENVPN)?;
+            return check_tun();
+        }
+        kernel::check("OpenVPN's data channel offload", MODULES)?;
+        let version = OPENVPN.version_of(&self.programs.find(&OPENVPN)?);
+        // One that does not say its version is known by the device that it makes.
+        if log::version(&version).is_none_or(|version| version >= FIRST_WITH_OVPN) {
+            return Ok(());
+        }
+        let (major, minor) = FIRST_WITH_OVPN;
+        Err(SystemError::Missing(format!(
+            "OpenVPN {major}.{minor} is the first that uses this kernel's data channel, and here is {version}; name a newer one \
+             with --program openvpn=PATH"
+        )))
     }
 
     fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.programs.find(&OPENVPN)?;
+        if self.tunnel.dco {
+            kernel::load(MODULES)?;
+        }
         self.facts.version = OPENVPN.version_of(&program);
         let folder = Folder::make(lab, "openvpn")?;
         let server = TlsIdentity::random("server");
@@ -168,7 +212,7 @@ impl System for OpenVpn {
             .clients()
             .iter()
             .enumerate()
-            .map(|(number, namespace)| self.finish_client(number, namespace, interrupt))
+            .map(|(number, namespace)| self.finish_client(number, (namespace, lab.gateway()), interrupt))
             .collect::<Result<Vec<_>, _>>()?;
         self.note();
         Ok(addresses)

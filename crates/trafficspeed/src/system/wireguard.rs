@@ -1,4 +1,5 @@
-//! User-space WireGuard: one hub and its clients, the same for every implementation.
+//! WireGuard: one hub and its clients, the same for every implementation in user space, and for the
+//! kernel's ([`kernel`]).
 //!
 //! Each host has one device. The gateway knows every client as a peer with its inner addresses; a
 //! client knows the gateway alone, to which all inner addresses belong, so packets between clients
@@ -10,6 +11,7 @@
 //! on the machine.
 
 pub mod implementation;
+pub mod kernel;
 pub mod uapi;
 
 use std::fs;
@@ -19,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use super::daemon::Daemon;
 use super::program::Programs;
-use super::{ClientAddress, System, SystemError, SystemInfo, check_tun, pause};
+use super::{Cipher, ClientAddress, System, SystemError, SystemInfo, check_tun, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
@@ -30,6 +32,8 @@ use uapi::{KeyPair, Peer};
 /// Where every implementation puts the socket of its configuration protocol.
 const SOCKETS: (&str, &str) = ("/var/run", "wireguard");
 const DEVICE: &str = "wg0";
+/// WireGuard has one cipher suite.
+const CIPHERS: &[Cipher] = &[Cipher::ChaCha20Poly1305];
 const PORT: u16 = 51820;
 /// The most that outer headers take, over IPv6; wg-quick subtracts as much.
 const OVERHEAD: u32 = 80;
@@ -171,11 +175,7 @@ impl Host {
     ) -> Result<(), SystemError> {
         uapi::ask(&self.socket, &uapi::set(key, PORT, peers))
             .map_err(|error| self.daemon.failed(&format!("refuses its configuration: {error}")))?;
-        let (v4, v6) = (inner_v4(number), inner_v6(number));
-        namespace.ip(&["link", "set", DEVICE, "mtu", &mtu.to_string(), "up"])?;
-        namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", DEVICE])?;
-        namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", DEVICE, "nodad"])?;
-        Ok(())
+        give_addresses(namespace, number, mtu)
     }
 
     fn wait_for_handshake(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
@@ -190,6 +190,15 @@ impl Host {
         }
         Ok(())
     }
+}
+
+/// Brings a host's device up. `number` is the client's, 0 the gateway's.
+fn give_addresses(namespace: &Namespace, number: u32, mtu: u32) -> Result<(), SystemError> {
+    let (v4, v6) = (inner_v4(number), inner_v6(number));
+    namespace.ip(&["link", "set", DEVICE, "mtu", &mtu.to_string(), "up"])?;
+    namespace.ip(&["addr", "add", &format!("{v4}/16"), "dev", DEVICE])?;
+    namespace.ip(&["addr", "add", &format!("{v6}/64"), "dev", DEVICE, "nodad"])?;
+    Ok(())
 }
 
 /// The place of the sockets without symbolic links; on most machines /var/run is one.

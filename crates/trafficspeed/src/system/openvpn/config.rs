@@ -21,6 +21,8 @@ pub struct Tunnel {
     pub cipher: Cipher,
     /// MTU of the TUN devices, where it is not OpenVPN's own choice.
     pub mtu: Option<u32>,
+    /// Whether the kernel carries packets, where it has OpenVPN's data channel.
+    pub dco: bool,
 }
 
 /// OpenVPN's own words for a cipher.
@@ -83,6 +85,8 @@ fn fingerprint(der: &[u8]) -> String {
 pub fn server(tunnel: Tunnel, own: &TlsIdentity, clients: &[TlsIdentity]) -> String {
     let fingerprints: Vec<&str> = clients.iter().map(|client| client.fingerprint.as_str()).collect();
     let (address, fingerprints) = (Lab::SERVICE_V4, fingerprints.join("\n"));
+    // Between packets of the kernel's data channel the kernel routes.
+    let forwards = if tunnel.dco { "" } else { "client-to-client\n" };
     format!(
         "mode server\n\
          tls-server\n\
@@ -91,7 +95,7 @@ pub fn server(tunnel: Tunnel, own: &TlsIdentity, clients: &[TlsIdentity]) -> Str
          lport {PORT}\n\
          server 10.87.0.0 255.255.0.0\n\
          server-ipv6 fd87::/64\n\
-         client-to-client\n\
+         {forwards}\
          dh none\n\
          {}\
          <peer-fingerprint>\n{fingerprints}\n</peer-fingerprint>\n",
@@ -114,11 +118,12 @@ pub fn client(tunnel: Tunnel, own: &TlsIdentity, server: &TlsIdentity) -> String
 
 fn common(tunnel: Tunnel, own: &TlsIdentity) -> String {
     let TlsIdentity { certificate, key, .. } = own;
+    let offload = if tunnel.dco { "" } else { "disable-dco\n" };
     let mut text = format!(
         "dev {DEVICE}\n\
          dev-type tun\n\
          proto udp\n\
-         disable-dco\n\
+         {offload}\
          sndbuf {UDP_BYTES}\n\
          rcvbuf {UDP_BYTES}\n\
          verb 3\n"
@@ -163,7 +168,7 @@ mod tests {
     use super::*;
 
     fn tunnel(cipher: Cipher, mtu: Option<u32>) -> Tunnel {
-        Tunnel { cipher, mtu }
+        Tunnel { cipher, mtu, dco: false }
     }
 
     #[test]
@@ -179,6 +184,9 @@ mod tests {
         assert!(text.contains(&format!("peer-fingerprint {}\n", server_id.fingerprint)));
         assert!(text.contains(&clients[0].key) && !text.contains(&server_id.key));
         assert!(!text.contains("data-ciphers") && !text.contains("tun-mtu"), "its own choice: {text}");
+        let in_kernel = Tunnel { dco: true, ..tunnel(Cipher::Auto, None) };
+        let text = server(in_kernel, &server_id, &clients);
+        assert!(!text.contains("client-to-client") && !text.contains("disable-dco"), "{text}");
     }
 
     #[test]

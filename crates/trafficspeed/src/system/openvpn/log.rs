@@ -9,6 +9,12 @@ pub fn is_complete(log: &str) -> bool {
     log.contains("Initialization Sequence Completed")
 }
 
+/// The version in the first words of `openvpn --version`.
+pub fn version(words: &str) -> Option<(u32, u32)> {
+    let mut numbers = words.strip_prefix("OpenVPN ")?.split(['.', '_', ' ']).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
 /// How the data channel is protected, in OpenVPN's own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
@@ -74,6 +80,13 @@ mod tests {
         let sealed = channel("Data Channel: cipher 'AES-256-CBC', auth '[null-digest]', peer-id: 1").unwrap();
         assert!(sealed.is(&CipherNames { cipher: "AES-256-CBC", auth: "none" }) && !sealed.is(&nothing));
         assert!(!channel(GCM).unwrap().is(&nothing));
+    }
+
+    #[test]
+    fn versions_are_numbers_and_not_text() {
+        assert_eq!(version("OpenVPN 2.6.14 x86_64-pc-linux-gnu [SSL (OpenSSL)]"), Some((2, 6)));
+        assert_eq!(version("OpenVPN 2.10_beta1 x86_64"), Some((2, 10)));
+        assert_eq!((version("version unknown"), version("OpenVPN two")), (None, None));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The user-space implementations of WireGuard that are measured: what each is called, where it
 //! comes from, how it is started. Everything else is the same for all.
 
-use super::WireGuard;
+use super::{CIPHERS, WireGuard};
+use crate::system::Profile;
 use crate::system::program::{Program, Source};
-use crate::system::{Cipher, Profile};
 
 #[derive(Debug)]
 pub struct Implementation {
@@ -67,9 +67,6 @@ static GOTATUN: Implementation = Implementation {
     arguments: &["--foreground", "--disable-drop-privileges", "--verbosity", "error"],
     note: "",
 };
-
-/// WireGuard has one cipher suite.
-const CIPHERS: &[Cipher] = &[Cipher::ChaCha20Poly1305];
 
 /// wireguard-go before it runs.
 pub const WIREGUARD_GO_PROFILE: Profile = Profile {

@@ -30,6 +30,11 @@ impl KeyPair {
         let private = Zeroizing::new(rand::random());
         Self { public: x25519_dalek::x25519(*private, x25519_dalek::X25519_BASEPOINT_BYTES), private }
     }
+
+    /// The half that only its host knows.
+    pub fn private(&self) -> &[u8; 32] {
+        &self.private
+    }
 }
 
 /// Another host as one host knows it.
