@@ -4,7 +4,7 @@
 //! the message that it allows, so no restart lets an old one in again. Handshakes have a queue of
 //! their own and a bound on their rate, so a flood of them takes no turn of a login. A device
 //! shakes hands while its user is enabled and in a profile that allows it; whether it is let in is
-//! decided when it asks for a session.
+//! decided when it asks for a session, which takes a handshake: no word of the worker stands for one.
 
 pub mod key_file;
 
@@ -15,6 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 use vpnd_crypto::Secret;
 use vpnd_proto::session::DeviceId;
+use vpnd_proto::time::Time;
 use vpnd_wireguard::handshakes::{Known, Refused, Reply, Request};
 use vpnd_wireguard::key::StaticKey;
 use vpnd_wireguard::timestamp::Timestamp;
@@ -32,6 +33,8 @@ const QUEUE: usize = 32;
 /// Handshakes that are made at once, and then one for each interval.
 const BURST: u32 = 2_000;
 const INTERVAL: Duration = Duration::from_micros(500);
+/// A handshake is good for a session for this long: it takes the worker moments to ask.
+const SHOWN_LIFETIME: Duration = Duration::from_secs(30);
 
 /// A handshake that waits, and the way back.
 type Waiting = (Request, oneshot::Sender<Reply>);
@@ -56,10 +59,11 @@ struct State {
     changes: u64,
 }
 
-/// A peer as it is now, and the number of its last change.
+/// A peer as it is now, the number of its last change, and when it has shown its key last.
 struct Entry {
     peer: Option<Peer>,
     change: u64,
+    shown: Option<Time>,
 }
 
 impl WireGuard {
@@ -130,6 +134,13 @@ impl WireGuard {
         state.devices.contains(&device)
     }
 
+    /// Whether the peer has shown its key a moment ago: the worker could ask for any peer.
+    pub(crate) fn has_shown(&self, key: [u8; 32]) -> bool {
+        let state = self.state();
+        let shown = state.peers.get(&PublicKey(key)).and_then(|entry| entry.shown);
+        shown.is_some_and(|at| now().since(at) < SHOWN_LIFETIME)
+    }
+
     /// Those of one turn are durable together; never returns.
     async fn make_handshakes(self: Arc<Self>, mut waiting: mpsc::Receiver<Waiting>) {
         let mut turn = Vec::with_capacity(QUEUE);
@@ -155,6 +166,7 @@ impl WireGuard {
                 } else {
                     Reply::Refused(Refused::Busy)
                 };
+                state.note(&request, &reply);
                 (shown(&request, &reply), reply, back)
             })
             .collect();
@@ -229,6 +241,18 @@ impl State {
         }
     }
 
+    /// Remembers who has shown a key.
+    fn note(&mut self, request: &Request, reply: &Reply) {
+        let peer = match (request, reply) {
+            (_, Reply::Responded(responded)) => responded.peer,
+            (Request::Finish(peer, _), Reply::Finished(_)) => *peer,
+            _ => return,
+        };
+        if let Some(entry) = self.peers.get_mut(&peer) {
+            entry.shown = Some(now());
+        }
+    }
+
     /// These are the peers from now on.
     fn replace(&mut self, mut peers: BTreeMap<PublicKey, Peer>) {
         for (key, entry) in &mut self.peers {
@@ -238,12 +262,12 @@ impl State {
             }
             if !is_same(entry.peer.as_ref(), peer.as_ref()) {
                 self.changes += 1;
-                *entry = Entry { peer, change: self.changes };
+                *entry = Entry { peer, change: self.changes, shown: None };
             }
         }
         for (key, peer) in peers {
             self.changes += 1;
-            self.peers.insert(key, Entry { peer: Some(peer), change: self.changes });
+            self.peers.insert(key, Entry { peer: Some(peer), change: self.changes, shown: None });
         }
     }
 }

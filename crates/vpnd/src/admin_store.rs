@@ -12,6 +12,7 @@
 mod fault;
 mod message;
 mod served;
+mod wireguard;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -27,6 +28,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
+pub use message::wireguard::WireGuardSummary;
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
 pub(crate) use message::{FromStore, StoreLaunch, StoreReply, StoreRequest};
 use message::{MAX_USERS, StagedUser, UserToAdd};
@@ -43,6 +45,7 @@ use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::{CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport};
 use vpnd_sys::account::{UnixUser, invoker};
 use vpnd_sys::logging::LogFormat;
+pub(crate) use wireguard::DeviceRequest;
 
 /// Limit for a reply: a store is checked as a whole when it is opened.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);

@@ -30,6 +30,8 @@ const MANIFEST: &str = "vpnd-backup.json";
 pub(crate) const CONFIGURATION: &str = "server.toml";
 /// The entry with the store.
 pub(crate) const STORE: &str = "store.db";
+/// The entry with the key for WireGuard clients, if there is one.
+pub(crate) const WIREGUARD_KEY: &str = "wireguard.key";
 /// More is no backup of a gateway: it is read into memory.
 pub(crate) const MAX_BYTES: u64 = 1 << 30;
 

@@ -6,6 +6,7 @@
 
 mod audit;
 mod backup;
+mod device;
 mod drain;
 mod migrate;
 mod policy;
@@ -21,6 +22,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use crate::commands::users::revoke::Fingerprint;
 pub use audit::{AuditCommand, AuditExportArgs, AuditWhoisArgs, ExportFormat};
 pub use backup::{BackupArgs, RestoreArgs};
+pub use device::{DeviceAddArgs, DeviceCommand, DeviceListArgs, DeviceRemoveArgs, DeviceRenewArgs};
 pub use drain::DrainArgs;
 pub use migrate::{MigrateCommand, MigrateOpenvpnArgs};
 pub use policy::{PolicyCommand, PolicyTestArgs};
@@ -63,6 +65,9 @@ pub enum Command {
     /// Manage the users of a gateway
     #[command(subcommand)]
     User(UserCommand),
+    /// Manage devices of users that connect with a stock WireGuard client
+    #[command(subcommand)]
+    Device(DeviceCommand),
     /// Test which packets a gateway's configuration permits
     #[command(subcommand)]
     Policy(PolicyCommand),

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod audit;
 pub mod backup;
 pub mod check;
+pub mod devices;
 pub mod doctor;
 pub mod init;
 pub mod migrate;

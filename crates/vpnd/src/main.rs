@@ -12,6 +12,7 @@ use clap::{CommandFactory as _, Parser as _};
 use vpnd::admin_store::Confined;
 use vpnd::cli::{Cli, Command, MigrateCommand, PolicyCommand, SourceCommand, StatusArgs};
 use vpnd::commands::admin::{self, CommandError};
+use vpnd::commands::devices::{self, DeviceError};
 use vpnd::commands::init::{self, InitError};
 use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
@@ -55,6 +56,10 @@ fn is_usage(error: &anyhow::Error) -> bool {
         || matches!(admin, Some(CommandError::Config(_)))
         || matches!(error.downcast_ref(), Some(RenewError::Config(_)))
         || matches!(user, Some(UserError::Config(_) | UserError::Name { .. }))
+        || matches!(
+            error.downcast_ref(),
+            Some(DeviceError::User(UserError::Config(_)) | DeviceError::NotAKey(_) | DeviceError::NotAdded(_))
+        )
         || matches!(init, Some(InitError::Invalid(_) | InitError::Certificate(_)))
 }
 
@@ -80,6 +85,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             );
         }
         Command::User(command) => users::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
+        Command::Device(command) => devices::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Policy(PolicyCommand::Test(args)) => {
             let passes = policy::test(&args, &Confined, &mut std::io::stdout())?;
             return Ok(ExitCode::from(u8::from(!passes)));

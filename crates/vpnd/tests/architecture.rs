@@ -76,7 +76,15 @@ fn dependencies_point_one_way() {
         ("client", with(&["vpnd-journal", "vpnd-shard"])),
         (
             "vpnd",
-            with(&["vpnd-auth", "vpnd-client", "vpnd-gateway", "vpnd-idp", "vpnd-portal", "vpnd-store"]),
+            with(&[
+                "vpnd-auth",
+                "vpnd-client",
+                "vpnd-gateway",
+                "vpnd-idp",
+                "vpnd-portal",
+                "vpnd-store",
+                "vpnd-wireguard",
+            ]),
         ),
         ("swarm", vec!["vpnd-control-channel", "vpnd-crypto", "vpnd-proto"]),
         ("endurance", vec!["trafficspeed", "vpnd-swarm"]),

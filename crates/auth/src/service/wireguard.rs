@@ -38,7 +38,7 @@ impl Answer<Handshake> for Service {
 
 impl Answer<AdmitDevice> for Service {
     async fn answer(self: &Arc<Self>, AdmitDevice { peer, outer }: AdmitDevice) -> Result<Admission, Reason> {
-        if self.wireguard.is_none() {
+        if !self.wireguard.as_ref().is_some_and(|wireguard| wireguard.has_shown(peer.into())) {
             return Ok(Admission::Refused(Refusal::Credentials.into()));
         }
         let is_known = |device: DeviceId| self.absent().values().any(|absent| *absent == device);

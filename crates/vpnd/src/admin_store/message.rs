@@ -5,6 +5,7 @@
 //! frame has a largest length.
 
 mod change;
+pub(crate) mod wireguard;
 
 use std::net::IpAddr;
 
@@ -17,6 +18,7 @@ use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::{CertificateHash, Device, FixedAddress, NewUser, StoreError, User, UserImport};
+use wireguard::{WireGuardReply, WireGuardRequest};
 
 /// Bytes of one part of a copy, at most.
 pub(crate) const PART_BYTES: usize = 256 << 10;
@@ -326,6 +328,8 @@ pub(crate) enum StoreRequest {
         #[n(1)]
         cursor: Cursor,
     },
+    #[n(26)]
+    WireGuard(#[n(0)] WireGuardRequest),
 }
 
 impl StoreRequest {
@@ -350,6 +354,7 @@ impl StoreRequest {
             | Self::Export { .. } => "",
             Self::Add { user, .. } => &user.name,
             Self::Audit { user, .. } => user,
+            Self::WireGuard(request) => request.name(),
             Self::User(name)
             | Self::Devices(name)
             | Self::Modify { name, .. }
@@ -477,4 +482,6 @@ pub(crate) enum StoreReply {
     /// To [`StoreRequest::Export`]: records, and where it goes on.
     #[n(23)]
     Exported(#[n(0)] Vec<Record>, #[n(1)] Option<Cursor>),
+    #[n(24)]
+    WireGuard(#[n(0)] WireGuardReply),
 }

@@ -1,5 +1,7 @@
 //! The store behind the requests of a command.
 
+mod wireguard;
+
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -200,6 +202,10 @@ fn of_store(store: &Sqlite, parts: &mut Parts, request: StoreRequest) -> Result<
                 path: parts.audit.clone(),
                 detail: format!("it is done, but not recorded: {error}"),
             })?;
+        }
+        StoreRequest::WireGuard(request) => {
+            let state_dir = vpnd_sys::secret_file::parent(&parts.audit);
+            return wireguard::answer(store, state_dir, request).map(StoreReply::WireGuard);
         }
         StoreRequest::Whois { .. } | StoreRequest::Export { .. } => {
             return Ok(unexpected("the store was opened, not the audit file"));

@@ -17,11 +17,13 @@ use zeroize::Zeroizing;
 
 use crate::admin_store::{AdminStore, Opening, Stores};
 use crate::backup::{
-    self, Absence, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, named_files, sealed,
+    self, Absence, ArchiveError, CONFIGURATION, Contents, MAX_BYTES, STORE, WIREGUARD_KEY, named_files,
+    sealed,
 };
 use crate::cli::{BackupArgs, RestoreArgs};
 use passphrase::PassphraseError;
 use places::{PlaceError, Places};
+use vpnd_auth::wireguard::key_file;
 use vpnd_config::{ConfigError, Invalid, ServerConfig};
 use vpnd_ipc::admin::client::Client;
 use vpnd_store::StoreError;
@@ -94,6 +96,9 @@ pub fn backup(
     }
     let mut store = stores.open(&config, Opening::Existing)?;
     contents.insert(STORE.to_owned(), store.copy(MAX_BYTES)?);
+    if let Some(key) = store.back_up_wireguard_key()? {
+        contents.insert(WIREGUARD_KEY.to_owned(), key);
+    }
     let archive = backup::write(&contents, now_s).and_then(|archive| sealed::seal(&archive, &passphrase));
     let archive = archive.map_err(BackupError::Archiving)?;
     secret_file::write(&args.file, &archive, SECRET_MODE, Existing::Refuse)?;
@@ -133,6 +138,10 @@ pub fn restore(
     let name = config_path.display().to_string();
     let config = ServerConfig::parse(&String::from_utf8_lossy(text), &name, base)?;
     let targets = targets(&config, &contents, config_path)?;
+    if contents.get(WIREGUARD_KEY).is_some_and(|key| !key_file::is_key(key)) {
+        let path = config.server.state_dir.join(key_file::FILE_NAME);
+        return Err(BackupError::Content { entry: WIREGUARD_KEY.to_owned(), path });
+    }
     let store_path = config.server.store_path();
     let places = Places::new(base, &args.outside)?;
     let paths = || targets.iter().map(|target| &target.path).chain([&store_path]);
@@ -166,6 +175,9 @@ pub fn restore(
     })?;
     for file in staged {
         file.publish(Existing::Replace)?;
+    }
+    if let Some(key) = contents.get(WIREGUARD_KEY) {
+        store.restore_wireguard_key(key)?;
     }
     audit(&mut store, "backup-restored", &args.file, now_s)?;
     for path in paths() {

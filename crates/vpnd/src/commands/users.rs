@@ -23,6 +23,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
 use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs, UserProfileArgs};
+pub(super) use modify::existing;
 use secret_input::{InputError, Source};
 use vpnd_config::access_profile::Who;
 use vpnd_config::profile::{
@@ -462,7 +463,9 @@ fn profile(
 
 /// The names of the gateway that clients can look up, and its certificate with those of its
 /// authorities.
-fn gateway_names(config: &ServerConfig) -> Result<(Vec<String>, Vec<CertificateDer<'static>>), UserError> {
+pub(super) fn gateway_names(
+    config: &ServerConfig,
+) -> Result<(Vec<String>, Vec<CertificateDer<'static>>), UserError> {
     let chain = vpnd_pki::leaf::chain(read(&config.tls.certificate)?.as_bytes());
     let leaf = chain.first().and_then(|leaf| Leaf::parse(leaf));
     let names = leaf.iter().flat_map(|leaf| &leaf.names).filter(|name| !name.contains('*')).cloned();

@@ -64,18 +64,25 @@ impl Bench {
         reply.parse().expect("it is a reply")
     }
 
-    async fn admit(&self) -> Admission {
+    /// Shakes hands and asks for a session.
+    async fn admit(&mut self) -> Admission {
+        let message = self.initiation();
+        self.make(&message).await;
+        self.ask().await
+    }
+
+    async fn ask(&self) -> Admission {
         ask(&self.service, AdmitDevice { peer: self.phone.public().0.into(), outer: OUTER }).await
     }
 
-    async fn granted(&self) -> DeviceGrant {
+    async fn granted(&mut self) -> DeviceGrant {
         match self.admit().await {
             Admission::Granted(granted) => granted,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn refusal(&self) -> Refusal {
+    async fn refusal(&mut self) -> Refusal {
         match self.admit().await {
             Admission::Refused(refused) => refused.refusal,
             other => panic!("{other:?}"),
@@ -128,7 +135,7 @@ async fn a_handshake_is_answered_once_also_after_a_restart() {
 
 #[tokio::test]
 async fn a_device_is_granted_what_a_login_is() {
-    let bench = Bench::new("");
+    let mut bench = Bench::new("");
     let DeviceGrant { grant, device, name } = bench.granted().await;
     assert_eq!((&*grant.account.name, &*name, device), ("ann", "phone", PHONE.0.into()));
     assert_eq!(grant.addresses.ipv4, Some([10, 0, 0, 5].into()), "those in its configuration");
@@ -140,6 +147,16 @@ async fn a_device_is_granted_what_a_login_is() {
     let moved = Write::Moved { session: grant.session, outer, lane: 0, left_out: 0 };
     assert_eq!(failed(&bench.service, Commit(vec![moved])).await, 0);
     assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].outer, Some(outer));
+}
+
+#[tokio::test]
+async fn a_worker_gets_no_session_for_a_device_that_has_not_shown_its_key() {
+    let mut bench = Bench::new("");
+    assert_eq!(bench.peers().await, 1);
+    assert!(matches!(bench.ask().await, Admission::Refused(_)));
+    bench.make(&Step::Initiate(bench.phone.public())).await;
+    assert!(matches!(bench.ask().await, Admission::Refused(_)), "the gateway has, and not the device");
+    bench.granted().await;
 }
 
 #[tokio::test]
@@ -179,18 +196,19 @@ async fn who_may_not_log_in_has_no_device_either() {
 
 #[tokio::test]
 async fn a_profile_that_requires_a_factor_admits_no_key_alone() {
-    let bench = Bench::new("[[profile]]\nname = 'a'\nrequire = ['otp']\n");
+    let mut bench = Bench::new("[[profile]]\nname = 'a'\nrequire = ['otp']\n");
     assert_eq!(bench.peers().await, 0);
-    assert_eq!(bench.refusal().await, Refusal::NoProfile);
+    assert_eq!(bench.refusal().await, Refusal::Credentials);
 }
 
 #[tokio::test]
 async fn sessions_end_a_lifetime_after_the_device_was_renewed() {
     let lifetime = 3_600;
-    let bench = Bench::new(&format!("[timeouts]\nsession_lifetime_s = {lifetime}\n"));
+    let mut bench = Bench::new(&format!("[timeouts]\nsession_lifetime_s = {lifetime}\n"));
     let clocks = bench.service.clocks;
+    let store = Arc::clone(&bench.service.store);
     let renew = |ago_s: u64| {
-        assert!(bench.service.store.renew_wireguard_device("ann", PHONE, (clocks.wall)() - ago_s).unwrap());
+        assert!(store.renew_wireguard_device("ann", PHONE, (clocks.wall)() - ago_s).unwrap());
     };
     renew(lifetime - 600);
     let grant = bench.granted().await.grant;
@@ -205,7 +223,7 @@ async fn sessions_end_a_lifetime_after_the_device_was_renewed() {
 
 #[tokio::test]
 async fn a_kicked_device_stays_out_until_it_is_renewed() {
-    let bench = Bench::new("");
+    let mut bench = Bench::new("");
     let session = bench.granted().await.grant.session;
     assert_eq!(failed(&bench.service, keep(session)).await, 0);
     let traffic = vpnd_ipc::gateway::auth::Traffic::default();

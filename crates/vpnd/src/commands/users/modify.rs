@@ -45,7 +45,7 @@ pub(super) fn modify(
     write_secret(out, &config, secret.as_ref(), &args.name)
 }
 
-pub(super) fn existing(store: &mut AdminStore, name: &str) -> Result<UserSummary, UserError> {
+pub(in crate::commands) fn existing(store: &mut AdminStore, name: &str) -> Result<UserSummary, UserError> {
     let user = store.user(name)?;
     user.ok_or_else(|| StoreError::NoSuchUser { name: name.to_owned() }.into())
 }

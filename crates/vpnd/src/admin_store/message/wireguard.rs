@@ -1,0 +1,143 @@
+//! Messages about WireGuard devices and the gateway's key for them.
+//!
+//! INVARIANT: no device's private key is in a message, and the gateway's own only in those of a
+//! backup.
+
+use std::net::IpAddr;
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_store::WireGuardDevice;
+
+/// Devices of one answer, at most; the command asks again.
+pub(crate) const MAX_DEVICES: usize = 256;
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum WireGuardRequest {
+    /// The gateway's public key; its private one is made if there is none yet.
+    #[n(0)]
+    Key,
+    #[n(1)]
+    Add {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        device: DeviceToAdd,
+        #[n(2)]
+        now_s: u64,
+    },
+    /// The devices after this public key.
+    #[n(2)]
+    List(#[n(0)] Option<ByteArray<32>>),
+    #[n(3)]
+    Renew {
+        #[n(0)]
+        name: String,
+        #[n(1)]
+        device: ByteArray<16>,
+        /// Whether it may come with earlier timestamps than before.
+        #[n(2)]
+        resets_clock: bool,
+        #[n(3)]
+        now_s: u64,
+    },
+    /// The file with the gateway's key.
+    #[n(4)]
+    BackUpKey,
+    /// Put that file in place.
+    #[n(5)]
+    RestoreKey(#[n(0)] SecretBytes),
+}
+
+impl WireGuardRequest {
+    /// The user whom it is about.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Add { name, .. } | Self::Renew { name, .. } => name,
+            Self::Key | Self::List(_) | Self::BackUpKey | Self::RestoreKey(_) => "",
+        }
+    }
+}
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct DeviceToAdd {
+    #[n(0)]
+    pub(crate) public_key: ByteArray<32>,
+    #[n(1)]
+    pub(crate) id: ByteArray<16>,
+    #[n(2)]
+    pub(crate) name: String,
+    #[n(3)]
+    pub(crate) preshared: Option<SecretBytes>,
+    /// Addresses of each pool, of which it gets the first that is free.
+    #[n(4)]
+    pub(crate) candidates: Vec<Vec<IpAddr>>,
+}
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) enum WireGuardReply {
+    #[n(0)]
+    Key(#[n(0)] ByteArray<32>),
+    /// The addresses that a device got; `None` if none is free.
+    #[n(1)]
+    Added(#[n(0)] Option<Vec<IpAddr>>),
+    #[n(2)]
+    Devices(#[n(0)] Vec<WireGuardSummary>),
+    /// Whether there is such a device.
+    #[n(3)]
+    Renewed(#[n(0)] bool),
+    #[n(4)]
+    KeyFile(#[n(0)] Option<SecretBytes>),
+    #[n(5)]
+    KeyRestored,
+}
+
+/// A WireGuard device of a user.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct WireGuardSummary {
+    #[n(0)]
+    pub user: String,
+    #[n(1)]
+    pub(crate) id: ByteArray<16>,
+    #[n(2)]
+    pub(crate) public_key: ByteArray<32>,
+    #[n(3)]
+    pub name: String,
+    #[n(4)]
+    pub addresses: Vec<IpAddr>,
+    #[n(5)]
+    pub renewed_s: u64,
+    #[n(6)]
+    pub walled_s: Option<u64>,
+    /// Whether its user is enabled and has not expired.
+    #[n(7)]
+    pub may_connect: bool,
+    #[n(8)]
+    pub outer: Option<std::net::SocketAddr>,
+}
+
+impl WireGuardSummary {
+    pub(crate) fn new(device: &WireGuardDevice, user: &vpnd_store::User) -> Self {
+        let own = user.fixed_addresses.iter().filter(|fixed| fixed.device == Some(device.id));
+        Self {
+            user: user.name.clone(),
+            id: device.id.0.into(),
+            public_key: device.public_key.into(),
+            name: device.name.clone(),
+            addresses: own.map(|fixed| fixed.address).collect(),
+            renewed_s: device.renewed_s,
+            walled_s: device.walled_s,
+            may_connect: device.may_connect,
+            outer: device.outer,
+        }
+    }
+
+    /// The same for a terminal.
+    pub(crate) fn plain(mut self) -> Self {
+        self.user = vpnd_sys::text::plain(&self.user);
+        self.name = vpnd_sys::text::plain(&self.name);
+        self
+    }
+}

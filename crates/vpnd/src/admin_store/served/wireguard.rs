@@ -1,0 +1,116 @@
+//! The store behind the requests about WireGuard devices, and the file with the gateway's key.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
+
+use minicbor::bytes::ByteArray;
+use vpnd_auth::wireguard::key_file::{self, KeyFileError};
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_proto::session::DeviceId;
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{
+    Leases as _, NewWireGuardDevice, PresharedKey, StoreError, User, UserId, Users as _,
+    WireGuardDevices as _,
+};
+
+use super::super::message::wireguard::{
+    DeviceToAdd, MAX_DEVICES, WireGuardReply, WireGuardRequest, WireGuardSummary,
+};
+
+pub(super) fn answer(
+    store: &Sqlite,
+    state_dir: &Path,
+    request: WireGuardRequest,
+) -> Result<WireGuardReply, StoreError> {
+    let failed = |error: KeyFileError| StoreError::Failed {
+        path: state_dir.join(key_file::FILE_NAME),
+        detail: error.to_string(),
+    };
+    Ok(match request {
+        WireGuardRequest::Key => {
+            let devices = store.wireguard_devices()?.len();
+            let key = key_file::open_or_create(state_dir, devices).map_err(failed)?;
+            WireGuardReply::Key(key.public().0.into())
+        }
+        WireGuardRequest::Add { name, device, now_s } => {
+            WireGuardReply::Added(add(store, &name, device, now_s)?)
+        }
+        WireGuardRequest::List(after) => WireGuardReply::Devices(list(store, after)?),
+        WireGuardRequest::Renew { name, device, resets_clock, now_s } => {
+            let id = DeviceId(device.into());
+            let is_there = store.renew_wireguard_device(&name, id, now_s)?;
+            if is_there && resets_clock {
+                store.forget_handshakes(&name, id)?;
+            }
+            WireGuardReply::Renewed(is_there)
+        }
+        WireGuardRequest::BackUpKey => {
+            WireGuardReply::KeyFile(key_file::back_up(state_dir).map_err(failed)?.map(SecretBytes))
+        }
+        WireGuardRequest::RestoreKey(bytes) => {
+            key_file::restore(state_dir, &bytes.0).map_err(failed)?;
+            WireGuardReply::KeyRestored
+        }
+    })
+}
+
+/// Adds a device with the first free address of each pool: one that nobody has left for a moment
+/// only if there is no other.
+fn add(
+    store: &Sqlite,
+    name: &str,
+    device: DeviceToAdd,
+    now_s: u64,
+) -> Result<Option<Vec<IpAddr>>, StoreError> {
+    let mut pools = Vec::new();
+    for candidates in device.candidates {
+        let mut fresh = Vec::new();
+        let mut left = Vec::new();
+        for address in candidates {
+            let has_lease = store.lease_on(address)?.is_some();
+            (if has_lease { &mut left } else { &mut fresh }).push(address);
+        }
+        pools.push(fresh.into_iter().chain(left).peekable());
+    }
+    let preshared = device.preshared.and_then(|key| key.0.as_slice().try_into().ok());
+    let mut new = NewWireGuardDevice {
+        public_key: device.public_key.into(),
+        id: DeviceId(device.id.into()),
+        name: device.name,
+        preshared: preshared.map(PresharedKey::new),
+        addresses: Vec::new(),
+    };
+    loop {
+        let Some(addresses) = pools.iter_mut().map(|pool| pool.peek().copied()).collect() else {
+            return Ok(None);
+        };
+        new.addresses = addresses;
+        match store.add_wireguard_device(name, &new, now_s) {
+            Ok(()) => return Ok(Some(new.addresses)),
+            Err(StoreError::AddressTaken { address, .. }) => {
+                for pool in &mut pools {
+                    pool.next_if_eq(&address);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn list(store: &Sqlite, after: Option<ByteArray<32>>) -> Result<Vec<WireGuardSummary>, StoreError> {
+    let mut users: BTreeMap<UserId, Option<User>> = BTreeMap::new();
+    let mut listed = Vec::new();
+    let later = |key: &[u8; 32]| after.is_none_or(|after| *key > *after);
+    for device in store.wireguard_devices()?.into_iter().filter(|device| later(&device.public_key)) {
+        if listed.len() >= MAX_DEVICES {
+            break;
+        }
+        let user = match users.entry(device.user) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(free) => free.insert(store.user_by_id(device.user)?),
+        };
+        listed.extend(user.as_ref().map(|user| WireGuardSummary::new(&device, user)));
+    }
+    Ok(listed)
+}

@@ -1,0 +1,127 @@
+//! A gateway's WireGuard devices, as far as commands of an administrator need them.
+
+use std::net::IpAddr;
+
+use minicbor::bytes::ByteArray;
+use vpnd_ipc::messages::SecretBytes;
+use vpnd_store::StoreError;
+use zeroize::Zeroizing;
+
+use super::AdminStore;
+use super::message::wireguard::{
+    DeviceToAdd, MAX_DEVICES, WireGuardReply, WireGuardRequest, WireGuardSummary,
+};
+use super::message::{StoreReply, StoreRequest};
+
+/// Devices that are listed, at most: a store with more is not one that vpnd has written.
+const MAX_LISTED: usize = 1 << 20;
+
+/// A device that is to be added.
+pub(crate) struct DeviceRequest<'r> {
+    pub(crate) user: &'r str,
+    pub(crate) public_key: [u8; 32],
+    pub(crate) id: [u8; 16],
+    pub(crate) name: &'r str,
+    pub(crate) preshared: Option<&'r Zeroizing<[u8; 32]>>,
+    /// Addresses of each pool, of which it gets the first that is free.
+    pub(crate) candidates: Vec<Vec<IpAddr>>,
+}
+
+impl AdminStore {
+    /// The gateway's public key for WireGuard clients; its private one is made if there is none.
+    pub(crate) fn wireguard_key(&mut self) -> Result<[u8; 32], StoreError> {
+        match self.ask_wireguard(WireGuardRequest::Key)? {
+            WireGuardReply::Key(key) => Ok(key.into()),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
+    /// Adds a device; its addresses, or `None` if none is free.
+    pub(crate) fn add_wireguard_device(
+        &mut self,
+        request: DeviceRequest<'_>,
+        now_s: u64,
+    ) -> Result<Option<Vec<IpAddr>>, StoreError> {
+        let preshared = request.preshared.map(|key| SecretBytes(Zeroizing::new(key.to_vec())));
+        let device = DeviceToAdd {
+            public_key: request.public_key.into(),
+            id: request.id.into(),
+            name: request.name.to_owned(),
+            preshared,
+            candidates: request.candidates,
+        };
+        let name = request.user.to_owned();
+        match self.ask_wireguard(WireGuardRequest::Add { name, device, now_s })? {
+            WireGuardReply::Added(addresses) => Ok(addresses),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
+    /// The devices of all users.
+    pub(crate) fn wireguard_devices(&mut self) -> Result<Vec<WireGuardSummary>, StoreError> {
+        let mut devices: Vec<WireGuardSummary> = Vec::new();
+        loop {
+            let after: Option<ByteArray<32>> = devices.last().map(|device| device.public_key);
+            let WireGuardReply::Devices(more) = self.ask_wireguard(WireGuardRequest::List(after))? else {
+                return Err(self.unexpected_reply());
+            };
+            let is_last = more.len() < MAX_DEVICES;
+            devices.extend(more);
+            if is_last {
+                return Ok(devices.into_iter().map(WireGuardSummary::plain).collect());
+            }
+            if devices.len() > MAX_LISTED {
+                return Err(self.unexpected_reply());
+            }
+        }
+    }
+
+    /// Sessions of the device are valid for another lifetime; it may come with earlier timestamps
+    /// if its clock is reset. `false` if the user has no such device.
+    pub(crate) fn renew_wireguard_device(
+        &mut self,
+        device: &WireGuardSummary,
+        resets_clock: bool,
+        now_s: u64,
+    ) -> Result<bool, StoreError> {
+        let (name, device) = (device.user.clone(), device.id);
+        match self.ask_wireguard(WireGuardRequest::Renew { name, device, resets_clock, now_s })? {
+            WireGuardReply::Renewed(is_there) => Ok(is_there),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
+    /// Removes a device and ends its sessions.
+    pub(crate) fn remove_wireguard_device(
+        &mut self,
+        device: &WireGuardSummary,
+        now_s: u64,
+    ) -> Result<(), StoreError> {
+        let (name, device) = (device.user.clone(), device.id);
+        self.change(&StoreRequest::RemoveDevice { name, device, now_s })
+    }
+
+    /// The file with the gateway's key, if there is one.
+    pub(crate) fn back_up_wireguard_key(&mut self) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
+        match self.ask_wireguard(WireGuardRequest::BackUpKey)? {
+            WireGuardReply::KeyFile(bytes) => Ok(bytes.map(|bytes| bytes.0)),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
+    /// Puts that file in place.
+    pub(crate) fn restore_wireguard_key(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        let bytes = SecretBytes(Zeroizing::new(bytes.to_vec()));
+        match self.ask_wireguard(WireGuardRequest::RestoreKey(bytes))? {
+            WireGuardReply::KeyRestored => Ok(()),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+
+    fn ask_wireguard(&mut self, request: WireGuardRequest) -> Result<WireGuardReply, StoreError> {
+        match self.ask(&StoreRequest::WireGuard(request))? {
+            StoreReply::WireGuard(reply) => Ok(reply),
+            _ => Err(self.unexpected_reply()),
+        }
+    }
+}
