@@ -45,10 +45,8 @@ pub struct Environment {
     /// Links of the lab in words; absent between real hosts.
     pub links: Option<String>,
     /// Where the lab's measuring hosts are; absent between real hosts.
-    #[serde(default)]
     pub topology: Option<Topology>,
     /// The CPU time that the VPN's programs at the gateway got at most.
-    #[serde(default)]
     pub gateway_cpu: Option<CpuLimit>,
     /// The host's sysctls that bear on sockets and on whose turn it is.
     pub sysctls: Vec<(String, String)>,

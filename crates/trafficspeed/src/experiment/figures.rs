@@ -41,16 +41,12 @@ pub struct Figures {
     /// Messages that came after a later one.
     pub reordered: Option<u64>,
     /// Messages that came, but too late to be of use.
-    #[serde(default)]
     pub late: Option<u64>,
     /// Messages that never came or came too late, in percent of those that were sent.
-    #[serde(default)]
     pub missed_percent: Option<f64>,
     /// How long after they were due messages left: the generator's own part of their delay.
-    #[serde(default)]
     pub lateness: Option<DelaySummary>,
     /// How long each page took, ms.
-    #[serde(default)]
     pub pages_ms: Vec<f64>,
     /// Questions without an answer, pages that never were whole.
     pub timeouts: Option<u64>,
@@ -58,7 +54,6 @@ pub struct Figures {
     pub jitter_us: Option<f64>,
     pub delay: Option<DelaySummary>,
     /// How the differences of neighbouring messages' delays are distributed.
-    #[serde(default)]
     pub variation: Option<DelaySummary>,
     pub round_trip: Option<DelaySummary>,
     /// Largest TCP segment without options, as the sender's kernel had it.

@@ -95,10 +95,8 @@ pub struct LoadSettings {
     /// Where the far end is; absent between real hosts.
     pub far: Option<RemoteEnd>,
     /// Clients that measured at once.
-    #[serde(default = "one_client")]
     pub clients: u32,
     /// The congestion controls that were measured, one after the other.
-    #[serde(default)]
     pub congestion: Vec<CongestionControl>,
     /// IP version of the measured connections.
     pub ip: u8,
@@ -109,10 +107,6 @@ pub struct LoadSettings {
     pub tasks: Vec<NamedTask>,
     /// The loss that a search allows, in percent.
     pub search_loss_percent: Option<f64>,
-}
-
-fn one_client() -> u32 {
-    1
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -134,13 +128,11 @@ pub struct LoadRun {
     pub figures: Vec<Figures>,
     /// Of several clients, each one's own figures, client by client and task by task, without their
     /// course over time.
-    #[serde(default)]
     pub by_client: Vec<Vec<Figures>>,
     pub cpu: Option<CpuUse>,
     /// Datagrams that the ends' kernels dropped at full sockets, the generator's and others.
     pub socket_drops: u64,
     /// Those of them that the generator did not take in time.
-    #[serde(default)]
     pub generator_drops: u64,
     /// The search, if there was one.
     pub search: Option<SearchOutcome>,
@@ -425,16 +417,5 @@ mod tests {
         assert_eq!(campaign.settings.congestion, plan.congestion);
         let first = campaign.settings.tasks[0].task.congestion();
         assert_eq!(first.name(), "reno", "not the one that a task has before it is known");
-    }
-
-    #[test]
-    fn settings_of_before_there_was_a_choice_are_those_of_one_client() {
-        let settings = plan(&["cubic"]).campaign(Environment::default(), 4, &Progress::new(true)).settings;
-        assert_eq!(settings.clients, 2);
-        let mut value = serde_json::to_value(&settings).unwrap();
-        let fields = value.as_object_mut().unwrap();
-        assert!(fields.remove("clients").is_some() && fields.remove("congestion").is_some());
-        let read: LoadSettings = serde_json::from_value(value).unwrap();
-        assert_eq!((read.clients, read.congestion), (1, Vec::new()));
     }
 }

@@ -52,7 +52,6 @@ pub struct LinkCheckPlan {
 /// Asked for and got, both ways.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkChecked {
-    #[serde(default)]
     pub environment: Environment,
     /// The link in words.
     pub link: String,

@@ -91,7 +91,6 @@ impl ModelPlan {
 pub struct Model {
     pub environment: Environment,
     /// That of the measured connections; older reports do not say it.
-    #[serde(default)]
     pub congestion: Option<CongestionControl>,
     /// As the program measured them.
     pub raw: Raw,
@@ -104,7 +103,6 @@ pub struct Model {
     pub predictions: Vec<Compared>,
     /// The second measurements of one cipher: what they differ from its first by is no error of the
     /// model.
-    #[serde(default)]
     pub control: Vec<Again>,
     /// The original's table.
     pub original: Vec<original::Row>,

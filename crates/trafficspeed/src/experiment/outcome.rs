@@ -52,12 +52,7 @@ pub struct Settings {
     /// Worker threads per host.
     pub threads: u32,
     /// Clients measure with each other, or each with a partner behind the gateway.
-    #[serde(default = "each_other")]
     pub far: RemoteEnd,
-}
-
-fn each_other() -> RemoteEnd {
-    RemoteEnd::Client
 }
 
 /// All runs of one command.
@@ -97,7 +92,6 @@ pub struct Run {
     /// Why there is no result at all.
     pub error: Option<String>,
     /// The user ended it before it was complete, so it says nothing about the system.
-    #[serde(default)]
     pub interrupted: bool,
     /// Which attempt at this measurement, from 1.
     pub attempt: u32,
@@ -130,7 +124,6 @@ pub struct Pair {
     /// Why the pair has no or half a result.
     pub error: Option<String>,
     /// It stood still for a second, so that its figures are no result.
-    #[serde(default)]
     pub stall: Option<String>,
 }
 

@@ -57,7 +57,6 @@ pub struct Case {
     /// CPU hogs beside it.
     pub hogs: u32,
     /// Search the highest rate at which at most so much is lost, and measure at that.
-    #[serde(default)]
     pub search: Option<Search>,
     #[serde(skip)]
     pub times: Times,
@@ -141,11 +140,9 @@ pub struct Row {
     pub repeat: u32,
     pub figures: Option<Figures>,
     /// The search that led to the rate of these figures.
-    #[serde(default)]
     pub search: Option<SearchOutcome>,
     pub cpu: Option<CpuUse>,
     /// The machine's load average of the last minute as a measurement beside CPU hogs began.
-    #[serde(default)]
     pub load_average: Option<f64>,
     /// Why nothing came out, or what was wrong with it.
     pub error: Option<String>,

@@ -34,7 +34,6 @@ pub struct Way {
     /// Blocks in progress at most; with one each answer is waited for.
     pub ahead: u32,
     /// Measured a second time in each round, as a control.
-    #[serde(default)]
     pub again: bool,
 }
 
@@ -114,12 +113,10 @@ pub struct Case {
     pub verified: u64,
     /// Blocks answered by one sync, mean.
     pub blocks_per_sync: f64,
-    /// CPU seconds of the writer's process and of the target's, for the whole connection; older
-    /// reports do not have them.
-    #[serde(default)]
+    /// CPU seconds of the writer's process and of the target's, for the whole connection;
+    /// `None` if they could not be read.
     pub ends_cpu_seconds: Option<[f64; 2]>,
     /// CPU time meanwhile; lab only.
-    #[serde(default)]
     pub cpu: Option<CpuUse>,
     /// Why there is no figure, or it is not to be trusted.
     pub problem: Option<String>,
@@ -198,7 +195,6 @@ impl Case {
 pub struct BlockReport {
     pub environment: Environment,
     /// The machines of the writer and of the target, if they are real hosts.
-    #[serde(default)]
     pub hosts: Vec<HostEnd>,
     /// The name of the system with the tunnel.
     pub system: String,
@@ -215,28 +211,18 @@ pub struct BlockReport {
     pub window_bytes: u32,
     /// How often each case was to be measured.
     pub repeats: u32,
-    /// The tunnel was measured twice in each round.
-    #[serde(default)]
-    pub control: bool,
-    /// With how many blocks in progress each time; older reports, which do not say, had one.
-    #[serde(default)]
+    /// With how many blocks in progress the tunnel was measured twice in each round.
     pub controls: Vec<u32>,
     /// The target asked for each block first.
-    #[serde(default)]
     pub ready_first: bool,
     /// What OP-n was sealed with.
-    #[serde(default)]
     pub sealing: Sealing,
     /// The cipher that the tunnel was asked for; unknown between real hosts and in older reports.
-    #[serde(default)]
     pub tunnel_asked: Option<Cipher>,
     /// Limits of link and CPU, in words.
-    #[serde(default)]
     pub limits: Vec<String>,
     /// The rate of the link in bit/s and the cores of the target, where they are limited.
-    #[serde(default)]
     pub rate_bits: Option<u64>,
-    #[serde(default)]
     pub cores: Option<f64>,
     /// Delays in ms, block sizes and blocks in progress, as asked for.
     pub asked: (Vec<f64>, Vec<u32>, Vec<u32>),
@@ -265,7 +251,6 @@ impl BlockReport {
             congestion: writes.congestion,
             window_bytes: 0,
             repeats: writes.repeats,
-            control: writes.control,
             controls: writes.controls(),
             ready_first: writes.ready_first,
             sealing: writes.sealing,
@@ -345,12 +330,12 @@ impl BlockReport {
 
     /// The tunnel with the most blocks in progress of those with which it was measured again.
     pub fn deepest_control(&self) -> Way {
-        Way::of(Route::Tunnel, self.controls().iter().copied().max().unwrap_or(1))
+        Way::of(Route::Tunnel, self.controls.iter().copied().max().unwrap_or(1))
     }
 
     /// The ways that were measured a second time in each round.
     pub fn measured_again(&self) -> Vec<Way> {
-        self.controls().iter().map(|&ahead| Way::of(Route::Tunnel, ahead)).collect()
+        self.controls.iter().map(|&ahead| Way::of(Route::Tunnel, ahead)).collect()
     }
 
     /// A figure of the cases that are to be trusted.
@@ -368,11 +353,7 @@ impl BlockReport {
 
     /// All ways that were to be measured.
     pub fn ways(&self) -> Vec<Way> {
-        ways(&self.asked.2, self.controls())
-    }
-
-    fn controls(&self) -> &[u32] {
-        if self.control && self.controls.is_empty() { &[1] } else { &self.controls }
+        ways(&self.asked.2, &self.controls)
     }
 
     /// Best throughput of any block size: of the one with the highest median.

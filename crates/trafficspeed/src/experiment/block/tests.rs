@@ -52,7 +52,6 @@ pub(crate) fn sample() -> BlockReport {
         congestion: CongestionControl::default(),
         window_bytes: 64 << 20,
         repeats: 1,
-        control: true,
         controls: vec![1, 10],
         ready_first: false,
         sealing: Sealing::default(),
@@ -122,7 +121,7 @@ fn a_gigabyte_costs_what_both_ends_and_the_vpn_used_for_it_and_only_the_tunnel_n
     }
     let ratio = middle(report.cost_ratio(0.0, (Way::sealed(10), Way::TUNNEL), CpuPart::All)).unwrap();
     assert!((ratio - 0.3).abs() < 1e-9, "{ratio}");
-    // Between real hosts and in older reports nobody counted all of it.
+    // Between real hosts nobody counted all of it.
     let mut unknown = sample();
     unknown.cases.iter_mut().for_each(|case| case.cpu = None);
     assert_eq!(unknown.cost(0.0, Way::TUNNEL, CpuPart::All), None);
@@ -186,12 +185,11 @@ fn a_ratio_is_judged_by_the_controls_with_as_many_blocks_in_progress_as_its_ways
     scale(&mut report, 4.0, |case| case.way == Way::TUNNEL.again());
     assert_eq!(same(&report, Way::sealed(10), Way::TUNNEL), Some(4.0), "the wider of both");
     assert_eq!(deep.again().name(), format!("tunnel-10{}", crate::system::AGAIN));
-    // As in older reports, which do not say with how many: one.
-    report.controls.clear();
+    report.controls = vec![1];
     assert_eq!(same(&report, Way::sealed(10), deep), Some(4.0));
     report.cases.retain(|case| case.way != deep.again());
     assert!(report.is_whole());
-    report.control = false;
+    report.controls.clear();
     report.cases.retain(|case| !case.way.again);
     assert!(report.is_whole() && report.same(0.0, Way::sealed(10), deep).is_none());
 }
@@ -267,19 +265,6 @@ fn a_target_that_was_refused_is_overwritten_by_no_other_plan() {
         if asked.len() == 1 { Err(refused()) } else { Ok(sample()) }
     });
     assert_eq!((found.unwrap().len(), &asked[..]), (3, &[false, false, true][..]), "its own blocks alone");
-}
-
-#[test]
-fn an_older_report_had_aes_256_gcm_above_tcp() {
-    let mut json = serde_json::to_value(BlockReport { sealing: Sealing::Aes128Gcm, ..sample() }).unwrap();
-    let read = |json: &serde_json::Value| serde_json::from_value::<BlockReport>(json.clone()).unwrap();
-    assert_eq!(read(&json).sealing, Sealing::Aes128Gcm);
-    for name in ["sealing", "tunnel_asked", "controls"] {
-        assert!(json.as_object_mut().unwrap().remove(name).is_some(), "{name}");
-    }
-    json["cases"][0].as_object_mut().unwrap().remove("ends_cpu_seconds").unwrap();
-    assert_eq!((read(&json).sealing, read(&json).tunnel_asked), (Sealing::Aes256Gcm, None));
-    assert_eq!(read(&json).cases[0].ends_cpu_seconds, None);
 }
 
 fn plan(delays: &[u64], ahead: &[u32]) -> BlockPlan {

@@ -51,15 +51,12 @@ pub struct SearchOutcome {
     /// As `packets_per_second`, in bits of payload.
     pub bits_per_second: f64,
     /// The rate that was asked for then; absent: as fast as possible.
-    #[serde(default)]
     pub asked_bits_per_second: Option<f64>,
     /// The sender could not do more, so the path may.
     pub limited_by_sender: bool,
     /// How often the rate was lowered, since more was lost in the measurement than in the trials.
-    #[serde(default)]
     pub steps_down: u32,
     /// The measurement lost too much at every rate.
-    #[serde(default)]
     pub is_unsteady: bool,
     pub trials: Vec<SearchTrial>,
 }

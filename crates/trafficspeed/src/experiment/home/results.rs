@@ -87,7 +87,6 @@ pub struct CaseResult {
     /// and the generators'.
     pub socket_drops: [u64; 2],
     /// Those of them that the generators did not take in time.
-    #[serde(default)]
     pub generator_drops: [u64; 2],
     /// What was wrong with it, or why there is nothing.
     pub problems: Vec<String>,

@@ -50,10 +50,8 @@ pub struct Row {
     /// CPU seconds of the VPN's processes for a Gbit; the link's emulation is no part of it.
     pub vpn_seconds_per_gbit: f64,
     /// Goodput of each turn.
-    #[serde(default)]
     pub each: Vec<f64>,
     /// Of the machine, meanwhile.
-    #[serde(default)]
     pub taken: Taken,
     /// Why there is no figure.
     pub error: Option<String>,

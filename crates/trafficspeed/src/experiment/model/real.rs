@@ -60,10 +60,8 @@ pub struct Real {
     /// The throughput of each repetition.
     pub each: Vec<f64>,
     /// The VPN's CPU seconds for a Gbit of each.
-    #[serde(default)]
     pub cpu_each: Vec<f64>,
     /// Of the machine, meanwhile.
-    #[serde(default)]
     pub taken: Taken,
     /// The VPN's CPU seconds for a Gbit, the least and the most of all repetitions.
     pub cpu_range: (f64, f64),

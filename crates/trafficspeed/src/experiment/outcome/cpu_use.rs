@@ -10,16 +10,13 @@ pub struct CpuUse {
     /// Of the gateway's VPN processes.
     pub gateway: f64,
     /// How often the threads of the gateway's VPN processes went to sleep, and so had to be woken.
-    #[serde(default)]
     pub gateway_wakes: u64,
     /// Of all clients' VPN processes.
     pub clients: f64,
     /// How often their threads had to be woken. Whoever sends to them pays for that.
-    #[serde(default)]
     pub client_wakes: u64,
     pub generators: f64,
     /// The same apart: of the hosts that connect, and of those that listen.
-    #[serde(default)]
     pub generator_ends: [f64; 2],
     /// Of processes that have nothing to do with the measurement.
     pub foreign: f64,
