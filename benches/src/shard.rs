@@ -215,6 +215,7 @@ impl DatagramSocket for Wire {
         UdpOffloads {
             gso_segments: 64,
             gso_gave_up: false,
+            gso_lost: false,
             gro: true,
             recv_buffer: 1 << 20,
             send_buffer: 1 << 20,

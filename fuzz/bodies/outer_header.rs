@@ -96,7 +96,10 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
             assert_eq!((to, &inside[..len]), (SLOT, &routed[..]));
         }
         Ok(Opened::Expired { slot, len }) => assert_eq!((slot, &inside[..len]), (SLOT, &plaintext[..len])),
-        Ok(Opened::Probe { size, .. }) => assert!(usize::from(size) <= plaintext.len()),
+        Ok(Opened::Probe { size, .. } | Opened::BatchProbe { size, .. }) => {
+            assert!(usize::from(size) <= plaintext.len());
+        }
+        Ok(Opened::BatchesLost(peer)) => assert_eq!(peer, origin(1).from.remote.ip()),
         // It was routed, so its header is another one.
         Ok(Opened::Joined { to: Some(to), .. }) => assert_eq!(to, SLOT),
         Ok(Opened::Joined { to: None, packet }) => {

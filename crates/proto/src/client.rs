@@ -9,12 +9,14 @@
 //! retiring epoch; wrong credentials are never tried twice. This module must not know of sockets,
 //! TUN devices, passwords or files.
 
+mod batches;
 mod epoch;
 mod liveness;
 mod moving;
 mod path_mtu;
 mod reconnect;
 
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -28,6 +30,7 @@ use crate::time::Time;
 use crate::timer::TimerQueue;
 use crate::wire::MAX_CLIENT_LANES;
 
+use batches::{BATCH_PROBE, Batches};
 use epoch::Epochs;
 use liveness::Liveness;
 pub use path_mtu::DEFAULT_MTU;
@@ -102,6 +105,8 @@ pub enum Action {
     /// From now on the tunnel carries inner packets of so many bytes: as many as the gateway
     /// prescribes, or fewer if the path carries less. May be below what IPv6 needs.
     PathMtu(u16),
+    /// Send single datagrams to this address for ten minutes: batches are lost on the way.
+    AvoidBatches(IpAddr),
     /// Keep the addresses that the gateway has from now on, if the user permits.
     Renew(Renewal),
     /// Send a message on an established connection.
@@ -193,6 +198,7 @@ pub struct Client {
     epochs: Epochs,
     liveness: Liveness,
     path: PathSearch,
+    batches: Batches,
     timers: TimerQueue<Reason>,
     actions: VecDeque<Action>,
     over: bool,
@@ -243,6 +249,7 @@ impl Client {
             features: 0,
             epochs: Epochs::default(),
             path: PathSearch::default(),
+            batches: Batches::default(),
             timers: TimerQueue::new(),
             actions: VecDeque::new(),
             over: false,
@@ -306,6 +313,9 @@ impl Client {
         }
         match event {
             Event::Heard { epoch, .. } => self.heard(now, epoch),
+            Event::ProbeReply { id, .. } if id & (PATH_PROBE | BATCH_PROBE) == PATH_PROBE | BATCH_PROBE => {
+                self.batch_answered(id);
+            }
             Event::ProbeReply { id, .. } if id & PATH_PROBE != 0 => self.path_answered(now, id),
             Event::ProbeReply { id, .. } => self.answered(now, id),
             Event::EpochWanted { .. } => self.connect_unless_pending(),
@@ -331,6 +341,7 @@ impl Client {
         self.check_silence(now);
         self.check_quiet_lanes(now);
         self.check_overdue(now);
+        self.test_batches(now);
     }
 
     /// Whether the client has ended or given up: nothing is tried any more.
@@ -467,6 +478,7 @@ impl Client {
         self.epochs = Epochs::default();
         self.liveness = Liveness::new(self.config.lanes);
         self.path = PathSearch::default();
+        self.batches = Batches::default();
         self.timers = TimerQueue::new();
     }
 

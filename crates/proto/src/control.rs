@@ -47,13 +47,16 @@ pub const FEATURE_MORE_ROUTES: u32 = 64;
 /// Feature bit 7: this client keeps the addresses that the gateway has from now on (PROTOCOL §5.3).
 /// Only a client that a file of a person's tells where the gateway is sets it.
 pub const FEATURE_RENEWAL: u32 = 128;
+/// Feature bit 8: this end takes part in the test of batches (PROTOCOL §9.4).
+pub const FEATURE_BATCHES: u32 = 256;
 /// All features that this implementation has, but those that need a person.
 pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM
     | FEATURE_PATH_SIZE
     | FEATURE_HALVES
     | FEATURE_ECN
     | FEATURE_PATH_CONFIRM
-    | FEATURE_MORE_ROUTES;
+    | FEATURE_MORE_ROUTES
+    | FEATURE_BATCHES;
 
 /// Suites that an offer may name.
 pub const MAX_SUITES: usize = 32;

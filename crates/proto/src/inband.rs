@@ -1,5 +1,7 @@
 //! Messages inside the data path (PROTOCOL §9): sealed like packets, never handed to a TUN device.
 
+use crate::control::{FEATURE_BATCHES, FEATURE_PATH_SIZE};
+
 /// First byte of a probe.
 const PROBE: u8 = 0x10;
 /// First byte of the reply to one.
@@ -14,6 +16,15 @@ pub const PATH_PROBE_MIN: usize = 6;
 const PATH_CHECK: u8 = 0x12;
 /// Second byte of a probe of the path, and of the reply to one: both are padded.
 const BOTH_WAYS: u8 = 1;
+
+/// Second byte of a probe that is answered by a batch.
+const BATCH: u8 = 2;
+/// Second byte of the report that batches are lost; the first is that of a path check.
+const LOST: u8 = 1;
+/// Datagrams of one burst in the test of batches (PROTOCOL §9.4).
+pub const BATCH_LEN: u16 = 8;
+/// The longest plaintext in that test: a batch fits into any buffer.
+pub const BATCH_SIZE_MAX: u16 = 1_500;
 
 /// An in-band message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +62,16 @@ pub enum Inband {
     },
     /// "Large datagrams go to you: probe the path."
     PathCheck,
+    /// A probe that is answered by [`BATCH_LEN`] path replies, numbered from its own number on, which
+    /// leave in one batch.
+    BatchProbe {
+        /// The number of the first reply.
+        id: u16,
+        /// Length of the plaintext, and of each reply's, in bytes.
+        size: u16,
+    },
+    /// "Batches from you are lost on the way: send single datagrams."
+    BatchesLost,
 }
 
 impl Inband {
@@ -78,16 +99,22 @@ impl Inband {
                     .then_some(Self::PathReply { id: u16::from_le_bytes([low, high]), size })
             }
             [PATH_CHECK, 0] => Some(Self::PathCheck),
+            [PROBE, BATCH, low, high, 0, 0, ..] => Some(Self::BatchProbe {
+                id: u16::from_le_bytes([low, high]),
+                size: u16::try_from(plaintext.len()).ok().filter(|size| *size <= BATCH_SIZE_MAX)?,
+            }),
+            [PATH_CHECK, LOST] => Some(Self::BatchesLost),
             _ => None,
         }
     }
 
-    /// Whether it is only for peers with the feature path-size (PROTOCOL §9.2).
+    /// The feature that both ends need for it; 0 if none.
     #[must_use]
-    pub const fn is_about_path(&self) -> bool {
+    pub const fn feature(&self) -> u32 {
         match self {
-            Self::PathProbe { .. } | Self::PathReply { .. } | Self::PathCheck => true,
-            Self::Probe { .. } | Self::Reply { .. } => false,
+            Self::PathProbe { .. } | Self::PathReply { .. } | Self::PathCheck => FEATURE_PATH_SIZE,
+            Self::BatchProbe { .. } | Self::BatchesLost => FEATURE_BATCHES,
+            Self::Probe { .. } | Self::Reply { .. } => 0,
         }
     }
 
@@ -110,25 +137,31 @@ impl Inband {
                 out[4..6].copy_from_slice(&size.to_le_bytes());
                 Some(REPLY_LEN)
             }
-            Self::PathProbe { id, size, known } => write_padded(out, PROBE, id, size, known.unwrap_or(0)),
-            Self::PathReply { id, size } => write_padded(out, REPLY, id, size, size),
-            Self::PathCheck => {
-                out.get_mut(..2)?.copy_from_slice(&[PATH_CHECK, 0]);
-                Some(2)
+            Self::PathProbe { id, size, known } => {
+                write_padded(out, [PROBE, BOTH_WAYS], id, size, known.unwrap_or(0))
             }
+            Self::PathReply { id, size } => write_padded(out, [REPLY, BOTH_WAYS], id, size, size),
+            Self::BatchProbe { id, size } => write_padded(out, [PROBE, BATCH], id, size, 0),
+            Self::PathCheck => write_short(out, [PATH_CHECK, 0]),
+            Self::BatchesLost => write_short(out, [PATH_CHECK, LOST]),
         }
     }
 }
 
-/// Writes a probe of the path, or the reply to one, in `size` bytes.
-fn write_padded(out: &mut [u8], kind: u8, id: u16, size: u16, value: u16) -> Option<usize> {
+/// Writes a probe of the path or of a batch, or a reply to one, in `size` bytes.
+fn write_padded(out: &mut [u8], kind: [u8; 2], id: u16, size: u16, value: u16) -> Option<usize> {
     let len = usize::from(size).max(PATH_PROBE_MIN);
     let out = out.get_mut(..len)?;
     out.fill(0);
-    out[..2].copy_from_slice(&[kind, BOTH_WAYS]);
+    out[..2].copy_from_slice(&kind);
     out[2..4].copy_from_slice(&id.to_le_bytes());
     out[4..6].copy_from_slice(&value.to_le_bytes());
     Some(len)
+}
+
+fn write_short(out: &mut [u8], message: [u8; 2]) -> Option<usize> {
+    out.get_mut(..2)?.copy_from_slice(&message);
+    Some(2)
 }
 
 #[cfg(test)]
@@ -146,6 +179,8 @@ mod tests {
             Inband::PathProbe { id: 7, size: 6, known: None },
             Inband::PathReply { id: 7, size: 40 },
             Inband::PathCheck,
+            Inband::BatchProbe { id: 0xA008, size: 40 },
+            Inband::BatchesLost,
         ] {
             let len = message.write(&mut out).expect("there is room");
             assert_eq!(Inband::parse(&out[..len]), Some(message));
@@ -154,6 +189,13 @@ mod tests {
 
     #[test]
     fn unknown_and_cut_messages_are_refused() {
+        let mut long = [0; BATCH_SIZE_MAX as usize + 1];
+        long[..2].copy_from_slice(&[0x10, 2]);
+        assert_eq!(Inband::parse(&long), None, "eight replies as long may not fit a buffer");
+        assert!(Inband::parse(&long[..long.len() - 1]).is_some());
+        for bytes in [&[0x10u8, 2, 0, 0, 0][..], &[0x10, 2, 0, 0, 0, 1], &[0x12, 1, 0], &[0x12, 2]] {
+            assert_eq!(Inband::parse(bytes), None, "a message about batches");
+        }
         for bytes in [&[0x13u8, 0, 0, 0][..], &[0x10, 1, 0, 0], &[0x10, 0, 0], &[0x11, 0, 0, 0, 0], &[0x10]] {
             assert_eq!(Inband::parse(bytes), None);
         }

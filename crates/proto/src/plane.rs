@@ -137,6 +137,11 @@ impl Plane {
             Command::PathProbe { slot, id, size, known } => {
                 return Some(Outgoing::PathProbe { slot, id, size, known });
             }
+            Command::ProbeByBatch { slot, id, size } => {
+                return Some(Outgoing::Batch { slot, id, size, replies: false });
+            }
+            Command::BatchProbe { slot, id, size } => return Some(Outgoing::BatchProbe { slot, id, size }),
+            Command::BatchesLost(slot) => return Some(Outgoing::BatchesLost(slot)),
             Command::PathSize { slot, size } => self.set_path_size(slot, size),
             Command::Keepalive(slot) => return Some(Outgoing::Keepalive(slot)),
             Command::Retire { slot, epoch } => self.retire(slot, epoch),

@@ -7,6 +7,7 @@
 //! shard's thread.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -64,6 +65,9 @@ pub trait DatagramSocket {
     /// Waits for room in the send buffer, at most this long. Returns how much of the time is left.
     fn wait_writable(&self, timeout: Duration) -> Duration;
 
+    /// Sends no batches to `destination` for a while; see [`ShardSocket::avoid_batches`].
+    fn avoid_batches(&self, _destination: IpAddr) {}
+
     /// Offloads and buffers as they are now.
     fn offloads(&self) -> UdpOffloads;
 }
@@ -86,6 +90,10 @@ impl<T: PacketDevice> PacketDevice for &T {
 }
 
 impl<S: DatagramSocket> DatagramSocket for &S {
+    fn avoid_batches(&self, destination: IpAddr) {
+        (**self).avoid_batches(destination);
+    }
+
     #[inline]
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
         (**self).try_recv(bufs, meta)
@@ -132,6 +140,10 @@ impl PacketDevice for TunQueue {
 }
 
 impl DatagramSocket for ShardSocket {
+    fn avoid_batches(&self, destination: IpAddr) {
+        self.avoid_batches(destination);
+    }
+
     #[inline]
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
         self.try_recv(bufs, meta)

@@ -292,6 +292,10 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded });
             }
+            Opened::BatchProbe { slot, id, size } => {
+                self.originate(now, Outgoing::Batch { slot, id, size, replies: true });
+            }
+            Opened::BatchesLost(peer) => self.socket.avoid_batches(peer),
             Opened::Consumed => {}
         }
     }

@@ -37,6 +37,7 @@ mod thread;
 mod writes;
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -81,6 +82,8 @@ pub enum ShardMessage {
     Barrier(oneshot::Sender<()>),
     /// The tunnel carries inner packets of this many bytes at most.
     Mtu(u16),
+    /// Batches to this address are lost on the way.
+    AvoidBatches(IpAddr),
     /// Requests figures.
     Report(oneshot::Sender<Report>),
 }
@@ -215,6 +218,13 @@ impl Shards {
     pub async fn set_mtu(&self, mtu: u16) {
         for shard in 0..self.count() {
             self.send(shard, ShardMessage::Mtu(mtu)).await;
+        }
+    }
+
+    /// Has all shards send single datagrams to `peer` for a while.
+    pub async fn avoid_batches(&self, peer: IpAddr) {
+        for shard in 0..self.count() {
+            self.send(shard, ShardMessage::AvoidBatches(peer)).await;
         }
     }
 
@@ -396,6 +406,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                 let _ = done.send(());
             }
             ShardMessage::Mtu(mtu) => self.outbound.mtu = mtu,
+            ShardMessage::AvoidBatches(peer) => self.socket.avoid_batches(peer),
             ShardMessage::Report(reply) => {
                 let _ = reply.send(self.report());
             }

@@ -169,13 +169,15 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         }
     }
 
-    /// Sends a datagram of the plane's own at once.
+    /// Sends a datagram of the plane's own, or a batch of them, at once and by itself.
     pub(super) fn originate(&mut self, now: Time, outgoing: Outgoing) {
         self.flush();
-        if let Ok(sealed) = self.plane.originate(now, outgoing, self.outbound.batch.tail()) {
-            self.outbound.batch.push(sealed.outer, sealed.len);
-            self.flush();
+        for part in outgoing.parts() {
+            if let Ok(sealed) = self.plane.originate(now, part, self.outbound.batch.tail()) {
+                self.outbound.batch.push(sealed.outer, sealed.len);
+            }
         }
+        self.flush();
     }
 
     /// Requests the clients to which large datagrams were just sent to probe their paths. One that

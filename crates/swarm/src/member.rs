@@ -206,8 +206,13 @@ impl Member {
             Opened::Probe { slot, id, size, padded } => {
                 self.originate(now, Outgoing::Reply { slot, id, size, padded }, tasks);
             }
-            // It sends nothing that comes back in halves.
-            Opened::Forward { .. } | Opened::Expired { .. } | Opened::Joined { .. } | Opened::Consumed => {}
+            // It sends nothing that comes back in halves, and is no gateway.
+            Opened::Forward { .. }
+            | Opened::Expired { .. }
+            | Opened::Joined { .. }
+            | Opened::BatchProbe { .. }
+            | Opened::BatchesLost(_)
+            | Opened::Consumed => {}
         }
         self.carry_out(now, tasks);
         true
@@ -272,10 +277,12 @@ impl Member {
     }
 
     fn originate(&mut self, now: Time, what: Outgoing, tasks: &mut Vec<Task>) {
-        let mut bytes = vec![0; MAX_DATAGRAM];
-        // A probe without keys is dropped and counted, as in any client.
-        if let Ok(sealed) = self.plane.originate(now, what, &mut bytes) {
-            send(bytes, sealed, tasks);
+        for part in what.parts() {
+            let mut bytes = vec![0; MAX_DATAGRAM];
+            // A probe without keys is dropped and counted, as in any client.
+            if let Ok(sealed) = self.plane.originate(now, part, &mut bytes) {
+                send(bytes, sealed, tasks);
+            }
         }
     }
 
@@ -312,8 +319,8 @@ impl Member {
             Action::Command { command, .. } => self.command(now, command, tasks),
             Action::Configure(network) => self.inner = network.ipv4.zip(network.gateway_ipv4),
             Action::PathMtu(mtu) => self.mtu = mtu,
-            // No file tells a member where the gateway is.
-            Action::Renew(_) => {}
+            // No file tells a member where the gateway is, and it sends no batches.
+            Action::Renew(_) | Action::AvoidBatches(_) => {}
             Action::Send { connection, message } => {
                 tasks.push(Task::SendAndClose(connection, message));
             }

@@ -4,7 +4,8 @@
 //! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`]
 //! classifies it and never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses
 //! for a destination is given up for that one for a while, and the batch that found out is sent one
-//! datagram at a time; [`ShardSocket::offloads`] shows that.
+//! datagram at a time. So are all to a destination for which [`ShardSocket::avoid_batches`] was
+//! called. [`ShardSocket::offloads`] shows both.
 //!
 //! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
 
@@ -12,12 +13,12 @@ mod fragmented;
 mod group;
 pub mod icmp;
 mod many;
-mod refusals;
+mod singles;
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use quinn_udp::UdpSocketState;
@@ -33,7 +34,7 @@ pub use many::MAX_SENDS;
 
 pub use group::{QuicMember, ReuseportGroup, Steering, bind_reuseport_group};
 
-use refusals::Refusals;
+use singles::{Cause, Singles};
 
 /// The most shards: a receiver index names its shard by one byte (`docs/PROTOCOL.md`, section 7.1).
 pub const MAX_SHARDS: usize = 256;
@@ -81,6 +82,9 @@ pub struct UdpOffloads {
     /// Segmentation offload was refused for a destination within the last minute, and that one does
     /// without it meanwhile.
     pub gso_gave_up: bool,
+    /// Batches to a destination were lost within the last ten minutes while single datagrams
+    /// arrived, and that one is sent single ones meanwhile.
+    pub gso_lost: bool,
     /// Merged receiving is on.
     pub gro: bool,
     /// Receive buffer that the kernel gave, bytes.
@@ -177,9 +181,8 @@ pub struct ShardSocket {
     /// Receives; holds the offloads that the kernel granted at the start.
     state: UdpSocketState,
     gso: bool,
-    /// Destinations that do without segmentation offload, once one was refused. Nobody else waits
-    /// for the lock: a socket has one thread.
-    refusals: OnceLock<Mutex<Refusals>>,
+    /// Destinations that do without segmentation offload.
+    singles: Arc<Singles>,
     gro: bool,
 }
 
@@ -247,7 +250,7 @@ impl ShardSocket {
         if state.gro_segments() > 1 && !options.gro {
             set_flag(&socket, libc::SOL_UDP, libc::UDP_GRO, false).map_err(failed)?;
         }
-        Ok(Self { socket, state, gso: options.gso, refusals: OnceLock::new(), gro })
+        Ok(Self { socket, state, gso: options.gso, singles: Arc::default(), gro })
     }
 
     /// The address that the socket is bound to.
@@ -266,7 +269,8 @@ impl ShardSocket {
     pub fn offloads(&self) -> UdpOffloads {
         UdpOffloads {
             gso_segments: self.max_gso_segments(),
-            gso_gave_up: self.refused(|refusals, now| refusals.any(now)),
+            gso_gave_up: self.singles.any(Cause::Refused, Instant::now()),
+            gso_lost: self.singles.any(Cause::Lost, Instant::now()),
             gro: self.gro,
             recv_buffer: self.socket.recv_buffer_size().unwrap_or(0),
             send_buffer: self.socket.send_buffer_size().unwrap_or(0),
@@ -300,19 +304,24 @@ impl ShardSocket {
         self.state.recv((&self.socket).into(), &mut bufs[..count], meta)
     }
 
+    /// Sends what goes to `destination` one datagram at a time for ten minutes: batches to it get
+    /// lost on the way.
+    pub fn avoid_batches(&self, destination: IpAddr) {
+        if self.singles.insert(destination, Cause::Lost, Instant::now()) {
+            tracing::warn!(
+                to = %destination.to_canonical(),
+                "batches of datagrams (UDP segmentation offload) are lost on the way to this peer, single ones are not: it \
+                 is sent single ones, slower, and batches are tried again after ten minutes. Some kernels and drivers damage \
+                 batches: `vpnd doctor` on this machine names them, and an update cures them. `udp_gso = false` in [offload] \
+                 keeps batches from being tried"
+            );
+        }
+    }
+
     /// Whether the kernel cuts what goes to `destination`.
     #[inline]
     fn segments_to(&self, destination: SocketAddr) -> bool {
-        self.max_gso_segments() > 1 && !self.refused(|refusals, now| refusals.holds(destination.ip(), now))
-    }
-
-    /// Whether this is so of the refusals of the offload; not if there were none, as on most
-    /// machines.
-    #[inline]
-    fn refused(&self, condition: impl FnOnce(&Refusals, Instant) -> bool) -> bool {
-        self.refusals.get().is_some_and(|refusals| {
-            condition(&refusals.lock().unwrap_or_else(PoisonError::into_inner), Instant::now())
-        })
+        self.max_gso_segments() > 1 && !self.singles.holds(destination.ip())
     }
 
     fn send_one(&self, transmit: &Transmit<'_>) -> SendOutcome {
@@ -350,18 +359,13 @@ impl ShardSocket {
     /// either. Routes decide about the driver, so this is about one destination, and routes change.
     fn without_offload(&self, batch: &Transmit<'_>, segment: usize) -> SendOutcome {
         let singles = self.send_one_by_one(batch, segment);
-        if singles.full_size {
-            let refusals = self.refusals.get_or_init(|| {
-                tracing::warn!(
-                    to = %batch.destination.ip().to_canonical(),
-                    "the kernel refuses UDP segmentation offload on the way to this peer, and perhaps to others: they are sent \
-                     single datagrams, slower, but nothing is lost, and the offload is tried again each minute. \
-                     `udp_gso = false` in [offload] keeps it from being tried"
-                );
-                Mutex::default()
-            });
-            let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            refusals.insert(batch.destination.ip(), Instant::now());
+        if singles.full_size && self.singles.insert(batch.destination.ip(), Cause::Refused, Instant::now()) {
+            tracing::warn!(
+                to = %batch.destination.ip().to_canonical(),
+                "the kernel refuses UDP segmentation offload on the way to this peer, and perhaps to others: they are sent \
+                 single datagrams, slower, but nothing is lost, and the offload is tried again each minute. \
+                 `udp_gso = false` in [offload] keeps it from being tried"
+            );
         }
         singles.outcome
     }

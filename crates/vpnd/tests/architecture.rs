@@ -241,7 +241,10 @@ const SHARED: [(&str, &str); 9] = [
         "the one counter that WireGuard has for each direction: one addition for a batch",
     ),
     ("crates/proto/src/rate.rs", "buckets of limits: a slice of 5 ms at a time, and none without limits"),
-    ("crates/sys/src/udp.rs", "a list of one shard's socket, there once the kernel has refused an offload"),
+    (
+        "crates/sys/src/udp/singles.rs",
+        "addresses that do without batches: none on most machines, read without a lock and seldom written",
+    ),
     (
         "crates/shard/src/quic_forwarder.rs",
         "a bounded queue to QUIC where the kernel does not steer; in steady state it is empty",

@@ -196,6 +196,10 @@ pub struct Udp {
     /// Segmentation offload was refused for a peer within the last minute; that one is sent single
     /// datagrams.
     pub gso_gave_up: bool,
+    /// Batches to a peer were lost within the last ten minutes while single datagrams arrived; that
+    /// one is sent single ones.
+    #[serde(default)]
+    pub gso_lost: bool,
     pub gro: bool,
     pub recv_buffer: usize,
     pub send_buffer: usize,
@@ -397,6 +401,7 @@ impl Udp {
         Self {
             gso_segments: shards.iter().map(|shard| shard.gso_segments).min().unwrap_or(1),
             gso_gave_up: shards.iter().any(|shard| shard.gso_gave_up),
+            gso_lost: shards.iter().any(|shard| shard.gso_lost),
             gro: !shards.is_empty() && shards.iter().all(|shard| shard.gro),
             recv_buffer: shards.iter().map(|shard| shard.recv_buffer).min().unwrap_or(0),
             send_buffer: shards.iter().map(|shard| shard.send_buffer).min().unwrap_or(0),
@@ -521,14 +526,17 @@ mod tests {
         let strong = UdpOffloads {
             gso_segments: 64,
             gso_gave_up: false,
+            gso_lost: false,
             gro: true,
             recv_buffer: 4_096,
             send_buffer: 4_096,
             may_fragment: false,
         };
-        let weak = UdpOffloads { gso_segments: 1, gso_gave_up: true, recv_buffer: 1_024, ..strong };
+        let weak = UdpOffloads { gso_segments: 1, gso_lost: true, recv_buffer: 1_024, ..strong };
+        let refused = UdpOffloads { gso_gave_up: true, ..strong };
         let all = Udp::of_shards(&[strong, weak]);
-        assert_eq!((all.gso_segments, all.gso_gave_up, all.gro, all.recv_buffer), (1, true, true, 1_024));
+        assert_eq!((all.gso_segments, all.gso_lost, all.gro, all.recv_buffer), (1, true, true, 1_024));
+        assert!(!all.gso_gave_up && Udp::of_shards(&[strong, refused]).gso_gave_up);
         assert!(!Udp::of_shards(&[]).gro);
 
         let strong = TunWrites { refused: 2, ..TunWrites::default() };

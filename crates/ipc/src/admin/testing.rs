@@ -98,6 +98,7 @@ pub fn status() -> Status {
             udp: Udp {
                 gso_segments: 64,
                 gso_gave_up: false,
+                gso_lost: false,
                 gro: true,
                 recv_buffer: 4 << 20,
                 send_buffer: 4 << 20,

@@ -3,7 +3,8 @@
 //!
 //! Probes are padded in-band probes of the first lane, rounds followed by a small companion: a
 //! large probe is lost for its size only where a companion arrives. Their numbers have the top bit
-//! set, which those of probes for life never have; the next bit tells companions. If both ends have
+//! set, which those of probes for life never have; the next bit tells companions, and the one after
+//! it the probes of the test of batches. If both ends have
 //! the feature, replies are padded too, so that one search finds what both directions carry, and
 //! each probe states to the gateway what was found.
 //!
@@ -16,6 +17,7 @@ use core::time::Duration;
 
 use vpnd_crypto::Suite;
 
+use super::batches::BATCH_PROBE;
 use super::{Action, Client, Reason};
 use crate::control::FEATURE_PATH_SIZE;
 use crate::inband::{PATH_PROBE_MIN, PROBE_MIN};
@@ -33,7 +35,10 @@ pub(super) const PATH_PROBE: u16 = 0x8000;
 /// In the number of a small probe that accompanies a large one.
 const COMPANION: u16 = 0x4000;
 
-const _: () = assert!(MAX_PROBE_ID & (PATH_PROBE | COMPANION) == 0, "numbers leave room for both bits");
+const _: () = assert!(
+    MAX_PROBE_ID & (PATH_PROBE | COMPANION | BATCH_PROBE) == 0,
+    "numbers leave room for the three bits"
+);
 
 /// The search on the session's path.
 #[derive(Clone, Debug, Default)]
@@ -62,6 +67,17 @@ impl PathSearch {
     /// The path may be another one, of which nothing is known.
     pub(super) fn may_be_another(&mut self) {
         self.moved = true;
+    }
+
+    /// The longest plaintext of a probe that the path carries, once that is known.
+    pub(super) fn full_plaintext(&self) -> Option<u16> {
+        let search = self.search.as_ref().filter(|search| search.is_resting())?;
+        search.known().map(|size| size.saturating_sub(self.overhead))
+    }
+
+    /// The gateway's address, once it granted something.
+    pub(super) fn gateway(&self) -> Option<Endpoint> {
+        self.gateway
     }
 
     /// The largest inner packet whose datagram is not above `size`.
@@ -121,6 +137,7 @@ impl Client {
         let Some(search) = &mut self.path.search else { return };
         if self.path.moved {
             search.restart(max_size, now);
+            self.batches.restart(now);
             // Before the new epoch is confirmed, it is not certain which path that will be.
             self.path.moved = !confirmed || self.epochs.pending.is_some();
         } else {

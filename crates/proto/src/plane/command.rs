@@ -189,6 +189,27 @@ pub enum Command {
         /// The datagram size that is known to work.
         known: Option<u16>,
     },
+    /// Send [`BATCH_LEN`](crate::inband::BATCH_LEN) probes of both directions of the path as one
+    /// batch.
+    ProbeByBatch {
+        /// The session.
+        slot: Slot,
+        /// Number of the first one.
+        id: u16,
+        /// Length of each plaintext in bytes.
+        size: u16,
+    },
+    /// Send a probe that is answered by a batch.
+    BatchProbe {
+        /// The session.
+        slot: Slot,
+        /// Number of the first reply.
+        id: u16,
+        /// Length of the plaintext in bytes.
+        size: u16,
+    },
+    /// Report to the gateway that its batches are lost.
+    BatchesLost(Slot),
     /// The path to the peer carries datagrams of so many bytes at most.
     PathSize {
         /// The session.

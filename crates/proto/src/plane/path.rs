@@ -41,6 +41,8 @@ const STATE_INTERVAL: Duration = Duration::from_millis(20);
 /// ICMP errors: so many at once, and one more for each [`ANSWER_EVERY`].
 const ANSWERS: u32 = 32;
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
+/// Shortest time between two batches for a client: each is eight times as long as its request.
+const BATCH_EVERY: Duration = Duration::from_millis(500);
 
 /// The path of one session in one shard.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ pub(super) struct Path {
     unheard_since: Time,
     answers: u32,
     answered: Time,
+    /// When a probe was answered by a batch last.
+    batched: Time,
 }
 
 impl Path {
@@ -84,6 +88,7 @@ impl Path {
             unheard_since: Time::ZERO,
             answers: ANSWERS,
             answered: Time::ZERO,
+            batched: Time::ZERO,
         }
     }
 
@@ -154,6 +159,15 @@ impl Path {
             // Who sends large datagrams too sends the next one before a question is due.
             (self.asked, self.large_sent) = (now + ASK_EVERY / 2, 0);
         }
+    }
+
+    /// Whether a probe may be answered by a batch now.
+    fn may_answer_by_batch(&mut self, now: Time) -> bool {
+        let may = now.since(self.batched) >= BATCH_EVERY;
+        if may {
+            self.batched = now;
+        }
+        may
     }
 
     /// Whether an ICMP error may be sent.
@@ -237,7 +251,20 @@ impl Session {
                 }
                 Ok(Opened::Consumed)
             }
-            Some(Inband::PathProbe { .. } | Inband::PathCheck) | None => Err(DropReason::UnknownInband),
+            Some(Inband::BatchProbe { id, size }) if gateway => {
+                if self.path.may_answer_by_batch(now) {
+                    Ok(Opened::BatchProbe { slot, id, size })
+                } else {
+                    Ok(Opened::Consumed)
+                }
+            }
+            Some(
+                Inband::PathProbe { .. }
+                | Inband::PathCheck
+                | Inband::BatchProbe { .. }
+                | Inband::BatchesLost,
+            )
+            | None => Err(DropReason::UnknownInband),
         }
     }
 }

@@ -1,13 +1,15 @@
 //! The way of a datagram through a plane: opened, checked, and where its packet goes (PROTOCOL
 //! §7.2, §8, §12).
 
+use core::net::IpAddr;
+
 use super::forwarding::{Forwarding, NextHop};
 use super::halves::{HALF, Half};
 use super::limiter::Shared;
 use super::reports::Reports;
 use super::session::Session;
 use super::{DropReason, Dropped, Endpoint, Plane, Role, Slot, find};
-use crate::control::{FEATURE_ECN, FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_SIZE};
+use crate::control::{FEATURE_ECN, FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM};
 use crate::ecn::Ecn;
 use crate::inband::Inband;
 use crate::packet::{Checked, Packet, decrement_hop_limit, set_ecn};
@@ -54,6 +56,17 @@ pub enum Opened {
         /// Whether the answer is to be as long.
         padded: bool,
     },
+    /// A probe to be answered with [`Outgoing::Batch`](super::Outgoing::Batch).
+    BatchProbe {
+        /// The session that it came from.
+        slot: Slot,
+        /// Number of the first reply.
+        id: u16,
+        /// Length of each reply's plaintext in bytes.
+        size: u16,
+    },
+    /// Batches to this address are lost on the way, as the client there has found.
+    BatchesLost(IpAddr),
     /// Nothing more to do.
     Consumed,
 }
@@ -203,9 +216,19 @@ impl Plane {
                 Ok(opened)
             }
             Some(0x10..=0x1F) => {
-                let agreed = |message: &Inband| features & FEATURE_PATH_SIZE != 0 || !message.is_about_path();
-                let message = Inband::parse(plaintext).filter(agreed);
-                session.handle_inband(now, self.forwarding.role, header.lane, message, &mut self.reports)
+                let agreed = |message: &Inband| features & message.feature() == message.feature();
+                match Inband::parse(plaintext).filter(agreed) {
+                    Some(Inband::BatchesLost) if self.forwarding.role == Role::Gateway => {
+                        Ok(Opened::BatchesLost(origin.from.remote.ip()))
+                    }
+                    message => session.handle_inband(
+                        now,
+                        self.forwarding.role,
+                        header.lane,
+                        message,
+                        &mut self.reports,
+                    ),
+                }
             }
             Some(_) => {
                 let end = HEADER_LEN + len;

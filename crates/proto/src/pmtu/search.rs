@@ -19,7 +19,7 @@ use crate::wire::MAX_DATAGRAM;
 pub const BASE_SIZE: u16 = 1200;
 
 /// The largest number of a probe; then they begin again.
-pub const MAX_PROBE_ID: u16 = 0x3FFF;
+pub const MAX_PROBE_ID: u16 = 0x1FFF;
 
 /// While nothing at all arrives, the wait for an answer doubles so often.
 const MAX_DOUBLINGS: u32 = 5;

@@ -276,7 +276,8 @@ impl World {
             Action::Command { shard, command } => self.device_command(device, shard, command),
             Action::Configure(network) => self.devices[device].configured = Some(network),
             Action::PathMtu(mtu) => self.devices[device].mtu = mtu,
-            Action::Renew(_) => {}
+            // Its datagrams travel singly.
+            Action::Renew(_) | Action::AvoidBatches(_) => {}
             Action::Send { connection, message } => {
                 if let Some(number) = self.channel_of(device, connection) {
                     self.send_to_hub(number, message);
@@ -316,11 +317,13 @@ impl World {
     }
 
     fn device_originates(&mut self, device: usize, shard: usize, outgoing: Outgoing) {
-        let mut datagram = vec![0; 2048];
-        let plane = &mut self.devices[device].planes[shard];
-        if let Ok(sealed) = plane.originate(self.now, outgoing, &mut datagram) {
-            datagram.truncate(sealed.len);
-            self.device_transmits(device, shard, datagram);
+        for part in outgoing.parts() {
+            let mut datagram = vec![0; 2048];
+            let plane = &mut self.devices[device].planes[shard];
+            if let Ok(sealed) = plane.originate(self.now, part, &mut datagram) {
+                datagram.truncate(sealed.len);
+                self.device_transmits(device, shard, datagram);
+            }
         }
     }
 
@@ -379,9 +382,13 @@ impl World {
                 let id = inner::id(&self.devices[device].planes[shard].joined()[packet.range()]);
                 self.oracle.deliver(id, Place::Device(device));
             }
-            Ok(Opened::Forward { .. } | Opened::Expired { .. } | Opened::Joined { to: Some(_), .. }) => {
-                panic!("a client forwards nothing")
-            }
+            Ok(
+                Opened::Forward { .. }
+                | Opened::Expired { .. }
+                | Opened::Joined { to: Some(_), .. }
+                | Opened::BatchProbe { .. }
+                | Opened::BatchesLost(_),
+            ) => panic!("a client does nothing that only a gateway does"),
             Ok(Opened::Consumed) | Err(_) => {}
         }
         self.settle_device(device);

@@ -203,10 +203,12 @@ impl World {
     }
 
     fn hub_originates(&mut self, shard: usize, outgoing: Outgoing) {
-        let mut datagram = vec![0; 2048];
-        if let Ok(sealed) = self.hub.planes[shard].originate(self.now, outgoing, &mut datagram) {
-            datagram.truncate(sealed.len);
-            self.hub_transmits(shard, sealed.outer.endpoint, datagram);
+        for part in outgoing.parts() {
+            let mut datagram = vec![0; 2048];
+            if let Ok(sealed) = self.hub.planes[shard].originate(self.now, part, &mut datagram) {
+                datagram.truncate(sealed.len);
+                self.hub_transmits(shard, sealed.outer.endpoint, datagram);
+            }
         }
     }
 
@@ -273,7 +275,10 @@ impl World {
             Ok(Opened::Probe { slot, id, size, padded }) => {
                 self.hub_originates(shard, Outgoing::Reply { slot, id, size, padded });
             }
-            Ok(Opened::Expired { .. } | Opened::Consumed) | Err(_) => {}
+            Ok(Opened::BatchProbe { slot, id, size }) => {
+                self.hub_originates(shard, Outgoing::Batch { slot, id, size, replies: true });
+            }
+            Ok(Opened::Expired { .. } | Opened::BatchesLost(_) | Opened::Consumed) | Err(_) => {}
         }
         self.settle_hub();
     }

@@ -85,6 +85,7 @@ impl DatagramSocket for Mute {
         UdpOffloads {
             gso_segments: 1,
             gso_gave_up: false,
+            gso_lost: false,
             gro: false,
             recv_buffer: 0,
             send_buffer: 0,

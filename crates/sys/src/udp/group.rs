@@ -8,6 +8,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use super::{
     MAX_SHARDS, ShardSocket, SocketOptions, UdpError, bind, classify_setup, configure, open,
@@ -70,7 +71,11 @@ impl ReuseportGroup {
             Some(_) => QuicMember::SendOnly(ShardSocket::adopt(quic, options)?),
         };
         let shards = descriptors.into_iter().map(|socket| ShardSocket::adopt(socket, options));
-        let shards = shards.collect::<Result<_, _>>()?;
+        let mut shards = shards.collect::<Result<Vec<_>, _>>()?;
+        // What one shard learns of a destination is true for all of them.
+        if let [first, others @ ..] = &mut shards[..] {
+            others.iter_mut().for_each(|other| other.singles = Arc::clone(&first.singles));
+        }
         Ok(Self { quic, shards, steering_refused: steering_refused.map(io::Error::other) })
     }
 }

@@ -206,16 +206,37 @@ fn a_refused_offload_is_given_up_for_one_destination_and_nothing_is_lost() {
 
     let batch = Transmit { segment_size: Some(100), ..transmit(address, &contents[..300]) };
     let to_other = Transmit { destination: other.local_addr().unwrap(), ..batch.clone() };
-    assert_eq!(sender.try_send_many(&[to_other.clone(), batch.clone()]), 1, "one is to be cut here");
+    assert_eq!(sender.try_send_many(&[to_other, batch.clone()]), 1, "one is to be cut here");
     assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
     assert_eq!(receive(&receiver, 3).1.len(), 3, "each by itself");
     assert_eq!(receive(&other, 3).1.len(), 1, "the kernel cuts for the other");
     assert!(sender.max_gso_segments() > 1);
+}
 
-    let refusals = sender.refusals.get().unwrap();
-    refusals.lock().unwrap().insert(address.ip(), Instant::now() - refusals::RETRY_AFTER);
-    assert!(sender.segments_to(address) && !sender.offloads().gso_gave_up, "it is tried again");
-    assert_eq!(sender.try_send_many(&[to_other, batch]), 2);
+#[test]
+fn a_destination_that_loses_batches_is_sent_single_datagrams_by_all_shards() {
+    let (sender, receiver, address) = pair();
+    let other = ShardSocket::bind("127.0.0.2:0".parse().unwrap(), &options()).unwrap();
+    let sockets = [sender, ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &options()).unwrap()];
+    let unsteered = Some("in a test".to_owned());
+    let quic = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &options()).unwrap();
+    let descriptors = sockets.into_iter().chain([quic]).map(OwnedFd::from).collect();
+    let group = ReuseportGroup::adopt(descriptors, &options(), unsteered).unwrap();
+
+    let contents = numbered(4, 1200);
+    group.shards[0].avoid_batches(address.ip());
+    for shard in &group.shards {
+        let batch = Transmit { segment_size: Some(1200), ..transmit(address, &contents) };
+        let to_other = Transmit { destination: other.local_addr().unwrap(), ..batch.clone() };
+        assert_eq!(
+            (shard.try_send(&batch), shard.try_send(&to_other)),
+            (SendOutcome::Sent, SendOutcome::Sent)
+        );
+        assert_eq!(receive(&receiver, 4).1.len(), 4, "each by itself");
+        assert_eq!(receive(&other, 4).1.len(), 1, "the kernel cuts for the other");
+        let offloads = shard.offloads();
+        assert!(offloads.gso_lost && !offloads.gso_gave_up && offloads.gso_segments > 1);
+    }
 }
 
 #[test]

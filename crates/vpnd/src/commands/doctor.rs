@@ -117,6 +117,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
     findings.extend(machine::kernel());
     findings.push(machine::clock());
     findings.push(machine::port(&config, running.status.as_deref()));
+    findings.extend(machine::overflows(&config, running.status.as_deref()));
     findings.extend(machine::mtu(&config));
     findings.extend(machine::forwarding(&config, running.status.is_some()));
     findings.extend(firewall::connections(&config));

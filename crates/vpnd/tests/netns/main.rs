@@ -21,6 +21,7 @@ mod accounts;
 mod acme;
 mod audit;
 mod backup;
+mod batches;
 mod blocked;
 mod border;
 mod busy_poll;

@@ -112,7 +112,7 @@ fn the_json_has_the_promised_names() {
     );
     assert_eq!(
         keys(&status["offloads"]["udp"]),
-        "gro gso_gave_up gso_segments may_fragment recv_buffer send_buffer"
+        "gro gso_gave_up gso_lost gso_segments may_fragment recv_buffer send_buffer"
     );
     assert_eq!(
         keys(&status["processes"][0]),

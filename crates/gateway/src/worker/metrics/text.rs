@@ -131,6 +131,12 @@ fn data_path(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
         None,
         series,
     )?;
+    out.gauge(
+        "udp_gso_lost",
+        "Whether batches (UDP GSO) to a peer were lost in the last 10 minutes; it is sent single datagrams",
+        None,
+        u64::from(udp.gso_lost),
+    )?;
     let refused = [([("layer", "tun")], tun.refused)].into_iter();
     out.counters(
         "offload_refusals",
@@ -304,6 +310,7 @@ mod tests {
                 "vpnd_shards gauge",
                 "vpnd_offload_enabled gauge",
                 "vpnd_offload_gave_up gauge",
+                "vpnd_udp_gso_lost gauge",
                 "vpnd_offload_refusals counter",
                 "vpnd_udp_gso_segments gauge",
                 "vpnd_udp_buffer_bytes gauge",
@@ -352,6 +359,7 @@ mod tests {
             "vpnd_offload_enabled{layer=\"tun\",feature=\"tso4\"} 1".to_owned(),
             "vpnd_offload_enabled{layer=\"tun\",feature=\"uso\"} 0".to_owned(),
             "vpnd_offload_gave_up{layer=\"udp\",feature=\"gso\"} 0".to_owned(),
+            "vpnd_udp_gso_lost 0".to_owned(),
             "vpnd_offload_refusals_total{layer=\"tun\"} 0".to_owned(),
             "vpnd_udp_gso_segments 64".to_owned(),
             "vpnd_suite_bytes_per_second{suite=\"aes-256-gcm\",backend=\"aws-lc\"} 9800000000".to_owned(),

@@ -146,7 +146,7 @@ impl Ledger {
             }
             // A half that waits, or a message that the plane keeps: told apart by what is inside.
             Ok(Opened::Consumed) if is_half(&datagram) => {}
-            Ok(Opened::Consumed) => self.left += 1,
+            Ok(Opened::Consumed | Opened::BatchProbe { .. } | Opened::BatchesLost(_)) => self.left += 1,
             Ok(Opened::Expired { .. }) | Err(_) => {}
         }
     }

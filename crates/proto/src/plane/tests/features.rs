@@ -2,7 +2,9 @@
 //! receives it (PROTOCOL §3.4).
 
 use super::*;
-use crate::control::{FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE};
+use crate::control::{
+    FEATURE_BATCHES, FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM, FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE,
+};
 use crate::packet::PARTIAL_CHECKSUM;
 
 const HOME: &str = "198.51.100.1:1000";
@@ -34,6 +36,8 @@ fn a_message_of_a_feature_is_unknown_without_it() {
         (FEATURE_PATH_SIZE, &padded(0x10, 1)[..], None),
         (FEATURE_PATH_SIZE, &padded(0x11, 1), Some(DropReason::UnaskedReply)),
         (FEATURE_HALVES, &[0x13, 0, 1], None),
+        (FEATURE_BATCHES, &[0x10, 2, 0, 0, 0, 0], None),
+        (FEATURE_BATCHES, &[0x12, 1], None),
     ] {
         let (opened, _) = received(FEATURES & !feature, plaintext, Ecn::NotEct);
         assert_eq!(opened, Err(DropReason::UnknownInband), "{plaintext:?}");
@@ -46,6 +50,48 @@ fn a_message_of_a_feature_is_unknown_without_it() {
     let len = net.gateway.originate(net.now, check, &mut datagram).unwrap().len;
     let opened = open(&mut net.clients[0], net.now, &mut datagram[..len], GATEWAY, Ecn::NotEct);
     assert_eq!(opened, Err(DropReason::UnknownInband), "a path check");
+}
+
+#[test]
+fn a_gateway_answers_by_a_batch_at_most_twice_a_second() {
+    let mut net = net(FEATURES, FEATURES);
+    let mut answered = 0;
+    for _ in 0..100 {
+        net.now = net.now + Duration::from_millis(50);
+        let probe = net.client_sends(ALICE, &[0x10, 2, 0xF8, 0xFF, 0, 0]);
+        match net.gateway_gets(&probe, HOME) {
+            Ok(Opened::BatchProbe { slot: from, id: 0xFFF8, size: 6 }) if from == slot(ALICE) => {
+                answered += 1
+            }
+            other => assert_eq!(other, Ok(Opened::Consumed)),
+        }
+    }
+    assert_eq!(answered, 10, "in five seconds");
+    let batch = Outgoing::Batch { slot: slot(ALICE), id: 0xFFFC, size: 6, replies: true };
+    let ids: Vec<_> = batch
+        .parts()
+        .map(|part| match part {
+            Outgoing::Reply { id, size: 6, padded: true, .. } => id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ids, [0xFFFC, 0xFFFD, 0xFFFE, 0xFFFF, 0, 1, 2, 3]);
+}
+
+#[test]
+fn only_a_gateway_is_told_where_batches_are_lost() {
+    let mut net = net(FEATURES, FEATURES);
+    let report = net.client_sends(ALICE, &[0x12, 1]);
+    let address = endpoint(HOME).remote.ip();
+    assert_eq!(net.gateway_gets(&report, HOME), Ok(Opened::BatchesLost(address)));
+    for outgoing in
+        [Outgoing::BatchesLost(slot(ALICE)), Outgoing::BatchProbe { slot: slot(ALICE), id: 1, size: 6 }]
+    {
+        let mut datagram = vec![0; 64];
+        let len = net.gateway.originate(net.now, outgoing, &mut datagram).unwrap().len;
+        let opened = open(&mut net.clients[0], net.now, &mut datagram[..len], GATEWAY, Ecn::NotEct);
+        assert_eq!(opened, Err(DropReason::UnknownInband), "{outgoing:?} at a client");
+    }
 }
 
 #[test]

@@ -125,6 +125,15 @@ fn offloads(status: &Status) -> Finding {
     .into_iter()
     .filter_map(|(gave_up, name)| gave_up.then_some(name))
     .collect();
+    if udp.gso_lost {
+        return Finding::warning(
+            CHECK,
+            "batches of datagrams (UDP GSO) to some peers are lost on the way while single ones arrive: these peers are sent \
+             single ones, for ten minutes at a time",
+            "the log names the first peer. Update this machine's kernel (and its host's, if it is virtual), or try another \
+             network card or `ethtool -K DEVICE tx-udp-segmentation off`; `udp_gso = false` in [offload] does without for all",
+        );
+    }
     if given_up.is_empty() {
         return Finding::good(CHECK, "all that the kernel has are in use");
     }
@@ -306,6 +315,8 @@ mod tests {
         assert_eq!(offloads(&status).verdict, Verdict::Good);
         status.offloads.tun.tso_gave_up = true;
         assert!(offloads(&status).found.contains("TCP super-packets"));
+        status.offloads.udp.gso_lost = true;
+        assert!(offloads(&status).found.contains("lost on the way"));
         for (left_s, verdict) in
             [(0, Verdict::Problem), (3_600, Verdict::Problem), (2 * DAY_S, Verdict::Good)]
         {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::Finding;
@@ -26,7 +27,30 @@ const FULL_BYTES: u64 = 16 << 20;
 pub(super) fn kernel() -> Vec<Finding> {
     let mut findings = vec![tun()];
     findings.extend(udp());
+    let uname = rustix::system::uname();
+    findings.push(batches(&uname.release().to_string_lossy()));
     findings
+}
+
+/// Whether the kernel is one that damages batches of datagrams: it writes wrong headers where the
+/// last datagram of a batch is as long as the others, with some network devices.
+fn batches(release: &str) -> Finding {
+    const CHECK: &str = "kernel.batches";
+    const DAMAGING: RangeInclusive<[u32; 3]> = [7, 0, 0]..=[7, 1, 4];
+    let numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let mut numbers = numbers.map(|number| number.unwrap_or(0)).chain(std::iter::repeat(0));
+    let version: [u32; 3] = std::array::from_fn(|_| numbers.next().unwrap_or(0));
+    if !DAMAGING.contains(&version) {
+        return Finding::good(CHECK, format!("Linux {release} is not known to damage batches of datagrams"));
+    }
+    Finding::warning(
+        CHECK,
+        format!(
+            "Linux {release} is among the kernels (7.0.0 to 7.1.4) that damage batches of datagrams (UDP GSO) with some network \
+             devices"
+        ),
+        "update to 7.1.5 or newer. Until then each client's path is tested, and batches are not used where they are lost",
+    )
 }
 
 fn tun() -> Finding {
@@ -142,6 +166,34 @@ pub(super) fn port(config: &ServerConfig, running: Option<&Status>) -> Finding {
             "listen on an address that 'ip addr' shows, or on [::]",
         ),
     }
+}
+
+/// Datagrams that the kernel has dropped because a socket of the gateway's port was full
+/// (`SO_RXQ_OVFL` counts the same).
+pub(super) fn overflows(config: &ServerConfig, running: Option<&Status>) -> Option<Finding> {
+    const CHECK: &str = "gateway.receive_queue";
+    running?;
+    let port = config.server.listen.port();
+    let sockets =
+        ["/proc/net/udp", "/proc/net/udp6"].map(|file| fs::read_to_string(file).unwrap_or_default());
+    let dropped: u64 = sockets.iter().map(|table| dropped_at(table, port)).sum();
+    if dropped == 0 {
+        return Some(Finding::good(CHECK, "no datagram was dropped because a socket was full"));
+    }
+    Some(Finding::warning(
+        CHECK,
+        format!("{dropped} datagrams were dropped because a socket of the gateway was full"),
+        "if the number grows, raise net.core.rmem_max as config/60-vpnd.conf does, give the gateway more processors \
+         (`shards`), or see what else takes its time: `top`",
+    ))
+}
+
+/// The drops in a table of the kernel's UDP sockets, of those at `port`.
+fn dropped_at(table: &str, port: u16) -> u64 {
+    let at_port = format!(":{port:04X}");
+    let rows = table.lines().skip(1).map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|row| row.get(1).is_some_and(|local| local.ends_with(&at_port)));
+    ours.filter_map(|row| row.last()?.parse::<u64>().ok()).sum()
 }
 
 /// Interfaces by which clients and campus are reached, and whether a full packet of the tunnel fits
@@ -269,4 +321,37 @@ pub(super) fn memory(config: &ServerConfig) -> Finding {
         format!("{sessions} sessions may take {} MiB, {} MiB are available", needed >> 20, available >> 20),
         "lower 'max_sessions' in [limits], or give this machine more memory",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::Verdict;
+
+    #[test]
+    fn kernels_that_damage_batches_are_named() {
+        for (release, damages) in [
+            ("6.17.0-41-generic", false),
+            ("7.0.0", true),
+            ("7.0.2-6-pve", true),
+            ("7.1.4+deb14-amd64", true),
+            ("7.1.5", false),
+            ("7.1-rc3", true),
+            ("7.2", false),
+            ("10.0.1", false),
+            ("nonsense", false),
+            ("", false),
+        ] {
+            assert_eq!(batches(release).verdict == Verdict::Warning, damages, "{release}");
+        }
+    }
+
+    #[test]
+    fn drops_are_those_of_the_port() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+             51: 00000000:1151 00000000:0000 07 00000000:00000000 00:00000000 00000000   990        0 1 2 0 7\n\
+             52: 00000000:1151 00000000:0000 07 00000000:00000000 00:00000000 00000000   990        0 1 2 0 5\n\
+             53: 00000000:0035 00000000:1151 07 00000000:00000000 00:00000000 00000000     0        0 1 2 0 90\n";
+        assert_eq!((dropped_at(table, 4_433), dropped_at(table, 53), dropped_at("", 4_433)), (12, 90, 0));
+    }
 }

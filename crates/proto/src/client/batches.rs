@@ -1,0 +1,235 @@
+//! Whether batches of datagrams (UDP segmentation offload) arrive on the path as well as single
+//! ones: some kernels, drivers and hosts of virtual machines damage them (PROTOCOL §9.4).
+//!
+//! A round is three bursts of path probes of full size, one behind the other in time: single ones
+//! both ways, a batch to the gateway, a batch from it. After [`ROUNDS`] rounds in a row in which a
+//! way lost half of a batch or more, and the single ones arrived, that way is to do without.
+//!
+//! INVARIANTS: an idle session sends no round; loss that single datagrams have too decides nothing.
+
+use core::time::Duration;
+
+use super::path_mtu::PATH_PROBE;
+use super::{Action, Client};
+use crate::control::{FEATURE_BATCHES, FEATURE_PATH_SIZE};
+use crate::inband::{BATCH_LEN, BATCH_SIZE_MAX};
+use crate::plane::{Command, Slot};
+use crate::time::Time;
+
+/// In the number of each probe of a round, beside [`PATH_PROBE`].
+pub(super) const BATCH_PROBE: u16 = 0x2000;
+/// Between the bursts of a round, and after the last one until it is judged: longer than most round
+/// trips, and than the shortest time between two batches of the gateway.
+const BURST_WAIT: Duration = Duration::from_millis(600);
+/// Until the next round, if one was bad.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Until the next round after a way was told to do without batches.
+const CHECK: Duration = Duration::from_secs(10);
+/// Until the next round after a good one, and so long a way does without: kernels are updated,
+/// routes change.
+const PAUSE: Duration = Duration::from_secs(600);
+/// Bad rounds in a row that decide.
+const ROUNDS: u8 = 3;
+/// A batch that lost so many of its datagrams is bad.
+const BAD: u32 = BATCH_LEN as u32 / 2;
+/// If more single ones are lost, the round decides nothing.
+const TOLERATED: u32 = 1;
+
+const _: () = assert!(BATCH_LEN == 8, "a number has three bits for the place in a burst");
+
+/// The bursts of a round, in the order in which they are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Burst {
+    Singles,
+    Up,
+    Down,
+}
+
+/// What a round has shown of both ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing, or not enough yet.
+    Open,
+    /// Batches arrive.
+    Good,
+    /// Batches to the gateway are lost, those from it, or both.
+    Lost { up: bool, down: bool },
+}
+
+/// The test's state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Batches {
+    /// When the next step is due.
+    due: Time,
+    /// The burst that was sent last in the round under way.
+    sent: Option<Burst>,
+    /// Counts rounds, in eight bits of the probes' numbers.
+    round: u8,
+    /// A bit for each reply, by burst.
+    replies: [u8; 3],
+    /// Bad rounds in a row, to the gateway and from it.
+    bad: [u8; 2],
+    /// Packets that the session had carried at the last round.
+    packets: u64,
+}
+
+impl Batches {
+    /// The path may be another one.
+    pub(super) fn restart(&mut self, now: Time) {
+        *self = Self { due: now + AGAIN, round: self.round.wrapping_add(1), ..Self::default() };
+    }
+
+    fn id(&self, burst: Burst) -> u16 {
+        PATH_PROBE | BATCH_PROBE | u16::from(self.round) << 5 | (burst as u16) << 3
+    }
+
+    fn replied(&mut self, id: u16) {
+        let burst = usize::from(id >> 3 & 3);
+        if (id >> 5) as u8 == self.round
+            && let Some(replies) = self.replies.get_mut(burst)
+        {
+            *replies |= 1 << (id & 7);
+        }
+    }
+
+    /// Ends the round. The next one may begin as soon as its verdict says.
+    fn judge(&mut self, now: Time) -> Verdict {
+        let [singles, up, down] = self.replies.map(u8::count_zeros);
+        (self.replies, self.sent, self.round) = ([0; 3], None, self.round.wrapping_add(1));
+        if singles > TOLERATED {
+            self.due = now + CHECK;
+            return Verdict::Open;
+        }
+        for (bad, lost) in self.bad.iter_mut().zip([up, down]) {
+            *bad = if lost >= BAD { *bad + 1 } else { 0 };
+        }
+        let [up, down] = self.bad.map(|bad| bad >= ROUNDS);
+        if up || down {
+            self.bad = [0; 2];
+            self.due = now + CHECK;
+            Verdict::Lost { up, down }
+        } else if self.bad == [0; 2] {
+            self.due = now + PAUSE;
+            Verdict::Good
+        } else {
+            self.due = now + AGAIN;
+            Verdict::Open
+        }
+    }
+}
+
+impl Client {
+    /// Takes the next step of the test if it is due.
+    pub(super) fn test_batches(&mut self, now: Time) {
+        const NEEDED: u32 = FEATURE_BATCHES | FEATURE_PATH_SIZE;
+        let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
+        let packets = self.liveness.packets();
+        let Some(size) = self.path.full_plaintext() else { return };
+        let idle = self.batches.sent.is_none() && packets == self.batches.packets;
+        if now < self.batches.due || idle || self.features & NEEDED != NEEDED || self.epochs.current.is_none()
+        {
+            return;
+        }
+        self.batches.packets = packets;
+        let next = match self.batches.sent {
+            None => Burst::Singles,
+            Some(Burst::Singles) => Burst::Up,
+            Some(Burst::Up) => Burst::Down,
+            Some(Burst::Down) => return self.judge_batches(now, slot),
+        };
+        self.batches.sent = Some(next);
+        self.batches.due = now + BURST_WAIT;
+        self.send_burst(slot, next, size.min(BATCH_SIZE_MAX));
+    }
+
+    fn send_burst(&mut self, slot: Slot, burst: Burst, size: u16) {
+        let id = self.batches.id(burst);
+        let mut push = |command| self.actions.push_back(Action::Command { shard: 0, command });
+        match burst {
+            Burst::Singles => {
+                (id..id + BATCH_LEN).for_each(|id| push(Command::PathProbe { slot, id, size, known: None }))
+            }
+            Burst::Up => push(Command::ProbeByBatch { slot, id, size }),
+            Burst::Down => push(Command::BatchProbe { slot, id, size }),
+        }
+    }
+
+    fn judge_batches(&mut self, now: Time, slot: Slot) {
+        let Verdict::Lost { up, down } = self.batches.judge(now) else { return };
+        if up && let Some(gateway) = self.path.gateway() {
+            self.actions.push_back(Action::AvoidBatches(gateway.remote.ip()));
+        }
+        if down {
+            self.command_all(|_| Command::BatchesLost(slot));
+        }
+    }
+
+    /// A probe of the test was answered.
+    pub(super) fn batch_answered(&mut self, id: u16) {
+        self.batches.replied(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Judges a round in which so many of each burst were answered.
+    fn round(batches: &mut Batches, now: Time, answered: [u16; 3]) -> Verdict {
+        for (burst, answered) in [Burst::Singles, Burst::Up, Burst::Down].into_iter().zip(answered) {
+            let first = batches.id(burst);
+            (first..first + answered).for_each(|id| batches.replied(id));
+        }
+        batches.judge(now)
+    }
+
+    #[test]
+    fn three_rounds_in_a_row_decide_about_the_way_that_loses_batches() {
+        let now = Time::ZERO + Duration::from_secs(100);
+        for (answered, lost) in [
+            ([8, 0, 8], Verdict::Lost { up: true, down: false }),
+            ([7, 8, 4], Verdict::Lost { up: false, down: true }),
+            ([8, 1, 0], Verdict::Lost { up: true, down: true }),
+        ] {
+            let mut batches = Batches::default();
+            assert_eq!(round(&mut batches, now, answered), Verdict::Open);
+            assert_eq!((round(&mut batches, now, answered), batches.due), (Verdict::Open, now + AGAIN));
+            assert_eq!((round(&mut batches, now, answered), batches.due), (lost, now + CHECK));
+            assert_eq!(round(&mut batches, now, answered), Verdict::Open, "counted from the beginning");
+        }
+    }
+
+    #[test]
+    fn a_good_round_between_bad_ones_ends_the_row() {
+        let (now, mut batches) = (Time::ZERO, Batches::default());
+        for _ in 0..3 {
+            assert_eq!(round(&mut batches, now, [8, 0, 8]), Verdict::Open);
+            assert_eq!(round(&mut batches, now, [8, 2, 8]), Verdict::Open);
+            assert_eq!((round(&mut batches, now, [8, 5, 7]), batches.due), (Verdict::Good, now + PAUSE));
+        }
+    }
+
+    #[test]
+    fn loss_of_single_datagrams_too_decides_nothing() {
+        let (now, mut batches) = (Time::ZERO, Batches::default());
+        for _ in 0..2 {
+            assert_eq!(round(&mut batches, now, [8, 0, 0]), Verdict::Open);
+        }
+        for _ in 0..10 {
+            assert_eq!((round(&mut batches, now, [6, 0, 0]), batches.due), (Verdict::Open, now + CHECK));
+        }
+        assert_eq!(round(&mut batches, now, [7, 0, 0]), Verdict::Lost { up: true, down: true });
+    }
+
+    #[test]
+    fn replies_count_once_and_in_their_round_only() {
+        let (now, mut batches) = (Time::ZERO, Batches::default());
+        let late = batches.id(Burst::Up);
+        assert_eq!(round(&mut batches, now, [8, 0, 8]), Verdict::Open);
+        (late..late + 8).for_each(|id| batches.replied(id));
+        assert_eq!(round(&mut batches, now, [8, 0, 8]), Verdict::Open);
+        (0..8).for_each(|_| batches.replied(batches.id(Burst::Up)));
+        assert_eq!(round(&mut batches, now, [8, 0, 8]), Verdict::Lost { up: true, down: false });
+        assert_eq!(batches.id(Burst::Singles) & !0x1FFF, PATH_PROBE | BATCH_PROBE);
+    }
+}
