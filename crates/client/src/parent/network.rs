@@ -1,5 +1,6 @@
-//! A client's changes to its machine: addresses, routes and DNS of the tunnel, all through the undo
-//! journal.
+//! A client's changes to its machine, all through the undo journal: addresses and routes
+//! ([`TunnelRoutes`]), name servers ([`TunnelDns`]) and the firewall's part ([`Firewall`]) of the
+//! tunnel. Each knows what of its own is in force; here is the order in which they change.
 //!
 //! Routes of the tunnel stand in a table of their own ([`routing`]), which all packets are looked
 //! up in before the system's but the tunnel's own datagrams (they carry a mark) and what the
@@ -14,30 +15,27 @@ use vpnd_proto::client::DEFAULT_MTU;
 use vpnd_proto::control::Network;
 
 use super::permission::{self, Forbidden, HostNetworks};
-use super::plan::{self, Plan, Step};
 use super::stop::Stop;
 use super::tunnel_dns::TunnelDns;
-use guard::Guard;
-use presence::Present;
+use firewall::Firewall;
 use renewals::Renewals;
-use routing::{Overlap, Routing, everything, has_address_for, own_address};
+use routes::TunnelRoutes;
+use routing::{Routing, has_address_for};
 use vpnd_config::profile::Routes;
 use vpnd_config::{MAX_MTU, MIN_MTU};
-use vpnd_journal::{ChangeId, Journal, JournalDirectory, JournalError};
-use vpnd_sys::change::{Change, LAST_RESORT_METRIC, Layer};
+use vpnd_journal::{Journal, JournalDirectory, JournalError};
+use vpnd_sys::change::Layer;
 use vpnd_sys::clock::now;
 use vpnd_sys::dns::{DnsError, DnsSettings};
-use vpnd_sys::netlink::{
-    AddressSpec, Family, MAIN_TABLE, NO_TABLE, Netlink, NetlinkError, RouteSpec, RouteTarget, RuleMatch,
-    RuleSpec,
-};
-use vpnd_sys::nft::{NftError, Returning};
+use vpnd_sys::netlink::{Family, Netlink, NetlinkError};
+use vpnd_sys::nft::NftError;
 
+mod firewall;
 mod guard;
 mod presence;
 mod renewals;
+mod routes;
 mod routing;
-mod sources;
 mod table;
 
 #[derive(Debug, thiserror::Error)]
@@ -83,34 +81,26 @@ pub(super) struct TunnelOptions {
     pub(super) lookups: Option<u32>,
 }
 
-/// The changes that are in force.
-pub(super) struct NetworkSetup {
+/// The tunnel's device, and the way to change the machine for it.
+struct TunnelLink {
     netlink: Netlink,
     journal: Journal,
     interface: String,
-    interface_index: u32,
+    index: u32,
     layer: Layer,
+}
+
+/// The changes that are in force.
+pub(super) struct NetworkSetup {
+    link: TunnelLink,
     options: TunnelOptions,
-    stop: Stop,
     mtu: u16,
-    active: Vec<(ChangeId, Change)>,
     /// The gateway's last settings, as far as the profile permits them, and the routing made of
     /// them.
     in_force: Option<(Network, Routing)>,
-    /// The routing tables of the tunnel: the one that leads into it, and the one that holds back
-    /// what passes that.
-    tables: Option<[u32; 2]>,
-    /// Local networks as last logged, so that a change alone is logged again.
-    overlaps: Vec<Overlap>,
+    routes: TunnelRoutes,
     dns: TunnelDns,
-    guard: Option<Guard>,
-    /// Datagrams that the guard marks on arrival.
-    returning: Option<Returning>,
-    /// Set once the kernel looks for the way back with a packet's mark; with the change, unless
-    /// another program has made it.
-    valid_marks: Option<Option<ChangeId>>,
-    /// In force while names are looked up.
-    lookup_rules: Vec<(ChangeId, Change)>,
+    firewall: Firewall,
     renewals: Renewals,
 }
 
@@ -122,38 +112,28 @@ impl NetworkSetup {
     pub(super) fn new(
         journals: &JournalDirectory,
         interface: &str,
-        interface_index: u32,
+        index: u32,
         layer: Layer,
         options: TunnelOptions,
         stop: Stop,
     ) -> Result<Self, NetworkError> {
-        let netlink = Netlink::open()?;
-        let journal = Journal::create(journals)?;
+        let (netlink, journal) = (Netlink::open()?, Journal::create(journals)?);
+        let link = TunnelLink { netlink, journal, interface: interface.to_owned(), index, layer };
         Ok(Self {
-            netlink,
-            journal,
-            interface: interface.to_owned(),
-            interface_index,
-            layer,
+            link,
             options,
-            stop,
             mtu: DEFAULT_MTU,
-            active: Vec::new(),
             in_force: None,
-            tables: None,
-            overlaps: Vec::new(),
-            dns: TunnelDns::new(interface_index),
-            guard: None,
-            returning: None,
-            valid_marks: None,
-            lookup_rules: Vec::new(),
+            routes: TunnelRoutes::new(stop),
+            dns: TunnelDns::new(index),
+            firewall: Firewall::default(),
             renewals: Renewals::new(),
         })
     }
 
     /// The connection to the kernel.
     pub(super) fn netlink(&self) -> &Netlink {
-        &self.netlink
+        &self.link.netlink
     }
 
     /// Replaces the settings in force by those of `network`, as far as the profile permits them.
@@ -165,29 +145,30 @@ impl NetworkSetup {
     pub(super) async fn apply(&mut self, network: &Network) -> Result<(), NetworkError> {
         let name_servers = self.dns.own_servers();
         let machine =
-            HostNetworks::read(&self.netlink, &self.interface, self.interface_index, name_servers).await?;
+            HostNetworks::read(&self.link.netlink, &self.link.interface, self.link.index, name_servers)
+                .await?;
         let network = &permission::permitted(network, &self.options, &machine)?;
         let addresses: Vec<IpAddr> = host_addresses(network).iter().map(IpNet::addr).collect();
-        let mut old_and_new = self.guard.as_ref().map(|guard| guard.addresses().to_vec()).unwrap_or_default();
+        let mut old_and_new = self.firewall.addresses();
         old_and_new
             .extend(addresses.iter().filter(|new| !old_and_new.contains(new)).copied().collect::<Vec<_>>());
         let routing = Routing::new(&self.options, network, machine.local());
         self.pass_source_checks(&routing).await;
         self.guard(old_and_new).await?;
         self.set_mtu(self.mtu).await?;
-        let obsolete = self.make(network, &routing).await?;
+        let obsolete = self.routes.make(&mut self.link, network, &routing).await?;
         log_refused(&routing);
         // Name servers are set only while there is a route to them.
-        self.dns.set(dns_settings(&self.interface, &self.options, network, &routing), routing.is_full);
+        self.dns.set(dns_settings(&self.link.interface, &self.options, network, &routing), routing.is_full);
         self.settle_dns().await?;
-        self.take_back(obsolete).await?;
+        self.routes.take_back(&mut self.link, obsolete).await?;
         self.in_force = Some((network.clone(), routing));
         self.guard(addresses).await
     }
 
     /// Returns whether the tunnel's interface exists, as far as that can be found out.
     pub(super) async fn has_interface(&self) -> bool {
-        !matches!(self.netlink.interface_index(&self.interface).await, Ok(None))
+        !matches!(self.link.netlink.interface_index(&self.link.interface).await, Ok(None))
     }
 
     /// Follows the machine to another local network: what it is directly connected to decides about
@@ -198,84 +179,21 @@ impl NetworkSetup {
     /// If the machine can't be read or a change was refused.
     pub(super) async fn follow(&mut self) -> Result<(), NetworkError> {
         let Some((network, before)) = self.in_force.clone() else { return Ok(()) };
-        let is_alone = self.renew().await?;
+        let renewed = self.routes.renew(&self.link).await?;
+        self.renewals.note(renewed.as_deref().unwrap_or_default(), now());
         let machine =
-            HostNetworks::read(&self.netlink, &self.interface, self.interface_index, Vec::new()).await?;
+            HostNetworks::read(&self.link.netlink, &self.link.interface, self.link.index, Vec::new()).await?;
         let routing = Routing::new(&self.options, &network, machine.local());
         // An interface may have come that checks sources; somebody may have put the setting back.
         self.pass_source_checks(&routing).await;
-        self.guard_again().await?;
-        self.renew_guard().await?;
-        if routing == before && is_alone {
+        self.guard(self.firewall.addresses()).await?;
+        self.firewall.renew(&self.link, &mut self.renewals).await?;
+        if routing == before && renewed.is_some() {
             return Ok(());
         }
-        let obsolete = self.make(&network, &routing).await?;
-        self.take_back(obsolete).await?;
+        let obsolete = self.routes.make(&mut self.link, &network, &routing).await?;
+        self.routes.take_back(&mut self.link, obsolete).await?;
         self.in_force = Some((network, routing));
-        Ok(())
-    }
-
-    /// Puts back what other programs have removed. Returns whether the tunnel's tables are used by
-    /// vpnd alone; in others' tables nothing is put back.
-    async fn renew(&mut self) -> Result<bool, NetworkError> {
-        let present = Present::read(&self.netlink, &self.interface, self.interface_index).await?;
-        if !self.tables.iter().flatten().all(|table| present.leaves_free(*table)) {
-            return Ok(false);
-        }
-        let mut removed = Vec::new();
-        // In the order in which they were made: rules come last.
-        for (id, change) in self.active.iter().chain(&self.lookup_rules).filter(|(_, it)| !present.has(it)) {
-            self.journal.renew(&self.netlink, *id).await?;
-            removed.push(change.to_string());
-        }
-        self.renewals.note(&removed, now());
-        Ok(true)
-    }
-
-    /// Makes the changes that are missing, and returns those to take back. Logs new overlaps with
-    /// local networks.
-    async fn make(&mut self, network: &Network, routing: &Routing) -> Result<Vec<ChangeId>, NetworkError> {
-        for overlap in routing.overlaps.iter().filter(|overlap| !self.overlaps.contains(overlap)) {
-            overlap.log();
-        }
-        self.overlaps.clone_from(&routing.overlaps);
-        let tables = table::choose(&self.netlink, self.interface_index, self.tables).await?;
-        self.tables = Some(tables);
-        let mut wanted = self.addresses(network);
-        wanted.push(Change::LinkUp { interface: self.interface.clone() });
-        wanted.extend(self.routes(network, routing, tables));
-        let Plan { first, obsolete } = plan::plan(&self.active, wanted);
-        for step in first {
-            self.take(step).await?;
-        }
-        Ok(obsolete)
-    }
-
-    async fn take_back(&mut self, obsolete: Vec<ChangeId>) -> Result<(), NetworkError> {
-        for id in obsolete {
-            self.journal.undo(&self.netlink, id).await?;
-            self.active.retain(|(active, _)| *active != id);
-        }
-        Ok(())
-    }
-
-    async fn take(&mut self, step: Step<ChangeId>) -> Result<(), NetworkError> {
-        // There may be thousands.
-        if self.stop.is_asked_for() {
-            return Err(NetworkError::Ending);
-        }
-        match step {
-            Step::Keep(id) => self.journal.renew(&self.netlink, id).await?,
-            Step::Make(change) => {
-                let id = self.journal.apply(&self.netlink, change.clone()).await?;
-                self.active.push((id, change));
-            }
-            Step::Replace(id, change) => {
-                let new = self.journal.supersede(&self.netlink, id, change.clone()).await?;
-                self.active.retain(|(active, _)| *active != id);
-                self.active.push((new, change));
-            }
-        }
         Ok(())
     }
 
@@ -287,23 +205,9 @@ impl NetworkSetup {
     pub(super) async fn begin_lookups(&mut self) -> Result<(), NetworkError> {
         self.dns.set_looking_up(true);
         self.settle_dns().await?;
-        let Some(user) = self.options.lookups.filter(|_| self.lookup_rules.is_empty()) else { return Ok(()) };
-        for family in [Family::V4, Family::V6] {
-            let leads_in = |change: &Change| matches!(change, Change::Rule(rule) if rule.family == family);
-            if self.active.iter().any(|(_, change)| leads_in(change)) {
-                // What a full tunnel would carry else: a query would only time out while it is
-                // dead.
-                let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
-                let refusal = is_full.then_some((Layer::REFUSAL_RULE, NO_TABLE));
-                for (rule, table) in [(Layer::LOOKUP_RULE, MAIN_TABLE)].into_iter().chain(refusal) {
-                    let (priority, matches) = (self.layer.priority(rule), RuleMatch::User(user));
-                    let rule = Change::Rule(RuleSpec { family, priority, matches, table });
-                    let id = self.journal.apply(&self.netlink, rule.clone()).await?;
-                    self.lookup_rules.push((id, rule));
-                }
-            }
-        }
-        Ok(())
+        let Some(user) = self.options.lookups else { return Ok(()) };
+        let is_full = self.in_force.as_ref().is_some_and(|(_, routing)| routing.is_full);
+        self.routes.begin_lookups(&mut self.link, user, is_full).await
     }
 
     /// No name is looked up any more. To be called again after a failure, of
@@ -312,17 +216,11 @@ impl NetworkSetup {
     /// # Errors
     /// If a change could not be taken back; all others were.
     pub(super) async fn end_lookups(&mut self) -> Result<(), NetworkError> {
-        if !self.dns.is_looking_up() && self.lookup_rules.is_empty() {
+        if !self.dns.is_looking_up() && !self.routes.has_lookup_rules() {
             return Ok(());
         }
         self.dns.set_looking_up(false);
-        let mut outcome = Ok(());
-        for (id, rule) in std::mem::take(&mut self.lookup_rules).into_iter().rev() {
-            if let Err(error) = self.journal.undo(&self.netlink, id).await {
-                self.lookup_rules.insert(0, (id, rule));
-                outcome = Err(error.into());
-            }
-        }
+        let outcome = self.routes.end_lookups(&mut self.link).await;
         self.check_dns().await;
         outcome
     }
@@ -342,8 +240,8 @@ impl NetworkSetup {
     async fn settle_dns(&mut self) -> Result<bool, NetworkError> {
         // Without the guard the machine gets its own name servers back all the same: a gateway that
         // has moved must be found.
-        let guarded = self.guard_again().await;
-        let is_done = self.dns.settle(&mut self.journal, &self.netlink).await?;
+        let guarded = self.guard(self.firewall.addresses()).await;
+        let is_done = self.dns.settle(&mut self.link.journal, &self.link.netlink).await?;
         guarded.map(|()| is_done)
     }
 
@@ -371,60 +269,35 @@ impl NetworkSetup {
     /// If the kernel refused.
     pub(super) async fn set_mtu(&mut self, mtu: u16) -> Result<(), NetworkError> {
         self.mtu = mtu.clamp(MIN_MTU, MAX_MTU);
-        Ok(self.netlink.set_mtu(&self.interface, self.mtu.into()).await?)
+        Ok(self.link.netlink.set_mtu(&self.link.interface, self.mtu.into()).await?)
+    }
+
+    /// Guards these addresses in place of those before, if there are some, by the rules that hold
+    /// now: names closed or open, as the name servers that are to be in force demand.
+    async fn guard(&mut self, addresses: Vec<IpAddr>) -> Result<(), NetworkError> {
+        self.firewall.guard(&mut self.link, addresses, self.dns.closes_names()).await
+    }
+
+    /// Has the tunnel's own datagrams pass where sources are checked.
+    async fn pass_source_checks(&mut self, routing: &Routing) {
+        let Self { firewall, link, options, renewals, .. } = self;
+        firewall.pass_source_checks(link, routing, options.lookups, renewals).await;
+    }
+
+    /// Waits until another program may have removed or changed the guard. Safe to cancel.
+    pub(super) async fn guard_disturbed(&mut self) {
+        self.firewall.disturbed().await;
     }
 
     /// Takes everything back and removes the journal.
     pub(super) async fn undo(self) {
-        let report = self.journal.undo_all(&self.netlink).await;
+        let report = self.link.journal.undo_all(&self.link.netlink).await;
         for change in &report.not_ours {
             tracing::warn!(%change, "left as it is: another program has changed it since");
         }
         for error in &report.failed {
             tracing::error!(%error, "not undone; `vpnd cleanup` tries again");
         }
-    }
-
-    fn addresses(&self, network: &Network) -> Vec<Change> {
-        host_addresses(network)
-            .into_iter()
-            .map(|address| Change::Address(AddressSpec { interface: self.interface.clone(), address }))
-            .collect()
-    }
-
-    /// Routes and rules. Each comes after those without which it would take more than it is meant
-    /// for.
-    fn routes(&self, network: &Network, routing: &Routing, [table, closing]: [u32; 2]) -> Vec<Change> {
-        let (mut changes, mut last) = (Vec::new(), Vec::new());
-        let (mark, mask) = self.layer.passed_over();
-        let rule = |family, place, table| {
-            let (priority, matches) = (self.layer.priority(place), RuleMatch::NotMarked { mark, mask });
-            Change::Rule(RuleSpec { family, priority, matches, table })
-        };
-        let special = |destination, target, table| {
-            let metric = Some(LAST_RESORT_METRIC);
-            Change::Route(RouteSpec { destination, target, source: None, table, metric })
-        };
-        last.extend(routing.families().map(|family| rule(family, Layer::TUNNEL_RULE, table)));
-        if routing.is_full {
-            changes.extend(routing.outside().map(|local| special(local, RouteTarget::Throw, closing)));
-            let families = || routing.families();
-            changes
-                .extend(families().map(|family| special(everything(family), RouteTarget::Closed, closing)));
-            last.extend(families().map(|family| rule(family, Layer::CLOSING_RULE, closing)));
-        }
-        let aside = |destination, target| special(destination, target, table);
-        changes.extend(routing.outside().map(|local| aside(local, RouteTarget::Throw)));
-        changes.extend(routing.destinations.iter().map(|&destination| {
-            let target = RouteTarget::Interface(self.interface.clone());
-            let source = own_address(network, destination.addr());
-            Change::Route(RouteSpec { destination, target, source, table, metric: None })
-        }));
-        // Refused at once, where a silent loss would have every program wait.
-        let refused = routing.refused.iter().map(|family| everything(*family));
-        changes.extend(refused.map(|rest| aside(rest, RouteTarget::Unreachable)));
-        changes.extend(last);
-        changes
     }
 }
 

@@ -6,12 +6,11 @@
 
 use std::net::IpAddr;
 
-use super::{NetworkError, NetworkSetup};
+use super::NetworkError;
 use vpnd_journal::{ChangeId, Journal};
 use vpnd_sys::change::Change;
-use vpnd_sys::clock::now;
 use vpnd_sys::netlink::Netlink;
-use vpnd_sys::nft::{GuardRules, MarkMatch, NftError, TableWatch};
+use vpnd_sys::nft::{GuardRules, NftError, TableWatch};
 use vpnd_sys::nft_listing::Listing;
 
 /// Applications at a time before another program's changes win until the next comparison.
@@ -51,7 +50,8 @@ impl Tables {
 }
 
 impl Guard {
-    async fn apply(
+    /// Puts it in force for the first time.
+    pub(super) async fn apply(
         journal: &mut Journal,
         netlink: &Netlink,
         rules: GuardRules,
@@ -72,12 +72,26 @@ impl Guard {
         })
     }
 
+    /// Puts other rules in the place of those before. There is no moment without.
+    pub(super) async fn replace(
+        &mut self,
+        journal: &mut Journal,
+        netlink: &Netlink,
+        rules: GuardRules,
+    ) -> Result<(), NetworkError> {
+        if self.rules != rules {
+            journal.replace(netlink, self.id, Change::Guard(rules.clone())).await?;
+            (self.rules, self.applied, self.is_due) = (rules, None, true);
+        }
+        Ok(())
+    }
+
     pub(super) fn addresses(&self) -> &[IpAddr] {
         &self.rules.addresses
     }
 
     /// Waits until the tables may be other than they were applied. Safe to cancel.
-    async fn disturbed(&mut self) {
+    pub(super) async fn disturbed(&mut self) {
         let changed = match &mut self.watch {
             // The first report is of the application itself. What another program still changes
             // waits for the next second.
@@ -94,7 +108,11 @@ impl Guard {
 
     /// Puts the tables back if they are other than they were applied. Returns what was put back,
     /// for people.
-    async fn check(&mut self, journal: &Journal, netlink: &Netlink) -> Result<Option<String>, NetworkError> {
+    pub(super) async fn check(
+        &mut self,
+        journal: &Journal,
+        netlink: &Netlink,
+    ) -> Result<Option<String>, NetworkError> {
         if !self.is_due && self.watch.is_some() {
             return Ok(None);
         }
@@ -122,56 +140,5 @@ impl Guard {
         }
         let program = self.program.take().unwrap_or_else(|| "an unknown program".to_owned());
         Ok(is_change.then(|| format!("{} (by {program})", Change::Guard(self.rules.clone()))))
-    }
-}
-
-impl NetworkSetup {
-    /// Guards these addresses in place of those before. There is no moment without.
-    pub(super) async fn guard(&mut self, addresses: Vec<IpAddr>) -> Result<(), NetworkError> {
-        let (mark, mask) = self.layer.passed_over();
-        let rules = GuardRules {
-            tunnel: self.interface.clone(),
-            addresses,
-            returning: self.returning,
-            excluded: Some(MarkMatch { mark, mask }),
-            closes_names: self.dns.closes_names(),
-        };
-        match &mut self.guard {
-            Some(guard) if guard.rules == rules => {}
-            Some(guard) => {
-                self.journal.replace(&self.netlink, guard.id, Change::Guard(rules.clone())).await?;
-                (guard.rules, guard.applied, guard.is_due) = (rules, None, true);
-            }
-            None => self.guard = Some(Guard::apply(&mut self.journal, &self.netlink, rules).await?),
-        }
-        Ok(())
-    }
-
-    /// Guards the same addresses by the rules that hold now: names closed or open, as the name
-    /// servers that are to be in force demand.
-    pub(super) async fn guard_again(&mut self) -> Result<(), NetworkError> {
-        let addresses = self.guard.as_ref().map(|guard| guard.addresses().to_vec());
-        match addresses {
-            Some(addresses) => self.guard(addresses).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Puts the guard back if another program has removed or changed it.
-    pub(super) async fn renew_guard(&mut self) -> Result<(), NetworkError> {
-        if let Some(guard) = &mut self.guard
-            && let Some(changed) = guard.check(&self.journal, &self.netlink).await?
-        {
-            self.renewals.note(&[changed], now());
-        }
-        Ok(())
-    }
-
-    /// Waits until another program may have removed or changed the guard. Safe to cancel.
-    pub(in super::super) async fn guard_disturbed(&mut self) {
-        match &mut self.guard {
-            Some(guard) => guard.disturbed().await,
-            None => std::future::pending().await,
-        }
     }
 }
