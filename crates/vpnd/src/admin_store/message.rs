@@ -1,8 +1,4 @@
-//! Messages between a command and the process that opens the store for it.
-//!
-//! Invariants: no answer holds a password hash or the secret of one-time codes, but those to
-//! [`StoreRequest::Secrets`] and [`StoreRequest::CopyPart`]; a list comes in pieces, so that a
-//! frame has a largest length.
+//! Contents of the messages between a command and the process that opens the store for it.
 
 mod change;
 pub(crate) mod wireguard;
@@ -12,11 +8,9 @@ use std::net::IpAddr;
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
-use super::fault::Fault;
-use change::ChangeToMake;
+use super::request::Replied;
+pub(super) use change::ChangeToMake;
 use vpnd_ipc::messages::{Common, SecretBytes};
-use vpnd_store::audit::AuditEntry;
-use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::{CertificateHash, Device, FixedAddress, NewUser, StoreError, User, UserImport};
 use wireguard::{WireGuardReply, WireGuardRequest};
 
@@ -64,8 +58,12 @@ pub(crate) enum FromStore {
     /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
+    /// The store is open, or why not.
+    #[n(11)]
+    Opened(#[n(0)] Replied<()>),
+    /// The reply to the request, encoded.
     #[n(12)]
-    StoreReply(#[n(0)] StoreReply),
+    Reply(#[n(0)] SecretBytes),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -183,6 +181,7 @@ impl UserSummary {
     }
 }
 
+<<<<<<< HEAD
 /// A command's request. All but the first two change the store, and are durable once they are
 /// answered.
 #[derive(Debug, Encode, Decode)]
@@ -368,6 +367,8 @@ impl StoreRequest {
     }
 }
 
+=======
+>>>>>>> 02d11e00 (Give each request for the store the type of its reply)
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct UserToAdd {
     #[n(0)]
@@ -455,6 +456,7 @@ pub struct UserSecrets {
     #[n(2)]
     pub(crate) totp: Option<SecretBytes>,
 }
+<<<<<<< HEAD
 
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum StoreReply {
@@ -485,3 +487,5 @@ pub(crate) enum StoreReply {
     #[n(24)]
     WireGuard(#[n(0)] WireGuardReply),
 }
+=======
+>>>>>>> 02d11e00 (Give each request for the store the type of its reply)
