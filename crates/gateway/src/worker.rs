@@ -332,7 +332,7 @@ impl RunningWorker {
                         (ToWorker::Firewall(firewall), None) => self.administration.note_firewall(firewall),
                         (ToWorker::Forgotten, None) => self.administration.parent.released(),
                         (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
-                        (ToWorker::QuicForwarder, Some(stream)) => {
+                        (ToWorker::HandOver, Some(stream)) => {
                             if self.hand_over(stream, &mut inbox).await? {
                                 return Ok(());
                             }

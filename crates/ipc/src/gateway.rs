@@ -192,7 +192,7 @@ pub enum ToWorker {
     Stop(#[n(0)] Option<String>),
     /// With a channel to the successor: hand everything over, and end.
     #[n(5)]
-    QuicForwarder,
+    HandOver,
     /// Reason why [`FromWorker::Upgrade`] failed.
     #[n(7)]
     NotUpgraded(#[n(0)] String),
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn an_upgrade_is_asked_for_by_the_numbers_of_0_1() {
         assert!(matches!(minicbor::decode(&[0x82, 0x06, 0x80]), Ok(Begin::TakeOver)));
-        assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::QuicForwarder)));
+        assert!(matches!(minicbor::decode(&[0x82, 0x05, 0x80]), Ok(ToWorker::HandOver)));
         let encoded = |message: FromWorker| minicbor::to_vec(message).unwrap();
         assert_eq!(encoded(FromWorker::ReadConfiguration), [0x82, 0x03, 0x80]);
         assert_eq!(encoded(FromWorker::Upgrade), [0x82, 0x05, 0x80]);

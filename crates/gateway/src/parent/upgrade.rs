@@ -135,7 +135,7 @@ impl Gateway {
         if let Err(error) = next.worker.send(&Begin::TakeOver, &[from_successor]).await {
             return Ok(Err(error.into()));
         }
-        self.worker.send(&ToWorker::QuicForwarder, &[from_predecessor]).await?;
+        self.worker.send(&ToWorker::HandOver, &[from_predecessor]).await?;
         let deadline = tokio::time::Instant::now() + HANDOVER_TIMEOUT;
         loop {
             let received = tokio::time::timeout_at(deadline, self.worker.receive()).await;

@@ -109,7 +109,7 @@ pub(crate) enum CoreRequest {
         reply: oneshot::Sender<Result<(), PolicyError>>,
     },
     /// Hand everything to another process and stop; or reply with the reason and go on.
-    QuicForwarder {
+    HandOver {
         to: Box<Successor>,
         reply: oneshot::Sender<Result<HandoverSummary, HandoverError>>,
     },
@@ -196,7 +196,7 @@ impl Core {
     /// Hands everything to another process, which then goes on; the task has stopped afterwards.
     /// After an error it goes on.
     pub(crate) async fn hand_over(&self, to: Successor) -> anyhow::Result<HandoverSummary> {
-        Ok(self.ask(|reply| CoreRequest::QuicForwarder { to: Box::new(to), reply }).await??)
+        Ok(self.ask(|reply| CoreRequest::HandOver { to: Box::new(to), reply }).await??)
     }
 
     /// Tells the clients that the gateway goes down, and stops the task. If it has stopped already,
@@ -357,7 +357,7 @@ impl CoreTask {
                 let set = self.set(&config);
                 self.reply_when_done(reply, set);
             }
-            CoreRequest::QuicForwarder { to, reply } => {
+            CoreRequest::HandOver { to, reply } => {
                 let handed_over_to = self.hand_over(*to).await;
                 self.handed_over = handed_over_to.is_ok();
                 // The requester ends with this reply.
