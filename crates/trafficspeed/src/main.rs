@@ -92,10 +92,19 @@ fn main() -> ExitCode {
         Ok(_) if terminal::has_failed() => ExitCode::FAILURE,
         Ok(code) => code,
         Err(error) => {
-            terminal::say(format_args!("trafficspeed: {error:#}"));
+            terminal::say(format_args!("trafficspeed: {}", with_causes(&error)));
             ExitCode::from(2)
         }
     }
+}
+
+/// The error and its causes, without those that the text before quotes already.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        written if written.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
+    })
 }
 
 /// Says which systems are not measured as the command line asks for, and what to do about it.
@@ -275,11 +284,11 @@ fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     let done =
         compare::run(&plan, &mut journal, environment, earlier, &output::progress(&args.output), &interrupt);
     let is_over = !done.campaign.interrupted && done.error.is_none();
-    let code = output::show(&Results::Traffic(Box::new(done.campaign)), &args.output)?;
+    let shown = output::show(&Results::Traffic(Box::new(done.campaign)), &args.output);
     if !is_over {
         terminal::say(format_args!("To go on: trafficspeed compare --resume {}", directory.display()));
     }
-    done.error.map_or(Ok(code), |error| Err(error.into()))
+    done.error.map_or(shown, |error| Err(error.into()))
 }
 
 /// The arguments with which the comparison in `directory` began, with what `now` says about

@@ -89,13 +89,14 @@ pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> 
     Ok(if disturbed { ExitCode::from(DISTURBED) } else { exit_code(interrupted, whole) })
 }
 
-/// Saves results, and shows them.
+/// Saves results, and shows them also where they can't be saved.
 ///
 /// # Errors
 /// A file cannot be written.
 pub fn finish(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> {
-    save(results, output)?;
-    show(results, output)
+    let saved = save(results, output);
+    let shown = show(results, output);
+    saved.and(shown)
 }
 
 /// The exit code of a campaign.

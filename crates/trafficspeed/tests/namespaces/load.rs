@@ -46,6 +46,25 @@ fn streams_go_both_ways_with_a_ping_beside_them() {
 }
 
 #[test]
+fn what_was_measured_is_shown_where_the_disk_is_full() {
+    if !can_run() {
+        return;
+    }
+    let disk = tempfile::tempdir().expect("a directory");
+    let line = "udp --vpn none --no-control -b 4M --repeat 1 -t 0.5 -O 0.1 -J --out";
+    let measurement = trafficspeed(line);
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs \"$0\" && exec \"$@\""]);
+    command.arg(disk.path()).arg(measurement.get_program()).args(measurement.get_args());
+    let output = command.arg(disk.path().join("out")).output().expect("the program was built");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    assert_eq!(words.matches("No space left on device").count(), 1, "{words}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is shown");
+    assert!(number(&task(&report, 0)["end"]["sum"]["packets"]) > 0.0, "{report:#}");
+}
+
+#[test]
 fn requests_and_datagrams_are_counted_over_both_ip_versions() {
     if !can_run() {
         return;
