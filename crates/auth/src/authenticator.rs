@@ -21,6 +21,7 @@ mod grant;
 mod history;
 mod known_sources;
 mod login_record;
+mod own_changes;
 mod pending;
 mod recheck;
 pub(super) mod rounds;

@@ -5,6 +5,7 @@
 //! a client's login, with its limits and its record; nobody changes what is another's. A revocation
 //! of the user ends the visit, whatever it was for, but for one that the visit itself has caused.
 
+mod credentials;
 mod heard;
 mod visits;
 
@@ -32,7 +33,7 @@ use vpnd_ipc::request::{self, Answer, Reason};
 use vpnd_store::audit::recorder::Recorder;
 use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_store::password::Password;
-use vpnd_store::{Device, LiveUser, Store, StoreError, User, UserId};
+use vpnd_store::{Device, LOCAL, LiveUser, Store, StoreError, User, UserId};
 use vpnd_sys::clock::{Clocks, now};
 
 /// Requests under way at the same time; logins wait for passwords to be checked.
@@ -167,6 +168,7 @@ impl Portal {
             source: SourceName::cut(&user.source),
             left_s: self.visits().time_left(&browser.token, now()).as_secs(),
             sessions,
+            codes: (user.source == LOCAL).then_some(user.totp.is_some()),
         }))
     }
 

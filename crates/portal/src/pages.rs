@@ -6,6 +6,8 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
+use qrcode::render::svg;
+use qrcode::{EcLevel, QrCode};
 
 use crate::browser::hex;
 use crate::texts::Texts;
@@ -54,6 +56,7 @@ pub(crate) struct OverviewPage<'p> {
     user: &'p str,
     until: String,
     sessions: Vec<ShownSession>,
+    codes: Option<bool>,
 }
 
 /// A session, in words.
@@ -62,6 +65,41 @@ struct ShownSession {
     since: String,
     from: String,
     addresses: String,
+}
+
+#[derive(Template)]
+#[template(path = "password.html")]
+pub(crate) struct PasswordPage<'p> {
+    pub(crate) frame: Frame<'p>,
+    pub(crate) form: String,
+    pub(crate) problem: Option<String>,
+}
+
+#[derive(Template)]
+#[template(path = "codes.html")]
+pub(crate) struct CodesPage<'p> {
+    frame: Frame<'p>,
+    form: String,
+    problem: Option<&'p str>,
+    /// Made here of squares alone.
+    image: String,
+    secret: &'p str,
+}
+
+impl<'p> CodesPage<'p> {
+    /// `None` if the address does not fit into a code.
+    pub(crate) fn new(
+        frame: Frame<'p>,
+        form: String,
+        problem: Option<&'p str>,
+        (address, secret): (&str, &'p str),
+    ) -> Option<Self> {
+        let code = QrCode::with_error_correction_level(address, EcLevel::M).ok()?;
+        let image = code.render::<svg::Color<'_>>().min_dimensions(200, 200).build();
+        // Without the line that only a file has.
+        let image = image.find("<svg").map(|start| image[start..].to_owned())?;
+        Some(Self { frame, form, problem, image, secret })
+    }
 }
 
 #[derive(Template)]
@@ -92,6 +130,7 @@ impl<'p> OverviewPage<'p> {
             user: &overview.user,
             until: (texts.until)(overview.left_s),
             sessions: overview.sessions.iter().map(shown).collect(),
+            codes: overview.codes,
             frame,
         }
     }

@@ -4,6 +4,8 @@
 //! counts without the proof that it is from a form of ours; every answer has the headers that keep
 //! other sites and scripts out, and no page is kept by anybody.
 
+mod account;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -28,8 +30,6 @@ use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, SecretText, UserName};
 /// Bytes of a form.
 const MAX_BODY_BYTES: usize = 16 << 10;
 const STYLE: &str = include_str!("../assets/style.css");
-/// The query of the page that says so.
-const ENDED: &str = "ended";
 
 /// On every answer.
 const HEADERS: [(HeaderName, HeaderValue); 7] = [
@@ -138,6 +138,9 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/login/wait", get(wait))
         .route("/logout", post(log_out))
         .route("/sessions/end", post(end_session))
+        .route("/password", get(account::password).post(account::change_password))
+        .route("/codes", post(account::codes))
+        .route("/codes/take", post(account::take_codes))
         .route("/style.css", get(style))
         .route("/logo", get(logo))
         .fallback(nothing)
@@ -189,7 +192,12 @@ async fn overview(State(site): State<Arc<Site>>, visitor: Visitor, RawQuery(quer
     let form = form_of(&browser.token);
     match site.auth.request(OverviewQuery(browser)).await {
         Ok(Some(overview)) => {
-            let notice = (query.as_deref() == Some(ENDED)).then_some(visitor.texts.session_ended);
+            let notice = match query.as_deref() {
+                Some("ended") => Some(visitor.texts.session_ended),
+                Some("password") => Some(visitor.texts.password_changed),
+                Some("codes") => Some(visitor.texts.codes_changed),
+                _ => None,
+            };
             page(StatusCode::OK, &OverviewPage::new(site.frame(&visitor), form, &overview, notice))
         }
         Ok(None) => to("/login"),

@@ -33,6 +33,13 @@ pub fn address(secret: &TotpSecret, user: &str, gateway: &str) -> Option<String>
     totp(secret, user, Some(gateway))?.to_url().ok()
 }
 
+/// The secret as a person types it into an app (base32), in groups of four.
+pub fn to_type(secret: &TotpSecret) -> String {
+    let letters: Vec<char> = totp_rs::Secret::new(secret.expose().into()).to_base32().chars().collect();
+    let groups: Vec<String> = letters.chunks(4).map(|group| group.iter().collect()).collect();
+    groups.join(" ")
+}
+
 /// The address as a QR code for a terminal, black on white whatever its colours are.
 pub fn qr_code(address: &str) -> Option<String> {
     let code = QrCode::with_error_correction_level(address, EcLevel::L).ok()?;

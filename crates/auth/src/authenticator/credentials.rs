@@ -77,19 +77,7 @@ impl Credentials {
         now_s: u64,
     ) -> Result<CheckResult, StoreError> {
         let own = user.as_ref().and_then(|user| user.password.as_ref());
-        // Users of other sources have none: theirs is the hash that nobody's password has, at the
-        // same cost.
-        let hash = own.unwrap_or(&self.nobody);
-        // Requests that wait for the store, such as attaches, go first. A hash that another program
-        // has made may take less time than one of ours: then one of ours is computed, too.
-        let verify = || {
-            let right = self.hasher.verify(&login.password, hash)?;
-            if !self.hasher.costs_the_same(hash) {
-                self.hasher.verify(&login.password, &self.nobody)?;
-            }
-            Ok(right)
-        };
-        let right = match process::behind_others(verify) {
+        let right = match self.verify(&login.password, own) {
             Ok(right) => right,
             Err(none) => return Ok(CheckResult::NotChecked(none)),
         };
@@ -104,6 +92,27 @@ impl Credentials {
             _ => self.check_user(login, Authenticated::here(user, Factors::PASSWORD), now_s)?,
         };
         Ok(cause.map_or(checked, CheckResult::Refused))
+    }
+
+    /// Whether this is the password of the hash, or of whoever has none.
+    pub(super) fn verify(&self, password: &Password, own: Option<&PasswordHash>) -> Result<bool, NoMemory> {
+        // Users of other sources have none: theirs is the hash that nobody's password has, at the
+        // same cost.
+        let hash = own.unwrap_or(&self.nobody);
+        // Requests that wait for the store, such as attaches, go first. A hash that another program
+        // has made may take less time than one of ours: then one of ours is computed, too.
+        process::behind_others(|| {
+            let right = self.hasher.verify(password, hash)?;
+            if !self.hasher.costs_the_same(hash) {
+                self.hasher.verify(password, &self.nobody)?;
+            }
+            Ok(right)
+        })
+    }
+
+    /// The hash of a password that is to be stored.
+    pub(super) fn hash(&self, password: &Password) -> Result<PasswordHash, NoMemory> {
+        process::behind_others(|| self.hasher.hash(password))
     }
 
     /// Refuses after a look at the code that came along, if any: the time of the answer discloses

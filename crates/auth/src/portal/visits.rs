@@ -14,12 +14,14 @@ use vpnd_ipc::gateway::portal::Token;
 use vpnd_proto::admission::{Network, Source};
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
-use vpnd_store::UserId;
+use vpnd_store::{TotpSecret, UserId};
 
 /// A visit that is not used for so long ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// A visit ends after so long.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
+/// After a login, a user may change what proves who the user is, for so long.
+const RECENT: Duration = Duration::from_secs(10 * 60);
 /// Limit for a login; the authenticator's own is shorter.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(180);
 /// Visits of one user; the one that was unused for longest makes room.
@@ -60,6 +62,8 @@ pub(super) enum Found<T> {
 pub(super) struct Visits {
     logins: HashMap<TokenHash, Kept<WaitingLogin>>,
     visits: HashMap<TokenHash, Kept<Visit>>,
+    /// Secrets of one-time codes that were offered to visits.
+    offers: HashMap<TokenHash, TotpSecret>,
 }
 
 type TokenHash = [u8; 32];
@@ -138,6 +142,26 @@ impl Visits {
         if let Some(kept) = self.visits.get_mut(&hash(token)) {
             kept.content.generation = generation;
         }
+    }
+
+    /// Whether its user has logged in just now.
+    pub(super) fn is_recent(&self, token: &Token, now: Time) -> bool {
+        self.visits.get(&hash(token)).is_some_and(|kept| now.since(kept.began) < RECENT)
+    }
+
+    /// The secret that was offered to this visit, or this one, which is from now on.
+    pub(super) fn offer(&mut self, token: &Token, fresh: TotpSecret) -> TotpSecret {
+        self.offers.retain(|hash, _| self.visits.contains_key(hash));
+        self.offers.entry(hash(token)).or_insert(fresh).clone()
+    }
+
+    pub(super) fn offered(&self, token: &Token) -> Option<TotpSecret> {
+        self.offers.get(&hash(token)).cloned()
+    }
+
+    /// It is taken.
+    pub(super) fn remove_offer(&mut self, token: &Token) {
+        self.offers.remove(&hash(token));
     }
 
     pub(super) fn end(&mut self, token: &Token) -> Option<Visit> {

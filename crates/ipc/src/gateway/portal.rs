@@ -65,6 +65,9 @@ crate::requests! {
         Overview = 3, OverviewQuery => Option<Overview>;
         EndSession = 4, EndSession => Change;
         LogOut = 5, LogOut => ();
+        ChangePassword = 6, ChangePassword => OwnChange;
+        OfferCodes = 7, OfferCodes => CodesOffer;
+        TakeCodes = 8, TakeCodes => OwnChange;
     }
 }
 
@@ -130,6 +133,74 @@ pub struct EndSession {
 #[derive(Debug, Encode, Decode)]
 pub struct LogOut(#[n(0)] pub Browser);
 
+/// Give the browser's user another password.
+#[derive(Debug, Encode, Decode)]
+pub struct ChangePassword {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub present: SecretText<1024>,
+    #[n(2)]
+    pub new: SecretText<1024>,
+}
+
+/// Offer the browser's user a secret of one-time codes, the one that was offered last if it was not
+/// taken.
+#[derive(Debug, Encode, Decode)]
+pub struct OfferCodes {
+    #[n(0)]
+    pub browser: Browser,
+    /// The name under which an app shows the codes.
+    #[n(1)]
+    pub issuer: Text<64>,
+}
+
+/// Use the secret that was offered from now on: this is a code of it.
+#[derive(Debug, Encode, Decode)]
+pub struct TakeCodes {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub code: SecretText<16>,
+}
+
+/// A secret of one-time codes, in both forms that apps take.
+#[derive(Debug, Encode, Decode)]
+pub enum CodesOffer {
+    #[n(0)]
+    Offer {
+        /// `otpauth://…`
+        #[n(0)]
+        address: SecretText<512>,
+        /// To be typed.
+        #[n(1)]
+        secret: SecretText<64>,
+    },
+    #[n(1)]
+    Not(#[n(0)] OwnChange),
+}
+
+/// What has become of a change of the user's own credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum OwnChange {
+    #[n(0)]
+    Done,
+    /// The browser has no visit.
+    #[n(1)]
+    NoVisit,
+    /// The login is too old for this.
+    #[n(2)]
+    LogInAgain,
+    /// The user is another source's.
+    #[n(3)]
+    NotLocal,
+    /// A person may not choose this password, or the code is none of the secret.
+    #[n(4)]
+    Unusable,
+    #[n(5)]
+    Refused(#[n(0)] Refused),
+}
+
 /// The decision about a login, or its next step.
 #[derive(Debug, Encode, Decode)]
 pub enum LoginStep {
@@ -163,6 +234,9 @@ pub struct Overview {
     pub left_s: u64,
     #[n(3)]
     pub sessions: List<OwnSession, MAX_SESSIONS>,
+    /// Whether the user has one-time codes; `None` if that is another source's business.
+    #[n(4)]
+    pub codes: Option<bool>,
 }
 
 /// A session of the user who looks.

@@ -1,0 +1,114 @@
+//! Changes that local users make of their own credentials, after they have logged in.
+//!
+//! Invariants: a password is changed only by whoever knows the present one, which counts as a guess
+//! as in a login and waits for its turn as one; a secret of one-time codes is kept only once a code
+//! of it was shown. Users of other sources have nothing here that could be changed.
+
+use std::sync::Arc;
+
+use vpnd_proto::admission::Source;
+use vpnd_proto::admission::shares::Standing;
+
+use super::external::blocking;
+use super::throttle::Person;
+use super::{Authenticator, Cause, Login, LoginOutcome};
+use vpnd_ipc::gateway::portal::OwnChange;
+use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
+use vpnd_store::totp;
+use vpnd_store::{StoreError, TotpSecret, User, UserChange};
+
+impl Authenticator {
+    /// Gives a user another password, which is a revocation. `login` has the present one.
+    pub(crate) async fn change_password(
+        self: &Arc<Self>,
+        login: Login,
+        user: User,
+        new: Password,
+        now_s: u64,
+    ) -> OwnChange {
+        let Some(turn) = self.own_turn(&login).await else {
+            return OwnChange::Refused(Refusal::Busy.into());
+        };
+        let this = Arc::clone(self);
+        let changed = blocking(move || {
+            let changed = this.change_password_now(&login, &user, &new, now_s);
+            drop(turn);
+            changed.unwrap_or_else(|error| {
+                tracing::error!(%error, "a password could not be changed");
+                OwnChange::Refused(Refusal::Internal.into())
+            })
+        });
+        changed.await.unwrap_or(OwnChange::Refused(Refusal::Internal.into()))
+    }
+
+    fn change_password_now(
+        &self,
+        login: &Login,
+        user: &User,
+        new: &Password,
+        now_s: u64,
+    ) -> Result<OwnChange, StoreError> {
+        let Some(present) = &user.password else { return Ok(OwnChange::NotLocal) };
+        if !is_usable(new, user) {
+            return Ok(OwnChange::Unusable);
+        }
+        let person = Person::of(&user.name, Some(user));
+        let guess = match self.admit(login, person, true, now_s) {
+            Ok(guess) => guess,
+            Err(LoginOutcome::Refused(refused)) => return Ok(OwnChange::Refused(refused)),
+            Err(_) => return Ok(OwnChange::Refused(Refusal::Busy.into())),
+        };
+        let hashed = match self.credentials.verify(&login.password, Some(present)) {
+            Ok(true) => self.credentials.hash(new),
+            Ok(false) => {
+                return Ok(match self.refuse_for_good(login, Cause::WrongPassword, &guess, now_s) {
+                    LoginOutcome::Refused(refused) => OwnChange::Refused(refused),
+                    _ => OwnChange::Refused(Refusal::Credentials.into()),
+                });
+            }
+            Err(none) => Err(none),
+        };
+        self.throttle().take_back(guess);
+        let Ok(hash) = hashed else { return Ok(OwnChange::Refused(Refusal::Busy.into())) };
+        self.store.set_password(&user.name, &hash, now_s)?;
+        Ok(OwnChange::Done)
+    }
+
+    /// Gives a user this secret of one-time codes, of which a code was typed.
+    pub(crate) fn change_codes(
+        &self,
+        user: &User,
+        secret: TotpSecret,
+        code: &Password,
+        now_s: u64,
+    ) -> Result<OwnChange, StoreError> {
+        if user.password.is_none() {
+            return Ok(OwnChange::NotLocal);
+        }
+        let Some(step) = totp::matching_step(&secret, code, now_s) else { return Ok(OwnChange::Unusable) };
+        let change = UserChange { totp: Some(Some(secret)), ..UserChange::default() };
+        self.store.modify_user(&user.name, &change, now_s)?;
+        // It was shown, so it is good for no login.
+        self.store.use_totp_step(user.id, step)?;
+        Ok(OwnChange::Done)
+    }
+
+    async fn own_turn(&self, login: &Login) -> Option<super::turns::Turn> {
+        match self.turns.at_once() {
+            Some(turn) => Some(turn),
+            None => self.turns.wait(Source::from(login.source), Standing::Known, self.longest_wait).await,
+        }
+    }
+}
+
+/// Whether a person may have this password (NIST SP 800-63B): long enough, and neither the name nor
+/// one letter.
+fn is_usable(new: &Password, user: &User) -> bool {
+    let text = new.expose();
+    let is_repeated = text.chars().zip(text.chars().skip(1)).all(|(one, next)| one == next);
+    text.chars().count() >= MIN_PASSWORD_CHARS
+        && text.len() <= MAX_PASSWORD_BYTES
+        && !is_repeated
+        && !text.eq_ignore_ascii_case(&user.name)
+}

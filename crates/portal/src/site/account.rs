@@ -1,0 +1,136 @@
+//! The pages on which users of the gateway's store change their own password and second factor.
+
+use std::sync::Arc;
+
+use axum::extract::{Form, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde::Deserialize;
+
+use super::{Bare, SecretField, Site, to};
+use crate::browser::{Visitor, form_of};
+use crate::pages::{CodesPage, PasswordPage, page};
+use vpnd_ipc::gateway::portal::{ChangePassword, CodesOffer, OfferCodes, OwnChange, TakeCodes};
+use vpnd_ipc::gateway::refusal::{Refusal, Refused};
+use vpnd_proto::control::{SecretText, Text};
+
+#[derive(Deserialize)]
+pub(super) struct Passwords {
+    #[serde(default)]
+    form: String,
+    present: SecretField,
+    new: SecretField,
+    again: SecretField,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Code {
+    #[serde(default)]
+    form: String,
+    code: SecretField,
+}
+
+/// The form to change the password.
+pub(super) async fn password(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    password_form(&site, &visitor, StatusCode::OK, None)
+}
+
+fn password_form(site: &Site, visitor: &Visitor, status: StatusCode, problem: Option<String>) -> Response {
+    let Some(token) = &visitor.token else { return to("/login") };
+    page(status, &PasswordPage { frame: site.frame(visitor), form: form_of(token), problem })
+}
+
+pub(super) async fn change_password(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Passwords { form, present, new, again }): Form<Passwords>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    let texts = visitor.texts;
+    let refused = |text: &str| password_form(&site, &visitor, StatusCode::FORBIDDEN, Some(text.to_owned()));
+    if *new.0 != *again.0 {
+        return refused(texts.passwords_differ);
+    }
+    let typed = |field: &SecretField| SecretText::new(field.0.as_str());
+    let (Ok(present), Ok(new)) = (typed(&present), typed(&new)) else {
+        return refused(texts.password_unusable);
+    };
+    let Some(_turn) = site.auth.login_turn(visitor.address) else { return refused(texts.too_many_logins) };
+    match site.auth.request(ChangePassword { browser, present, new }).await {
+        Ok(OwnChange::Done) => to("/?password"),
+        Ok(OwnChange::Unusable) => refused(texts.password_unusable),
+        Ok(OwnChange::Refused(Refused { refusal: Refusal::Credentials, .. })) => {
+            refused(texts.password_wrong)
+        }
+        Ok(OwnChange::Refused(why)) => refused(&texts.refused(why)),
+        Ok(not) => not_changed(&site, &visitor, not),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+/// Offers one-time codes.
+pub(super) async fn codes(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Bare { form }): Form<Bare>,
+) -> Response {
+    if !visitor.has_sent(&form) {
+        return site.not_ours(&visitor);
+    }
+    offer(&site, &visitor, StatusCode::OK, None).await
+}
+
+async fn offer(site: &Site, visitor: &Visitor, status: StatusCode, problem: Option<&str>) -> Response {
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    let form = form_of(&browser.token);
+    match site.auth.request(OfferCodes { browser, issuer: Text::cut(&site.name) }).await {
+        Ok(CodesOffer::Offer { address, secret }) => {
+            let offered = (address.expose(), secret.expose());
+            match CodesPage::new(site.frame(visitor), form, problem, offered) {
+                Some(codes) => page(status, &codes),
+                None => site.failed(visitor),
+            }
+        }
+        Ok(CodesOffer::Not(not)) => not_changed(site, visitor, not),
+        Err(_) => site.failed(visitor),
+    }
+}
+
+pub(super) async fn take_codes(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Code { form, code }): Form<Code>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    let changed = match SecretText::new(code.0.as_str()) {
+        Ok(code) => site.auth.request(TakeCodes { browser, code }).await,
+        Err(_) => Ok(OwnChange::Unusable),
+    };
+    match changed {
+        Ok(OwnChange::Done) => to("/?codes"),
+        Ok(OwnChange::Unusable) => {
+            offer(&site, &visitor, StatusCode::FORBIDDEN, Some(visitor.texts.code_wrong)).await
+        }
+        Ok(not) => not_changed(&site, &visitor, not),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+/// What has no form to be tried again with.
+fn not_changed(site: &Site, visitor: &Visitor, not: OwnChange) -> Response {
+    let texts = visitor.texts;
+    match not {
+        OwnChange::NoVisit => to("/login"),
+        OwnChange::LogInAgain => {
+            site.message(visitor, StatusCode::FORBIDDEN, texts.log_in_again, texts.log_in_again_text)
+        }
+        OwnChange::NotLocal => {
+            site.message(visitor, StatusCode::NOT_FOUND, texts.not_found, texts.not_found_text)
+        }
+        OwnChange::Done | OwnChange::Unusable | OwnChange::Refused(_) => site.failed(visitor),
+    }
+}
