@@ -1,4 +1,8 @@
-//! Contents of the messages between a command and the process that opens the store for it.
+//! Messages between a command and the process that opens the store for it.
+//!
+//! Invariants: no answer holds a password hash or the secret of one-time codes, but those to
+//! [`StoreRequest::Secrets`] and [`StoreRequest::CopyPart`]; a list comes in pieces, so that a
+//! frame has a largest length.
 
 mod change;
 pub(crate) mod wireguard;
@@ -8,9 +12,11 @@ use std::net::IpAddr;
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
-use super::request::Replied;
-pub(super) use change::ChangeToMake;
+use super::fault::Fault;
+use change::ChangeToMake;
 use vpnd_ipc::messages::{Common, SecretBytes};
+use vpnd_store::audit::AuditEntry;
+use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::{CertificateHash, Device, FixedAddress, NewUser, StoreError, User, UserImport};
 use wireguard::{WireGuardReply, WireGuardRequest};
 
@@ -58,12 +64,8 @@ pub(crate) enum FromStore {
     /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
-    /// The store is open, or why not.
-    #[n(11)]
-    Opened(#[n(0)] Replied<()>),
-    /// The reply to the request, encoded.
     #[n(12)]
-    Reply(#[n(0)] SecretBytes),
+    StoreReply(#[n(0)] StoreReply),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -181,7 +183,6 @@ impl UserSummary {
     }
 }
 
-<<<<<<< HEAD
 /// A command's request. All but the first two change the store, and are durable once they are
 /// answered.
 #[derive(Debug, Encode, Decode)]
@@ -367,8 +368,6 @@ impl StoreRequest {
     }
 }
 
-=======
->>>>>>> 02d11e00 (Give each request for the store the type of its reply)
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct UserToAdd {
     #[n(0)]
@@ -456,7 +455,6 @@ pub struct UserSecrets {
     #[n(2)]
     pub(crate) totp: Option<SecretBytes>,
 }
-<<<<<<< HEAD
 
 #[derive(Debug, Encode, Decode)]
 pub(crate) enum StoreReply {
@@ -487,5 +485,3 @@ pub(crate) enum StoreReply {
     #[n(24)]
     WireGuard(#[n(0)] WireGuardReply),
 }
-=======
->>>>>>> 02d11e00 (Give each request for the store the type of its reply)
