@@ -51,9 +51,16 @@ fn a_flood_of_the_portal_keeps_nobody_out_and_costs_the_tunnel_no_packet() {
     // Too much at once.
     let large = "x".repeat(40_000);
     let form = browser.get("/").field("form");
-    assert_eq!(browser.post("/sessions/end", &[("form", &form), ("device", &large)]).status, 413);
-    let header = format!("X-Large: {large}");
-    let refused = browser.post_with("/", &[], &["--request", "GET", "--header", &header]);
-    assert_eq!(refused.status, 431, "{refused:?}");
+    let mut body = browser.curl("/sessions/end");
+    body.args(["--data", &format!("form={form}&device={large}")]);
+    let mut head = browser.curl("/");
+    head.args(["--header", &format!("X-Large: {large}")]);
+    for (request, status) in [(body, "413"), (head, "431")] {
+        let output = process::run(request);
+        let text = process::text(&output);
+        // The answer is lost where the connection is closed before all was sent.
+        let is_cut = matches!(output.status.code(), Some(55 | 56)) && !text.contains("HTTP/1.1 200");
+        assert!(is_cut || text.contains(&format!("HTTP/1.1 {status}")), "{text}");
+    }
     assert!(browser.overview().is_some());
 }
