@@ -24,6 +24,7 @@ pub(crate) mod registry;
 mod releases;
 mod revocation;
 mod settings;
+mod wireguard;
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
@@ -36,7 +37,7 @@ use anyhow::{Context as _, anyhow, bail};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vpnd_crypto::LabPermit;
-use vpnd_proto::gateway::{Effect, Gateway};
+use vpnd_proto::gateway::Gateway;
 use vpnd_proto::session::LocalSuite;
 
 use crate::quic_keys::Keys;
@@ -53,23 +54,23 @@ use certificate::WorkerCertificate;
 use client_certificates::ClientCertificates;
 use closing::{all_closed, refuse_all};
 use devices::{adopt, shard_specs};
-use handover::{Predecessor, Successor};
+use handover::{Predecessor, Successor, adopt_sessions};
 use parent_client::ParentClient;
 use revocation::{Revocations, carry_out_revocations};
 use vpnd_config::ServerConfig;
 use vpnd_config::in_force::Settings;
 use vpnd_ipc::admin::Handler as _;
-use vpnd_ipc::admin::status::{Counters, Process, Steering};
+use vpnd_ipc::admin::status::{Process, Steering};
 use vpnd_ipc::channel::{Channel, ChannelError, Received};
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway as messages;
-use vpnd_ipc::gateway::auth::{Carried, MAX_WRITES, id};
 use vpnd_ipc::gateway::{Begin, FromWorker, ReloadedConfiguration, ToWorker, WorkerLaunch};
 use vpnd_ipc::messages::{self as common, Devices};
 use vpnd_ipc::signing::SigningClient;
-use vpnd_shard::{EVENT_QUEUE, ShardSpec, Shards, suites};
+use vpnd_shard::{EVENT_QUEUE, Shards, suites};
 use vpnd_sys::clock::now;
 use vpnd_sys::process;
+use wireguard::WireGuard;
 
 /// Limit for the notices to clients that the gateway goes down.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -243,8 +244,10 @@ impl RunningWorker {
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
         let (queues, group) = adopt(config, &devices, descriptors)?;
         let (quic_socket, forwarder) = quic::socket(group.quic)?;
-        let mut specs =
-            shard_specs(group.shards, queues, devices.tun, config, &access.policy, forwarder.as_ref(), None)?;
+        let peers = WireGuard::start(config, &auth, devices.shards, &prepared.suites, &quic_socket).await?;
+        let queue = peers.as_ref().map(WireGuard::queue);
+        let ways = (forwarder.as_ref(), queue.as_ref());
+        let mut specs = shard_specs(group.shards, queues, devices.tun, config, &access.policy, ways)?;
         let lab = prepared.launch.insecure_lab.then(LabPermit::insecure);
         let settings = settings::core(config, access, specs.len(), prepared.suites.clone(), lab);
         let mut gateway = Gateway::new(settings, vpnd_sys::random::random())?;
@@ -256,10 +259,10 @@ impl RunningWorker {
         // The control plane is as any other program; this fails where it never was anything else.
         let _ = process::prefer_current_thread(0);
         let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
-        let (core, control) = Core::start(gateway, shards, events, registry, revoked);
+        let (core, control) = Core::start(gateway, shards, events, registry, revoked, peers);
         let admission = AdmissionControl::new(settings::admission(config));
         let (keys, paused, for_quic) = (prepared.keys, Arc::<AtomicBool>::default(), admission.clone());
-        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, Arc::clone(&paused))?;
+        let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, Arc::clone(&paused), queue)?;
         let (server, closed) = server(config, &core, &auth, admission.clone());
         let (logins, server) = (Arc::clone(&server.logins), Arc::new(server));
         let administration = Arc::new(Administration {
@@ -440,35 +443,6 @@ async fn is_stopped(inbox: &mut Inbox) -> bool {
             received => {
                 return matches!(received, Some(Some(Ok(Received { message: ToWorker::Stop(_), .. }))));
             }
-        }
-    }
-}
-
-/// Takes over what another worker hands over, if there is one: its sessions, and what it returns,
-/// the last revocation that was carried out and what was counted.
-async fn adopt_sessions(
-    predecessor: Option<Predecessor>,
-    auth: &AuthClient,
-    gateway: &mut Gateway,
-    registry: &mut Registry,
-    specs: &mut [ShardSpec],
-) -> anyhow::Result<(Revocations, Counters)> {
-    let revocations = Revocations::default();
-    let Some(predecessor) = predecessor else { return Ok((revocations, Counters::default())) };
-    revocations.set(predecessor.revocations);
-    let sessions = predecessor.take_over(gateway, registry).await?;
-    for part in sessions.chunks(MAX_WRITES) {
-        auth.request(Carried(part.iter().map(|session| id(*session)).collect())).await?;
-    }
-    queue_commands(gateway, specs);
-    Ok((revocations, predecessor.counters))
-}
-
-/// Gives each shard what it has to know before it receives anything.
-fn queue_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
-    while let Some(effect) = gateway.poll_effect() {
-        if let Effect::Command { shard, command } = effect {
-            specs[shard].first.push(command);
         }
     }
 }

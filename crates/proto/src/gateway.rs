@@ -20,6 +20,7 @@ mod profiles;
 mod renewal;
 mod session;
 mod table;
+mod wireguard;
 
 use core::net::SocketAddr;
 use core::time::Duration;

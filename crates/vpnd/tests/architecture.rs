@@ -72,7 +72,7 @@ fn dependencies_point_one_way() {
         ("idp", with(&[])),
         ("portal", with(&[])),
         ("auth", with(&["vpnd-store", "vpnd-wireguard"])),
-        ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard"])),
+        ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard", "vpnd-wireguard"])),
         ("client", with(&["vpnd-journal", "vpnd-shard"])),
         (
             "vpnd",

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use vpnd_crypto::Backend;
-use vpnd_proto::plane::Endpoint;
+use vpnd_proto::plane::{Activity, Endpoint};
 use vpnd_proto::session::{Random, random_bytes};
 use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;
@@ -246,6 +246,16 @@ impl Peers {
         }
     }
 
+    /// Ends the peer's sessions: its keys are erased, and it may begin again.
+    pub fn end(&mut self, id: PeerId) {
+        self.erase(id);
+    }
+
+    /// All peers.
+    pub fn ids(&self) -> impl Iterator<Item = PeerId> {
+        self.peers.keys().copied()
+    }
+
     /// The peer with this key.
     #[must_use]
     pub fn by_key(&self, key: &PublicKey) -> Option<PeerId> {
@@ -275,11 +285,6 @@ impl Peers {
     pub fn on_opened(&mut self, now: Time, index: Index, from: Endpoint, opened: Opened) {
         let Some(id) = self.indexes.peer(index) else { return };
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        if opened.len > 0 {
-            peer.timers.received_data(now);
-        } else {
-            peer.timers.received(now);
-        }
         if let Some(confirmed) = peer.sessions.confirm(index) {
             peer.timers.handshake_done();
             let sealer = peer.sessions.current.as_ref().map(|session| Arc::clone(&session.sealer));
@@ -290,11 +295,7 @@ impl Peers {
         if opened.newest {
             self.note_source(now, id, from);
         }
-        let current = self.peers.get(&id).and_then(|peer| peer.sessions.current.as_ref());
-        if current.is_some_and(|session| session.is_initiator_older_than(now, REKEY_ON_RECEIVE)) {
-            self.begin(now, id);
-        }
-        self.set_timer(id);
+        self.on_received(now, id, opened.len > 0);
     }
 
     /// A shard has sealed for the peer and sent it; `data` if it was no keepalive.
@@ -311,6 +312,36 @@ impl Peers {
                 || session.sealer.reserved() >= REKEY_AFTER_MESSAGES
         });
         if rekey {
+            self.begin(now, id);
+        }
+        self.set_timer(id);
+    }
+
+    /// Traffic of the peer that shards report now and then, beside what they report at once: the
+    /// timers count seconds.
+    pub fn on_activity(&mut self, now: Time, id: PeerId, activity: &Activity) {
+        let sent_last = activity.last_tx_packet > activity.last_rx;
+        if !sent_last && activity.last_tx_packet != Time::ZERO {
+            self.on_sent(now, id, true);
+        }
+        if activity.last_rx != Time::ZERO {
+            self.on_received(now, id, activity.last_rx_packet != Time::ZERO);
+        }
+        if sent_last {
+            self.on_sent(now, id, true);
+        }
+    }
+
+    /// Something of the peer was opened; `data` if it was no keepalive.
+    fn on_received(&mut self, now: Time, id: PeerId, data: bool) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        if data {
+            peer.timers.received_data(now);
+        } else {
+            peer.timers.received(now);
+        }
+        let current = peer.sessions.current.as_ref();
+        if current.is_some_and(|session| session.is_initiator_older_than(now, REKEY_ON_RECEIVE)) {
             self.begin(now, id);
         }
         self.set_timer(id);

@@ -30,7 +30,8 @@ pub(super) fn bind_port(config: &ServerConfig) -> anyhow::Result<(ReuseportGroup
         0 => process::available_cores()?.len().min(vpnd_proto::wire::MAX_GATEWAY_LANES),
         shards => shards,
     };
-    let steering = if config.offload.steering { Steering::Program(Clients::Own) } else { Steering::Off };
+    let clients = if config.wireguard.is_some() { Clients::OwnAndWireGuard } else { Clients::Own };
+    let steering = if config.offload.steering { Steering::Program(clients) } else { Steering::Off };
     let group = bind_reuseport_group(config.server.listen, shards, steering, &socket_options(config))?;
     if let Some(error) = &group.steering_refused {
         tracing::warn!(%error, "the kernel does not steer datagrams to their shards; this costs throughput only");

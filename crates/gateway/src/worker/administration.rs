@@ -152,6 +152,7 @@ impl Handler for Administration {
         let mut counters = Counters::from(&snapshot.counters);
         counters.logins = self.logins.counts();
         counters.handshakes = self.admission.counts();
+        counters.handshakes.extend(snapshot.wireguard);
         let Ended { sessions, rx_bytes, tx_bytes, reasons } = snapshot.ended;
         counters.ends = reasons.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect();
         counters.polling = snapshot.poll.by_name().map(|(name, count)| (name.to_owned(), count)).into();

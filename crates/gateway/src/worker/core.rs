@@ -13,6 +13,7 @@ pub(crate) mod drain;
 mod effects;
 mod ended;
 mod snapshot;
+mod wireguard;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -21,13 +22,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
 use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
-use vpnd_proto::gateway::{Authenticated, Claim, Gateway};
+use vpnd_proto::gateway::{Claim, Gateway};
 use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
 use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 
 use crate::worker::handover::{HandoverError, Successor};
 use crate::worker::registry::{AdmittedSession, Registry};
+use crate::worker::wireguard::WireGuard;
 pub(crate) use accounting::ToEnd;
 use accounting::{Leaving, Reply};
 use announce::Held;
@@ -35,9 +37,11 @@ use drain::{DrainRequest, Draining};
 pub(crate) use ended::Ended;
 pub(crate) use snapshot::CoreSnapshot;
 use vpnd_config::ServerConfig;
+use vpnd_ipc::gateway::wireguard::PeerChange;
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
 use vpnd_shard::Shards;
 use vpnd_sys::clock::now;
+use wireguard::{Unreleased, next_input};
 
 /// Text of a refusal of a revoked certificate.
 const REVOKED: &str = "your certificate was revoked by the authority that signed it";
@@ -113,6 +117,8 @@ pub(crate) enum CoreRequest {
         to: Box<Successor>,
         reply: oneshot::Sender<Result<HandoverSummary, HandoverError>>,
     },
+    /// Peers of WireGuard have come, gone or changed.
+    Peers(Vec<PeerChange>),
     /// Tell the clients, keep their sessions for the next start, and stop.
     Shutdown,
 }
@@ -155,6 +161,7 @@ impl Core {
         events: mpsc::Receiver<Event>,
         registry: Registry,
         revoked: RevocationList,
+        wireguard: Option<WireGuard>,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
         let (is_draining, draining) = watch::channel(false);
@@ -163,6 +170,8 @@ impl Core {
             shards,
             registry,
             revoked,
+            wireguard,
+            unreleased: Vec::new(),
             connections: HashMap::new(),
             begun: HashSet::new(),
             held: HashMap::new(),
@@ -174,7 +183,11 @@ impl Core {
             is_draining,
             handed_over: false,
         };
-        (Self { requests, draining }, tokio::spawn(task.run(inbox, events)))
+        let core = Self { requests, draining };
+        if let Some(wireguard) = &task.wireguard {
+            tokio::spawn(wireguard.follow(core.clone()));
+        }
+        (core, tokio::spawn(task.run(inbox, events)))
     }
 
     pub(crate) async fn send(&self, request: CoreRequest) -> Result<(), Stopped> {
@@ -242,6 +255,10 @@ struct CoreTask {
     /// Certificates revoked by the clients' authority. TLS refuses them, too, but a connection may
     /// have begun before.
     revoked: RevocationList,
+    /// Stock WireGuard clients, if they are served.
+    wireguard: Option<WireGuard>,
+    /// Their peers that wait for addresses.
+    unreleased: Vec<Unreleased>,
     connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
     /// Sessions of logins whose clients have not been told.
     begun: HashSet<SessionId>,
@@ -270,10 +287,12 @@ impl CoreTask {
         let releases = self.registry.releases().clone();
         while open {
             let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
-            let due = timeout.into_iter().chain(self.held_until()).min().map(|at| at.since(now()));
+            let others = self.held_until().into_iter().chain(self.wireguard_until());
+            let due = timeout.into_iter().chain(others).min().map(|at| at.since(now()));
             tokio::select! {
                 request = requests.recv() => open = self.handle(request).await,
-                Some(event) = events.recv() => self.gateway.handle_event(now(), event),
+                Some(event) = events.recv() => self.handle_event(event),
+                input = next_input(self.wireguard.as_mut()) => self.handle_input(input),
                 () = tokio::time::sleep(due.unwrap_or(Duration::MAX)), if due.is_some() => {
                     self.handle_timeout().await;
                 }
@@ -292,7 +311,7 @@ impl CoreTask {
                     break;
                 }
                 if let Some(event) = event {
-                    self.gateway.handle_event(now(), event);
+                    self.handle_event(event);
                 }
                 if let Some(request) = request {
                     open = self.handle(Some(request)).await;
@@ -303,6 +322,7 @@ impl CoreTask {
             }
             self.deliver_held();
             self.carry_out().await;
+            self.serve_wireguard().await;
         }
         self.gateway.shutdown();
         self.carry_out().await;
@@ -364,6 +384,7 @@ impl CoreTask {
                 let _ = reply.send(handed_over_to);
                 return !self.handed_over;
             }
+            CoreRequest::Peers(changes) => self.change_peers(changes),
             CoreRequest::Shutdown => return false,
         }
         true
@@ -439,17 +460,7 @@ impl CoreTask {
         offer: &Offer,
         secret: EpochSecret,
     ) {
-        let (principal, limits, deadline) = self.registry.session_started(admission);
-        let who = Authenticated {
-            session: admission.session,
-            user: admission.account.name.clone(),
-            principal,
-            limits,
-            device,
-            addresses: admission.addresses,
-            deadline,
-            idle_timeout: admission.idle_timeout,
-        };
+        let who = self.registry.authenticated(admission, device);
         match self.gateway.login(now(), connection, who, offer, secret) {
             Ok(session) => {
                 self.begun.insert(session);

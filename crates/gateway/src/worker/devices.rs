@@ -45,8 +45,7 @@ pub(super) fn shard_specs(
     tun_offloads: TunOffloads,
     config: &ServerConfig,
     policy: &Arc<Policy>,
-    forwarder: Option<&QuicForwarder>,
-    wireguard: Option<&HandshakeQueue>,
+    (forwarder, handshakes): (Option<&QuicForwarder>, Option<&HandshakeQueue>),
 ) -> anyhow::Result<Vec<ShardSpec>> {
     let cores = process::available_cores()?;
     let mut specs = Vec::new();
@@ -66,7 +65,7 @@ pub(super) fn shard_specs(
             socket,
             first: Vec::new(),
             quic: forwarder.cloned(),
-            wireguard: wireguard.cloned(),
+            wireguard: handshakes.cloned(),
         });
     }
     Ok(specs)

@@ -18,18 +18,21 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use minicbor::{Decode, Encode};
-use vpnd_proto::gateway::Gateway;
 use vpnd_proto::gateway::handover::{FORMAT, HandedSession};
+use vpnd_proto::gateway::{Effect, Gateway};
 use vpnd_proto::session::SessionId;
 
+use crate::worker::auth_client::AuthClient;
 use crate::worker::registry::{Member, Registry, Span};
+use crate::worker::revocation::Revocations;
 use vpnd_config::factor::Factors;
 use vpnd_ipc::admin::status::Counters;
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::MAX_RELEASED;
-use vpnd_ipc::gateway::auth::SourceName;
+use vpnd_ipc::gateway::auth::{Carried, MAX_WRITES, SourceName, id};
 use vpnd_ipc::messages::{Devices, MAX_FRAME, borrowed};
 use vpnd_pki::revocation_list::CertificateNumber;
+use vpnd_shard::ShardSpec;
 use vpnd_sys::clock::now;
 
 /// Sessions of one frame. Each has a few kilobytes with the most lanes and shards.
@@ -267,6 +270,35 @@ impl Predecessor {
         let received = self.channel.receive::<FromPredecessor>().await?;
         let received = received.ok_or_else(|| anyhow!("the gateway that runs has taken everything back"))?;
         Ok(received.alone()?)
+    }
+}
+
+/// Takes over what another worker hands over, if there is one: its sessions, and what it returns,
+/// the last revocation that was carried out and what was counted.
+pub(super) async fn adopt_sessions(
+    predecessor: Option<Predecessor>,
+    auth: &AuthClient,
+    gateway: &mut Gateway,
+    registry: &mut Registry,
+    specs: &mut [ShardSpec],
+) -> anyhow::Result<(Revocations, Counters)> {
+    let revocations = Revocations::default();
+    let Some(predecessor) = predecessor else { return Ok((revocations, Counters::default())) };
+    revocations.set(predecessor.revocations);
+    let sessions = predecessor.take_over(gateway, registry).await?;
+    for part in sessions.chunks(MAX_WRITES) {
+        auth.request(Carried(part.iter().map(|session| id(*session)).collect())).await?;
+    }
+    queue_commands(gateway, specs);
+    Ok((revocations, predecessor.counters))
+}
+
+/// Gives each shard what it has to know before it receives anything.
+fn queue_commands(gateway: &mut Gateway, specs: &mut [ShardSpec]) {
+    while let Some(effect) = gateway.poll_effect() {
+        if let Effect::Command { shard, command } = effect {
+            specs[shard].first.push(command);
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use vpnd_control_channel::quic::{on_shared_port, transport};
 use crate::quic_keys::Keys;
 use acceptor::AdmissionControl;
 use retry_filter::RetryFilter;
+use vpnd_shard::handshake_queue::HandshakeQueue;
 use vpnd_shard::quic_forwarder::{self, QuicForwarder};
 use vpnd_sys::udp::QuicMember;
 
@@ -39,7 +40,8 @@ pub fn socket(member: QuicMember) -> io::Result<(Arc<dyn AsyncUdpSocket>, Option
 }
 
 /// The gateway's endpoint on `socket`, which receives only those first datagrams that `admission`
-/// lets pass, and nothing more once it is `deaf`, because another process reads the socket.
+/// lets pass, and nothing more once it is `paused`, because another process reads the socket.
+/// Messages of WireGuard's handshakes go to their queue, if there is one.
 ///
 /// # Errors
 /// If the socket can't be used by the runtime.
@@ -49,8 +51,10 @@ pub fn listen(
     keys: &Keys,
     admission: AdmissionControl,
     paused: Arc<AtomicBool>,
+    wireguard: Option<HandshakeQueue>,
 ) -> io::Result<Endpoint> {
-    let socket = Arc::new(RetryFilter::new(socket, admission, Arc::clone(&keys.tokens) as _, paused));
+    let tokens = Arc::clone(&keys.tokens) as _;
+    let socket = Arc::new(RetryFilter::new(socket, admission, tokens, paused, wireguard));
     Endpoint::new_with_abstract_socket(
         on_shared_port(keys.endpoint_config()),
         Some(server_config(tls, keys)),

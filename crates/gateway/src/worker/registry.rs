@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{Code, UserName};
-use vpnd_proto::gateway::{Addresses, EndedSession, Gateway, SessionRecord};
+use vpnd_proto::gateway::{Addresses, Authenticated, EndedSession, Gateway, SessionRecord};
 use vpnd_proto::policy::{PolicyError, Principal};
 use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{DeviceId, SessionId};
-use vpnd_proto::time::Time;
 
 use crate::worker::access::Access;
 use crate::worker::auth_client::AuthClient;
@@ -158,9 +157,9 @@ impl Registry {
         self.rules.access()
     }
 
-    /// A user has logged in: the session that is about to begin is theirs. Returns the user as
-    /// policy has them, the rate limits, and when the session ends.
-    pub fn session_started(&mut self, admission: &AdmittedSession) -> (Principal, SessionLimits, Time) {
+    /// A user has logged in on `device`, or a device of theirs was let in: the session that is about
+    /// to begin is theirs. Returns it as the core needs it.
+    pub fn authenticated(&mut self, admission: &AdmittedSession, device: DeviceId) -> Authenticated {
         let AdmittedSession { account, addresses, factors, span, .. } = admission;
         let member = Member::new(account.clone(), *addresses, *factors, *span);
         if !admission.own_addresses {
@@ -170,7 +169,22 @@ impl Registry {
         }
         let deadline = self.rules.deadline(&member);
         let (principal, limits) = self.add(admission.session, member);
-        (principal, limits, deadline)
+        Authenticated {
+            session: admission.session,
+            user: account.name.clone(),
+            principal,
+            limits,
+            device,
+            addresses: *addresses,
+            deadline,
+            idle_timeout: admission.idle_timeout,
+        }
+    }
+
+    /// The largest inner packet of a session whose client is a stock WireGuard client.
+    pub fn wireguard_mtu(&self, session: SessionId) -> u16 {
+        let profile = self.known.get(&session).and_then(|member| self.access().profile_of(member.who()));
+        profile.map(|profile| profile.wireguard).unwrap_or_default().mtu
     }
 
     fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {

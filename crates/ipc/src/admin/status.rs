@@ -15,6 +15,7 @@ use vpnd_proto::pmtu::oversize::IPV6_MIN_MTU;
 use vpnd_proto::session::LocalSuite;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::HEADER_LEN;
+use vpnd_proto::wireguard::Sealer;
 
 use vpnd_shard::TunWrites;
 use vpnd_sys::sandbox::Protections;
@@ -296,8 +297,11 @@ pub struct Session {
     pub inner_v6: Option<Ipv6Addr>,
     /// The client's outer addresses: one for each of its ports in use.
     pub outer: Vec<SocketAddr>,
-    /// Whether it has a control connection.
+    /// Whether it has a control connection; a WireGuard client has keys instead.
     pub connected: bool,
+    /// What its client speaks.
+    #[serde(default)]
+    pub protocol: Protocol,
     /// Suite of the current epoch.
     pub suite: Option<String>,
     /// Implementation of that suite.
@@ -342,6 +346,17 @@ pub struct Session {
     pub profile: Option<String>,
 }
 
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// Our own protocol.
+    #[default]
+    Vpnd,
+    /// WireGuard.
+    WireGuard,
+}
+
 impl Session {
     /// Converts the core's status of a session; points in time become ages at `now`.
     pub fn at(now: Time, core: &gateway::SessionStatus) -> Self {
@@ -353,7 +368,8 @@ impl Session {
             inner_v4: core.addresses.ipv4,
             inner_v6: core.addresses.ipv6,
             outer: core.endpoints.iter().map(|endpoint| canonical(endpoint.remote)).collect(),
-            connected: core.connection.is_some(),
+            connected: core.connection.is_some() || core.wireguard,
+            protocol: if core.wireguard { Protocol::WireGuard } else { Protocol::Vpnd },
             suite: core.suite.map(|local| local.suite.to_string()),
             backend: core.suite.map(|local| local.backend.to_string()),
             epoch: core.epoch,
@@ -365,7 +381,7 @@ impl Session {
             last_handshake_s: core.last_handshake.map(age_s),
             idle_s: age_s(core.since.max(core.activity.last_rx_packet)),
             path_datagram: core.path_size,
-            path_mtu: core.path_size.zip(core.suite).map(|(size, local)| largest_packet(size, local.suite)),
+            path_mtu: core.path_size.and_then(|size| largest_packet(size, core)),
             tx_halved: core.activity.tx_halved,
             rx_halved: core.activity.rx_halved,
             rx_limit: core.limits.rates.up,
@@ -383,10 +399,15 @@ impl Session {
     }
 }
 
-/// The largest inner packet in a datagram of `size` bytes.
-fn largest_packet(size: u16, suite: vpnd_crypto::Suite) -> u16 {
-    let fits = |packet: &u16| HEADER_LEN + suite.sealed_len((*packet).into()) <= size.into();
-    (0..=size).rev().find(fits).unwrap_or(0)
+/// The largest inner packet of a session in a datagram of `size` bytes.
+fn largest_packet(size: u16, core: &gateway::SessionStatus) -> Option<u16> {
+    let datagram = |packet: usize| match core.suite {
+        Some(local) => Some(HEADER_LEN + local.suite.sealed_len(packet)),
+        None => core.wireguard.then(|| Sealer::message_len(packet)),
+    };
+    datagram(0)?;
+    let fits = |packet: &u16| datagram((*packet).into()).is_some_and(|len| len <= size.into());
+    Some((0..=size).rev().find(fits).unwrap_or(0))
 }
 
 /// A socket for both protocol versions names IPv4 peers by their mapped addresses, which are hard
@@ -471,6 +492,7 @@ mod tests {
             addresses: gateway::Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None },
             connection: Some(ConnectionId(7)),
             endpoints: vec![Endpoint { remote, local: None }],
+            wireguard: false,
             suite: Some(LocalSuite {
                 suite: vpnd_crypto::Suite::Aes256Gcm,
                 backend: Backend::Ring,

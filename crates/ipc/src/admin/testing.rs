@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Handler;
 use super::status::{
-    Accounting, Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Status, Steering,
-    Suite, Tun, Udp,
+    Accounting, Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Protocol, Session, Source, Status,
+    Steering, Suite, Tun, Udp,
 };
 use vpnd_sys::sandbox::{Landlock, Protections};
 
@@ -165,6 +165,7 @@ fn ann() -> Session {
         inner_v6: Some("fd00::2".parse().unwrap()),
         outer: vec!["192.0.2.7:40001".parse().unwrap(), "192.0.2.7:40002".parse().unwrap()],
         connected: true,
+        protocol: Protocol::Vpnd,
         suite: Some("aes-256-gcm".to_owned()),
         backend: Some("aws-lc".to_owned()),
         epoch: Some(3),
@@ -197,6 +198,7 @@ fn bob() -> Session {
         inner_v6: None,
         outer: Vec::new(),
         connected: false,
+        protocol: Protocol::Vpnd,
         suite: None,
         backend: None,
         epoch: None,

@@ -8,8 +8,9 @@ use vpnd_crypto::EpochSecret;
 use super::epoch::Grant;
 use super::session::{Addresses, Session, SessionRecord};
 use super::{Effect, Gateway};
-use crate::attach::{Token, Tokens};
+use crate::attach::{Token, TokenHash, Tokens};
 use crate::control::{Code, Explanation, Message, Offer, Refused, UserName};
+use crate::plane::Slot;
 use crate::policy::Principal;
 use crate::rate::SessionLimits;
 use crate::session::{ConnectionId, DeviceId, LocalSuite, SessionId, choose_suite, random_bytes};
@@ -76,16 +77,26 @@ impl Gateway {
             Ok(suite) => suite,
             Err(code) => return Err(self.refuse(connection, code)),
         };
+        let (id, token) = (who.session, Token::from_bytes(random_bytes(&mut self.random)));
+        // The name is the only thing that may still be another one's.
+        let Some(slot) = self.begin_session(now, who, token.hash()) else {
+            return Err(self.refuse(connection, Code::Internal));
+        };
+        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
+        Ok(id)
+    }
+
+    /// Makes the session of somebody who is let in, which takes the place of that of the same
+    /// device, and of any with one of its addresses. `None` if the session's name is taken.
+    pub(super) fn begin_session(&mut self, now: Time, who: Authenticated, token: TokenHash) -> Option<Slot> {
         if let Some(before) = self.table.by_device(&who.user, who.device) {
             self.end_session(before, Code::Superseded, Code::Superseded.explanation());
         }
         let most = self.settings_of(&who.principal).map_or(0, |settings| settings.max_sessions_per_user);
         self.make_room(&who.user, most);
         self.end_holders(who.addresses);
-        let token = Token::from_bytes(random_bytes(&mut self.random));
-        let id = who.session;
         let record = SessionRecord {
-            id,
+            id: who.session,
             user: who.user,
             device: who.device,
             principal: who.principal,
@@ -94,12 +105,9 @@ impl Gateway {
             deadline: who.deadline,
             idle_timeout: who.idle_timeout,
             epoch: 0,
-            tokens: Tokens::new(token.hash()),
+            tokens: Tokens::new(token),
         };
-        // The name is the only thing that may still be another one's.
-        let Ok(slot) = self.insert(now, record) else { return Err(self.refuse(connection, Code::Internal)) };
-        self.establish(now, slot, Grant { connection, offer, suite, secret, token });
-        Ok(id)
+        self.insert(now, record).ok()
     }
 
     /// A client claims a session on `connection`, whose exporter gave `secret` (PROTOCOL §5).
@@ -149,12 +157,19 @@ impl Gateway {
             return Err(Code::Drain);
         }
         let suite = self.check_offer(connection, offer)?;
+        self.check_room(who)?;
+        Ok(suite)
+    }
+
+    /// Whether there is room for a session of this user and device, once others have made room that
+    /// may.
+    pub(super) fn check_room(&self, who: &Authenticated) -> Result<(), Code> {
         let most = self.settings_of(&who.principal).ok_or(Code::NoProfile)?.max_sessions_per_user;
         if self.table.by_device(&who.user, who.device).is_some() {
-            return Ok(suite);
+            return Ok(());
         }
         let away = self.table.of_user(&who.user).any(Session::is_detached);
-        if self.is_full_for(&who.user, most) && !away { Err(Code::TooMany) } else { Ok(suite) }
+        if self.is_full_for(&who.user, most) && !away { Err(Code::TooMany) } else { Ok(()) }
     }
 
     fn is_full_for(&self, user: &UserName, most: usize) -> bool {

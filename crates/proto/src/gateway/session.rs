@@ -101,6 +101,14 @@ pub(super) struct Epoch {
     pub(super) confirmed: Option<Time>,
 }
 
+/// The outer form of a session that has no epochs: WireGuard's. Its keys are with the owner's peers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WireGuard {
+    pub(super) endpoint: Option<Endpoint>,
+    /// When its newest keys were made.
+    pub(super) handshake: Time,
+}
+
 /// A session.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
@@ -121,6 +129,8 @@ pub(super) struct Session {
     pub(super) current: Option<Epoch>,
     pub(super) pending: Option<Epoch>,
     pub(super) retiring: Option<Epoch>,
+    /// Of a stock WireGuard client.
+    pub(super) wireguard: Option<WireGuard>,
     pub(super) activity: Activity,
     /// The largest datagram that the client has found its path to carry.
     pub(super) path_size: Option<u16>,
@@ -152,6 +162,7 @@ impl Session {
             current: None,
             pending: None,
             retiring: None,
+            wireguard: None,
             activity: Activity::default(),
             path_size: None,
             since: now,
@@ -178,7 +189,7 @@ impl Session {
 
     /// Neither a connection nor keys: only addresses and tokens are kept.
     pub(super) fn is_detached(&self) -> bool {
-        self.connection.is_none() && self.epochs().next().is_none()
+        self.connection.is_none() && self.epochs().next().is_none() && self.wireguard.is_none()
     }
 
     pub(super) fn epochs(&self) -> impl Iterator<Item = &Epoch> {
@@ -205,7 +216,8 @@ impl Session {
 
     pub(super) fn status(&self) -> SessionStatus {
         let mut endpoints: Vec<Endpoint> = Vec::new();
-        for endpoint in self.current.iter().flat_map(|epoch| &epoch.endpoints).flatten() {
+        let lanes = self.current.iter().flat_map(|epoch| &epoch.endpoints);
+        for endpoint in lanes.chain(self.wireguard.iter().map(|peer| &peer.endpoint)).flatten() {
             if !endpoints.contains(endpoint) {
                 endpoints.push(*endpoint);
             }
@@ -225,7 +237,12 @@ impl Session {
             activity: self.activity,
             path_size: self.path_size,
             since: self.since,
-            last_handshake: self.epochs().map(|epoch| epoch.began).max(),
+            wireguard: self.wireguard.is_some(),
+            last_handshake: self
+                .epochs()
+                .map(|epoch| epoch.began)
+                .chain(self.wireguard.map(|peer| peer.handshake))
+                .max(),
             deadline: self.record.deadline,
         }
     }
@@ -253,6 +270,8 @@ pub struct SessionStatus {
     /// Where the client is: each of its outer addresses once. Empty while there is no confirmed
     /// epoch.
     pub endpoints: Vec<Endpoint>,
+    /// Whether its client is a stock WireGuard client.
+    pub wireguard: bool,
     /// Suite and backend of the current epoch.
     pub suite: Option<LocalSuite>,
     /// Number of the current epoch.

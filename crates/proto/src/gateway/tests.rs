@@ -21,6 +21,7 @@ mod drain;
 mod handover;
 mod limits;
 mod renewal;
+mod wireguard;
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 

@@ -10,6 +10,7 @@ use zerocopy::IntoBytes as _;
 use super::{Begun, Dropped, Event, Output, PeerId, Peers, RequestId, Role, Session};
 use crate::gate::Verdict;
 use crate::handshakes::{Reply, Request, Responded};
+use crate::key::PublicKey;
 use crate::mac::HandshakeMessage;
 use crate::message::{Initiation, Message, Response};
 use crate::noise::SessionKeys;
@@ -121,10 +122,38 @@ impl Peers {
         }
     }
 
+    /// Where the message came from for which a request was made.
+    #[must_use]
+    pub fn source(&self, id: RequestId) -> Option<Endpoint> {
+        match self.pending.get(&id)? {
+            Pending::Respond { from, .. } | Pending::Finish { from, .. } => Some(*from),
+            Pending::Initiate(_) => None,
+        }
+    }
+
+    /// The peer with which a handshake is to be ended.
+    #[must_use]
+    pub fn finishing(&self, id: RequestId) -> Option<PublicKey> {
+        match self.pending.get(&id)? {
+            Pending::Finish { peer, .. } => self.key(*peer),
+            Pending::Respond { .. } | Pending::Initiate(_) => None,
+        }
+    }
+
+    /// Nothing comes of a request, whatever the reply was.
+    pub fn give_up(&mut self, id: RequestId) {
+        self.take_pending(id);
+    }
+
+    fn take_pending(&mut self, id: RequestId) -> Option<Pending> {
+        let pending = self.pending.remove(&id)?;
+        self.waiting -= usize::from(!matches!(pending, Pending::Initiate(_)));
+        Some(pending)
+    }
+
     /// The process with the static key has replied.
     pub fn on_reply(&mut self, now: Time, id: RequestId, reply: Reply) {
-        let Some(pending) = self.pending.remove(&id) else { return };
-        self.waiting -= usize::from(!matches!(pending, Pending::Initiate(_)));
+        let Some(pending) = self.take_pending(id) else { return };
         match (pending, reply) {
             (Pending::Respond { from, theirs }, Reply::Responded(responded)) => {
                 self.responded(now, from, theirs, *responded);

@@ -192,7 +192,7 @@ mod tests {
         }
         let (shards, reports) = vpnd_shard::testing::answering(2);
         let (_events, no_events) = mpsc::channel(1);
-        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default());
+        let (core, _) = Core::start(gateway, shards, no_events, registry, RevocationList::default(), None);
         let began = now();
         let mut ends = JoinSet::new();
         for number in 1..=SESSIONS {

@@ -17,7 +17,7 @@ use super::{CoreTask, Outgoing};
 use vpnd_sys::clock::now;
 
 /// Time for the kernel to forget connections. A client waits longer for the answer to its login.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages that wait for a session's addresses, the announcement of it first.
 pub(super) struct Held {

@@ -53,6 +53,9 @@ impl CoreTask {
                 Effect::Ended(session) => {
                     self.ended.add(&session);
                     self.begun.remove(&session.session);
+                    if let Some(wireguard) = &mut self.wireguard {
+                        wireguard.session_over(session.session);
+                    }
                     over.extend(session.addresses.iter());
                     endings.push(session.into());
                 }
@@ -66,6 +69,9 @@ impl CoreTask {
         // Before the store, from which on the addresses may be anybody's.
         self.registry.release(over);
         let failed = self.registry.commit(endings).await;
+        if let Some(wireguard) = &self.wireguard {
+            self.unready.extend(failed.iter().filter(|session| wireguard.has(**session)));
+        }
         for (connection, message) in messages {
             self.deliver(connection, message, &failed);
         }

@@ -1,10 +1,13 @@
 //! What the shards report: traffic for the core, and the state of the gateway for administrators.
 
+use std::collections::BTreeMap;
+
 use vpnd_proto::gateway::SessionStatus;
 use vpnd_proto::plane::Counters;
 
 use super::drain::DrainState;
 use super::{CoreTask, Ended};
+use crate::worker::wireguard::WireGuard;
 use vpnd_shard::{PollCounts, TunWrites};
 use vpnd_sys::udp::UdpOffloads;
 
@@ -19,6 +22,8 @@ pub(crate) struct CoreSnapshot {
     pub tun: Vec<TunWrites>,
     pub poll: PollCounts,
     pub drain: Option<DrainState>,
+    /// Handshakes of WireGuard by their outcome.
+    pub wireguard: BTreeMap<String, u64>,
 }
 
 impl CoreTask {
@@ -26,7 +31,7 @@ impl CoreTask {
     pub(super) async fn collect_activity(&mut self) {
         for report in self.shards.report().await {
             for (slot, activity) in report.activities {
-                self.gateway.handle_activity(slot, activity);
+                self.handle_activity(slot, activity);
             }
         }
         self.registry.note_late_addresses();
@@ -41,12 +46,14 @@ impl CoreTask {
             tun.push(report.tun);
             poll = poll + report.poll;
             for (slot, activity) in report.activities {
-                self.gateway.handle_activity(slot, activity);
+                self.handle_activity(slot, activity);
             }
         }
         let drain = self.drain_state();
+        let wireguard = self.wireguard.as_ref().map(WireGuard::counts).unwrap_or_default();
         let sessions: Vec<_> = self.gateway.sessions().collect();
         let profiles = self.registry.access().names_of(&sessions);
-        CoreSnapshot { sessions, profiles, counters, ended: self.ended.clone(), udp, tun, poll, drain }
+        let ended = self.ended.clone();
+        CoreSnapshot { sessions, profiles, counters, ended, udp, tun, poll, drain, wireguard }
     }
 }

@@ -26,13 +26,19 @@ pub struct AdmissionControl {
     admission: Arc<Mutex<Admission>>,
     /// Datagrams that came here and whose first byte is not QUIC's.
     not_quic: Arc<AtomicU64>,
+    /// Messages of WireGuard's handshakes that found no place.
+    wireguard_dropped: Arc<AtomicU64>,
 }
 
 impl AdmissionControl {
     pub fn new(limits: Limits) -> Self {
         let mut secret = [0; 16];
         vpnd_sys::random::random()(&mut secret);
-        Self { admission: Arc::new(Mutex::new(Admission::new(limits, secret))), not_quic: Arc::default() }
+        Self {
+            admission: Arc::new(Mutex::new(Admission::new(limits, secret))),
+            not_quic: Arc::default(),
+            wireguard_dropped: Arc::default(),
+        }
     }
 
     /// Counts of decisions, by outcome.
@@ -46,6 +52,7 @@ impl AdmissionControl {
             ("displaced", counts.displaced),
             ("ignored", counts.ignored),
             ("not_quic", self.not_quic.load(Ordering::Relaxed)),
+            ("wireguard_dropped", self.wireguard_dropped.load(Ordering::Relaxed)),
         ];
         named.map(|(name, count)| (name.to_owned(), count)).into()
     }
@@ -58,6 +65,11 @@ impl AdmissionControl {
     /// Counts a datagram that belongs to no protocol of this port (PROTOCOL §2).
     pub(super) fn count_not_quic(&self) {
         self.not_quic.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a message of a WireGuard handshake that found too many before it.
+    pub(super) fn count_wireguard_dropped(&self) {
+        self.wireguard_dropped.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The retry filter between the socket and QUIC: datagrams that would begin a connection are
-//! checked here, before anything is allocated or derived for them.
+//! checked here, before anything is allocated or derived for them. Handshakes of WireGuard turn off
+//! to a queue of their own.
 //!
 //! INVARIANT: QUIC receives an Initial only from an address that has proved itself, so before that
 //! nothing is kept and what is sent, a Retry, is shorter than what came in. The rest, whatever its
@@ -19,7 +20,9 @@ use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rand::Rng as _;
 use vpnd_proto::admission::{RetryDecision, Source};
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::wire::PacketClass;
+use vpnd_shard::handshake_queue::HandshakeQueue;
 
 use super::acceptor::AdmissionControl;
 use super::retry::{self, Initial, Kind};
@@ -36,6 +39,8 @@ pub(super) struct RetryFilter {
     tokens: Arc<dyn HandshakeTokenKey>,
     /// Set once another process reads the socket.
     paused: Arc<AtomicBool>,
+    /// Where messages of WireGuard's handshakes go, if its clients are served.
+    wireguard: Option<HandshakeQueue>,
 }
 
 impl RetryFilter {
@@ -44,8 +49,9 @@ impl RetryFilter {
         admission: AdmissionControl,
         tokens: Arc<dyn HandshakeTokenKey>,
         paused: Arc<AtomicBool>,
+        wireguard: Option<HandshakeQueue>,
     ) -> Self {
-        Self { socket, admission, tokens, paused }
+        Self { socket, admission, tokens, paused, wireguard }
     }
 
     /// Removes datagrams that are not for QUIC and compacts the rest. Returns the number of buffers
@@ -80,9 +86,12 @@ impl RetryFilter {
     }
 
     fn is_for_quic(&self, datagram: &[u8], meta: &RecvMeta, now_s: u64) -> bool {
-        if PacketClass::of(datagram) != PacketClass::Quic {
-            self.admission.count_not_quic();
-            return false;
+        match PacketClass::of(datagram) {
+            PacketClass::Quic => {}
+            class => {
+                self.divert(class, datagram, meta);
+                return false;
+            }
         }
         let source = Source::from(meta.addr.ip());
         match retry::classify(datagram) {
@@ -99,6 +108,19 @@ impl RetryFilter {
                 }
                 false
             }
+        }
+    }
+
+    /// Passes on a message of a WireGuard handshake; all else is none of this port's.
+    fn divert(&self, class: PacketClass, datagram: &[u8], meta: &RecvMeta) {
+        let from = Endpoint { remote: meta.addr, local: meta.dst_ip };
+        match (class, &self.wireguard) {
+            (PacketClass::WireGuardHandshake, Some(queue)) => {
+                if !queue.push(datagram, from) {
+                    self.admission.count_wireguard_dropped();
+                }
+            }
+            _ => self.admission.count_not_quic(),
         }
     }
 

@@ -11,9 +11,10 @@ use vpnd_crypto::{Backend, EpochSecret, Suite};
 use vpnd_ipc::channel::{Channel, pair};
 use vpnd_ipc::messages::MAX_FRAME;
 use vpnd_proto::control::{List, Network, Offer, SuiteSpeed};
-use vpnd_proto::gateway::{Authenticated, Config, ProfileSettings};
+use vpnd_proto::gateway::{Config, ProfileSettings};
 use vpnd_proto::plane::Activity;
 use vpnd_proto::session::{ConnectionId, LocalSuite, Timers};
+use vpnd_proto::time::Time;
 
 use vpnd_sys::clock::Origin;
 
@@ -133,7 +134,7 @@ impl Life {
         let session = SessionId([1; 16]);
         let user = UserName::new("ann").unwrap();
         let admission = AdmittedSession {
-            account: Account { name: user.clone(), groups: Vec::new(), source: SourceName::cut("local") },
+            account: Account { name: user, groups: Vec::new(), source: SourceName::cut("local") },
             session,
             addresses: Addresses { ipv4: Some([10, 86, 0, 2].into()), ipv6: None },
             span: Span { started_s: self.steady_s, expires_s: self.steady_s + LIFETIME_S },
@@ -141,17 +142,7 @@ impl Life {
             own_addresses: true,
             idle_timeout: None,
         };
-        let (principal, limits, deadline) = self.registry.session_started(&admission);
-        let who = Authenticated {
-            session,
-            user,
-            principal,
-            limits,
-            device: DeviceId([1; 16]),
-            addresses: admission.addresses,
-            deadline,
-            idle_timeout: None,
-        };
+        let who = self.registry.authenticated(&admission, DeviceId([1; 16]));
         let secret = EpochSecret::new([1; 32]);
         self.gateway.login(self.clock.boot, ConnectionId(1), who, &offer(), secret).unwrap();
         session

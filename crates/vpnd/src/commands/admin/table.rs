@@ -11,7 +11,8 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use vpnd_ipc::admin::status::{
-    Accounting, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Status, Steering, Tun,
+    Accounting, Counters, Drain, Firewall, Offloads, Pool, Process, Protocol, Session, Source, Status,
+    Steering, Tun,
 };
 use vpnd_sys::sandbox::{Landlock, Protections};
 
@@ -307,7 +308,8 @@ fn is_limited(session: &Session) -> bool {
 fn row(session: &Session, rates: Option<&Rates>, (limits, user_limits): (bool, bool)) -> Vec<String> {
     let inner_v4 = session.inner_v4.map(|address| address.to_string());
     let inner_v6 = session.inner_v6.map(|address| address.to_string());
-    let suite = session.suite.iter().chain(&session.backend);
+    let suite = session.suite.iter().chain(&session.backend).map(String::as_str);
+    let suite = suite.chain((session.protocol == Protocol::WireGuard).then_some("wireguard"));
     let mut row = vec![
         session.id.chars().take(ID_DIGITS).collect(),
         session.user.clone(),

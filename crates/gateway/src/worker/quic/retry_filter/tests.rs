@@ -65,8 +65,13 @@ fn answered(found: usize, reads: usize) -> usize {
     let flood = Arc::new(Flood { found, strangers: AtomicU32::new(1), answered: Mutex::default() });
     let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
-    let retry_filter =
-        RetryFilter::new(Arc::clone(&flood) as _, admission, Arc::clone(&keys.tokens) as _, Arc::default());
+    let retry_filter = RetryFilter::new(
+        Arc::clone(&flood) as _,
+        admission,
+        Arc::clone(&keys.tokens) as _,
+        Arc::default(),
+        None,
+    );
     let mut buffers = vec![[0; 1_500]; BATCH];
     let mut metas = [RecvMeta::default(); BATCH];
     for _ in 0..reads / BATCHES {
@@ -96,8 +101,13 @@ fn merged_datagrams_are_sifted_one_by_one() {
     let flood = Arc::new(Flood { found: 0, strangers: AtomicU32::new(1), answered: Mutex::default() });
     let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
-    let retry_filter =
-        RetryFilter::new(Arc::clone(&flood) as _, admission, Arc::clone(&keys.tokens) as _, Arc::default());
+    let retry_filter = RetryFilter::new(
+        Arc::clone(&flood) as _,
+        admission,
+        Arc::clone(&keys.tokens) as _,
+        Arc::default(),
+        None,
+    );
     // A stranger's first datagram between two of a connection that is up, and a shorter one at the
     // end.
     let mut buffer = [vec![0x41; 1_200], initial(), vec![0x42; 1_200], vec![0x43; 30]].concat();
@@ -115,7 +125,8 @@ fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
     let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
     let tokens = Arc::clone(&keys.tokens) as _;
-    let retry_filter = RetryFilter::new(Arc::clone(&flood) as _, admission.clone(), tokens, Arc::default());
+    let retry_filter =
+        RetryFilter::new(Arc::clone(&flood) as _, admission.clone(), tokens, Arc::default(), None);
     let meta = RecvMeta {
         addr: SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 4_000)),
         len: 40,

@@ -1,0 +1,161 @@
+//! Sessions of stock WireGuard clients: begun when the auth process admits a peer that has shown its
+//! key, ended when it is silent.
+//!
+//! INVARIANT: a peer is answered only once its session is in force: shards know it, the store has
+//! it, and the kernel has nothing left of whoever had its addresses before.
+
+use std::time::Duration;
+
+use vpnd_ipc::gateway::wireguard::{DeviceGrant, PeerChange};
+use vpnd_proto::control::Code;
+use vpnd_proto::plane::{Activity, Event, Slot};
+use vpnd_proto::session::{DeviceId, SessionId};
+use vpnd_proto::time::Time;
+use vpnd_wireguard::PublicKey;
+
+use super::announce::RELEASE_TIMEOUT;
+use super::{Core, CoreRequest, CoreTask, Stopped, ToEnd};
+use crate::worker::registry::AdmittedSession;
+use crate::worker::wireguard::{Decision, Input, WireGuard};
+use vpnd_sys::clock::now;
+
+/// Time between two looks whether the kernel has forgotten the connections of an address.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// A peer that waits for its addresses.
+pub(super) struct Unreleased {
+    peer: PublicKey,
+    session: SessionId,
+    until: Time,
+}
+
+impl Core {
+    /// Peers have come, gone or changed.
+    pub(crate) async fn change_peers(&self, changes: Vec<PeerChange>) -> Result<(), Stopped> {
+        self.send(CoreRequest::Peers(changes)).await
+    }
+}
+
+/// The next input of WireGuard, if its clients are served.
+pub(super) async fn next_input(wireguard: Option<&mut WireGuard>) -> Input {
+    match wireguard {
+        Some(wireguard) => wireguard.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl CoreTask {
+    /// Takes an event of a shard.
+    pub(super) fn handle_event(&mut self, event: Event) {
+        let is_of_peer = self.wireguard.as_mut().is_some_and(|wireguard| wireguard.handle_event(&event));
+        if !is_of_peer {
+            self.gateway.handle_event(now(), event);
+        }
+    }
+
+    /// Takes a session's traffic over one shard.
+    pub(super) fn handle_activity(&mut self, slot: Slot, activity: Activity) {
+        if let Some(wireguard) = &mut self.wireguard {
+            wireguard.handle_activity(slot, &activity);
+        }
+        self.gateway.handle_activity(slot, activity);
+    }
+
+    /// Takes an input of WireGuard.
+    pub(super) fn handle_input(&mut self, input: Input) {
+        if let Some(wireguard) = &mut self.wireguard {
+            wireguard.handle(input);
+        }
+    }
+
+    /// Takes changes of peers.
+    pub(super) fn change_peers(&mut self, changes: Vec<PeerChange>) {
+        if let Some(wireguard) = &mut self.wireguard {
+            wireguard.change(changes);
+        }
+    }
+
+    /// When there is something to do for WireGuard.
+    pub(super) fn wireguard_until(&self) -> Option<Time> {
+        let look = (!self.unreleased.is_empty()).then(|| now() + LOOK_INTERVAL);
+        let timers = self.wireguard.as_ref().and_then(WireGuard::poll_timeout);
+        look.into_iter().chain(timers).min()
+    }
+
+    /// Carries out what the peers want, and its effects.
+    pub(super) async fn serve_wireguard(&mut self) {
+        if self.wireguard.is_none() {
+            return;
+        }
+        self.answer_released();
+        loop {
+            let Some(wireguard) = &mut self.wireguard else { return };
+            if wireguard.poll_timeout().is_some_and(|at| at <= now()) {
+                wireguard.handle_timeout();
+            }
+            while let Some(commands) = wireguard.poll_commands() {
+                for (shard, command) in commands {
+                    self.shards.command(shard, command).await;
+                }
+            }
+            let Some(decision) = wireguard.poll_decision() else { return };
+            match decision {
+                Decision::Admit { peer, grant } => self.admit_device(peer, *grant),
+                Decision::Silent(session) => self.end_peer(session, Code::Idle),
+                Decision::Gone(session) => self.end_peer(session, Code::Disabled),
+                Decision::At(slot, endpoint) => self.gateway.note_wireguard_endpoint(slot, endpoint),
+                Decision::Shaken(slot) => self.gateway.note_wireguard_handshake(now(), slot),
+            }
+            self.carry_out().await;
+            self.answer_released();
+        }
+    }
+
+    fn end_peer(&mut self, session: SessionId, code: Code) {
+        self.end_with_batch(ToEnd::session(session, code, ""));
+    }
+
+    /// Makes the session of a device that the auth process has admitted.
+    fn admit_device(&mut self, peer: PublicKey, DeviceGrant { grant, device, name }: DeviceGrant) {
+        let admission = AdmittedSession::from(grant);
+        let session = admission.session;
+        let who = self.registry.authenticated(&admission, DeviceId(device.into()));
+        let user = who.user.clone();
+        let made = self.gateway.admit_wireguard(now(), who, self.registry.wireguard_mtu(session));
+        let Some(wireguard) = &mut self.wireguard else { return };
+        match made {
+            Ok(slot) if wireguard.join(peer, session, slot) => {
+                tracing::info!(
+                    %user, device = %name, key = peer.short(), %session, "a WireGuard device is let in"
+                );
+                self.unreleased.push(Unreleased { peer, session, until: now() + RELEASE_TIMEOUT });
+            }
+            // It was removed meanwhile.
+            Ok(_) => self.end_peer(session, Code::Disabled),
+            Err(code) => {
+                wireguard.refused(peer, code.explanation());
+                self.registry.abandon(session);
+            }
+        }
+    }
+
+    /// Answers the peers whose sessions are in force by now, and ends those that waited too long.
+    fn answer_released(&mut self) {
+        let Some(wireguard) = &mut self.wireguard else { return };
+        let now = now();
+        for waiting in std::mem::take(&mut self.unreleased) {
+            let Unreleased { peer, session, until } = waiting;
+            if !wireguard.has(session) {
+                wireguard.refused(peer, "its session could not be stored, or was ended at once");
+            } else if self.registry.is_released(session) {
+                wireguard.answer(peer);
+            } else if until <= now {
+                tracing::warn!(%session, "the kernel does not forget the connections of an address; its next device is refused");
+                wireguard.refused(peer, "its address is not free yet");
+                self.unready.push(session);
+            } else {
+                self.unreleased.push(waiting);
+            }
+        }
+    }
+}

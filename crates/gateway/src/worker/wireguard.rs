@@ -1,0 +1,494 @@
+//! Stock WireGuard clients: their peers' state machines beside the sessions, and what carries out
+//! what these want.
+//!
+//! Handshakes are made by the auth process, which has the static key; a peer without a session is
+//! admitted by it before it gets an answer, so that the first data find their session. This module
+//! decides about none of both.
+//!
+//! INVARIANT: shards have keys of a peer only while it has a session. Requests to the auth process
+//! are as few as the peers' state machines allow at once, whatever arrives.
+
+mod following;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::AsyncUdpSocket;
+use quinn::udp::Transmit;
+use tokio::sync::mpsc;
+use vpnd_crypto::{Backend, Secret, Suite};
+use vpnd_proto::control;
+use vpnd_proto::plane::{Activity, Command, Endpoint, Event as PlaneEvent, Slot, WireGuardCommand};
+use vpnd_proto::session::{LocalSuite, SessionId};
+use vpnd_proto::time::Time;
+use vpnd_proto::wire::Index;
+use vpnd_wireguard::gate::Limits;
+use vpnd_wireguard::handshakes::{Refused, Reply, Request};
+use vpnd_wireguard::peers::{Config, Dropped, Event, Output, PeerId, RequestId};
+use vpnd_wireguard::transport::Opener;
+use vpnd_wireguard::{Peers, PublicKey};
+
+use crate::worker::auth_client::AuthClient;
+use crate::worker::core::Core;
+use following::PeerList;
+use vpnd_config::ServerConfig;
+use vpnd_ipc::gateway::wireguard::{
+    Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeReply, PeerChange,
+};
+use vpnd_ipc::requests::NoReply;
+use vpnd_shard::handshake_queue::{HandshakeDatagram, HandshakeQueue};
+use vpnd_sys::clock::now;
+use vpnd_sys::log_limit::LogLimit;
+
+/// Lines of the log about handshakes that were refused: so many at once, then one each interval.
+static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
+
+/// An answer of the auth process.
+pub(super) enum FromAuth {
+    /// A step of a handshake.
+    Step { request: RequestId, reply: Reply },
+    /// Whether a peer without a session gets one.
+    Admission { peer: PublicKey, admission: Result<Admission, String> },
+}
+
+/// An entry of the worker's queues for WireGuard.
+pub(super) enum Input {
+    Datagram(HandshakeDatagram),
+    Auth(Box<FromAuth>),
+}
+
+/// What an input leads to that others have to do.
+pub(super) enum Decision {
+    /// Make a session for this peer, and call [`WireGuard::join`] and [`WireGuard::answer`],
+    /// or [`WireGuard::refused`].
+    Admit { peer: PublicKey, grant: Box<DeviceGrant> },
+    /// End the session: its peer is silent.
+    Silent(SessionId),
+    /// End the session: its peer is none any more.
+    Gone(SessionId),
+    /// The session's peer is there now.
+    At(Slot, Endpoint),
+    /// The session has new keys.
+    Shaken(Slot),
+}
+
+/// A session of a peer.
+#[derive(Clone, Copy)]
+struct Joined {
+    id: SessionId,
+    slot: Slot,
+}
+
+/// The peers, their sessions and queues.
+pub(crate) struct WireGuard {
+    peers: Peers,
+    sessions: HashMap<PeerId, Joined>,
+    by_slot: HashMap<Slot, PeerId>,
+    by_session: HashMap<SessionId, PeerId>,
+    /// Replies that wait until their peer has a session.
+    waiting: HashMap<PublicKey, Vec<(RequestId, Reply)>>,
+    shards: usize,
+    auth: AuthClient,
+    socket: Arc<dyn AsyncUdpSocket>,
+    queue: HandshakeQueue,
+    handshakes: mpsc::Receiver<HandshakeDatagram>,
+    answers: mpsc::UnboundedReceiver<FromAuth>,
+    answer: mpsc::UnboundedSender<FromAuth>,
+    counts: BTreeMap<&'static str, u64>,
+    decisions: VecDeque<Decision>,
+    /// The number of the last change of peers at the start.
+    seen: u64,
+}
+
+impl WireGuard {
+    /// With the peers that the auth process names; `None` if their clients are not served.
+    ///
+    /// # Errors
+    /// If the auth process does not reply.
+    pub(super) async fn start(
+        config: &ServerConfig,
+        auth: &AuthClient,
+        shards: u32,
+        suites: &[LocalSuite],
+        socket: &Arc<dyn AsyncUdpSocket>,
+    ) -> Result<Option<Self>, NoReply> {
+        if config.wireguard.is_none() {
+            return Ok(None);
+        }
+        let list = PeerList::query(auth).await?;
+        Ok(list.map(|list| Self::new(list, auth, shards as usize, backend(suites), socket)))
+    }
+
+    /// With these peers. Handshakes are begun with those that have been somewhere: what they had
+    /// agreed on with the gateway's process before this one is lost, and they do not know.
+    fn new(
+        list: PeerList,
+        auth: &AuthClient,
+        shards: usize,
+        backend: Backend,
+        socket: &Arc<dyn AsyncUdpSocket>,
+    ) -> Self {
+        let config = Config { own: list.own, shards, backend, limits: Limits::default() };
+        let (queue, handshakes) = HandshakeQueue::new();
+        let (answer, answers) = mpsc::unbounded_channel();
+        let mut this = Self {
+            peers: Peers::new(now(), config, vpnd_sys::random::random()),
+            sessions: HashMap::new(),
+            by_slot: HashMap::new(),
+            by_session: HashMap::new(),
+            waiting: HashMap::new(),
+            shards,
+            auth: auth.clone(),
+            socket: Arc::clone(socket),
+            queue,
+            handshakes,
+            answers,
+            answer,
+            counts: BTreeMap::new(),
+            decisions: VecDeque::new(),
+            seen: list.seen(),
+        };
+        this.change(list.changes);
+        let known: Vec<_> = this.peers.ids().filter(|id| this.peers.endpoint(*id).is_some()).collect();
+        known.into_iter().for_each(|id| this.peers.on_no_session(now(), id));
+        this
+    }
+
+    /// The next input.
+    pub(super) async fn next(&mut self) -> Input {
+        tokio::select! {
+            Some(datagram) = self.handshakes.recv() => Input::Datagram(datagram),
+            Some(answer) = self.answers.recv() => Input::Auth(Box::new(answer)),
+            else => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn handle(&mut self, input: Input) {
+        match input {
+            Input::Datagram(datagram) => {
+                if let Err(dropped) = self.peers.on_datagram(now(), datagram.from, datagram.bytes()) {
+                    self.count(name(dropped));
+                }
+            }
+            Input::Auth(answer) => match *answer {
+                FromAuth::Step { request, reply } => self.take_step(request, reply),
+                FromAuth::Admission { peer, admission } => self.take_admission(peer, admission),
+            },
+        }
+    }
+
+    /// Takes an event of a shard, if it is about a peer.
+    pub(super) fn handle_event(&mut self, event: &PlaneEvent) -> bool {
+        match event {
+            PlaneEvent::WireGuardOpened { index, endpoint, opened, .. } => {
+                self.peers.on_opened(now(), *index, *endpoint, *opened);
+                true
+            }
+            PlaneEvent::EpochWanted { slot } => {
+                let Some(peer) = self.by_slot.get(slot) else { return false };
+                self.peers.on_no_session(now(), *peer);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The traffic of a session since the last call.
+    pub(super) fn handle_activity(&mut self, slot: Slot, activity: &Activity) {
+        if let Some(peer) = self.by_slot.get(&slot) {
+            self.peers.on_activity(now(), *peer, activity);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.peers.poll_timeout()
+    }
+
+    pub(super) fn handle_timeout(&mut self) {
+        self.peers.on_timeout(now());
+    }
+
+    /// Peers have come, gone or changed.
+    pub(super) fn change(&mut self, changes: Vec<PeerChange>) {
+        for PeerChange { key, peer } in changes {
+            let key = PublicKey(key.into());
+            match peer {
+                Some(peer) => {
+                    let at = peer.outer.map(|remote| Endpoint { remote: self.as_bound(remote), local: None });
+                    self.peers.add(now(), key, at, peer.keepalive());
+                }
+                None => {
+                    let Some(id) = self.peers.by_key(&key) else { continue };
+                    if let Some(joined) = self.sessions.get(&id) {
+                        self.decisions.push_back(Decision::Gone(joined.id));
+                    }
+                    self.peers.remove(id);
+                }
+            }
+        }
+    }
+
+    /// An address as the socket names it: one for both IP versions names IPv4 addresses by their
+    /// mapped ones.
+    fn as_bound(&self, address: SocketAddr) -> SocketAddr {
+        let is_v6 = self.socket.local_addr().is_ok_and(|own| own.is_ipv6());
+        match address.ip().to_canonical() {
+            IpAddr::V4(v4) if is_v6 => (v4.to_ipv6_mapped(), address.port()).into(),
+            ip => (ip, address.port()).into(),
+        }
+    }
+
+    /// The peer has a session, in this slot; false if there is no such peer any more.
+    pub(super) fn join(&mut self, peer: PublicKey, id: SessionId, slot: Slot) -> bool {
+        let Some(peer) = self.peers.by_key(&peer) else { return false };
+        self.sessions.insert(peer, Joined { id, slot });
+        self.by_slot.insert(slot, peer);
+        self.by_session.insert(id, peer);
+        true
+    }
+
+    /// The peer's session is in force: what it waits for is done.
+    pub(super) fn answer(&mut self, peer: PublicKey) {
+        for (request, reply) in self.waiting.remove(&peer).unwrap_or_default() {
+            self.peers.on_reply(now(), request, reply);
+        }
+    }
+
+    /// The peer gets no session.
+    pub(super) fn refused(&mut self, peer: PublicKey, why: &str) {
+        self.count("refused");
+        if REFUSALS.admits() {
+            tracing::info!(key = peer.short(), why, "a WireGuard device is not let in");
+        }
+        for (request, _) in self.waiting.remove(&peer).unwrap_or_default() {
+            self.peers.give_up(request);
+        }
+    }
+
+    /// A session is over.
+    pub(super) fn session_over(&mut self, id: SessionId) {
+        let Some(peer) = self.by_session.remove(&id) else { return };
+        if let Some(joined) = self.sessions.remove(&peer) {
+            self.by_slot.remove(&joined.slot);
+        }
+        self.peers.end(peer);
+    }
+
+    /// Where messages of handshakes go in.
+    pub(super) fn queue(&self) -> HandshakeQueue {
+        self.queue.clone()
+    }
+
+    /// Follows the list of peers from where it was at the start.
+    pub(super) fn follow(&self, core: Core) -> impl Future<Output = ()> + use<> {
+        following::follow(core, self.auth.clone(), self.seen)
+    }
+
+    /// Whether it is the session of a peer.
+    pub(super) fn has(&self, id: SessionId) -> bool {
+        self.by_session.contains_key(&id)
+    }
+
+    pub(super) fn counts(&self) -> BTreeMap<String, u64> {
+        let gate = self.peers.gate_counts();
+        let gate = [
+            ("passed", gate.passed),
+            ("cookies", gate.cookies),
+            ("too_many", gate.too_many),
+            ("wrong_mac", gate.wrong_mac),
+        ];
+        let counts = gate.into_iter().chain(self.counts.iter().map(|(name, count)| (*name, *count)));
+        counts.map(|(name, count)| (format!("wireguard_{name}"), count)).collect()
+    }
+
+    /// The next thing that others have to do.
+    pub(super) fn poll_decision(&mut self) -> Option<Decision> {
+        self.decisions.pop_front()
+    }
+
+    /// The next command, and the shard that it is for. What needs none is done.
+    pub(super) fn poll_commands(&mut self) -> Option<Vec<(usize, Command)>> {
+        loop {
+            let commands = match self.peers.poll_output()? {
+                Output::Send { to, datagram } => {
+                    self.send(to, &datagram);
+                    continue;
+                }
+                Output::Ask(request, content) => {
+                    self.ask(request, *content);
+                    continue;
+                }
+                Output::Event(event) => match self.note(event) {
+                    Some(slot) => self.all(|| WireGuardCommand::Unanswered(slot)),
+                    None => continue,
+                },
+                Output::Open { peer, index, opener } => self.open(peer, index, opener),
+                Output::Close(index) => vec![(index.shard(self.shards), WireGuardCommand::Close(index))],
+                Output::Seal(peer, sealer) => {
+                    let Some(joined) = self.sessions.get(&peer).copied() else { continue };
+                    let slot = joined.slot;
+                    match sealer.zip(self.peers.endpoint(peer)) {
+                        Some((sealer, endpoint)) => {
+                            self.decisions.push_back(Decision::At(slot, endpoint));
+                            self.all(|| WireGuardCommand::Seal {
+                                slot,
+                                sealer: Arc::clone(&sealer),
+                                endpoint,
+                            })
+                        }
+                        None => self.all(|| WireGuardCommand::Unseal(slot)),
+                    }
+                }
+                Output::Endpoint(peer, endpoint) => {
+                    let Some(joined) = self.sessions.get(&peer).copied() else { continue };
+                    self.decisions.push_back(Decision::At(joined.slot, endpoint));
+                    self.all(|| WireGuardCommand::Move { slot: joined.slot, endpoint })
+                }
+            };
+            return Some(
+                commands.into_iter().map(|(shard, command)| (shard, Command::WireGuard(command))).collect(),
+            );
+        }
+    }
+
+    fn open(&mut self, peer: PeerId, index: Index, opener: Box<Opener>) -> Vec<(usize, WireGuardCommand)> {
+        let slot = self.sessions.get(&peer).map(|joined| joined.slot);
+        let open = slot.map(|slot| WireGuardCommand::Open { slot, index, opener });
+        open.map(|open| (index.shard(self.shards), open)).into_iter().collect()
+    }
+
+    fn all(&self, command: impl Fn() -> WireGuardCommand) -> Vec<(usize, WireGuardCommand)> {
+        (0..self.shards).map(|shard| (shard, command())).collect()
+    }
+
+    /// Takes note of what people may want to know. Returns the slot of a peer that has not answered.
+    fn note(&mut self, event: Event) -> Option<Slot> {
+        let joined = |peer: &PeerId| self.sessions.get(peer).copied();
+        match event {
+            Event::HandshakeDone(peer) => {
+                self.decisions.extend(joined(&peer).map(|joined| Decision::Shaken(joined.slot)));
+                self.count("done");
+            }
+            Event::SessionEnded(peer) => {
+                self.decisions.extend(joined(&peer).map(|joined| Decision::Silent(joined.id)));
+            }
+            Event::Unreachable(peer) => {
+                let slot = joined(&peer).map(|joined| joined.slot);
+                self.count("unanswered");
+                return slot;
+            }
+            Event::BackAndForth { peer, between: [here, there] } => {
+                let key = self.peers.key(peer).map(|key| key.short());
+                tracing::warn!(
+                    key, here = %here.remote, there = %there.remote,
+                    session = joined(&peer).map(|joined| joined.id.to_string()),
+                    "two devices use one WireGuard configuration, and both are slow: give each its own"
+                );
+                self.count("back_and_forth");
+            }
+            Event::Refused { from, why } => {
+                self.count(refusal_name(why));
+                if REFUSALS.admits() {
+                    tracing::info!(%why, "a WireGuard handshake was refused");
+                    tracing::debug!(from = %from.remote, "it came from there");
+                }
+            }
+        }
+        None
+    }
+
+    fn take_step(&mut self, request: RequestId, reply: Reply) {
+        let key = match &reply {
+            Reply::Responded(responded) => responded.peer,
+            Reply::Finished(_) => match self.peers.finishing(request) {
+                Some(key) => key,
+                None => return,
+            },
+            Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
+        };
+        let has_session = self.peers.by_key(&key).is_some_and(|peer| self.sessions.contains_key(&peer));
+        let outer = self.peers.source(request);
+        let Some(outer) = outer.filter(|_| !has_session) else {
+            return self.peers.on_reply(now(), request, reply);
+        };
+        let waiting = self.waiting.entry(key).or_default();
+        waiting.push((request, reply));
+        // Others wait for the decision that is asked for already.
+        if waiting.len() == 1 {
+            self.ask_admission(key, outer);
+        }
+    }
+
+    fn take_admission(&mut self, peer: PublicKey, admission: Result<Admission, String>) {
+        match admission {
+            Ok(Admission::Granted(grant)) => {
+                self.decisions.push_back(Decision::Admit { peer, grant: Box::new(grant) });
+            }
+            Ok(Admission::Walled) => self.refused(peer, "its sessions are over until it is renewed"),
+            Ok(Admission::Refused(refused)) => self.refused(peer, &control::Refused::from(refused).text),
+            Err(why) => self.refused(peer, &why),
+        }
+    }
+
+    fn ask(&self, id: RequestId, request: Request) {
+        let (auth, answer) = (self.auth.clone(), self.answer.clone());
+        tokio::spawn(async move {
+            let reply = auth.request(Handshake::from(&request)).await.ok().and_then(HandshakeReply::parse);
+            // Without a reply the peer sends again.
+            let reply = reply.unwrap_or(Reply::Refused(Refused::Busy));
+            let _ = answer.send(FromAuth::Step { request: id, reply });
+        });
+    }
+
+    fn ask_admission(&self, peer: PublicKey, outer: Endpoint) {
+        let (auth, answer) = (self.auth.clone(), self.answer.clone());
+        tokio::spawn(async move {
+            let request = AdmitDevice { peer: peer.0.into(), outer: outer.remote.ip().to_canonical() };
+            let admission = auth.request(request).await.map_err(|error| error.to_string());
+            let _ = answer.send(FromAuth::Admission { peer, admission });
+        });
+    }
+
+    fn send(&self, to: Endpoint, contents: &[u8]) {
+        let transmit =
+            Transmit { destination: to.remote, ecn: None, contents, segment_size: None, src_ip: to.local };
+        // What is lost is sent again.
+        let _ = self.socket.try_send(&transmit);
+    }
+
+    fn count(&mut self, name: &'static str) {
+        *self.counts.entry(name).or_default() += 1;
+    }
+}
+
+/// The fastest implementation of the one suite that WireGuard has, if the gateway has measured it.
+fn backend(suites: &[LocalSuite]) -> Backend {
+    let measured = suites.iter().find(|local| local.suite == Suite::ChaCha20Poly1305);
+    let has_cipher =
+        |backend: &Backend| vpnd_crypto::NoiseKey::new(*backend, &Secret::new([0; 32])).is_some();
+    measured.map(|local| local.backend).filter(has_cipher).unwrap_or(Backend::Ring)
+}
+
+const fn name(dropped: Dropped) -> &'static str {
+    match dropped {
+        Dropped::Malformed => "malformed",
+        // Counted by the gate.
+        Dropped::WrongMac | Dropped::CookieSent | Dropped::TooMany => "not_passed",
+        Dropped::UnknownIndex => "unknown_index",
+        Dropped::NotAuthentic => "not_authentic",
+        Dropped::Busy => "busy",
+    }
+}
+
+const fn refusal_name(why: Refused) -> &'static str {
+    match why {
+        Refused::NotAuthentic(_) => "not_authentic",
+        Refused::UnknownKey(_) => "unknown_key",
+        Refused::Replayed(_) => "replayed",
+        Refused::TooOften(_) => "too_often",
+        Refused::NotBegun(_) => "not_begun",
+        Refused::Busy => "busy",
+    }
+}
