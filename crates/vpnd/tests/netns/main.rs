@@ -99,4 +99,5 @@ mod transfer;
 mod tunnels;
 mod unit;
 mod upgrade;
+mod wireguard;
 mod without_ipv6;

@@ -1,0 +1,336 @@
+//! Behaviour: stock WireGuard clients, as they are made, are clients of the gateway: addresses,
+//! policy, status and limits as for our own; they roam, and a gateway that is killed, restarted or
+//! upgraded has them back within seconds without a person doing anything.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::Value as Json;
+
+use crate::client::Client;
+use crate::gateway::{Gateway, must};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
+use crate::namespace::Namespace;
+use crate::process::{self, Process};
+use crate::traffic::{ping, ping_until, transfer};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Machines of CI are slow and busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// By when a stock client is back after whatever happened to the gateway.
+const BACK: Duration = Duration::from_secs(5);
+const DEVICE: &str = "wg0";
+
+/// A stock client's program, as `./x setup` builds it; or a word why it is not there.
+fn program(name: &str) -> Option<PathBuf> {
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
+    let found = [tools.as_path(), Path::new("/var/cache/trafficspeed/bin")].map(|folder| folder.join(name));
+    let found = found.iter().find(|program| program.exists()).and_then(|program| program.canonicalize().ok());
+    if found.is_none() {
+        let word = format!("SKIPPED: this test needs {name}: ./x setup\n");
+        assert!(name != "wireguard-go" || std::env::var_os("CI").is_none(), "{word}");
+        std::io::stderr().write_all(word.as_bytes()).unwrap();
+        if let Some(record) = std::env::var_os("VPND_SKIPPED_RECORD") {
+            let record = std::fs::OpenOptions::new().create(true).append(true).open(record);
+            record.unwrap().write_all(word.as_bytes()).unwrap();
+        }
+    }
+    found
+}
+
+/// What a client's file says, by section and key.
+struct Configuration(BTreeMap<String, String>);
+
+impl Configuration {
+    fn parse(text: &str) -> Self {
+        let mut keys = BTreeMap::new();
+        let mut section = "";
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+                section = name;
+            } else if let Some((key, value)) = line.split_once('=').filter(|_| !line.starts_with('#')) {
+                keys.insert(format!("{section}.{}", key.trim()), value.trim().to_owned());
+            }
+        }
+        Self(keys)
+    }
+
+    fn get(&self, key: &str) -> &str {
+        self.0.get(key).unwrap_or_else(|| panic!("the file has no {key}: {:?}", self.0.keys()))
+    }
+
+    /// The same with another private key, which nobody knows.
+    fn of_a_stranger(mut self) -> Self {
+        self.0.insert("Interface.PrivateKey".to_owned(), BASE64.encode([0x42; 32]));
+        self
+    }
+
+    fn hex(&self, key: &str) -> Option<String> {
+        let bytes = BASE64.decode(self.0.get(key)?).unwrap();
+        Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+/// A device of `user`: its file, as an administrator hands it out.
+fn add_device(gateway: &Gateway<'_>, user: &str) -> Configuration {
+    let mut command = gateway.vpnd(&["device", "add", "--user", user, "--wireguard", "--name", "phone"]);
+    command.arg("--config").arg(gateway.config());
+    Configuration::parse(&String::from_utf8_lossy(&must(process::run(command)).stdout))
+}
+
+/// A stock client that runs.
+struct Stock<'l> {
+    number: usize,
+    place: &'l Namespace,
+    _process: Process,
+    socket: PathBuf,
+    addresses: Vec<IpAddr>,
+}
+
+impl<'l> Stock<'l> {
+    fn start(lab: &'l Lab, number: usize, program: &Path, configuration: &Configuration) -> Self {
+        let place = &lab.clients[number - 1];
+        if !process::run_of(lab, place).exists() {
+            process::share_run(lab, place, Path::new("/"));
+        }
+        let folder = process::run_of(lab, place).join("wireguard");
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut command = process::command(lab, place, program);
+        let boringtun = ["--foreground", "--disable-drop-privileges"];
+        command.args(if program.ends_with("boringtun-cli") { &boringtun[..] } else { &["-f"] }).arg(DEVICE);
+        let process = Process::start(lab, &format!("stock{number}"), command);
+        let socket = folder.join(format!("{DEVICE}.sock"));
+        eventually("the stock client is up", PATIENCE, || UnixStream::connect(&socket).ok());
+        let addresses = configuration.get("Interface.Address").split(',');
+        let addresses: Vec<IpAddr> =
+            addresses.map(|net| net.trim().split('/').next().unwrap().parse().unwrap()).collect();
+        let this = Self { number, place, _process: process, socket, addresses };
+        this.configure(configuration);
+        this
+    }
+
+    fn configure(&self, file: &Configuration) {
+        let allowed = file.get("Peer.AllowedIPs").split(',').map(str::trim);
+        let mut text = format!(
+            "private_key={}\nreplace_peers=true\npublic_key={}\n",
+            file.hex("Interface.PrivateKey").unwrap(),
+            file.hex("Peer.PublicKey").unwrap()
+        );
+        if let Some(key) = file.hex("Peer.PresharedKey") {
+            text += &format!("preshared_key={key}\n");
+        }
+        let port = file.get("Peer.Endpoint").rsplit_once(':').unwrap().1;
+        text += &format!("endpoint={GATEWAY_V4}:{port}\n");
+        let mut lines = String::new();
+        for address in &self.addresses {
+            lines += &format!("addr add {address} dev {DEVICE}\n");
+        }
+        lines += &format!("link set {DEVICE} mtu {} up\n", file.get("Interface.MTU"));
+        for net in allowed {
+            text += &format!("allowed_ip={net}\n");
+            lines += &format!("route add {net} dev {DEVICE}\n");
+        }
+        assert_eq!(self.ask("set=1", &text), "errno=0\n");
+        self.place.ip_batch(&lines);
+    }
+
+    fn ask(&self, verb: &str, text: &str) -> String {
+        let mut socket = UnixStream::connect(&self.socket).unwrap();
+        write!(socket, "{verb}\n{text}\n").unwrap();
+        let mut answer = String::new();
+        for line in BufReader::new(socket).lines().map(Result::unwrap).take_while(|line| !line.is_empty()) {
+            answer += &line;
+            answer.push('\n');
+        }
+        answer
+    }
+
+    fn v4(&self) -> IpAddr {
+        *self.addresses.iter().find(|address| address.is_ipv4()).unwrap()
+    }
+
+    fn change_address(&self, from: u8, to: u8) {
+        let net = format!("198.18.{}", self.number);
+        self.place.ip_batch(&format!(
+            "addr del {net}.{from}/24 dev {UPLINK}\naddr add {net}.{to}/24 dev {UPLINK}\n\
+             route replace default via {net}.1 dev {UPLINK}\n"
+        ));
+    }
+}
+
+/// A gateway for stock clients, with `ann` and a file for her phone.
+fn gateway_for_phone(lab: &Lab) -> (Gateway<'_>, Configuration) {
+    let mut gateway = Gateway::init(lab);
+    gateway.configure("wireguard.enabled", true);
+    gateway.configure("server.shards", 2);
+    gateway.configure("policy.client_to_client", true);
+    gateway.configure("policy.campus_to_client", true);
+    gateway.add_user("ann");
+    let file = add_device(&gateway, "ann");
+    gateway.start();
+    (gateway, file)
+}
+
+fn sessions_of(gateway: &Gateway<'_>, protocol: &str) -> Vec<Json> {
+    let mut sessions = gateway.sessions();
+    sessions.retain(|session| session["protocol"] == protocol);
+    sessions
+}
+
+fn handshakes(gateway: &Gateway<'_>, name: &str) -> u64 {
+    gateway.status()["counters"]["handshakes"][format!("wireguard_{name}")].as_u64().unwrap_or(0)
+}
+
+fn is_a_client(program: &Path) {
+    let Some(lab) = Lab::new(2) else { return };
+    let (gateway, file) = gateway_for_phone(&lab);
+    let bob = gateway.add_user("bob");
+    let phone = Stock::start(&lab, 1, program, &file);
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    ping_until(phone.place, CAMPUS_V6.into(), PATIENCE);
+    assert!(ping(&lab.campus, phone.v4(), 56, PATIENCE), "the campus reaches it");
+    // Larger than the tunnel's packets, which are cut and put together again at both ends.
+    assert!(ping(phone.place, CAMPUS_V4.into(), 4_000, PATIENCE), "a large ping");
+    assert!(ping(&lab.campus, phone.v4(), 4_000, PATIENCE), "a large ping of the campus");
+    transfer(phone.place, &lab.campus, CAMPUS_V4.into(), 3_000_000, PATIENCE);
+    transfer(phone.place, &lab.campus, CAMPUS_V6.into(), 1_000_000, PATIENCE);
+    let sessions = sessions_of(&gateway, "wireguard");
+    assert_eq!(sessions.len(), 1, "{sessions:?}");
+    assert_eq!(
+        (&sessions[0]["user"], &sessions[0]["inner_v4"]),
+        (&"ann".into(), &phone.v4().to_string().into())
+    );
+    let outer = sessions[0]["outer"][0].as_str().unwrap().parse::<SocketAddr>().unwrap();
+    assert_eq!(outer.ip(), IpAddr::from([198, 18, 1, 2]));
+
+    // A client of our own beside it: they reach each other, in both directions.
+    let laptop = Client::connect(&lab, 2, &bob);
+    ping_until(laptop.namespace(), phone.v4(), PATIENCE);
+    ping_until(phone.place, laptop.v4(), PATIENCE);
+    transfer(laptop.namespace(), phone.place, phone.v4(), 1_000_000, PATIENCE);
+    assert_eq!(gateway.sessions().len(), 2);
+
+    // It moves to another address.
+    phone.change_address(2, 77);
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    assert!(ping(&lab.campus, phone.v4(), 56, PATIENCE), "it is found where it is now");
+    let moved = || {
+        let outer = sessions_of(&gateway, "wireguard")[0]["outer"][0].as_str()?.parse::<SocketAddr>().ok()?;
+        (outer.ip() == IpAddr::from([198, 18, 1, 77])).then_some(())
+    };
+    eventually("status shows where it is", PATIENCE, moved);
+}
+
+#[test]
+fn wireguard_go_is_a_client_as_any_other() {
+    if let Some(program) = program("wireguard-go") {
+        is_a_client(&program);
+    }
+}
+
+#[test]
+fn tailscales_wireguard_go_is_a_client_as_any_other() {
+    if let Some(program) = program("wireguard-go-tailscale") {
+        is_a_client(&program);
+    }
+}
+
+#[test]
+fn boringtun_is_a_client_as_any_other() {
+    if let Some(program) = program("boringtun-cli") {
+        is_a_client(&program);
+    }
+}
+
+#[test]
+fn a_gateway_that_comes_back_has_its_stock_clients_back() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, file) = gateway_for_phone(&lab);
+    let phone = Stock::start(&lab, 1, &program, &file);
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    let back = |what: &str| {
+        let began = Instant::now();
+        ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+        println!("{what}: traffic is back after {:?}", began.elapsed());
+        began.elapsed()
+    };
+    gateway.kill();
+    gateway.start();
+    assert!(back("killed") < BACK);
+    gateway.terminate();
+    gateway.start();
+    assert!(back("restarted") < BACK);
+    must(gateway.upgrade());
+    assert!(back("upgraded") < BACK);
+    assert_eq!(sessions_of(&gateway, "wireguard").len(), 1);
+}
+
+#[test]
+fn an_unknown_key_is_counted_and_in_the_log() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let (mut gateway, file) = gateway_for_phone(&lab);
+    let stranger = Stock::start(&lab, 1, &program, &file.of_a_stranger());
+    let sends = || {
+        ping(stranger.place, CAMPUS_V4.into(), 56, SECOND / 10);
+        (handshakes(&gateway, "unknown_key") > 0).then_some(())
+    };
+    eventually("its handshake is counted", PATIENCE, sends);
+    assert_eq!(gateway.sessions().len(), 0);
+    let line = "a WireGuard handshake was refused why=the key ";
+    assert!(gateway.process().output().contains(line), "its key is in the log");
+}
+
+#[test]
+fn a_kicked_stock_client_passes_no_packet_any_more() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, file) = gateway_for_phone(&lab);
+    let phone = Stock::start(&lab, 1, &program, &file);
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    must(gateway.ask(&["kick", "ann"]));
+    eventually("it is cut off", 2 * SECOND, || {
+        (!ping(phone.place, CAMPUS_V4.into(), 56, SECOND / 5)).then_some(())
+    });
+    assert_eq!(sessions_of(&gateway, "wireguard").len(), 0);
+}
+
+#[test]
+fn a_flood_of_first_messages_does_not_touch_a_login_of_our_own() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(2) else { return };
+    let (gateway, file) = gateway_for_phone(&lab);
+    let bob = gateway.add_user("bob");
+    let phone = Stock::start(&lab, 1, &program, &file);
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    let port = file.get("Peer.Endpoint").rsplit_once(':').unwrap().1;
+    let target: SocketAddr = format!("{GATEWAY_V4}:{port}").parse().unwrap();
+    let flood = phone.place.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut message = [0x5A; 148];
+            message[..4].copy_from_slice(&[1, 0, 0, 0]);
+            let mut number = 0u64;
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                message[8..16].copy_from_slice(&number.to_le_bytes());
+                let _ = flood.send_to(&message, target);
+                number += 1;
+            }
+        });
+        let laptop = Client::connect(&lab, 2, &bob);
+        ping_until(laptop.namespace(), CAMPUS_V4.into(), PATIENCE);
+        ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(handshakes(&gateway, "wrong_mac") > 0, "the flood came that far");
+}
