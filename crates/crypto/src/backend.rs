@@ -164,9 +164,9 @@ pub struct Choice {
     /// Measured speed of each candidate, in the order of [`Backend::ALL`]; none for backends that
     /// do not implement the suite or were not admitted.
     pub speeds: [Option<MbPerSecond>; Backend::ALL.len()],
-    /// Our own code, if it was not measured because it gave other bytes than a library on this
-    /// processor.
-    pub distrusted: Option<Backend>,
+    /// Whether each backend, in the same order, was not measured because it gave other bytes than a
+    /// library on this processor; only our own code can.
+    distrusted: [bool; Backend::ALL.len()],
 }
 
 /// How many hundredths of the fastest library's speed our own code must have to be taken beside
@@ -187,7 +187,15 @@ impl Choice {
             }
             (library, own) => own.or(library)?,
         };
-        Some(Self { suite, backend, speeds, distrusted: None })
+        Some(Self { suite, backend, speeds, distrusted: [false; Backend::ALL.len()] })
+    }
+
+    /// The backends that gave other bytes than a library on this processor.
+    pub fn distrusted(&self) -> impl Iterator<Item = Backend> {
+        Backend::ALL
+            .into_iter()
+            .zip(self.distrusted)
+            .filter_map(|(b, is_distrusted)| is_distrusted.then_some(b))
     }
 
     /// Measured speed of the chosen backend.
@@ -242,13 +250,20 @@ fn choose_by(
 ) -> Result<Choice, Unsupported> {
     let mut candidates = Backend::ALL
         .map(|backend| preference.admits(backend).then(|| Candidate::new(suite, backend)).flatten());
-    let missing = |i: &usize| preference.admits(Backend::ALL[*i]) && candidates[*i].is_none();
-    let distrusted =
-        (0..candidates.len()).filter(missing).map(|i| Backend::ALL[i]).find(|b| b.supports(suite));
+    let expected = |backend: Backend| preference.admits(backend) && backend.supports(suite);
+    let distrusted = missing(&candidates, expected);
     measure(&mut candidates, &mut clock);
     let speeds = candidates.map(|candidate| candidate.map(|candidate| speed_of(candidate.best)));
     let choice = Choice::of(suite, speeds).ok_or(Unsupported { suite, preference })?;
     Ok(Choice { distrusted, ..choice })
+}
+
+/// Whether each backend that is expected among the candidates is none.
+fn missing<T>(
+    candidates: &[Option<T>; Backend::ALL.len()],
+    expected: impl Fn(Backend) -> bool,
+) -> [bool; Backend::ALL.len()] {
+    std::array::from_fn(|i| candidates[i].is_none() && expected(Backend::ALL[i]))
 }
 
 /// Plaintext of a measured packet: an inner packet on an ordinary path.
@@ -440,10 +455,20 @@ mod tests {
             let choice = choose(suite, Preference::Auto).unwrap();
             let measured: Vec<_> = choice.candidates().map(|(backend, _)| backend).collect();
             let supporting: Vec<_> = Backend::ALL.into_iter().filter(|b| b.supports(suite)).collect();
-            assert_eq!((measured, choice.distrusted), (supporting, None), "{suite}");
+            assert_eq!((measured, choice.distrusted().next()), (supporting, None), "{suite}");
             assert_eq!(Choice::of(suite, choice.speeds), Some(choice));
             assert!(!choose(suite, Preference::Library).unwrap().backend.is_own());
         }
+    }
+
+    #[test]
+    fn each_width_that_gives_other_bytes_is_named() {
+        let candidates = Backend::ALL.map(|backend| (!backend.is_own()).then_some(()));
+        let distrusted = missing(&candidates, |backend| backend != Backend::Ring);
+        let choice = Choice { distrusted, ..choose(Suite::Aes256Gcm, Preference::Library).unwrap() };
+        assert_eq!(choice.distrusted().collect::<Vec<_>>(), [Backend::Vaes256, Backend::Vaes512]);
+        let none = missing(&candidates, |backend| !backend.is_own());
+        assert_eq!(none, [false; Backend::ALL.len()], "this processor has none of them");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Ve
         }
         let choice = backend::choose(suite, preference)?;
         info!(%choice, "cipher suite");
-        if let Some(backend) = choice.distrusted {
+        for backend in choice.distrusted() {
             error!(%suite, %backend, "seals otherwise than a library on this processor and is not used: report it, and test the machine");
         }
         suites.push(LocalSuite { suite, backend: choice.backend, mbps: choice.speed() });
