@@ -134,11 +134,12 @@ fn every_question_has_its_answer_and_its_round_trip() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         for (request, response) in [(1, 1), (516, 4), (1, 40_000)] {
             let task = Task::Exchange(exchange(protocol, request, response));
-            let asked =
-                |ends: &[(Reading, Findings); 2]| ends[1].1.messages_sent > 5 && ends[1].1.timeouts == 0;
-            let [answers, asks] = run_until(&task, asked);
+            let answered = |ends: &[(Reading, Findings); 2]| ends[1].1.round_trip.is_some();
+            let [answers, asks] = run_until(&task, answered);
             let trips = asks.1.round_trip.expect("round trips");
-            assert_eq!(trips.count, asks.1.messages_sent, "{protocol:?} {request}/{response}");
+            // On a busy machine an answer may come too late; over TCP its age counts for it.
+            let late = if protocol == Protocol::Tcp { asks.1.timeouts } else { 0 };
+            assert_eq!(trips.count, asks.1.messages_sent + late, "{protocol:?} {request}/{response}");
             assert!(trips.p50_us > 0.0, "{trips:?}");
             assert_eq!(asks.0.received_bytes, asks.0.received_messages * u64::from(response));
             assert!(answers.0.received_messages >= asks.0.received_messages);
