@@ -1,9 +1,10 @@
 //! Whether batches of datagrams (UDP segmentation offload) arrive on the path as well as single
 //! ones: some kernels, drivers and hosts of virtual machines damage them (PROTOCOL §9.4).
 //!
-//! A round is three bursts of path probes of full size, one behind the other in time: single ones
-//! both ways, a batch to the gateway, a batch from it. After [`ROUNDS`] rounds in a row in which a
-//! way lost half of a batch or more, and the single ones arrived, that way is to do without.
+//! A round is three bursts of path probes of full size, one behind the other in time: a batch from
+//! the gateway, a batch to it, single ones both ways. After [`ROUNDS`] rounds in a row in which a
+//! way lost half of a batch or more, and the single ones arrived, that way is to do without. Replies
+//! to the single ones have the least time, so a path that is too slow for them decides nothing.
 //!
 //! INVARIANTS: an idle session sends no round; loss that single datagrams have too decides nothing.
 
@@ -23,7 +24,8 @@ pub(super) const BATCH_PROBE: u16 = 0x2000;
 const BURST_WAIT: Duration = Duration::from_millis(600);
 /// Until the next round, if one was bad.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Until the next round after a way was told to do without batches.
+/// Until the next round after one in which single datagrams were lost, or after a way was told to do
+/// without batches.
 const CHECK: Duration = Duration::from_secs(10);
 /// Until the next round after a good one, and so long a way does without: kernels are updated,
 /// routes change.
@@ -37,7 +39,7 @@ const TOLERATED: u32 = 1;
 
 const _: () = assert!(BATCH_LEN == 8, "a number has three bits for the place in a burst");
 
-/// The bursts of a round, in the order in which they are sent.
+/// The bursts of a round. They are sent in the order from the last to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Burst {
     Singles,
@@ -132,10 +134,10 @@ impl Client {
         }
         self.batches.packets = packets;
         let next = match self.batches.sent {
-            None => Burst::Singles,
-            Some(Burst::Singles) => Burst::Up,
-            Some(Burst::Up) => Burst::Down,
-            Some(Burst::Down) => return self.judge_batches(now, slot),
+            None => Burst::Down,
+            Some(Burst::Down) => Burst::Up,
+            Some(Burst::Up) => Burst::Singles,
+            Some(Burst::Singles) => return self.judge_batches(now, slot),
         };
         self.batches.sent = Some(next);
         self.batches.due = now + BURST_WAIT;
