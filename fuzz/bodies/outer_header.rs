@@ -99,7 +99,7 @@ fn check_peer(gateway: &mut Plane, client: &mut Plane, plaintext: &[u8]) {
         Ok(Opened::Probe { size, .. } | Opened::BatchProbe { size, .. }) => {
             assert!(usize::from(size) <= plaintext.len());
         }
-        Ok(Opened::BatchesLost(peer)) => assert_eq!(peer, origin(1).from.remote.ip()),
+        Ok(Opened::BatchesLost(peer)) => assert_eq!(peer, origin(1).from.remote),
         // It was routed, so its header is another one.
         Ok(Opened::Joined { to: Some(to), .. }) => assert_eq!(to, SLOT),
         Ok(Opened::Joined { to: None, packet }) => {

@@ -16,7 +16,7 @@ mod moving;
 mod path_mtu;
 mod reconnect;
 
-use core::net::IpAddr;
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -105,8 +105,8 @@ pub enum Action {
     /// From now on the tunnel carries inner packets of so many bytes: as many as the gateway
     /// prescribes, or fewer if the path carries less. May be below what IPv6 needs.
     PathMtu(u16),
-    /// Send single datagrams to this address for ten minutes: batches are lost on the way.
-    AvoidBatches(IpAddr),
+    /// Send single datagrams to this address and port for ten minutes: batches are lost on the way.
+    AvoidBatches(SocketAddr),
     /// Keep the addresses that the gateway has from now on, if the user permits.
     Renew(Renewal),
     /// Send a message on an established connection.

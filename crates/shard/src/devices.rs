@@ -7,7 +7,7 @@
 //! shard's thread.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -66,7 +66,7 @@ pub trait DatagramSocket {
     fn wait_writable(&self, timeout: Duration) -> Duration;
 
     /// Sends no batches to `destination` for a while; see [`ShardSocket::avoid_batches`].
-    fn avoid_batches(&self, _destination: IpAddr) {}
+    fn avoid_batches(&self, _destination: SocketAddr) {}
 
     /// Offloads and buffers as they are now.
     fn offloads(&self) -> UdpOffloads;
@@ -90,7 +90,7 @@ impl<T: PacketDevice> PacketDevice for &T {
 }
 
 impl<S: DatagramSocket> DatagramSocket for &S {
-    fn avoid_batches(&self, destination: IpAddr) {
+    fn avoid_batches(&self, destination: SocketAddr) {
         (**self).avoid_batches(destination);
     }
 
@@ -140,7 +140,7 @@ impl PacketDevice for TunQueue {
 }
 
 impl DatagramSocket for ShardSocket {
-    fn avoid_batches(&self, destination: IpAddr) {
+    fn avoid_batches(&self, destination: SocketAddr) {
         self.avoid_batches(destination);
     }
 

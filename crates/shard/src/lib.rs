@@ -37,7 +37,7 @@ mod thread;
 mod writes;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -82,8 +82,8 @@ pub enum ShardMessage {
     Barrier(oneshot::Sender<()>),
     /// The tunnel carries inner packets of this many bytes at most.
     Mtu(u16),
-    /// Batches to this address are lost on the way.
-    AvoidBatches(IpAddr),
+    /// Batches to this address and port are lost on the way.
+    AvoidBatches(SocketAddr),
     /// Requests figures.
     Report(oneshot::Sender<Report>),
 }
@@ -222,7 +222,7 @@ impl Shards {
     }
 
     /// Has all shards send single datagrams to `peer` for a while.
-    pub async fn avoid_batches(&self, peer: IpAddr) {
+    pub async fn avoid_batches(&self, peer: SocketAddr) {
         for shard in 0..self.count() {
             self.send(shard, ShardMessage::AvoidBatches(peer)).await;
         }

@@ -306,10 +306,10 @@ impl ShardSocket {
 
     /// Sends what goes to `destination` one datagram at a time for ten minutes: batches to it get
     /// lost on the way.
-    pub fn avoid_batches(&self, destination: IpAddr) {
+    pub fn avoid_batches(&self, destination: SocketAddr) {
         if self.singles.insert(destination, Cause::Lost, Instant::now()) {
             tracing::warn!(
-                to = %destination.to_canonical(),
+                to = %destination.ip().to_canonical(),
                 "batches of datagrams (UDP segmentation offload) are lost on the way to this peer, single ones are not: it \
                  is sent single ones, slower, and batches are tried again after ten minutes. Some kernels and drivers damage \
                  batches: `vpnd doctor` on this machine names them, and an update cures them. `udp_gso = false` in [offload] \
@@ -321,7 +321,7 @@ impl ShardSocket {
     /// Whether the kernel cuts what goes to `destination`.
     #[inline]
     fn segments_to(&self, destination: SocketAddr) -> bool {
-        self.max_gso_segments() > 1 && !self.singles.holds(destination.ip())
+        self.max_gso_segments() > 1 && !self.singles.holds(destination)
     }
 
     fn send_one(&self, transmit: &Transmit<'_>) -> SendOutcome {
@@ -359,7 +359,7 @@ impl ShardSocket {
     /// either. Routes decide about the driver, so this is about one destination, and routes change.
     fn without_offload(&self, batch: &Transmit<'_>, segment: usize) -> SendOutcome {
         let singles = self.send_one_by_one(batch, segment);
-        if singles.full_size && self.singles.insert(batch.destination.ip(), Cause::Refused, Instant::now()) {
+        if singles.full_size && self.singles.insert(batch.destination, Cause::Refused, Instant::now()) {
             tracing::warn!(
                 to = %batch.destination.ip().to_canonical(),
                 "the kernel refuses UDP segmentation offload on the way to this peer, and perhaps to others: they are sent \

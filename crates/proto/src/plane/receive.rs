@@ -1,7 +1,7 @@
 //! The way of a datagram through a plane: opened, checked, and where its packet goes (PROTOCOL
 //! §7.2, §8, §12).
 
-use core::net::IpAddr;
+use core::net::SocketAddr;
 
 use super::forwarding::{Forwarding, NextHop};
 use super::halves::{HALF, Half};
@@ -65,8 +65,8 @@ pub enum Opened {
         /// Length of each reply's plaintext in bytes.
         size: u16,
     },
-    /// Batches to this address are lost on the way, as the client there has found.
-    BatchesLost(IpAddr),
+    /// Batches to this address and port are lost on the way, as the client there has found.
+    BatchesLost(SocketAddr),
     /// Nothing more to do.
     Consumed,
 }
@@ -219,7 +219,7 @@ impl Plane {
                 let agreed = |message: &Inband| features & message.feature() == message.feature();
                 match Inband::parse(plaintext).filter(agreed) {
                     Some(Inband::BatchesLost) if self.forwarding.role == Role::Gateway => {
-                        Ok(Opened::BatchesLost(origin.from.remote.ip()))
+                        Ok(Opened::BatchesLost(origin.from.remote))
                     }
                     message => session.handle_inband(
                         now,

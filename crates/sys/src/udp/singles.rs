@@ -3,15 +3,16 @@
 //!
 //! INVARIANT: it takes a fixed room, an entry ends by itself, and reading it takes no lock. Two
 //! destinations with one place displace each other, which costs a refused send or a lost batch and
-//! stops nothing.
+//! stops nothing. What one client reports is true for its own address and port alone, and nobody
+//! can choose an address that is taken for another one's.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Places for destinations. Where a device has no offload, each client behind it takes one.
+/// Places for destinations. Where a device has no offload, each address behind it takes one.
 const PLACES: usize = 1_024;
 /// In an entry: the upper half is a part of the destination's hash, this bit the cause, the rest
 /// the second at which it ends.
@@ -20,9 +21,9 @@ const LOST: u64 = 1 << 31;
 /// The reason for sending single datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The kernel refused a batch.
+    /// The kernel refused a batch to this address, whatever the port.
     Refused,
-    /// Batches were lost on the way, and single datagrams were not.
+    /// Batches to this address and port were lost on the way, and single datagrams were not.
     Lost,
 }
 
@@ -40,6 +41,7 @@ impl Cause {
 #[derive(Debug)]
 pub(super) struct Singles {
     began: Instant,
+    keys: RandomState,
     /// None until the first destination.
     places: OnceLock<Box<[AtomicU64]>>,
     logged: [AtomicBool; 2],
@@ -47,15 +49,16 @@ pub(super) struct Singles {
 
 impl Default for Singles {
     fn default() -> Self {
-        Self { began: Instant::now(), places: OnceLock::new(), logged: Default::default() }
+        let keys = RandomState::new();
+        Self { began: Instant::now(), keys, places: OnceLock::new(), logged: Default::default() }
     }
 }
 
 impl Singles {
     /// Adds a destination. Returns whether it is the first one for this cause.
-    pub(super) fn insert(&self, destination: IpAddr, cause: Cause, now: Instant) -> bool {
+    pub(super) fn insert(&self, destination: SocketAddr, cause: Cause, now: Instant) -> bool {
         let places = self.places.get_or_init(|| (0..PLACES).map(|_| AtomicU64::new(0)).collect());
-        let hash = hash(destination);
+        let hash = self.hash(destination, cause);
         let until = self.second(now) + cause.retry_after().as_secs();
         let cause_bit = if cause == Cause::Lost { LOST } else { 0 };
         places[place(hash)].store(tag(hash) | cause_bit | until, Ordering::Relaxed);
@@ -64,7 +67,7 @@ impl Singles {
 
     /// Whether `destination` is sent single datagrams.
     #[inline]
-    pub(super) fn holds(&self, destination: IpAddr) -> bool {
+    pub(super) fn holds(&self, destination: SocketAddr) -> bool {
         self.places.get().is_some_and(|places| self.is_among(places, destination, Instant::now()))
     }
 
@@ -76,10 +79,18 @@ impl Singles {
             .any(|entry| self.is_in_force(entry, now))
     }
 
-    fn is_among(&self, places: &[AtomicU64], destination: IpAddr, now: Instant) -> bool {
-        let hash = hash(destination);
-        let entry = places[place(hash)].load(Ordering::Relaxed);
-        entry & tag(u64::MAX) == tag(hash) && self.is_in_force(entry, now)
+    fn is_among(&self, places: &[AtomicU64], destination: SocketAddr, now: Instant) -> bool {
+        [Cause::Refused, Cause::Lost].into_iter().any(|cause| {
+            let hash = self.hash(destination, cause);
+            let entry = places[place(hash)].load(Ordering::Relaxed);
+            entry & tag(u64::MAX) == tag(hash) && self.is_in_force(entry, now)
+        })
+    }
+
+    fn hash(&self, destination: SocketAddr, cause: Cause) -> u64 {
+        let port = (cause == Cause::Lost).then_some(destination.port());
+        // A socket for both IP versions has the mapped form of an IPv4 address.
+        self.keys.hash_one((destination.ip().to_canonical(), port))
     }
 
     fn is_in_force(&self, entry: u64, now: Instant) -> bool {
@@ -89,13 +100,6 @@ impl Singles {
     fn second(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.began).as_secs()
     }
-}
-
-fn hash(destination: IpAddr) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    // A socket for both IP versions has the mapped form of an IPv4 address.
-    destination.to_canonical().hash(&mut hasher);
-    hasher.finish()
 }
 
 const fn place(hash: u64) -> usize {
@@ -112,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    fn holds(singles: &Singles, destination: IpAddr, now: Instant) -> bool {
+    fn holds(singles: &Singles, destination: SocketAddr, now: Instant) -> bool {
         singles.places.get().is_some_and(|places| singles.is_among(places, destination, now))
     }
 
@@ -123,18 +127,21 @@ mod tests {
         {
             let singles = Singles::default();
             let start = singles.began;
-            let [held, other]: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()];
+            let [held, neighbour, other]: [SocketAddr; 3] =
+                ["192.0.2.1:1", "192.0.2.1:2", "192.0.2.2:1"].map(|text| text.parse().unwrap());
             assert!(!singles.any(cause, start) && !holds(&singles, held, start));
             assert!(singles.insert(held, cause, start), "the first");
             for (seconds, is_held) in [(0, true), (time - 1, true), (time, false)] {
                 let now = start + Duration::from_secs(seconds);
                 let result = (holds(&singles, held, now), singles.any(cause, now));
                 assert_eq!(result, (is_held, is_held), "after {seconds} s");
+                let shares = is_held && cause == Cause::Refused;
+                assert_eq!(holds(&singles, neighbour, now), shares, "another port of the address");
                 assert!(!holds(&singles, other, now) && !singles.any(other_cause, now));
             }
             assert!(!singles.insert(held, cause, start + Duration::from_secs(time + 10)), "not the first");
             assert!(holds(&singles, held, start + Duration::from_secs(time + 20)), "held again");
-            assert!(holds(&singles, "::ffff:192.0.2.1".parse().unwrap(), start), "the same address");
+            assert!(holds(&singles, "[::ffff:192.0.2.1]:1".parse().unwrap(), start), "the same address");
         }
     }
 
@@ -142,7 +149,7 @@ mod tests {
     fn any_number_of_destinations_takes_the_same_room() {
         let singles = Singles::default();
         let now = singles.began;
-        let all = || (0..100_000u128).map(|number| Ipv6Addr::from(number << 64).into());
+        let all = || (0..20_000u128).map(|number| SocketAddr::from((Ipv6Addr::from(number << 64), 1)));
         for destination in all() {
             singles.insert(destination, Cause::Refused, now);
             assert!(holds(&singles, destination, now), "the newest is held");

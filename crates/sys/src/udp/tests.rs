@@ -216,7 +216,8 @@ fn a_refused_offload_is_given_up_for_one_destination_and_nothing_is_lost() {
 #[test]
 fn a_destination_that_loses_batches_is_sent_single_datagrams_by_all_shards() {
     let (sender, receiver, address) = pair();
-    let other = ShardSocket::bind("127.0.0.2:0".parse().unwrap(), &options()).unwrap();
+    // Another client behind the same address.
+    let other = ShardSocket::bind(SocketAddr::new(address.ip(), 0), &options()).unwrap();
     let sockets = [sender, ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &options()).unwrap()];
     let unsteered = Some("in a test".to_owned());
     let quic = ShardSocket::bind("127.0.0.1:0".parse().unwrap(), &options()).unwrap();
@@ -224,7 +225,7 @@ fn a_destination_that_loses_batches_is_sent_single_datagrams_by_all_shards() {
     let group = ReuseportGroup::adopt(descriptors, &options(), unsteered).unwrap();
 
     let contents = numbered(4, 1200);
-    group.shards[0].avoid_batches(address.ip());
+    group.shards[0].avoid_batches(address);
     for shard in &group.shards {
         let batch = Transmit { segment_size: Some(1200), ..transmit(address, &contents) };
         let to_other = Transmit { destination: other.local_addr().unwrap(), ..batch.clone() };

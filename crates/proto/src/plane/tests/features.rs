@@ -82,7 +82,7 @@ fn a_gateway_answers_by_a_batch_at_most_twice_a_second() {
 fn only_a_gateway_is_told_where_batches_are_lost() {
     let mut net = net(FEATURES, FEATURES);
     let report = net.client_sends(ALICE, &[0x12, 1]);
-    let address = endpoint(HOME).remote.ip();
+    let address = endpoint(HOME).remote;
     assert_eq!(net.gateway_gets(&report, HOME), Ok(Opened::BatchesLost(address)));
     for outgoing in
         [Outgoing::BatchesLost(slot(ALICE)), Outgoing::BatchProbe { slot: slot(ALICE), id: 1, size: 6 }]
