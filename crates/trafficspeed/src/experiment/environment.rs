@@ -95,7 +95,7 @@ impl Environment {
     }
 
     /// Whether a program (QEMU's TCG) plays the processor.
-    fn is_emulated(&self) -> bool {
+    pub fn is_emulated(&self) -> bool {
         self.host.cpu.contains("QEMU TCG")
     }
 }

@@ -5,6 +5,9 @@ use crate::observation::Observations;
 use crate::stats::{CLAIM_ROUNDS, FALSE_CLAIMS};
 use crate::unit::significant;
 
+/// The only line about measurements on an emulated processor.
+const EMULATED: &str = "This processor is emulated, so nothing is claimed: measure on a real one.";
+
 /// The lines about `judged`, each comparison that a report shows: whether it is a difference, or
 /// `None` where nothing says so.
 pub fn lines<'a>(
@@ -13,6 +16,9 @@ pub fn lines<'a>(
 ) -> Vec<String> {
     let (mut disturbed, mut all, mut rounds) = (0, 0, 0);
     for table in tables {
+        if table.is_emulated() {
+            return vec![EMULATED.to_owned()];
+        }
         let counted = table.disturbed();
         (disturbed, all) = (disturbed + counted.0, all + counted.1);
         rounds = rounds.max(table.rounds_per_case());
@@ -77,6 +83,13 @@ mod tests {
             ]
         );
         assert_eq!(lines([&table(3, 0)], []), [""; 0], "nothing is compared");
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_an_emulated_processor() {
+        let emulated = Observations::of_machine(true);
+        assert!(emulated.is_disturbed("download"));
+        assert_eq!(lines([&table(5, 0), &emulated], [Some(true), Some(false)]), [EMULATED]);
     }
 
     #[test]

@@ -185,6 +185,14 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_claimed_in_an_emulated_machine() {
+        let mut campaign = campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]);
+        campaign.environment.host.cpu = "QEMU TCG CPU version 2.5+".into();
+        let said = sentences(&campaign);
+        assert!(said.len() == 1 && said[0].starts_with("This processor is emulated"), "{said:?}");
+    }
+
+    #[test]
     fn no_control_is_ever_named_the_best_of_the_vpns_or_compared_as_one() {
         let rounds = [[40, 42, 10], [42, 40, 10], [39, 39, 10]];
         let expected = verdicts(&campaign(&rounds));

@@ -19,7 +19,7 @@ const VPN_CPU: [Quantity; 2] =
 
 impl BlockReport {
     pub fn observations(&self) -> Observations {
-        let mut table = Observations::default();
+        let mut table = Observations::of_machine(self.environment.is_emulated());
         let (congestion, limits) = (self.congestion.to_string(), self.limits_in_words());
         for case in &self.cases {
             let name = format!("{limits}{} ms, {} bytes", case.delay_ms, case.block_bytes);

@@ -319,7 +319,7 @@ impl BlockReport {
         ways: [Way; 2],
         itself: impl Fn(Way) -> Option<Spread>,
     ) -> Option<Spread> {
-        if self.taken(delay_ms).is_disturbed() {
+        if self.environment.is_emulated() || self.taken(delay_ms).is_disturbed() {
             return None;
         }
         let deepest = self.deepest_control();

@@ -37,7 +37,7 @@ impl LoadCampaign {
     }
 
     pub fn observations(&self) -> Observations {
-        let mut table = Observations::default();
+        let mut table = Observations::of_machine(self.environment.is_emulated());
         for run in &self.runs {
             let congestion = run.congestion.to_string();
             table.name(&run.label, &congestion);

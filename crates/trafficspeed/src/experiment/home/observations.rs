@@ -34,7 +34,7 @@ pub fn compared() -> Vec<(String, Quantity)> {
 
 impl HomeCampaign {
     pub fn observations(&self) -> Observations {
-        let mut table = Observations::default();
+        let mut table = Observations::of_machine(self.environment.is_emulated());
         let congestion = self.settings.congestion.to_string();
         for run in &self.runs {
             table.name(&run.label, &congestion);

@@ -19,7 +19,7 @@ const ERRORS: [Quantity; 3] = [
 
 impl Model {
     pub fn observations(&self) -> Observations {
-        let mut table = Observations::default();
+        let mut table = Observations::of_machine(self.environment.is_emulated());
         let congestion = self.congestion.map_or_else(String::new, |congestion| congestion.to_string());
         let first = self.predictions.iter().map(|one| (one.suite.clone(), one.case, &one.real, &one.error));
         let again = self

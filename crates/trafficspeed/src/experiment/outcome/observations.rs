@@ -33,7 +33,7 @@ impl Run {
 
 impl Campaign {
     pub fn observations(&self) -> Observations {
-        let mut table = Observations::default();
+        let mut table = Observations::of_machine(self.environment.is_emulated());
         let congestion = self.settings.congestion.to_string();
         for run in &self.runs {
             let problem = match run.problems() {

@@ -190,7 +190,8 @@ fn verdict(campaign: &SuiteCampaign, code: Code, choice: Subject, chosen: &str) 
         let is_bound = [own.0, fastest.0].iter().any(|cipher| is_limited(campaign, code, choice, cipher));
         let mut taken =
             campaign.rows.iter().filter(|row| row.code == code).filter_map(|row| row.cpu.as_ref());
-        let is_disturbed = taken.any(|cpu| Taken::most([cpu]).is_disturbed());
+        let is_disturbed =
+            campaign.environment.is_emulated() || taken.any(|cpu| Taken::most([cpu]).is_disturbed());
         let is_enough = !is_disturbed && own.2.n.min(fastest.2.n) >= CLAIM_ROUNDS;
         (is_enough && (own.0 == fastest.0 || !is_bound)).then_some(is_right)
     });

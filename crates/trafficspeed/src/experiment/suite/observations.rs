@@ -18,7 +18,7 @@ pub fn case(section: &str, name: &str) -> String {
 
 impl SuiteCampaign {
     pub fn observations(&self) -> Observations {
-        let mut table = Observations::default();
+        let mut table = Observations::of_machine(self.environment.is_emulated());
         for row in &self.rows {
             let congestion = row.case.task.congestion().to_string();
             let measured = Measured {
