@@ -38,7 +38,8 @@ pub fn lines<'a>(
     if known > 0 {
         let chance = significant(FALSE_CLAIMS * f64::from(known));
         lines.push(format!(
-            "Comparisons: {known}, of which {differ} differ beyond A/A. If all systems were equal, at most {chance} would by chance."
+            "Comparisons: {known}, of which {differ} differ beyond A/A. If all systems were equal, chance would claim {chance} on average \
+             at most."
         ));
     } else if !judged.is_empty() && disturbed == 0 {
         lines.push(if rounds < CLAIM_ROUNDS {
@@ -79,7 +80,8 @@ mod tests {
         assert_eq!(
             lines([&table(5, 0)], judged),
             [
-                "Comparisons: 40, of which 12 differ beyond A/A. If all systems were equal, at most 0.400 would by chance."
+                "Comparisons: 40, of which 12 differ beyond A/A. If all systems were equal, chance would claim 0.400 on average \
+                 at most."
             ]
         );
         assert_eq!(lines([&table(3, 0)], []), [""; 0], "nothing is compared");
