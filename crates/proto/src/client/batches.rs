@@ -3,8 +3,8 @@
 //!
 //! A round is three bursts of path probes of full size, one behind the other in time: a batch from
 //! the gateway, a batch to it, single ones both ways. After [`ROUNDS`] rounds in a row in which a
-//! way lost half of a batch or more, and the single ones arrived, that way is to do without. Replies
-//! to the single ones have the least time, so a path that is too slow for them decides nothing.
+//! way lost half of a batch or more, and the single ones arrived, that way is to do without. Single
+//! ones have the least time to be answered, so a path that is too slow for them decides nothing.
 //!
 //! INVARIANTS: an idle session sends no round; loss that single datagrams have too decides nothing.
 
@@ -24,8 +24,7 @@ pub(super) const BATCH_PROBE: u16 = 0x2000;
 const BURST_WAIT: Duration = Duration::from_millis(600);
 /// Until the next round, if one was bad.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Until the next round after one in which single datagrams were lost, or after a way was told to do
-/// without batches.
+/// Until the next round, if single datagrams were lost or a way was told to do without batches.
 const CHECK: Duration = Duration::from_secs(10);
 /// Until the next round after a good one, and so long a way does without: kernels are updated,
 /// routes change.

@@ -3,8 +3,8 @@
 //!
 //! INVARIANT: it takes a fixed room, an entry ends by itself, and reading it takes no lock. Two
 //! destinations with one place displace each other, which costs a refused send or a lost batch and
-//! stops nothing. What one client reports is true for its own address and port alone, and nobody
-//! can choose an address that is taken for another one's.
+//! stops nothing. What one client reports is true for its own address and port alone, and places
+//! follow from a random key, so no client can choose an address that is taken for another's.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
