@@ -16,7 +16,7 @@ use crate::load::congestion::CongestionControl;
 use crate::load::tcp::StreamTotal;
 use crate::observe::HostInfo;
 use crate::stats::jain;
-use crate::system::{Subject, SystemInfo};
+use crate::system::{Subject, SystemInfo, kernel};
 
 pub use cpu_use::{CpuUse, MOST_FOREIGN_PERCENT, MOST_STEAL_PERCENT, Taken};
 
@@ -329,9 +329,8 @@ impl Run {
 
     /// Gbit of goodput per CPU second of the gateway's VPN processes. Only what went through the tunnel counts.
     pub fn gbit_per_gateway_second(&self) -> Option<f64> {
-        let cpu = self.cpu.filter(|cpu| cpu.gateway > 0.0)?;
-        let through = self.goodput() * tunnel::tunnel_share(&self.carried)?;
-        Some(through * cpu.seconds / 1e9 / cpu.gateway)
+        let (cpu, gbit) = self.cpu_and_gbit()?;
+        Some(gbit / cpu.gateway)
     }
 
     /// See [`CpuUse::steal_percent`].
@@ -368,7 +367,8 @@ impl Run {
     }
 
     fn cpu_and_gbit(&self) -> Option<(CpuUse, f64)> {
-        let cpu = self.cpu.filter(|cpu| cpu.gateway > 0.0)?;
+        let in_kernel = self.subject.is_some_and(|subject| kernel::carries(subject.kind));
+        let cpu = self.cpu.filter(|cpu| cpu.gateway > 0.0 && !in_kernel)?;
         let gbit = self.goodput() * tunnel::tunnel_share(&self.carried)? * cpu.seconds / 1e9;
         (gbit > 0.0).then_some((cpu, gbit))
     }
@@ -552,6 +552,8 @@ mod tests {
         let run = samples::run(Kind::Vpnd, 8, 1, 1_000_000_000);
         assert!((run.goodput() - 32e9).abs() < 1.0);
         assert!((run.gbit_per_gateway_second().unwrap() - 64.0).abs() < 1e-6);
+        let dco = samples::run(Kind::OpenvpnDco, 8, 1, 1_000_000_000);
+        assert_eq!(dco.seconds_per_gbit(), None, "the kernel's time is in no process");
         assert!((run.pair_fairness().unwrap() - 1.0).abs() < 1e-9);
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::SystemError;
+use super::{Kind, SystemError};
 use crate::lab::run_tool;
 
 /// The kernel's release, such as `6.12.117+deb13-amd64`.
@@ -18,6 +18,12 @@ pub fn release() -> String {
 /// What a reader must know of each of the kernel's systems.
 pub const NOTE: &str =
     "runs in the kernel, in its interrupt time and threads, which belong to no process of the VPN";
+
+/// Whether the kernel itself carries a system's packets, so that the CPU time of its processes says
+/// nothing about their cost.
+pub fn carries(kind: Kind) -> bool {
+    matches!(kind, Kind::Wireguard | Kind::Ipsec | Kind::IpsecAhEsp | Kind::OpenvpnDco)
+}
 
 /// Says which of `modules` this kernel lacks for `system`.
 ///
