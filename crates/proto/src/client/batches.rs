@@ -29,6 +29,8 @@ const CHECK: Duration = Duration::from_secs(10);
 /// Until the next round after a good one, and so long a way does without: kernels are updated,
 /// routes change.
 const PAUSE: Duration = Duration::from_secs(600);
+/// Time for which a way is not told again that has lost single datagrams, sent at once, as batches.
+const CLEARED: Duration = Duration::from_secs(3_600);
 /// Bad rounds in a row that decide.
 const ROUNDS: u8 = 3;
 /// How often a lane reports that batches are lost: the test sees the first lane only, so no later
@@ -71,10 +73,39 @@ pub(super) struct Batches {
     round: u8,
     /// A bit for each reply, by burst.
     replies: [u8; 3],
-    /// Bad rounds in a row, to the gateway and from it.
-    bad: [u8; 2],
+    /// To the gateway, and from it.
+    ways: [Way; 2],
     /// Packets that the session had carried at the last round.
     packets: u64,
+}
+
+/// One direction of the path.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    /// Bad rounds in a row.
+    bad: u8,
+    /// When it was told to do without batches.
+    told: Option<Time>,
+    /// Batches are not to blame until then.
+    cleared_until: Time,
+}
+
+impl Way {
+    /// Adds a round in which so many of its datagrams were lost. Returns whether it is to do without
+    /// batches.
+    fn judge(&mut self, now: Time, lost: u32) -> bool {
+        self.bad = if lost >= BAD && now >= self.cleared_until { self.bad + 1 } else { 0 };
+        if self.bad < ROUNDS {
+            return false;
+        }
+        self.bad = 0;
+        // Single datagrams are sent by then, and a limit on the way may drop what comes at once.
+        let is_cleared = self.told.replace(now).is_some_and(|told| now - told < PAUSE);
+        if is_cleared {
+            self.cleared_until = now + CLEARED;
+        }
+        !is_cleared
+    }
 }
 
 impl Batches {
@@ -104,15 +135,13 @@ impl Batches {
             self.due = now + CHECK;
             return Verdict::Open;
         }
-        for (bad, lost) in self.bad.iter_mut().zip([up, down]) {
-            *bad = if lost >= BAD { *bad + 1 } else { 0 };
-        }
-        let [up, down] = self.bad.map(|bad| bad >= ROUNDS);
+        let [to_gateway, from_gateway] = &mut self.ways;
+        let (up, down) = (to_gateway.judge(now, up), from_gateway.judge(now, down));
         if up || down {
-            self.bad = [0; 2];
+            self.ways.iter_mut().for_each(|way| way.bad = 0);
             self.due = now + CHECK;
             Verdict::Lost { up, down }
-        } else if self.bad == [0; 2] {
+        } else if self.ways.iter().all(|way| way.bad == 0) {
             self.due = now + PAUSE;
             Verdict::Good
         } else {
@@ -201,6 +230,19 @@ mod tests {
             assert_eq!((round(&mut batches, now, answered), batches.due), (lost, now + CHECK));
             assert_eq!(round(&mut batches, now, answered), Verdict::Open, "counted from the beginning");
         }
+    }
+
+    #[test]
+    fn a_way_that_loses_single_datagrams_in_the_same_way_gets_its_batches_back() {
+        let mut batches = Batches::default();
+        let mut now = Time::ZERO + Duration::from_secs(100);
+        let mut three = |now| [(); 3].map(|()| round(&mut batches, now, [8, 8, 2]));
+        let lost = Verdict::Lost { up: false, down: true };
+        assert_eq!(three(now), [Verdict::Open, Verdict::Open, lost]);
+        now = now + CHECK;
+        assert_eq!(three(now), [Verdict::Open, Verdict::Open, Verdict::Good], "it was not the batches");
+        assert_eq!(three(now + PAUSE), [Verdict::Good; 3]);
+        assert_eq!(three(now + CLEARED), [Verdict::Open, Verdict::Open, lost], "an hour later");
     }
 
     #[test]
