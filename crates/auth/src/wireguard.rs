@@ -27,7 +27,10 @@ use vpnd_ipc::gateway::wireguard::{MAX_PEER_CHANGES, Peer, PeerChange, PeerChang
 use vpnd_store::{HandshakeShown, Store, StoreError, User, UserId, WireGuardDevice};
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::now;
+use vpnd_sys::log_limit::LogLimit;
 
+/// Lines of the log about the store: whoever sends handshakes could make one with each.
+static STORE_FAILURES: LogLimit = LogLimit::new(5, Duration::from_secs(10));
 /// Handshakes that wait, at most; more are refused at once.
 const QUEUE: usize = 32;
 /// Handshakes that are made at once, and then one for each interval.
@@ -128,9 +131,7 @@ impl WireGuard {
     /// Whether this is a WireGuard device.
     pub(crate) fn has_device(&self, device: DeviceId) -> bool {
         let mut state = self.state();
-        if let Err(error) = self.refresh(&mut state) {
-            tracing::error!(%error, "WireGuard devices can't be read; those of before stay");
-        }
+        self.refresh_or_log(&mut state);
         state.devices.contains(&device)
     }
 
@@ -154,9 +155,7 @@ impl WireGuard {
 
     fn make(&self, turn: Vec<Waiting>) {
         let mut state = self.state();
-        if let Err(error) = self.refresh(&mut state) {
-            tracing::error!(%error, "WireGuard devices can't be read; those of before stay");
-        }
+        self.refresh_or_log(&mut state);
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let made: Vec<_> = turn
             .into_iter()
@@ -182,10 +181,20 @@ impl WireGuard {
 
     fn keep(&self, shown: &[HandshakeShown]) -> bool {
         let kept = self.store.keep_handshakes(shown);
-        if let Err(error) = &kept {
+        if let Err(error) = &kept
+            && STORE_FAILURES.admits()
+        {
             tracing::error!(%error, "timestamps of WireGuard handshakes can't be stored: none is answered");
         }
         kept.is_ok()
+    }
+
+    fn refresh_or_log(&self, state: &mut State) {
+        if let Err(error) = self.refresh(state)
+            && STORE_FAILURES.admits()
+        {
+            tracing::error!(%error, "WireGuard devices can't be read; those of before stay");
+        }
     }
 
     /// Brings the peers up to what the store has.

@@ -83,7 +83,11 @@ pub enum Refused {
     #[error("the key {} is not known", .0.short())]
     UnknownKey(PublicKey),
     /// The timestamp is not later than the latest: a replay, or a device whose clock was set back.
-    #[error("the peer {} has shown a later timestamp before: a replay, or its clock was set back", .0.short())]
+    #[error(
+        "the peer {} has shown a later timestamp before: a replay, or its clock was set back ('vpnd device renew \
+         --reset-clock' permits earlier ones)",
+        .0.short()
+    )]
     Replayed(PublicKey),
     /// The peer begins handshakes too often.
     #[error("the peer {} begins handshakes too often", .0.short())]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use minicbor::bytes::ByteArray;
 use vpnd_proto::control::{Code, Text};
 use vpnd_proto::session::{DeviceId, SessionId};
-use vpnd_wireguard::handshakes::{Refused, Reply};
 
 use super::Service;
 use crate::authenticator::DeviceOutcome;
@@ -24,15 +23,7 @@ impl Answer<Handshake> for Service {
         let (Some(wireguard), Some(request)) = (&self.wireguard, handshake.parse()) else {
             return Ok(HandshakeReply::Refused(HandshakeRefusal::NotAuthentic));
         };
-        let reply = wireguard.handshake(request).await;
-        if let Reply::Refused(Refused::Replayed(peer)) = &reply {
-            tracing::info!(
-                peer = peer.short(),
-                "a WireGuard handshake is not later than the last: a replay, or the device's clock was set back ('vpnd device \
-                 renew --reset-clock' permits earlier ones)"
-            );
-        }
-        Ok(reply.into())
+        Ok(wireguard.handshake(request).await.into())
     }
 }
 
