@@ -87,8 +87,8 @@ pub(crate) struct WireGuard {
     sessions: HashMap<PeerId, Joined>,
     by_slot: HashMap<Slot, PeerId>,
     by_session: HashMap<SessionId, PeerId>,
-    /// Replies that wait until their peer has a session.
-    waiting: HashMap<PublicKey, Vec<(RequestId, Reply)>>,
+    /// The last reply for each peer that waits until its session is in force.
+    waiting: HashMap<PublicKey, (RequestId, Reply)>,
     shards: usize,
     auth: AuthClient,
     socket: Arc<dyn AsyncUdpSocket>,
@@ -251,7 +251,7 @@ impl WireGuard {
 
     /// The peer's session is in force: what it waits for is done.
     pub(super) fn answer(&mut self, peer: PublicKey) {
-        for (request, reply) in self.waiting.remove(&peer).unwrap_or_default() {
+        if let Some((request, reply)) = self.waiting.remove(&peer) {
             self.peers.on_reply(now(), request, reply);
         }
     }
@@ -262,7 +262,7 @@ impl WireGuard {
         if REFUSALS.admits() {
             tracing::info!(key = peer.short(), why, "a WireGuard device is not let in");
         }
-        for (request, _) in self.waiting.remove(&peer).unwrap_or_default() {
+        if let Some((request, _)) = self.waiting.remove(&peer) {
             self.peers.give_up(request);
         }
     }
@@ -408,16 +408,16 @@ impl WireGuard {
             },
             Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
         };
+        // A session that has begun may not be in force yet: then the peer's last reply waits for it.
         let has_session = self.peers.by_key(&key).is_some_and(|peer| self.sessions.contains_key(&peer));
+        let is_answered = has_session && !self.waiting.contains_key(&key);
         let outer = self.peers.source(request);
-        let Some(outer) = outer.filter(|_| !has_session) else {
+        let Some(outer) = outer.filter(|_| !is_answered) else {
             return self.peers.on_reply(now(), request, reply);
         };
-        let waiting = self.waiting.entry(key).or_default();
-        waiting.push((request, reply));
-        // Others wait for the decision that is asked for already.
-        if waiting.len() == 1 {
-            self.ask_admission(key, outer);
+        match self.waiting.insert(key, (request, reply)) {
+            Some((before, _)) => self.peers.give_up(before),
+            None => self.ask_admission(key, outer),
         }
     }
 

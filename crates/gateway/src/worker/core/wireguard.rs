@@ -130,8 +130,11 @@ impl CoreTask {
                 );
                 self.unreleased.push(Unreleased { peer, session, until: now() + RELEASE_TIMEOUT });
             }
-            // It was removed meanwhile.
-            Ok(_) => self.end_peer(session, Code::Disabled),
+            // It was removed meanwhile, or was added a moment ago.
+            Ok(_) => {
+                wireguard.refused(peer, "it is not in the worker's list of devices yet, or no longer");
+                self.end_peer(session, Code::Disabled);
+            }
             Err(code) => {
                 wireguard.refused(peer, code.explanation());
                 self.registry.abandon(session);
