@@ -57,7 +57,7 @@ struct State {
     version: Option<u64>,
     /// Those that may shake hands, and those that might once.
     peers: BTreeMap<PublicKey, Entry>,
-    devices: HashSet<DeviceId>,
+    devices: HashSet<(UserId, DeviceId)>,
     /// The number of the last change.
     changes: u64,
 }
@@ -128,11 +128,11 @@ impl WireGuard {
         self.state().version = None;
     }
 
-    /// Whether this is a WireGuard device.
-    pub(crate) fn has_device(&self, device: DeviceId) -> bool {
+    /// Whether this is a WireGuard device of the user: anybody's own client may claim its id.
+    pub(crate) fn has_device(&self, user: UserId, device: DeviceId) -> bool {
         let mut state = self.state();
         self.refresh_or_log(&mut state);
-        state.devices.contains(&device)
+        state.devices.contains(&(user, device))
     }
 
     /// Whether the peer has shown its key a moment ago: the worker could ask for any peer.
@@ -206,7 +206,7 @@ impl WireGuard {
         let devices = self.store.wireguard_devices()?;
         let mut users: BTreeMap<UserId, Option<User>> = BTreeMap::new();
         let mut peers = BTreeMap::new();
-        state.devices = devices.iter().map(|device| device.id).collect();
+        state.devices = devices.iter().map(|device| (device.user, device.id)).collect();
         for device in devices.into_iter().filter(|device| device.may_connect) {
             let user = match users.entry(device.user) {
                 std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),

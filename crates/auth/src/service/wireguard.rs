@@ -95,7 +95,7 @@ impl Service {
         let Some(wireguard) = &self.wireguard else { return };
         let device = |session: ByteArray<16>| -> Option<DeviceId> {
             let record = self.store.session(SessionId(session.into()), now_s).ok()??;
-            Some(record.device).filter(|device| wireguard.has_device(*device))
+            wireguard.has_device(record.user, record.device).then_some(record.device)
         };
         let mut heard: Vec<(DeviceId, SocketAddr)> = Vec::new();
         for write in writes {
