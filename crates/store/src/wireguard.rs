@@ -58,7 +58,7 @@ pub struct WireGuardDevice {
     pub latest: Option<HandshakeTime>,
     /// The latest timestamp that was shown to it.
     pub latest_own: Option<HandshakeTime>,
-    /// Where it was heard from last.
+    /// Where it was heard from last, until its session ends.
     pub outer: Option<SocketAddr>,
     /// Whether its user is enabled and not known to have expired.
     pub may_connect: bool,
@@ -98,8 +98,8 @@ pub trait WireGuardDevices: Send + Sync {
     fn forget_handshakes(&self, name: &str, id: DeviceId) -> Result<bool, StoreError>;
     /// Keeps timestamps, all of them in one step. Those of devices that are gone count as kept.
     fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError>;
-    /// Keeps where devices were heard from.
-    fn keep_outer(&self, heard: &[(DeviceId, SocketAddr)]) -> Result<(), StoreError>;
+    /// Keeps where devices were heard from, or that they are nowhere now; the last of each counts.
+    fn keep_outer(&self, heard: &[(DeviceId, Option<SocketAddr>)]) -> Result<(), StoreError>;
     /// A number that is another one whenever something about devices or about who may have them
     /// has changed, but for timestamps and outer addresses.
     fn wireguard_version(&self) -> Result<u64, StoreError>;

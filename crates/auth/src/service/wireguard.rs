@@ -89,23 +89,30 @@ impl Service {
         self.end(before, Code::Token);
     }
 
-    /// Keeps what writes say of WireGuard devices: where they are, and that one was kicked, which
-    /// ends its sessions until it is renewed. Before the sessions are over in the store.
+    /// Keeps what writes say of WireGuard devices: where they are until their sessions end, and that
+    /// one was kicked, which ends its sessions until it is renewed. Before the sessions are over in
+    /// the store.
     pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) {
         let Some(wireguard) = &self.wireguard else { return };
         let device = |session: ByteArray<16>| -> Option<DeviceId> {
             let record = self.store.session(SessionId(session.into()), now_s).ok()??;
             wireguard.has_device(record.user, record.device).then_some(record.device)
         };
-        let mut heard: Vec<(DeviceId, SocketAddr)> = Vec::new();
+        let mut heard: Vec<(DeviceId, Option<SocketAddr>)> = Vec::new();
         for write in writes {
             match write {
                 Write::Moved { session, outer, .. } => {
-                    heard.extend(device(*session).map(|device| (device, *outer)));
+                    heard.extend(device(*session).map(|device| (device, Some(*outer))));
                 }
-                Write::Ended { session, code: Code::Kicked, .. } => {
-                    if let Some(device) = device(*session) {
+                Write::Ended { session, code, .. } => {
+                    let Some(device) = device(*session) else { continue };
+                    if *code == Code::Kicked {
                         self.logged(self.store.wall_wireguard_device(device, (self.clocks.wall)()));
+                    }
+                    // Somebody else may have that address by the next start. A session that makes
+                    // room for the device's next one leaves it where it is.
+                    if !matches!(code, Code::Superseded | Code::Token) {
+                        heard.push((device, None));
                     }
                 }
                 _ => {}

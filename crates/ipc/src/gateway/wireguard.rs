@@ -169,7 +169,8 @@ pub struct Peer {
     /// Something is sent to it at least so often.
     #[n(1)]
     pub keepalive_s: Option<u16>,
-    /// Where it was heard from last, by [`Write::Moved`](super::auth::Write::Moved).
+    /// Where it was heard from last, by [`Write::Moved`](super::auth::Write::Moved), until its
+    /// session ends.
     #[n(2)]
     pub outer: Option<SocketAddr>,
 }

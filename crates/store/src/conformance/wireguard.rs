@@ -63,9 +63,11 @@ pub(crate) fn timestamps_of_handshakes_only_become_later(stand: &dyn Stand) {
     store.keep_handshakes(&[shown(5, false), gone, shown(3, true), shown(4, false)]).unwrap();
     store.keep_handshakes(&[shown(2, true), shown(1, false)]).unwrap();
     let outer = "192.0.2.1:51820".parse().unwrap();
-    store.keep_outer(&[(DeviceId([2; 16]), outer)]).unwrap();
+    store.keep_outer(&[(DeviceId([2; 16]), None), (DeviceId([2; 16]), Some(outer))]).unwrap();
     let found = device(store.as_ref(), 2).unwrap();
     assert_eq!((found.latest, found.latest_own, found.outer), (Some([5; 12]), Some([3; 12]), Some(outer)));
+    store.keep_outer(&[(DeviceId([2; 16]), None)]).unwrap();
+    assert_eq!(device(store.as_ref(), 2).unwrap().outer, None);
     assert!(store.forget_handshakes("ann", DeviceId([2; 16])).unwrap());
     assert!(!store.forget_handshakes("ann", DeviceId([9; 16])).unwrap());
     let found = device(store.as_ref(), 2).unwrap();

@@ -55,7 +55,7 @@ impl WireGuardDevices for Sqlite {
         self.change(|t| keep_handshakes(t, shown).map(Ok))
     }
 
-    fn keep_outer(&self, heard: &[(DeviceId, SocketAddr)]) -> Result<(), StoreError> {
+    fn keep_outer(&self, heard: &[(DeviceId, Option<SocketAddr>)]) -> Result<(), StoreError> {
         self.change(|t| keep_outer(t, heard).map(Ok))
     }
 
@@ -158,11 +158,11 @@ fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> rusqlite::R
     Ok(())
 }
 
-fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, SocketAddr)]) -> rusqlite::Result<()> {
+fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, Option<SocketAddr>)]) -> rusqlite::Result<()> {
     let mut update = t.prepare_cached("UPDATE wireguard_devices SET outer = ?2 WHERE device = ?1")?;
-    heard
-        .iter()
-        .try_for_each(|(device, outer)| update.execute(params![device.0, outer.to_string()]).map(drop))
+    heard.iter().try_for_each(|(device, outer)| {
+        update.execute(params![device.0, outer.map(|outer| outer.to_string())]).map(drop)
+    })
 }
 
 /// Forgets it, if it is a WireGuard device, and whether it was; the caller renews the user's

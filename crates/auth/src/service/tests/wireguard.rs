@@ -147,6 +147,10 @@ async fn a_device_is_granted_what_a_login_is() {
     let moved = Write::Moved { session: grant.session, outer, lane: 0, left_out: 0 };
     assert_eq!(failed(&bench.service, Commit(vec![moved])).await, 0);
     assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].outer, Some(outer));
+    let traffic = vpnd_ipc::gateway::auth::Traffic::default();
+    let ended = Write::Ended { session: grant.session, code: Code::Idle, traffic };
+    assert_eq!(failed(&bench.service, Commit(vec![ended, Write::End(grant.session)])).await, 0);
+    assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].outer, None, "its session is over");
 }
 
 #[tokio::test]
