@@ -138,9 +138,11 @@ impl Timers {
         self.attempt = None;
     }
 
-    /// No session is left, and none is wanted.
+    /// No session is left, and none is wanted: the interval of keepalives begins again when the peer
+    /// is heard or sent to.
     pub fn session_erased(&mut self) {
-        (self.attempt, self.unanswered, self.keepalive, self.erase) = (None, None, None, None);
+        (self.attempt, self.unanswered, self.keepalive) = (None, None, None);
+        (self.persistent, self.erase) = (None, None);
     }
 
     /// When something is due next.
@@ -282,6 +284,10 @@ mod tests {
         assert_eq!(timers.poll_timeout(), Some(s(95)));
         timers.sent(s(80));
         assert_eq!(timers.poll_timeout(), Some(s(105)));
+        timers.session_erased();
+        assert_eq!(timers.poll_timeout(), None, "a peer that is gone is not asked for ever");
+        timers.received(s(110));
+        assert_eq!(timers.poll_timeout(), Some(s(135)));
         assert_eq!(Timers::new(s(0), Some(Duration::ZERO)).poll_timeout(), None);
         let short = Timers::new(s(0), Some(Duration::from_nanos(1)));
         assert_eq!(run(&mut { short }, s(3)).len(), 3, "it ends");
