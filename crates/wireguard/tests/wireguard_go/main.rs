@@ -100,7 +100,8 @@ fn program(name: &str) -> Option<PathBuf> {
         return missing("this test needs root, and /dev/net/tun, for namespaces with a device", false);
     }
     let Some(program) = found.iter().find(|program| program.exists()) else {
-        return missing(&format!("this test needs {name}: ./x setup"), name != "wireguard-go");
+        let maker = if name == "boringtun-cli" { "trafficspeed doctor --install" } else { "./x setup" };
+        return missing(&format!("this test needs {name}: {maker}"), name != "wireguard-go");
     };
     Some(program.canonicalize().unwrap())
 }
