@@ -29,7 +29,13 @@ impl Answer<Handshake> for Service {
 
 impl Answer<AdmitDevice> for Service {
     async fn answer(self: &Arc<Self>, AdmitDevice { peer, outer }: AdmitDevice) -> Result<Admission, Reason> {
-        if !self.wireguard.as_ref().is_some_and(|wireguard| wireguard.has_shown(peer.into())) {
+        // It may have to wait until timestamps of handshakes are stored.
+        let has_shown = self
+            .blocking(move |service| {
+                Ok(service.wireguard.as_ref().is_some_and(|wireguard| wireguard.has_shown(peer.into())))
+            })
+            .await?;
+        if !has_shown {
             return Ok(Admission::Refused(Refusal::Credentials.into()));
         }
         let is_known = |device: DeviceId| self.absent().values().any(|absent| *absent == device);
