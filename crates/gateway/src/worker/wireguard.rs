@@ -426,7 +426,7 @@ impl WireGuard {
             Ok(Admission::Granted(grant)) => {
                 self.decisions.push_back(Decision::Admit { peer, grant: Box::new(grant) });
             }
-            Ok(Admission::Walled) => self.refused(peer, "its sessions are over until it is renewed"),
+            Ok(Admission::Walled) => self.refused(peer, "its sessions are over until 'vpnd device renew'"),
             Ok(Admission::Refused(refused)) => self.refused(peer, &control::Refused::from(refused).text),
             Err(why) => self.refused(peer, &why),
         }

@@ -73,7 +73,10 @@ pub enum DeviceError {
     #[error(transparent)]
     NoEndpoint(#[from] NoEndpoint),
     /// The result could not be printed. What was done stays done.
-    #[error("can't print the result: {0}")]
+    #[error(
+        "can't print the result: {0}; what the command did stays done: a device whose configuration is lost is to be removed \
+         ('vpnd device remove') and added again"
+    )]
     Print(#[from] std::io::Error),
 }
 
