@@ -9,6 +9,8 @@
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
+use tokio::sync::Semaphore;
+
 use super::external::blocking;
 use super::recheck::Outcome;
 use super::{Authenticated, Authenticator, Cause, LoginOutcome};
@@ -18,6 +20,10 @@ use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_store::{LOCAL, LiveUser, StoreError, User, WireGuardDevice};
 use vpnd_sys::clock::now;
+
+/// Devices for which sources are asked at once, at most. The others try again: were they to wait for
+/// a slow source, they would take the place of logins and of all else that the worker asks for.
+static ASKED: Semaphore = Semaphore::const_new(32);
 
 /// The decision.
 #[derive(Debug)]
@@ -106,6 +112,9 @@ impl Authenticator {
         if is_known || source.source.recheck().is_none() {
             return Ok(user);
         }
+        let Ok(_permit) = ASKED.try_acquire() else {
+            return Err((user, Cause::SourceUnavailable, Refusal::SourceUnavailable));
+        };
         match self.recheck_user(&source, &LiveUser::of(&user)).await {
             Outcome::Confirmed => {}
             Outcome::Over => return Err((user, Cause::Disabled, Refusal::Credentials)),
