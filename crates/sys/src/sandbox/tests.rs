@@ -211,7 +211,10 @@ fn nobody_connects_but_to_name_servers() {
             connect().unwrap();
         }
         log.recv(&mut [0; 1]).unwrap();
+        let unconnected = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         let protections = shut_in(kind, UnixUser::choose(None).unwrap());
+        let fast = [unconnected.as_raw_fd().into(), 0, 0, libc::MSG_FASTOPEN.into()];
+        assert_refused("a connection by what is sent", call(libc::SYS_sendto, fast));
         assert!(to_log().is_err() && log.recv(&mut [0; 1]).is_err(), "a datagram by way of a pair");
         if kind == SystemCalls::Connections {
             assert!(to_path().is_err() && to_name().is_err(), "a service of this machine");
