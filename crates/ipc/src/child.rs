@@ -60,7 +60,8 @@ impl ChildRole {
     fn system_calls(self) -> SystemCalls {
         match self {
             Self::Auth | Self::Store => SystemCalls::Files,
-            Self::Worker | Self::Portal => SystemCalls::Descriptors,
+            Self::Worker => SystemCalls::Descriptors,
+            Self::Portal => SystemCalls::NoSockets,
             // Only there programs wait for what is written to the device.
             Self::Client => SystemCalls::ManyWrites,
             Self::Lookup => SystemCalls::Resolver,

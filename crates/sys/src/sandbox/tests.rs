@@ -21,8 +21,9 @@ use crate::aio::Writes;
 
 /// Names the kind of process that a test's own process is.
 const INSIDE: &str = "VPND_TEST_CONFINED";
-const KINDS: [SystemCalls; 5] = [
+const KINDS: [SystemCalls; 6] = [
     SystemCalls::Descriptors,
+    SystemCalls::NoSockets,
     SystemCalls::ManyWrites,
     SystemCalls::Files,
     SystemCalls::Resolver,
@@ -31,7 +32,7 @@ const KINDS: [SystemCalls; 5] = [
 
 /// Whether a process of this kind has no call that opens a file.
 fn opens_nothing(kind: SystemCalls) -> bool {
-    matches!(kind, SystemCalls::Descriptors | SystemCalls::ManyWrites)
+    matches!(kind, SystemCalls::Descriptors | SystemCalls::NoSockets | SystemCalls::ManyWrites)
 }
 
 /// Runs `inside` for each kind of process, in a process of its own; there it does not return.
@@ -232,6 +233,10 @@ fn nobody_connects_but_to_name_servers() {
             call(libc::SYS_socket, [libc::AF_INET.into(), kind.into(), protocol.into(), 0])
         };
         assert_refused("a raw socket", raw(libc::SOCK_RAW, libc::IPPROTO_ICMP));
+        if kind == SystemCalls::NoSockets {
+            // It could send to any address without a bind or a connect.
+            assert_refused("a UDP socket", raw(libc::SOCK_DGRAM, libc::IPPROTO_UDP));
+        }
         if kind != SystemCalls::Resolver {
             assert_refused("a ping socket", raw(libc::SOCK_DGRAM, libc::IPPROTO_ICMP));
         }
