@@ -3,7 +3,9 @@
 //! Invariants: the portal is not trusted. Who a browser's user is, and whether that user may still
 //! come in, is decided here at each request, from the token and the store; a login takes the way of
 //! a client's login, with its limits and its record; nobody changes what is another's. A revocation
-//! of the user ends the visit, whatever it was for, but for one that the visit itself has caused.
+//! of the user ends the visit, whatever it was for, but for one that the visit itself has caused. A
+//! visit without a one-time code ends when the user has codes: an attacker with the password alone
+//! could replace them.
 
 mod credentials;
 mod heard;
@@ -21,6 +23,7 @@ use crate::access::Access;
 use crate::authenticator::{Authenticated, Authenticator, Login, LoginOutcome};
 pub(crate) use heard::Heard;
 use visits::{Found, Visit, Visits, WaitingLogin};
+use vpnd_config::factor::Requirement;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::auth::SourceName;
@@ -140,6 +143,7 @@ impl Portal {
             user.enabled
                 && !user.has_expired((self.clocks.wall)())
                 && user.generation == visit.generation
+                && (user.totp.is_none() || visit.factors.missing(&[Requirement::OneTimeCode]).is_none())
                 && self.access.admit(user, visit.factors).is_ok()
         };
         let user = user.filter(may_come);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::{Portal, now};
 use crate::authenticator::Login;
+use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::portal::{Browser, ChangePassword, CodesOffer, OfferCodes, OwnChange, TakeCodes};
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::SecretText;
@@ -50,7 +51,10 @@ impl Portal {
         let code = Password::new(code.expose().to_owned());
         let changed = self.authenticator.change_codes(&user, secret, &code, (self.clocks.wall)())?;
         if changed == OwnChange::Done {
-            self.visits().remove_offer(&browser.token);
+            let mut visits = self.visits();
+            visits.remove_offer(&browser.token);
+            visits.prove(&browser.token, Factors::ONE_TIME_CODE);
+            drop(visits);
             self.record("codes-changed", &user.name, browser.address, "");
         }
         Ok(changed)

@@ -144,6 +144,13 @@ impl Visits {
         }
     }
 
+    /// The user has proved this besides, during the visit.
+    pub(super) fn prove(&mut self, token: &Token, factors: Factors) {
+        if let Some(kept) = self.visits.get_mut(&hash(token)) {
+            kept.content.factors = kept.content.factors.and(factors);
+        }
+    }
+
     /// Whether its user has logged in just now.
     pub(super) fn is_recent(&self, token: &Token, now: Time) -> bool {
         self.visits.get(&hash(token)).is_some_and(|kept| now.since(kept.began) < RECENT)

@@ -67,6 +67,8 @@ fn a_user_changes_the_own_password_and_second_factor() {
 
     // A second factor, not without a code of it.
     let browser = other;
+    let before = Browser::new(&lab, &lab.clients[1], &gateway);
+    assert_eq!(before.log_in("ann", "another password").status, 303);
     let form = browser.get("/").field("form");
     assert_eq!(browser.post("/codes", &[("form", "")]).status, 403);
     let offer = browser.post("/codes", &[("form", &form)]);
@@ -81,6 +83,7 @@ fn a_user_changes_the_own_password_and_second_factor() {
     let secret = TotpSecret::new(totp_rs::Secret::try_from_base32(typed(&offer)).unwrap().as_ref().to_vec());
     let taken = browser.post("/codes/take", &[("form", &form), ("code", &code(&secret, 0))]);
     assert_eq!(taken.status, 303, "{taken:?}");
+    assert!(before.overview().is_none(), "a visit without a code is over");
     let page = browser.get("/?codes");
     assert!(page.body.contains("asks for a code of this app"), "{page:?}");
     let users = Sqlite::inspect(&gateway.file("state").join("vpnd.db")).unwrap();
