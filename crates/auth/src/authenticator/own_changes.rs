@@ -71,6 +71,11 @@ impl Authenticator {
         };
         self.throttle().take_back(guess);
         let Ok(hash) = hashed else { return Ok(OwnChange::Refused(Refusal::Busy.into())) };
+        // It has waited and was hashed: meanwhile an administrator may have given another password,
+        // which this one must not replace.
+        if !self.store.user_by_id(user.id)?.is_some_and(|now| now.generation == user.generation) {
+            return Ok(OwnChange::NoVisit);
+        }
         self.store.set_password(&user.name, &hash, now_s)?;
         Ok(OwnChange::Done)
     }
