@@ -155,6 +155,8 @@ impl Portal {
 
     fn overview(&self, browser: &Browser) -> Result<Option<Overview>, StoreError> {
         let Some(user) = self.visitor(browser)? else { return Ok(None) };
+        let devices = self.store.devices(user.id)?;
+        // Not while the store is read: no session begins without this lock.
         let (now_s, heard) = ((self.clocks.steady)(), self.heard());
         let own = |device: Device| {
             let since_s = device.session_since_s?;
@@ -165,7 +167,7 @@ impl Portal {
                 from: heard.from(user.id, device.id),
             })
         };
-        let sessions = self.store.devices(user.id)?.into_iter().filter_map(own).take(MAX_SESSIONS);
+        let sessions = devices.into_iter().filter_map(own).take(MAX_SESSIONS);
         let sessions = List::new(sessions.collect()).unwrap_or_default();
         Ok(Some(Overview {
             user: UserName::cut(&user.name),
