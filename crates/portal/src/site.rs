@@ -262,7 +262,15 @@ async fn log_in(
     };
     let login = PortalLogin { user: name, password, address: visitor.address };
     match site.auth.request(login).await {
-        Ok(step) => site.step(&visitor, &user, step),
+        Ok(step) => {
+            // The browser forgets that token, and a copy of it must not be good any longer.
+            if let (false, Some(before)) = (matches!(step, LoginStep::Refused(_)), visitor.browser())
+                && site.auth.request(LogOut(before)).await.is_err()
+            {
+                return site.failed(&visitor);
+            }
+            site.step(&visitor, &user, step)
+        }
         Err(_) => site.failed(&visitor),
     }
 }
