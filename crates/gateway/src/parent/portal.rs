@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use zeroize::Zeroizing;
 
 use super::kept_child::{Failure, KeptChild};
@@ -86,6 +86,10 @@ impl Portal {
 
     /// Starts it; the auth process's end of the channel to it.
     pub(super) async fn restart(&mut self) -> Option<OwnedFd> {
+        // A portal that was taken over can shut the socket down for all who hold it.
+        if let Err(error) = SockRef::from(&self.listener).listen(BACKLOG) {
+            tracing::error!(%error, "no web pages: {} takes no connections", self.address);
+        }
         self.child.restart(std::iter::once(&self.listener)).await
     }
 
