@@ -85,6 +85,7 @@ impl ServerConfig {
         if let Some(authority) = &tls.client_ca {
             findings.certificate("tls.client_ca", authority, machine.now_s);
         }
+        findings.portal(machine.now_s);
         findings.revocation_list(machine.now_s);
         findings.rates();
         findings.profiles();
@@ -247,6 +248,20 @@ impl Findings<'_> {
             let left = TimeLeft(left_s);
             let ends = rfc3339(u64::try_from(ends.timestamp()).unwrap_or(0));
             self.warning(place, format!("{} expires in {left}, at {ends}; renew it", path.display()));
+        }
+    }
+
+    /// The portal's own certificate, without which the tunnel goes on.
+    fn portal(&mut self, now_s: u64) {
+        let Some(portal) = &self.config.portal else { return };
+        let path = &portal.certificate;
+        self.certificate("portal.certificate", path, now_s);
+        if let Some(first) = first_certificate(path)
+            && let Ok((_, parsed)) = parse_x509_certificate(&first)
+            && parsed.validity().not_after.timestamp() < now_s as i64
+        {
+            let message = format!("{} has expired: browsers refuse the web pages; renew it", path.display());
+            self.warning("portal.certificate", message);
         }
     }
 
