@@ -1,8 +1,7 @@
 //! The portal as the parent holds it: there where it is switched on.
 //!
 //! Invariants: the parent opens the socket and reads the files, so the portal needs no right but to
-//! what it is handed; its key is not the gateway's; whatever becomes of it, sessions and logins of
-//! clients go on.
+//! what it is handed; its key is not the gateway's; whatever becomes of it, sessions go on.
 
 use std::fs::File;
 use std::io::Read as _;
