@@ -2,7 +2,8 @@
 //!
 //! Invariants: a password is changed only by whoever knows the present one, which counts as a guess
 //! as in a login and waits for its turn as one; a secret of one-time codes is kept only once a code
-//! of it was shown. Users of other sources have nothing here that could be changed.
+//! of it was shown; a user changes them no more often than logging in. Users of other sources have
+//! nothing here that could be changed.
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
 use vpnd_store::totp;
 use vpnd_store::{StoreError, TotpSecret, User, UserChange};
+use vpnd_sys::clock::now;
 
 impl Authenticator {
     /// Gives a user another password, which is a revocation. `login` has the present one.
@@ -73,8 +75,11 @@ impl Authenticator {
         let Ok(hash) = hashed else { return Ok(OwnChange::Refused(Refusal::Busy.into())) };
         // It has waited and was hashed: meanwhile an administrator may have given another password,
         // which this one must not replace.
-        if !self.store.user_by_id(user.id)?.is_some_and(|now| now.generation == user.generation) {
+        if !self.store.user_by_id(user.id)?.is_some_and(|as_is| as_is.generation == user.generation) {
             return Ok(OwnChange::NoVisit);
+        }
+        if let Some(refused) = self.too_often(user) {
+            return Ok(refused);
         }
         self.store.set_password(&user.name, &hash, now_s)?;
         Ok(OwnChange::Done)
@@ -92,11 +97,20 @@ impl Authenticator {
             return Ok(OwnChange::NotLocal);
         }
         let Some(step) = totp::matching_step(&secret, code, now_s) else { return Ok(OwnChange::Unusable) };
+        if let Some(refused) = self.too_often(user) {
+            return Ok(refused);
+        }
         let change = UserChange { totp: Some(Some(secret)), ..UserChange::default() };
         self.store.modify_user(&user.name, &change, now_s)?;
         // It was shown, so it is good for no login.
         self.store.use_totp_step(user.id, step)?;
         Ok(OwnChange::Done)
+    }
+
+    /// A change costs writes as a login does, and counts as one of the user's.
+    fn too_often(&self, user: &User) -> Option<OwnChange> {
+        let wait_s = self.allowances().take(user.id, now()).err()?;
+        Some(OwnChange::Refused(Refusal::Throttled.retry_after_s(Some(wait_s))))
     }
 
     async fn own_turn(&self, login: &Login) -> Option<super::turns::Turn> {

@@ -115,6 +115,10 @@ pub(super) async fn take_codes(
         Ok(OwnChange::Unusable) => {
             offer(&site, &visitor, StatusCode::FORBIDDEN, Some(visitor.texts.code_wrong)).await
         }
+        Ok(OwnChange::Refused(why)) => {
+            let problem = visitor.texts.refused(why);
+            offer(&site, &visitor, StatusCode::TOO_MANY_REQUESTS, Some(&problem)).await
+        }
         Ok(not) => not_changed(&site, &visitor, not),
         Err(_) => site.failed(&visitor),
     }
