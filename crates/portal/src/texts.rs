@@ -108,6 +108,10 @@ fn unit(seconds: u64) -> (u64, usize) {
     }
 }
 
+fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 pub(crate) static ENGLISH: Texts = Texts {
     language: "en",
     skip: "Skip to the content",
@@ -130,7 +134,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     addresses: "VPN address",
     not_known: "not known",
     end_session: "End session",
-    session_ended: "The session is ended. It may take a second until the device notices.",
+    session_ended: "The session is ended. The device notices after about a second.",
     my_account: "My account",
     has_codes: "Your logins ask for a code of your authenticator app.",
     has_no_codes: "Your logins ask for your password alone. With an authenticator app, nobody gets in by your password alone.",
@@ -142,7 +146,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     new_password: "New password",
     password_again: "New password again",
     passwords_differ: "The new passwords differ.",
-    password_unusable: "Choose another new password: at least 8 characters, neither your name nor one letter alone.",
+    password_unusable: "Choose another new password: at least 8 characters, not your user name, and not one character repeated.",
     password_wrong: "The current password is wrong.",
     password_changed: "Your password is changed. Your devices need the new one.",
     second_factor: "Authenticator app",
@@ -158,7 +162,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     back: "Back",
     not_found: "There is nothing here",
     not_found_text: "The address is wrong, or what was here is gone.",
-    failed: "This does not work now",
+    failed: "This does not work at the moment",
     failed_text: "The gateway gave no answer. Your VPN sessions go on. Try again in a moment.",
     old_form: "This page was too old",
     old_form_text: "Nothing was changed. Start again, and do not use the browser's back button.",
@@ -170,8 +174,8 @@ pub(crate) static ENGLISH: Texts = Texts {
     },
     until: |seconds| {
         format!(
-            "This page logs you out after 30 minutes without use, and in {} hours at the latest.",
-            seconds.div_ceil(3_600)
+            "This page logs you out after 30 minutes without use, and in {} at the latest.",
+            count(seconds.div_ceil(3_600), "hour", "hours")
         )
     },
     refusal: |refusal| match refusal {
@@ -196,7 +200,7 @@ pub(crate) static ENGLISH: Texts = Texts {
             "The gateway could not let you in. Try again."
         }
     },
-    wait: |seconds| format!("Too many attempts. Wait {seconds} seconds."),
+    wait: |seconds| format!("Too many attempts. Wait {}.", count(seconds, "second", "seconds")),
 };
 
 pub(crate) static GERMAN: Texts = Texts {
@@ -233,7 +237,7 @@ pub(crate) static GERMAN: Texts = Texts {
     new_password: "Neues Passwort",
     password_again: "Neues Passwort noch einmal",
     passwords_differ: "Die neuen Passwörter sind verschieden.",
-    password_unusable: "Wählen Sie ein anderes neues Passwort: mindestens 8 Zeichen, weder Ihr Name noch ein einziger Buchstabe.",
+    password_unusable: "Wählen Sie ein anderes neues Passwort: mindestens 8 Zeichen, nicht Ihr Benutzername und nicht immer dasselbe Zeichen.",
     password_wrong: "Das bisherige Passwort ist falsch.",
     password_changed: "Ihr Passwort ist geändert. Ihre Geräte brauchen das neue.",
     second_factor: "Authenticator-App",
@@ -261,8 +265,8 @@ pub(crate) static GERMAN: Texts = Texts {
     },
     until: |seconds| {
         format!(
-            "Diese Seite meldet Sie nach 30 Minuten ohne Nutzung ab, spätestens in {} Stunden.",
-            seconds.div_ceil(3_600)
+            "Diese Seite meldet Sie nach 30 Minuten ohne Nutzung ab, spätestens in {}.",
+            count(seconds.div_ceil(3_600), "Stunde", "Stunden")
         )
     },
     refusal: |refusal| match refusal {
@@ -281,13 +285,13 @@ pub(crate) static GERMAN: Texts = Texts {
             "Ihr Konto braucht dafür einen zweiten Faktor und hat noch keinen. Fragen Sie den Helpdesk."
         }
         Refusal::Certificate | Refusal::NeedsCertificate => {
-            "Ihr Konto braucht ein Zertifikat, nach dem diese Seite nicht fragen kann. Nehmen Sie den VPN-Client."
+            "Ihr Konto braucht ein Zertifikat, nach dem diese Seite nicht fragen kann. Verwenden Sie den VPN-Client."
         }
         Refusal::LacksChallenges | Refusal::NoAddress | Refusal::Internal => {
             "Das Gateway konnte Sie nicht anmelden. Versuchen Sie es noch einmal."
         }
     },
-    wait: |seconds| format!("Zu viele Versuche. Warten Sie {seconds} Sekunden."),
+    wait: |seconds| format!("Zu viele Versuche. Warten Sie {}.", count(seconds, "Sekunde", "Sekunden")),
 };
 
 #[cfg(test)]
@@ -318,6 +322,9 @@ mod tests {
         assert_eq!((ENGLISH.ago)(60), "1 minute ago");
         assert_eq!((ENGLISH.ago)(2 * 3_600), "2 hours ago");
         assert_eq!((GERMAN.ago)(3 * 86_400), "seit 3 Tagen");
+        assert!((ENGLISH.until)(3_600).contains(" in 1 hour at"));
+        assert!((GERMAN.until)(9).ends_with(" 1 Stunde."));
+        assert!((ENGLISH.wait)(1).ends_with(" 1 second.") && (ENGLISH.wait)(2).ends_with(" 2 seconds."));
     }
 
     #[test]
