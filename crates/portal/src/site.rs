@@ -9,6 +9,7 @@ mod account;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Form, RawQuery, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode};
@@ -51,11 +52,16 @@ const HEADERS: [(HeaderName, HeaderValue); 7] = [
 pub(crate) struct Site {
     auth: AuthClient,
     name: String,
-    logo: Option<Logo>,
+    /// Its media type, and the bytes, which all answers share.
+    logo: Option<(String, Bytes)>,
 }
 
 impl Site {
     pub(crate) fn new(auth: AuthClient, name: String, logo: Option<Logo>) -> Self {
+        let logo = logo.map(|Logo { media_type, bytes }| {
+            let bytes: Vec<u8> = bytes.into();
+            (media_type.to_string(), bytes.into())
+        });
         Self { auth, name, logo }
     }
 
@@ -174,9 +180,9 @@ async fn style() -> Response {
 
 async fn logo(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
     match &site.logo {
-        Some(Logo { media_type, bytes }) => {
-            let headers = [(CONTENT_TYPE, media_type.to_string()), (CACHE_CONTROL, "max-age=300".to_owned())];
-            (headers, bytes.to_vec()).into_response()
+        Some((media_type, bytes)) => {
+            let headers = [(CONTENT_TYPE, media_type.clone()), (CACHE_CONTROL, "max-age=300".to_owned())];
+            (headers, bytes.clone()).into_response()
         }
         None => nothing(State(site), visitor).await,
     }
