@@ -1,7 +1,8 @@
 //! The portal's requests to the auth process.
 //!
 //! INVARIANT: logins, which wait for passwords to be checked, never take all that may be under way,
-//! and one address never takes all of theirs.
+//! and one address never takes all of theirs; a browser that hangs up makes no room before its
+//! login is decided.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::gateway::portal::PortalRequest;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Numbered, Request};
-use vpnd_ipc::requests::{NoReply, Requests};
+use vpnd_ipc::requests::{Gone, NoReply, Requests};
 use vpnd_proto::admission::Source;
 
 /// Logins under way: fewer than the auth process answers requests at the same time.
@@ -22,12 +23,12 @@ const MAX_LOGINS_OF_SOURCE: usize = 6;
 /// The way to the auth process.
 pub(crate) struct AuthClient {
     requests: Arc<Requests<PortalRequest>>,
-    logins: Mutex<HashMap<Source, usize>>,
+    logins: Arc<Mutex<HashMap<Source, usize>>>,
 }
 
 /// A login that is under way, while it is.
-pub(crate) struct LoginTurn<'c> {
-    logins: &'c Mutex<HashMap<Source, usize>>,
+pub(crate) struct LoginTurn {
+    logins: Arc<Mutex<HashMap<Source, usize>>>,
     source: Source,
 }
 
@@ -44,7 +45,7 @@ impl AuthClient {
             }
             Ok(())
         };
-        (Self { requests, logins: Mutex::default() }, replies)
+        (Self { requests, logins: Arc::default() }, replies)
     }
 
     /// Sends a request and waits for its reply.
@@ -55,15 +56,28 @@ impl AuthClient {
     where
         R: Request<Message = PortalRequest>,
     {
-        let replied = self.requests.request(request).await;
-        if let Err(error) = &replied {
-            tracing::error!(%error, "a page has no answer of the auth process");
-        }
-        replied
+        logged(self.requests.request(request).await)
+    }
+
+    /// Sends a request of a login, which keeps its turn until the reply has come.
+    ///
+    /// # Errors
+    /// If the auth process is gone, or could not do it; the reason is in the log.
+    pub(crate) async fn request_in_turn<R>(&self, request: R, turn: LoginTurn) -> Result<R::Reply, NoReply>
+    where
+        R: Request<Message = PortalRequest>,
+    {
+        let requests = Arc::clone(&self.requests);
+        let replied = tokio::spawn(async move {
+            let replied = requests.request(request).await;
+            drop(turn);
+            replied
+        });
+        logged(replied.await.unwrap_or_else(|_| Err(Gone.into())))
     }
 
     /// Lets a login from this address begin, if not too many are under way.
-    pub(crate) fn login_turn(&self, address: IpAddr) -> Option<LoginTurn<'_>> {
+    pub(crate) fn login_turn(&self, address: IpAddr) -> Option<LoginTurn> {
         let source = Source::from(address);
         let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
         let of_source = logins.get(&source).copied().unwrap_or_default();
@@ -71,11 +85,18 @@ impl AuthClient {
             return None;
         }
         logins.insert(source, of_source + 1);
-        Some(LoginTurn { logins: &self.logins, source })
+        Some(LoginTurn { logins: Arc::clone(&self.logins), source })
     }
 }
 
-impl Drop for LoginTurn<'_> {
+fn logged<T>(replied: Result<T, NoReply>) -> Result<T, NoReply> {
+    if let Err(error) = &replied {
+        tracing::error!(%error, "a page has no answer of the auth process");
+    }
+    replied
+}
+
+impl Drop for LoginTurn {
     fn drop(&mut self) {
         let mut logins = self.logins.lock().unwrap_or_else(PoisonError::into_inner);
         match logins.get_mut(&self.source) {

@@ -262,12 +262,12 @@ async fn log_in(
     else {
         return site.step(&visitor, &user, wrong());
     };
-    let Some(_turn) = site.auth.login_turn(visitor.address) else {
+    let Some(turn) = site.auth.login_turn(visitor.address) else {
         let problem = Some(visitor.texts.too_many_logins.to_owned());
         return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, &user, problem);
     };
     let login = PortalLogin { user: name, password, address: visitor.address };
-    match site.auth.request(login).await {
+    match site.auth.request_in_turn(login, turn).await {
         Ok(step) => {
             // The browser forgets that token, and a copy of it must not be good any longer.
             if let (false, Some(before)) = (matches!(step, LoginStep::Refused(_)), visitor.browser())
@@ -292,11 +292,11 @@ async fn answer(
     let Ok(answer) = ChallengeAnswer::new(answer.0.as_str()) else {
         return site.refused(&visitor, "", Refusal::Credentials.into());
     };
-    let Some(_turn) = site.auth.login_turn(visitor.address) else {
+    let Some(turn) = site.auth.login_turn(visitor.address) else {
         let problem = Some(visitor.texts.too_many_logins.to_owned());
         return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, "", problem);
     };
-    match site.auth.request(PortalAnswer { browser, answer }).await {
+    match site.auth.request_in_turn(PortalAnswer { browser, answer }, turn).await {
         Ok(step) => site.step(&visitor, "", step),
         Err(_) => site.failed(&visitor),
     }

@@ -57,8 +57,8 @@ pub(super) async fn change_password(
     let (Ok(present), Ok(new)) = (typed(&present), typed(&new)) else {
         return refused(texts.password_unusable);
     };
-    let Some(_turn) = site.auth.login_turn(visitor.address) else { return refused(texts.too_many_logins) };
-    match site.auth.request(ChangePassword { browser, present, new }).await {
+    let Some(turn) = site.auth.login_turn(visitor.address) else { return refused(texts.too_many_logins) };
+    match site.auth.request_in_turn(ChangePassword { browser, present, new }, turn).await {
         Ok(OwnChange::Done) => to("/?password"),
         Ok(OwnChange::Unusable) => refused(texts.password_unusable),
         Ok(OwnChange::Refused(Refused { refusal: Refusal::Credentials, .. })) => {
