@@ -51,10 +51,12 @@ fn in_processes(test: &str, inside: fn(SystemCalls)) {
     }
     for kind in KINDS {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args([&format!("sys::sandbox::tests::{test}"), "--exact", "--nocapture"]);
+        command.args([&format!("sandbox::tests::{test}"), "--exact", "--nocapture"]);
         let output = command.env(INSIDE, format!("{kind:?}")).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{kind:?}: {}: {said}", output.status);
+        let ran = String::from_utf8_lossy(&output.stdout).contains("running 1 test");
+        assert!(ran, "{kind:?}: there is no test of this name: {test}");
     }
 }
 
