@@ -75,7 +75,7 @@ impl Authenticator {
         let Ok(hash) = hashed else { return Ok(OwnChange::Refused(Refusal::Busy.into())) };
         // It has waited and was hashed: meanwhile an administrator may have given another password,
         // which this one must not replace.
-        if !self.store.user_by_id(user.id)?.is_some_and(|as_is| as_is.generation == user.generation) {
+        if self.store.user_by_id(user.id)?.is_none_or(|as_is| as_is.generation != user.generation) {
             return Ok(OwnChange::NoVisit);
         }
         if let Some(refused) = self.too_often(user) {
