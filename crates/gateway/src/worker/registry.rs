@@ -21,10 +21,10 @@ use crate::worker::access::Access;
 use crate::worker::auth_client::AuthClient;
 use crate::worker::releases::Releases;
 use rules::Rules;
-use vpnd_config::ServerConfig;
 use vpnd_config::access_profile::Who;
 use vpnd_config::factor::Factors;
 use vpnd_config::rate::RateLimits;
+use vpnd_config::{ServerConfig, WireGuardProfile};
 use vpnd_ipc::gateway::auth::{Account, Granted, SourceName, Traffic};
 use vpnd_ipc::requests::NoReply;
 use vpnd_pki::revocation_list::{CertificateNumber, RevocationList};
@@ -183,8 +183,17 @@ impl Registry {
 
     /// The largest inner packet of a session whose client is a stock WireGuard client.
     pub fn wireguard_mtu(&self, session: SessionId) -> u16 {
+        self.wireguard_profile(session).mtu
+    }
+
+    /// Whether the access profile of the session's user permits stock WireGuard clients.
+    pub fn permits_wireguard(&self, session: SessionId) -> bool {
+        self.wireguard_profile(session).allowed
+    }
+
+    fn wireguard_profile(&self, session: SessionId) -> WireGuardProfile {
         let profile = self.known.get(&session).and_then(|member| self.access().profile_of(member.who()));
-        profile.map(|profile| profile.wireguard).unwrap_or_default().mtu
+        profile.map(|profile| profile.wireguard).unwrap_or_default()
     }
 
     fn add(&mut self, session: SessionId, member: Member) -> (Principal, SessionLimits) {

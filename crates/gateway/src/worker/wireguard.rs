@@ -291,6 +291,11 @@ impl WireGuard {
         self.by_session.contains_key(&id)
     }
 
+    /// The sessions of peers.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.by_session.keys().copied()
+    }
+
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
         let gate = self.peers.gate_counts();
         let gate = [

@@ -307,6 +307,40 @@ fn a_kicked_stock_client_passes_no_packet_any_more() {
 }
 
 #[test]
+fn a_stock_client_is_out_with_its_user_its_profile_and_its_device() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, file) = gateway_for_phone(&lab);
+    let phone = Stock::start(&lab, 1, &program, &file);
+    let reaches = || ping(phone.place, CAMPUS_V4.into(), 56, SECOND / 5);
+    let is_in = |why: &str| eventually(&format!("it is in: {why}"), PATIENCE, || reaches().then_some(()));
+    let is_out = |why: &str| {
+        eventually(&format!("it is out: {why}"), 2 * SECOND, || (!reaches()).then_some(()));
+        assert_eq!(sessions_of(&gateway, "wireguard").len(), 0, "{why}");
+        assert!(!ping(phone.place, CAMPUS_V4.into(), 56, 6 * SECOND), "it stays out: {why}");
+    };
+    is_in("at first");
+    must(process::run(gateway.user(&["disable", "ann"])));
+    is_out("its user is disabled");
+    must(process::run(gateway.user(&["enable", "ann"])));
+    is_in("its user is enabled");
+
+    let before = std::fs::read_to_string(gateway.config()).unwrap();
+    let without = "\n[[profile]]\nname = \"guests\"\nusers = [\"ann\"]\nwireguard = false\n";
+    std::fs::write(gateway.config(), format!("{before}{without}")).unwrap();
+    must(gateway.ask(&["reload"]));
+    is_out("its profile permits no WireGuard");
+    std::fs::write(gateway.config(), before).unwrap();
+    must(gateway.ask(&["reload"]));
+    is_in("its profile permits WireGuard again");
+
+    let mut remove = gateway.vpnd(&["device", "remove", "phone", "--user", "ann"]);
+    remove.arg("--config").arg(gateway.config());
+    must(process::run(remove));
+    is_out("it is removed");
+}
+
+#[test]
 fn a_flood_of_first_messages_does_not_touch_a_login_of_our_own() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(2) else { return };

@@ -3,13 +3,17 @@
 //! INVARIANT: a session that the new settings have no place for loses its keys in the same batch of
 //! effects in which they come into force, and the policy denies it everything before.
 
-use vpnd_proto::control::UserName;
+use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::policy::PolicyError;
 
 use super::{CoreTask, ToEnd};
 use crate::worker::registry::Unfit;
 use crate::worker::settings;
+use crate::worker::wireguard::WireGuard;
 use vpnd_config::ServerConfig;
+
+/// The reason in log and audit: a stock client is told nothing.
+const NO_WIREGUARD: &str = "the user's access profile permits no WireGuard devices now";
 
 impl CoreTask {
     /// Puts the settings into force that a reload changes.
@@ -34,6 +38,11 @@ impl CoreTask {
     pub(super) fn end_unfit(&mut self) {
         for Unfit { session, code, text } in self.registry.unfit() {
             self.end_with_batch(ToEnd::session(session, code, text));
+        }
+        let stock = self.wireguard.iter().flat_map(WireGuard::sessions);
+        let refused: Vec<_> = stock.filter(|session| !self.registry.permits_wireguard(*session)).collect();
+        for session in refused {
+            self.end_with_batch(ToEnd::session(session, Code::NoProfile, NO_WIREGUARD));
         }
     }
 }
