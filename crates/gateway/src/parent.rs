@@ -168,7 +168,7 @@ impl Gateway {
         let TlsMaterial { certificate, key } = TlsMaterial::load(&config)?;
         let (auth, to_auth, protections) = start_auth(this, &configuration, &common, key, true).await?;
         let idp = Idp::start(this, &configuration, &config, &common, &auth, None).await?;
-        let portal = Portal::prepare(this, &config, &common, None)?;
+        let portal = Portal::prepare_first(this, &config, &common);
         let certificate_in_use = CurrentCertificate::new(certificate.clone(), &config.tls);
         let (admin, socket_file) = listeners::control_socket(&config.admin.socket)?;
         let metrics = config.admin.metrics.map(listeners::metrics).transpose()?;

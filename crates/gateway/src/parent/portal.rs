@@ -45,6 +45,15 @@ pub(super) struct Portal {
 }
 
 impl Portal {
+    /// The same at the gateway's start, which is worth more than web pages.
+    pub(super) fn prepare_first(program: &Path, config: &ServerConfig, common: &Common) -> Option<Self> {
+        Self::prepare(program, config, common, None).unwrap_or_else(|error| {
+            let error = vpnd_sys::text::format_chain(&error);
+            tracing::error!(%error, "no web pages until that is mended and 'vpnd reload' was run");
+            None
+        })
+    }
+
     /// Reads its files and opens its socket, where it is switched on. The process is not started.
     pub(super) fn prepare(
         program: &Path,

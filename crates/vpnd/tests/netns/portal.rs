@@ -9,6 +9,7 @@ mod floods;
 mod taken_over;
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -332,4 +333,21 @@ fn the_tunnel_goes_on_while_the_portal_ends_and_comes_back() {
     eventually("there is no portal", SOON, || parent.child_if_any("portal").is_none().then_some(()));
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     assert!(gateway.is_running());
+}
+
+#[test]
+fn a_gateway_whose_port_of_web_pages_is_taken_serves_its_tunnels_and_later_the_pages() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    configure(&gateway);
+    let taken = lab.gateway.within(|| TcpListener::bind("[::]:443")).unwrap();
+    gateway.start();
+    let client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let log = gateway.process().output();
+    assert!(log.contains("no web pages until") && log.contains("[::]:443"), "{log}");
+    drop(taken);
+    must(gateway.ask(&["reload"]));
+    serves(&Browser::new(&lab, &lab.clients[1], &gateway));
 }
