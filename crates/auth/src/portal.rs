@@ -2,7 +2,7 @@
 //!
 //! Invariants: the portal is not trusted. Who a browser's user is, and whether that user may still
 //! come in, is decided here at each request, from the token and the store; a login takes the way of
-//! a client's login, with its limits and its record; nobody changes what is another's. A revocation
+//! a client's login, with its limits and its record; no user changes what is another's. A revocation
 //! of the user ends the visit, whatever it was for, but for one that the visit itself has caused. A
 //! visit without a one-time code ends when the user has codes: an attacker with the password alone
 //! could replace them.

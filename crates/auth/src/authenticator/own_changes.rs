@@ -1,6 +1,6 @@
-//! Changes that local users make of their own credentials, after they have logged in.
+//! Changes that local users make to their credentials, after they have logged in.
 //!
-//! Invariants: a password is changed only by whoever knows the present one, which counts as a guess
+//! Invariants: a password is changed only by a user who knows the present one, which counts as a guess
 //! as in a login and waits for its turn as one; a secret of one-time codes is kept only once a code
 //! of it was shown; a user changes them no more often than logging in. Users of other sources have
 //! nothing here that could be changed.

@@ -1,4 +1,4 @@
-//! What users of the store change of their own credentials.
+//! Changes that users of the store make to their credentials.
 //!
 //! INVARIANT: it takes a login of the last ten minutes; the present password is asked for again
 //! where it is changed.

@@ -16,11 +16,11 @@ use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
 use vpnd_store::{TotpSecret, UserId};
 
-/// A visit that is not used for so long ends.
+/// Time without use after which a visit ends.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30 * 60);
-/// A visit ends after so long.
+/// Time after which a visit ends.
 const LIFETIME: Duration = Duration::from_secs(12 * 3600);
-/// After a login, a user may change what proves who the user is, for so long.
+/// Time after a login in which users may change their credentials.
 const RECENT: Duration = Duration::from_secs(10 * 60);
 /// Limit for a login; the authenticator's own is shorter.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(180);
@@ -49,7 +49,7 @@ pub(super) struct Visit {
     pub(super) factors: Factors,
 }
 
-/// What there is for a token.
+/// The state of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found<T> {
     Here(T),

@@ -41,6 +41,17 @@ fn configure(gateway: &Gateway<'_>) {
     gateway.configure("portal.name", "VPN of <Uni>");
 }
 
+/// A gateway with web pages, and `ann`'s client, which is connected.
+fn with_client(lab: &Lab) -> (Gateway<'_>, Client<'_>) {
+    let mut gateway = Gateway::init(lab);
+    let ann = gateway.add_user("ann");
+    configure(&gateway);
+    gateway.start();
+    let client = Client::connect(lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    (gateway, client)
+}
+
 /// An answer: its status, its head and its body.
 #[derive(Debug)]
 struct Answer {
@@ -302,12 +313,7 @@ fn the_second_factor_is_asked_for_whoever_logs_in() {
 #[test]
 fn the_tunnel_goes_on_while_the_portal_ends_and_comes_back() {
     let Some(lab) = Lab::new(2) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    configure(&gateway);
-    gateway.start();
-    let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let (mut gateway, client) = with_client(&lab);
     let browser = Browser::new(&lab, &lab.clients[1], &gateway);
     serves(&browser);
     browser.logged_in("ann");

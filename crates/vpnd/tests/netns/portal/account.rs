@@ -9,11 +9,8 @@ use vpnd_store::TotpSecret;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::totp;
 
-use super::{Answer, Browser, SOON, configure, serves};
-use crate::client::Client;
-use crate::gateway::Gateway;
-use crate::lab::{CAMPUS_V4, Lab, eventually};
-use crate::traffic::ping_until;
+use super::{Answer, Browser, SOON, serves, with_client};
+use crate::lab::{Lab, eventually};
 
 /// A code of `ann` at the time of a later step, if one was used already.
 fn code(secret: &TotpSecret, steps: u64) -> String {
@@ -29,12 +26,7 @@ fn notice(answer: &Answer) -> &str {
 #[test]
 fn a_user_changes_the_own_password_and_second_factor() {
     let Some(lab) = Lab::new(2) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    configure(&gateway);
-    gateway.start();
-    let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let (gateway, _client) = with_client(&lab);
     let browser = Browser::new(&lab, &lab.clients[1], &gateway);
     serves(&browser);
     let other = Browser::new(&lab, &lab.clients[1], &gateway);

@@ -5,12 +5,10 @@
 
 use std::time::Duration;
 
-use super::{Browser, SOON, configure, serves};
-use crate::client::Client;
-use crate::gateway::Gateway;
+use super::{Browser, SOON, serves, with_client};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
 use crate::process::{self, Process};
-use crate::traffic::{ping, ping_until};
+use crate::traffic::ping;
 
 /// Opens many connections that say nothing, and others that begin a request again and again.
 const FLOOD: &str = r#"
@@ -28,12 +26,7 @@ const PINGS: usize = 100;
 #[test]
 fn a_flood_of_the_portal_keeps_nobody_out_and_costs_the_tunnel_no_packet() {
     let Some(lab) = Lab::new(3) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    configure(&gateway);
-    gateway.start();
-    let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let (gateway, client) = with_client(&lab);
     let browser = Browser::new(&lab, &lab.clients[1], &gateway);
     serves(&browser);
 

@@ -8,9 +8,7 @@
 
 use minicbor::{Decoder, Encoder};
 
-use super::{Browser, SOON, configure, portal_of, serves};
-use crate::client::Client;
-use crate::gateway::Gateway;
+use super::{Browser, SOON, portal_of, serves, with_client};
 use crate::lab::{CAMPUS_V4, Lab, eventually};
 use crate::privileges::Seen;
 use crate::taken_over::{TakenOver, channel_to_auth, stop};
@@ -54,12 +52,7 @@ fn reply(portal: &mut TakenOver, number: u64) -> Vec<u8> {
 #[test]
 fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
     let Some(lab) = Lab::new(1) else { return };
-    let mut gateway = Gateway::init(&lab);
-    let ann = gateway.add_user("ann");
-    configure(&gateway);
-    gateway.start();
-    let client = Client::connect(&lab, 1, &ann);
-    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let (mut gateway, client) = with_client(&lab);
     let browser_of_ann = Browser::new(&lab, &lab.clients[0], &gateway);
     serves(&browser_of_ann);
     let page = browser_of_ann.logged_in("ann");
