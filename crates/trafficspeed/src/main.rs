@@ -336,7 +336,7 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let code = output::show(&results, &output)?;
-    export(&results.pictures(), &directory, args)?;
+    export(&results.document(None).into_pictures(), &directory, args)?;
     Ok(code)
 }
 

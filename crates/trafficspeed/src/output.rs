@@ -76,7 +76,7 @@ pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> 
     } else if output.csv {
         print(&results.csv());
     } else {
-        print(&results.table(output.chosen_unit(), output.wide, !output.quiet));
+        print(&results.document(output.chosen_unit()).text(output.wide, !output.quiet));
     }
     if let Some(directory) = &output.out {
         files::write_reports(directory, results)?;

@@ -12,80 +12,42 @@ mod notes;
 mod pictures;
 pub mod sweep;
 
-use std::fmt::Write as _;
-
-use super::grid::Grid;
+use super::document::Document;
 use super::noise::far;
-use super::page::Page;
+use super::observed::Section;
 use crate::experiment::block::BlockReport;
 use crate::unit::significant;
 
 use notes::notes;
 pub use pictures::pictures;
 
-/// A heading, what it means, the head of a table and its rows.
-struct Section {
-    title: String,
-    caption: String,
-    /// Columns that name a row, the last of them the number of its rounds.
-    keys: usize,
-    head: Vec<String>,
-    rows: Vec<Vec<String>>,
+/// The report of what was measured under one limit.
+pub fn document(report: &BlockReport) -> Document<'_> {
+    let lead = "Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for each \
+                answer through the tunnel.";
+    let mut document = begin(lead, std::slice::from_ref(report));
+    document.pictures(pictures(report));
+    fill(&mut document, report);
+    document
 }
 
-/// The report as text, tables at most so wide.
-pub fn table(report: &BlockReport, width: Option<usize>) -> String {
-    let mut text = claims(report).into_iter().map(|line| line + "\n").collect::<String>();
-    for part in parts(report) {
-        let grid = Grid { keys: part.keys, head: part.head, rows: part.rows };
-        writeln!(text, "{}\n{}\n{}\n", part.title, part.caption, grid.text(width))
-            .expect("writing to a string");
-    }
-    for line in remarks(report).into_iter().chain(notes(report)).chain(problems(report)) {
-        writeln!(text, "{line}").expect("writing to a string");
-    }
-    text
-}
-
-/// The report as one page.
-pub fn html(report: &BlockReport) -> String {
-    let lead = "Block writes over long delays: encrypted above TCP with several blocks in progress, against waiting for \
-                each answer through the tunnel.";
-    let mut page = Page::new("trafficspeed block", "Encrypt ahead of the wait", lead);
-    for problem in problems(report) {
-        page.paragraph("warning", &problem);
-    }
-    pictures(report).iter().for_each(|picture| page.figure(picture));
-    fill_page(&mut page, report);
-    page.finish()
+fn begin<'a>(lead: &str, reports: &'a [BlockReport]) -> Document<'a> {
+    let environment = reports.first().map(|report| &report.environment);
+    let (title, heading) = ("trafficspeed block", "Encrypt ahead of the wait");
+    let mut document = Document::new(title, heading, lead.to_owned(), environment);
+    document.interrupted = reports.iter().any(|report| report.interrupted);
+    document.problems = reports.iter().flat_map(problems).collect();
+    document
 }
 
 /// The tables of one report, and how they came about.
-fn fill_page(page: &mut Page, report: &BlockReport) {
-    page.list("", &claims(report));
-    for part in parts(report) {
-        page.section(&part.title);
-        page.paragraph("", &part.caption);
-        let head: Vec<&str> = part.head.iter().map(String::as_str).collect();
-        page.table(&head, part.rows);
-    }
-    let remarks = remarks(report);
-    if !remarks.is_empty() {
-        page.list("problems", &remarks);
-    }
-    page.section("How it was measured");
-    page.list("", &notes(report));
-    let e = &report.environment;
-    page.facts([
-        ("Machine".to_owned(), e.machine()),
-        ("Command".to_owned(), e.command_line.clone()),
-        ("Begun".to_owned(), e.started.clone()),
-    ]);
-}
-
-/// How far the claims go.
-fn claims(report: &BlockReport) -> Vec<String> {
-    super::claims::lines([&report.observations()], gains::judged_ratios(report))
+fn fill(document: &mut Document<'_>, report: &BlockReport) {
+    let judged = gains::judged_ratios(report);
+    document.lines(super::claims::lines([&report.observations()], judged));
+    document.sections(parts(report));
+    document.remarks(remarks(report));
+    document.section("How it was measured");
+    document.lines(notes(report));
 }
 
 fn parts(report: &BlockReport) -> Vec<Section> {
@@ -136,9 +98,6 @@ fn problems(report: &BlockReport) -> Vec<String> {
             problems.push(format!("{delay} ms, {size} bytes, {way}: {problem}"));
         }
     }
-    if report.interrupted {
-        problems.push("Interrupted: the figures are of what was measured until then.".into());
-    }
     problems
 }
 
@@ -147,11 +106,16 @@ mod tests {
     use super::*;
     use crate::experiment::block::tests::{repeated, sample};
     use crate::experiment::hosts::host_pairs::HostEnd;
+    use crate::report::grid::Grid;
     use crate::report::page::Picture;
+
+    fn text(report: &BlockReport) -> String {
+        document(report).text(true, true)
+    }
 
     #[test]
     fn the_original_stands_beside_ours() {
-        let text = table(&sample(), None);
+        let text = text(&sample());
         for expected in [
             "2.00 [1.90]",
             "10.0 [5.85]",
@@ -171,7 +135,7 @@ mod tests {
     #[test]
     fn every_table_names_the_rounds_of_each_row() {
         let report = repeated(sample(), 3);
-        for Section { title, keys, head, rows, .. } in parts(&report) {
+        for Section { name: title, grid: Grid { keys, head, rows }, .. } in parts(&report) {
             assert_eq!(head[keys - 1], "n", "{title}");
             assert!(!rows.is_empty() && rows.iter().all(|row| row[keys - 1] == "3"), "{title}: {rows:?}");
             assert!(rows.iter().all(|row| row.len() == head.len()), "{title}");
@@ -187,7 +151,7 @@ mod tests {
             remarks(&report),
             ["Look at 0 ms, 8 KB, tunnel: 9.00 MB/s is far from the median of 0.082 MB/s"]
         );
-        assert!(table(&report, None).contains("Look at 0 ms") && html(&report).contains("Look at 0 ms"));
+        assert!(text(&report).contains("Look at 0 ms") && document(&report).page().contains("Look at 0 ms"));
     }
 
     #[test]
@@ -200,7 +164,7 @@ mod tests {
         let pictures = pictures(&report);
         assert_eq!((pictures.len(), pictures[0].name.as_str()), (1, "block-sizes"));
         assert!(pictures[0].svg.contains("OP-10") && pictures[0].svg.contains(">2048</text>"));
-        let text = table(&report, None);
+        let text = text(&report);
         for (words, said) in
             [("far.example", true), ("as the hosts have them", true), ("From 1 ms on", false)]
         {
@@ -231,8 +195,8 @@ mod tests {
     fn problems_are_said_everywhere() {
         let mut report = sample();
         report.cases[0].problem = Some("it \"broke\" <down>".into());
-        assert!(table(&report, None).contains("0 ms, 8192 bytes, tunnel: it \"broke\""));
-        assert!(html(&report).contains("&lt;down&gt;"));
+        assert!(text(&report).contains("0 ms, 8192 bytes, tunnel: it \"broke\""));
+        assert!(document(&report).page().contains("&lt;down&gt;"));
     }
 
     #[test]

@@ -78,7 +78,7 @@ pub fn write_reports(directory: &Path, results: &Results) -> Result<(), FilesErr
     let json = serde_json::to_string_pretty(&results.json()).expect("keys are strings");
     write(directory, "report.json", (json + "\n").as_bytes())?;
     write(directory, "report.csv", results.csv().as_bytes())?;
-    write(directory, "report.html", results.html().as_bytes())
+    write(directory, "report.html", results.document(None).page().as_bytes())
 }
 
 /// Writes the measurements themselves into `directory`.
@@ -198,18 +198,17 @@ mod tests {
         for slot in plan.traffic.slots() {
             let found = read(directory.path()).unwrap();
             assert!(found.is_interrupted(), "before {slot:?}");
+            let shown = found.document(None);
             assert!(
-                found.table(None, false, true).contains("Interrupted: ")
-                    && found.html().contains("Interrupted: ")
+                [shown.text(false, true), shown.page()].iter().all(|text| text.contains("Interrupted: "))
             );
             assert_eq!(found.json()["interrupted"], true);
             journal.append(&samples::run(slot.subject.kind, slot.clients, slot.repeat, 1_000)).unwrap();
         }
         let found = read(directory.path()).unwrap();
         assert!(!found.is_interrupted() && found.is_whole());
-        assert!(
-            !found.table(None, false, true).contains("Interrupted") && !found.html().contains("Interrupted")
-        );
+        let shown = found.document(None);
+        assert!([shown.text(false, true), shown.page()].iter().all(|text| !text.contains("Interrupted")));
     }
 
     #[test]

@@ -25,6 +25,15 @@ impl Grid {
         Self { keys, head: head.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
+    /// A table of `rows`.
+    pub fn of<T: Into<String>>(
+        keys: usize,
+        head: impl IntoIterator<Item = T>,
+        rows: Vec<Vec<String>>,
+    ) -> Self {
+        Self { rows, ..Self::new(keys, head) }
+    }
+
     /// The same without the columns of figures in which no row has one, but nothing or a dash.
     #[must_use]
     pub fn without_empty(&self) -> Self {
@@ -39,6 +48,17 @@ impl Grid {
             kept.iter().map(|&at| row.get(at).cloned().unwrap_or_default()).collect()
         };
         Self { keys: self.keys, head: pick(&self.head), rows: self.rows.iter().map(pick).collect() }
+    }
+
+    /// A sentence for each row, of the cells that hold something, each behind its head.
+    pub fn sentences(&self) -> Vec<String> {
+        let sentence = |row: &Vec<String>| {
+            let cells =
+                self.head.iter().zip(row).skip(1).filter(|(_, cell)| !["", "–"].contains(&cell.as_str()));
+            let cells: Vec<String> = cells.map(|(head, cell)| format!("{head} {cell}")).collect();
+            (!cells.is_empty()).then(|| format!("{}: {}", row[0], cells.join(", ")))
+        };
+        self.rows.iter().filter_map(sentence).collect()
     }
 
     /// As text of at most `width` columns, one table below the other if it takes several; `None`:

@@ -1,11 +1,10 @@
-//! The report of real paths: tables for people, JSON, CSV; [`page`] makes the page.
+//! The report of real paths.
 
-pub mod page;
-
-use std::fmt::Write as _;
+pub mod pictures;
 
 use serde_json::{Value, json};
 
+use super::document::Document;
 use super::observed::{self, Section};
 use crate::experiment::home::flow::{Case, Datagrams, Flow, LATE_AFTER_MS, VIDEO, VOICE, pages_in_words};
 use crate::experiment::home::observations::{LINK_LOST, LINK_SHARE, QUEUE_DROPPED, compared};
@@ -19,7 +18,7 @@ use crate::unit::{Unit, significant};
 const FORMAT: u32 = 2;
 
 /// Stands below the tables.
-pub const DEFINITIONS: &str = "\
+const DEFINITIONS: &str = "\
 Received: payload that arrived; share of the link: of its rate in that direction, which headers and the other flows need too.
 Voice, video: each packet is due at a fixed instant and leaves then, whatever became of those before; its one-way delay counts \
 from that instant. Lost: never came, of those that were due. Missed: lost, or later than 150 ms (ITU-T G.114), so of no use to a \
@@ -35,7 +34,7 @@ not taken in time; all rounds.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 
 /// The tables that have rows.
-pub fn sections(table: &Observations) -> Vec<Section> {
+fn sections(table: &Observations) -> Vec<Section> {
     let grid = |cases: &[String], quantities: &[Quantity]| {
         observed::grid(table, cases, quantities, Some(Unit::Mbit))
     };
@@ -74,22 +73,22 @@ fn cases(flows: &[Flow]) -> Vec<String> {
     flows.iter().flat_map(|flow| [flow.beside(Case::AtOnce), flow.beside(flow.alone())]).collect()
 }
 
-/// The results as text, tables at most so wide.
-pub fn table(campaign: &HomeCampaign, width: Option<usize>) -> String {
-    let observations = campaign.observations();
-    let mut text = String::new();
-    let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
-    say(&lead(&campaign.settings));
-    observed::claims(&observations, &compared()).iter().for_each(|line| say(line));
-    say(observed::text(&sections(&observations), width).trim_end());
-    [observed::MEDIANS, DEFINITIONS, observed::RATIOS].into_iter().for_each(&mut say);
-    remarks(&observations).iter().for_each(|line| say(line));
-    link_lines(campaign).iter().chain(&system_lines(campaign)).for_each(|line| say(line));
-    campaign.problems().iter().for_each(|problem| say(&format!("Problem: {problem}")));
-    if campaign.interrupted {
-        say("Interrupted: the figures are of what was measured until then.");
-    }
-    text
+/// The report of a campaign.
+pub fn document(campaign: &HomeCampaign) -> Document<'_> {
+    let name = "trafficspeed home";
+    let mut document = Document::new(name, name, lead(&campaign.settings), &campaign.environment);
+    (document.interrupted, document.problems) = (campaign.interrupted, campaign.problems());
+    let table = campaign.observations();
+    document.lines(observed::claims(&table, &compared()));
+    document.pictures(pictures::pictures(campaign, &table));
+    document.sections(sections(&table));
+    [observed::MEDIANS, DEFINITIONS, observed::RATIOS].iter().for_each(|words| document.words(words));
+    document.remarks(remarks(&table));
+    document.section("Systems");
+    document.lines(system_lines(campaign, &table));
+    document.section("Link");
+    document.lines(link_lines(campaign));
+    document
 }
 
 fn remarks(table: &Observations) -> Vec<String> {
@@ -97,7 +96,7 @@ fn remarks(table: &Observations) -> Vec<String> {
 }
 
 /// The work in words.
-pub fn lead(settings: &HomeSettings) -> String {
+fn lead(settings: &HomeSettings) -> String {
     let datagrams = |name: &str, of: Datagrams| {
         let together = if of.at_once > 1 { format!(", {} at once", of.at_once) } else { String::new() };
         format!("{name} of {} packets/s with {} bytes of payload each way{together}", of.per_second, of.bytes)
@@ -124,7 +123,7 @@ pub fn lead(settings: &HomeSettings) -> String {
 }
 
 /// The link by itself, and what it did below the systems.
-pub fn link_lines(campaign: &HomeCampaign) -> Vec<String> {
+fn link_lines(campaign: &HomeCampaign) -> Vec<String> {
     let mut lines: Vec<String> =
         campaign.environment.links.iter().map(|links| format!("Links: {links}")).collect();
     if let Some(link) = &campaign.link {
@@ -173,8 +172,7 @@ fn link_line(name: &str, way: &Way) -> String {
 }
 
 /// Every system by its own account.
-pub fn system_lines(campaign: &HomeCampaign) -> Vec<String> {
-    let table = campaign.observations();
+fn system_lines(campaign: &HomeCampaign, table: &Observations) -> Vec<String> {
     let line = |run: &HomeRun| {
         let facts = &run.facts;
         let mtu = facts.mtu.map_or_else(String::new, |mtu| format!(", MTU {mtu} when it came up"));

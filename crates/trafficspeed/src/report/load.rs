@@ -1,12 +1,12 @@
-//! The report of the generators' own commands: a table for people, JSON with iperf3's names, CSV.
+//! The report of the generators' own commands, and JSON with iperf3's names.
 
 pub mod clients;
+pub mod pictures;
 pub mod searched;
-
-use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::document::Document;
 use super::observed::{self, Section};
 use crate::experiment::figures::{Figures, Point};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
@@ -21,7 +21,7 @@ const FORMAT: u32 = 2;
 const LEAST_DELIVERED: f64 = 99.0;
 
 /// Stands below the table.
-pub const DEFINITIONS: &str = "\
+const DEFINITIONS: &str = "\
 Received: payload that arrived per second.
 Lost, reordered (RFC 4737), jitter (RFC 3550): by the messages' numbers and time stamps.
 Delay: one way for messages, the round trip for requests; 50 % and 99 % of them were at most this long.
@@ -36,31 +36,50 @@ CPU: of one CPU, of the gateway's VPN, the clients' VPN, and the generator (both
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
 used.";
 
-/// The results as text, tables at most so wide.
-pub fn table(campaign: &LoadCampaign, unit: Option<Unit>, width: Option<usize>) -> String {
-    let mut text = String::new();
-    let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
-    let several = clients::title(campaign);
-    several.iter().for_each(|title| say(title));
-    claims(campaign).iter().for_each(|line| say(line));
+/// The report of a campaign, rates in `unit`.
+pub fn document(campaign: &LoadCampaign, unit: Option<Unit>) -> Document<'_> {
+    let settings = &campaign.settings;
+    let names: Vec<&str> = settings.tasks.iter().map(|named| named.name.as_str()).collect();
+    let several = clients::title(campaign).map_or_else(String::new, |title| format!(" {title}."));
+    let lead = format!(
+        "{} through each system, {} s after {} s of warm-up, IPv{}.{several}",
+        names.join(", "),
+        settings.seconds,
+        settings.warmup_seconds,
+        settings.ip
+    );
+    let title = match settings.clients {
+        1 => format!("trafficspeed {}", campaign.command),
+        clients => format!("trafficspeed {}, {clients} clients", campaign.command),
+    };
+    let mut document = Document::new(&title, "trafficspeed", lead, &campaign.environment);
+    document.interrupted = campaign.interrupted;
+    document.problems = campaign.runs.iter().flat_map(problems).collect();
+    let (table, compared) = (campaign.observations(), campaign.compared());
+    document.lines(observed::claims(&table, &compared));
+    document.pictures(pictures::pictures(campaign));
     let sections = sections(campaign, unit);
     if !sections.is_empty() {
-        say(observed::text(&sections, width).trim_end());
-        [observed::MEDIANS, DEFINITIONS, observed::RATIOS].into_iter().for_each(&mut say);
-        several.iter().for_each(|_| say(clients::DEFINITIONS));
+        document.sections(sections);
+        [observed::MEDIANS, DEFINITIONS, observed::RATIOS].iter().for_each(|words| document.words(words));
+        if settings.clients > 1 {
+            document.words(clients::DEFINITIONS);
+        }
     }
-    remarks(campaign, unit).iter().for_each(|line| say(line));
-    for run in &campaign.runs {
-        notes(&mut text, campaign, run);
-    }
-    if campaign.interrupted {
-        text.push_str("Interrupted: the figures are of what was measured until then.\n");
-    }
-    text
+    document.remarks(observed::remarks(&table, &compared, unit));
+    document.lines(campaign.runs.iter().flat_map(|run| notes(campaign, run)).collect());
+    let hosts = campaign.runs.first().map(|run| &run.hosts[..]).unwrap_or_default();
+    let hosts = hosts.iter().zip(["Near host", "Far host"]);
+    document.set_up = hosts.map(|(host, name)| (name.to_owned(), host.words())).collect();
+    document
+}
+
+fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
+    run.problems().into_iter().map(|why| format!("{}, run {}: {why}", run.label, run.repeat))
 }
 
 /// The tables that have rows.
-pub fn sections(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<Section> {
+fn sections(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<Section> {
     let table = campaign.observations();
     let figures = [
         q::RECEIVED,
@@ -89,18 +108,10 @@ pub fn sections(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<Section> {
     ])
 }
 
-/// How far the claims go.
-pub fn claims(campaign: &LoadCampaign) -> Vec<String> {
-    observed::claims(&campaign.observations(), &campaign.compared())
-}
-
-fn remarks(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<String> {
-    observed::remarks(&campaign.observations(), &campaign.compared(), unit)
-}
-
-fn notes(text: &mut String, campaign: &LoadCampaign, run: &LoadRun) {
-    let name = format!("{}, run {}", run.label, run.repeat);
-    let mut say = |line: String| writeln!(text, "{name}: {line}").expect("writing to a string");
+/// What else is to be said of a run.
+fn notes(campaign: &LoadCampaign, run: &LoadRun) -> Vec<String> {
+    let (name, mut lines) = (format!("{}, run {}", run.label, run.repeat), Vec::new());
+    let mut say = |line: String| lines.push(format!("{name}: {line}"));
     clients::shares(campaign, run).into_iter().for_each(&mut say);
     if let Some(search) = &run.search {
         let limit = if search.limited_by_sender { "; the generator could not send more" } else { "" };
@@ -153,10 +164,8 @@ fn notes(text: &mut String, campaign: &LoadCampaign, run: &LoadRun) {
             "{others} datagrams were dropped at full sockets that are not the generator's, such as the VPN's"
         ));
     }
-    for host in &run.hosts {
-        say(host.words());
-    }
-    run.problems().into_iter().for_each(say);
+    run.hosts.iter().for_each(|host| say(host.words()));
+    lines
 }
 
 /// The results as JSON: `runs[].{start,intervals,end}` as iperf3 has them.
@@ -377,7 +386,6 @@ pub(crate) mod samples {
 
 #[cfg(test)]
 mod tests {
-    use super::super::grid::NARROW;
     use super::*;
     use crate::experiment::generate::search::SearchOutcome;
     use crate::load::delays::DelaySummary;
@@ -385,7 +393,7 @@ mod tests {
 
     #[test]
     fn repeats_are_one_row_with_their_spread_and_what_shared_the_machine() {
-        let text = table(&samples::campaign(3e9), None, Some(NARROW));
+        let text = document(&samples::campaign(3e9), None).text(false, true);
         for expected in [
             "3.00 (1.00–3.00) Gbit/s",
             "12.346 (12.346–12.346)",
@@ -404,7 +412,7 @@ mod tests {
         let mut campaign = samples::campaign(3e9);
         (campaign.runs[0].socket_drops, campaign.runs[0].generator_drops) = (7, 2);
         campaign.runs[1].socket_drops = 9;
-        let text = table(&campaign, None, None);
+        let text = document(&campaign, None).text(true, true);
         for expected in [
             "2 datagrams arrived but",
             "5 datagrams were dropped at full",
@@ -424,7 +432,7 @@ mod tests {
         run.figures[0].lateness =
             Some(DelaySummary { p99_us: 70.0, max_us: 900.0, ..DelaySummary::default() });
         run.figures[0].timeouts = Some(3);
-        let text = table(&campaign, None, None);
+        let text = document(&campaign, None).text(true, true);
         for expected in [
             "950 packets/s",
             "lowered 2 times",
@@ -439,7 +447,9 @@ mod tests {
     fn only_a_sender_that_skips_is_said_to_skip_also_where_several_clients_have_no_lateness() {
         let mut campaign = samples::campaign(3e9);
         campaign.runs.iter_mut().for_each(|run| run.figures[0].delivered_percent = Some(50.0));
-        let says = |campaign: &LoadCampaign| table(campaign, None, None).contains("gets no CPU skips some");
+        let says = |campaign: &LoadCampaign| {
+            document(campaign, None).text(true, true).contains("gets no CPU skips some")
+        };
         assert!(says(&campaign));
         let Task::Messages(work) = &mut campaign.settings.tasks[0].task else { panic!("messages") };
         work.open_loop = Some(OpenLoop::EVEN);
@@ -465,7 +475,7 @@ mod tests {
         campaign.runs.iter_mut().for_each(|run| run.stopped_early = true);
         assert!(rows(&campaign).iter().all(|row| row.ends_with("Gbit/s !") && row.contains("|3|")));
         assert_eq!(sections(&campaign, None).len(), 1, "and nothing is compared");
-        let text = table(&campaign, None, None);
+        let text = document(&campaign, None).text(true, true);
         assert!(text.contains("!: of measurements that broke"), "{text}");
     }
 

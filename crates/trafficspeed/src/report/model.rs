@@ -1,38 +1,62 @@
-//! Experiment 3 as a table, JSON, CSV and a page.
+//! The report of experiment 3, and its JSON.
 
-pub mod html;
 pub mod section;
 pub mod words;
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 
-use super::grid::Grid;
+use super::chart::{BarChart, Measure, Point};
+use super::document::Document;
+use super::page::Picture;
 use super::published::board;
 use crate::experiment::model::{Again, Compared, Model};
 use section::sections;
 
-/// The results as text, tables at most so wide.
-pub fn table(model: &Model, width: Option<usize>) -> String {
-    let mut text = format!("{}\n\n", words::title(&model.judgement));
-    for section in sections(model) {
-        let mut grid = Grid::new(1, section.head);
-        grid.rows = section.rows;
-        writeln!(text, "{}\n{}\n", section.title, grid.text(width)).expect("writing to a string");
-    }
-    for line in words::lines(model) {
-        writeln!(text, "{line}").expect("writing to a string");
-    }
-    writeln!(text, "\nOriginal ({}): {}", board::SOURCE, board::FIGURES.caption)
-        .expect("writing to a string");
-    let then = board::FIGURES.head.iter().zip(board::FIGURES.rows[0]);
-    let then: Vec<String> = then.map(|(what, figure)| format!("{what} {figure}")).collect();
-    writeln!(text, "{}", then.join(", ")).expect("writing to a string");
-    for finding in board::FINDINGS {
-        writeln!(text, "{finding}").expect("writing to a string");
-    }
-    text
+/// The report of the model.
+pub fn document(model: &Model) -> Document<'_> {
+    let lead = format!(
+        "{}. The stages of a running tunnel were measured on this host, and summed over what passes for a Gbit; then the real \
+         VPN carried each case.",
+        words::title(&model.judgement)
+    );
+    let mut document = Document::new("Where the time goes", "Where the time goes", lead, &model.environment);
+    document.interrupted = model.interrupted;
+    document.pictures(pictures(model));
+    document.sections(sections(model));
+    document.section("What the figures say");
+    document.lines(words::lines(model));
+    document.published(board::SOURCE, Vec::new(), &[board::FIGURES]);
+    document.words(&board::FINDINGS.join("\n"));
+    document
+}
+
+/// The cost of a Gbit in the VPN's processes: predicted, and measured if it was.
+fn pictures(model: &Model) -> Vec<Picture> {
+    let style_of = |suite: &str| model.raw.suites.iter().position(|known| known.name == suite).unwrap_or(0);
+    let bars = model.predictions.iter().flat_map(|one| {
+        let style = style_of(&one.suite);
+        let name = format!("{}, {} bytes, streams: {}", one.suite, one.case.packet, one.case.streams);
+        let bar = |what: &str, y, range| (format!("{name}, {what}"), style, Point { x: 0.0, y, range });
+        let predicted = one.predicted.as_ref().map(|made| bar("predicted", made.seconds_per_gbit(), None));
+        let measured = one.real.as_ref();
+        let measured =
+            measured.map(|real| bar("measured", real.vpn_seconds_per_gbit(), Some(real.cpu_range)));
+        predicted.into_iter().chain(measured)
+    });
+    let chart = BarChart {
+        title: "CPU time for a Gbit, predicted and measured".into(),
+        measure: Measure::lower_is_better("CPU seconds per Gbit, both VPN processes"),
+        bars: bars.collect(),
+    };
+    let caption = "The prediction is the sum of the stages over what passed in the run without a cipher (for that one: in its own \
+                   run). The whisker of a measurement is the range of its repetitions.";
+    let picture = |svg| Picture {
+        name: "model-cost".into(),
+        title: "Predicted and measured".into(),
+        caption: caption.into(),
+        svg,
+    };
+    chart.svg().map(picture).into_iter().collect()
 }
 
 pub fn json(model: &Model) -> Value {
@@ -85,15 +109,19 @@ mod tests {
     use super::*;
     use crate::experiment::model::made_up;
 
+    fn text(model: &Model) -> String {
+        document(model).text(true, true)
+    }
+
     #[test]
     fn the_title_of_every_form_follows_the_errors() {
         let mut model = made_up::model(&[0.05, -0.1]);
-        for text in [table(&model, None), json(&model)["title"].to_string(), html::html(&model)] {
+        for text in [text(&model), json(&model)["title"].to_string(), document(&model).page()] {
             assert!(text.contains("a model that predicts it"), "{text}");
         }
         assert_eq!(json(&model)["predicts"], true);
         model = made_up::model(&[0.05, -0.16]);
-        for text in [table(&model, None), json(&model)["title"].to_string(), html::html(&model)] {
+        for text in [text(&model), json(&model)["title"].to_string(), document(&model).page()] {
             assert!(!text.contains("that predicts it") && text.contains("off by up to 16 %"), "{text}");
         }
         assert_eq!(json(&model)["predicts"], false);
@@ -102,7 +130,7 @@ mod tests {
     #[test]
     fn what_others_took_repetitions_far_off_and_a_cipher_against_itself_are_shown() {
         let mut model = made_up::model(&[0.05, -0.1]);
-        let text = table(&model, None);
+        let shown = text(&model);
         for expected in [
             "1.5 %",
             "2.5 %",
@@ -111,22 +139,21 @@ mod tests {
             "differed from itself by up to 25 %",
             "Look at none, 1408 bytes, streams: 1: 0.500 CPU s/Gbit is far from the median of 0.110 CPU s/Gbit",
         ] {
-            assert!(text.contains(expected), "{expected}: {text}");
+            assert!(shown.contains(expected), "{expected}: {shown}");
         }
         model.control[0].error = Some("gone".into());
         assert!(
-            !model.is_whole()
-                && table(&model, None).contains("aes-256-gcm, the second time: not measured: gone")
+            !model.is_whole() && text(&model).contains("aes-256-gcm, the second time: not measured: gone")
         );
         model.control.clear();
-        assert!(!table(&model, None).contains("A/A"));
+        assert!(!text(&model).contains("A/A"));
     }
 
     #[test]
     fn an_error_within_what_a_cipher_was_of_itself_is_marked() {
         let mut model = made_up::model(&[0.05, -0.1]);
         let errors = |model: &Model| {
-            let rows = sections(model).swap_remove(0).rows;
+            let rows = sections(model).swap_remove(0).grid.rows;
             [rows[0][4].clone(), rows[1][4].clone()]
         };
         // In CPU time both measurements were the same.
@@ -141,9 +168,9 @@ mod tests {
     #[test]
     fn every_prediction_stands_beside_its_error() {
         let model = made_up::model(&[0.05, -0.16]);
-        let page = table(&model, None);
+        let page = text(&model);
         assert!(page.contains("+5 %") && page.contains("-16 %"), "{page}");
-        let narrow = table(&model, Some(120));
+        let narrow = document(&model).text(false, true);
         let tables = narrow.lines().filter(|line| line.starts_with(['│', '┌', '╞', '├', '└']));
         assert!(tables.map(|line| line.chars().count()).max().is_some_and(|most| most <= 120), "{narrow}");
     }

@@ -1,13 +1,9 @@
-//! Tables of observations, what systems differ in, and measurements that a reader should look at;
-//! as text and as part of a page.
-
-use std::fmt::Write as _;
+//! Tables of observations, what systems differ in, and measurements that a reader should look at.
 
 use serde_json::{Value, json};
 
 use super::grid::Grid;
 use super::noise::far;
-use super::page::Page;
 use super::table::difference;
 use crate::experiment::environment::Environment;
 use crate::observation::{self, Comparison, Observations, Quantity};
@@ -28,30 +24,21 @@ median lies further from 1 than any ratio of A/A did, and all rounds went the sa
 /// One table of a report under its heading.
 pub struct Section {
     pub name: String,
+    /// What it means, if its heading does not say all.
+    pub caption: String,
     pub grid: Grid,
+}
+
+impl Section {
+    pub fn new(name: impl Into<String>, grid: Grid) -> Self {
+        Self { name: name.into(), caption: String::new(), grid }
+    }
 }
 
 /// The sections that have rows, without columns that have no figure.
 pub fn sections(all: impl IntoIterator<Item = (&'static str, Grid)>) -> Vec<Section> {
     let filled = all.into_iter().filter(|(_, grid)| !grid.rows.is_empty());
-    filled.map(|(name, grid)| Section { name: name.to_owned(), grid: grid.without_empty() }).collect()
-}
-
-/// The sections as text, tables at most so wide.
-pub fn text(sections: &[Section], width: Option<usize>) -> String {
-    let mut text = String::new();
-    for Section { name, grid } in sections {
-        writeln!(text, "{name}\n{}", grid.text(width)).expect("writing to a string");
-    }
-    text
-}
-
-/// The sections as part of a page.
-pub fn fill(page: &mut Page, sections: Vec<Section>) {
-    for Section { name, grid } in sections {
-        page.section(&name);
-        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
-    }
+    filled.map(|(name, grid)| Section::new(name, grid.without_empty())).collect()
 }
 
 /// A row for each system and case of which there is a value, rates in `unit`.

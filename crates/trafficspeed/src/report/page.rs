@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 
 use super::chart::escape;
+use super::grid::Grid;
 
 const STYLE: &str = include_str!("page.css");
 const CHARTS: &str = include_str!("chart.css");
@@ -88,27 +89,27 @@ impl Page {
     }
 
     /// A table of figures: the first column is text, the others are numbers.
-    pub fn table(&mut self, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-        self.rows("wide", head, rows);
+    pub fn table(&mut self, grid: &Grid) {
+        self.rows("wide", grid);
     }
 
     /// A table whose cells are text.
-    pub fn texts(&mut self, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-        self.rows("wide prose", head, rows);
+    pub fn texts(&mut self, grid: &Grid) {
+        self.rows("wide prose", grid);
     }
 
-    fn rows(&mut self, class: &str, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+    fn rows(&mut self, class: &str, grid: &Grid) {
         let mut text = format!("<div class=\"{class}\"><table><thead><tr>");
-        for cell in head {
+        for cell in &grid.head {
             write!(text, "<th scope=\"col\">{}</th>", escape(cell)).expect("writing to a string");
         }
         text.push_str("</tr></thead><tbody>\n");
-        for row in rows {
+        for row in &grid.rows {
             text.push_str("<tr>");
             for cell in row {
                 // A number that is broken into two lines would be read as two.
                 let class = if cell.len() <= SHORT && !cell.contains(' ') { " class=\"short\"" } else { "" };
-                write!(text, "<td{class}>{}</td>", escape(&cell)).expect("writing to a string");
+                write!(text, "<td{class}>{}</td>", escape(cell)).expect("writing to a string");
             }
             text.push_str("</tr>\n");
         }
@@ -151,8 +152,10 @@ mod tests {
         page.notes([evil, evil]);
         page.list("problems", &[evil.to_owned()]);
         page.folded("problems", evil, &[evil.to_owned()]);
-        page.table(&[evil], [vec![evil.to_owned()]]);
-        page.texts(&[evil], [vec![evil.to_owned()]]);
+        let mut grid = Grid::new(1, [evil]);
+        grid.rows.push(vec![evil.to_owned()]);
+        page.table(&grid);
+        page.texts(&grid);
         page.facts([(evil.to_owned(), evil.to_owned())]);
         page.commands(&[evil.to_owned()]);
         let (name, title, caption) = (String::new(), evil.to_owned(), evil.to_owned());

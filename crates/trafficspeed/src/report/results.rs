@@ -6,10 +6,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::grid::{NARROW, wrapped};
-use super::observed::{self, MEDIANS, RATIOS};
-use super::page::Picture;
-use super::{block, home, html, load, load_page, model, pictures, suite, table};
+use super::document::Document;
+use super::{block, home, load, model, observed, suite, table};
 use crate::experiment::block::BlockReport;
 use crate::experiment::environment::Environment;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
@@ -17,7 +15,6 @@ use crate::experiment::home::results::HomeCampaign;
 use crate::experiment::model::Model;
 use crate::experiment::outcome::{Campaign, Run};
 use crate::experiment::suite::SuiteCampaign;
-use crate::lab::topology::Topology;
 use crate::observation::Observations;
 use crate::unit::Unit;
 
@@ -75,79 +72,17 @@ impl Results {
         observed::csv(self.observations())
     }
 
-    pub fn html(&self) -> String {
+    /// The report, with rates in `unit` where the experiment leaves that open; `None`: the one that
+    /// suits each.
+    pub fn document(&self, unit: Option<Unit>) -> Document<'_> {
         match self {
-            Self::Traffic(campaign) => html::html(campaign),
-            Self::Load(found) => load_page::html(found),
-            Self::Home(found) => home::page::html(found),
-            Self::Suite(found) => suite::html::html(found),
-            Self::Model(found) => model::html::html(found),
-            Self::Block(found) => block::html(found),
-            Self::BlockSweep(found) => block::sweep::html(found),
-        }
-    }
-
-    /// For people, with rates in `unit` where the experiment leaves that open; `None`: the one that
-    /// suits each. No line is longer than a terminal, unless it is wanted `wide`. With what each
-    /// word means, if it is to be explained.
-    pub fn table(&self, unit: Option<Unit>, wide: bool, explains: bool) -> String {
-        let width = (!wide).then_some(NARROW);
-        let mut text = match self {
-            Self::Traffic(campaign) => table::table(campaign, unit.unwrap_or_default(), width),
-            Self::Load(found) => load::table(found, unit, width),
-            Self::Home(found) => home::table(found, width),
-            Self::Suite(found) => suite::table(found, width),
-            Self::Model(found) => model::table(found, width),
-            Self::Block(found) => block::table(found, width),
-            Self::BlockSweep(found) => block::sweep::table(found, width),
-        };
-        if !explains {
-            for definitions in self.definitions() {
-                text = text.replace(&format!("{definitions}\n"), "");
-            }
-        }
-        if let Some(environment) = self.environment() {
-            let method = environment.topology.and_then(Topology::method);
-            text.extend(method.map(|method| format!("Method, {method}.\n")));
-            text.push_str(&(environment.machine() + "\n"));
-        }
-        width.map_or(text.clone(), |width| wrapped(&text, width))
-    }
-
-    /// What stands below its tables for readers who do not know the words yet.
-    fn definitions(&self) -> &'static [&'static str] {
-        match self {
-            Self::Traffic(_) => &[table::DEFINITIONS, table::RATIOS],
-            Self::Load(_) => &[MEDIANS, load::DEFINITIONS, RATIOS, load::clients::DEFINITIONS],
-            Self::Home(_) => &[MEDIANS, home::DEFINITIONS, RATIOS],
-            Self::Suite(_) => &[suite::DEFINITIONS],
-            Self::Model(_) | Self::Block(_) => &[],
-            Self::BlockSweep(_) => &[block::sweep::DEFINITIONS],
-        }
-    }
-
-    fn environment(&self) -> Option<&Environment> {
-        Some(match self {
-            Self::Traffic(found) => &found.environment,
-            Self::Load(found) => &found.environment,
-            Self::Home(found) => &found.environment,
-            Self::Suite(found) => &found.environment,
-            Self::Model(found) => &found.environment,
-            Self::Block(found) => &found.environment,
-            Self::BlockSweep(found) => &found.first()?.environment,
-        })
-    }
-
-    /// The pictures of the page, each with a name of its own.
-    pub fn pictures(&self) -> Vec<Picture> {
-        match self {
-            Self::Traffic(campaign) => pictures::pictures(campaign),
-            Self::Load(found) => load_page::pictures(found),
-            Self::Home(found) => home::page::pictures(found),
-            Self::Suite(found) => suite::html::pictures(found),
-            Self::Model(found) => model::html::pictures(found),
-            Self::Block(found) => block::pictures(found),
-            Self::BlockSweep(found) => block::sweep::pictures(found),
+            Self::Traffic(campaign) => table::document(campaign, unit.unwrap_or_default()),
+            Self::Load(found) => load::document(found, unit),
+            Self::Home(found) => home::document(found),
+            Self::Suite(found) => suite::document(found),
+            Self::Model(found) => model::document(found),
+            Self::Block(found) => block::document(found),
+            Self::BlockSweep(found) => block::sweep::document(found),
         }
     }
 
@@ -193,6 +128,7 @@ mod tests {
     use super::*;
     use crate::experiment::block::tests::sample;
     use crate::report::files;
+    use crate::report::grid::NARROW;
     use crate::report::grid::tests::assert_narrow;
     use crate::report::suite::tests::campaign;
 
@@ -210,12 +146,13 @@ mod tests {
             files::write_measurements(directory.path(), &results).unwrap();
             let again = files::read(directory.path()).unwrap();
             assert_eq!((again.json(), again.csv()), (results.json(), results.csv()));
-            assert_eq!(
-                (again.html(), again.table(None, false, true)),
-                (results.html(), results.table(None, false, true))
-            );
-            let pictures = again.pictures();
-            assert!(!pictures.is_empty() && pictures == results.pictures());
+            let shown = |results: &Results| {
+                let document = results.document(None);
+                (document.page(), document.text(false, true))
+            };
+            assert_eq!(shown(&again), shown(&results));
+            let pictures = again.document(None).into_pictures();
+            assert!(!pictures.is_empty() && pictures == results.document(None).into_pictures());
             let mut names: Vec<_> = pictures.iter().map(|picture| &picture.name).collect();
             names.dedup();
             assert_eq!(names.len(), pictures.len());
@@ -291,16 +228,11 @@ mod tests {
     #[test]
     fn no_table_is_wider_than_a_terminal_unless_it_is_wanted_whole() {
         for results in extreme() {
-            assert_narrow(&results.table(Some(Unit::Kbit), false, true));
-            let wide = results.table(Some(Unit::Kbit), true, true);
+            let document = results.document(Some(Unit::Kbit));
+            assert_narrow(&document.text(false, true));
+            let wide = document.text(true, true);
             assert!(wide.lines().any(|line| line.chars().count() > NARROW), "{wide}");
             assert!(wide.contains("instructions: "), "the processor belongs to each report: {wide}");
-            let short = results.table(Some(Unit::Kbit), true, false);
-            for definitions in results.definitions() {
-                assert!(!short.contains(definitions), "{short}");
-            }
-            let explained = results.definitions().iter().any(|definitions| wide.contains(definitions));
-            assert_eq!(explained, wide.len() > short.len(), "what is not there can't be left out: {wide}");
         }
     }
 

@@ -4,14 +4,13 @@
 mod conditions;
 pub mod findings;
 pub mod grouped;
-pub mod html;
+pub mod pictures;
 mod section;
 pub mod sweep;
 
-use std::fmt::Write as _;
-
 use serde_json::{Value, json};
 
+use super::document::Document;
 use super::grid::Grid;
 use super::published::{self, Figures as Published};
 use crate::experiment::suite::SuiteCampaign;
@@ -26,7 +25,7 @@ pub use section::{Section, SectionRow, sections};
 const FORMAT: u32 = 2;
 
 /// Stands below the tables.
-pub const DEFINITIONS: &str = "\
+const DEFINITIONS: &str = "\
 Medians of n runs, the lowest and the highest in parentheses.
 A/A: a system that is measured a second time in each round, divided by its first measurement: what a comparison shows \
 where there is no difference. ≈: no difference from the first system beyond A/A, or not in all rounds.
@@ -95,57 +94,52 @@ pub fn load_averages(campaign: &SuiteCampaign) -> Option<String> {
     ))
 }
 
-/// How far the claims go.
-fn claims(campaign: &SuiteCampaign, sections: &[Section]) -> Vec<String> {
-    super::claims::lines([&campaign.observations()], sections.iter().flat_map(Section::judged))
-}
-
 /// The verdicts of a campaign that asks for them.
 fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
     if campaign.name == "aead" { aead::verdicts(campaign) } else { Vec::new() }
 }
 
-/// The results as text, tables at most so wide.
-pub fn table(campaign: &SuiteCampaign, width: Option<usize>) -> String {
-    let mut text = format!("{}\n", campaign.about);
-    conditions::all(campaign).iter().for_each(|line| put_line(&mut text, line));
+/// The report of a campaign.
+pub fn document(campaign: &SuiteCampaign) -> Document<'_> {
+    let title = format!("trafficspeed suite {}", campaign.name);
+    let mut document =
+        Document::new(&title, "trafficspeed suite", campaign.about.clone(), &campaign.environment);
+    (document.interrupted, document.problems) = (campaign.interrupted, campaign.problems());
     let sections = sections(campaign);
-    claims(campaign, &sections).iter().for_each(|line| put_line(&mut text, line));
-    for section in &sections {
-        put(&mut text, &section.name, &section.grid().text(width));
+    let judged = sections.iter().flat_map(Section::judged);
+    document.lines(super::claims::lines([&campaign.observations()], judged));
+    let choices = sentences(&verdicts(campaign)).into_iter().chain(load_averages(campaign));
+    document.lines(choices.chain(conditions::all(campaign)).collect());
+    for (section, number) in sections.iter().zip(1..) {
+        document.section(&section.name);
+        document.table(section.grid());
+        document.remarks(section.remarks());
+        document.pictures(pictures::drawn(campaign, section, number));
     }
-    let remarks = sections.iter().flat_map(Section::remarks);
-    for sentence in sentences(&verdicts(campaign)).into_iter().chain(load_averages(campaign)).chain(remarks) {
-        put_line(&mut text, &sentence);
-    }
-    put_line(&mut text, DEFINITIONS);
+    document.words(DEFINITIONS);
+    document.section("Systems");
+    document.texts(systems(campaign));
     let (source, tables) = published(campaign);
-    put_line(&mut text, &format!("\nPublished before, for comparison: {source}."));
-    for figures in tables {
-        let mut grid = Grid::new(1, figures.head.iter().copied());
-        grid.rows =
-            figures.rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect()).collect();
-        put(&mut text, figures.caption, &grid.text(width));
-    }
     let beside = if campaign.name == "ipsec" { findings::beside(&sections) } else { Vec::new() };
-    for [about, then, here] in beside {
-        put_line(&mut text, &format!("{about}: then {then}, here {here}."));
-    }
-    for problem in campaign.problems() {
-        put_line(&mut text, &problem);
-    }
-    if campaign.interrupted {
-        put_line(&mut text, "Interrupted: the figures are of what was measured until then.");
-    }
-    text
+    document.published(source, beside, tables);
+    document
 }
 
-fn put(text: &mut String, caption: &str, table: &str) {
-    writeln!(text, "\n{caption}\n{table}").expect("writing to a string");
-}
-
-fn put_line(text: &mut String, line: &str) {
-    writeln!(text, "{line}").expect("writing to a string");
+/// What each system said of itself.
+fn systems(campaign: &SuiteCampaign) -> Grid {
+    let head = ["system", "version", "cipher", "MTU of the links", "MTU of the tunnel", "notes"];
+    let mut grid = Grid::new(1, head);
+    for stage in campaign.stages.iter().filter(|stage| stage.error.is_none()) {
+        let (facts, mtu) = (&stage.facts, |mtu: Option<u32>| mtu.map_or("–".into(), |mtu| mtu.to_string()));
+        let (version, cipher) = (facts.version.clone(), facts.cipher.clone());
+        let mtus = [stage.link_mtu, facts.mtu].map(mtu);
+        let row: Vec<String> = [stage.label.clone(), version, cipher].into_iter().chain(mtus).collect();
+        let row = [row, vec![facts.notes.join("; ")]].concat();
+        if !grid.rows.contains(&row) {
+            grid.rows.push(row);
+        }
+    }
+    grid
 }
 
 /// The event of a campaign's beginning.
@@ -238,7 +232,6 @@ pub(crate) mod tests {
     use crate::load::congestion::CongestionControl;
     use crate::load::task::Task;
     use crate::load::tcp::{Job, Shape};
-    use crate::report::grid::NARROW;
     use crate::report::observed;
     use crate::stats::five;
     use crate::system::{Cipher, Kind, Subject};
@@ -406,7 +399,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_text_holds_results_problems_and_what_was_published() {
-        let text = table(&campaign(), Some(NARROW));
+        let text = document(&campaign()).text(false, true);
         for expected in
             ["45.0 (40.0–50.0)", "aes-256-gcm, IPv6, run 2: c1: <gone>", "KAME", "60.86 / 60.57", "RFC 3550"]
         {
@@ -441,6 +434,6 @@ pub(crate) mod tests {
         assert_eq!(rows(&campaign, ",c1: <gone>,cubic,"), 3, "and what broke says so");
         campaign.rows[0].search = Some(SearchOutcome { limited_by_sender: true, ..SearchOutcome::default() });
         assert_eq!(rows(&campaign, ",rates that the sender limited,,1,,cubic,"), 1);
-        assert!(table(&campaign, None).contains("≥ 100"));
+        assert!(document(&campaign).text(true, true).contains("≥ 100"));
     }
 }

@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
+use super::grid::Grid;
 use super::summary::labels;
 use crate::experiment::outcome::{Campaign, Program, Run};
 use crate::system::buffers::METHOD;
+use crate::unit::{gbit, significant};
 
 /// One system as it ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -33,6 +35,56 @@ pub fn systems(campaign: &Campaign) -> Vec<System> {
 pub fn common_buffers(campaign: &Campaign) -> Option<String> {
     let are_set = campaign.environment.links.as_ref().is_some_and(|links| links.contains(METHOD));
     are_set.then(|| format!("Buffers: {METHOD}."))
+}
+
+/// What each system said of itself.
+pub fn described(systems: &[System]) -> Grid {
+    let mut grid = Grid::new(1, ["system", "version", "cipher", "MTU", "notes"]);
+    grid.rows.extend(systems.iter().map(|system| {
+        let mtu: Vec<String> = system.mtu.iter().map(u32::to_string).collect();
+        let (version, cipher) = (system.version.clone(), system.cipher.clone());
+        vec![system.label.clone(), version, cipher, mtu.join("; "), system.notes.join("; ")]
+    }));
+    grid
+}
+
+/// How its programs were started.
+pub fn programs(systems: &[System]) -> Grid {
+    let mut grid = Grid::new(1, ["system", "where", "command line", "SHA-256 of the executable"]);
+    grid.rows.extend(systems.iter().flat_map(|system| {
+        system.programs.iter().map(|program| {
+            let (role, command) = (program.role.clone(), program.command.clone());
+            vec![system.label.clone(), role, command, program.sha256.clone()]
+        })
+    }));
+    grid
+}
+
+/// What each pair had, for the first whole run of each system at its largest number of clients.
+pub fn pairs(campaign: &Campaign) -> Grid {
+    let head = ["system", "pair", "goodput, Gbit/s", "slowest stream, Mbit/s", "fastest stream, Mbit/s"];
+    let mut grid = Grid::new(2, head);
+    for label in labels(campaign) {
+        let whole = campaign.runs.iter().filter(|run| run.label == label && run.is_whole());
+        // The first of the largest, so not `max_by_key`, which finds the last.
+        let largest = whole.rev().max_by_key(|run| run.clients);
+        grid.rows.extend(largest.into_iter().flat_map(pair_rows));
+    }
+    grid
+}
+
+fn pair_rows(run: &Run) -> impl Iterator<Item = Vec<String>> {
+    run.pairs.iter().map(|pair| {
+        let rates: Vec<f64> = pair.streams().iter().map(|stream| stream.bits_per_second / 1e6).collect();
+        let (slowest, fastest) = crate::stats::range(&rates).unwrap_or_default();
+        vec![
+            run.label.clone(),
+            format!("{} = {}", pair.ends[0].name, pair.ends[1].name),
+            gbit(pair.goodput()),
+            significant(slowest),
+            significant(fastest),
+        ]
+    })
 }
 
 fn system(campaign: &Campaign, label: String) -> Option<System> {

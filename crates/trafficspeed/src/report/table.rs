@@ -1,20 +1,20 @@
-//! The tables for people.
+//! The report of experiment 1.
 
-use std::fmt::Write as _;
-
+use super::document::Document;
 use super::grid::Grid;
-use super::headline;
 use super::noise::{far, percent};
+use super::pictures::pictures;
 use super::problems::{place, problems};
 use super::summary::{Summary, baseline, labels, summarise};
+use super::{headline, published, systems};
 use crate::experiment::outcome::observations::{GOODPUT, case};
-use crate::experiment::outcome::{Campaign, RemoteEnd};
+use crate::experiment::outcome::{Campaign, RemoteEnd, Run};
 use crate::stats::Spread;
 use crate::unit::Unit;
 use crate::unit::significant;
 
 /// Stands below every table.
-pub const DEFINITIONS: &str = "\
+const DEFINITIONS: &str = "\
 Goodput: bytes received, each byte once (what iperf3 users expect).
 Communication throughput: bytes received + bytes sent by all measuring hosts, per second (the definition of \
 TrafficSpeed, 2006).
@@ -33,62 +33,109 @@ Each client measured with a partner at the gateway, which stands between an untr
 crossed its tunnel once.";
 
 /// Stands below the figures of gateways with a CPU limit.
-pub const LIMIT: &str = "\
+const LIMIT: &str = "\
 Of the limit: CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them. * Less than 90 %: \
 something else held this system back, so its figure is not what it makes of so much CPU time.";
 
 /// Stands below a table of ratios.
-pub const RATIOS: &str = "\
+const RATIOS: &str = "\
 Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds in \
 parentheses.
 A/A: a system that is measured a second time in each round, against itself: what such a comparison shows where there \
 is no difference.
 A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way.";
 
-/// The results of a campaign as text, throughput in `unit`, tables at most so wide.
-pub fn table(campaign: &Campaign, unit: Unit, width: Option<usize>) -> String {
+/// The report of a campaign, throughput in `unit`. The order is that of a paper: result, pictures,
+/// figures, systems, what was published before beside ours.
+pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
     let summaries = summarise(campaign);
-    let mut text = String::new();
-    let mut say = |line: &str| writeln!(text, "{line}").expect("writing to a string");
-    headline::sentences(campaign).iter().for_each(|line| say(line));
+    let title = format!("TrafficSpeed: {}", labels(campaign).join("; "));
+    let lead = lead(campaign, &summaries);
+    let mut document = Document::new(&title, "TrafficSpeed", lead, &campaign.environment);
+    (document.interrupted, document.problems) = (campaign.interrupted, problems(campaign));
+    document.lines(headline::sentences(campaign));
+    document.remarks(headline::missing(campaign));
+    document.pictures(pictures(campaign));
     if !summaries.is_empty() {
-        say(&grid(&summaries, unit).text(width));
-        say(DEFINITIONS);
-        if has_limit(&summaries) {
-            say(LIMIT);
-        }
-        if campaign.settings.far == RemoteEnd::Gateway {
-            say(PARTNERS);
-        }
+        document.section("Figures");
+        document.table(grid(&summaries, unit));
+        document.words(DEFINITIONS);
+        document.lines(has_limit(&summaries).then(|| LIMIT.to_owned()).into_iter().collect());
+        let has_partners = campaign.settings.far == RemoteEnd::Gateway;
+        document.lines(has_partners.then(|| PARTNERS.to_owned()).into_iter().collect());
+        document.remarks(outliers(campaign, &summaries, unit));
     }
     let are_compared = |s: &Summary| s.control.is_some() || (s.repeats > 1 && s.ratio_to_plain.is_some());
-    let baseline = baseline(campaign);
     if campaign.baseline.is_some() || summaries.iter().any(are_compared) {
-        say(&ratios(&summaries, baseline.as_deref()).text(width));
-        say(RATIOS);
+        document.section("Ratios");
+        document.table(ratios(&summaries, baseline(campaign).as_deref()));
+        document.words(RATIOS);
     }
-    outliers(campaign, &summaries, unit).iter().for_each(|line| say(line));
-    for label in labels(campaign) {
-        if let Some(facts) = facts_line(campaign, &label) {
-            say(&facts);
-        }
-    }
-    super::systems::common_buffers(campaign).iter().for_each(|line| say(line));
-    // A run that went past the VPN gives no figure of it, not even an incomplete one.
-    let incomplete = |run: &&_| !is_shown(run) && run.goodput() > 0.0 && run.bypass().is_none();
-    for run in campaign.runs.iter().filter(incomplete) {
+    document.remarks(incomplete(campaign, unit));
+    document.section("Systems");
+    let systems = systems::systems(campaign);
+    document.texts(systems::described(&systems));
+    document.beyond(systems::programs(&systems));
+    document.lines(systems::common_buffers(campaign).into_iter().collect());
+    document.section("Pairs of the first run at the largest number of clients");
+    document.beyond(systems::pairs(campaign));
+    document.published(published::SOURCE, published::beside(campaign, &summaries), &[]);
+    document.words(&published::FINDINGS.join("\n"));
+    let s = &campaign.settings;
+    let payload = if s.verify { "every received byte checked" } else { "discarded unread by the receiver" };
+    document.set_up = [
+        ("Congestion control", s.congestion.to_string()),
+        ("Bytes per send call", s.write_bytes.to_string()),
+        ("Generator threads per host", s.threads.to_string()),
+        ("Payload", format!("random bytes, seed {}, {payload}", s.seed)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    document
+}
+
+/// What was measured until a run broke. One that went past the VPN gives no figure of it, not even
+/// an incomplete one.
+fn incomplete(campaign: &Campaign, unit: Unit) -> Vec<String> {
+    let is_incomplete =
+        |run: &&Run| !run.is_whole() && !run.superseded && run.goodput() > 0.0 && run.bypass().is_none();
+    let line = |run: &Run| {
         let (communication, goodput) = (unit.figure(run.communication()), unit.figure(run.goodput()));
-        say(&format!("{}: incomplete: {communication} {} ({goodput} goodput)", place(run), unit.name()));
+        format!("{}: incomplete: {communication} {} ({goodput} goodput)", place(run), unit.name())
+    };
+    campaign.runs.iter().filter(is_incomplete).map(line).collect()
+}
+
+/// How often it was measured, of the results that there are: fewer than were asked for where
+/// measurements failed, or were never made.
+fn times(asked: u32, summaries: &[Summary]) -> String {
+    let found = || summaries.iter().map(|summary| summary.repeats);
+    match (found().min().unwrap_or(0), found().max().unwrap_or(0)) {
+        (1, 1) if asked == 1 => "once".to_owned(),
+        (least, most) if least == asked && most == asked => format!("{asked} times, systems taking turns"),
+        (least, most) if least == most => format!("{most} of {asked} times, systems taking turns"),
+        (least, most) => format!("{least} to {most} of {asked} times, systems taking turns"),
     }
-    problems(campaign).iter().for_each(|problem| say(problem));
-    if campaign.interrupted {
-        say("Interrupted: the figures are of what was measured until then.");
-    }
-    text
+}
+
+fn lead(campaign: &Campaign, summaries: &[Summary]) -> String {
+    let s = &campaign.settings;
+    let times = times(s.repeats, summaries);
+    let pair = match s.far {
+        RemoteEnd::Client => "pair of clients",
+        RemoteEnd::Gateway => {
+            "client with its partner behind the gateway (every byte crosses the tunnel once)"
+        }
+    };
+    format!(
+        "What a VPN carries as its clients grow. {} TCP connections per {pair}, half each way, seeded random \
+         data, all pairs at once for {} s after {} s of warm-up, IPv{}, measured {times}.",
+        s.streams, s.seconds, s.warmup_seconds, s.ip
+    )
 }
 
 /// Runs that are far from the others of their system, one line for each system.
-pub fn outliers(campaign: &Campaign, summaries: &[Summary], unit: Unit) -> Vec<String> {
+fn outliers(campaign: &Campaign, summaries: &[Summary], unit: Unit) -> Vec<String> {
     let table = campaign.observations();
     let line = |s: &Summary| {
         let show = |rate: f64| format!("{} {}", unit.figure(rate), unit.name());
@@ -98,24 +145,8 @@ pub fn outliers(campaign: &Campaign, summaries: &[Summary], unit: Unit) -> Vec<S
     summaries.iter().filter_map(line).collect()
 }
 
-/// Whether a run's figure is in the table, or in that of another attempt.
-fn is_shown(run: &crate::experiment::outcome::Run) -> bool {
-    run.is_whole() || run.superseded
-}
-
-/// Version, ciphers and MTU of a system that ran.
-fn facts_line(campaign: &Campaign, label: &str) -> Option<String> {
-    let systems = super::systems::systems(campaign);
-    let system = systems.iter().find(|system| system.label == label)?;
-    let mtu = system.mtu.iter().map(|mtu| format!("MTU {mtu}"));
-    let cipher = (!system.cipher.is_empty()).then(|| format!("cipher {}", system.cipher));
-    let version = Some(system.version.clone()).filter(|version| !version.is_empty());
-    let facts: Vec<String> = version.into_iter().chain(cipher).chain(mtu).collect();
-    (!facts.is_empty()).then(|| format!("{label}: {}", facts.join(", ")))
-}
-
 /// Whether a gateway had a CPU limit.
-pub(super) fn has_limit(summaries: &[Summary]) -> bool {
+fn has_limit(summaries: &[Summary]) -> bool {
     summaries.iter().any(|s| s.gateway_limit_percent.is_some())
 }
 
@@ -125,7 +156,7 @@ fn of_limit(s: &Summary) -> String {
 }
 
 /// The figures of each system at each number of clients.
-pub fn grid(summaries: &[Summary], unit: Unit) -> Grid {
+fn grid(summaries: &[Summary], unit: Unit) -> Grid {
     let has_limit = has_limit(summaries);
     let mut table = Grid::new(
         2,
@@ -172,7 +203,7 @@ pub fn grid(summaries: &[Summary], unit: Unit) -> Grid {
 }
 
 /// How the systems compare with plain routing and the baseline.
-pub fn ratios(summaries: &[Summary], baseline: Option<&str>) -> Grid {
+fn ratios(summaries: &[Summary], baseline: Option<&str>) -> Grid {
     let mut head: Vec<String> =
         ["system", "clients", "rounds", "A/A", "of plain", "difference"].map(Into::into).into();
     head.extend(baseline.iter().flat_map(|name| [format!("of {name}"), "difference".into()]));
@@ -209,12 +240,16 @@ fn optional(value: Option<f64>) -> String {
 mod tests {
     use super::*;
     use crate::experiment::outcome::samples;
-    use crate::report::grid::NARROW;
+    use crate::report::chart::markup::assert_well_formed;
     use crate::system::{Kind, Subject};
+
+    fn text(campaign: &Campaign, unit: Unit, wide: bool) -> String {
+        document(campaign, unit).text(wide, true)
+    }
 
     #[test]
     fn the_table_holds_medians_spread_ratios_definitions_and_failures() {
-        let text = table(&samples::campaign(), Unit::Gbit, Some(NARROW));
+        let text = text(&samples::campaign(), Unit::Gbit, false);
         for expected in [
             "vpnd, aes-256-gcm",
             "plain routing",
@@ -229,26 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_system_does_not_say_of_itself_is_left_out() {
-        let mut campaign = samples::campaign();
-        for run in &mut campaign.runs {
-            (run.facts.version, run.facts.cipher, run.facts.mtu) = (String::new(), String::new(), None);
-        }
-        assert_eq!(facts_line(&campaign, "plain routing"), None);
-        campaign.runs.iter_mut().for_each(|run| run.facts.mtu = Some(1_420));
-        assert_eq!(facts_line(&campaign, "plain routing").as_deref(), Some("plain routing: MTU 1420"));
-        campaign.runs.iter_mut().for_each(|run| run.facts.cipher = "aes-128-gcm".into());
-        let line = facts_line(&campaign, "plain routing");
-        assert_eq!(line.as_deref(), Some("plain routing: cipher aes-128-gcm, MTU 1420"));
-    }
-
-    #[test]
     fn another_unit_and_a_baseline_are_shown() {
         let mut campaign = samples::campaign();
         campaign.baseline = Some("vpnd, aes-256-gcm".into());
         campaign.runs[0].facts.version = "vpnd 9".into();
         campaign.runs[0].facts.mtu = Some(1420);
-        let text = table(&campaign, Unit::Mbit, None);
+        let text = text(&campaign, Unit::Mbit, true);
         for expected in ["Mbit/s", "16320", "of vpnd", "2.94", "vpnd 9", "MTU 1420"] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
@@ -257,7 +278,7 @@ mod tests {
     #[test]
     fn a_gateway_that_did_not_use_up_its_limit_is_marked_with_a_note() {
         let mut campaign = samples::campaign();
-        let of = |campaign: &Campaign| table(campaign, Unit::Gbit, None);
+        let of = |campaign: &Campaign| text(campaign, Unit::Gbit, true);
         assert!(!of(&campaign).contains("Of the limit:"), "there is none");
         // All gateways used half a core.
         campaign.environment.gateway_cpu = Some("0.5".parse().unwrap());
@@ -274,12 +295,9 @@ mod tests {
     #[test]
     fn the_buffers_of_all_systems_are_said_once_if_they_were_set() {
         let mut campaign = samples::campaign();
-        assert!(!table(&campaign, Unit::Gbit, None).contains("Buffers:"), "not of a file from before");
+        assert!(!text(&campaign, Unit::Gbit, true).contains("Buffers:"), "not of a file from before");
         campaign.environment.links = Some(format!("links; {}", crate::system::buffers::METHOD));
-        assert_eq!(
-            table(&campaign, Unit::Gbit, None).matches("Buffers: each UDP socket of a VPN").count(),
-            1
-        );
+        assert_eq!(text(&campaign, Unit::Gbit, true).matches("Buffers: each UDP socket of a VPN").count(), 1);
     }
 
     #[test]
@@ -287,7 +305,7 @@ mod tests {
         let mut campaign = samples::campaign();
         campaign.runs.truncate(1);
         campaign.runs[0].carried[0].tunnel.sent.bytes = 0;
-        let text = table(&campaign, Unit::Gbit, Some(NARROW));
+        let text = text(&campaign, Unit::Gbit, false);
         assert!(text.contains("only 75 % of the bytes went through the tunnel"), "{text}");
         assert!(!text.contains("Gbit/s"), "{text}");
     }
@@ -297,8 +315,8 @@ mod tests {
         let mut campaign = samples::campaign();
         campaign.runs.retain(|run| run.error.is_some());
         campaign.interrupted = true;
-        let text = table(&campaign, Unit::Gbit, Some(NARROW));
-        assert!(!text.contains("communication") && text.contains("Interrupted"), "{text}");
+        let text = text(&campaign, Unit::Gbit, false);
+        assert!(!text.contains("communication,") && text.contains("Interrupted"), "{text}");
     }
 
     #[test]
@@ -314,10 +332,69 @@ mod tests {
             runs.push(run);
         }
         campaign.runs.extend(runs);
-        let text = table(&campaign, Unit::Gbit, Some(NARROW));
+        let text = text(&campaign, Unit::Gbit, false);
         let line =
             "Look at vpnd, aes-256-gcm (again), 2 clients: 24.0 Gbit/s is far from the median of 8.00 Gbit/s";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("none beyond A/A") && text.contains("(0.952–2.91)"), "{text}");
+    }
+
+    #[test]
+    fn the_page_stands_alone_and_holds_pictures_figures_set_up_and_the_publication() {
+        let mut campaign = samples::campaign();
+        campaign.baseline = Some("vpnd, aes-256-gcm".into());
+        campaign.environment.command_line = "trafficspeed compare --clients '2 & 4'".into();
+        let page = document(&campaign, Unit::Gbit).page();
+        assert_well_formed(&page);
+        assert_eq!(page.matches("<svg").count(), 6);
+        for expected in [
+            "Communication throughput",
+            "16.3",
+            "0.337–0.343",
+            "of vpnd, aes-256-gcm",
+            "Congestion control",
+            "--clients &#39;2 &amp; 4&#39;",
+            "PacketiX",
+            "Text for comparison",
+        ] {
+            assert!(page.contains(expected), "{expected} is missing");
+        }
+        // The name of SVG's own language is no place to load anything from.
+        let page = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+        for outside in
+            ["<script", "<link", "<img", "<iframe", "src=", "href=", "@import", "url(", "http:", "https:"]
+        {
+            assert!(!page.contains(outside), "the page needs nothing from elsewhere, but has {outside}");
+        }
+    }
+
+    #[test]
+    fn the_lead_says_how_often_it_was_measured_not_how_often_it_was_to_be() {
+        let mut campaign = samples::campaign();
+        assert!(document(&campaign, Unit::Gbit).page().contains("measured 3 times, systems taking turns."));
+        campaign.settings.repeats = 5;
+        assert!(document(&campaign, Unit::Gbit).page().contains("measured 3 of 5 times, systems"));
+        campaign.runs.retain(|run| run.repeat == 1 || run.clients == 2);
+        assert!(document(&campaign, Unit::Gbit).page().contains("measured 1 to 3 of 5 times, systems"));
+        campaign.settings.repeats = 1;
+        campaign.runs.retain(|run| run.repeat == 1);
+        assert!(document(&campaign, Unit::Gbit).page().contains("measured once."));
+    }
+
+    #[test]
+    fn text_from_systems_is_escaped_and_failures_are_shown() {
+        let page = document(&samples::campaign(), Unit::Gbit).page();
+        assert!(page.contains("vpnd &lt;did&gt; not come up &amp; &quot;died&quot;"));
+        assert!(!page.contains("<did>"));
+    }
+
+    #[test]
+    fn a_page_of_nothing_is_still_a_page() {
+        let mut campaign = samples::campaign();
+        campaign.runs.clear();
+        campaign.interrupted = true;
+        let page = document(&campaign, Unit::Gbit).page();
+        assert_well_formed(&page);
+        assert!(page.contains("Interrupted") && !page.contains("<svg"));
     }
 }

@@ -1,9 +1,10 @@
 //! The CPU time that blocks take: in use at the target, and for each GB at both ends and in the VPN
 //! between them.
 
-use super::Section;
 use super::cell::{RATIOS, SPREAD, beside, figure, judged, rounds};
 use crate::experiment::block::{BlockReport, CpuPart, Route, Way, original};
+use crate::report::grid::Grid;
+use crate::report::observed::Section;
 
 /// CPU use at the target: the original's table 4.
 pub(super) fn cpu(report: &BlockReport) -> Section {
@@ -23,14 +24,16 @@ pub(super) fn cpu(report: &BlockReport) -> Section {
         "the target's process alone. What a VPN's processes and the kernel take beside it is not in it."
     };
     Section {
-        title: "CPU use at the target, % of one core".into(),
+        name: "CPU use at the target, % of one core".into(),
         caption: format!("{SPREAD} Mean over block sizes: {where_from}"),
-        keys: 2,
-        head: ["one-way delay".to_owned(), "n".to_owned()]
-            .into_iter()
-            .chain(ways.iter().map(|way| way.name()))
-            .collect(),
-        rows: rows.collect(),
+        grid: Grid {
+            keys: 2,
+            head: ["one-way delay".to_owned(), "n".to_owned()]
+                .into_iter()
+                .chain(ways.iter().map(|way| way.name()))
+                .collect(),
+            rows: rows.collect(),
+        },
     }
 }
 
@@ -84,7 +87,7 @@ pub(super) fn cost(report: &BlockReport) -> Section {
     };
     let names = ["one-way delay", "way", "n"].into_iter().chain(PARTS.map(|(_, name)| name));
     Section {
-        title: "CPU seconds for each GB written".into(),
+        name: "CPU seconds for each GB written".into(),
         caption: format!(
             "{SPREAD} CPU time of processes for each GB of acknowledged blocks, median over block sizes, each column by itself. \
              Target's side: the target and the VPN at the gateway, as in the original's figures 13 and 14. The kernel's interrupt time is in \
@@ -92,13 +95,15 @@ pub(super) fn cost(report: &BlockReport) -> Section {
              it as a multiple of the tunnel's with no overlap; of a tunnel that is measured again, of its first measurement (A/A). \
              {RATIOS}"
         ),
-        keys: 3,
-        head: names.chain(["by tunnel"]).map(str::to_owned).collect(),
-        rows: delays
-            .iter()
-            .flat_map(|&delay| ways.iter().map(move |&way| (delay, way)))
-            .map(|(delay, way)| row(delay, way))
-            .collect(),
+        grid: Grid {
+            keys: 3,
+            head: names.chain(["by tunnel"]).map(str::to_owned).collect(),
+            rows: delays
+                .iter()
+                .flat_map(|&delay| ways.iter().map(move |&way| (delay, way)))
+                .map(|(delay, way)| row(delay, way))
+                .collect(),
+        },
     }
 }
 
@@ -112,7 +117,7 @@ mod tests {
         let mut report = repeated(sample(), 2);
         let busier = report.cases.iter_mut().filter(|case| case.repeat == 2 && case.way == Way::TUNNEL);
         busier.for_each(|case| case.target_cpu_percent = Some(9.0));
-        let Section { head, rows, .. } = cpu(&report);
+        let Grid { head, rows, .. } = cpu(&report).grid;
         assert_eq!(head[1..], ["n", "tunnel", "OP-2", "OP-10", "tunnel (again)", "tunnel-10 (again)"]);
         assert_eq!(rows[1][1..4], ["2", "7.00 (5.00–9.00) [13.0]", "10.0 (10.0–10.0) [29.9]"]);
         assert_eq!(rows[1][5], "5.00 (5.00–5.00)");
@@ -130,7 +135,7 @@ mod tests {
             .filter(|case| [2, 4].contains(&case.repeat) && case.way == Way::sealed(10));
         dearer.for_each(|case| case.ends_cpu_seconds = Some([0.02, 0.04]));
         let of = |report: &BlockReport, way: &str| {
-            let Section { head, rows, .. } = cost(report);
+            let Grid { head, rows, .. } = cost(report).grid;
             let row = rows.into_iter().find(|row| row[0] == "16 ms" && row[1] == way).expect("a row");
             assert_eq!(head.len(), row.len());
             row

@@ -1,11 +1,12 @@
 //! The gains of several blocks in progress: over the tunnel that waits, over as many without
 //! sealing above TCP, and the best that each way carries.
 
-use super::Section;
 use super::cell::{RATIOS, SPREAD, beside, figure, judged, mb, rounds, taken};
 use crate::experiment::block::{BlockReport, Route, Way, original};
 use crate::observation::differs;
+use crate::report::grid::Grid;
 use crate::report::noise::TAKEN;
+use crate::report::observed::Section;
 use crate::stats::Spread;
 
 fn original_ratio(delay_ms: f64, way: Way) -> Option<f64> {
@@ -87,11 +88,9 @@ pub(super) fn ratios(report: &BlockReport) -> Section {
         caption = format!("{caption} {sentence}");
     }
     Section {
-        title: format!("Throughput as a multiple of {} with no overlap", report.system),
+        name: format!("Throughput as a multiple of {} with no overlap", report.system),
         caption,
-        keys: 2,
-        head: head.chain(["steal", "others"].map(str::to_owned)).collect(),
-        rows,
+        grid: Grid { keys: 2, head: head.chain(["steal", "others"].map(str::to_owned)).collect(), rows },
     }
 }
 
@@ -139,15 +138,17 @@ pub(super) fn overlap(report: &BlockReport) -> Section {
     let head = ["one-way delay", "n"].map(str::to_owned).into_iter();
     let names = pairs.iter().map(|(way, by)| format!("{} / {}", way.name(), by.name()));
     Section {
-        title: "What encrypting ahead gains beside as many blocks in progress without it".into(),
+        name: "What encrypting ahead gains beside as many blocks in progress without it".into(),
         caption: format!(
             "{SPREAD} Mean over block sizes of OP-n divided by the tunnel, and by no encryption at all, with the same n in \
              progress. Around 1: the gain over waiting for each answer is that of the queue's depth alone. {RATIOS} Here it has \
              as many in progress as its column says."
         ),
-        keys: 2,
-        head: head.chain(names).chain([control(deepest)]).collect(),
-        rows: rows.collect(),
+        grid: Grid {
+            keys: 2,
+            head: head.chain(names).chain([control(deepest)]).collect(),
+            rows: rows.collect(),
+        },
     }
 }
 
@@ -179,14 +180,16 @@ pub(super) fn peaks(report: &BlockReport) -> Section {
     });
     let head = ["one-way delay", "n", "plain", "tunnel", "best OP-n", "which"].map(str::to_owned);
     Section {
-        title: "Best throughput of any block size, MB/s".into(),
+        name: "Best throughput of any block size, MB/s".into(),
         caption: format!(
             "Bytes of acknowledged blocks per second, of the block size and the n with the highest median. {SPREAD} The tunnel \
              that is measured again shows what the same differs from itself. In brackets the original: plain, IPsec, theirs."
         ),
-        keys: 2,
-        head: head.into_iter().chain(again.iter().map(|way| way.name())).collect(),
-        rows: rows.collect(),
+        grid: Grid {
+            keys: 2,
+            head: head.into_iter().chain(again.iter().map(|way| way.name())).collect(),
+            rows: rows.collect(),
+        },
     }
 }
 
@@ -200,14 +203,14 @@ mod tests {
         let mut report = repeated(sample(), 5);
         // OP-10 has 10 and tunnel-10 has 9.1: a difference, unless tunnel-10 differs as much from
         // itself.
-        let cells = |report: &BlockReport| overlap(report).rows[0][4..].to_vec();
-        let head = overlap(&report).head;
+        let cells = |report: &BlockReport| overlap(report).grid.rows[0][4..].to_vec();
+        let head = overlap(&report).grid.head;
         assert_eq!(head[4..], ["OP-10 / tunnel-10", "OP-10 / plain-10", "A/A of tunnel-10"]);
         assert_eq!(cells(&report), ["1.10 (1.10–1.10)", "0.667 (0.667–0.667)", "1.00 (1.00–1.00)"]);
         let deep = Way::of(Route::Tunnel, 10).again();
         scale(&mut report, 1.2, |case| case.way == deep);
         assert_eq!(cells(&report), ["1.10 (1.10–1.10) ≈", "0.667 (0.667–0.667)", "1.20 (1.20–1.20)"]);
-        let once = overlap(&sample()).rows[0][4..].to_vec();
+        let once = overlap(&sample()).grid.rows[0][4..].to_vec();
         assert_eq!(once, ["1.10 ?", "0.667 ?", "1.00"], "one round shows no difference");
     }
 
@@ -215,7 +218,7 @@ mod tests {
     fn both_controls_stand_beside_the_ratios_and_every_row_has_its_rounds() {
         let mut report = repeated(sample(), 5);
         scale(&mut report, 1.5, |case| case.repeat == 3 && case.way == Way::sealed(10));
-        let Section { head, rows, .. } = ratios(&report);
+        let Grid { head, rows, .. } = ratios(&report).grid;
         let names = ["n", "OP-2", "OP-10", "plain", "A/A of tunnel", "A/A of tunnel-10", "steal", "others"];
         assert_eq!(head[1..], names);
         assert_eq!(
@@ -224,8 +227,11 @@ mod tests {
         );
         let deep = Way::of(Route::Tunnel, 10).again();
         scale(&mut report, 30.0, |case| case.way == deep);
-        assert!(ratios(&report).rows[1][3].ends_with(" ≈"), "several in progress differ from themselves");
-        assert!(!ratios(&report).rows[1][4].ends_with('≈'), "plain has one in progress");
+        assert!(
+            ratios(&report).grid.rows[1][3].ends_with(" ≈"),
+            "several in progress differ from themselves"
+        );
+        assert!(!ratios(&report).grid.rows[1][4].ends_with('≈'), "plain has one in progress");
     }
 
     #[test]
@@ -252,7 +258,7 @@ mod tests {
     fn peaks_have_their_spread_and_the_tunnel_that_was_measured_again() {
         let mut report = repeated(sample(), 2);
         scale(&mut report, 1.5, |case| case.repeat == 2 && case.way == Way::TUNNEL);
-        let Section { head, rows, .. } = peaks(&report);
+        let Grid { head, rows, .. } = peaks(&report).grid;
         assert_eq!(head[5..], ["which", "tunnel (again)", "tunnel-10 (again)"]);
         let row = &rows[1];
         assert_eq!(row[1], "2");

@@ -1,8 +1,10 @@
 //! The model beside the measurement, at one delay.
 
 use super::cell::{SPREAD, mb, rounds};
-use super::{Section, size_name};
+use super::size_name;
 use crate::experiment::block::{BlockReport, Way, original};
+use crate::report::grid::Grid;
+use crate::report::observed::Section;
 use crate::unit::significant;
 
 pub(super) fn model(report: &BlockReport, delay: f64) -> Section {
@@ -41,7 +43,7 @@ pub(super) fn model(report: &BlockReport, delay: f64) -> Section {
         "original: model / measured",
     ];
     Section {
-        title: format!("The model beside the measurement at {delay} ms one way, MB/s"),
+        name: format!("The model beside the measurement at {delay} ms one way, MB/s"),
         caption: format!(
             "{SPREAD} No overlap: block / (2·RTT + block/lower + block/encrypt + block/decrypt); OP-2: block / (RTT + \
              block/lower + block/encrypt). Measured on this host, MB/s: lower {}, encrypt {}, decrypt {} with {} (original: {}, \
@@ -61,9 +63,7 @@ pub(super) fn model(report: &BlockReport, delay: f64) -> Section {
                 "Our protocol needs one round trip for a block, the model assumes two: "
             },
         ),
-        keys: 2,
-        head: head.map(str::to_owned).into(),
-        rows: rows.collect(),
+        grid: Grid { keys: 2, head: head.map(str::to_owned).into(), rows: rows.collect() },
     }
 }
 
@@ -82,7 +82,7 @@ mod tests {
     fn what_was_measured_has_its_spread_beside_the_model() {
         let mut report = repeated(sample(), 2);
         scale(&mut report, 2.0, |case| case.repeat == 2 && case.way == Way::TUNNEL);
-        let Section { head, rows, caption, .. } = model(&report, 16.0);
+        let Section { grid: Grid { head, rows, .. }, caption, .. } = model(&report, 16.0);
         assert_eq!((head[1].as_str(), head[4].as_str()), ("n", "measured"));
         assert_eq!((rows[0][0].as_str(), rows[0][1].as_str()), ("8 KB", "2"));
         assert_eq!(rows[0][4], "0.123 (0.082–0.164)");

@@ -1,20 +1,19 @@
 //! Block writes under several rates of the link and shares of the CPU: the report of each, and
 //! curves over both.
 
-use std::fmt::Write as _;
-
 use super::cell::{figure, judged, mb, rounds, taken};
 use super::gains::best_sealed;
 use super::pictures::{megabytes, style};
-use super::{fill_page, problems};
+use super::{begin, fill};
 use crate::experiment::block::{BlockReport, Route, Way};
 use crate::report::chart::{Horizontal, LineChart, Measure, Point, Series};
+use crate::report::document::Document;
 use crate::report::grid::Grid;
-use crate::report::page::{Page, Picture};
+use crate::report::page::Picture;
 use crate::unit::significant;
 
 /// Stands below the table.
-pub const DEFINITIONS: &str = "\
+const DEFINITIONS: &str = "\
 Best throughput of any block size, MB/s of acknowledged blocks: median of n rounds, the lowest and the highest in parentheses.
 Gain: the best OP-n by the tunnel with no overlap, mean over block sizes within each round.
 ≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: fewer than five rounds, \
@@ -74,46 +73,24 @@ fn row(report: &BlockReport, delay: f64) -> Vec<String> {
     row
 }
 
-/// All of it as text, tables at most so wide.
-pub fn table(reports: &[BlockReport], width: Option<usize>) -> String {
-    let mut text = format!("{}\n{DEFINITIONS}\n\n", grid(reports).text(width));
-    for report in reports {
-        let [rate, cpu] = limits(report);
-        writeln!(text, "Limit of the link: {rate}; of the target's CPU: {cpu}\n")
-            .expect("writing to a string");
-        text.push_str(&super::table(report, width));
-        text.push('\n');
-    }
-    text
-}
-
-pub fn html(reports: &[BlockReport]) -> String {
+/// The report of what was measured under each limit.
+pub fn document(reports: &[BlockReport]) -> Document<'_> {
     let lead =
         "Block writes over long delays, under several rates of the link and shares of the target's CPU.";
-    let mut page = Page::new("trafficspeed block", "Encrypt ahead of the wait", lead);
-    let problems: Vec<String> = reports.iter().flat_map(problems).collect();
-    problems.iter().for_each(|problem| page.paragraph("warning", problem));
-    curves(reports).iter().for_each(|picture| page.figure(picture));
-    let grid = grid(reports);
-    page.section("Under each limit");
-    page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
-    page.notes(DEFINITIONS.lines());
-    for report in reports {
+    let mut document = begin(lead, reports);
+    document.pictures(curves(reports));
+    document.section("Under each limit");
+    document.table(grid(reports));
+    document.words(DEFINITIONS);
+    for (report, number) in reports.iter().zip(1..) {
         let [rate, cpu] = limits(report);
-        page.section(&format!("Limit of the link: {rate}; of the target's CPU: {cpu}"));
-        fill_page(&mut page, report);
-    }
-    page.finish()
-}
-
-/// The pictures over the limits, and those of each report with a name of its own.
-pub fn pictures(reports: &[BlockReport]) -> Vec<Picture> {
-    let own = reports.iter().zip(1..).flat_map(|(report, number)| {
+        document.section(&format!("Limit of the link: {rate}; of the target's CPU: {cpu}"));
+        fill(&mut document, report);
         let named =
-            move |picture: Picture| Picture { name: format!("limit-{number}-{}", picture.name), ..picture };
-        super::pictures(report).into_iter().map(named)
-    });
-    curves(reports).into_iter().chain(own).collect()
+            |picture: Picture| Picture { name: format!("limit-{number}-{}", picture.name), ..picture };
+        document.pictures(super::pictures(report).into_iter().map(named).collect());
+    }
+    document
 }
 
 /// A limit that reports differ in: what it is called, and its value.
@@ -222,7 +199,8 @@ pub(crate) mod tests {
         assert_eq!(csv.matches(",throughput,bytes/s,").count(), cases);
         assert_eq!(csv.matches("system,case,round").count(), 1, "one head");
         assert!(csv.contains("\"link of 100 Mbit/s, 10.0 % of a core, 0 ms, 8192 bytes\""), "{csv}");
-        let mut names: Vec<String> = pictures(&reports).into_iter().map(|picture| picture.name).collect();
+        let mut names: Vec<String> =
+            document(&reports).into_pictures().into_iter().map(|picture| picture.name).collect();
         let count = names.len();
         names.sort();
         names.dedup();

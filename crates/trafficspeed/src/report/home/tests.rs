@@ -1,11 +1,10 @@
 use super::*;
 use crate::experiment::home::results::samples;
 use crate::report::chart::markup::assert_well_formed;
-use crate::report::grid::NARROW;
 
 #[test]
 fn everything_that_was_measured_has_its_place_among_the_tables() {
-    let text = table(&samples::campaign(), Some(NARROW));
+    let text = document(&samples::campaign()).text(false, true);
     for expected in [
         "Download and upload",
         "voice down",
@@ -75,17 +74,17 @@ fn a_measurement_that_broke_has_no_figures_and_is_named() {
     for run in campaign.runs.iter_mut().filter(|run| run.label == "OpenVPN") {
         (run.cases, run.error) = (Vec::new(), Some("did not come up".into()));
     }
-    let text = table(&campaign, Some(NARROW));
-    assert!(text.contains("Problem: OpenVPN, round 2: did not come up"), "{text}");
+    let text = document(&campaign).text(false, true);
+    assert!(text.contains("OpenVPN, round 2: did not come up"), "{text}");
     assert!(campaign.observations().summaries().iter().all(|one| one.system != "OpenVPN"));
-    assert!(page::html(&campaign).contains("did not come up"));
+    assert!(document(&campaign).page().contains("did not come up"));
 }
 
 #[test]
 fn the_page_and_its_pictures_are_well_formed() {
     let campaign = samples::campaign();
-    assert_well_formed(&page::html(&campaign));
-    let pictures = page::pictures(&campaign);
+    assert_well_formed(&document(&campaign).page());
+    let pictures = document(&campaign).into_pictures();
     let names: Vec<&str> = pictures.iter().map(|picture| picture.name.as_str()).collect();
     assert_eq!(names, ["download", "upload", "voice-down", "voice-up", "pages"]);
     pictures.iter().for_each(|picture| assert_well_formed(&picture.svg));

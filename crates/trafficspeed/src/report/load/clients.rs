@@ -61,10 +61,9 @@ fn share(each: &[&Figures]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{json, run_json, samples, table};
+    use super::super::{document, json, run_json, samples};
     use super::*;
     use crate::load::delays::DelaySummary;
-    use crate::report::load_page;
 
     /// Three runs of two systems with two clients, of which the second has three times as much as
     /// the first.
@@ -86,16 +85,16 @@ mod tests {
     #[test]
     fn several_clients_are_named_and_what_each_had_is_said() {
         let mut campaign = campaign();
-        let text = table(&campaign, None, None);
+        let text = document(&campaign, None).text(true, true);
         assert!(
-            text.starts_with("2 clients at once, each with a partner of its own at the gateway\n"),
+            text.contains("IPv4. 2 clients at once, each with a partner of its own at the gateway.\n"),
             "{text}"
         );
         let share = "UDP from the client: each client had 1.00 Gbit/s to 3.00 Gbit/s (Jain's index 0.800); 99 % of its delays were \
                      at most 250 to 900 µs";
         assert_eq!(text.matches(share).count(), campaign.runs.len(), "{text}");
         assert!(text.contains(DEFINITIONS) && !text.contains("p99"), "{text}");
-        let page = load_page::html(&campaign);
+        let page = document(&campaign, None).page();
         assert!(
             page.contains("trafficspeed udp, 2 clients") && page.contains("percentiles do not add up"),
             "{page}"
@@ -132,8 +131,8 @@ mod tests {
     fn one_client_is_told_as_before() {
         let campaign = samples::campaign(4e9);
         assert_eq!((title(&campaign), shares(&campaign, &campaign.runs[0])), (None, Vec::new()));
-        let text = table(&campaign, None, None);
+        let text = document(&campaign, None).text(true, true);
         assert!(!text.contains("clients at once") && !text.contains("Of several clients"), "{text}");
-        assert!(!load_page::html(&campaign).contains("Of several clients"));
+        assert!(!document(&campaign, None).page().contains("Of several clients"));
     }
 }

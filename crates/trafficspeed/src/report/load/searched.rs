@@ -62,8 +62,7 @@ mod tests {
     use super::*;
     use crate::load::task::Task;
     use crate::report::delivered::tests::search;
-    use crate::report::grid::NARROW;
-    use crate::report::{load, load_page};
+    use crate::report::load::{document, pictures};
 
     #[test]
     fn what_a_search_tried_is_a_table_and_a_curve_in_the_colour_of_the_system() {
@@ -80,12 +79,12 @@ mod tests {
         let rows = grid(&campaign).rows;
         assert_eq!(rows[0], ["plain routing", "100", "100.0 (100.0–100.0)", "3"]);
         assert_eq!(rows[1], ["plain routing", "200", "25.0 (25.0–25.0)", "3"]);
-        let text = load::table(&campaign, None, Some(NARROW));
+        let text = document(&campaign, None).text(false, true);
         assert!(text.contains(TITLE) && text.contains("25.0 (25.0–25.0)"), "{text}");
-        let drawn = load_page::pictures(&campaign);
+        let drawn = pictures::pictures(&campaign);
         let curve = drawn.iter().find(|picture| picture.name == "delivered").unwrap();
         assert!(curve.svg.contains("delivered, % (higher is better)"));
         assert!(curve.svg.contains("class=\"line s1") && !curve.svg.contains("class=\"line s0"));
-        assert!(load_page::html(&campaign).contains("25.0 (25.0–25.0)"));
+        assert!(document(&campaign, None).page().contains("25.0 (25.0–25.0)"));
     }
 }

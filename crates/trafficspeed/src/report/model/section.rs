@@ -7,18 +7,11 @@ use crate::experiment::model::predict::{Part, Target};
 use crate::experiment::model::real::Real;
 use crate::experiment::model::{Again, Compared, Model};
 use crate::observation::{in_rounds, ratio};
+use crate::report::grid::Grid;
 use crate::report::noise;
+use crate::report::observed::Section;
 use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::unit::{gbit, significant};
-
-/// A table with its title.
-pub struct Section {
-    pub title: String,
-    /// The head of each column.
-    pub head: Vec<&'static str>,
-    /// The rows; the first column is text, the others are figures.
-    pub rows: Vec<Vec<String>>,
-}
 
 /// All tables, in the order in which they are to be read.
 pub fn sections(model: &Model) -> Vec<Section> {
@@ -88,25 +81,28 @@ fn predictions(model: &Model) -> Section {
             noise::percent(real.and_then(|real| real.taken.others)),
         ]
     };
-    Section {
-        title: "Sums and measurements: TCP to the gateway's host; load: bytes of a packet x streams; CPU: s/Gbit of the VPN".into(),
-        head: vec![
-            "cipher",
-            "load",
-            "CPU sum",
-            "measured (range)",
-            "error",
-            "own",
-            "Gbit/s",
-            "measured",
-            "error",
-            "cores",
-            "n",
-            "steal",
-            "others",
-        ],
-        rows: model.predictions.iter().map(row).collect(),
-    }
+    Section::new(
+        "Sums and measurements: TCP to the gateway's host; load: bytes of a packet x streams; CPU: s/Gbit of the VPN",
+        Grid::of(
+            1,
+            [
+                "cipher",
+                "load",
+                "CPU sum",
+                "measured (range)",
+                "error",
+                "own",
+                "Gbit/s",
+                "measured",
+                "error",
+                "cores",
+                "n",
+                "steal",
+                "others",
+            ],
+            model.predictions.iter().map(row).collect(),
+        ),
+    )
 }
 
 /// What the second measurement in a turn was of the first, of the VPN's CPU seconds for a Gbit and
@@ -130,13 +126,12 @@ fn control(model: &Model) -> Option<Section> {
         let load = format!("{} x {}", again.case.packet, again.case.streams);
         vec![load, text(cpu), text(speed), speed.map_or(0, |speed| speed.n).to_string()]
     };
-    Some(Section {
-        title: format!(
+    Some(Section::new(
+        format!(
             "A/A: {name} against itself, its second measurement in each turn by its first; median (lowest-highest)"
         ),
-        head: vec!["load", "CPU s/Gbit", "Gbit/s", "n"],
-        rows: model.control.iter().map(row).collect(),
-    })
+        Grid::of(1, ["load", "CPU s/Gbit", "Gbit/s", "n"], model.control.iter().map(row).collect()),
+    ))
 }
 
 fn parts(one: &Compared) -> Option<Section> {
@@ -175,14 +170,13 @@ fn parts(one: &Compared) -> Option<Section> {
             blank(),
         ]);
     }
-    Some(Section {
-        title: format!(
+    Some(Section::new(
+        format!(
             "Where the time goes with {} ({}), packets of {} bytes, streams: {}",
             one.suite, one.backend, one.case.packet, one.case.streams
         ),
-        head: vec!["stage", "end", "whose", "CPU ms/Gbit", "of the VPN's", "saved without it"],
-        rows,
-    })
+        Grid::of(1, ["stage", "end", "whose", "CPU ms/Gbit", "of the VPN's", "saved without it"], rows),
+    ))
 }
 
 /// The fitted costs in words: `1,020 ns a call, 0.1 ns a byte`.
@@ -205,12 +199,14 @@ fn costs(model: &Model) -> Section {
             format!("{} of {}", cost.runs, cost.sizes),
         ]
     };
-    Section {
-        title: "Stages of a running tunnel: CPU ns, fitted over sizes; off = median and largest distance of a run from the fit"
-            .into(),
-        head: vec!["stage", "end", "ns", "off", "worst", "runs, sizes"],
-        rows: model.costs.iter().map(row).collect(),
-    }
+    Section::new(
+        "Stages of a running tunnel: CPU ns, fitted over sizes; off = median and largest distance of a run from the fit",
+        Grid::of(
+            1,
+            ["stage", "end", "ns", "off", "worst", "runs, sizes"],
+            model.costs.iter().map(row).collect(),
+        ),
+    )
 }
 
 fn alone(model: &Model) -> Section {
@@ -225,12 +221,14 @@ fn alone(model: &Model) -> Section {
             format!("{:.0} %", 100.0 * stage.line.worst),
         ]
     };
-    Section {
-        title: "The same work repeated alone, with warm caches and idle devices (not in the sums): a line through five sizes"
-            .into(),
-        head: vec!["stage", "end", "for each", "ns each", "ns per 1000 bytes", "worst"],
-        rows: model.stages.iter().map(row).collect(),
-    }
+    Section::new(
+        "The same work repeated alone, with warm caches and idle devices (not in the sums): a line through five sizes",
+        Grid::of(
+            1,
+            ["stage", "end", "for each", "ns each", "ns per 1000 bytes", "worst"],
+            model.stages.iter().map(row).collect(),
+        ),
+    )
 }
 
 fn hand_over(model: &Model) -> Section {
@@ -251,12 +249,10 @@ fn hand_over(model: &Model) -> Section {
             significant(0.125 * figure.cpu_ns_per_byte),
         ]
     });
-    Section {
-        title: "Crypto inline or handed to workers on threads of their own: read, cut, seal, send, in memory; median (range)"
-            .into(),
-        head: vec!["cipher", "sealed", "flows", "threads", "Gbit/s", "runs", "CPU s/Gbit"],
-        rows: rows.collect(),
-    }
+    Section::new(
+        "Crypto inline or handed to workers on threads of their own: read, cut, seal, send, in memory; median (range)",
+        Grid::of(1, ["cipher", "sealed", "flows", "threads", "Gbit/s", "runs", "CPU s/Gbit"], rows.collect()),
+    )
 }
 
 /// The original's table, if it was measured.
@@ -280,11 +276,10 @@ fn original(model: &Model) -> Option<Section> {
             noise::percent(row.taken.others),
         ]
     };
-    (!model.original.is_empty()).then(|| Section {
-        title: "As the original: one stream, packets of 1280 bytes, links of limited rate (Ethernet frames); goodput in Mbit/s".into(),
-        head: vec!["algorithm", "link Mbit/s", "Mbit/s (range)", "runs", "CPU s/Gbit of the VPN", "steal", "others"],
-        rows: model.original.iter().map(row).collect(),
-    })
+    (!model.original.is_empty()).then(|| Section::new(
+        "As the original: one stream, packets of 1280 bytes, links of limited rate (Ethernet frames); goodput in Mbit/s",
+        Grid::of(1, ["algorithm", "link Mbit/s", "Mbit/s (range)", "runs", "CPU s/Gbit of the VPN", "steal", "others"], model.original.iter().map(row).collect()),
+))
 }
 
 fn needs(one: &Compared, target: &Target) -> Section {
@@ -300,8 +295,8 @@ fn needs(one: &Compared, target: &Target) -> Section {
     });
     let ms = |seconds: f64| significant(1000.0 * seconds);
     let verdict = if target.reached { "reached as it is" } else { "not reached" };
-    Section {
-        title: format!(
+    Section::new(
+        format!(
             "{} Gbit/s with {}: {verdict}. CPU ms/Gbit: {} to be had, {} needed now (generators and kernel {}, beyond the stages {})",
             gbit(target.bits_per_second),
             one.suite,
@@ -310,7 +305,6 @@ fn needs(one: &Compared, target: &Target) -> Section {
             ms(target.fixed),
             ms(target.unexplained)
         ),
-        head: vec!["stage", "end", "now", "if all shrink alike", "if it alone shrinks"],
-        rows: rows.collect(),
-    }
+        Grid::of(1, ["stage", "end", "now", "if all shrink alike", "if it alone shrinks"], rows.collect()),
+    )
 }

@@ -55,9 +55,6 @@ pub fn lines(model: &Model) -> Vec<String> {
     let suites = || model.raw.suites.iter().map(|suite| suite.name.as_str());
     lines.extend(suites().filter_map(|suite| verdict(suite, &model.hand_over(suite))));
     lines.extend(suites().filter_map(|suite| as_the_original(model, suite)));
-    if model.interrupted {
-        lines.push("Interrupted: what was measured until then.".into());
-    }
     lines
 }
 

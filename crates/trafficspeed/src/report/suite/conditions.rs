@@ -11,7 +11,7 @@ pub(super) fn all(campaign: &SuiteCampaign) -> Vec<String> {
 }
 
 /// Those that may differ from part to part.
-pub(super) fn of_parts(campaign: &SuiteCampaign) -> Vec<String> {
+fn of_parts(campaign: &SuiteCampaign) -> Vec<String> {
     let mtu = groups(campaign, |row| row.link_mtu.map(|mtu| mtu.to_string()));
     let congestion =
         groups(campaign, |row| is_over_tcp(&row.case.task).then(|| row.case.task.congestion().to_string()));
@@ -90,7 +90,7 @@ mod tests {
                 "Congestion control of the measured connections: cubic (One TCP transfer over time); reno, cubic (Sweep: MTU).",
             ]
         );
-        let text = crate::report::suite::table(&campaign, None);
+        let text = crate::report::suite::document(&campaign).text(true, true);
         assert!(
             text.contains("Links: links of the lab") && text.contains("1280, 9000 (Sweep: MTU)"),
             "{text}"

@@ -1,7 +1,7 @@
 //! The original's figures 6 to 11: streams, datagrams and transactions of every system side by
 //! side, a picture for each IP version and quantity, with every single run.
 
-use super::html::{scaled, style};
+use super::pictures::{scaled, style};
 use super::{Section, SectionRow, SuiteCampaign};
 use crate::experiment::suite::Quantity;
 use crate::experiment::suite::ipsec::UDP_SECTION;

@@ -11,7 +11,7 @@ use crate::report::chart::{BarChart, Horizontal, LineChart, Measure, Point, Seri
 use crate::report::delivered;
 use crate::report::page::Picture;
 use crate::report::suite::Section;
-use crate::report::suite::html::{scaled, spread_words, style};
+use crate::report::suite::pictures::{scaled, spread_words, style};
 use crate::stats::Spread;
 
 /// The section in which ciphers that differ in the length of the key stand side by side.

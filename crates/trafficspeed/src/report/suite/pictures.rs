@@ -1,54 +1,15 @@
-//! A suite's page: tables, bars where a suite is about which cipher is the fastest, time series
-//! where time matters.
+//! A suite's pictures: bars where it is about which cipher is the fastest, time series where time
+//! matters.
 
-use super::{
-    Section, SuiteCampaign, claims, conditions, findings, grouped, load_averages, published, sections,
-    sentences, sweep, verdicts,
-};
+use super::{Section, SuiteCampaign, grouped, sweep};
 use crate::experiment::figures;
 use crate::experiment::suite::{Quantity, Row};
 use crate::report::chart::{BarChart, Horizontal, LineChart, Measure, Point, Series};
-use crate::report::html::{machine, opening};
-use crate::report::page::{Page, Picture};
+use crate::report::page::Picture;
 use crate::system::AGAIN;
 
-/// The page of a campaign.
-pub fn html(campaign: &SuiteCampaign) -> String {
-    let title = format!("trafficspeed suite {}", campaign.name);
-    let mut page = Page::new(&title, &title, &campaign.about);
-    let problems: Vec<String> = campaign.problems();
-    opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
-    let choices = sentences(&verdicts(campaign));
-    for sentence in choices.into_iter().chain(load_averages(campaign)).chain(conditions::of_parts(campaign)) {
-        page.paragraph("", &sentence);
-    }
-    let sections = sections(campaign);
-    page.list("", &claims(campaign, &sections));
-    for (section, number) in sections.iter().zip(1..) {
-        page.section(&section.name);
-        let grid = section.grid();
-        page.table(&grid.head.iter().map(String::as_str).collect::<Vec<_>>(), grid.rows);
-        let remarks = section.remarks();
-        if !remarks.is_empty() {
-            page.list("problems", &remarks);
-        }
-        drawn(campaign, section, number).iter().for_each(|picture| page.figure(picture));
-    }
-    page.notes(super::DEFINITIONS.lines());
-    systems(&mut page, campaign);
-    before(&mut page, campaign);
-    page.section("Set-up");
-    machine(&mut page, &campaign.environment, []);
-    page.finish()
-}
-
-/// The pictures of the page.
-pub fn pictures(campaign: &SuiteCampaign) -> Vec<Picture> {
-    let sections = sections(campaign);
-    sections.iter().zip(1..).flat_map(|(section, number)| drawn(campaign, section, number)).collect()
-}
-
-fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
+/// The pictures of a section, which is the one of that number.
+pub fn drawn(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     if campaign.name == "aead" {
         bars(campaign, section, number)
     } else if section.name.contains("over time") || section.name.contains("video") {
@@ -199,51 +160,14 @@ fn series(
     .svg()
 }
 
-fn systems(page: &mut Page, campaign: &SuiteCampaign) {
-    page.section("Systems");
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    for stage in campaign.stages.iter().filter(|stage| stage.error.is_none()) {
-        let facts = &stage.facts;
-        let mtu = |mtu: Option<u32>| mtu.map_or("–".into(), |mtu| mtu.to_string());
-        let row = vec![
-            stage.label.clone(),
-            facts.version.clone(),
-            facts.cipher.clone(),
-            mtu(stage.link_mtu),
-            mtu(facts.mtu),
-            facts.notes.join("; "),
-        ];
-        if !rows.contains(&row) {
-            rows.push(row);
-        }
-    }
-    let head = ["System", "Version", "Cipher in use", "MTU of the links", "MTU of the tunnel", "Notes"];
-    page.texts(&head, rows);
-}
-
-fn before(page: &mut Page, campaign: &SuiteCampaign) {
-    let (source, tables) = published(campaign);
-    page.section("What was published before");
-    page.paragraph("note", &format!("{source}. Text for comparison, not results of this run."));
-    let beside = if campaign.name == "ipsec" { findings::beside(&sections(campaign)) } else { Vec::new() };
-    if !beside.is_empty() {
-        page.texts(&["Finding", "Then", "Here"], beside.into_iter().map(Vec::from));
-    }
-    for figures in tables {
-        page.paragraph("", figures.caption);
-        let rows = figures.rows.iter().map(|row| row.iter().map(|cell| (*cell).to_owned()).collect());
-        page.table(figures.head, rows);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::report::suite::document;
     use crate::report::suite::tests::campaign;
 
     #[test]
     fn the_page_stands_alone_and_holds_tables_time_series_and_the_publication() {
-        let page = html(&campaign());
+        let page = document(&campaign()).page();
         for expected in ["45.0 (40.0–50.0)", "KAME", "60.86 / 60.57", "Set-up", "throughput, Mbit/s"] {
             assert!(page.contains(expected), "{expected} is missing");
         }

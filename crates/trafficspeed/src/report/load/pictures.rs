@@ -1,62 +1,17 @@
-//! The page of the generators' own commands: throughput and delay over time, and how delays are
+//! The pictures of the generators' own commands: throughput and delay over time, and how delays are
 //! distributed.
 
-use super::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
-use super::html::{machine, opening};
-use super::load::{DEFINITIONS, clients, searched};
-use super::observed::{self, MEDIANS, RATIOS};
-use super::page::{Page, Picture};
+use super::searched;
 use crate::experiment::figures::{self, Figures};
 use crate::experiment::generate::{LoadCampaign, LoadRun};
-
-/// The page of a campaign.
-pub fn html(campaign: &LoadCampaign) -> String {
-    let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();
-    let settings = &campaign.settings;
-    let several = clients::title(campaign).map_or_else(String::new, |title| format!(" {title}."));
-    let lead = format!(
-        "{} through each system, {} s after {} s of warm-up, IPv{}.{several}",
-        names.join(", "),
-        settings.seconds,
-        settings.warmup_seconds,
-        settings.ip
-    );
-    let title = match settings.clients {
-        1 => format!("trafficspeed {}", campaign.command),
-        clients => format!("trafficspeed {}, {clients} clients", campaign.command),
-    };
-    let mut page = Page::new(&title, "trafficspeed", &lead);
-    let problems: Vec<String> = campaign.runs.iter().flat_map(problems).collect();
-    opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
-    page.list("", &super::load::claims(campaign));
-    pictures(campaign).iter().for_each(|picture| page.figure(picture));
-    observed::fill(&mut page, super::load::sections(campaign, None));
-    page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
-    if settings.clients > 1 {
-        page.notes(clients::DEFINITIONS.lines());
-        let of = |run: &LoadRun| -> Vec<String> {
-            let shares = clients::shares(campaign, run).into_iter();
-            shares.map(|share| format!("{}, run {}: {share}", run.label, run.repeat)).collect()
-        };
-        let shares: Vec<String> = campaign.runs.iter().flat_map(of).collect();
-        page.notes(shares.iter().map(String::as_str));
-    }
-    page.section("Set-up");
-    let hosts = campaign.runs.first().map(|run| &run.hosts[..]).unwrap_or_default();
-    let hosts = hosts.iter().zip(["Near host", "Far host"]).map(|(host, name)| (name, host.words()));
-    machine(&mut page, &campaign.environment, hosts);
-    page.finish()
-}
+use crate::report::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
+use crate::report::page::Picture;
 
 /// What searches tried, then for every task the first run of each system: over time, and how delays
 /// are distributed.
 pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
     let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();
     searched::picture(campaign).into_iter().chain(draw(&names, &campaign.runs)).collect()
-}
-
-fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
-    run.problems().into_iter().map(|why| format!("{}, run {}: {why}", run.label, run.repeat))
 }
 
 fn draw(names: &[String], runs: &[LoadRun]) -> Vec<Picture> {
@@ -166,9 +121,10 @@ fn delays(at: usize, name: &str, runs: &[(usize, &str, &Figures)]) -> Option<Pic
 
 #[cfg(test)]
 mod tests {
-    use super::super::chart::markup::assert_well_formed;
     use super::*;
     use crate::load::delays::DelaySummary;
+    use crate::report::chart::markup::assert_well_formed;
+    use crate::report::load::problems;
 
     fn run(label: &str, delays: bool) -> LoadRun {
         let point = |end| figures::Point {

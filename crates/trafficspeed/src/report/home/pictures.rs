@@ -1,46 +1,15 @@
-//! The page of real paths.
+//! The pictures of real paths.
 
-use super::{DEFINITIONS, lead, link_lines, remarks, sections, system_lines};
 use crate::experiment::figures::Figures;
 use crate::experiment::home::flow::{Case, Flow};
-use crate::experiment::home::observations::compared;
 use crate::experiment::home::results::HomeCampaign;
 use crate::experiment::quantities::RECEIVED;
 use crate::observation::Observations;
 use crate::report::chart::{BarChart, CdfChart, Measure, Point, Series, cdf};
-use crate::report::html::{machine, opening};
-use crate::report::observed::{self, MEDIANS, RATIOS};
-use crate::report::page::{Page, Picture};
-
-/// The page of a campaign.
-pub fn html(campaign: &HomeCampaign) -> String {
-    let mut page = Page::new("trafficspeed home", "trafficspeed home", &lead(&campaign.settings));
-    let problems: Vec<String> = campaign.problems();
-    opening(&mut page, &campaign.environment, campaign.interrupted, &problems);
-    let observations = campaign.observations();
-    page.list("", &observed::claims(&observations, &compared()));
-    drawn(campaign, &observations).iter().for_each(|picture| page.figure(picture));
-    observed::fill(&mut page, sections(&observations));
-    page.notes([MEDIANS, DEFINITIONS, RATIOS].into_iter().flat_map(str::lines));
-    let remarks = remarks(&observations);
-    if !remarks.is_empty() {
-        page.list("problems", &remarks);
-    }
-    page.section("Systems");
-    page.list("", &system_lines(campaign));
-    page.section("Link");
-    page.list("", &link_lines(campaign));
-    page.section("Set-up");
-    machine(&mut page, &campaign.environment, []);
-    page.finish()
-}
+use crate::report::page::Picture;
 
 /// Everything at once: rates, delays of voice, times of pages.
-pub fn pictures(campaign: &HomeCampaign) -> Vec<Picture> {
-    drawn(campaign, &campaign.observations())
-}
-
-fn drawn(campaign: &HomeCampaign, table: &Observations) -> Vec<Picture> {
+pub fn pictures(campaign: &HomeCampaign, table: &Observations) -> Vec<Picture> {
     // Each system with its style.
     let systems: Vec<(usize, &str)> = table.systems().into_iter().enumerate().collect();
     let rates = [Flow::Download, Flow::Upload].map(|flow| rate(table, &systems, flow));
