@@ -123,7 +123,7 @@ impl SealKey {
     /// sealed length, `suite.sealed_len(plaintext_len)`. Bytes of `buf` behind that are not
     /// touched.
     ///
-    /// `aad` is authenticated with the packet and sent beside it. **`counter` must never have been
+    /// `aad` is authenticated with the packet and sent with it. **`counter` must never have been
     /// given to this key before**: a second packet with the same counter reveals both and lets
     /// anyone forge more.
     ///

@@ -33,7 +33,7 @@ pub enum Backend {
     /// Our own AES-GCM for packets on vectors of 256 bits: processors with AVX2, VAES and
     /// VPCLMULQDQ.
     Vaes256,
-    /// The same on vectors of 512 bits: processors with AVX-512, VAES and VPCLMULQDQ.
+    /// AES-GCM of our own on vectors of 512 bits: processors with AVX-512, VAES and VPCLMULQDQ.
     Vaes512,
 }
 
@@ -169,8 +169,7 @@ pub struct Choice {
     distrusted: [bool; Backend::ALL.len()],
 }
 
-/// How many hundredths of the fastest library's speed our own code must have to be taken beside
-/// libraries: a gain of a tenth.
+/// Least speed of our own code, in hundredths of the fastest library's, with which `auto` takes it.
 const LEAST_GAIN: u64 = 110;
 
 impl Choice {

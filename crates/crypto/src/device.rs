@@ -125,9 +125,9 @@ impl fmt::Debug for DeviceKey {
     }
 }
 
-/// The y-coordinates of the points of small order, little-endian: orders 4, 1, 8, 8 and 2. A key of
-/// these has signatures that are good for any text, or for one of a few, and that nobody needs a
-/// secret for.
+/// The y-coordinates of the points of small order, little-endian: orders 4, 1, 8, 8 and 2.
+/// Signatures of such a key are valid for any text, or for one of a few, and can be made without a
+/// secret.
 const SMALL_ORDER: [[u8; 32]; 5] = [
     [0; 32],
     {
@@ -223,7 +223,7 @@ mod tests {
         assert!(!is_signed(&[0xFF; 32], &BINDING, &signature), "not a point of the curve");
     }
 
-    /// What the library makes of a signature.
+    /// Verifies a signature as the library does, without our stricter checks.
     fn is_signed_loosely(public: &[u8; 32], signature: &[u8; 64]) -> bool {
         UnparsedPublicKey::new(&ED25519, public).verify(&BINDING.signed_text(), signature).is_ok()
     }
@@ -237,7 +237,7 @@ mod tests {
         forged[0] = 1;
         assert!(is_signed_loosely(&neutral, &forged), "the library takes it");
         assert!(!is_signed(&neutral, &BINDING, &forged));
-        // The same with the base point as commitment, which belongs to 1.
+        // With the base point as commitment, which belongs to 1.
         forged[..32].fill(0x66);
         forged[0] = 0x58;
         forged[32] = 1;

@@ -19,7 +19,7 @@
 //!
 //! Invariants of the crate:
 //!
-//! - Nothing here remembers which counters were used. Whoever holds a [`SealKey`] must never pass a
+//! - Nothing here remembers which counters were used. The holder of a [`SealKey`] must never pass a
 //!   counter twice; the keys only refuse counters beyond the suite's limit.
 //! - No function draws randomness, and only [`backend`] reads a clock.
 //! - Suites for the laboratory cannot be used without a [`LabPermit`], which only

@@ -41,8 +41,8 @@ pub enum Direction {
 
 /// The secret of one epoch, from which the keys of all its lanes are derived.
 ///
-/// Drop it with the last of the lanes at the latest: then old packets stay secret even if this
-/// machine is taken later.
+/// Drop it no later than the last of the lanes: then old packets stay secret even if this machine
+/// is taken over later.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EpochSecret(Secret<32>);
 

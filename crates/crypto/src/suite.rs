@@ -34,8 +34,8 @@ pub enum Suite {
     Aes256Gcm,
     /// ChaCha20 and Poly1305 (RFC 8439).
     ChaCha20Poly1305,
-    /// **Laboratory only.** No encryption and no authentication: whoever sees a packet reads it,
-    /// whoever sends one is believed.
+    /// **Laboratory only.** No encryption and no authentication: anyone who sees a packet can read
+    /// it, and anyone can send one.
     Null,
     /// **Laboratory only.** HMAC-SHA-256 truncated to 128 bits over nonce, associated data and
     /// plaintext, which travels in the clear.
@@ -130,7 +130,7 @@ impl Suite {
         }
     }
 
-    /// How long a key of this suite may be used; see [`Limits`] for the reasons.
+    /// Returns the limits of a key of this suite; see [`Limits`] for the reasons.
     ///
     /// All suites have the same limits, so that an epoch lives equally long whatever protects it
     /// and measurements of different suites compare the same number of rekeys.
@@ -161,7 +161,7 @@ impl FromStr for Suite {
 )]
 pub struct UnknownSuite;
 
-/// How long the key of one lane may be used.
+/// Limits of the key of one lane.
 ///
 /// The values follow the analysis that TLS 1.3 and DTLS 1.3 rest on (RFC 8446 §5.5, RFC 9147 §4.5.3
 /// and appendix B). There, AES-GCM may protect 2^24.5 records of 2^14 bytes on a key while an
@@ -194,7 +194,7 @@ pub struct Limits {
 pub struct LabPermit(());
 
 impl LabPermit {
-    /// Call this only after a person asked for insecure suites in so many words, on both ends.
+    /// Call this only after a person asked for insecure suites explicitly, on both ends.
     pub const fn insecure() -> Self {
         Self(())
     }

@@ -1,8 +1,8 @@
-//! What a key costs in memory, and that a packet costs none.
+//! Checks how much memory a key takes, and that a packet takes none.
 //!
-//! One test in a file of its own, because it counts the allocations of the whole process. The
-//! counter sees Rust's allocator only; contexts of AWS-LC come from C's, about 600 bytes for an
-//! AES-GCM key, and its sealing and opening allocate nothing either (`EVP_AEAD_CTX_seal_scatter`,
+//! One test in a separate file, because it counts the allocations of the whole process. The counter
+//! sees Rust's allocator only; contexts of AWS-LC come from C's, about 600 bytes for an AES-GCM
+//! key, and its sealing and opening allocate nothing either (`EVP_AEAD_CTX_seal_scatter`,
 //! `EVP_AEAD_CTX_open`).
 
 use vpnd_crypto::{Backend, Direction, EpochSecret, LabPermit, OpenKey, SealKey, Suite};

@@ -3,9 +3,9 @@
 //!
 //! INVARIANT: whatever is read, written or removed here is reached through the descriptor of a
 //! directory that was opened one component after the other, none of them a symbolic link, and each
-//! of them checked on its open descriptor: it belongs to root or to this process's user, and nobody
-//! else can put something in its place. So a journal that is undone was written by somebody who has
-//! the privileges to make the changes himself.
+//! of them checked on its open descriptor: it belongs to root or to this process's user, and no
+//! other user can put something in its place. So a journal that is undone was written by a user who
+//! has the privileges to make the changes directly.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -58,7 +58,7 @@ impl JournalDirectory {
     /// Opens the directory at `path`; `None` if there is none.
     ///
     /// # Errors
-    /// [`JournalError`], also if somebody without privileges could have written in it.
+    /// [`JournalError`], also if a user without privileges could have written in it.
     pub fn open(path: &Path) -> Result<Option<Self>, JournalError> {
         match Self::walk(path, false) {
             Err(JournalError::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -66,7 +66,7 @@ impl JournalDirectory {
         }
     }
 
-    /// The same, but makes what is missing of it.
+    /// Opens the directory, and makes what is missing of it.
     pub fn create(path: &Path) -> Result<Self, JournalError> {
         Self::walk(path, true)
     }
@@ -156,8 +156,8 @@ impl JournalDirectory {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&self.handle, name, flags, PRIVATE_FILE)?;
             let file = LockedFile::lock(file.into())?;
-            // Whoever looked between the two calls may have taken it for an abandoned one and
-            // removed it.
+            // Another process may have looked between the two calls, taken it for an abandoned one
+            // and removed it.
             if rustix::fs::fstat(&*file)?.st_nlink == 1 {
                 return Ok(file);
             }
@@ -166,12 +166,12 @@ impl JournalDirectory {
     }
 
     /// Locks the file of this name, which is made if it is missing, until it is closed; `None` if
-    /// somebody else holds it.
+    /// another process holds it.
     pub fn take(&self, name: &str) -> io::Result<Option<LockedFile>> {
         self.lock(name, LockedFile::try_lock)
     }
 
-    /// The same, but waits for whoever holds it.
+    /// Locks the file like [`Self::take`], but waits until no other process holds it.
     pub fn wait_for(&self, name: &str) -> io::Result<LockedFile> {
         let locked = self.lock(name, |file| LockedFile::lock(file).map(Some))?;
         locked.ok_or_else(|| io::Error::other("it is locked and is not"))
@@ -187,7 +187,7 @@ impl JournalDirectory {
                 OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&self.handle, name, flags, PRIVATE_FILE)?;
             let Some(file) = lock(file.into())? else { return Ok(None) };
-            // Whoever held it may have removed it meanwhile.
+            // The process that held it may have removed it meanwhile.
             if rustix::fs::fstat(&*file)?.st_nlink > 0 {
                 return Ok(Some(file));
             }

@@ -12,7 +12,7 @@ use super::directory::{JournalDirectory, MAX_LEN};
 use super::{EXTENSION, UNFINISHED_SUFFIX};
 use vpnd_sys::lock::LockedFile;
 
-/// The length from which on a journal is written anew without what is done with.
+/// The length from which a journal is rewritten without its finished changes.
 const COMPACTED_FROM: u64 = 1 << 20;
 /// The longest journal that is written.
 pub(super) const MAX_WRITTEN: u64 = MAX_LEN / 2;
@@ -30,7 +30,7 @@ pub(super) struct JournalFile {
     file: LockedFile,
     /// Bytes of whole records.
     len: u64,
-    /// The same when it was last written anew.
+    /// Its length when it was last rewritten.
     compacted_len: u64,
     /// Whether its name stands in the directory also after a power cut.
     is_named: bool,
@@ -46,8 +46,8 @@ impl JournalFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 file => file?,
             };
-            // What dies here leaves a file without a record, which is removed by whoever looks
-            // next.
+            // A process that dies now leaves a file without a record, which the next one that looks
+            // removes.
             file.write_all(header.as_bytes())?;
             file.sync_all()?;
             directory.sync()?;
@@ -72,14 +72,14 @@ impl JournalFile {
         self.directory.path_of(&self.name)
     }
 
-    /// Whether `more` bytes are better not appended before the file is written anew.
+    /// Whether `more` bytes should not be appended before the file is rewritten.
     pub(super) fn is_due(&self, more: usize) -> bool {
         let limit = COMPACTED_FROM.max(2 * self.compacted_len).min(MAX_WRITTEN);
         self.len + more as u64 > limit
     }
 
     /// Appends a line and waits until it is durable. A line that could not be written in full is
-    /// cut off again, so that the next one starts on a line of its own.
+    /// cut off again, so that the next one starts on a new line.
     pub(super) fn append(&mut self, line: &str) -> io::Result<()> {
         self.make_name_durable()?;
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
@@ -99,7 +99,7 @@ impl JournalFile {
     /// Puts a file with this text in its place, in one step.
     pub(super) fn rewrite(&mut self, text: &str) -> io::Result<()> {
         let unfinished = format!("{}{UNFINISHED_SUFFIX}", self.name);
-        // Of an attempt that failed.
+        // It may be left of an attempt that failed.
         let _ = self.directory.remove(&unfinished);
         let mut file = self.directory.create_file(&unfinished)?;
         file.write_all(text.as_bytes())?;

@@ -1,5 +1,5 @@
-//! Changes that outlive the process that made them, until its successor takes them over or somebody
-//! takes them back.
+//! Changes that outlive the process that made them, until its successor takes them over or a
+//! command takes them back.
 //!
 //! A gateway that is restarted, or was killed, must not let go of its firewall and routes
 //! meanwhile. INVARIANT: a change is in the successor's journal before it goes from the
@@ -50,7 +50,7 @@ impl Journal {
         self.active.iter().map(|active| (ChangeId(active.id), active.change.clone())).collect()
     }
 
-    /// Notes a change that somebody else has made, for this process to undo.
+    /// Notes a change that another process has made, for this one to undo.
     pub fn take_over(&mut self, change: Change) -> Result<(), JournalError> {
         if self.active.iter().any(|active| active.change == change) {
             return Ok(());
@@ -62,7 +62,7 @@ impl Journal {
 /// Undoes what ended processes have left in force for `keeper` in the current network namespace.
 ///
 /// # Errors
-/// As for [`super::recover`].
+/// Those of [`super::recover`].
 pub async fn take_back(
     directory: &JournalDirectory,
     netlink: &Netlink,

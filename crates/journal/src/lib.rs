@@ -49,7 +49,7 @@ pub enum JournalError {
          'journal_dir' in [server] of a gateway, chooses another place)"
     )]
     Os { path: PathBuf, step: &'static str, source: io::Error },
-    /// Somebody without privileges could have written in the directory.
+    /// A user without privileges could have written in the directory.
     #[error(
         "{path} can't hold undo journals: {reason}; choose a directory that only the user of vpnd writes (--journal-dir, or \
          'journal_dir' in [server] of a gateway)"
@@ -134,7 +134,8 @@ pub enum RecoveryOutcome {
     /// It was written in another network namespace; nothing was touched. Run `vpnd cleanup` in that
     /// one.
     OtherNamespace,
-    /// Its changes stay in force until somebody else takes them over or back; nothing was touched.
+    /// Its changes stay in force until another process takes them over or back; nothing was
+    /// touched.
     Kept,
     /// It is not what the privileged process writes; nothing was touched. Why, for people.
     Refused(String),
@@ -314,7 +315,7 @@ impl Journal {
         }
         self.write(&line)?;
         self.next += 1;
-        // Before it is made: whoever drops the future of that half-way still has the change undone
+        // Before it is made: if the future of that is dropped half-way, the change is still undone
         // later.
         self.active.push(Active { id, change: change.clone(), line });
         Ok(id)
@@ -351,7 +352,7 @@ pub async fn recover(
     recover_of(directory, netlink, None).await
 }
 
-/// The same for the journals that are kept for `keeper`.
+/// Recovers the journals that are kept for `keeper`.
 async fn recover_of(
     directory: &JournalDirectory,
     netlink: &Netlink,

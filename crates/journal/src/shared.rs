@@ -1,10 +1,10 @@
 //! A change that several clients of a machine need at the same time: it is in the journal of each,
 //! and is taken back with the last.
 //!
-//! Each process that needs it holds a locked file beside the journals. INVARIANT: such a file of
-//! this boot and network namespace exists, locked or not, as long as vpnd has made the change and
-//! not taken it back; so a setting that somebody else has made is never taken for vpnd's. Whoever
-//! looks at these files holds the lock of all of them ([`Turn`]).
+//! Each process that needs it holds a locked file in the directory of the journals. INVARIANT: such
+//! a file of this boot and network namespace exists, locked or not, as long as vpnd has made the
+//! change and not taken it back; so a setting of another program is never taken for vpnd's. A
+//! process that looks at these files holds the lock of all of them ([`Turn`]).
 
 use std::io;
 
@@ -15,10 +15,10 @@ use vpnd_sys::netlink::Netlink;
 
 /// Begins the names of the files; boot, network namespace and journal follow.
 const PREFIX: &str = "src-valid-mark-";
-/// The file whose lock is held by whoever looks at the others.
+/// The file whose lock a process holds while it looks at the others.
 const TURN: &str = "src-valid-mark";
 
-/// That this process needs a change; ends when dropped.
+/// This process's need of a change; ends when dropped.
 #[derive(Debug)]
 pub(super) struct Need {
     id: ChangeId,
@@ -71,13 +71,13 @@ impl<'d> Turn<'d> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        // While it is locked: whoever waits for it makes another.
+        // While it is locked: a process that waits for it makes another.
         let _ = self.directory.remove(TURN);
     }
 }
 
 impl Journal {
-    /// Makes a change that other processes of this machine may need, too: whoever ends last takes
+    /// Makes a change that other processes of this machine may need, too: the last one to end takes
     /// it back. `None` if it is in force and vpnd has not made it, so that it stays.
     ///
     /// # Errors

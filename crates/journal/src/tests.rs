@@ -30,7 +30,7 @@ const INDEX: u32 = 2;
 
 fn link() {
     run("ip", &["tuntap", "add", "vp0", "mode", "tun"]);
-    // Else the kernel adds addresses and routes of its own a moment later.
+    // Otherwise the kernel adds other addresses and routes a moment later.
     run("sysctl", &["-qw", "net.ipv6.conf.vp0.disable_ipv6=1"]);
     run("ip", &["link", "set", "vp0", "up"]);
 }

@@ -97,8 +97,8 @@ impl Authority {
         })
     }
 
-    /// The same for a key that exists, by its public half (SubjectPublicKeyInfo, DER), valid for
-    /// `days`. PEM.
+    /// Issues a gateway's certificate for an existing key, by its public half
+    /// (SubjectPublicKeyInfo, DER), valid for `days`. PEM.
     pub fn server_for(
         &self,
         names: &[String],

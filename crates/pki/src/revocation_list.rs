@@ -35,7 +35,7 @@ pub enum ListError {
     Malformed(String),
     #[error("it has a list of '{0}', which is no authority in 'client_ca'")]
     Foreign(String),
-    /// Somebody else has made it, or it is damaged.
+    /// Another authority has made it, or it is damaged.
     #[error("its list of '{0}' is not signed with that authority's key")]
     Forged(String),
     #[error("its list of '{0}' is of {1}; is this machine's clock right?")]
@@ -72,7 +72,7 @@ pub struct CertificateNumber {
 }
 
 impl CertificateNumber {
-    /// That of a certificate (DER); `None` if it is none.
+    /// Returns the number of a certificate (DER); `None` if it is none.
     #[must_use]
     pub fn of(certificate: &[u8]) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -155,7 +155,7 @@ impl RevocationList {
             return Err(ListError::Missing(without.subject().to_string()));
         }
         let all = Self::trusted(file)?;
-        // What TLS would refuse later would cost a gateway its listener.
+        // A list that TLS refuses later would end a gateway's listener.
         let verifier = tls::client_verifier(&ClientCa { ca: client_ca, revoked: &all });
         verifier.map_err(|error| match error {
             TlsError::Verifier(why) => ListError::Unsupported(why.to_string()),

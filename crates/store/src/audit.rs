@@ -1,7 +1,7 @@
-//! The audit file: who had which address and when, logins, and what administrators did. One SQLite
-//! file of its own beside the store, with a format number of its own. The auth process writes it;
-//! commands of an administrator read it, and add their own deeds, by the confined process that
-//! opens the store for them.
+//! The audit file: who had which address and when, logins, and what administrators did. A SQLite
+//! file in the store's directory, with its own format number. The auth process writes it; commands
+//! of an administrator read it, and record what they do, by the confined process that opens the
+//! store for them.
 //!
 //! Invariants: nothing here changes what is recorded but the end of a session, once, and the
 //! erasure of personal fields when their time is over ([`retention`]). Times that are not covered
@@ -99,7 +99,7 @@ pub enum Event {
 /// An outer address of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The lane that is heard from there. Each has an address of its own.
+    /// The lane that is received from there. Each has its own address.
     pub lane: u8,
     pub outer: SocketAddr,
     /// Addresses of the session before this one that are not recorded, because there were too many.

@@ -21,7 +21,7 @@ pub(crate) trait Stand {
     fn open(&self) -> Box<dyn Store>;
 }
 
-/// Makes a test of each behaviour, with a [`Stand`] of its own by this expression.
+/// Makes a test of each behaviour, each with a new [`Stand`] from this expression.
 macro_rules! tests {
     ($stand:expr) => {
         $crate::conformance::tests! { $stand;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use vpnd_proto::session::DeviceId;
 
-/// An address that is leased to one user and nobody else.
+/// An address that is leased to one user only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedAddress {
     pub address: IpAddr,

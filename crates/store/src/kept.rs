@@ -1,7 +1,7 @@
 //! Files of released versions: this one opens them, and all that was put into them is there.
 //!
 //! `kept/README.md` says how they were made. INVARIANT: a file here never changes; another format
-//! adds one of its own.
+//! adds another file.
 
 use std::fs;
 use std::io::Write as _;

@@ -22,7 +22,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Whether nobody else may have the address yet.
+    /// Whether no other device may have the address yet.
     pub fn is_live(&self, now_s: u64) -> bool {
         self.until_s > now_s
     }

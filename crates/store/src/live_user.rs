@@ -2,7 +2,7 @@
 
 use super::{User, UserId};
 
-/// What it takes to ask the source about such a user again.
+/// The data with which the source is asked about such a user again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveUser {
     pub id: UserId,
@@ -13,7 +13,7 @@ pub struct LiveUser {
 }
 
 impl LiveUser {
-    /// The same user as the store has it.
+    /// Returns these data of a user.
     #[must_use]
     pub fn of(user: &User) -> Self {
         Self {

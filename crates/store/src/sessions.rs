@@ -7,7 +7,8 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::{LiveUser, SessionRecord, StoreError, UserId};
 
-/// A device of a user that has a session, or had one whose address nobody has needed since.
+/// A device of a user that has a session, or had one whose address no other device has needed
+/// since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     pub id: DeviceId,
@@ -52,8 +53,7 @@ pub trait Sessions: Send + Sync {
     /// Forgets a session and lets its leases go.
     fn end_session(&self, id: SessionId, now_s: u64) -> Result<(), StoreError>;
     /// Makes changes of any number of sessions durable together, in their order, or none of them.
-    /// What each method for one change would have returned, and `true` for changes without a
-    /// result.
+    /// Returns for each change what its own method returns, or `true` if that has no result.
     fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
     /// The sessions whose time is not over.
     fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError>;

@@ -130,8 +130,8 @@ impl Sqlite {
         self.put_off.catch_up(&self.connections, now_s)
     }
 
-    /// Writes a copy of the store beside it, in one step: the copy that [`StoreError::Corrupted`]
-    /// recommends.
+    /// Writes a copy of the store into its directory, in one step: the copy that
+    /// [`StoreError::Corrupted`] recommends.
     pub fn back_up(&self) -> Result<(), StoreError> {
         let failed =
             |error: std::io::Error| StoreError::Failed { path: self.path.clone(), detail: error.to_string() };

@@ -1,4 +1,4 @@
-//! What can go wrong in the store.
+//! Errors of the store.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -47,7 +47,7 @@ impl NewUser {
 pub struct ExternalUser {
     /// The source's name in the configuration.
     pub source: String,
-    /// The source's name for the user, which never changes and is given to nobody else.
+    /// The source's name for the user, which never changes and is given to no other user.
     pub subject: String,
     /// The login name, as [`vpnd_config::user_name::canonical`] makes it.
     pub name: String,
@@ -128,7 +128,7 @@ pub struct User {
 }
 
 impl User {
-    /// Nobody's record: for checks that do the same work when there is no such user.
+    /// The record of no user, for checks that do the same work when there is no such user.
     pub fn nobody() -> Self {
         Self {
             id: UserId::NOBODY,
@@ -173,8 +173,8 @@ pub trait Users: Send + Sync {
     /// says nothing about whether the user may log in: the caller checks [`User::enabled`] and
     /// [`User::has_expired`], as for all others.
     fn refresh_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
-    /// The same for a user who did not log in: without a record none is made, since whoever removed
-    /// it must not be overruled by an answer that was under way ([`StoreError::NoSuchUser`]).
+    /// Updates a user who did not log in. Without a record none is made: an answer that was under
+    /// way must not undo a removal ([`StoreError::NoSuchUser`]).
     fn update_external(&self, user: &ExternalUser, now_s: u64) -> Result<User, StoreError>;
     /// Changes what a user is besides the password. A change of groups is a revocation that ends no
     /// session.

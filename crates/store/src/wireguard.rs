@@ -78,7 +78,7 @@ pub struct HandshakeShown {
 /// INVARIANT: a public key is that of one device at most, and timestamps only become later, but for
 /// [`WireGuardDevices::forget_handshakes`].
 pub trait WireGuardDevices: Send + Sync {
-    /// Adds a device of the user, with addresses of its own.
+    /// Adds a device of the user, with its own addresses.
     fn add_wireguard_device(
         &self,
         name: &str,

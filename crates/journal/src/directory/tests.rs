@@ -1,5 +1,5 @@
-//! Places that somebody without privileges could have written in, and files that he could have put
-//! there.
+//! Places in which a user without privileges could have written, and files that such a user could
+//! have put there.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};

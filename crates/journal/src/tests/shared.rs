@@ -50,7 +50,7 @@ fn the_last_one_takes_it_back() {
                             assert_eq!(value(), "1", "nobody has cleaned up yet");
                         }
                     }
-                    // As the next client does at its start.
+                    // The next client does this at its start.
                     journals.recover().await;
                     assert_eq!(value(), after, "{first:?}, then {last:?}");
                 }
@@ -64,7 +64,7 @@ fn the_last_one_takes_it_back() {
 fn one_that_somebody_else_has_made_stays() {
     in_namespace_async(async || {
         let journals = TestJournals::new();
-        // Of a client before a power cut.
+        // A file of a client before a power cut.
         drop(journals.directory().take("src-valid-mark-another-boot-1-1-0").unwrap());
         fs::write(KEY, "1").unwrap();
         let mut running = [journals.journal(), journals.journal()];

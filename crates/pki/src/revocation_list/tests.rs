@@ -1,4 +1,4 @@
-//! Lists that an authority has made, and lists that nobody should believe.
+//! Lists that an authority has made, and lists that must be refused.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,7 +32,7 @@ impl Authority {
         params.signed_by(&KeyPair::generate().unwrap(), &self.0).unwrap().der().clone()
     }
 
-    /// A list of these numbers, made and to be replaced so many days from now.
+    /// A list of these numbers, made and to be replaced `made` and `ends` days from now.
     fn list(&self, serials: &[u64], made: i64, ends: i64) -> String {
         let day = |days: i64| now_s().saturating_add_signed(days * 86_400);
         let at = |days| rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(day(days));
@@ -113,7 +113,7 @@ fn a_list_names_its_authoritys_certificates_and_no_others() {
     let (ends, made) = list.life_s().unwrap();
     assert_eq!((ends - made) / 86_400, 31);
     assert!(CertificateNumber::of(b"no certificate").is_none());
-    // What was checked is the same when it is read again, and as DER.
+    // A list that was checked is the same when it is read again, and as DER.
     let pem = ours.list(&[7], -1, 30);
     let der = CertificateRevocationListDer::from_pem_slice(pem.as_bytes()).unwrap();
     assert_eq!(RevocationList::trusted(&der).unwrap().len(), 1);

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use crate::tls::{self, Trust};
 
-    /// What a client finds at a server with this certificate.
+    /// Returns the fault that a client finds in this certificate.
     fn found(certificate: &rcgen::Certificate, ca_pem: &str, place: Option<&str>) -> String {
         let ca = Trust::Pinned(ca_pem.as_bytes());
         let verifier = tls::verifier(&ca).expect("it is good");

@@ -1,10 +1,10 @@
 //! The certificate that a gateway presents, and how a client names the authorities that it trusts
 //! (PROTOCOL §3).
 //!
-//! A gateway may have two chains: one for everybody, of a public authority, and one for clients
+//! A gateway may have two chains: one for all clients, of a public authority, and one for clients
 //! that pin the gateway's own. A client that pins names its authorities in its ClientHello
 //! (`certificate_authorities`, RFC 8446 section 4.2.4). INVARIANT: such a name chooses among
-//! certificates that any client may see, so nobody gains anything by a wrong one.
+//! certificates that any client may see, so a wrong one gains an attacker nothing.
 
 use std::sync::{Arc, PoisonError, RwLock};
 

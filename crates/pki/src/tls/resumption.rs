@@ -1,10 +1,10 @@
 //! Limits of TLS session resumption (PROTOCOL §3).
 //!
 //! In a resumed handshake the gateway proves that it can read its tickets and nothing else, and it
-//! issues the next ticket itself. Whoever has the key of the tickets can therefore answer a client
-//! as the gateway for as long as that client goes from ticket to ticket. INVARIANT: no client does
-//! so for longer than [`RESUMPTION_LIFETIME`]; then it forgets all tickets, and the gateway has to
-//! sign with the key of its certificate, which the process that makes the tickets does not have.
+//! issues the next ticket itself. An attacker who has the key of the tickets can therefore answer a
+//! client as the gateway for as long as that client only resumes. INVARIANT: no client does so for
+//! longer than [`RESUMPTION_LIFETIME`]; then it forgets all tickets, and the gateway has to sign
+//! with the key of its certificate, which the process that makes the tickets does not have.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -48,8 +48,8 @@ impl Client {
         Ok(Arc::new(self.for_next_connection().try_into()?))
     }
 
-    /// The same, of TLS alone. Connections keep the settings they began with, so a ticket that one
-    /// of them gets later is not taken for a newer one.
+    /// The settings of TLS alone. Connections keep the settings they began with, so a ticket that
+    /// one of them gets later is not taken for a newer one.
     pub(super) fn for_next_connection(&self) -> Arc<ClientConfig> {
         let now = (self.clock)();
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! Answers from the audit file: who had an address at a time, and everything between two times.
 //!
-//! INVARIANT: an answer about a time that is not covered says so; a question takes an index,
-//! however many sessions there are.
+//! INVARIANT: an answer about a time that is not covered is marked; a query uses an index, however
+//! many sessions there are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,13 +13,13 @@ use vpnd_sys::port_blocks::{Block, PortBlocks};
 
 /// The interval at which a gateway notes that all is recorded, seconds.
 pub(crate) const HEARTBEAT_S: u64 = 10;
-/// Without it for so long, what happened since is not recorded, seconds.
+/// Seconds without a heartbeat after which events count as not recorded.
 const STALE_S: u64 = 3 * HEARTBEAT_S;
 /// Sessions of one address that are looked at, from the newest that had begun by the time in
 /// question. Where the clock was never set back, the answer is among those that began within that
 /// second and the one before them.
 const LOOKED_AT: u32 = 32;
-/// Clocks of those who ask differ by so much from ours, seconds.
+/// Largest expected difference between the clock of a complaint's author and ours, seconds.
 const CLOCK_ERROR_S: u64 = 60;
 
 /// Anything that is recorded. Times are seconds since 1970 by the wall clock. What is `None` does
@@ -57,8 +57,8 @@ pub struct Record {
     /// The administrator.
     #[n(12)]
     pub by: Option<String>,
-    /// The ports by which the inner address was seen from outside at that time, where each has a
-    /// block of its own.
+    /// The ports by which the inner address was seen from outside at that time, where each has its
+    /// own block.
     #[n(13)]
     pub public: Option<Block>,
 }
@@ -101,7 +101,7 @@ pub struct Answer {
     pub outer_left_out: bool,
 }
 
-/// What an export is about.
+/// Range of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Range {
     #[n(0)]

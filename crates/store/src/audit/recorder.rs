@@ -1,4 +1,4 @@
-//! The gateway's writer of the audit file, on a thread of its own: nobody waits for it.
+//! The gateway's writer of the audit file, on its own thread: no caller waits for it.
 //!
 //! Invariants: neither a full disk nor a slow one holds up a login or a packet. Events wait here,
 //! [`QUEUE`] at most, until they can be written; of what there is no room for, the number and the
@@ -41,7 +41,7 @@ const REFUSAL_INTERVAL: Duration = Duration::from_millis(200);
 /// Changes of outer addresses at once, and after that one for each interval.
 const MOVES: u32 = 8_192;
 const MOVE_INTERVAL: Duration = Duration::from_millis(2);
-/// A clock that differs so much from one that nobody sets was set, seconds.
+/// Difference from the monotonic clock above which the wall clock was set, seconds.
 const CLOCK_STEP_S: u64 = 5;
 
 /// Reads the sessions that there are from the store.
@@ -213,7 +213,7 @@ enum Progress {
     Off,
 }
 
-/// Nothing more comes. Who waits until all is written, if somebody does.
+/// The last message, with the caller that waits until all is written, if there is one.
 struct Over(Option<SyncSender<()>>);
 
 impl Writer {
@@ -241,7 +241,7 @@ impl Writer {
             self.progress = self.go_on();
             if let Some(Over(done)) = over {
                 self.close();
-                // Nobody may wait for it any more.
+                // The caller may have given up.
                 let _ = done.map(|done| done.send(()));
                 return;
             }
@@ -275,7 +275,7 @@ impl Writer {
             Progress::New => Duration::ZERO,
             Progress::Off => HEARTBEAT,
             Progress::Failing => {
-                // What comes meanwhile waits in the channel, as far as it has room.
+                // Events wait in the channel meanwhile, as far as it has room.
                 std::thread::sleep(RETRY_INTERVAL);
                 Duration::ZERO
             }

@@ -47,7 +47,7 @@ const RULES: [Rule; 6] = [
                  SELECT seq FROM sessions WHERE end_s BETWEEN ?1 AND ?2 AND outer_address IS NOT NULL LIMIT ?3)",
             "UPDATE entries SET outer_address = NULL WHERE seq IN (
                  SELECT seq FROM entries WHERE at_s BETWEEN ?1 AND ?2 AND outer_address IS NOT NULL LIMIT ?3)",
-            // Of a session that goes on, too.
+            // Those of live sessions, too.
             "DELETE FROM moves WHERE rowid IN (SELECT rowid FROM moves WHERE at_s BETWEEN ?1 AND ?2 LIMIT ?3)",
         ],
     ),
@@ -99,7 +99,7 @@ impl AuditFile {
             let sql =
                 "INSERT INTO erased (field, up_to_s) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET up_to_s = ?2";
             self.connection.execute(sql, params![field, up_to_s])?;
-            // The log still has pages of before; it is emptied and cut off, unless somebody reads.
+            // The log still has pages of before; it is emptied and cut off, unless a process reads.
             self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", (), |_| Ok(()))?;
             return Ok(true);
         }

@@ -1,4 +1,4 @@
-//! What a test's recorder has taken in, in place of a file.
+//! A recorder for tests, which collects events in place of a file.
 #![allow(clippy::unwrap_used, clippy::new_without_default, reason = "a panic is how a test fails")]
 
 use std::sync::Mutex;

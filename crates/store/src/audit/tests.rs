@@ -52,7 +52,7 @@ fn answer(file: &AuditFile, last: u8, at_s: u64) -> Answer {
     file.who_had([10, 86, 0, last].into(), None, at_s, at_s).unwrap()
 }
 
-/// Who had 10.86.0.`last`.
+/// Returns the user who had 10.86.0.`last`.
 fn who(file: &AuditFile, last: u8, at_s: u64) -> Option<String> {
     answer(file, last, at_s).found.pop().and_then(|found| found.user)
 }
@@ -77,7 +77,7 @@ fn an_address_leads_to_whoever_had_it_at_that_time() {
     assert_eq!((who(&file, 3, 1600).as_deref(), who(&file, 4, 1600)), (Some("cat"), None));
     let v6 = start(2, "", 2, 0).ipv6.unwrap().into();
     assert_eq!(file.who_had(v6, None, 3500, 3500).unwrap().found[0].user.as_deref(), Some("bob"));
-    // What is recorded stays as it is: neither another start nor another end of a session counts.
+    // Records stay as they are: neither another start nor another end of a session counts.
     file.record(&[began(2, "eve", 2, 1), ended(1, 9)]).unwrap();
     assert_eq!((who(&file, 2, 3500).as_deref(), who(&file, 2, 1500).as_deref()), (Some("bob"), Some("ann")));
     drop(file);
@@ -193,7 +193,7 @@ fn a_time_that_is_not_covered_is_known() {
     assert_eq!((at(&file, 1500, 6010).gap, at(&file, 1500, 6010).since_s), (None, Some(900)));
     assert_eq!(at(&file, 4500, 6010).gap, Some(gap));
     assert_eq!(at(&file, 6010, 6010).gap, None, "the gateway runs");
-    // It was killed: nobody knows what came after its last sign of life.
+    // It was killed: what happened after its last sign of life is unknown.
     assert_eq!(at(&file, 6010, 7000).gap.unwrap().from_s, 6000);
     let next = file.begin_run(8000, None).unwrap();
     let killed = at(&file, 7500, 9000).gap.unwrap();
@@ -211,7 +211,7 @@ fn what_the_store_has_decides_which_sessions_go_on() {
     let (_dir, _, mut file) = file();
     file.record(&[began(1, "ann", 2, 1000), began(2, "bob", 3, 1000), began(3, "cat", 4, 1000)]).unwrap();
     let open = file.open_sessions().unwrap();
-    // Of the second nothing is left, and of another one nothing was recorded.
+    // Nothing of the second is left, and nothing of another one was recorded.
     let live = [start(1, "ann", 2, 1000), start(3, "cat", 4, 1000), start(4, "dan", 5, 1500)];
     file.reconcile(&open, &live, 3000).unwrap();
     assert_eq!((who(&file, 2, 5000), who(&file, 5, 1600)), (Some("ann".to_owned()), Some("dan".to_owned())));
@@ -389,7 +389,7 @@ fn a_newer_format_is_left_alone_and_a_foreign_file_is_damaged() {
     drop(file);
     assert!(matches!(AuditFile::open_or_create(&path), Err(AuditError::Newer { found: 2 })));
     let connection = Connection::open(&path).unwrap();
-    // As the last version before 0.1 left it.
+    // The state in which the last version before 0.1 left it.
     connection.execute_batch("PRAGMA application_id = 0; PRAGMA user_version = 3").unwrap();
     drop(connection);
     let before = std::fs::read(&path).unwrap();

@@ -61,7 +61,7 @@ impl<'h> ForeignHash<'h> {
 mod tests {
     use super::*;
 
-    /// Of `correct horse` with the salt `saltsalt`, by another implementation (hashlib).
+    /// The hash of `correct horse` with the salt `saltsalt`, by another implementation (hashlib).
     const SSHA: &str = "{SSHA}awc/Cj0kafyFd5d8fGn07xoHBJJzYWx0c2FsdA==";
 
     #[test]

@@ -156,7 +156,7 @@ fn update(t: &Transaction<'_>, user: &UserImport, now_s: u64) -> StoreResult<()>
     }
     let now = users::by_name(t, &user.name)?;
     if let Some(password) = user.password.as_ref().filter(|new| {
-        // The same hash again is no new password, so it ends no session.
+        // An unchanged hash is no new password, so it ends no session.
         now.as_ref().is_none_or(|now| now.password.as_ref() != Some(new))
     }) {
         let set = users::set_password(t, &user.name, password, now_s)?;

@@ -1,10 +1,10 @@
 //! A digest of each user, so that damage to a row is found where SQLite can't find it.
 //!
-//! SQLite checks how its pages hang together; a bit that tips inside a row makes a disabled user an
-//! enabled one. Whatever changes a user calls [`renew`] in the same transaction; whatever reads one
-//! calls [`verify`]. Invariant: what decides whether somebody is let in is either as it was written
-//! or an error. This guards against damage, not against people who may write the file: those can
-//! compute a digest too.
+//! SQLite checks the structure of its pages, but a flipped bit inside a row makes a disabled user
+//! an enabled one. Code that changes a user calls [`renew`] in the same transaction; code that
+//! reads one calls [`verify`]. Invariant: data that decide about a login are either as they were
+//! written or an error. This guards against damage, not against people who may write the file:
+//! those can compute a digest too.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension as _, Transaction, ffi, params};

@@ -21,7 +21,7 @@ pub(super) fn add_revocation(
 }
 
 pub(super) fn last_revocation(c: &Connection) -> rusqlite::Result<u64> {
-    // Of those that are forgotten, too.
+    // Forgotten ones count, too.
     let sql = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'revocations'), 0)";
     c.prepare_cached(sql)?.query_row((), |row| row.get(0))
 }

@@ -1,7 +1,7 @@
 //! Fixed addresses in SQL.
 //!
 //! INVARIANT: an address is fixed for one user at most, and it becomes so only while no session of
-//! somebody else has it.
+//! another user has it.
 
 use std::net::IpAddr;
 
@@ -33,7 +33,7 @@ pub(super) fn set(
     Ok(Ok(()))
 }
 
-/// Who has the address already, if that is not this user or device.
+/// Returns who has the address already, if that is not this user or device.
 fn holder(
     c: &Connection,
     id: UserId,

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::super::StoreError;
 
-/// Every database begins with a header of so many bytes (<https://www.sqlite.org/fileformat.html>,
-/// section 1.3).
+/// Length of the header with which every database begins, bytes
+/// (<https://www.sqlite.org/fileformat.html>, section 1.3).
 const SQLITE_HEADER_LEN: u64 = 100;
 /// Tells a store that is not there from one that this process may not open, or should not.
 pub(super) fn reachable(path: &Path) -> Result<(), StoreError> {
@@ -22,8 +22,8 @@ pub(super) fn reachable(path: &Path) -> Result<(), StoreError> {
 }
 
 /// Refuses a store of which a file is a link, a pipe or the like: SQLite would follow it or wait
-/// for it. For people who look for the cause. It keeps out nobody who exchanges the file a moment
-/// later; that nothing but the directory is in reach of the process does.
+/// for it. For people who look for the cause. It does not stop an attacker who exchanges the file a
+/// moment later; the sandbox does, which leaves only this directory in reach of the process.
 pub(super) fn plain_files(path: &Path) -> Result<(), StoreError> {
     for suffix in ["", "-journal", "-wal", "-shm"] {
         let mut file = path.as_os_str().to_owned();

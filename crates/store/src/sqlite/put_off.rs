@@ -1,5 +1,5 @@
 //! Changes of sessions that were put off because another process held the store, in a small
-//! database beside it.
+//! database in its directory.
 //!
 //! INVARIANT: such a change is on the disk before it is acknowledged, counts in [`PutOff::session`]
 //! at once, and is in the store before later ones are written there. What it is about is no secret
@@ -25,7 +25,7 @@ use vpnd_sys::own_file;
 /// Limit for a change of sessions to wait for the store: clients wait for it, and all others behind
 /// it.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The same for [`PutOff::catch_up`], behind which changes wait that are put off.
+/// Time to wait in [`PutOff::catch_up`], during which other changes are put off.
 const RETRY_PATIENCE: Duration = Duration::from_millis(20);
 
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS changes (
@@ -46,7 +46,7 @@ pub(super) struct PutOff {
 }
 
 impl PutOff {
-    /// Those beside the store at `store`, which another process may have left.
+    /// Changes of the store at `store`, which another process may have left.
     pub(super) fn beside(store: &Path) -> Self {
         let path = store.with_extension("db.put-off");
         Self { is_held: path.exists().into(), path, database: Mutex::default() }
@@ -75,7 +75,7 @@ impl PutOff {
         if changes.iter().any(|change| matches!(change, SessionChange::Add(..))) {
             return Err(StoreError::Busy { path: connections.path().to_owned() });
         }
-        // Whoever has lost a session gets nothing for it, as ever.
+        // A change of a session that is gone has no effect.
         let exists = |change: &SessionChange| match change {
             SessionChange::Tokens(id, ..) => Ok(self.session(connections, *id, now_s)?.is_some()),
             SessionChange::Add(..) | SessionChange::End(_) => Ok(true),
@@ -155,7 +155,7 @@ impl PutOff {
     }
 
     /// Opens the database. A damaged one is removed: the sessions that it is about need a login
-    /// then, and are open to nobody.
+    /// then.
     fn open(&self) -> Result<Connection, StoreError> {
         plain_files(&self.path)?;
         match prepare(&self.path) {

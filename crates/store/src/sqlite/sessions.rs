@@ -116,8 +116,8 @@ pub(super) fn devices(c: &Connection, user: UserId) -> rusqlite::Result<Vec<Devi
     Ok(devices.into_values().collect())
 }
 
-/// Forgets a device and its sessions. Its addresses stay nobody's until the gateway has ended
-/// these.
+/// Forgets a device and its sessions. Its addresses are leased to no other device until the gateway
+/// has ended these.
 pub(super) fn remove_device(t: &Transaction<'_>, user: UserId, device: DeviceId) -> rusqlite::Result<()> {
     t.execute("DELETE FROM sessions WHERE user_id = ? AND device = ?", params![user.0, device.0])?;
     let sql = "UPDATE leases SET user_id = randomblob(16), device = randomblob(16)

@@ -23,7 +23,7 @@ const STEPS: [fn(&Replacement) -> io::Result<()>; 8] = [
     Replacement::sync_directory,
 ];
 
-/// What SQLite keeps beside a database.
+/// Suffixes of the files that SQLite keeps for a database.
 const BESIDE: [&str; 2] = ["-wal", "-shm"];
 
 /// A copy of the store at `path`, as [`Sqlite::copy`] has it.
@@ -137,7 +137,7 @@ impl Replacement {
         copy_if_there(&self.path, &self.kept())
     }
 
-    /// What is there now is the log of the old store, which must not be applied to the new one.
+    /// The log of the old store must not be applied to the new one.
     fn clear_beside(&self) -> io::Result<()> {
         for suffix in BESIDE {
             remove(&beside(&self.path, suffix))?;
@@ -186,7 +186,7 @@ fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
     to.sync_all()
 }
 
-/// Removes a database and what SQLite keeps beside it.
+/// Removes a database and the files that SQLite keeps for it.
 fn clear(path: &Path) -> io::Result<()> {
     remove(path)?;
     BESIDE.iter().try_for_each(|suffix| remove(&beside(path, suffix)))
@@ -252,7 +252,7 @@ mod tests {
             for step in &STEPS[..count] {
                 step(&replacement).unwrap();
             }
-            // As if killed here: nothing is cleared up.
+            // Like a kill at this point: nothing is cleared up.
             std::mem::forget(replacement);
             let found = users(&path);
             let is_new = count >= 7;
@@ -272,7 +272,7 @@ mod tests {
         let path = directory.path().join("vpnd.db");
         let source = other(directory.path());
         killed(&path);
-        // Somebody has moved the store there.
+        // An administrator has moved the store there.
         let kept = path.with_extension("db.replaced");
         fs::rename(&path, &kept).unwrap();
         assert_eq!(replacement(&path, &source).publish().ok(), Some(false));

@@ -45,8 +45,8 @@ pub(super) fn add(t: &Transaction<'_>, user: &NewUser, now_s: u64) -> StoreResul
 }
 
 /// The user with this name, however its letters are written. The time of the answer must not
-/// disclose that nobody has a name: the same is read and checked for it, of whoever comes next in
-/// the alphabet.
+/// disclose that no user has a name: then the next user in the alphabet is read and checked in the
+/// same way.
 pub(super) fn by_name(c: &Connection, name: &str) -> rusqlite::Result<Option<User>> {
     let next = format!(
         "SELECT {COLUMNS} FROM users WHERE name >= ?1 COLLATE NOCASE ORDER BY name COLLATE NOCASE LIMIT 1"
@@ -59,7 +59,7 @@ pub(super) fn by_name(c: &Connection, name: &str) -> rusqlite::Result<Option<Use
     let Some(found) = found else { return Ok(None) };
     let is_it = found.name.eq_ignore_ascii_case(name);
     let completed = complete(c, found);
-    // Somebody else's damage is none of this one's.
+    // Damage of another user's record is not this one's.
     if is_it { completed.map(Some) } else { Ok(None) }
 }
 

@@ -91,7 +91,7 @@ fn what_was_put_off_survives_the_process() {
     let (first, _, other) = store(directory.path());
     hold(&other);
     change(&first, new_tokens(1, 5)).unwrap();
-    // As after a kill: nothing is made good at its end.
+    // The state after a kill: nothing is caught up at its end.
     drop(first);
     let path = directory.path().join("vpnd.db");
     let second = Sqlite::open(&path).unwrap();
