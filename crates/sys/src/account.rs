@@ -9,19 +9,18 @@ use rustix::thread::CapabilitySet;
 
 /// The user that is taken if nothing else is configured and the machine has it.
 pub const DEFAULT_USER: &str = "vpnd";
-/// Numbers that systemd gives to services for their runtime, and so nobody else (`DynamicUser=` of
-/// systemd.exec(5)).
+/// Numbers that systemd reserves for services while they run (`DynamicUser=` of systemd.exec(5)).
 const DYNAMIC: std::ops::RangeInclusive<u32> = 61_184..=65_519;
 
-/// The person behind this process, as far as the machine knows: its user, and whoever has logged in
-/// or called sudo as another one. For records, not for decisions: root can set both.
+/// The person behind this process, as far as the machine knows: its user, and who logged in or
+/// called sudo as that user. For records, not for decisions: root can set both.
 pub fn invoker() -> String {
     let name = |uid: u32| match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
         _ => uid.to_string(),
     };
     let this = name(nix::unistd::getuid().as_raw());
-    // 4294967295 where nobody has logged in, as for a service.
+    // 4294967295 without a login, as for a service.
     let login = std::fs::read_to_string("/proc/self/loginuid").ok().and_then(|text| text.trim().parse().ok());
     let login = login.filter(|uid| *uid != u32::MAX).map(name);
     let sudo = std::env::var("SUDO_USER").ok().filter(|user| user.len() <= 64);
@@ -51,7 +50,7 @@ pub enum AccountError {
     Root(String),
     #[error("the machine's users can't be looked up: {0}")]
     LookUp(#[from] nix::Error),
-    /// A number that nobody has could not be found.
+    /// An unused number could not be found.
     #[error(
         "no unused user number was found; make a user for vpnd: `useradd --system --no-create-home vpnd`"
     )]
@@ -59,8 +58,8 @@ pub enum AccountError {
 }
 
 impl UnixUser {
-    /// The user of unprivileged processes: `configured`, else `vpnd`, else a number that nobody
-    /// has. `None` if this process may not change its user; then it is nobody special already.
+    /// The user of unprivileged processes: `configured`, else `vpnd`, else an unused number. `None`
+    /// if this process may not change its user; then it has no privileges already.
     pub fn choose(configured: Option<&str>) -> Result<Option<Self>, AccountError> {
         if let Some(name) = configured {
             let identity = Self::of(name)?;

@@ -49,7 +49,7 @@ pub async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     })
 }
 
-/// What the first of these addresses gives, of those where `attempt` succeeds.
+/// Returns the result of the first address for which `attempt` succeeds.
 ///
 /// # Errors
 /// The last failure, if all fail.

@@ -2,8 +2,8 @@
 //! done before the call returns.
 //!
 //! The gain is not the saved calls. Each write to a TUN device wakes up the program that its packet
-//! is for, and the kernel changes threads at the latest when the call returns: so it changes them
-//! once for all packets instead of once for each.
+//! is for, and the kernel switches threads no later than when the call returns: so it switches once
+//! for all packets instead of once for each.
 //!
 //! INVARIANT: nothing is under way when a call of this module returns.
 
@@ -156,8 +156,8 @@ impl Writes {
 
 impl Drop for Writes {
     fn drop(&mut self) {
-        // SAFETY: nothing is under way in the context, and nobody else has its number. A filter may
-        // forbid this: then it goes with the process.
+        // SAFETY: nothing is under way in the context, and no other code has its number. A filter
+        // may forbid this: then it goes with the process.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-/// So many at once, and after that one for each interval.
+/// A number of events at once, and after that one for each interval.
 #[derive(Debug)]
 pub struct Allowance {
     burst: u32,

@@ -28,7 +28,7 @@ const INDEX_OFFSET: u32 = 4;
 /// The shortest payload that has a whole receiver index.
 const INDEX_END: u32 = 8;
 
-/// Whose data are steered.
+/// The kinds of peers whose data are steered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clients {
     /// Clients of our own. WireGuard's data are unknown datagrams.

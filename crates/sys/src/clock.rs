@@ -84,7 +84,7 @@ pub fn steady_s() -> u64 {
 pub struct Clocks {
     /// Wall clock: one-time codes, the audit file.
     pub wall: fn() -> u64,
-    /// Clock that nobody can set: sessions, leases, grants.
+    /// Clock that can't be set: sessions, leases, grants.
     pub steady: fn() -> u64,
 }
 

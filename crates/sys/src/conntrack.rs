@@ -27,7 +27,7 @@ const DELETE: u16 = 0x102;
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
 const DUMP: u16 = 0x300;
-/// Attributes: `CTA_TUPLE_ORIG`, in it `CTA_TUPLE_IP`, in it `CTA_IP_V4_SRC`; beside the first
+/// Attributes: `CTA_TUPLE_ORIG`, in it `CTA_TUPLE_IP`, in it `CTA_IP_V4_SRC`; next to the first
 /// `CTA_ID` and `CTA_ZONE`.
 const ORIGINAL: u16 = 1;
 /// `CTA_TUPLE_REPLY`.
@@ -40,7 +40,8 @@ const ZONE: u16 = 18;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than any part of a list has.
 const BUFFER: usize = 64 << 10;
-/// The list may change while it is read, so it is read until nothing is found, but not for ever.
+/// The list may change while it is read, so it is read until nothing is found, but at most this
+/// many times.
 const ROUNDS: usize = 5;
 
 /// Forgets each flow that was begun from an address of this network; how many there were. Packets
@@ -56,7 +57,7 @@ pub fn forget(network: Ipv4Net) -> io::Result<usize> {
 /// how many there were.
 ///
 /// # Errors
-/// As for [`forget`].
+/// Those of [`forget`].
 pub fn forget_addresses(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
     if addresses.is_empty() {
         return Ok(0);
@@ -98,7 +99,7 @@ fn without_ctnetlink(error: io::Error, code: Errno) -> io::Error {
 
 /// For each flow that is meant, what the kernel finds it again by.
 fn flows(socket: &OwnedFd, is_meant: &impl Fn(&[u8]) -> bool) -> io::Result<Vec<Vec<u8>>> {
-    // Of both protocol versions.
+    // Lists both protocol versions.
     request(socket, GET, DUMP, &[0; NETFILTER_HEADER])?;
     let (mut flows, mut buffer) = (Vec::new(), vec![0; BUFFER]);
     loop {
@@ -162,7 +163,7 @@ fn request(socket: &OwnedFd, kind: u16, flags: u16, body: &[u8]) -> io::Result<(
     message.extend((length as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend((REQUEST | flags).to_ne_bytes());
-    // Sequence number and sender: there is one request at a time, on a socket of its own.
+    // Sequence number and sender: there is one request at a time, on its own socket.
     message.extend([0; 8]);
     message.extend(body);
     send(socket, &message, SendFlags::empty())?;

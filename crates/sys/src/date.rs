@@ -64,7 +64,7 @@ impl FromStr for Expiry {
     }
 }
 
-/// Three numbers of exactly so many digits.
+/// Three numbers of exactly this many digits.
 fn numbers(text: &str, between: char, digits: [usize; 3]) -> Result<[u16; 3], NoDate> {
     let parts: Vec<&str> = text.split(between).collect();
     let parts: [&str; 3] = parts.try_into().map_err(|_| NoDate)?;
@@ -79,7 +79,7 @@ fn numbers(text: &str, between: char, digits: [usize; 3]) -> Result<[u16; 3], No
 }
 
 impl fmt::Display for Expiry {
-    /// As [`Expiry::from_str`] reads it.
+    /// Writes the form that [`Expiry::from_str`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::At(at_s) = *self else { return f.write_str("never") };
         let is_whole = at_s >= DAY_S && at_s.is_multiple_of(DAY_S);

@@ -29,7 +29,7 @@ const SECOND_LINE: &str = "# The former ones come back when it ends (or with `vp
 /// Name servers beyond this number are ignored by the system's resolver (`MAXNS` in `resolv.h`).
 const MAX_SERVERS: usize = 3;
 
-/// More servers, or more search domains, are given by nobody.
+/// Limit of servers, and of search domains; no source names more.
 const MAX_GIVEN: usize = 32;
 
 /// The longest `resolv.conf` that is taken for one, bytes.

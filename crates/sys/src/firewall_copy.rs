@@ -1,5 +1,5 @@
-//! A copy of the machine's firewall in a network namespace of its own, through which test packets
-//! go. So the kernel decides about them, no rule has to be understood, and nothing leaves the
+//! A copy of the machine's firewall in a separate network namespace, through which test packets
+//! pass. So the kernel decides about them, no rule has to be understood, and nothing leaves the
 //! machine.
 //!
 //! INVARIANT: rules, interfaces, addresses and routes of the machine are read and never changed.
@@ -121,7 +121,7 @@ impl FirewallCopy {
         self.rules.iter().any(|(_, rules)| rules.contains(text))
     }
 
-    /// Makes the copy and carries out `work` beside it.
+    /// Makes the copy and carries out `work` in it.
     ///
     /// # Errors
     /// [`CopyError`] if it can't be made.

@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 pub struct LockedFile(File);
 
 impl LockedFile {
-    /// Locks `file`, which waits until nobody else holds it.
+    /// Locks `file`, which waits until no other process holds it.
     ///
     /// # Errors
     /// If the file system has no locks.
@@ -22,7 +22,7 @@ impl LockedFile {
         Ok(Self(file))
     }
 
-    /// Locks `file`; `None` if somebody else holds it.
+    /// Locks `file`; `None` if another process holds it.
     ///
     /// # Errors
     /// If the file system has no locks.
@@ -37,7 +37,7 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // What fails here is done by the kernel when the last copy is closed.
+        // If this fails, the kernel unlocks it when the last copy is closed.
         let _ = self.0.unlock();
     }
 }

@@ -1,8 +1,8 @@
 //! A bound on lines of the log that anybody on the network can cause.
 //!
-//! INVARIANT: so many lines at once and after that one for each interval, whatever arrives; what is
-//! left out is counted, and the count is in the log within [`REPORT_INTERVAL`]. This module must
-//! not know what the lines are about.
+//! INVARIANT: a fixed number of lines at once and after that one for each interval, whatever
+//! arrives; omitted lines are counted, and the count is in the log within [`REPORT_INTERVAL`]. This
+//! module must not know what the lines are about.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

@@ -27,7 +27,7 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-    /// For whoever has started the program at a terminal: sentences, without time, level and
+    /// For a user who has started the program at a terminal: sentences, without time, level and
     /// module.
     #[value(skip)]
     Sentences,
@@ -60,8 +60,8 @@ pub fn init(filter: &str, format: LogFormat) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Checks that a filter means what its author wrote. A misspelt level is a module that nobody has
-/// to the parser, and then nothing is logged at all.
+/// Checks that a filter means what its author wrote. The parser takes a misspelt level for the name
+/// of a module, and then nothing is logged at all.
 ///
 /// # Errors
 /// If it can't be parsed, or has such a word.
@@ -85,7 +85,7 @@ pub fn check_filter(filter: &str) -> Result<(), LogError> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
-    /// With the time; with colours if whoever reads it can show them.
+    /// With the time; with colours if the terminal shows them.
     Person {
         colours: bool,
     },
@@ -119,7 +119,7 @@ fn goes_to_journal(variable: impl Fn(&str) -> Option<String>) -> bool {
 /// anyway. Its name, and the filter for it where the configured one does not name it.
 const SYSTEM_ERRORS: (&str, &str) = ("quinn_udp", "quinn_udp=error");
 
-/// Target of the few lines that whoever has started a program at a terminal wants to read.
+/// Target of the few lines for a user who has started a program at a terminal.
 pub const NEWS: &str = "vpnd::news";
 
 /// The filter and the format for a program that a person has started: warnings and [`NEWS`], as
@@ -331,12 +331,12 @@ pub mod testing {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// The same as the journal gets it.
+    /// Returns what the journal gets of these events.
     pub fn logged_as_text(events: impl FnOnce()) -> String {
         logged("info", Style::Journal, events)
     }
 
-    /// The same, parsed from JSON.
+    /// Returns what these events log, parsed from JSON.
     pub fn logged_as_json(events: impl FnOnce()) -> Vec<serde_json::Value> {
         let text = logged("info", Style::Json, events);
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

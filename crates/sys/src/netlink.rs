@@ -206,8 +206,7 @@ impl Netlink {
         changed.map_err(|error| NetlinkError::new(format!("setting the MTU of {interface} to {mtu}"), &error))
     }
 
-    /// Gives an interface an address, usable at once: a tunnel has nobody to detect duplicates
-    /// with.
+    /// Gives an interface an address, usable at once: in a tunnel duplicates can't be detected.
     ///
     /// # Errors
     /// [`NetlinkError`]; `EEXIST` if the interface has it.

@@ -215,7 +215,7 @@ impl GatewayRules {
         script.line("}");
     }
 
-    /// What passes of the gateway's own services.
+    /// Rules for the gateway's own services.
     fn services(name_servers: &[IpAddr], script: &mut Script) {
         script.line("icmp type echo-request accept");
         script.line("icmpv6 type echo-request accept");
@@ -269,7 +269,8 @@ impl GatewayRules {
                 };
                 script.line(&format!("{begins} {campus} drop"));
             }
-            // Who begins stands where answers would go, and is not somebody else who calls himself so.
+            // A packet that begins a connection must come from where answers would go: its source
+            // is not forged.
             script.line(&format!("{begins} fib saddr . iif oif missing drop"));
             script.line(&format!("oifname \"{tunnel}\" ct state invalid drop"));
         } else {
@@ -300,7 +301,7 @@ impl GatewayRules {
         Ok(())
     }
 
-    /// What is not forwarded where clients have blocks of ports.
+    /// Rules about what is not forwarded where clients have blocks of ports.
     fn forward_of_blocks(&self, script: &mut Script) {
         let Some(blocks) = &self.blocks else { return };
         // Other protocols have no port by which their sender could be found.
@@ -308,8 +309,8 @@ impl GatewayRules {
             "iifname \"{}\" meta nfproto ipv4 meta l4proto != {{ tcp, udp, icmp }} drop",
             self.tunnel
         ));
-        // Answers have a client's address here. What nobody has asked for would go back to the router that
-        // sent it, and so on.
+        // Answers have a client's address here. Other packets would be sent back to the router they
+        // came from, in a loop.
         let addresses: Vec<IpAddr> = blocks.addresses.iter().copied().map(Into::into).collect();
         if let Some(addresses) = host_set(&addresses, Version::V4) {
             script.line(&format!("ip daddr {addresses} drop"));

@@ -38,7 +38,7 @@ impl Listing {
     /// Reads a table of ARP's own family.
     ///
     /// # Errors
-    /// As for [`Listing::read`].
+    /// Those of [`Listing::read`].
     pub async fn read_arp(table: &str) -> Result<Option<Self>, NftError> {
         Self::read_of("arp", table).await
     }

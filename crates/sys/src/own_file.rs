@@ -1,8 +1,8 @@
 //! Files of the privileged process in a directory in which a less privileged one writes too.
 //!
-//! INVARIANT: what is opened here is a regular file of this process's user, with one name and for
-//! nobody else, and that is checked of the open descriptor. No link is followed, and nothing that
-//! was put in the file's place holds this process up: neither a pipe without another end nor a
+//! INVARIANT: what is opened here is a regular file of this process's user, with one name and no
+//! access for others, which is checked on the open descriptor. No link is followed, and nothing
+//! that was put in the file's place holds this process up: neither a pipe without another end nor a
 //! device without an end of file. The directory itself is as it was configured; this module must
 //! not know what the files mean.
 

@@ -1,8 +1,8 @@
 //! Blocks of ports of public addresses: each inner IPv4 address has one.
 //!
-//! Which one follows from the address alone (deterministic NAT, RFC 7422): nothing has to be kept
-//! or asked for while sessions come and go, no process of lower rights chooses a block, and whoever
-//! knows the settings of a time can compute whose a port was. The settings have a text form for
+//! Which one follows from the address alone (deterministic NAT, RFC 7422): nothing has to be stored
+//! or requested when sessions begin and end, no process of lower rights chooses a block, and from
+//! the settings of a time the client of a port can be computed. The settings have a text form for
 //! that, which the audit file keeps. The price: there are blocks for the whole pool, not for the
 //! sessions in use.
 //!
@@ -21,7 +21,7 @@ use ipnet::Ipv4Net;
 use minicbor::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
-/// How many ports a block may have.
+/// The number of ports that a block may have.
 pub const SIZES: RangeInclusive<u64> = 32..=8192;
 
 /// The settings that say whose a port is.
@@ -110,7 +110,7 @@ impl fmt::Display for Block {
     }
 }
 
-/// As the audit file keeps it; [`FromStr`] reads it.
+/// Writes the form of the audit file, which [`FromStr`] reads.
 impl fmt::Display for PortBlocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { addresses, ports, size, pool } = self;
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(blocks.all().count(), 254);
         for address in &blocks.addresses {
             for port in 19_000..=31_000 {
-                // Blocks of network and broadcast address are nobody's.
+                // No client has the blocks of network and broadcast address.
                 let found = blocks.inner_of(*address, port).filter(|inner| !is_end(&blocks, *inner));
                 assert_eq!(found, owner.get(&(*address, port)).copied(), "{address}:{port}");
             }
@@ -203,7 +203,7 @@ mod tests {
         {
             assert_eq!(inner(address, port), Some(Ipv4Addr::new(10, 86, 0, last)), "{address}:{port}");
         }
-        // What is left over at the end of the range, and blocks beyond the pool.
+        // The rest at the end of the range, and blocks beyond the pool.
         for (address, port) in [(1, 9_999), (1, 14_608), (1, 14_999), (1, 15_000), (2, 10_000 + 7 * 512)] {
             assert_eq!(inner(address, port), None, "{address}:{port}");
         }

@@ -36,11 +36,10 @@ pub fn prefer_current_thread(priority: u8) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, -i32::from(priority.min(20)))?)
 }
 
-/// Lets the calling thread come to its turn sooner without more of the core in all: a shorter time
-/// slice is an earlier deadline to the scheduler, so a thread that wakes up goes before those with
-/// longer ones, as long as it has had no more than its part (EEVDF, from Linux 6.12). Needs no
-/// privilege; the nice value stays. A thread of another scheduling class has no slices, and stays
-/// as it is.
+/// Has the calling thread scheduled sooner without more of the core in all: a shorter time slice is
+/// an earlier deadline to the scheduler, so a thread that wakes up goes before those with longer
+/// ones, as long as it has had no more than its part (EEVDF, from Linux 6.12). Needs no privilege;
+/// the nice value stays. A thread of another scheduling class has no slices, and stays as it is.
 ///
 /// # Errors
 /// [`io::ErrorKind::Unsupported`] from kernels before 6.12, which take the request and do nothing;
@@ -92,8 +91,8 @@ pub fn yield_core() {
 /// gets, so that it is slow on a busy machine but never starves.
 const STEP_BACK: i32 = 5;
 
-/// Does `work` on a thread of its own that lets other threads of this process go first, and waits
-/// for it. The calling thread keeps its place: stepping back can't be undone without a privilege.
+/// Does `work` on a new thread that lets other threads of this process go first, and waits for it.
+/// The calling thread keeps its place: stepping back can't be undone without a privilege.
 pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let (mut work, mut result) = (Some(work), None);
     std::thread::scope(|scope| {
@@ -136,7 +135,7 @@ pub fn is_undumpable() -> io::Result<bool> {
     Ok(rustix::process::dumpable_behavior()? == DumpableBehavior::NotDumpable)
 }
 
-/// Leaves the caller's session and terminal for a session of its own.
+/// Leaves the caller's session and terminal for a new session.
 ///
 /// # Errors
 /// `EPERM` for the leader of a process group.
@@ -145,8 +144,8 @@ pub fn leave_session() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps all descriptors but the first three from programs that this process starts, whoever has
-/// opened them: what a shell or a service manager has left open is none of their business.
+/// Keeps all descriptors but the first three from programs that this process starts, whoever opened
+/// them: programs must not get what a shell or a service manager has left open.
 pub fn keep_descriptors_from_programs() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: only a flag of descriptors is set, which matters when another program is started;
@@ -183,9 +182,9 @@ pub fn ignore_signals() -> io::Result<()> {
 
 /// Lets the C library give large blocks back to the system as soon as they are freed, and serve all
 /// threads from one heap. By itself it learns to keep large blocks, in each thread that ever freed
-/// one: some megabytes of every password check would stay for good. And it gives each thread a heap
-/// of its own, where what one has freed is of no use to another; nothing that is in a hurry
-/// allocates, so no thread waits for a heap.
+/// one: some megabytes of every password check would stay for good. And it gives each thread its
+/// own heap, so that memory freed by one is of no use to another; no thread of the data path
+/// allocates, so none waits for a heap.
 pub fn keep_memory_small() {
     const LARGE: libc::c_int = 1 << 20;
     #[cfg(target_env = "gnu")]

@@ -10,7 +10,8 @@ use vpnd_proto::time::Time;
 use crate::allowance::Allowance;
 use crate::log_limit::LogLimit;
 
-/// Renewals that are no fight: so many at once, and one for each interval.
+/// Renewals that are no conflict with another program: this many at once, and one for each
+/// interval.
 pub const ORDINARY: Allowance = Allowance::new(5, Duration::from_secs(12));
 
 /// The kind of a line.

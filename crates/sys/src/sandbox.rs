@@ -37,7 +37,7 @@ pub enum SandboxMode {
     /// All of it, or the daemon does not start.
     #[n(1)]
     Require,
-    /// No filter of system calls and files. Privileges are given up all the same.
+    /// No filter of system calls and files. Privileges are still given up.
     #[n(2)]
     Off,
 }

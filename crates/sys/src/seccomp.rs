@@ -18,15 +18,15 @@ use seccompiler::{
 pub enum SystemCalls {
     /// It works on descriptors that it was given.
     Descriptors,
-    /// The same, but it makes no sockets.
+    /// As that, but it makes no sockets.
     NoSockets,
-    /// The same as the first, and it has several writes carried out by one call.
+    /// As the first, and it has several writes carried out by one call.
     ManyWrites,
-    /// The same as the first, and it keeps files.
+    /// As the first, and it keeps files.
     Files,
-    /// The same as the first, and it looks up names and reads what that needs.
+    /// As the first, and it looks up names and reads what that needs.
     Resolver,
-    /// The same, and it makes TCP connections and UDP sockets, but loads no modules for names and
+    /// As that, and it makes TCP connections and UDP sockets, but loads no modules for names and
     /// takes no port of its choice.
     Connections,
 }
@@ -89,7 +89,7 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
     rules.extend(limited()?);
     if allowed == SystemCalls::Files {
         // It writes files as root's user, and none of them may become a program that runs as root
-        // for whoever starts it.
+        // for any user (set-user-id).
         for (number, mode) in FILE_MODES {
             rules.insert(*number, vec![masked(*mode, SPECIAL_BITS, 0)?]);
         }
@@ -104,8 +104,8 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         let families = families.map(|family| equal(0, family as u64));
         rules.insert(libc::SYS_socket, families.into_iter().collect::<Result<_, _>>()?);
     } else {
-        // QUIC's library tries out offloads on a UDP socket of its own. It can be neither bound nor
-        // connected, and can do nothing that the sockets can't which were given.
+        // QUIC's library tries out offloads on a UDP socket that it makes. It can be neither bound
+        // nor connected, and can do no more than the sockets that were given.
         match allowed {
             SystemCalls::Descriptors | SystemCalls::ManyWrites => {
                 drop(rules.insert(libc::SYS_socket, sockets(&[UDP])?));
@@ -175,7 +175,8 @@ fn equal_condition(argument: u8, value: u64) -> Result<SeccompCondition, Backend
 
 /// Permitted requests of `ioctl`: whether a descriptor waits, how much there is to read, that
 /// programs don't get it, whether it is a terminal. A request that is not here could type into the
-/// terminal of whoever started the daemon (`TIOCSTI`, `TIOCLINUX`) or change the tunnel's device.
+/// terminal from which the daemon was started (`TIOCSTI`, `TIOCLINUX`) or change the tunnel's
+/// device.
 const IOCTLS: &[u32] =
     &[libc::FIONBIO as u32, libc::FIONREAD as u32, libc::FIOCLEX as u32, libc::TCGETS as u32];
 
@@ -357,7 +358,7 @@ const FILE_MODES: &[(c_long, u8)] = &[
     (libc::SYS_open, 2),
 ];
 
-/// Calls of a name lookup: the C library reads its configuration and opens sockets of its own.
+/// Calls of a name lookup: the C library reads its configuration and opens sockets.
 const RESOLVER: &[c_long] = &[
     libc::SYS_connect,
     libc::SYS_faccessat,

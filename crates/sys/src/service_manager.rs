@@ -14,7 +14,7 @@ pub fn ready(status: &str) {
 }
 
 /// `status` is the line that `systemctl status` shows. Only its first line counts: others would be
-/// messages of their own.
+/// separate messages.
 pub fn status(status: &str) {
     send(&[NotifyState::Status(&harmless(status.lines().next().unwrap_or_default()))]);
 }

@@ -184,7 +184,7 @@ impl Forwarding {
         Some(names.collect())
     }
 
-    /// The same for IPv6, which is forwarded for all interfaces or none.
+    /// Returns those for IPv6, which is forwarded for all interfaces or none.
     pub fn v6_except(&self) -> Option<Vec<String>> {
         self.changes.iter().any(|change| change.set.key == FORWARDING_V6).then(Vec::new)
     }

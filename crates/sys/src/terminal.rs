@@ -60,7 +60,7 @@ impl<'t> Hidden<'t> {
         Ok(Self { file, before })
     }
 
-    /// What is typed up to the end of the line.
+    /// Reads what is typed up to the end of the line.
     fn line(&mut self) -> io::Result<Zeroizing<Vec<u8>>> {
         let mut line = Zeroizing::new(Vec::with_capacity(MAX_LINE));
         let mut byte = Zeroizing::new([0]);
@@ -101,7 +101,7 @@ mod tests {
 
     const QUESTION: &str = "Password: ";
 
-    /// What comes of typing this, and all that the terminal shows.
+    /// Returns the result of typing this, and all that the terminal shows.
     fn typed(keys: &str) -> (io::Result<Zeroizing<String>>, String) {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let mut person = File::from(openpt(flags).unwrap());
@@ -115,7 +115,7 @@ mod tests {
         let answer = std::thread::spawn(move || ask_at(&mut asking, QUESTION));
         let mut shown = vec![0; QUESTION.len()];
         person.read_exact(&mut shown).unwrap();
-        // Who types at once is not shown either.
+        // Keys typed at once are not shown either.
         assert!(!tcgetattr(&terminal).unwrap().local_modes.contains(LocalModes::ECHO));
         person.write_all(keys.as_bytes()).unwrap();
         let answer = answer.join().unwrap();

@@ -46,7 +46,7 @@ impl Tool {
         self.read(arguments, input).await.map(drop)
     }
 
-    /// The same; returns what it has printed.
+    /// Runs the tool and returns what it has printed.
     pub async fn read(self, arguments: &[String], input: &str) -> Result<String, ToolError> {
         let Self { program, package } = self;
         let failed = |source: io::Error| match source.kind() {

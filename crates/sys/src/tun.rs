@@ -176,7 +176,7 @@ impl Tun {
             .map_err(failed("creation"))?;
         let name = first.name().map_err(failed("naming"))?;
         let index = first.if_index().map_err(failed("naming"))?;
-        // Optional: a container without root of its own may make the device and not this, and works
+        // Optional: a container without real root may make the device but not set this, and works
         // with the kernel's length.
         if let Err(error) = first.set_tx_queue_len(spec.tx_queue_len) {
             tracing::debug!(%error, "the queue of {name} keeps the length that the kernel gave it");

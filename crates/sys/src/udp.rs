@@ -142,7 +142,7 @@ pub enum SendOutcome {
     },
     /// Some of its datagrams were dropped, or all.
     Dropped {
-        /// What was wrong with the last of them.
+        /// The reason of the last drop.
         reason: DropReason,
         /// How many.
         lost: usize,
@@ -187,7 +187,7 @@ pub struct ShardSocket {
 }
 
 impl ShardSocket {
-    /// Binds a socket of its own, as each shard of a client has (`docs/PROTOCOL.md`, section 2).
+    /// Binds a single socket, as each shard of a client has (`docs/PROTOCOL.md`, section 2).
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
         let (socket, address) = open_preferring_v6(address)?;
         bind(&socket, address)?;
@@ -209,7 +209,7 @@ impl ShardSocket {
         Ok(unsafe { AsyncFd::register_with_interest(self, Interest::READABLE) }?)
     }
 
-    /// The same for a socket that only sends: what arrives at it wakes nobody here.
+    /// Registers a socket that only sends: what arrives at it wakes no thread.
     ///
     /// # Errors
     /// If the system call fails.
@@ -242,7 +242,7 @@ impl ShardSocket {
     fn set_up(socket: Socket, address: SocketAddr, options: &SocketOptions) -> Result<Self, UdpError> {
         let failed = |source| classify_setup(address, "setting up", source);
         let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
-        // Nobody reads the time of arrival, and its control message leaves no room for the
+        // The time of arrival is not read, and its control message leaves no room for the
         // congestion mark of merged datagrams.
         set_flag(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, false).map_err(failed)?;
         // A kernel before 5.0 has no merging to switch off.
@@ -260,7 +260,7 @@ impl ShardSocket {
     }
 
     /// Most datagrams that one [`Transmit`] may hold; 1 when segmentation offload is off. More are
-    /// sent all the same, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
+    /// still sent, one at a time. The bytes of a batch are limited by [`MAX_GSO_BYTES`].
     pub fn max_gso_segments(&self) -> usize {
         if self.gso { self.state.max_gso_segments() } else { 1 }
     }

@@ -168,8 +168,8 @@ fn program() -> Vec<Instruction> {
 pub fn pin_flows(queue: &impl AsFd) -> io::Result<()> {
     let program = load(&program())?;
     // SAFETY: TUNSETSTEERINGEBPF reads one `int`, the program's descriptor, through the pointer
-    // that `Setter` passes, and takes a reference of its own to the program, which lives until the
-    // call has returned.
+    // that `Setter` passes, and takes another reference to the program, which lives until the call
+    // has returned.
     unsafe {
         ioctl::ioctl(queue, ioctl::Setter::<TUNSETSTEERINGEBPF, i32>::new(program.as_raw_fd()))?;
     }

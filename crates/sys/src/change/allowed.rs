@@ -1,10 +1,10 @@
-//! The list of permitted changes: no other is made, and none is undone, whoever requests it and
-//! whatever a journal contains.
+//! The list of permitted changes: no other is made, and none is undone, whatever a process requests
+//! or a journal contains.
 //!
-//! INVARIANT: the lists here name what vpnd does by itself and nothing else. So a journal that
-//! somebody could write all the same, or a mistake in what asks for changes, reaches only tunnels,
-//! the tables and rules with our numbers, the switches of forwarding and of marks, the resolver's
-//! file and our own firewall tables.
+//! INVARIANT: the lists here name what vpnd does by itself and nothing else. So a journal that an
+//! attacker managed to write, or a mistake in what asks for changes, reaches only tunnels, the
+//! tables and rules with our numbers, the switches of forwarding and of marks, the resolver's file
+//! and our own firewall tables.
 
 use std::net::IpAddr;
 
@@ -78,8 +78,8 @@ fn of_route(spec: &RouteSpec) -> Result<(), String> {
     }
     let interface = match &spec.target {
         RouteTarget::Interface(interface) => interface,
-        // What holds back packets for a gateway's pool while there is no tunnel; what a full tunnel
-        // does not carry.
+        // Rejects packets for a gateway's pool while there is no tunnel, and those that a full
+        // tunnel does not carry.
         RouteTarget::Unreachable if spec.metric == Some(LAST_RESORT_METRIC) => {
             let length = spec.destination.prefix_len();
             let for_pool = spec.table == MAIN_TABLE && length >= SHORTEST_POOL;
@@ -118,7 +118,7 @@ fn of_rule(spec: &RuleSpec) -> Result<(), String> {
         return Err(format!("priority {} is none of vpnd's", spec.priority));
     };
     let good = match spec.matches {
-        // Whoever looks up the gateway's name is never root.
+        // The process that looks up the gateway's name is never root.
         RuleMatch::User(user) => {
             let is_lookups = (spec.table, place) == (MAIN_TABLE, Layer::LOOKUP_RULE);
             let is_refusal = (spec.table, place) == (NO_TABLE, Layer::REFUSAL_RULE);

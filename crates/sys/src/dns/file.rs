@@ -178,7 +178,7 @@ impl FileChange {
             FileState::File { content, .. } => {
                 let invalid = |error| failed(io::Error::new(io::ErrorKind::InvalidData, error));
                 let bytes = STANDARD.decode(content).map_err(invalid)?;
-                // As the file is: ours has got mode and owner of the old one, and a journal can't
+                // Mode and owner as they are: ours has those of the old file, and a journal can't
                 // change them.
                 let FileState::File { mode, uid, gid, .. } = now else { return Ok(DnsUndone::NotOurs) };
                 self.replace(&bytes, mode & PLAIN_MODE, Some((uid, gid)))?;

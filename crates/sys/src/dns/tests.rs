@@ -215,7 +215,7 @@ fn an_immutable_file_stays_and_the_way_around_it_is_named() {
         let machine = Machine::new();
         let old = "nameserver 192.0.2.1\n";
         fs::write(machine.path(), old).unwrap();
-        // As `chattr +i` does on a file system of its own: the temporary directory's may have no
+        // Like `chattr +i`, on another file system: the temporary directory's may have no
         // attributes.
         run("mount", &["-t", "tmpfs", "tmpfs", machine.dir.path().to_str().unwrap()]);
         fs::write(machine.path(), old).unwrap();

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Script, Version};
 
-/// How many connections clients may have.
+/// The connections that clients may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionLimit {
     /// Connections of one inner address.
@@ -46,7 +46,7 @@ impl ConnectionLimit {
         format!("type {}_addr; size {}; flags dynamic;", version.family(), self.addresses)
     }
 
-    /// What comes before a refill of the table: members of before would keep the limit of before.
+    /// Commands in front of a refill of the table: earlier members would keep the earlier limit.
     pub(super) fn prepare(table: &str, text: &str) -> String {
         let mut script = String::new();
         for version in Version::BOTH {

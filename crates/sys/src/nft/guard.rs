@@ -41,7 +41,7 @@ pub struct GuardRules {
     /// Name of the TUN device.
     pub tunnel: String,
     pub addresses: Vec<IpAddr>,
-    /// The datagrams whose route back is beside the tunnel; `None` if nothing leads into it.
+    /// The datagrams whose route back is outside the tunnel; `None` if nothing leads into it.
     pub returning: Option<Returning>,
     /// The datagrams that never leave by the tunnel: its own, and those of the tunnels that it may
     /// go through.
@@ -191,7 +191,7 @@ impl GuardRules {
         script.line(&format!("rt ip nexthop {NOWHERE} drop"));
     }
 
-    /// Drops what this machine asks of name servers beside the tunnel; the chain's last rules.
+    /// Drops this machine's queries to name servers outside the tunnel; the chain's last rules.
     /// Other tunnels are the administrator's, and look-ups of gateways' names are known by their
     /// user or mark. What other machines ask through this one stays: it may be bridged, which has
     /// nothing to do with the tunnel.

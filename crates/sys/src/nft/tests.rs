@@ -65,7 +65,7 @@ fn the_table_comes_and_goes_alone() {
         rules.apply().await.unwrap();
         assert_eq!(ruleset(), first, "applying again replaces, it does not add");
         assert_eq!(handles(), chains, "chains stay hooked in, for a packet must not pass an empty one");
-        // As another version may have left it.
+        // A state that another version may have left.
         run("nft", &["delete", "chain", "inet", "vpnd_vpt0", "arrivals"]);
         let elsewhere = "{ type filter hook prerouting priority 5; policy accept; }";
         run("nft", &["add", "chain", "inet", "vpnd_vpt0", "arrivals", elsewhere]);
@@ -284,7 +284,7 @@ fn clients_reach_the_campus_and_nobody_else_reaches_in() {
     });
 }
 
-/// As a cloud answers there, with secrets of the machine.
+/// A cloud answers at that address, with secrets of the machine.
 #[test]
 fn clients_do_not_reach_link_local_hosts_of_the_gateway() {
     in_namespace_async(async || {
@@ -310,7 +310,7 @@ fn clients_do_not_reach_link_local_hosts_of_the_gateway() {
 fn clients_do_not_reach_each_other_through_the_kernel() {
     in_namespace_async(async || {
         let net = Campus::build();
-        // Both clients stand in one namespace; what leaves it goes to the gateway all the same.
+        // Both clients stand in one namespace; what leaves it still goes to the gateway.
         for command in [
             "addr add 10.8.0.77/32 dev vpt0-peer",
             "rule add pref 10 lookup local",

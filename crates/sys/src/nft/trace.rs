@@ -61,7 +61,7 @@ impl AsFd for TraceWatch {
     }
 }
 
-/// The chain that has dropped the packet, if this trace says so.
+/// The chain that has dropped the packet, if this trace reports a drop.
 fn drop_of(body: &[u8]) -> Option<ChainPlace> {
     let (head, body) = body.split_at_checked(NETFILTER_HEADER)?;
     let value = |kind: u16| Some(attributes(body).find(|attribute| attribute.kind == kind)?.value);

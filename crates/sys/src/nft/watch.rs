@@ -149,7 +149,7 @@ mod tests {
             nft(
                 "add table inet others; add chain inet others ours; add table ip ours2; delete table inet others",
             );
-            // What was reported is there already, since nft has ended.
+            // Reports have arrived already, since nft has ended.
             let others = tokio::time::timeout(Duration::from_millis(50), watch.changed()).await;
             assert!(others.is_err(), "{others:?}");
             nft("add table inet ours");

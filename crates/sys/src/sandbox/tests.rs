@@ -1,6 +1,6 @@
-//! Attacks from inside: a process that has shut itself in tries what would make it more than it is.
-//! Each case runs in a process of its own, this program again; what is tried is tried before, too,
-//! to see that it would work.
+//! Attacks from inside: a sandboxed process tries what would give it more rights. Each case runs in
+//! a separate process, this program again; what is tried is tried before, too, to see that it would
+//! work.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -35,13 +35,14 @@ fn opens_nothing(kind: SystemCalls) -> bool {
     matches!(kind, SystemCalls::Descriptors | SystemCalls::NoSockets | SystemCalls::ManyWrites)
 }
 
-/// Runs `inside` for each kind of process, in a process of its own; there it does not return.
+/// Runs `inside` for each kind of process, in a separate process; there it does not return.
 fn in_processes(test: &str, inside: fn(SystemCalls)) {
     if let Some(kind) = std::env::var_os(INSIDE) {
         let kind = KINDS.into_iter().find(|known| kind == *format!("{known:?}"));
         inside(kind.unwrap());
-        // Destructors of libraries would run beside the harness's other thread, which still uses
-        // what they take down. SAFETY: ends this process at once; nothing of it is needed any more.
+        // Destructors of libraries would run while the harness's other thread runs, which still
+        // uses what they take down. SAFETY: ends this process at once; nothing of it is needed any
+        // more.
         unsafe { libc::_exit(0) };
     }
     if !rustix::process::geteuid().is_root() {
@@ -281,8 +282,9 @@ fn nobody_chooses_a_mark() {
     });
 }
 
-/// Whoever takes a port could answer in the place of a program of this machine, or be reached from
-/// elsewhere: a process that makes connections has those sockets to receive on that it was given.
+/// A process that takes a port could answer in the place of a program of this machine, or be
+/// reached from elsewhere: one that makes connections has those sockets to receive on that it was
+/// given.
 #[test]
 fn nobody_takes_a_port() {
     in_processes("nobody_takes_a_port", |kind| {
@@ -303,7 +305,7 @@ fn nobody_takes_a_port() {
     });
 }
 
-/// Of the TCP ports of its servers, a process that has connections reaches those that it was given.
+/// A process that makes connections reaches only the TCP ports that it was given.
 #[test]
 fn nobody_connects_to_a_port_that_was_not_given() {
     in_processes("nobody_connects_to_a_port_that_was_not_given", |kind| {

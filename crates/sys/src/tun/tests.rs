@@ -1,4 +1,4 @@
-//! A device in a namespace of its own, with `ip` as the other side.
+//! A device in its own namespace, with `ip` as the other side.
 
 use std::net::UdpSocket;
 use std::time::Duration;

@@ -72,7 +72,7 @@ impl ReuseportGroup {
         };
         let shards = descriptors.into_iter().map(|socket| ShardSocket::adopt(socket, options));
         let mut shards = shards.collect::<Result<Vec<_>, _>>()?;
-        // What one shard learns of a destination is true for all of them.
+        // A finding of one shard about a destination is true for all of them.
         if let [first, others @ ..] = &mut shards[..] {
             others.iter_mut().for_each(|other| other.singles = Arc::clone(&first.singles));
         }
@@ -81,7 +81,7 @@ impl ReuseportGroup {
 }
 
 /// Binds `address` for QUIC and `shards` shards, in this order, and attaches the steering program.
-/// Without steering QUIC gets no member of its own.
+/// Without steering QUIC gets no separate member.
 ///
 /// An IPv6 address without zone takes IPv4 too if it is `::`; where the machine has no IPv6, `::`
 /// means `0.0.0.0`. The first member is bound before it shares its port, so a port in use is

@@ -1,6 +1,6 @@
 //! ICMP errors about datagrams that a socket has sent (`IP_RECVERR`, `ip(7)`).
 //!
-//! INVARIANT: they are hints. Whoever can guess the socket's port can forge them, so nothing is
+//! INVARIANT: they are hints. Anyone who can guess the socket's port can forge them, so nothing is
 //! given up because of one.
 
 use std::fmt;
@@ -14,7 +14,8 @@ use nix::sys::socket::{
 };
 use tokio::io::Interest;
 
-/// Errors that are taken from a queue at a time, so that a flood of them is not read for ever.
+/// Errors that are taken from a queue at a time, so that a flood of them does not keep the reader
+/// busy.
 const MAX_AT_ONCE: usize = 64;
 
 /// Room for control messages: the error comes after all others that the socket's user has enabled.
@@ -75,12 +76,12 @@ impl fmt::Display for Unreachable {
 pub struct IcmpError {
     /// The reason that it gives.
     pub reason: Unreachable,
-    /// Its sender, or whoever has forged that.
+    /// Its sender, which may be forged.
     pub reporter: Option<IpAddr>,
 }
 
-/// Collects ICMP errors about the datagrams of a socket, beside whoever reads and writes it. Ends
-/// with its value, for a queue that nobody reads would take the room of datagrams.
+/// Collects ICMP errors about the datagrams of a socket, while other code reads and writes it. Ends
+/// when the value is dropped, because an unread queue would take the room of datagrams.
 ///
 /// Meanwhile any call on the socket may fail once with the error of an ICMP message.
 pub struct IcmpErrors {

@@ -148,13 +148,13 @@ fn the_largest_batch_is_taken() {
 #[test]
 fn the_kernel_leaves_the_largest_batch_in_one_piece() {
     let (sender, receiver, address) = pair();
-    // Of this length 46 datagrams fit 65,507 bytes, but not with all headers.
+    // 46 datagrams of this length fit 65,507 bytes, but not with all headers.
     for len in [1424, 1400, 1472] {
         let contents = vec![7; MAX_GSO_BYTES / len * len];
         let batch = Transmit { segment_size: Some(len), ..transmit(address, &contents) };
         assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
         let (got, metas) = receive(&receiver, contents.len() / len);
-        // What was cut on the way arrives in many pieces: loopback merges nothing.
+        // A batch that was cut on the way arrives in many pieces: loopback merges nothing.
         assert_eq!((got.len(), metas.len()), (contents.len() / len, 1), "datagrams of {len} bytes");
     }
 }
@@ -249,7 +249,7 @@ fn a_short_last_datagram_that_passes_blames_no_offload() {
         let contents = &numbered(4, 1400)[..4_300];
         let batch =
             Transmit { segment_size: Some(1400), ..transmit(receiver.local_addr().unwrap(), contents) };
-        // As after EINVAL, with which kernels before 6.14 refuse a batch above the MTU.
+        // The state after EINVAL, with which kernels before 6.14 refuse a batch above the MTU.
         let outcome = sender.without_offload(&batch, 1400);
         assert_eq!(outcome, SendOutcome::Dropped { reason: DropReason::TooBig, lost: 3 });
         assert_eq!(receive(&receiver, 1).0, [contents[4_200..].to_vec()], "the last one passes");
@@ -288,7 +288,7 @@ fn failures_are_classified() {
 fn a_full_buffer_reports_how_much_has_gone() {
     let small = SocketOptions { send_buffer: 1, gso: false, ..options() };
     crate::testing::in_namespace(move || {
-        // Nobody answers address resolution on this device, so the datagrams wait in the socket's
+        // No host answers address resolution on this device, so the datagrams wait in the socket's
         // buffer.
         crate::testing::run("ip", &["link", "add", "vp0", "type", "veth", "peer", "name", "vp1"]);
         crate::testing::run("ip", &["addr", "add", "192.0.2.1/24", "dev", "vp0"]);
