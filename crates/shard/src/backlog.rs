@@ -1,12 +1,12 @@
 //! The messages that wait at a shard which is behind, sorted by whose they are, within a fixed
 //! amount of memory.
 //!
-//! A kernel's queue, that of a socket as that of a TUN device, is one for everybody: when it is
-//! full, whoever comes next loses, and whoever sends most has most of it. So a shard that can't
-//! keep up takes messages out of it as they come, which costs a fraction of handling them, and
-//! serves them by turns ([`FairQueue`]). There is a queue for each session and a few for everything
-//! whose session is not certain. Each direction of a shard has a backlog of its own, of the
-//! [`Message`]s that it gets.
+//! The kernel's queue of a socket or TUN device is shared by all sessions: when it is full, the
+//! next message is lost, and the session that sends most has most of it. So a shard that can't keep
+//! up takes messages out of it as they arrive, which costs a fraction of handling them, and serves
+//! sessions in turns ([`FairQueue`]). There is a queue for each session and a few for everything
+//! whose session is not certain. Each direction of a shard has its own backlog of the [`Message`]s
+//! that it gets.
 //!
 //! INVARIANTS: memory is that of [`Store`]. Messages of one session leave in the order in which
 //! they came.
@@ -29,15 +29,15 @@ use vpnd_sys::udp::RecvMeta;
 pub(super) const MESSAGE_LEN: usize = 65_536;
 /// Length of a buffer: that of the longest message of either direction.
 pub(super) const BUFFER_LEN: usize = if MAX_READ_LEN > MESSAGE_LEN { MAX_READ_LEN } else { MESSAGE_LEN };
-/// What handling a packet costs beside its bytes, as so many bytes: a short one takes a good half
+/// Cost of handling a packet in addition to its bytes, in bytes: a short one takes more than half
 /// of the time of a long one.
 const PACKET_COST: usize = 1_000;
-/// What a session may cost in its turn at least: so much that its packets go out by the dozen, and
-/// so little that others wait a fraction of a millisecond.
+/// Least cost of a session's turn: enough for a dozen packets to leave together, and little enough
+/// for others to wait a fraction of a millisecond.
 const QUANTUM: u32 = 32 << 10;
-/// What a round of all sessions may cost while turns can be longer than that: some 15 ms of a core.
-/// Eight sessions then have a megabyte each at once, and a gateway without priority is interrupted
-/// by their clients a few times a turn and not by each message of it.
+/// Cost of a round of all sessions while turns can be longer than that: some 15 ms of a core. Eight
+/// sessions then have a megabyte each at once, and a gateway without priority is interrupted by
+/// their clients a few times a turn and not by each message of it.
 const ROUND: u32 = 8 << 20;
 /// Queues for datagrams with a session's index that come from where that session is not known to
 /// be.
@@ -47,18 +47,18 @@ const PASSED_ON_QUEUES: u32 = 8;
 /// The queue of the session in slot 0.
 const FIRST_SESSION: u32 = UNPROVEN_QUEUES + PASSED_ON_QUEUES;
 
-/// What is known about a message beside its bytes.
+/// Facts about a message in addition to its bytes.
 pub(super) trait Message: Copy {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// How many packets it has: datagrams, or slices of a super-packet.
+    /// Returns the number of its packets: datagrams, or slices of a super-packet.
     fn packets(&self) -> usize;
 
     /// This one with `next` behind it, if the two can be handled as one.
     fn joined(&self, next: &Self) -> Option<Self>;
 
-    /// What handling it costs, in bytes.
+    /// Returns the cost of handling it, in bytes.
     fn cost(&self) -> usize {
         self.len() + PACKET_COST * self.packets()
     }
@@ -84,7 +84,7 @@ impl Message for RecvMeta {
     }
 }
 
-/// What was read from a TUN device: a header and a packet, perhaps a super-packet.
+/// A read from a TUN device: a header and a packet, perhaps a super-packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) len: usize,
@@ -106,15 +106,15 @@ impl Message for Read {
     }
 }
 
-/// Whose queue a message waits in.
+/// The owner of the queue in which a message waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// That of a session, whose address the message has.
+    /// A session, whose address the message has.
     Session(Slot),
-    /// One that the addresses of strangers share: a session's index from another address than its
-    /// own, perhaps since its client has moved, perhaps forged.
+    /// A queue that the addresses of strangers share: a session's index from another address than
+    /// its own, perhaps since its client has moved, perhaps forged.
     Unproven(IpAddr),
-    /// The same for QUIC and for other shards.
+    /// A shared queue of messages for QUIC and for other shards.
     PassedOn(IpAddr),
 }
 
@@ -125,7 +125,7 @@ pub(super) struct Backlog<M> {
     store: Store,
     /// By queue: whether it has been long for so long that its senders should slow down.
     codels: Vec<Codel>,
-    /// Spreads addresses over the queues that they share, as nobody outside can predict.
+    /// Spreads addresses over the queues that they share, unpredictably for others.
     hasher: RandomState,
 }
 
@@ -158,7 +158,7 @@ impl<M: Message> Backlog<M> {
             if let Some(contents) = self.store.put(buffer, message.len()) {
                 break contents;
             }
-            // What has waited longest in the longest queue is worth least, and its loss is noticed
+            // The oldest message of the longest queue is worth least, and its loss is noticed
             // soonest.
             let Some(oldest) = self.queue.drop_longest() else { return dropped + message.packets() };
             dropped += oldest.message.packets();
@@ -234,7 +234,7 @@ impl<M: Message> Backlog<M> {
         }
     }
 
-    /// One of so many queues. A host may use any address of its IPv6 network.
+    /// Returns one of `queues` queues. A host may use any address of its IPv6 network.
     fn spread(&self, from: IpAddr, queues: u32) -> u32 {
         let network = match from.to_canonical() {
             IpAddr::V4(address) => u64::from(address.to_bits()),

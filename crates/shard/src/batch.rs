@@ -22,9 +22,9 @@ const MAX_SINGLE: usize = HEADER_LEN + 65_535 + MAX_OVERHEAD;
 /// Where there is no such offload the socket sends the run one by one.
 const MAX_SEGMENTS: usize = 64;
 
-/// How long a shard waits in all for room in a full send buffer before it drops what a batch still
-/// has. Nothing else could be sent meanwhile, and waiting pushes back on the TUN device and the
-/// peers instead of losing packets.
+/// Limit for a shard to wait for room in a full send buffer before it drops the rest of a batch.
+/// Nothing else could be sent meanwhile, and waiting pushes back on the TUN device and the peers
+/// instead of losing packets.
 const SEND_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Datagrams side by side in a buffer.
@@ -249,7 +249,7 @@ mod tests {
                 _ if self.take(transmit) => SendOutcome::Sent,
                 Some(done) if transmit.destination.port() == 8 => SendOutcome::WouldBlock { done, lost: 0 },
                 Some(done) if transmit.destination.port() == 7 => SendOutcome::WouldBlock { done, lost: 1 },
-                // As from a socket that sends them one by one.
+                // The outcome of a socket that sends them one by one.
                 Some(_) if transmit.destination.port() == 10 => {
                     SendOutcome::Dropped { reason: udp::DropReason::Refused, lost: 1 }
                 }
@@ -330,7 +330,7 @@ mod tests {
         send(&mut batch, &socket);
         let lengths: Vec<_> = socket.sent.take().iter().map(|(_, bytes, _)| bytes.len()).collect();
         assert_eq!((lengths, socket.classes.take()), (vec![200, 100, 100, 100], vec![2, 3, 2, 0]));
-        // Each takes a place of its own among the runs of a batch.
+        // Each is a separate run of the batch.
         for class in (0..MAX_SENDS).map(|at| (at % 2) as u8) {
             batch.push(marked(1, class), 100);
         }

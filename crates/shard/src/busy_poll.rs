@@ -2,10 +2,10 @@
 //! spares it the wake-up: on a virtual machine that takes longer than all the rest of a packet's
 //! way.
 //!
-//! It pays only where the next packet comes soon and nobody else needs the core. So a shard polls
-//! while most of its last waits would have ended in time; between two looks it offers its core to
-//! other threads, and where one of them keeps it, the shard sleeps, and tries again after a pause
-//! that grows.
+//! It pays only where the next packet arrives soon and no other thread needs the core. So a shard
+//! polls while most of its last waits would have ended in time; between two looks it offers its
+//! core to other threads, and where one of them keeps it, the shard sleeps, and tries again after a
+//! pause that grows.
 //!
 //! INVARIANTS: this decides and counts, and knows neither clock nor sources. With a limit of 0 it
 //! never polls.
@@ -17,18 +17,18 @@ use vpnd_proto::time::Time;
 
 /// Waits that are remembered: the bits of [`BusyPoll::recent`].
 const REMEMBERED: u32 = u16::BITS;
-/// How many of those must have ended in time.
+/// The number of those that must have ended in time.
 const ENOUGH: u32 = REMEMBERED / 2;
-/// A thread that kept the core for so long does more than take a packet and answer it. While it
-/// does, a shard that polls comes to its turn later than one that sleeps, since only a wake-up puts
-/// a thread before another.
+/// A thread that kept the core for this long does more than take a packet and answer it. While it
+/// does, a shard that polls is scheduled later than one that sleeps, since only a wake-up puts a
+/// thread before another.
 const LONG_YIELD: Duration = Duration::from_micros(100);
 /// Pause after the first such thread. Each next one doubles it, each packet found by polling halves
 /// it.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// What polling cost and brought since the shard started.
+/// Costs and gains of polling since the shard started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollCounts {
     /// Waits that a packet ended while the shard polled.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-/// A wait that keeps the gateway busy and that nobody notices.
+/// A wait that keeps the gateway busy and that users do not notice.
 pub(super) const TARGET: Duration = Duration::from_millis(5);
 /// About the longest round trip of the senders that are to react.
 pub(super) const INTERVAL: Duration = Duration::from_millis(100);
@@ -22,7 +22,7 @@ pub(super) struct Codel {
     next: Option<Time>,
     /// Signals since they have begun.
     count: u32,
-    /// The same when they ended last, and when the next would have been due then.
+    /// The count when they ended last, and when the next would have been due then.
     last: Option<(u32, Time)>,
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let mut codel = Codel::default();
         assert!(signals(&mut codel, 0, 5_000, |ms| if ms % 100 == 99 { 4 } else { 80 }).is_empty());
         assert!(signals(&mut codel, 5_000, 9_000, |_| 4).is_empty());
-        // The last message of a queue keeps nobody waiting.
+        // The last message of a queue keeps no other waiting.
         assert!((0..1_000).all(|ms| {
             !codel.signals(START + Duration::from_millis(10_000 + ms), Duration::from_millis(50), true)
         }));

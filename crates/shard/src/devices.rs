@@ -2,9 +2,9 @@
 //! made-up devices: in the tests of what happens when the kernel refuses, in the test that counts
 //! allocations, in benchmarks.
 //!
-//! INVARIANT: the traits are type parameters only. Each pair of devices gets code of its own;
-//! nothing here is called through a pointer. Waiting for readiness is no part of this: that is the
-//! shard's thread.
+//! INVARIANT: the traits are type parameters only. Each pair of devices gets its own code; nothing
+//! here is called through a pointer. Waiting for readiness is no part of this: that is the shard's
+//! thread.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;

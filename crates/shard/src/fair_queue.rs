@@ -1,12 +1,12 @@
-//! A queue for each flow, served by deficit round robin; a flow that comes anew goes before those
-//! that have a backlog (RFC 8290), and what it has beyond a small part of a turn behind those that
-//! come anew with less: otherwise a call would wait behind their bursts.
+//! A queue for each flow, served by deficit round robin. New flows are served before those that
+//! have a backlog (RFC 8290), each for a small part of a turn; a new flow with more waits behind
+//! new flows with less, so that a call does not wait behind bursts.
 //!
 //! The fewer flows have a backlog, the longer are their turns, so that a round takes about as long.
-//! Long turns are worth much: what is sent to one receiver in a row finds it awake, while each
-//! message that wakes up another, on a core that others want, costs two changes of threads. So that
-//! long turns keep no small flow waiting, one that is empty does not wait for its turn to come anew
-//! (in RFC 8290 it does), until it has had its part of the round.
+//! Long turns are efficient: messages to one receiver in a row find it awake, while each message
+//! that wakes up another, on a busy core, costs two thread switches. So that long turns keep no
+//! small flow waiting, a flow that became empty may be new again before its turn (in RFC 8290 it
+//! may not), until it has had its part of the round.
 //!
 //! Pure: it knows neither sockets nor packets nor memory, only what each entry costs to serve and
 //! how much room it takes. Its owner bounds it: [`FairQueue::drop_longest`] makes room at the
@@ -14,7 +14,7 @@
 //!
 //! INVARIANTS: the entries of a flow leave in the order in which they came. A flow that always has
 //! entries is served, between any two instants, within two turns and two entries of any other flow.
-//! What is dropped is of a flow that takes at least half the room of the one that takes most.
+//! A dropped entry is of a flow that takes at least half the room of the one that takes most.
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
@@ -22,10 +22,10 @@ const NONE: u32 = u32::MAX;
 /// With fewer flows than these a round is shorter: nothing is gained by turns that are longer
 /// still.
 const FEW: usize = 8;
-/// One part in so many of a turn is served before all others, to a flow that comes anew.
+/// A new flow is served this fraction (1/8) of a turn before all others.
 const EARLY: i64 = 8;
 
-/// What an entry costs to serve, and how much room it takes.
+/// Cost of serving an entry, and the room that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size {
     /// In the unit of the quantum.
@@ -37,9 +37,9 @@ pub(super) struct Size {
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     quantum: i64,
-    /// What a round costs, as far as no turn is shorter than a quantum.
+    /// Cost of a round, as far as no turn is shorter than a quantum.
     round: i64,
-    /// What was served so far.
+    /// Total cost that was served so far.
     total: u64,
     flows: Vec<Flow>,
     /// By flow, apart from the rest: the search for the longest reads all of them.
@@ -70,7 +70,7 @@ struct Flow {
     last: u32,
     /// The flow behind it in its list.
     next: u32,
-    /// How much it may still be served in this round; below zero, its debt.
+    /// The cost that may still be served in this round; below zero, its debt.
     deficit: i64,
     /// When it may be served before its turn again, by [`FairQueue::total`].
     anew_at: u64,
@@ -81,9 +81,9 @@ struct Flow {
 
 /// A flow's part of a round.
 struct Share {
-    /// How much it is served.
+    /// The cost that it is served.
     turn: i64,
-    /// How much of that before its turn, if it comes anew.
+    /// The part of that before its turn, if it is new.
     early: i64,
     /// The round's end, by [`FairQueue::total`].
     until: u64,
@@ -105,7 +105,7 @@ struct List {
 }
 
 impl<T> FairQueue<T> {
-    /// An empty one with room for so many entries before it allocates. A flow is served for its
+    /// An empty queue with room for `entries` entries before it allocates. A flow is served for its
     /// part of `round` in each, and at least for `quantum`.
     pub(super) fn new(quantum: u32, round: u32, entries: usize) -> Self {
         Self {

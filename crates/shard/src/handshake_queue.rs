@@ -1,8 +1,9 @@
 //! Messages of WireGuard's handshakes on their way to the control plane: from the socket of QUIC
 //! where the kernel steers, and otherwise from the shards.
 //!
-//! INVARIANT: what waits is bounded in number and in length, and has a queue of its own: a flood of
-//! these messages costs other handshakes of WireGuard their place, and never a login of QUIC.
+//! INVARIANT: waiting messages are bounded in number and in length, and have a separate queue: a
+//! flood of these messages costs other handshakes of WireGuard their place, and never a login of
+//! QUIC.
 
 use tokio::sync::mpsc;
 use vpnd_proto::plane::Endpoint;

@@ -32,13 +32,13 @@ const _: () = assert!(RECEIVE_MESSAGES <= u32::BITS as usize, "a bit for each");
 /// is opened, sealed and copied to the kernel again. So bulk traffic comes message by message and
 /// small packets come by the dozen.
 pub(super) const RECEIVE_BYTES: usize = 128 << 10;
-/// A message uses up at least so much of the budget, in bytes.
+/// Least part of the budget that a message uses up, in bytes.
 const MIN_COST: usize = 4 << 10;
 /// Length of the shortest datagram for another client: a header and an IPv4 packet.
 const SHORTEST_FORWARD: usize = HEADER_LEN + 20;
 /// Bytes received before the other direction has its turn.
 const RECEIVE_BUDGET: usize = 1 << 20;
-/// A gateway's shard that has received for so long and still finds messages is behind.
+/// A gateway's shard that has received for this long and still finds messages is behind.
 pub(super) const BEHIND_AFTER: Duration = Duration::from_millis(1);
 
 /// Buffers of this direction.
@@ -280,8 +280,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Opened::Tun(packet) => self.collect(message, place.start, packet),
             Opened::Forward { to, len } => self.forward(now, message, place, to, len),
             Opened::Joined { to, packet } => {
-                // Packets that came before it are passed on before it, and out of their own
-                // buffers.
+                // Packets that came before it are passed on before it, and out of their buffers.
                 self.flush_to_tun(message);
                 self.write_held(message.buffers);
                 self.pass_joined(now, to, packet);
@@ -360,7 +359,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         // Only the client knows the path, so it also holds down what its own machine sends: on the
         // narrowest paths the device's MTU, which IPv6 keeps at 1280, does not.
         if self.role == Role::Client && is_syn(&packet) {
-            // What can't be parsed carries no MSS either.
+            // A packet that can't be parsed carries no MSS either.
             let _ = clamp_mss(&mut buffer[start..][checked.range()], self.outbound.mtu);
             packet = checked.packet(&buffer[start..]);
         }

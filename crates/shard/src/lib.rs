@@ -67,8 +67,8 @@ pub use writes::TunWrites;
 /// again.
 pub const EVENT_QUEUE: usize = 4_096;
 /// Messages that wait for a shard at most. The control plane waits for room, which always comes: a
-/// shard waits for nobody, and takes messages between any two batches. So the two can't wait for
-/// each other.
+/// shard waits for no other thread, and takes messages between any two batches. So the two can't
+/// wait for each other.
 const MESSAGE_QUEUE: usize = 1_024;
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
@@ -112,7 +112,7 @@ pub struct Report {
     pub udp: UdpOffloads,
     /// Offloads of what is written to the TUN device.
     pub tun: TunWrites,
-    /// What polling cost and brought.
+    /// Costs and gains of polling.
     pub poll: PollCounts,
 }
 
@@ -132,8 +132,8 @@ pub struct ShardSpec {
     pub core: Option<usize>,
     /// Its priority over other work of the machine: the negative of its nice value.
     pub priority: u8,
-    /// How long it looks for the next packet before it sleeps, if that is likely to come in time; 0
-    /// is never.
+    /// Time for which it polls for the next packet before it sleeps, if that is likely to come in
+    /// time; 0 is never.
     pub busy_poll: Duration,
     /// Which end of the tunnel this is.
     pub role: Role,
@@ -203,7 +203,7 @@ impl Shards {
         Arc::clone(&self.failure)
     }
 
-    /// How many there are.
+    /// Returns their number.
     #[must_use]
     pub fn count(&self) -> usize {
         self.queues.len()
@@ -402,7 +402,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                 }
             }
             ShardMessage::Barrier(done) => {
-                // Whoever asked may have given up waiting.
+                // The caller may have given up waiting.
                 let _ = done.send(());
             }
             ShardMessage::Mtu(mtu) => self.outbound.mtu = mtu,

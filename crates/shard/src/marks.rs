@@ -1,5 +1,5 @@
-//! A shard's line in the log about congestion marks that somebody on the way sets in another way
-//! than the standards provide (RFC 6040 §4.2): at most one a minute, whatever comes.
+//! A shard's line in the log about congestion marks that a router on the way sets in another way
+//! than the standards provide (RFC 6040 §4.2): at most one a minute, whatever arrives.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl MarksLog {
         }
     }
 
-    /// What is new, by name, if it is time for a line.
+    /// Returns the new counts by name, if it is time for a line.
     fn take(&mut self, counters: &Counters, now: impl FnOnce() -> Time) -> Option<Vec<(&'static str, u64)>> {
         let counts = Unused::ALL.map(|combination| counters.unused_marks(combination));
         if counts == self.logged {

@@ -26,11 +26,11 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Buffers of this direction.
 pub(super) struct Outbound {
-    /// What was read last: a header and a packet.
+    /// The last read: a header and a packet.
     pub(super) read: Box<[u8]>,
     pub(super) batch: Batch,
-    /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions:
-    /// whoever answers a SYN that entered the tunnel sends through it.
+    /// The tunnel's MTU, to which the MSS of new TCP connections is held in both directions: the
+    /// answer to a SYN that entered the tunnel passes through it, too.
     pub(super) mtu: u16,
     pub(super) spare: Spare,
     /// Packets that wait because the shard is behind.
@@ -58,7 +58,7 @@ impl Outbound {
     /// mark, as when a router marks one before it is cut. Returns whether it can have a mark.
     #[cold]
     pub(super) fn mark(&mut self, len: usize) -> bool {
-        // What can't be parsed is dropped anyway.
+        // A packet that can't be parsed is dropped anyway.
         let Ok((_, packet)) = parse(&self.read[..len]) else { return true };
         let (version, ecn) = (packet.version(), packet.ecn());
         let Some(marked) = ecn.congested() else { return false };

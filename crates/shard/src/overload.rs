@@ -123,16 +123,16 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                 self.drop(reason);
                 return;
             }
-            // Those behind the first may be somebody's.
+            // Datagrams behind the first may be of a session.
             Err(_) => Owner::Unproven(meta.addr.ip()),
         };
         let dropped = self.inbound.backlog.push(now, owner, meta, buffer);
         self.plane.counters_mut().count(DropReason::Overload, dropped);
     }
 
-    /// In whose queue a message waits, by its first datagram. Nothing of it is proved yet: so it is
-    /// a session's only if it comes from where that session is. Otherwise whoever knows a session's
-    /// index could fill its queue.
+    /// Returns the queue for a message, judged by its first datagram. Nothing of it is proved yet,
+    /// so it is a session's only if it comes from that session's address. Otherwise an attacker who
+    /// knows a session's index could fill its queue.
     fn owner(&self, message: &[u8], meta: &RecvMeta) -> Result<Owner, DropReason> {
         let from = meta.addr.ip();
         let header = match PacketClass::of(message) {
@@ -179,8 +179,8 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
         packet.cost()
     }
 
-    /// In whose queue the packet of `len` bytes that was read waits: that of the session that it is
-    /// for.
+    /// Returns the queue for the packet of `len` bytes that was read: that of the session that it
+    /// is for.
     fn recipient(&mut self, now: Time, len: usize) -> Result<(Owner, Read), DropReason> {
         let (header, packet) = parse(&self.outbound.read[..len])?;
         let slot = self.plane.recipient(now, &packet)?;

@@ -59,7 +59,7 @@ impl Spare {
         may.then(|| icmp::write_error(&packet, source, icmp::Error::TimeExceeded, &mut self.made))
     }
 
-    /// The message of so many bytes that was made last.
+    /// The message of `len` bytes that was made last.
     fn made(&self, len: usize) -> &[u8] {
         &self.made[..len]
     }
@@ -152,7 +152,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             return;
         }
         let len = spare.put(packet);
-        // What can't be parsed carries no MSS either.
+        // A packet that can't be parsed carries no MSS either.
         let _ = clamp_mss(&mut spare.packet[..len], sender.path_mtu().min(*mtu));
         let mut sealer = Sealer { sender, batch, socket };
         let Some(message) = sealer.fit(spare, len, true) else { return };

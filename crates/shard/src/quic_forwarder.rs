@@ -1,5 +1,5 @@
-//! QUIC without a socket of its own: where the kernel does not steer, shards forward what they
-//! receive for it, and a second handle of a shard's socket sends.
+//! QUIC without its own socket: where the kernel does not steer, shards forward what they receive
+//! for it, and a second handle of a shard's socket sends.
 //!
 //! INVARIANT: what waits is bounded in number and in length; more is lost, as in any full socket.
 

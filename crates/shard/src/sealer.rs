@@ -57,7 +57,7 @@ impl<S: DatagramSocket> Sealer<'_, S> {
             let tail = self.batch.tail();
             let len = slicer.write(slice, &mut tail[HEADER_LEN..]);
             if let Some(mtu) = clamp {
-                // What can't be parsed carries no MSS either.
+                // A packet that can't be parsed carries no MSS either.
                 let _ = clamp_mss(&mut tail[HEADER_LEN..HEADER_LEN + len], mtu);
             }
             if let Ok(sealed) = self.sender.seal(tail, len) {

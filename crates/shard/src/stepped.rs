@@ -1,7 +1,7 @@
 //! A shard that its caller steps: the work of the shard's thread without the thread and its
 //! runtime, on any devices. For benchmarks and tests; the daemon does not use it.
 //!
-//! INVARIANT: this adds no step of its own to a packet's way, so measuring it measures a shard.
+//! INVARIANT: this adds no step to a packet's way, so measuring it measures a shard.
 
 use std::io;
 use std::sync::Arc;

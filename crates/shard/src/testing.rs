@@ -23,7 +23,7 @@ pub fn answering(count: usize) -> (Shards, Arc<AtomicUsize>) {
 
 async fn answer(mut inbox: mpsc::Receiver<Queued>, reports: Arc<AtomicUsize>) {
     while let Some(Queued::Message(message)) = inbox.recv().await {
-        // Who waits for an answer may have gone.
+        // The caller that waits for an answer may be gone.
         match message {
             ShardMessage::Report(reply) => {
                 reports.fetch_add(1, Ordering::Relaxed);

@@ -241,10 +241,10 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
 
     /// Stands still; whether it is to resume.
     async fn freeze(&mut self, Freeze { progress, resume }: Freeze) -> bool {
-        // Nobody else has it: the next process gets only what is still in the socket and the
+        // No other process has it: the next one gets only what is still in the socket and the
         // device.
         self.handle_backlog();
-        // Whoever asked may have given up; then it drops the other end, too.
+        // The caller may have given up; then it drops the other end, too.
         let _ = progress.send(self.plane.progress());
         resume.await.is_ok()
     }

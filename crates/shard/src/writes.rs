@@ -27,7 +27,7 @@ use vpnd_sys::tun::TunOffloads;
 const MAX_SLICES: usize = 512;
 const _: () = assert!(MAX_SLICES >= Rebuilt::MAX_SLICES);
 
-/// After so many refusals in a row an offload is given up.
+/// After this many refusals in a row an offload is given up.
 const MAX_REFUSALS: u32 = 3;
 
 /// The state of the offloads of a shard's writes.

@@ -25,7 +25,7 @@ pub(super) const MAX_MESSAGES: usize = BUFFERS + BLOCKS;
 /// Where a message is.
 #[derive(Debug)]
 pub(super) enum Contents {
-    /// In a buffer of its own.
+    /// In its own buffer.
     Long(Box<[u8]>),
     /// In blocks, of which this is the first.
     Blocks(u32),

@@ -128,7 +128,7 @@ fn a_flood_of_short_messages_leaves_room_for_long_ones_and_the_other_way_round()
         }
         assert!(dropped > 5_000 && dropped < 10_000, "{dropped}");
         let before: usize = (0..8).map(|host| push(&mut backlog, 2 + host, 2, long, long)).sum();
-        // A long one takes a buffer of its own, or blocks in the place of as many short ones.
+        // A long one takes a whole buffer, or blocks in the place of as many short ones.
         assert!(before <= 8 * 64_usize.div_ceil(2), "{before}");
         let served = serve(&mut backlog, ANY, 32);
         assert_eq!(served.iter().filter(|(meta, _)| meta.len == long).count(), 8);

@@ -3,7 +3,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_micros(50);
 const QUICK: Duration = Duration::from_micros(1);
 
-/// A shard's waits on a clock of their own.
+/// A shard's waits, on a clock of the test.
 struct Waits {
     poll: BusyPoll,
     now: Time,
@@ -14,7 +14,7 @@ impl Waits {
         Self { poll: BusyPoll::new(limit), now: Time::ZERO + Duration::from_secs(1) }
     }
 
-    /// After so many waits that all ended in time.
+    /// After `waits` waits that all ended in time.
     fn in_time(waits: u32) -> Self {
         let mut all = Self::new(LIMIT);
         (0..waits).for_each(|_| all.wait(LIMIT));

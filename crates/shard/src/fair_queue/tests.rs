@@ -12,7 +12,7 @@ fn queue() -> FairQueue<(u32, u32)> {
     FairQueue::new(QUANTUM, FEW as u32 * QUANTUM, 16)
 }
 
-/// The same with another round, and so many flows that have so many entries each, two in a quantum.
+/// A queue with this round and this number of flows and of entries in each, two in a quantum.
 fn filled(round: u32, flows: u32, entries: u32) -> FairQueue<(u32, u32)> {
     let mut queue = FairQueue::new(QUANTUM, round, 16);
     for flow in 0..flows {
@@ -31,7 +31,7 @@ fn of_cost(cost: u32) -> Size {
     Size { cost, room: cost }
 }
 
-/// Entries are (flow, cost) here. Pops until so much was served; returns each flow's part.
+/// Entries are (flow, cost) here. Pops until `total` was served; returns each flow's part.
 fn serve(queue: &mut FairQueue<(u32, u32)>, total: u32) -> BTreeMap<u32, u32> {
     let mut parts = BTreeMap::new();
     while parts.values().sum::<u32>() < total
@@ -85,7 +85,7 @@ fn a_small_flow_goes_before_long_entries_of_others_that_come_anew_too() {
     assert_eq!(queue.pop(), Some((10, QUANTUM)));
     // The long ones have lost nothing by that but their place before it.
     assert_eq!((0..10).map(|_| queue.pop().unwrap().0).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
-    // What follows a small entry and does not fit with it into a quantum waits for its turn like
+    // An entry behind a small one that does not fit with it into a quantum waits for its turn like
     // the rest.
     queue.push(20, (20, 4 * QUANTUM), of_cost(4 * QUANTUM));
     queue.push(21, (21, QUANTUM / 2), of_cost(QUANTUM / 2));
@@ -126,7 +126,7 @@ fn a_flow_that_always_comes_anew_does_not_keep_the_others_waiting() {
 
 #[test]
 fn turns_are_longer_the_fewer_flows_share_a_round() {
-    // How many entries in a row are of the same flow, after the first round.
+    // Returns the number of entries in a row of the same flow, after the first round.
     let turn_of = |flows: u32| {
         let mut queue = filled(32 * QUANTUM, flows, 80);
         serve(&mut queue, flows * 8 * QUANTUM);
@@ -146,7 +146,7 @@ fn a_flow_that_comes_and_goes_waits_for_nobody_until_it_has_had_its_part() {
     };
     // Its turn is 16 quanta: an eighth of that before it is due, and as much when it is.
     assert_eq!((0..100).take_while(|_| comes(&mut queue)).count() as u32, 4 * QUANTUM / 250);
-    // When the others have had a round it may come anew.
+    // When the others have had a round it may be new again.
     serve(&mut queue, 144 * QUANTUM);
     assert!(comes(&mut queue));
 }

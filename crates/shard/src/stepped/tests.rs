@@ -1,5 +1,5 @@
 //! A shard with bad input from its own TUN device (dropped, counted once, nothing sent), and with
-//! events that nobody takes.
+//! events that no owner takes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ impl PacketDevice for Script {
     }
 }
 
-/// What a made-up socket receives: as many of the messages that `next` gives, each with its sender
+/// Receives for a made-up socket: as many of the messages that `next` gives, each with its sender
 /// and the length of its datagrams, as there are buffers.
 fn receive(
     mut next: impl FnMut() -> Option<(SocketAddr, Vec<u8>, usize)>,

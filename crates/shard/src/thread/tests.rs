@@ -18,11 +18,11 @@ use vpnd_sys::udp::{RecvMeta, SendOutcome, Transmit, UdpOffloads};
 /// shard is behind and takes messages for 1 MiB, each for its 1,000 bytes of cost and the socket's
 /// by the dozen.
 const GATEWAY_CALLS: (usize, usize) = (40, 1_100);
-/// The same of a client, which handles what comes.
+/// The calls of a client, which handles what comes.
 const CLIENT_CALLS: (usize, usize) = (10, 70);
 
-/// What the kernel reports about a source, whatever the source then gives, and the way to make it
-/// readable.
+/// The readiness that the kernel reports about a source, whatever the source then gives, and the
+/// way to make it readable.
 fn readiness() -> (TunQueue, UnixDatagram) {
     let (own, other) = UnixDatagram::pair().unwrap();
     own.set_nonblocking(true).unwrap();
@@ -48,7 +48,7 @@ impl Calls {
     }
 }
 
-/// Gives packets that nobody gets, without end. After `most` calls of both devices it is gone.
+/// Gives packets for no client, without end. After `most` calls of both devices it is gone.
 struct Device {
     calls: Rc<Calls>,
     most: usize,
@@ -69,7 +69,7 @@ impl PacketDevice for Device {
     }
 }
 
-/// Gives datagrams that are nobody's, without end. In its tenth call the device becomes readable.
+/// Gives datagrams of no session, without end. In its tenth call the device becomes readable.
 struct Socket {
     calls: Rc<Calls>,
     wakes_device: UnixDatagram,
@@ -107,7 +107,7 @@ impl DatagramSocket for Socket {
     }
 }
 
-/// Runs the loop of a shard whose devices never run dry, until they had so many calls. The TUN
+/// Runs the loop of a shard whose devices never run dry, until they had `most` calls. The TUN
 /// device is readable from the tenth on. Returns which calls they had.
 fn run_until(role: Role, most: usize) -> Vec<(Direction, usize)> {
     let calls = Rc::new(Calls::default());

@@ -1,4 +1,4 @@
-//! A device that refuses what it is told to refuse.
+//! Tests with a device that refuses chosen writes.
 
 use std::cell::{Cell, RefCell};
 
@@ -109,7 +109,7 @@ fn write_batch(writer: &mut Writer, device: &Picky, packets: &[Vec<u8>]) -> u64 
     write_batches(writer, device, &[packets])
 }
 
-/// The same for a batch of several messages, each in a buffer of its own.
+/// Writes a batch of several messages, each in its own buffer.
 fn write_batches(writer: &mut Writer, device: &Picky, messages: &[&[Vec<u8>]]) -> u64 {
     let mut drops = Counters::default();
     let buffers: Vec<Vec<u8>> = messages.iter().map(|packets| packets.concat()).collect();
@@ -211,7 +211,7 @@ fn a_device_that_is_down_is_not_asked_twice_and_no_memory_blames_nothing() {
     assert!(!writer.state().gave_up_tso);
 }
 
-/// Packets that are not merged: each of a flow of its own.
+/// Packets that are not merged: each of another flow.
 fn flows(count: u16) -> Vec<Vec<u8>> {
     let packets = (0..count).map(|i| {
         let mut packet = run(17, 1).remove(0);
@@ -249,7 +249,7 @@ fn a_refused_packet_among_others_is_written_again_and_counted_alone() {
     assert_eq!((lost, device.asked.get(), device.taken.take().len()), (0, 6 + 5, 10));
     assert_eq!(writer.state(), TunWrites { refused: 1, ..TunWrites::default() });
 
-    // What does not help the one is no loss of the others.
+    // A fallback that does not help one packet does not lose the others.
     let device = Picky::refusing(Kind::PartialChecksums, Errno::IO);
     let mut complete_flows = flows(2);
     complete_flows.iter_mut().for_each(|packet| checksum::complete(packet).unwrap());

@@ -16,7 +16,7 @@ pub(super) const CLIENT: [u8; 4] = [10, 86, 0, 2];
 pub(super) const CAMPUS: [u8; 4] = [10, 200, 0, 9];
 const MSS: usize = 1_000;
 
-/// What a device does with the next writes or sends: numbers that are used in turn.
+/// Instructions for the next writes or sends of a device: numbers that are used in turn.
 #[derive(Default)]
 struct Luck(Vec<u8>, Cell<usize>);
 
@@ -34,7 +34,7 @@ pub(super) struct Tun {
     luck: Luck,
     /// Packets that it took; a super-packet as its slices.
     written: Cell<usize>,
-    /// The same as they came.
+    /// The packets as they came.
     pub(super) packets: RefCell<Vec<Vec<u8>>>,
 }
 
@@ -61,7 +61,7 @@ impl PacketDevice for Tun {
     }
 }
 
-/// How many packets a (super-)packet is, as its sender sees them.
+/// Returns the number of packets of a (super-)packet, as its sender sees them.
 fn slices(header: &VirtioHeader, packet: &[u8]) -> usize {
     if header.gso_type == VirtioHeader::GSO_NONE {
         return 1;
@@ -223,7 +223,7 @@ impl Read {
         }
     }
 
-    /// How many packets it is, if a shard cuts it, and else one.
+    /// Returns the number of its packets if a shard cuts it, and else one.
     fn packets(&self, is_cut: bool) -> usize {
         match self {
             Self::TcpSuper { len, .. } if is_cut => len.div_ceil(MSS),
@@ -315,7 +315,8 @@ fn limit(gateway: &mut Host) {
     gateway.command(Command::Limit { slot: Slot { index: 0, generation: 0 }, limits });
 }
 
-/// How many of these packets were sent, each of so many bytes; the others are counted.
+/// Asserts that as many of these packets of `len` bytes were sent as a burst has, and the others
+/// counted.
 fn assert_limited(gateway: &mut Host, sent: usize, packets: usize, len: usize) {
     let burst = (128 << 10) / len;
     assert!((burst - 1..burst + 20).contains(&sent), "{sent} of {packets} were sent, a burst is {burst}");

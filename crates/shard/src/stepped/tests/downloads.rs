@@ -107,7 +107,7 @@ fn ipv6(class: u8, to: u8, payload: usize) -> Vec<u8> {
     header
 }
 
-/// What comes for whom, and what has become of it. Numbers are of slices.
+/// The packets for each peer, and their fate. Numbers are of slices.
 struct World {
     peers: RefCell<Vec<Peer>>,
     /// For whom the next packets are, again and again.
@@ -224,7 +224,7 @@ impl World {
         }
     }
 
-    /// Steps the gateway until so many datagrams were sent. Returns how many to each peer.
+    /// Steps the gateway until `datagrams` datagrams were sent. Returns the number to each peer.
     fn run(&self, gateway: &mut Stepped<&Self, &Self>, datagrams: u64) -> Vec<f64> {
         let counts = || -> Vec<usize> {
             let arrived = self.arrived.borrow();
@@ -307,8 +307,8 @@ impl DatagramSocket for World {
     }
 }
 
-/// Of five clients the first gets four slices for one of each other, and each gets more than a
-/// fifth of what can be sent.
+/// Traffic for five clients: four slices for the first to one for each other, and for each more
+/// than a fifth of what can be sent.
 fn greedy() -> Vec<usize> {
     vec![0, 1, 2, 3, 4]
 }
@@ -325,7 +325,7 @@ fn a_client_with_many_downloads_gets_no_more_than_the_others() {
     world.overload(&mut gateway);
     let parts = world.run(&mut gateway, 24_000);
     assert!(jain(&parts) > 0.99, "{parts:?}");
-    // What came to each was in order, and each slice that is missing was dropped and counted.
+    // Each peer's slices came in order, and each slice that is missing was dropped and counted.
     for (peer, numbers) in world.arrived.borrow().iter() {
         assert!(numbers.is_sorted_by(|one, next| one < next), "{peer}");
     }
@@ -431,8 +431,7 @@ fn what_waits_is_sent_before_another_process_takes_the_device() {
     let drops = gateway.report().counters.total();
     gateway.shard.handle_backlog();
     assert!(gateway.shard.outbound.backlog.is_empty() && waiting > 1_000);
-    // On a machine that stands still, some have waited for so long that their senders are told by a
-    // loss.
+    // On a machine that stands still, some have waited long enough for CoDel to drop them.
     let dropped = gateway.report().counters.total() - drops;
     assert!(dropped < waiting / 10, "{dropped} of {waiting}");
     assert_eq!(world.total.get() - before + dropped, waiting);
@@ -465,7 +464,7 @@ fn what_is_for_nobody_is_dropped_at_once_and_for_the_usual_reason() {
 fn packets_that_wait_for_an_epoch_come_before_those_of_the_backlog() {
     let world = World::new(6, with_a_modest_one());
     let mut gateway = world.gateway();
-    // Opened anew, the session has no keys.
+    // A session that is opened again has no keys.
     let [open, install] = commands(5, slot(5), Role::Gateway);
     gateway.command(open);
     world.overload(&mut gateway);

@@ -119,7 +119,7 @@ impl Peer {
     }
 }
 
-/// Who sends, how much of what comes, and what has become of it.
+/// Senders, their packets, and the fate of these.
 struct World {
     peers: RefCell<Vec<Peer>>,
     /// Senders in the order in which their datagrams come, again and again: a peer, or `None` for
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Steps the gateway until so many packets were written. Returns how many of each peer.
+    /// Steps the gateway until `packets` packets were written. Returns the number of each peer.
     fn run(&self, gateway: &mut Stepped<&Self, &Self>, packets: u64) -> Vec<f64> {
         let counts = || -> Vec<usize> {
             let written = self.written.borrow();
@@ -306,7 +306,7 @@ fn a_greedy_session_gets_no_more_than_the_others() {
 fn packets_of_a_session_that_waits_for_long_get_marks_if_they_can_have_them() {
     let world = World::new(5, greedy(), 3);
     let mut gateway = world.gateway();
-    // How long that takes depends on the machine: the queue has to stand for a tenth of a second.
+    // The time for that depends on the machine: the queue has to stand for a tenth of a second.
     let start = now();
     while world.marked.get() == 0 && now().since(start) < Duration::from_secs(20) {
         world.run(&mut gateway, 1_000);

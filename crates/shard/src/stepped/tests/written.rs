@@ -1,5 +1,5 @@
-//! What received messages write to the TUN device: everything, in the order in which it came, with
-//! few calls.
+//! Behaviour: received messages are written to the TUN device completely, in the order in which
+//! they came, with few calls.
 
 use std::cell::Cell;
 
@@ -93,7 +93,7 @@ fn datagram(number: u16, flow: u8, payload: usize) -> Vec<u8> {
 }
 
 /// Puts a datagram behind those of the last message if the kernel would have merged it, and else
-/// into one of its own.
+/// into a new message.
 fn arrive(inbox: &mut VecDeque<(Vec<u8>, usize)>, datagram: &[u8], merges: bool) {
     match inbox.back_mut() {
         Some((message, stride))
