@@ -26,11 +26,11 @@ use sketch::{Cells, Rate, Sketch};
 use source::LEVELS;
 pub use source::{Network, Source};
 
-/// How much more a provider, a site and a host may do than one host.
+/// Rates of a provider, a site and a host, in multiples of a host's.
 const WIDER: [u64; LEVELS] = [8, 2, 1];
-/// How much more a source of live sessions may do than others: many people may share its address.
+/// Rate of a source of live sessions, in multiples of others': many people may share its address.
 const FAMILIAR: u64 = 4;
-/// How many seconds' worth of its rate a source may use at once: people come in the morning.
+/// Burst of a source in seconds of its rate: many people log in at once in the morning.
 const BURST_S: u64 = 6;
 /// Answers to one unproved host for each handshake that a proved one may begin: a first flight has
 /// two datagrams, each of which is answered, and some are sent again.
@@ -42,10 +42,11 @@ const INITIALS: u64 = 8;
 /// often at most.
 const BACKLOG_STEP: u32 = 8;
 const MOST_HALVINGS: u32 = 6;
-/// A handshake takes three round trips. Whoever has held a place for longer loses it first.
+/// A handshake takes three round trips. A connection that has held a place for longer loses it
+/// first.
 const DISPLACE_AFTER: Duration = Duration::from_secs(1);
 
-/// How much is let in.
+/// Limits of what is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections that have not authenticated, at once; at least 1.
@@ -117,7 +118,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Nobody is there yet. `secret` is random, so that nobody outside knows which sources share a
+    /// Without any connection. `secret` is random, so that no attacker knows which sources share a
     /// cell of a table.
     pub fn new(limits: Limits, secret: [u8; 16]) -> Self {
         let per_s = u64::from(limits.handshakes_per_s.max(1));
@@ -144,9 +145,9 @@ impl Admission {
     }
 
     /// A batch of datagrams was read; if it was full, more are waiting. Answers cost several times
-    /// what reading does: when they make the queue overflow, it loses datagrams of whoever has a
-    /// proof or a session with those of strangers, so the longer it stays full, the fewer strangers
-    /// are answered.
+    /// what reading does: when they make the queue overflow, it loses datagrams of sources with a
+    /// proof or a session together with those of strangers, so the longer it stays full, the fewer
+    /// strangers are answered.
     pub fn batch_read(&mut self, full: bool) {
         self.backlog = if full { self.backlog.saturating_add(1) } else { 0 };
     }
@@ -167,9 +168,8 @@ impl Admission {
         }
     }
 
-    /// A datagram of a handshake came from `source`, which has proved that it is there. Whether to
-    /// look at it: whoever has a proof may show it often, and each look costs the derivation of
-    /// keys.
+    /// A datagram of a handshake came from `source`, which has proved its address. Whether to
+    /// process it: a source may show its proof often, and each time keys are derived.
     pub fn on_validated(&mut self, now: Time, source: Source) -> bool {
         let cells = self.cells(source);
         let from = first_level(self.is_familiar(source));

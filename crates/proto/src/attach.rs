@@ -103,8 +103,8 @@ impl fmt::Debug for TokenHash {
 /// The tokens of one session that are good now.
 ///
 /// Each answer carries a fresh token. The one before it stays good until the answer's epoch is
-/// confirmed, because the answer may have been lost. Whoever shows the fresh one has got the
-/// answer, so the one before is void from then on.
+/// confirmed, because the answer may have been lost. A client that shows the fresh one has got the
+/// answer, which voids the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     /// Good until a successor's epoch is confirmed.
@@ -147,7 +147,7 @@ impl Tokens {
         settled | fresh
     }
 
-    /// Issues `next` to whoever showed `shown`, which was accepted.
+    /// Issues `next` to the client that showed `shown`, which was accepted.
     pub fn issue(&mut self, shown: TokenHash, next: TokenHash) {
         debug_assert!(self.accept(shown), "tokens are issued only against a good one");
         self.settled = shown;

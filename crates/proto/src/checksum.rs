@@ -122,7 +122,7 @@ pub(crate) fn fill(packet: &mut [u8], version: Version, protocol: u8, at: usize)
     fill_split(packet, &[], version, protocol, at);
 }
 
-/// The same for a packet of which `headers`, of even length, lie apart from the rest.
+/// The checksum of a packet of which `headers`, of even length, lie apart from the rest.
 #[inline]
 pub(crate) fn fill_split(headers: &mut [u8], rest: &[u8], version: Version, protocol: u8, at: usize) {
     let Some(field) = field_offset(protocol) else { return };

@@ -40,7 +40,7 @@ use reconnect::Attempt;
 /// A client's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many shards, and so lanes, it has.
+    /// The number of its shards, and so of its lanes.
     pub lanes: usize,
     /// The suites it accepts, and how fast this host is with them.
     pub suites: Vec<LocalSuite>,
@@ -68,8 +68,8 @@ pub enum ConfigError {
 pub enum Purpose {
     /// Send `Login` with the user's credentials, and a one-time code if the gateway requests one.
     Login,
-    /// The same at another gateway than the one that is connected; if there is none, the connection
-    /// fails.
+    /// Send `Login` at another gateway than the one that is connected; if there is none, the
+    /// connection fails.
     Move,
     /// Send `Attach` with this token.
     Attach {
@@ -102,8 +102,8 @@ pub enum Action {
     /// Set addresses, routes and DNS to this; replaces what was set before. The MTU comes by
     /// [`Action::PathMtu`], before the first of these.
     Configure(Network),
-    /// From now on the tunnel carries inner packets of so many bytes: as many as the gateway
-    /// prescribes, or fewer if the path carries less. May be below what IPv6 needs.
+    /// From now on the tunnel carries inner packets of up to this many bytes: the gateway's
+    /// setting, or less if the path carries less. May be below what IPv6 needs.
     PathMtu(u16),
     /// Send single datagrams to this address and port for ten minutes: batches are lost on the way.
     AvoidBatches(SocketAddr),
@@ -182,7 +182,7 @@ pub struct Client {
     ended_early: u32,
     /// When the last attempt failed because nothing came back: the network's or the gateway's fault.
     unanswered_at: Option<Time>,
-    /// Somebody else took the session over; if the token is void too, that is final.
+    /// Another client took the session over; if the token is void too, that is final.
     superseded: bool,
     session: Option<Session>,
     sessions_begun: u32,

@@ -38,8 +38,8 @@ pub const FEATURE_ECN: u32 = 8;
 /// Feature bit 4: this client shows challenges to a person (PROTOCOL §4.2). Only a client with a
 /// person behind it sets it.
 pub const FEATURE_CHALLENGES: u32 = 16;
-/// Feature bit 5: this end confirms that large datagrams arrive in the headers of its own (PROTOCOL
-/// §13.2).
+/// Feature bit 5: this end confirms, in the headers of its datagrams, that large ones arrive
+/// (PROTOCOL §13.2).
 pub const FEATURE_PATH_CONFIRM: u32 = 32;
 /// Feature bit 6: this end joins the routes of a network that come in several messages (PROTOCOL
 /// §3.5).
@@ -198,7 +198,7 @@ pub struct Established {
     /// The gateway's receive indexes, one for each of the client's lanes.
     #[n(3)]
     pub indexes: List<u32, MAX_CLIENT_LANES>,
-    /// How many lanes the gateway sends on.
+    /// The number of lanes on which the gateway sends.
     #[n(4)]
     pub gateway_lanes: u8,
     /// The features that both ends understand.
@@ -264,7 +264,7 @@ pub struct MoreRoutes {
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Renewal {
-    /// As in a profile (PROTOCOL §15).
+    /// Addresses in the form of a profile (PROTOCOL §15).
     #[n(0)]
     pub addresses: List<Text<259>, MAX_GATEWAY_ADDRESSES>,
 }
@@ -320,7 +320,7 @@ pub struct Network {
     #[n(4)]
     pub mtu: Option<u16>,
     /// The networks to reach through the tunnel; those beyond [`ROUTES_IN_MESSAGE`] travel in
-    /// messages of their own.
+    /// separate messages.
     #[n(5)]
     #[cbor(default)]
     pub routes: List<AsText<IpNet>, MAX_ROUTES>,
@@ -335,7 +335,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// As much of it as an end with these features takes.
+    /// Returns as much of it as an end with these features takes.
     #[must_use]
     pub fn within(mut self, features: u32) -> Self {
         if features & FEATURE_MORE_ROUTES == 0 {

@@ -1,7 +1,7 @@
 //! How a device proves itself on each of its connections (PROTOCOL §4.1).
 //!
-//! INVARIANT: a device is named by its key and that of its client certificate, so whoever has not
-//! both is another device: it neither takes the place of a session nor its addresses, and attaches
+//! INVARIANT: a device is named by its key and that of its client certificate, so a client without
+//! both is another device: it gets neither the place of a session nor its addresses, and attaches
 //! to nothing. A proof is good on one connection only.
 
 use minicbor::bytes::ByteArray;
@@ -69,8 +69,8 @@ impl DeviceProof {
 }
 
 /// The name of the device that has this key, and a certificate of that key if it has one: 128 bits
-/// of SHA-256, so that nobody finds other keys of that name. What is hashed is as long as there are
-/// keys in it, so no two lists of keys are alike.
+/// of SHA-256, so that other keys of that name can't be found. The length of the hashed text gives
+/// the number of keys, so no two lists of keys are alike.
 fn device_name(key: &[u8; PUBLIC_KEY_LEN], certificate: Option<&CertificateKey>) -> DeviceId {
     let mut hash = Sha256::new().chain_update(NAME_CONTEXT).chain_update(key);
     if let Some(CertificateKey(certificate)) = certificate {

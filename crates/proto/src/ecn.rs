@@ -73,7 +73,7 @@ impl Ecn {
 }
 
 /// A combination of an inner and an outer codepoint that is currently unused (RFC 6040 §4.2, marked
-/// in figure 4): somebody on the way sets codepoints in another way than the standards provide.
+/// in figure 4): a router on the way sets codepoints in another way than the standards provide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unused {
     /// Not-ECT in ECT(0).

@@ -3,8 +3,8 @@
 //!
 //! Each session has one [`Flows`], which all shards share: what one of them saw open is known to
 //! the others. It has two tables: of flows that the session's client opened, and of those that
-//! hosts of the campus opened to it. A client's packets write into the tables of its own session
-//! only, so no session displaces another's flows; and there are none while policy asks for none.
+//! hosts of the campus opened to it. A client's packets write into the tables of its session only,
+//! so no session displaces another's flows; and there are none while policy asks for none.
 //!
 //! A table takes a fixed room. An entry is one atomic word: a keyed fingerprint and the time of the
 //! opener's last packet in units of four seconds, so that a flow costs one write in that time and
@@ -12,8 +12,8 @@
 //! others, so that a flood of questions displaces no connections; a flow that gave way is known
 //! again from its opener's next packet on.
 //!
-//! Beside them are packets in fragments whose first one has passed ([`Flows::note_passed`]): the
-//! others have no ports, and follow it.
+//! Two more tables have packets in fragments whose first one has passed ([`Flows::note_passed`]):
+//! the others have no ports, and follow it.
 //!
 //! INVARIANT: only packets of its opener enter a flow and keep it. A flow that was not opened is
 //! taken for one that was with a probability of 2^-40, and no attacker can compute for which that
@@ -45,7 +45,7 @@ const UNIT_BITS: u32 = 32;
 const TIME_MASK: u64 = (1 << TIME_BITS) - 1;
 /// Set if the flow is one of TCP. The bits above are the fingerprint.
 const TCP_BIT: u64 = 1 << TIME_BITS;
-/// Shards read the clock once a batch, so one may be ahead of the other by so many units.
+/// Shards read the clock once a batch, so one may be ahead of the other by this many units.
 const SKEW: u64 = 2;
 
 /// A flow of TCP whose opener was silent for longer is over (RFC 5382).
@@ -55,7 +55,7 @@ const OTHER_IDLE: u64 = units(300);
 /// A request of ICMP (RFC 5508).
 const ICMP_IDLE: u64 = units(60);
 
-/// So long after [`Flows::excuse`] what looks like a reply of TCP is taken for one.
+/// Time after [`Flows::excuse`] for which a packet that looks like a reply of TCP is taken for one.
 const EXCUSED: Duration = Duration::from_secs(120);
 
 /// Length of a seed in bytes.
@@ -115,9 +115,9 @@ impl Flows {
         Self { seed: Seed::new(seed), ..Self::default() }
     }
 
-    /// What looks like a reply of TCP passes for a while from `now` on: the session had flows in
-    /// another process, which are not known here, and the end that opened one may have nothing to
-    /// send before the other does.
+    /// Lets packets that look like replies of TCP pass for a while from `now` on: the session had
+    /// flows in another process, which are not known here, and the end that opened one may have
+    /// nothing to send before the other does.
     pub fn excuse(&self, now: Time) {
         self.excused_until.store((now + EXCUSED).as_nanos(), Ordering::Relaxed);
     }
@@ -164,7 +164,7 @@ impl Flows {
         bytes
     }
 
-    /// What another process has exported; `None` if it is not whole.
+    /// Reads what another process has exported; `None` if it is not whole.
     pub(crate) fn import(bytes: &[u8]) -> Option<Self> {
         let (seed, rest) = bytes.split_first_chunk::<SEED_LEN>()?;
         let (excused_until, rest) = rest.split_first_chunk::<8>()?;
@@ -209,7 +209,7 @@ impl fmt::Debug for Flows {
     }
 }
 
-/// What keys the fingerprints.
+/// The key of the fingerprints.
 #[derive(Clone, Copy, Default)]
 struct Seed([u64; 2]);
 

@@ -3,7 +3,7 @@
 //! One owner calls it; it never waits. Every input may leave [`Effect`]s, which the owner carries
 //! out in order: the shards get new keys and the store gets new tokens **before** the answer that
 //! mentions them is sent (PROTOCOL §5.1), so the owner waits for shards and store where the order
-//! says so.
+//! demands it.
 //!
 //! Invariants: a session has at most one current, one pending and one retiring epoch; an index
 //! belongs to one epoch; endpoints change only on [`Event::Heard`], which a data plane reports only
@@ -45,7 +45,7 @@ use table::{SessionTaken, Table};
 /// A gateway's configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many shards carry data; each is a lane of every session.
+    /// The number of shards that carry data; each is a lane of every session.
     pub shards: usize,
     /// The suites that are allowed, and how fast this host is with them. Of equally fast ones, the
     /// first is taken.
@@ -56,7 +56,7 @@ pub struct Config {
     pub lab: Option<LabPermit>,
     /// The timers of PROTOCOL §11.
     pub timers: Timers,
-    /// A session that sent no packet for so long ends; it may have a shorter limit of its own.
+    /// A session that sent no packet for this long ends; a session may have a shorter limit.
     pub idle_timeout: Option<Duration>,
     /// Sessions at most, detached ones included.
     pub max_sessions: usize,
@@ -192,7 +192,7 @@ pub struct Gateway {
     effects: VecDeque<Effect>,
     /// Rate limits that sessions share.
     groups: Vec<GroupLimits>,
-    /// Nobody is let in.
+    /// No login is accepted.
     draining: bool,
 }
 
@@ -268,7 +268,7 @@ impl Gateway {
                 }
                 self.command_all(|_| Command::PathSize { slot, size });
             }
-            // A gateway sends no probes of its own, and its planes drop what claims to answer one.
+            // A gateway sends no probes, and its planes drop what claims to answer one.
             Event::ProbeReply { .. } | Event::PathInUse { .. } => {}
             // For the owner's peers of WireGuard.
             Event::WireGuardOpened { .. } => {}

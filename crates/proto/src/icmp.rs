@@ -20,7 +20,7 @@ pub const MAX_MESSAGE: usize = MAX_MESSAGE_V6;
 /// The error that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// So many bytes would fit: "fragmentation needed" or "packet too big".
+    /// This many bytes would fit: "fragmentation needed" or "packet too big".
     TooBig(u16),
     /// Time to live or hop limit was used up on the way.
     TimeExceeded,

@@ -95,7 +95,7 @@ impl SendLane {
         now < self.reject_at && self.counter < self.limits.refuse_after
     }
 
-    /// True once so much was sent that the epoch should be replaced.
+    /// True once the epoch should be replaced because of what was sent.
     #[inline]
     #[must_use]
     pub fn rekey_due(&self) -> bool {
@@ -176,7 +176,7 @@ impl ReceiveLane {
         Ok(Authentic { len, newest })
     }
 
-    /// True once so many forgeries were tried that the key must go.
+    /// True once the key must be erased because of the number of forgeries.
     #[must_use]
     pub fn exhausted(&self) -> bool {
         self.failed_opens >= self.limits.max_failed_opens

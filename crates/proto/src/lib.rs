@@ -1,8 +1,8 @@
 //! Wire format and sessions of vpnd.
 //!
-//! Everything here is a pure state machine: no sockets, clock, threads or randomness of its own.
-//! Time, random bytes and datagrams are arguments, so that one test can run thousands of clients in
-//! virtual time. `docs/PROTOCOL.md` is the specification; modules cite its sections.
+//! Everything here is a pure state machine: no sockets, clock, threads or randomness. Time, random
+//! bytes and datagrams are arguments, so that one test can run thousands of clients in virtual
+//! time. `docs/PROTOCOL.md` is the specification; modules cite its sections.
 #![forbid(unsafe_code)]
 
 pub mod admission;

@@ -7,8 +7,8 @@
 //!
 //! INVARIANTS: every inner packet is complete in itself, so that a lost datagram costs one packet.
 //! Nothing in a virtio header that goes to the kernel comes from the peer: it is derived from the
-//! parsed packet. The kernel is told to fill in a checksum only if the peer declared it unfilled
-//! inside an authenticated datagram, or if it was verified here.
+//! parsed packet. The kernel fills in a checksum only if the peer declared it unfilled inside an
+//! authenticated datagram, or if it was verified here.
 //!
 //! This module must not know sessions, keys or devices.
 

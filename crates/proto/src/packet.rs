@@ -151,7 +151,7 @@ pub(crate) struct Shape {
 }
 
 /// A checked packet without its bytes: its place in a buffer and the result of checking it, so that
-/// whoever gets the buffer next need not check again.
+/// the next user of the buffer need not check again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {
     // Small, for each packet's result is passed on by value.

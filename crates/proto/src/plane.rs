@@ -255,7 +255,7 @@ impl Plane {
         &self.reports.counters
     }
 
-    /// The same, to count packets that the caller had to drop.
+    /// The counters, to count packets that the caller had to drop.
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.reports.counters
     }

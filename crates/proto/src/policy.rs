@@ -1,8 +1,8 @@
 //! Policy: which packets may pass between clients and the campus (PROTOCOL §12).
 //!
-//! Each access profile has a [`RuleSet`] of its own, and a session is in one profile: the number in
-//! its [`Principal`]. To and from the campus the client's profile decides; between two clients both
-//! of their profiles have to allow a packet. A number for which the policy has no rule set lets
+//! Each access profile has its own [`RuleSet`], and a session is in one profile: the number in its
+//! [`Principal`]. To and from the campus the client's profile decides; between two clients both of
+//! their profiles have to allow a packet. A number for which the policy has no rule set lets
 //! nothing pass.
 //!
 //! Rules are tried in order and the first that matches decides. An *allow* rule matches packets
@@ -159,13 +159,13 @@ impl Pools {
 pub struct Decision {
     /// The decision.
     pub verdict: Verdict,
-    /// What decided.
+    /// The ground of the decision.
     pub ground: Ground,
     /// Whether replies pass only if the packet's flow is remembered.
     pub opens: bool,
 }
 
-/// What decided about a packet.
+/// The ground of a decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
     /// A rule of this profile, by its place in the list, counted from 1.
@@ -205,7 +205,7 @@ impl Policy {
     /// The policy of a gateway with one profile, the implied one.
     ///
     /// # Errors
-    /// As [`RuleSet::compile`].
+    /// Those of [`RuleSet::compile`].
     pub fn compile(
         rules: &[RuleSpec],
         client_to_client: bool,
@@ -215,7 +215,7 @@ impl Policy {
         Ok(Self::of_profiles([(ProfileId::IMPLIED, set)]))
     }
 
-    /// A policy of these profiles. Clients of any other reach nothing and nobody.
+    /// A policy of these profiles. Clients of any other reach nothing.
     pub fn of_profiles(profiles: impl IntoIterator<Item = (ProfileId, RuleSet)>) -> Self {
         let mut sets = Vec::new();
         for (profile, set) in profiles.into_iter().filter(|(profile, _)| *profile != ProfileId::NONE) {
@@ -227,8 +227,8 @@ impl Policy {
         Self { pools: Pools::default(), profiles: sets }
     }
 
-    /// The same policy, which also drops what clients send to addresses of `pools` that no client
-    /// has.
+    /// Returns this policy, which then also drops what clients send to addresses of `pools` that no
+    /// client has.
     #[must_use]
     pub fn with_pools(self, pools: Pools) -> Self {
         Self { pools, ..self }

@@ -21,16 +21,15 @@ use std::sync::Arc;
 
 use crate::time::Time;
 
-/// A full bucket lets so many bytes pass at once at least: two of the longest super-packets.
+/// Least burst of a bucket, bytes: two of the longest super-packets.
 const MIN_BURST: u64 = 128 << 10;
-/// And so many nanoseconds of its rate. TCP that has lost the end of its window is silent for a
-/// retransmission timeout, 200 ms at least: the bucket must not overflow meanwhile, or the
-/// connection never gets its rate.
+/// Least burst of a bucket in nanoseconds of its rate. TCP that has lost the end of its window is
+/// silent for a retransmission timeout, 200 ms at least: the bucket must not overflow meanwhile, or
+/// the connection never gets its rate.
 const BURST_NS: u64 = 250_000_000;
-/// What a shard takes at once, in nanoseconds of the rate.
+/// Slice that a shard takes at once, in nanoseconds of the rate.
 const SLICE_NS: u64 = 5_000_000;
-/// What all shards hold together at most, in nanoseconds of the rate: that much a second can be
-/// wrong, 4 %.
+/// Largest sum of the shards' slices, in nanoseconds of the rate: the error in a second, 4 %.
 const SLICES_NS: u64 = 40_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 /// The fastest limit, in bytes per second. What is faster is held to this.
@@ -63,7 +62,7 @@ pub struct RateGroup(pub u32);
 pub struct SessionLimits {
     /// Its own.
     pub rates: Rates,
-    /// Of all sessions of its user together.
+    /// The rates of all sessions of its user together.
     pub user: Rates,
     /// The group whose limits it shares.
     pub group: Option<RateGroup>,
@@ -74,12 +73,12 @@ pub struct SessionLimits {
 pub struct Buckets {
     down: Bucket,
     up: Bucket,
-    /// What one shard takes at once, in nanoseconds.
+    /// The slice that one shard takes at once, in nanoseconds.
     slice_ns: u64,
 }
 
 impl Buckets {
-    /// Empty ones for so many shards.
+    /// Empty ones for this many shards.
     #[must_use]
     pub fn new(now: Time, shards: usize) -> Self {
         let slice_ns = SLICE_NS.min(SLICES_NS / shards.max(1) as u64);
@@ -96,9 +95,8 @@ pub enum Way {
     Up,
 }
 
-/// A token bucket that threads share. It has cache lines of its own, two since processors fetch
-/// them in pairs: what shards write for one direction or session must not slow down those that look
-/// at another.
+/// A token bucket that threads share. It has separate cache lines, two since processors fetch them
+/// in pairs: writes for one direction or session must not slow down shards that read another.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Bucket {
@@ -167,7 +165,7 @@ impl Segments {
         (if count == self.count { bytes - self.len + self.last_len } else { bytes }) as u64
     }
 
-    /// How many of the first packets fit into so many bytes.
+    /// Returns how many of the first packets fit into `bytes`.
     const fn fitting(self, bytes: u64) -> usize {
         if bytes >= self.bytes(self.count) {
             return self.count;
@@ -203,7 +201,7 @@ impl Meter {
         Self { rate: rate.min(MAX_RATE), ..Self::default() }
     }
 
-    /// How many of the first packets may pass.
+    /// Returns how many of the first packets may pass.
     #[inline]
     fn admit(&mut self, now: Time, bucket: &Bucket, slice_ns: u64, segments: Segments) -> usize {
         if self.rate == 0 {
@@ -257,7 +255,7 @@ impl Meter {
         }
     }
 
-    /// The time that so many bytes need.
+    /// Returns the time that this many bytes need.
     fn nanos(&self, bytes: u64) -> u64 {
         (bytes * SECOND_NS).div_ceil(self.rate)
     }
@@ -294,7 +292,7 @@ impl ShardLimit {
         self.up.give_back(&self.buckets.up);
     }
 
-    /// How many of the first packets of `segments` may pass.
+    /// Returns how many of the first packets of `segments` may pass.
     #[inline]
     pub fn admit(&mut self, now: Time, way: Way, segments: Segments) -> usize {
         let (meter, bucket, slice_ns) = self.at(way);

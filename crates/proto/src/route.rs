@@ -1,6 +1,6 @@
 //! Longest prefix match from inner addresses to whatever carries them.
 //!
-//! One hash table per prefix length that is in use, host routes in tables of their own: a client's
+//! One hash table per prefix length that is in use, host routes in separate tables: a client's
 //! address is found with one probe, and a lookup costs at most one probe per distinct prefix
 //! length. Tables are never iterated, so results depend on content only.
 

@@ -71,7 +71,7 @@ sixteen_bytes! {
     DeviceId
 }
 
-/// A control connection, numbered by whoever owns it; a number is not used twice in a process.
+/// A control connection, numbered by its owner; a number is not used twice in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -131,8 +131,8 @@ pub struct Timers {
     pub rekey_after: Duration,
     /// Sealing is refused after this time.
     pub reject_after: Duration,
-    /// How long an old epoch can still open: after its successor carried traffic, and after it
-    /// ceased to seal.
+    /// Time for which an old epoch can still open: after its successor carried traffic, and after
+    /// it ceased to seal.
     pub retire_after: Duration,
     /// An epoch is erased this long after `Established` if nothing was heard in it.
     pub confirm_within: Duration,
@@ -142,10 +142,10 @@ pub struct Timers {
     pub silence: Duration,
     /// Time between two probes for life.
     pub probe_interval: Duration,
-    /// So many rounds of probes without any answer make a client attach anew.
+    /// After this many rounds of probes without any answer a client attaches again.
     pub probe_limit: u32,
-    /// A client whose network changed attaches anew beside its probes; these end if they are not
-    /// answered within this time.
+    /// A client whose network changed attaches again while it probes; the probes end if they are
+    /// not answered within this time.
     pub roam_within: Duration,
     /// The first wait before reconnecting; it doubles each time.
     pub reconnect_first: Duration,
@@ -180,7 +180,7 @@ impl Default for Timers {
 impl Timers {
     /// When a gateway erases an epoch that began at `began` and has no successor. Its client counts
     /// from when it received the epoch, up to `confirm_within` later, and may seal for
-    /// `reject_after` from then on.
+    /// `reject_after` after that.
     pub(crate) fn gateway_erases(&self, began: Time) -> Time {
         began + self.confirm_within + self.reject_after
     }

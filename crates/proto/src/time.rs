@@ -29,7 +29,7 @@ impl Time {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not later.
+    /// Returns the time from `earlier` to this; zero if it is not later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

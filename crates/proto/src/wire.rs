@@ -25,7 +25,7 @@ pub const MAX_CLIENT_LANES: usize = 16;
 pub enum PacketClass {
     /// The control channel.
     Quic,
-    /// A data datagram, or one of the types reserved beside it.
+    /// A data datagram, or one of the types reserved next to it.
     Data,
     /// A message of a WireGuard handshake, of the types 1 to 3; unknown where WireGuard is off.
     WireGuardHandshake,

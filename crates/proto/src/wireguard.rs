@@ -1,5 +1,6 @@
-//! WireGuard's data: the outer form of sessions of stock WireGuard clients, beside the lanes of our
-//! own. Sections (§) are those of WireGuard's paper; its handshakes are the crate `vpnd-wireguard`.
+//! WireGuard's data: the outer form of sessions of stock WireGuard clients, in place of the lanes
+//! of our own. Sections (§) are those of WireGuard's paper; its handshakes are the crate
+//! `vpnd-wireguard`.
 //!
 //! A message's header is as long as that of our own data, so that a packet stands at the same place
 //! in both, and one can be made the other where it stands.
@@ -33,7 +34,7 @@ pub const PADDING: usize = 16;
 /// The type of a message of data, with the three zero bytes behind it.
 const TRANSPORT: u32 = 4;
 
-/// A sender begins a handshake after so many messages.
+/// A sender begins a handshake after this many messages.
 pub const REKEY_AFTER_MESSAGES: u64 = 1 << 60;
 /// The first counter that is neither sealed nor opened: a whole replay window is left before the
 /// counter ends.
@@ -244,8 +245,8 @@ impl SharedLane {
         now < self.sealer.reject_at && self.sealer.reserved() < REJECT_AFTER_MESSAGES
     }
 
-    /// So many packets are to be sealed now. Counters that were reserved before and not used are
-    /// given up: until they arrive, others may have used more than a whole window.
+    /// Announces that this many packets are to be sealed now. Counters that were reserved before
+    /// and not used are given up: until they arrive, others may have used more than a whole window.
     #[inline]
     pub(crate) fn expect(&mut self, packets: usize) {
         (self.next, self.end) = (0, 0);
@@ -255,7 +256,7 @@ impl SharedLane {
     /// Seals as [`Range::seal`] does.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Range::seal`].
     #[inline]
     pub(crate) fn seal(&mut self, now: Time, message: &mut [u8], len: usize) -> Result<usize, SealRefused> {
         let mut range = if self.next < self.end {

@@ -1,11 +1,11 @@
 //! A limited number of places, divided fairly among networks: who gets one, who loses one to a
 //! newcomer, whose turn is next.
 //!
-//! While there is room, everybody gets a place, up to a share for each host, site and provider.
-//! Without room, a newcomer displaces one of whoever holds more than the newcomer does, looked at
-//! from wide to narrow: first providers are compared, then sites of one provider, then hosts of one
-//! site. So whoever has many addresses in one network has one network's share. Turns go round in
-//! the same order: providers, then their sites, then hosts.
+//! While there is room, every source gets a place, up to a share for each host, site and provider.
+//! Without room, a newcomer displaces one of a network that holds more than the newcomer's, from
+//! wide to narrow: first providers are compared, then sites of one provider, then hosts of one
+//! site. So an attacker with many addresses in one network has one network's share. Turns go round
+//! in the same order: providers, then their sites, then hosts.
 //!
 //! INVARIANT: no more is held than the limit, nor by a network than its share; memory depends on
 //! the limit alone. Hosts of one standing never take what is kept for those of another.
@@ -22,7 +22,7 @@ use crate::time::Time;
 pub enum Standing {
     /// Nothing is known of it.
     Stranger,
-    /// Somebody has, or had, a session from this host.
+    /// A client has, or had, a session from this host.
     Known,
     /// It has named what only a device knows that has logged in before.
     Returning,
@@ -35,12 +35,12 @@ const ROUND: [Standing; 7] = {
     use Standing::{Known, Returning, Stranger};
     [Returning, Known, Returning, Stranger, Returning, Known, Returning]
 };
-/// Of so many places one is kept for each standing.
+/// One of this many places is reserved for each standing.
 const RESERVE: usize = 4;
-/// Of so many places a provider, a site and a host may hold one.
+/// A provider, a site and a host may hold one of this many places.
 const SHARES: [usize; LEVELS] = [2, 3, 4];
-/// The same for hosts that are not strangers, which many people may share. Only they themselves
-/// count, not their neighbours.
+/// As the shares, for hosts that are not strangers, which many people may share. Only they
+/// themselves count, not their neighbours.
 const OWN_SHARE: usize = 2;
 
 /// The rule by which one of a host's is displaced.
@@ -57,10 +57,10 @@ pub enum Displaced {
 pub struct Division {
     /// Places; at least 1.
     pub limit: usize,
-    /// Whoever has held a place for so long can be displaced by a newcomer whose network holds as
-    /// much.
+    /// A connection that has held a place for this long can be displaced by a newcomer whose
+    /// network holds as much.
     pub displace_after: Duration,
-    /// Who of a host's.
+    /// The one of a host's that is displaced.
     pub displaced: Displaced,
 }
 
@@ -73,7 +73,7 @@ pub struct PermitId(u64);
 pub enum Entered {
     /// It has a place.
     In {
-        /// Until [`Shares::leave`], or until somebody displaces it.
+        /// Valid until [`Shares::leave`], or until a newcomer displaces it.
         permit: PermitId,
         /// This place was taken away for it.
         displaced: Option<PermitId>,
@@ -143,7 +143,7 @@ impl Shares {
         }
     }
 
-    /// How many places are taken.
+    /// Returns the number of places that are taken.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.holders.len()
@@ -271,7 +271,7 @@ impl Shares {
         let mut pairs = holder.judged_by().iter().zip(newcomer.judged_by());
         let apart = pairs.find(|(theirs, ours)| theirs != ours);
         // With one more of ours they would still hold as much: otherwise two would take from each
-        // other for ever.
+        // other without end.
         apart.is_some_and(|(theirs, ours)| count(theirs) > count(ours) + 1)
             || newcomer.since.since(holder.since) >= self.division.displace_after
     }

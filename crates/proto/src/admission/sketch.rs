@@ -1,9 +1,9 @@
 //! Rates of arbitrarily many sources in a table of fixed size, which needs no eviction.
 //!
-//! Each source has one cell in each of two rows, shared with whoever hashes to the same place. A
-//! cell holds the time until which its share is used up (the generic cell rate algorithm: a token
-//! bucket in one number), and a source counts as far ahead as the less used of its cells. So a
-//! source is never allowed more than its rate, and is allowed less only if both its cells are
+//! Each source has one cell in each of two rows, shared with the sources that hash to the same
+//! place. A cell holds the time until which its share is used up (the generic cell rate algorithm:
+//! a token bucket in one number), and a source counts as far ahead as the less used of its cells.
+//! So a source is never allowed more than its rate, and is allowed less only if both its cells are
 //! shared with busy ones: what a flood of many sources does to others is spread so thin that its
 //! rate refills it.
 
@@ -12,12 +12,12 @@ use crate::time::Time;
 /// Cells of a row.
 const CELLS: usize = 1 << 14;
 
-/// So much each second, and so much at once.
+/// A rate with a burst.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// As many in the long run; 0 counts as 1.
+    /// Events a second in the long run; 0 counts as 1.
     pub per_s: u64,
-    /// As many at once.
+    /// Events at once.
     pub burst: u64,
 }
 

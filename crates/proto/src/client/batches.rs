@@ -26,8 +26,8 @@ const BURST_WAIT: Duration = Duration::from_millis(600);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Until the next round, if single datagrams were lost or a way was told to do without batches.
 const CHECK: Duration = Duration::from_secs(10);
-/// Until the next round after a good one, and so long a way does without: kernels are updated,
-/// routes change.
+/// Time until the next round after a good one, and for which a direction does without batches:
+/// kernels are updated, routes change.
 const PAUSE: Duration = Duration::from_secs(600);
 /// Time for which a way is not told again that has lost single datagrams, sent at once, as batches.
 const CLEARED: Duration = Duration::from_secs(3_600);
@@ -36,7 +36,7 @@ const ROUNDS: u8 = 3;
 /// How often a lane reports that batches are lost: the test sees the first lane only, so no later
 /// round would show that another one's report was lost.
 const REPORTS: usize = 3;
-/// A batch that lost so many of its datagrams is bad.
+/// A batch that lost this many of its datagrams is bad.
 const BAD: u32 = BATCH_LEN as u32 / 2;
 /// If more single ones are lost, the round decides nothing.
 const TOLERATED: u32 = 1;
@@ -51,7 +51,7 @@ enum Burst {
     Down,
 }
 
-/// What a round has shown of both ways.
+/// The result of a round for both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Nothing, or not enough yet.
@@ -91,7 +91,7 @@ struct Way {
 }
 
 impl Way {
-    /// Adds a round in which so many of its datagrams were lost. Returns whether it is to do without
+    /// Adds a round in which `lost` of its datagrams were lost. Returns whether it is to do without
     /// batches.
     fn judge(&mut self, now: Time, lost: u32) -> bool {
         self.bad = if lost >= BAD && now >= self.cleared_until { self.bad + 1 } else { 0 };
@@ -207,7 +207,7 @@ impl Client {
 mod tests {
     use super::*;
 
-    /// Judges a round in which so many of each burst were answered.
+    /// Judges a round in which `answered` of each burst were answered.
     fn round(batches: &mut Batches, now: Time, answered: [u16; 3]) -> Verdict {
         for (burst, answered) in [Burst::Singles, Burst::Up, Burst::Down].into_iter().zip(answered) {
             let first = batches.id(burst);

@@ -20,7 +20,7 @@ pub(super) struct Epoch {
     /// Our receive indexes.
     pub(super) indexes: Vec<Index>,
     pub(super) began: Time,
-    /// How many packets the session had carried before.
+    /// The number of packets that the session had carried before.
     pub(super) packets_before: u64,
 }
 

@@ -17,21 +17,21 @@ use crate::wire::MAX_CLIENT_LANES;
 const PROBE_LEN: u16 = 4;
 /// Waits between the first probes for a new epoch.
 const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
-/// After so long without an answer to the first probe after silence, an attach is tried beside the
-/// probing: if the gateway restarted it has lost the keys, and will never answer a probe.
+/// After this time without an answer to the first probe after silence, an attach is tried while
+/// probing goes on: a gateway that restarted has lost the keys, and will never answer a probe.
 const DOUBT: Duration = Duration::from_millis(500);
-/// The same after a change of network, where the way to the gateway's address is more likely to be
-/// gone: an attach finds another of its addresses.
+/// As [`DOUBT`], after a change of network, when the way to the gateway's address is more likely to
+/// be gone: an attach finds another of its addresses.
 const DOUBT_AFTER_MOVE: Duration = Duration::from_millis(250);
 /// The longest time between two probes of a lane on which nothing comes while others receive.
 /// Address translators keep a binding for longer.
 const QUIET_LANE_MAX: Duration = Duration::from_secs(8);
 /// Rounds of probes after a change of network.
 const ROUNDS_AFTER_MOVE: u32 = 2;
-/// After so many rounds, lanes that do not answer while others do are asked less often.
+/// After this many rounds, lanes that do not answer while others do are probed less often.
 const PATIENT_ROUNDS: u32 = 10;
 
-/// So many rounds have numbers of their own.
+/// The number of rounds with different numbers.
 const SERIALS: u16 = PATH_PROBE >> 4;
 
 const _: () = assert!(MAX_CLIENT_LANES <= 16, "a lane fits into four bits");
@@ -64,7 +64,7 @@ struct Probing {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     at: Time,
-    /// How long it may be quiet from then on.
+    /// The time for which it may be quiet afterwards.
     wait: Duration,
 }
 
@@ -116,7 +116,7 @@ impl Liveness {
         self.total().last_rx > at
     }
 
-    /// How long packets have been going out without anything coming back.
+    /// Returns the time for which packets have been sent and nothing has come back.
     fn silence(&mut self, now: Time) -> Duration {
         let total = self.total();
         if total.last_rx > self.last_rx {
@@ -200,7 +200,7 @@ impl Client {
         }
         let Some(slot) = self.session.as_ref().map(|session| session.slot) else { return };
         while let Some(lane) = self.liveness.quiet_lane(now, self.in_force.silence) {
-            // Nobody waits for the answer: it counts as something that came.
+            // The answer is not awaited: it only counts as received traffic.
             let id = self.liveness.serial() << 4 | lane as u16;
             let command = Command::Probe { slot, id, size: PROBE_LEN };
             self.actions.push_back(super::Action::Command { shard: lane, command });

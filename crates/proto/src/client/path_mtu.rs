@@ -55,7 +55,7 @@ pub(super) struct PathSearch {
     moved: bool,
     /// The small probe whose answer is awaited.
     companion: Option<u16>,
-    /// How many packets the session had carried when a probe was sent last.
+    /// The number of packets that the session had carried when a probe was sent last.
     packets: u64,
     /// The MTU that the owner got last.
     told: Option<u16>,

@@ -8,8 +8,8 @@ use crate::session::{ConnectionId, random_bytes, random_index};
 use crate::time::Time;
 use crate::wire::Index;
 
-/// How often the wait doubles for a gateway that is there but has no place: up to 4 s. Places are
-/// held for moments, so whoever waits for long waits for nothing; and a refusal costs the gateway
+/// Number of times that the wait doubles for a gateway that answers but has no place: up to 4 s.
+/// Places are held for moments, so a longer wait gains nothing; and a refusal costs the gateway
 /// little.
 const DOUBLINGS_WHILE_FULL: u32 = 3;
 
@@ -183,7 +183,7 @@ impl Client {
     /// The gateway, or fate, closed the connection in use.
     pub(super) fn closed(&mut self, now: Time, code: Option<Code>, text: &str) {
         match code {
-            // What follows on a session that was good may be understood again.
+            // The next messages of a session that was good may be understood again.
             Some(Code::BadRequest) => self.retry(now, Duration::ZERO),
             Some(code) if code.is_final() => {
                 self.give_up(code, if text.is_empty() { code.explanation() } else { text });
@@ -205,8 +205,8 @@ impl Client {
     /// directory that locks accounts.
     fn log_in_again(&mut self, now: Time) {
         self.drop_session();
-        // Of the session that is over: nothing that still comes on it may lead to a login of its
-        // own.
+        // The connection is that of the session that is over: nothing that still comes on it may
+        // lead to another login.
         if let Some(connection) = self.connection.take() {
             self.actions.push_back(Action::Disconnect { connection, code: Code::Bye });
         }
@@ -220,7 +220,7 @@ impl Client {
         }
     }
 
-    /// The same after an answer: whatever happens meanwhile, it waits as long as that.
+    /// Tries again after an answer: whatever happens meanwhile, it waits at least this long.
     fn retry_refused(&mut self, now: Time, at_least: Duration) {
         self.retry(now, at_least);
         self.refused_until = self.timers.get(Reason::Reconnect);

@@ -33,7 +33,7 @@ impl<const MAX: usize> Text<MAX> {
         if text.len() > MAX { Err(TooLong { max: MAX, unit: "bytes" }) } else { Ok(Self(text)) }
     }
 
-    /// As much of `text` as fits: for texts that only a person reads.
+    /// Returns as much of `text` as fits: for texts that only a person reads.
     #[must_use]
     pub fn cut(text: &str) -> Self {
         let mut end = text.len().min(MAX);

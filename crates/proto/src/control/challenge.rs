@@ -6,8 +6,8 @@ use minicbor::{Decode, Encode};
 
 use super::{SecretText, Text};
 
-/// The text of a challenge, for a person. It comes from a server behind the gateway: whoever shows
-/// it makes it harmless.
+/// The text of a challenge, for a person. It comes from a server behind the gateway: code that
+/// shows it removes control characters first.
 pub type ChallengeText = Text<512>;
 /// An answer as it was typed.
 pub type ChallengeAnswer = SecretText<256>;
@@ -42,7 +42,7 @@ pub enum ChallengeKind {
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct ChallengeResponse {
-    /// As it was typed.
+    /// The answer as it was typed.
     #[n(0)]
     pub answer: ChallengeAnswer,
 }

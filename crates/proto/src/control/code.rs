@@ -59,7 +59,7 @@ macro_rules! codes {
     };
 }
 
-/// What a client does after a code.
+/// The reaction of a client to a code.
 enum Retry {
     Again,
     Stop,

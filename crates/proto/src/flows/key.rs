@@ -54,8 +54,8 @@ impl FlowKey {
         Some(Self { opener: packet.dst(), responder: packet.src(), protocol, ports })
     }
 
-    /// What all fragments of one packet have in common, and no other packet of late; none if this
-    /// is no fragment. The protocol is a part of it in IPv4 alone (RFC 791, RFC 8200).
+    /// Returns what all fragments of one packet have in common, and no other recent packet; `None`
+    /// if this is no fragment. The protocol is a part of it in IPv4 alone (RFC 791, RFC 8200).
     #[inline]
     pub fn of_fragment(packet: &Packet<'_>) -> Option<Self> {
         let id = packet.identification()?;
@@ -98,8 +98,8 @@ impl FlowKey {
         Some(Self { opener, responder, protocol, ports })
     }
 
-    /// A keyed hash by folded multiplication: a few cycles, and without the key nobody can find
-    /// flows that collide.
+    /// A keyed hash by folded multiplication: a few cycles, and without the key no attacker can
+    /// find flows that collide.
     #[inline]
     pub(super) fn hash(&self, key: [u64; 2]) -> u64 {
         let rest = u64::from(self.protocol) << 32 | u64::from(self.ports.0) << 16 | u64::from(self.ports.1);

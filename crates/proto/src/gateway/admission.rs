@@ -19,7 +19,7 @@ use crate::time::Time;
 /// A login whose credentials were good.
 #[derive(Clone, Debug)]
 pub struct Authenticated {
-    /// The name of the session that begins: random, so that nobody has it.
+    /// The name of the session that begins: random, so that it is unused.
     pub session: SessionId,
     /// The user.
     pub user: UserName,
@@ -31,7 +31,7 @@ pub struct Authenticated {
     pub device: DeviceId,
     /// The inner addresses leased to it.
     pub addresses: Addresses,
-    /// When the session ends at the latest.
+    /// The session ends no later than this.
     pub deadline: Time,
     /// Time without a packet of the client after which it ends, if that is shorter than the
     /// gateway's.
@@ -50,9 +50,8 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Whether all that is shown fits the session. A token alone does not, and what else is wrong
-    /// changes nothing of the session: whoever holds the true device attaches with the same token
-    /// afterwards.
+    /// Whether all that is shown fits the session. A token alone does not, and a mismatch changes
+    /// nothing of the session: the true device can attach with the same token afterwards.
     fn is_good(&self, now: Time, record: &SessionRecord) -> bool {
         let token = record.tokens.accept(self.token.hash());
         token & (self.device == record.device) & (now < record.deadline)
@@ -86,8 +85,8 @@ impl Gateway {
         Ok(id)
     }
 
-    /// Makes the session of somebody who is let in, which takes the place of that of the same
-    /// device, and of any with one of its addresses. `None` if the session's name is taken.
+    /// Makes the session of an admitted user, which replaces that of the same device, and any with
+    /// one of its addresses. `None` if the session's name is taken.
     pub(super) fn begin_session(&mut self, now: Time, who: Authenticated, token: TokenHash) -> Option<Slot> {
         if let Some(before) = self.table.by_device(&who.user, who.device) {
             self.end_session(before, Code::Superseded, Code::Superseded.explanation());

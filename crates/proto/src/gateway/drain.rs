@@ -1,15 +1,14 @@
 //! A gateway that is being emptied before it stops (PROTOCOL §5.2).
 //!
-//! INVARIANT: nobody comes in, and who is in stays in until the end or until they leave: keys are
-//! renewed meanwhile.
+//! INVARIANT: no session is added, and existing ones go on until the end or until they leave: keys
+//! are renewed meanwhile.
 
 use super::session::Session;
 use super::{Effect, Gateway};
 use crate::control::{Code, Message};
 
 impl Gateway {
-    /// Lets nobody in from now on, and notifies the clients that are connected; those again at each
-    /// call.
+    /// Refuses logins from now on, and notifies the connected clients, again at each call.
     pub fn drain(&mut self) {
         self.draining = true;
         for connection in self.table.iter().filter_map(|session| session.connection) {
@@ -40,7 +39,7 @@ impl Gateway {
         }
     }
 
-    /// Whether an attach to this session would bring somebody in.
+    /// Whether an attach to this session would bring a client back that is away.
     pub(super) fn is_closed_to(&self, session: &Session) -> bool {
         self.draining && session.is_detached()
     }

@@ -1,11 +1,11 @@
 //! Sessions on their way from one process of a gateway to the next, which goes on with them (an
 //! upgrade).
 //!
-//! Invariants: what is handed over is whole or refused: an epoch comes with the progress of every
+//! Invariants: a handed-over session is whole or refused: an epoch comes with the progress of every
 //! one of its lanes, so that no counter is used and none accepted twice; a control connection can't
-//! be handed over, so its client attaches anew. Whoever hands over seals and opens no more, and the
-//! two processes share one clock. The form has a version ([`FORMAT`]); it holds keys, so it goes
-//! straight from process to process and is erased there. This module must not know how.
+//! be handed over, so its client attaches again. The process that hands over seals and opens no
+//! more, and the two processes share one clock. The form has a version ([`FORMAT`]); it holds keys,
+//! so it goes straight from process to process and is erased there. This module must not know how.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
@@ -111,7 +111,7 @@ pub(super) struct HandedEpoch {
     pub(super) began: Time,
     #[n(9)]
     pub(super) confirmed: Option<Time>,
-    /// Of each shard.
+    /// The progress of each shard.
     #[n(10)]
     pub(super) progress: Vec<HandedProgress>,
 }

@@ -2,8 +2,8 @@
 //! sessions their users have.
 //!
 //! INVARIANT: what sessions may reach changes in one command to each shard, the policy together
-//! with the sessions that it takes for somebody else; and before a client is sent the networks that
-//! go with it.
+//! with the sessions whose principal changes; and before a client is sent the networks that belong
+//! to it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::policy::{Policy, Principal, ProfileId};
 use crate::session::SessionId;
 use crate::time::Time;
 
-/// What the core needs of an access profile.
+/// The settings of an access profile that the core needs.
 #[derive(Clone, Debug)]
 pub struct ProfileSettings {
     /// The clients' network configuration; the addresses of the client itself are filled in for
@@ -26,7 +26,7 @@ pub struct ProfileSettings {
 }
 
 impl ProfileSettings {
-    /// As those of the only profile.
+    /// Makes them those of the only profile.
     #[must_use]
     pub fn alone(self) -> Profiles {
         [(ProfileId::IMPLIED, self)].into()
@@ -57,8 +57,8 @@ impl Gateway {
         self.change_access(Some(policy), Some(&before), principals);
     }
 
-    /// Policy takes these sessions for somebody else from now on. Clients for which that changes
-    /// their network get it.
+    /// Changes the principals of these sessions. Clients whose network changes by that get the new
+    /// one.
     pub fn set_principals(&mut self, principals: impl IntoIterator<Item = (SessionId, Principal)>) {
         let of_slot = |(id, principal)| Some((self.table.by_id(id)?, principal));
         let principals: Vec<_> = principals.into_iter().filter_map(of_slot).collect();

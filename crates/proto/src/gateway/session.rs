@@ -37,7 +37,7 @@ impl Addresses {
         ipv4.map(IpAddr::V4).into_iter().chain(ipv6.map(IpAddr::V6))
     }
 
-    /// As host routes.
+    /// Returns them as host routes.
     #[must_use]
     pub fn nets(&self) -> Vec<IpNet> {
         self.iter().map(IpNet::from).collect()
@@ -60,7 +60,7 @@ pub struct SessionRecord {
     pub user: UserName,
     /// On which of the user's devices.
     pub device: DeviceId,
-    /// Its user, groups and access profile, as policy knows them; not stored, but looked up anew
+    /// Its user, groups and access profile, as policy knows them; not stored, but looked up again
     /// when a session is restored.
     pub principal: Principal,
     /// Its rate limits; not stored either.
@@ -114,10 +114,10 @@ pub(super) struct WireGuard {
 pub(super) struct Session {
     pub(super) record: SessionRecord,
     pub(super) slot: Slot,
-    /// Of its rate limits. They last as long as the session: neither an attach nor another limit
-    /// fills them.
+    /// The buckets of its rate limits. They last as long as the session: neither an attach nor
+    /// another limit fills them.
     pub(super) buckets: Arc<Buckets>,
-    /// Of the rate limits that it shares with the user's other sessions.
+    /// The buckets of the rate limits that it shares with the user's other sessions.
     pub(super) user_buckets: UserBuckets,
     /// Its flows that policy remembers.
     pub(super) flows: Arc<Flows>,
@@ -129,7 +129,7 @@ pub(super) struct Session {
     pub(super) current: Option<Epoch>,
     pub(super) pending: Option<Epoch>,
     pub(super) retiring: Option<Epoch>,
-    /// Of a stock WireGuard client.
+    /// The state of a stock WireGuard client.
     pub(super) wireguard: Option<WireGuard>,
     pub(super) activity: Activity,
     /// The largest datagram that the client has found its path to carry.

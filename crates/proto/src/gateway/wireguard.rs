@@ -1,7 +1,7 @@
 //! Sessions of stock WireGuard clients: rows of the same table, whose keys and timers are with the
 //! owner's peers instead of in epochs.
 //!
-//! INVARIANT: such a session has neither a connection nor epochs, and nobody has its token: it
+//! INVARIANT: such a session has neither a connection nor epochs, and no client has its token: it
 //! begins and goes on by handshakes alone.
 
 use super::session::WireGuard;

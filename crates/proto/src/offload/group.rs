@@ -41,7 +41,7 @@ impl<'a> Candidate<'a> {
         let headers = packet.headers_len()?;
         let plain = match packet.version() {
             // Reserved bit and fragment fields are zero; the header checksum is right, for it will
-            // be made anew.
+            // be computed again.
             Version::V4 => {
                 transport == IPV4_HEADER
                     && be16(bytes, 6) & !0x4000 == 0
@@ -91,7 +91,7 @@ fn ipv4_checksum(packet: &Packet<'_>) -> u16 {
     Sum::default().word(first).bytes(&bytes[2..10]).bytes(&bytes[12..IPV4_HEADER]).checksum()
 }
 
-/// ACK is set, SYN, RST and URG are not, and the bits beside the header length are zero.
+/// ACK is set, SYN, RST and URG are not, and the bits next to the header length are zero.
 #[inline]
 fn is_stream_segment(bytes: &[u8], at: usize) -> bool {
     let flags = bytes[at + 13];
@@ -250,7 +250,7 @@ impl Group {
             && own[8..13] == theirs[8..13]
             && flags & tcp_flag::CWR == 0
             && (own[13] ^ flags) & !LOOSE_FLAGS == 0
-            // Window, urgent pointer, options; the checksum between them is made anew.
+            // Window, urgent pointer, options; the checksum between them is computed again.
             && own[14..16] == theirs[14..16]
             && own[18..] == theirs[18..]
     }

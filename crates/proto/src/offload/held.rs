@@ -9,7 +9,7 @@ use super::rebuilder::{MAX_HEAD, Piece, Rebuilt};
 /// Packets of a [`Rebuilder`](super::Rebuilder) without the buffers that they are made of: each is
 /// known by its buffer's number.
 ///
-/// Whoever holds packets must leave the bytes of their buffers as they are until those are written.
+/// The bytes of the packets' buffers must stay as they are until these are written.
 #[derive(Debug, Default)]
 pub struct Held {
     packets: Vec<Packet>,
@@ -17,7 +17,7 @@ pub struct Held {
     pieces: Vec<Piece>,
 }
 
-/// What a [`Rebuilt`] is made of; head and pieces are those up to these ends.
+/// The parts of a [`Rebuilt`]; head and pieces are those up to these ends.
 #[derive(Debug)]
 struct Packet {
     buffer: usize,
@@ -29,7 +29,7 @@ struct Packet {
 }
 
 impl Held {
-    /// Room for so many writes of so many inner packets in all.
+    /// With room for `writes` writes of `packets` inner packets in all.
     pub fn with_capacity(writes: usize, packets: usize) -> Self {
         Self {
             packets: Vec::with_capacity(writes),

@@ -46,7 +46,7 @@ pub enum Needs {
 }
 
 impl TunFeatures {
-    /// The same without what `needs` names, as when the kernel refused it.
+    /// Returns these features without those that `needs` names, which the kernel has refused.
     #[must_use]
     pub fn without(self, needs: Needs) -> Self {
         match needs {
@@ -214,7 +214,8 @@ pub struct Rebuilt<'a> {
     pub(super) buffer: &'a [u8],
     /// One for each packet.
     pub(super) pieces: &'a [Piece],
-    /// How many bytes in front of each piece belong to its packet and are left out for the head's.
+    /// The number of bytes in front of each piece that belong to its packet and are left out for
+    /// the head's.
     pub(super) replaced: usize,
     pub(super) needs: Needs,
     pub(super) vnet_header: bool,
@@ -261,7 +262,7 @@ impl<'a> Rebuilt<'a> {
         std::iter::once(self.head).chain(payloads).filter(|slice| !slice.is_empty())
     }
 
-    /// The same for `writev`.
+    /// Returns the slices for `writev`.
     pub fn io_slices(&self) -> impl Iterator<Item = IoSlice<'a>> {
         self.slices().map(IoSlice::new)
     }
@@ -351,7 +352,7 @@ impl Head {
         (headers_len, Needs::Nothing)
     }
 
-    /// Begins anew with an empty virtio header of `virtio` bytes and a copy of `headers`, which it
+    /// Begins again with an empty virtio header of `virtio` bytes and a copy of `headers`, which it
     /// returns without the partial-checksum bit.
     fn start(&mut self, virtio: usize, headers: &[u8]) -> &mut [u8] {
         self.len = virtio + headers.len();

@@ -61,7 +61,7 @@ struct Cut {
 impl<'a> Slicer<'a> {
     /// Plans the slices of `packet`, which came from a TUN device behind `header`.
     ///
-    /// Slices of a super-packet get checksums of their own, so it does not matter whether `header`
+    /// Slices of a super-packet get their own checksums, so it does not matter whether `header`
     /// requests one.
     pub fn new(header: &VirtioHeader, packet: &Packet<'a>, peer: PeerFeatures) -> Result<Self, OffloadError> {
         if packet.is_partial() {

@@ -2,7 +2,7 @@
 //! headers.
 //!
 //! The common cases (IPv4 without options, IPv6 without extension headers) touch one header and
-//! return; what is rare lives in functions of its own.
+//! return; rare ones are in separate functions.
 
 use super::{
     Fragment, IPV4_HEADER, IPV6_HEADER, PARTIAL_CHECKSUM, Packet, PacketError, Shape, TCP, TCP_HEADER, UDP,
@@ -122,7 +122,7 @@ fn walk_extensions(bytes: &[u8], first: u8) -> Result<Chain, PacketError> {
             return Err(PacketError::Extensions);
         }
         if chain.fragment.is_some_and(|fragment| !fragment.is_first()) {
-            // What follows is the middle of something: it must not be read as headers.
+            // The next bytes are the middle of something: they must not be read as headers.
             return Ok(chain);
         }
     }

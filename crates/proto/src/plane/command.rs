@@ -210,7 +210,7 @@ pub enum Command {
     },
     /// Report to the gateway that its batches are lost.
     BatchesLost(Slot),
-    /// The path to the peer carries datagrams of so many bytes at most.
+    /// The path to the peer carries datagrams of this many bytes at most.
     PathSize {
         /// The session.
         slot: Slot,
@@ -228,7 +228,7 @@ pub enum Command {
     },
     /// The session is over: erase all its keys and forget it.
     Close(Slot),
-    /// Who may reach what, from the next packet on.
+    /// Policy and principals, from the next packet on.
     Access(Access),
     /// Other rate limits hold for a session from now on.
     Limit {
@@ -243,14 +243,14 @@ pub enum Command {
     WireGuard(WireGuardCommand),
 }
 
-/// A change of policy and principals. They come together, for no packet may be decided about by the
-/// policy of one moment and the principals of another: whoever moves to a narrower profile in the
-/// same step in which their old one becomes wider would have its new rules for a moment.
+/// A change of policy and principals. They change together, for no packet may be judged by the
+/// policy of one moment and the principals of another: a user who moves to a narrower profile while
+/// the old one becomes wider would have the wider rules for a moment.
 #[derive(Clone, Debug)]
 pub struct Access {
     /// The policy, if it is another one.
     pub policy: Option<Arc<Policy>>,
-    /// Sessions that policy takes for somebody else: their users' groups or profile have changed.
+    /// New principals of sessions whose users' groups or profile have changed.
     pub principals: Arc<[(Slot, Principal)]>,
 }
 
@@ -293,7 +293,7 @@ pub enum Event {
     PathStated {
         /// The session.
         slot: Slot,
-        /// That size in bytes.
+        /// The size in bytes.
         size: u16,
     },
     /// WireGuard's data were opened at an index for the first time, or as the newest from another
@@ -313,14 +313,14 @@ pub enum Event {
         /// The session.
         slot: Slot,
     },
-    /// So many datagrams went over one lane that the epoch should be replaced.
+    /// The epoch should be replaced because of the number of datagrams on one lane.
     RekeyDue {
         /// The session.
         slot: Slot,
         /// The epoch.
         epoch: u32,
     },
-    /// So many forgeries were tried that the epoch must end now.
+    /// The epoch must end now because of the number of forgeries.
     EpochExhausted {
         /// The session.
         slot: Slot,

@@ -16,7 +16,7 @@ const CONFIRM_WITHIN: Duration = Duration::from_secs(1);
 /// While no packet confirms them, the time of the newest large datagram is written so often.
 const WRITE_EVERY: Duration = Duration::from_millis(10);
 
-/// The confirmations of one session, in cache lines of their own.
+/// The confirmations of one session, in separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Confirmations {

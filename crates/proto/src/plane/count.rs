@@ -39,7 +39,7 @@ impl DropReason {
 drop_reasons! {
     /// Not a data datagram of this protocol.
     BadHeader = "bad_header",
-    /// A receive index that nobody has.
+    /// A receive index that no epoch has.
     UnknownIndex = "unknown_index",
     /// A lane that may not send to this index.
     WrongLane = "wrong_lane",
@@ -138,20 +138,21 @@ impl Counters {
         self.count(reason, 1)
     }
 
-    /// Counts so many packets as dropped.
+    /// Counts `packets` packets as dropped.
     #[inline]
     pub fn count(&mut self, reason: DropReason, packets: usize) -> Dropped {
         self.drops[reason as usize] += packets as u64;
         Dropped(reason)
     }
 
-    /// How many packets were dropped for a reason.
+    /// Returns the number of packets that were dropped for a reason.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// How many packets were dropped in all. Events that found no room are no packets.
+    /// Returns the number of packets that were dropped in all. Events that found no room are no
+    /// packets.
     #[must_use]
     pub fn total(&self) -> u64 {
         let packets = DropReason::ALL.iter().filter(|reason| reason.is_of_a_packet());
@@ -165,7 +166,7 @@ impl Counters {
         self.unused_marks[combination as usize] += 1;
     }
 
-    /// How many packets came in a datagram whose congestion mark is unused with theirs.
+    /// Returns the number of packets in datagrams whose congestion mark is unused with theirs.
     #[must_use]
     pub fn unused_marks(&self, combination: Unused) -> u64 {
         self.unused_marks[combination as usize]

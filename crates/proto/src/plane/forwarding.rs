@@ -39,7 +39,7 @@ pub(super) struct Forwarding {
     members: Vec<Option<Member>>,
 }
 
-/// What policy needs to know of a session.
+/// The facts about a session that policy needs.
 #[derive(Debug)]
 struct Member {
     slot: Slot,
@@ -83,7 +83,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Policy takes a session for somebody else from now on.
+    /// Changes the principal of a session.
     pub(super) fn set_principal(&mut self, slot: Slot, principal: Arc<Principal>) {
         let entry = self.members.get_mut(slot.index as usize).and_then(Option::as_mut);
         if let Some(member) = entry.filter(|member| member.slot == slot) {

@@ -52,7 +52,7 @@ pub(super) fn write(packet: &[u8], second: bool, out: &mut [u8]) -> Option<usize
 struct Id {
     index: Index,
     lane: u8,
-    /// Of the first half.
+    /// Counter of the first half.
     counter: u64,
     second: bool,
 }
@@ -97,7 +97,7 @@ enum Outcome {
     Waits,
     /// It waits, and the oldest that waited made room.
     Replaced,
-    /// Both were there, and the packet has so many bytes.
+    /// Both were there, and the packet has this many bytes.
     Joined(usize),
 }
 
@@ -133,7 +133,7 @@ impl Halves {
         before - self.kept.len()
     }
 
-    /// How many wait.
+    /// Returns the number of halves that wait.
     pub(super) fn len(&self) -> usize {
         self.kept.len()
     }

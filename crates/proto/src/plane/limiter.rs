@@ -23,10 +23,10 @@ pub(super) struct Limiter {
 /// The limits that sessions share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Of users, by number; `None` if no user with the number has been limited. What a user leaves
-    /// behind goes to the next with the number.
+    /// Limits of users, by number; `None` if no user with the number has been limited. What a user
+    /// leaves behind goes to the next with the number.
     users: Vec<Option<ShardLimit>>,
-    /// Of groups, by number.
+    /// Limits of groups, by number.
     groups: Vec<ShardLimit>,
 }
 
@@ -45,7 +45,7 @@ impl Limiter {
         self.own.give_back();
     }
 
-    /// How many of the first packets of `segments` may pass.
+    /// Returns how many of the first packets of `segments` may pass.
     #[inline]
     pub(super) fn admit(&mut self, now: Time, way: Way, segments: Segments, shared: &mut Shared) -> usize {
         let Shared { users, groups } = shared;
@@ -55,8 +55,8 @@ impl Limiter {
     }
 }
 
-/// How many of the first packets of `segments` pass each of these limits. None is charged for what
-/// another refuses.
+/// Returns how many of the first packets of `segments` pass each of these limits. None is charged
+/// for what another refuses.
 #[inline]
 fn admit_by(limits: [Option<&mut ShardLimit>; 3], now: Time, way: Way, segments: Segments) -> usize {
     let mut asked: [Option<(&mut ShardLimit, usize)>; 3] = [const { None }; 3];

@@ -22,23 +22,23 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// With fewer large datagrams than these since it was asked about, half as often: a question and
 /// its answer are a datagram each way, however little a session carries.
 const MANY: u16 = 500;
-/// If nothing has come from the peer for so long after large datagrams went, they may have
-/// vanished: then the path is asked about at once, and so often.
+/// If nothing has come from the peer for this long after large datagrams were sent, they may be
+/// lost: then the path is checked at once, and at this interval.
 const SILENCE: Duration = Duration::from_millis(100);
-/// After so long it is no news any more. A shard that sends to a peer which sends to another shard
-/// hears nothing ever.
+/// After this time the silence is no sign any more. A shard that sends to a peer which sends to
+/// another shard never receives anything.
 const SILENCE_ENDS: Duration = Duration::from_secs(2);
 /// A datagram of almost the size in use that came so shortly before a request to probe the path
 /// shows that the path carries it.
 const JUST_NOW: Duration = Duration::from_millis(50);
-/// If large datagrams were confirmed and then are not for so long, the path is asked about.
+/// If large datagrams were confirmed and then are not for this long, the path is checked.
 const UNCONFIRMED: Duration = Duration::from_millis(200);
-/// How much "almost" is, in bytes.
+/// The difference that "almost" permits, in bytes.
 const ALMOST: usize = 32;
 /// Shortest time between two sizes that a client states. One that changes its mind on purpose must
 /// not flood the control plane.
 const STATE_INTERVAL: Duration = Duration::from_millis(20);
-/// ICMP errors: so many at once, and one more for each [`ANSWER_EVERY`].
+/// ICMP errors: this many at once, and one more for each [`ANSWER_EVERY`].
 const ANSWERS: u32 = 32;
 const ANSWER_EVERY: Duration = Duration::from_millis(10);
 /// Shortest time between two batches for a client: each is eight times as long as its request.
@@ -47,7 +47,7 @@ const BATCH_EVERY: Duration = Duration::from_millis(500);
 /// The path of one session in one shard.
 #[derive(Debug)]
 pub(super) struct Path {
-    /// The largest datagram; all of them until somebody knows better.
+    /// The largest datagram; unlimited until it is known.
     limit: u16,
     /// Large datagrams that were sent since `asked`.
     large_sent: u16,
@@ -56,7 +56,7 @@ pub(super) struct Path {
     large_received: Time,
     /// When the path was asked about, or the first large datagram was sent after a confirmation.
     asked: Time,
-    /// What all shards know of confirmations.
+    /// The confirmations, which all shards share.
     confirmations: Arc<Confirmations>,
     /// The newest confirmation of the peer that is known here.
     confirmed: Time,
@@ -156,7 +156,7 @@ impl Path {
     /// almost the size in use, the path is being asked about.
     fn probed(&mut self, now: Time, size: u16) {
         if HEADER_LEN + usize::from(size) + ALMOST > self.limit() {
-            // Who sends large datagrams too sends the next one before a question is due.
+            // A peer that sends large datagrams, too, sends the next one before a check is due.
             (self.asked, self.large_sent) = (now + ASK_EVERY / 2, 0);
         }
     }

@@ -74,9 +74,9 @@ pub enum Opened {
 /// The header of data, in either of the forms that they have outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataHeader {
-    /// That of our own clients.
+    /// The header of our own clients.
     Lane(Header),
-    /// That of WireGuard.
+    /// The header of WireGuard.
     WireGuard(TransportHeader),
 }
 
@@ -118,15 +118,15 @@ pub struct Origin {
     pub congested: bool,
 }
 
-/// Whose a datagram is by its header and source address, neither of which is proved.
+/// The session of a datagram, by its header and source address, neither of which is proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// That of nobody who has an epoch here: [`Plane::open`] would drop it.
+    /// No session with an epoch here: [`Plane::open`] would drop it.
     Nobody,
-    /// That of a session from another address than the one where its peer is: it may have moved, or
-    /// somebody else has its index.
+    /// A session from another address than its peer's: the peer may have moved, or another host
+    /// sends its index.
     Unproven,
-    /// That of a session, from the address where its peer is.
+    /// A session, from its peer's address.
     Known(Slot),
 }
 
@@ -149,7 +149,8 @@ pub(super) struct Accepted {
 }
 
 impl Plane {
-    /// Whose a datagram claims to be. This changes nothing, and costs a fraction of opening it.
+    /// Returns the session that a datagram claims. This changes nothing, and costs a fraction of
+    /// opening it.
     #[must_use]
     pub fn claim(&self, header: impl Into<DataHeader>, from: Endpoint) -> Claim {
         let (slot, was_heard) = match header.into() {

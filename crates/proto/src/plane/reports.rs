@@ -14,8 +14,8 @@ use super::count::{Counters, DropReason, Dropped};
 /// only while it can't pass them on do they pile up.
 pub(super) const MAX_EVENTS: usize = 1_024;
 
-/// The events of one plane, oldest first, and its counters. They are one thing because whoever
-/// reports the one may have to count the other, and borrows both while a session is borrowed.
+/// The events of one plane, oldest first, and its counters. They are one type because code that
+/// reports an event may have to count a drop, and borrows both while a session is borrowed.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     queue: VecDeque<Event>,

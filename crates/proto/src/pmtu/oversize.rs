@@ -16,15 +16,15 @@ pub const IPV6_MIN_MTU: u16 = 1280;
 /// The treatment of a packet that the path does not carry whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// It is dropped, and its sender gets a message that so many bytes fit.
+    /// It is dropped, and its sender gets a message that this many bytes fit.
     TooBig(u16),
-    /// It is cut into fragments of so many bytes at most.
+    /// It is cut into fragments of this many bytes at most.
     Fragment(u16),
     /// It is dropped in silence: there must be no message about it (RFC 1122 §3.2.2, RFC 4443
     /// §2.4).
     Drop,
-    /// It is sent all the same, in pieces that its receiver never sees: IPv6 relies on every link
-    /// to carry as much (RFC 8200 §5).
+    /// It is still sent, in pieces that its receiver never sees: IPv6 relies on every link to carry
+    /// as much (RFC 8200 §5).
     Carry,
 }
 

@@ -24,11 +24,11 @@ pub const MAX_PROBE_ID: u16 = 0x1FFF;
 /// While nothing at all arrives, the wait for an answer doubles so often.
 const MAX_DOUBLINGS: u32 = 5;
 
-/// A distance is divided into so many parts.
+/// A distance is divided into this many parts.
 const PARTS: u16 = 16;
 
-/// Once the small probe was answered, the others have at least so long to be: what was sent before
-/// it may be overtaken.
+/// Once the small probe was answered, the others have at least this long to be answered, because it
+/// may have overtaken them.
 const MIN_SLACK: Duration = Duration::from_millis(50);
 
 /// The range of a search and its timing.
@@ -39,12 +39,12 @@ pub struct SearchConfig {
     pub max_size: u16,
     /// The search ends when the distance between what works and what does not is smaller.
     pub precision: u16,
-    /// How long an answer to a round is awaited while not even the small probe is answered
+    /// Time to wait for an answer to a round while not even the small probe is answered
     /// (PROBE_TIMER).
     pub probe_timeout: Duration,
     /// Rounds that must be lost before a size counts as too large (MAX_PROBES).
     pub max_probes: u8,
-    /// How long after a finished search larger sizes are tried again (PMTU_RAISE_TIMER).
+    /// Time after a finished search until larger sizes are tried again (PMTU_RAISE_TIMER).
     pub raise_after: Duration,
     /// How often the size in use is confirmed after a finished search (CONFIRMATION_TIMER).
     pub confirm_every: Duration,
@@ -129,7 +129,7 @@ pub struct PathMtu {
     /// The question under way; without one the search rests.
     level: Option<Level>,
     next_id: u16,
-    /// How long the first probe of a question was last under way.
+    /// The last round trip of the first probe of a round.
     round_trip: Duration,
     /// Rounds in a row that were lost together with their small probes.
     undecided: u32,
@@ -159,8 +159,8 @@ impl PathMtu {
         path
     }
 
-    /// Starts anew from [`BASE_SIZE`] up to `max_size`, as on a new path. Answers to earlier probes
-    /// no longer count.
+    /// Starts again from [`BASE_SIZE`] up to `max_size`, as on a new path. Answers to earlier
+    /// probes no longer count.
     pub fn restart(&mut self, max_size: u16, now: Time) {
         self.config.max_size = max_size.clamp(BASE_SIZE, MAX_DATAGRAM as u16);
         self.size = BASE_SIZE;
@@ -262,7 +262,7 @@ impl PathMtu {
         let unproved = std::mem::take(&mut level.unproved);
         if !round.answered {
             self.undecided = (self.undecided + 1).min(MAX_DOUBLINGS);
-            // Nobody knows of these whether they were too large.
+            // It is unknown whether these were too large.
             level.sent.clear();
             return;
         }
@@ -287,13 +287,13 @@ impl PathMtu {
         self.size
     }
 
-    /// The same, once it was found on this path; until then a larger one may work, too.
+    /// The size, once it was found on this path; until then a larger one may work, too.
     pub fn known(&self) -> Option<u16> {
         self.settled.then_some(self.size)
     }
 
-    /// Whether there is nothing to find out at present; what is due next can wait while nobody uses
-    /// the path.
+    /// Whether there is nothing to find out at present; the next step can wait while the path is
+    /// not used.
     pub fn is_resting(&self) -> bool {
         self.level.is_none()
     }

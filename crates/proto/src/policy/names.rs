@@ -93,7 +93,7 @@ pub struct Principal {
 }
 
 impl Principal {
-    /// The same user and groups in another access profile.
+    /// Returns the same user and groups in another access profile.
     #[must_use]
     pub fn in_profile(self, profile: ProfileId) -> Self {
         Self { profile, ..self }

@@ -145,7 +145,7 @@ impl Rule {
     /// Whether replies to what it allows may not pass by the other rules of `back`, those of the
     /// other direction, and its default.
     fn needs_flows(&self, back: &[Self], passes_back: bool) -> bool {
-        // What it matches it matches the other way round, too.
+        // It matches the same packets in the other direction, too.
         let is_symmetric = self.from == self.to && self.ports.is_empty();
         let denied_later = back.iter().any(|rule| rule.action == Verdict::Deny && rule.number > self.number);
         self.action == Verdict::Allow && !is_symmetric && (denied_later || !passes_back)
@@ -157,8 +157,8 @@ impl Rule {
         self.decided(flow, forward, |from| from.matches(flow.to, flow.dst))
     }
 
-    /// The same about a client's packet to a host beyond the campus, which an allow rule has to
-    /// name by its network.
+    /// Returns the match of a client's packet to a host beyond the campus, which an allow rule has
+    /// to name by its network.
     pub(super) fn matched_beyond(&self, flow: &Flow<'_>) -> Option<Matched> {
         if self.action == Verdict::Deny {
             return self.matched(flow);
@@ -214,7 +214,7 @@ impl Rule {
 }
 
 /// Finds out for which of these rules of one direction flows are remembered; `back` are those of
-/// the other direction, and what no rule matches passes there if `passes_back` says so.
+/// the other direction, and what no rule matches passes there if `passes_back`.
 pub(super) fn remember_flows(rules: &mut [Rule], back: &mut [Rule], passes_back: bool) {
     for rule in &mut *rules {
         rule.opens = rule.needs_flows(back, passes_back);

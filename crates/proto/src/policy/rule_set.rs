@@ -12,8 +12,8 @@ use crate::packet::Packet;
 /// Port of name servers.
 const DNS: u16 = 53;
 
-/// What clients of one profile may send and receive. The default has no rules and keeps clients
-/// apart.
+/// Rules about what clients of one profile may send and receive. The default has no rules and keeps
+/// clients apart.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
     client_to_client: bool,
@@ -72,7 +72,7 @@ impl RuleSet {
         Ok(set.remembering())
     }
 
-    /// The same rules, with what flows they need after the defaults have changed.
+    /// Returns these rules, with the flows that they need after the defaults have changed.
     fn remembering(mut self) -> Self {
         let everything = self.reach.is_none() && self.own_name_servers.is_none();
         let everybody = self.reach.is_none() || !self.inbound_from_reach;
@@ -84,23 +84,23 @@ impl RuleSet {
         self
     }
 
-    /// The same rules, for which only these networks and the gateway's own inner addresses are the
-    /// campus.
+    /// Returns these rules, for which only these networks and the gateway's own inner addresses are
+    /// the campus.
     #[must_use]
     pub fn with_reach(self, networks: &[IpNet]) -> Self {
         Self { reach: Some(Reach::new(networks.iter().copied())), ..self }.remembering()
     }
 
-    /// The same rules, by which hosts outside the campus reach clients only if a rule allows it.
-    /// The firewall knows the networks of all profiles together, so a host that is pushed to others
-    /// only would get through it.
+    /// Returns these rules, by which hosts outside the campus reach clients only if a rule allows
+    /// it. The firewall knows the networks of all profiles together, so a host that is pushed to
+    /// others only would get through it.
     #[must_use]
     pub fn with_inbound_from_reach(self) -> Self {
         Self { inbound_from_reach: true, ..self }.remembering()
     }
 
-    /// The same rules, for which DNS at the gateway's own inner addresses is a part of the campus
-    /// at these alone. The firewall knows the name servers of all profiles together.
+    /// Returns these rules, for which DNS at the gateway's own inner addresses is a part of the
+    /// campus at these alone. The firewall knows the name servers of all profiles together.
     #[must_use]
     pub fn with_own_name_servers(self, own: Vec<IpAddr>) -> Self {
         Self { own_name_servers: Some(own), ..self }.remembering()

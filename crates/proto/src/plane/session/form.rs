@@ -16,7 +16,7 @@ const WIREGUARD_EPOCH: u32 = 0;
 pub(super) enum Form {
     /// In a lane of our own.
     Lane(SendLane),
-    /// As WireGuard's data.
+    /// The form of WireGuard's data.
     WireGuard(SharedLane),
 }
 
@@ -35,7 +35,7 @@ impl Form {
         self.expect(1);
     }
 
-    /// So many packets are to be sealed now.
+    /// Announces that this many packets are to be sealed now.
     #[inline]
     pub(super) fn expect(&mut self, packets: usize) {
         if let Self::WireGuard(lane) = self {
@@ -52,7 +52,7 @@ impl Form {
         }
     }
 
-    /// True once so much was sent that the epoch should be replaced. For WireGuard the control
+    /// True once the epoch should be replaced because of what was sent. For WireGuard the control
     /// plane looks at the counter itself.
     #[inline]
     pub(super) fn rekey_due(&self) -> bool {

@@ -54,7 +54,7 @@ pub struct Sender<'a> {
 /// The reason why there is no [`Sender`].
 #[derive(Debug)]
 pub enum NoSender<'a> {
-    /// The packet may not be sent, or nobody has its address. It is dropped, and counted.
+    /// The packet may not be sent, or no client has its address. It is dropped, and counted.
     Dropped(Dropped),
     /// The session has no epoch that may seal. One is requested, and packets can wait for it.
     NoEpoch(PacketQueue<'a>),
@@ -174,9 +174,9 @@ impl Sender<'_> {
         len as u16
     }
 
-    /// How many of the first packets of `segments` the session's limits let pass; the others are
-    /// dropped and counted. Every packet that comes from elsewhere is to be admitted before it is
-    /// sealed, once; what the gateway sends itself is not charged.
+    /// Returns how many of the first packets of `segments` the session's limits let pass; the
+    /// others are dropped and counted. Every packet from elsewhere must be admitted once before it
+    /// is sealed; the gateway's own packets are not charged.
     #[inline]
     #[must_use = "what is not admitted must not be sealed"]
     pub fn admit(&mut self, segments: Segments) -> usize {
@@ -212,7 +212,7 @@ impl Sender<'_> {
         self.seal(datagram, len)
     }
 
-    /// The same for a packet whose checksum is as the peer needs it.
+    /// Seals a packet whose checksum is as the peer needs it.
     ///
     /// # Errors
     /// If it was dropped, because the key is used up or the buffer too short.
