@@ -44,7 +44,7 @@ fn handed_sessions() {
     replay("handover", handover::run);
 }
 
-/// The fuzz targets are built by a nightly compiler in a workspace of their own, so no other build
+/// The fuzz targets are built by a nightly compiler in a separate workspace, so no other build
 /// notices if one of them names a file, a module or a crate that is no more.
 #[test]
 fn fuzz_targets_name_only_what_exists() {

@@ -95,7 +95,7 @@ impl Super {
         }
     }
 
-    /// What has to arrive on a wire.
+    /// Returns what has to arrive on a wire.
     fn expected(&self) -> Vec<Vec<u8>> {
         segment::split(&self.bytes(), self.transport(), self.tcp, self.gso_size)
     }
@@ -152,7 +152,7 @@ fn collect(rebuilt: &Rebuilt<'_>) -> Vec<u8> {
     rebuilt.io_slices().flat_map(|slice| slice.to_vec()).collect()
 }
 
-/// What arrives on a wire behind a TUN device with virtio headers.
+/// Returns what arrives on a wire behind a TUN device with virtio headers.
 fn deliver(written: &[Vec<u8>]) -> Vec<Vec<u8>> {
     written.iter().flat_map(|bytes| segment::deliver(bytes)).collect()
 }
@@ -355,7 +355,7 @@ fn congestion_marks_survive_both_ways() {
         for (i, slice) in slices.iter().enumerate() {
             assert_eq!(traffic_class(slice), 0xB8 | ecn);
             let flags = slice[packet.transport() + 13];
-            // The answer to a mark is told once, by the first slice; the echo goes on until it is.
+            // The answer to a mark is sent once, in the first slice; the echo goes on until it is.
             assert!(!is_tcp || flags & 0xC0 == if i == 0 { 0xC0 } else { 0x40 });
         }
         if ecn == CONGESTION_EXPERIENCED {
@@ -438,7 +438,8 @@ fn each_packet_can_be_had_alone() {
     }
 }
 
-/// What is held and written later, out of several buffers, is what would have been written at once.
+/// Packets that are held and written later, out of several buffers, are the same as written at
+/// once.
 #[test]
 fn held_packets_are_those_that_were_made() {
     let messages = [
@@ -515,7 +516,7 @@ fn differing_ipv6_headers_are_not_merged() {
     }
 }
 
-/// What no packet of a group may have, though all of them have it.
+/// Properties that no packet of a group may have, even if all have them.
 #[test]
 fn special_packets_are_not_merged_even_if_alike() {
     let slices = tcp(false, 2000, 1000).slices(FULL);

@@ -23,7 +23,7 @@ use vpnd_proto::time::Time;
 use vpnd_proto::wire::{HEADER_LEN, Header, Index};
 
 const PAGE: &str = include_str!("../../../docs/PROTOCOL.md");
-/// What all datagrams of the page have in common.
+/// Values that all datagrams of the page have in common.
 const LANE: u8 = 1;
 const INDEX: Index = Index(0x0102_0304);
 const COUNTER: u64 = 5;

@@ -26,7 +26,7 @@ fn random_v4(number: u32) -> Source {
     Source::from(IpAddr::V4(Ipv4Addr::from_bits(number.wrapping_mul(2_654_435_761) ^ 0x5bd1_e995)))
 }
 
-/// How many of `times` handshakes are let in that are over at once.
+/// Returns how many of `times` handshakes are admitted that are over at once.
 fn handshakes(admission: &mut Admission, now: Time, from: Source, times: usize) -> usize {
     let come_and_go =
         |_: &usize| on_connection(admission, now, from).map(|permit| admission.leave(permit)).is_some();

@@ -1,4 +1,5 @@
-//! What the simulation does not see: answers that do not fit, waits, and the exact times of probes.
+//! Behaviour that the simulation does not show: answers that do not fit, waits, and the exact times
+//! of probes.
 
 use vpnd_crypto::{Backend, EpochSecret, Suite};
 
@@ -100,7 +101,7 @@ fn probes(client: &mut Client) -> Vec<(usize, u16)> {
     all_probes(client).into_iter().filter(|(_, id)| id & PATH_PROBE == 0).collect()
 }
 
-/// The same, with those for the path's MTU.
+/// Returns all probes, with those for the path's MTU.
 fn all_probes(client: &mut Client) -> Vec<(usize, u16)> {
     let probes = actions(client).into_iter().filter_map(|action| match action {
         Action::Command { shard, command: Command::Probe { id, .. } } => Some((shard, id)),
@@ -355,7 +356,7 @@ fn logins_in_a_minute(code: Code) -> usize {
             }
             now = client.poll_timeout().expect("it tries again").0;
             client.handle_timeout(now);
-            // As laptops that change their network do, again and again.
+            // A laptop changes its network like this, again and again.
             client.network_changed(now);
         };
         if now > minute {
@@ -617,7 +618,7 @@ fn a_gateway_that_is_heard_after_a_failed_attempt_is_within_reach() {
     let by: [Heard; 2] = [
         |client, now| client.handle_activity(now, 0, Activity { last_rx: now, ..Activity::default() }),
         |client, now| {
-            // As after a suspend, in which the attempt's time ran out.
+            // The state after a suspend in which the attempt's time ran out.
             client.resumed(now);
             let slot = client.session.as_ref().expect("it is up").slot;
             let &(_, id) = probes(client).first().expect("it looks for the gateway");

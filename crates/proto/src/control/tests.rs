@@ -140,7 +140,7 @@ fn unknown_keys_are_ignored_and_absent_ones_have_their_defaults() {
     let close = Close { code: Code::Kicked, text: Text::default() };
     let extended = hex("82 13 a3 09 a1 01 82 01 9f 02 ff 00 09 01 60");
     assert_eq!(Message::parse(&extended), Ok(Message::Close(close)));
-    // Addresses with authorities and routes beside them, such as a gateway might wish to slip in.
+    // Addresses together with authorities and routes, which a gateway might try to add.
     let renewal =
         Message::parse(&hex("82 18 19 a3 00 81 63 613a31 01 81 43 010203 05 81 69 302e302e302e302f30"));
     let addresses = List::new(vec![Text::new("a:1").unwrap()]).unwrap();
@@ -283,7 +283,7 @@ fn all_routes_of_a_network_arrive_in_several_messages() {
         assert!(lengths.iter().all(|length| *length <= MAX_MESSAGE), "{lengths:?}");
         assert_eq!(decoded(&bytes), Ok(vec![message]), "{routes} routes");
     }
-    // What comes afterwards has none of them.
+    // The message that follows has none of them.
     let nets =
         (0..300).map(|n: u16| AsText(IpNet::new([10, (n >> 8) as u8, n as u8, 0].into(), 24).unwrap()));
     let network = Network { routes: List::new(nets.collect()).unwrap(), ..network() };
@@ -374,7 +374,7 @@ fn routes_without_a_network_or_beyond_the_limit_end_the_stream() {
     assert_eq!(decoded(&routes(0)), Err(MessageError::Routes));
     let full = routes(ROUTES_IN_MESSAGE).repeat(MAX_ROUTES / ROUTES_IN_MESSAGE);
     let rest = MAX_ROUTES % ROUTES_IN_MESSAGE;
-    // The network has a route of its own.
+    // The network has a route, too.
     let before = [granted, full.clone()].concat();
     assert!(decoded(&[before.clone(), routes(rest - 1), update.clone()].concat()).is_ok());
     assert_eq!(decoded(&[before, routes(rest), update].concat()), Err(MessageError::Routes));
@@ -520,7 +520,7 @@ proptest! {
         messages in vec(any_message(), 0..4),
         cuts in vec(1usize..2000, 1..20),
     ) {
-        // Of a stream that could begin so, by the end that sends it.
+        // A stream has messages of one end only.
         let from = messages.iter().find_map(Message::sender).unwrap_or(End::Client);
         let messages: Vec<_> = messages.into_iter().filter(|message| message.sender().is_none_or(|sender| sender == from)).collect();
         let stream: Vec<u8> = messages.iter().flat_map(|message| encode(message).to_vec()).collect();
@@ -552,7 +552,7 @@ proptest! {
             decoder.push(&bytes);
             while let Ok(Some(_)) = decoder.next_message() {}
         }
-        // What was read can be written, and is read as the same.
+        // A message that was read can be written, and is read as the same.
         if let Ok(message) = Message::parse(&bytes) {
             prop_assert_eq!(Message::parse(&encode(&message)[4..]), Ok(message));
         }

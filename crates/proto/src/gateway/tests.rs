@@ -1,4 +1,4 @@
-//! What the simulation does not see: the order of effects, indexes, limits, and who is refused.
+//! Behaviour that the simulation does not show: the order of effects, indexes, limits, refusals.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -320,7 +320,7 @@ fn sessions_are_limited() {
     let refused = gateway.login(NOW, ConnectionId(3), who("ada", 3), &offer(1), secret());
     assert_eq!(refused, Err(Code::TooMany));
     effects(&mut gateway);
-    // The same device again is no further session.
+    // Another login of the same device adds no session.
     login(&mut gateway, 4, "ada", 2);
     login(&mut gateway, 5, "bob", 4);
     let refused = gateway.login(NOW, ConnectionId(6), who("eve", 5), &offer(1), secret());
@@ -517,7 +517,8 @@ fn each_outer_address_is_reported_with_its_lane_and_only_as_it_was_heard() {
     assert_eq!(reported(&mut gateway, 2, 2, "192.0.2.1:1"), [], "no such lane");
 }
 
-/// Lets a lane be heard and returns the lanes that the shards are told of, and where they are.
+/// Reports a datagram of a lane and returns the lanes that the shards then learn, with their
+/// addresses.
 fn reached(gateway: &mut Gateway, epoch: u32, lane: u8, address: &str) -> Vec<(u8, String)> {
     let slot = gateway.sessions().next().unwrap().slot;
     gateway.handle_event(NOW, Event::Heard { slot, epoch, lane, endpoint: endpoint(address) });

@@ -120,7 +120,7 @@ impl Net {
         open(&mut self.gateway, self.now, &mut datagram.to_vec(), from, Ecn::NotEct)
     }
 
-    /// Lets the gateway hear every client, so that it can seal for all.
+    /// Has the gateway receive from every client, so that it can seal for all.
     fn meet(&mut self) {
         for (place, from) in [(ALICE, "198.51.100.1:1000"), (BOB, "198.51.100.2:2000")] {
             let hello = self.client_sends(place, &[]);
@@ -353,7 +353,7 @@ fn outer_marks_arrive() {
         (0b00, Ecn::Ect0, Some(0b00)),
         (0b00, Ecn::Ce, None),
     ] {
-        // A DSCP of its own, which stays.
+        // Another DSCP, which stays.
         let dscp = 46 << 2;
         for to in [200, 11] {
             let mut datagram = net.client_sends(ALICE, &with_class(packet(10, to), dscp | inner));
@@ -368,7 +368,7 @@ fn outer_marks_arrive() {
             assert_eq!(datagram[HEADER_LEN..HEADER_LEN + 32], wanted, "{inner} in {mark:?}");
         }
     }
-    // What is no packet has no mark to lose.
+    // A message that is no packet has no mark to lose.
     let mut probe = net.client_sends(ALICE, &[0x10, 0, 0, 9]);
     let opened = open(&mut net.gateway, net.now, &mut probe, "198.51.100.1:1000", Ecn::Ce);
     assert!(matches!(opened, Ok(Opened::Probe { .. })), "{opened:?}");
@@ -794,7 +794,7 @@ fn a_gateway_drops_replies_that_it_has_not_asked_for() {
 #[test]
 fn events_that_find_no_room_are_counted_and_told_later() {
     let mut net = Net::new(false);
-    // Nobody takes events, and others have filled the queue.
+    // No owner takes events, and others have filled the queue.
     let other = Event::RekeyDue { slot: slot(9), epoch: 1 };
     let mut filled = 0;
     while net.gateway.reports.push(other) {

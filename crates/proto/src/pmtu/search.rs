@@ -376,7 +376,7 @@ mod tests {
         accompanied_round(path, now).0
     }
 
-    /// The same, with whether a small one goes behind them.
+    /// Returns a round, and whether a small probe follows it.
     fn accompanied_round(path: &mut PathMtu, now: Time) -> (Vec<Probe>, bool) {
         let mut probes = Vec::new();
         let accompanied = path.poll_round(now, &mut probes);
@@ -500,7 +500,7 @@ mod tests {
         for round_trip in [ROUND_TRIP * 4, ROUND_TRIP * 10, ROUND_TRIP * 20] {
             path.on_loss_suspected(now);
             let first = round(&mut path, now)[0];
-            // Late, behind the second round: it tells how long it was under way all the same.
+            // Late, behind the second round: it still shows the round trip.
             let deadline = path.poll_timeout().unwrap();
             path.handle_timeout(deadline);
             round(&mut path, deadline);

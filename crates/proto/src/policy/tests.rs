@@ -157,7 +157,7 @@ fn by_default_clients_reach_the_campus_but_not_each_other() {
 #[test]
 fn addresses_of_clients_that_are_away_lead_nowhere() {
     let pools = Pools { nets: vec!["10.8.0.0/24".parse().unwrap()], own: vec!["10.8.0.1".parse().unwrap()] };
-    // Whoever may send to everyone may send there no more than others.
+    // A user who may send to everyone may send there no more than others.
     for rules in [vec![], vec![allow(&[], &[Selector::Any])]] {
         let mut world = World::new(true, &rules);
         let packet = udp(ALICE, 1, "10.8.0.77", 2);

@@ -36,12 +36,12 @@ fn segments(rng: &mut StdRng, about: u64) -> Segments {
     Segments { len, last_len: rng.random_range(40..=len), count }
 }
 
-/// What has passed at a sample.
+/// The bytes that have passed at a sample.
 #[derive(Clone, Copy)]
 struct Sample {
     bytes: u64,
     /// When the last packets before it were offered, in nanoseconds. What the bucket gained since
-    /// then is nobody's mistake: at a slow rate a super-packet is a tenth of a second's bytes.
+    /// then is no error: at a slow rate a super-packet is a tenth of a second's bytes.
     offered_at: u64,
 }
 
@@ -51,7 +51,8 @@ fn error(from: Sample, until: Sample, rate: u64) -> f64 {
     (until.bytes - from.bytes) as f64 / (rate as f64 * seconds) - 1.0
 }
 
-/// What passed until each sample of two seconds, in which streams offer `load` times the rate.
+/// Returns what passed until each sample of two seconds, in which streams offer `load` times the
+/// rate.
 fn offer(seed: u64, rate: u64, shard_count: usize, streams: usize, load: f64) -> Vec<Sample> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut shards = shards(shard_count, rate);
@@ -163,7 +164,7 @@ fn a_shard_that_is_idle_keeps_nothing_from_the_others() {
     let mut shards = shards(8, rate);
     let packet = Segments::one(1_000);
     let at = |millis: u64| millis * MILLISECOND;
-    // All take a slice; all but the first are idle from then on.
+    // All take a slice; all but the first are idle afterwards.
     for (millis, shard) in (50..).zip(&mut shards) {
         assert_eq!(admit(shard, at(millis), packet), 1_000);
     }

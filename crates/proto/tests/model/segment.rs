@@ -117,9 +117,9 @@ pub(crate) fn split(packet: &[u8], transport: usize, tcp: bool, gso_size: usize)
     slices
 }
 
-/// What the kernel does with the bytes that are written to a TUN device with a virtio header: gives
-/// back the packets as they would go on over a wire. Panics if the header does not fit the packet,
-/// as the kernel would refuse it.
+/// Does what the kernel does with bytes that are written to a TUN device with a virtio header:
+/// returns the packets as they would be sent over a wire. Panics if the header does not fit the
+/// packet, as the kernel would refuse it.
 pub(crate) fn deliver(bytes: &[u8]) -> Vec<Vec<u8>> {
     let le16 = |at: usize| usize::from(bytes[at + 1]) * 256 + usize::from(bytes[at]);
     let (flags, gso_type, hdr_len, gso_size, start, offset) =

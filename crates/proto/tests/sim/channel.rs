@@ -1,9 +1,9 @@
 //! The control channel: reliable, ordered messages over the lossy path, and a secret that both ends
 //! share.
 //!
-//! What it models of QUIC: a handshake of one and a half round trips; retransmission, so that loss
-//! is delay; connections that die unnoticed when their path does, until an idle timeout; a reset by
-//! a gateway that has forgotten them.
+//! Models of QUIC: a handshake of one and a half round trips; retransmission, so that loss is
+//! delay; connections that die unnoticed when their path does, until an idle timeout; a reset by a
+//! gateway that has forgotten them.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use vpnd_proto::time::Time;
 
 use crate::world::{HUB, Happening, World};
 
-/// A connection on which nothing was said for so long shows that it lives.
+/// Silence of a connection after which it sends a keep-alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
-/// A connection that hears nothing dies after this time.
+/// A connection that receives nothing dies after this time.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// A handshake that comes to nothing is given up after this time.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ pub(crate) struct Channel {
     pub(crate) connection: ConnectionId,
     purpose: Purpose,
     offer: Offer,
-    /// What the exporter gives both ends.
+    /// The exporter's secret for both ends.
     pub(crate) secret: [u8; 32],
     /// The device's network when it was made: it does not survive a move.
     network: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// What it was opened for.
+    /// The purpose for which it was opened.
     pub(crate) fn purpose(&self) -> &Purpose {
         &self.purpose
     }
@@ -124,7 +124,7 @@ impl World {
         self.settle_hub();
     }
 
-    /// The store knows nobody of that name who may log in.
+    /// The store has no user of that name who may log in.
     fn refuse_login(&mut self, number: u64) {
         let code = Code::Credentials;
         let text = Explanation::cut(code.explanation());
@@ -138,7 +138,7 @@ impl World {
         self.channels.retain(|_, c| c.open_at_device || (c.open_at_hub && c.life == life));
     }
 
-    /// What the store says of the user of a device: everyone's password is right here.
+    /// Returns what the store has about the user of a device: every password is right here.
     fn authenticate(&mut self, device: usize) -> Authenticated {
         let session = SessionId(self.rng.random());
         let node = &self.devices[device];
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// One end closes the channel: the other hears of it behind what was sent before.
+    /// One end closes the channel: the other learns of it after what was sent before.
     pub(crate) fn close_from_hub(&mut self, number: u64, code: Code) {
         let Some(channel) = self.channels.get_mut(&number) else { return };
         channel.open_at_hub = false;
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// The device's network is gone, and with it whatever its connections had under way. Unless the
-    /// device is told of the change, it finds out when they time out.
+    /// device notices the change, it finds out when they time out.
     pub(crate) fn break_channels_of(&mut self, device: usize) {
         let channels = self.channels.iter().filter(|(_, channel)| channel.device == device);
         let numbers: Vec<u64> = channels.map(|(number, _)| *number).collect();

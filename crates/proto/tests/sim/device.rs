@@ -39,11 +39,11 @@ pub(crate) struct Device {
     pub(crate) disabled: bool,
     /// The inner addresses that the gateway's store keeps for it.
     pub(crate) lease: Addresses,
-    /// What it was told to set up last.
+    /// The network that it had to set up last.
     pub(crate) configured: Option<Network>,
-    /// What its tunnel carries.
+    /// The MTU of its tunnel.
     pub(crate) mtu: u16,
-    /// What it gave up with.
+    /// The code with which it gave up.
     pub(crate) gave_up: Option<Code>,
     /// The machine sleeps: nothing runs and nothing arrives.
     pub(crate) asleep: bool,
@@ -163,7 +163,7 @@ impl World {
     }
 
     /// The machine gets another network: new addresses, and connections are dead. If it `notices`,
-    /// it is told.
+    /// the client is notified.
     pub(crate) fn move_network(&mut self, device: usize, notices: bool) {
         self.devices[device].network += 1;
         self.rebind(device);
@@ -231,7 +231,7 @@ impl World {
         id
     }
 
-    /// The longest payload that a place takes: nobody sends what does not fit a client's tunnel.
+    /// The longest payload that a place takes: no host sends what does not fit a client's tunnel.
     fn room(&self, place: Place, ipv6: bool) -> usize {
         match place {
             Place::Campus => usize::MAX,
@@ -292,7 +292,8 @@ impl World {
         }
     }
 
-    /// The newest channel that the client calls by this number: after a restart it counts anew.
+    /// The newest channel that the client calls by this number: after a restart it counts from the
+    /// beginning.
     fn channel_of(&self, device: usize, connection: ConnectionId) -> Option<u64> {
         let mut newest = self.channels.iter().rev();
         newest.find(|(_, c)| c.device == device && c.connection == connection).map(|(number, _)| *number)
@@ -412,7 +413,7 @@ impl World {
     }
 }
 
-/// The outer address of a lane after so many rebindings.
+/// The outer address of a lane after this many rebindings.
 pub(crate) fn outer(device: usize, rebindings: u32, lane: usize) -> SocketAddr {
     let base = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + device as u32 + ((rebindings & 1) << 16);
     SocketAddr::from((Ipv4Addr::from(base), 1024 + (rebindings as u16) * 16 + lane as u16))

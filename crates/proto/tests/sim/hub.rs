@@ -35,7 +35,7 @@ pub(crate) struct Hub {
     pub(crate) config: Config,
     pub(crate) policy: Arc<Policy>,
     pub(crate) clients_may_meet: bool,
-    /// What survives a restart.
+    /// The records that survive a restart.
     pub(crate) store: BTreeMap<SessionId, SessionRecord>,
     /// Sessions that ended, and why.
     pub(crate) ended: Vec<(SessionId, Code)>,
@@ -48,7 +48,7 @@ pub(crate) struct Hub {
     pub(crate) latest_secret: [u8; 32],
 }
 
-/// What most simulations begin with.
+/// The configuration of most simulations.
 pub(crate) fn config(shards: usize) -> Config {
     Config {
         shards,

@@ -11,7 +11,7 @@ pub(crate) enum Place {
     Device(usize),
 }
 
-/// A packet that somebody sent.
+/// A packet that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     from: Place,
@@ -23,11 +23,11 @@ struct Sent {
     delivered: bool,
 }
 
-/// What the model remembers.
+/// The memory of the model.
 #[derive(Debug, Default)]
 pub(crate) struct Oracle {
     packets: VecDeque<Sent>,
-    /// How many packets were forgotten, which are the first.
+    /// The number of packets that were forgotten, which are the first.
     forgotten: u64,
     /// Which secret seals what a shard of a node sends to an index.
     secrets: HashMap<(Place, usize, u32), [u8; 32]>,
@@ -91,7 +91,7 @@ impl Oracle {
         self.packets[(id - self.forgotten) as usize].delivered
     }
 
-    /// How many of the packets from `first` on were allowed, and how many of those arrived.
+    /// Returns how many of the packets from `first` on were allowed, and how many of those arrived.
     pub(crate) fn tally(&self, first: u64) -> (usize, usize) {
         let allowed = self.since(first).filter(|sent| sent.allowed);
         let (mut all, mut arrived) = (0, 0);

@@ -14,7 +14,7 @@ pub(crate) struct Path {
     pub(crate) duplication: f64,
     /// Shortest time on the way.
     pub(crate) delay: Duration,
-    /// What may be added, evenly spread: this is what reorders.
+    /// Delay that may be added, evenly spread: this reorders datagrams.
     pub(crate) jitter: Duration,
     /// Longer datagrams vanish.
     pub(crate) mtu: usize,

@@ -87,11 +87,11 @@ pub(crate) struct World {
     pub(crate) channels: BTreeMap<u64, Channel>,
     /// Which device and lane is reached at an outer address now.
     pub(crate) addresses: BTreeMap<SocketAddr, (usize, usize)>,
-    /// Everything that was sent, if somebody listens.
+    /// Everything that was sent, if it is captured.
     pub(crate) captured: Option<Vec<Captured>>,
-    /// What the gateway took for authentic and new while somebody listened.
+    /// The datagrams that the gateway took for authentic and new during a capture.
     pub(crate) heard: HashSet<(Index, u8, u64)>,
-    /// So many of the next `Established` are lost, with their connections.
+    /// This many of the next `Established` are lost, with their connections.
     pub(crate) lose_answers: usize,
     pub(crate) next_channel: u64,
     flows: Vec<Flow>,
@@ -137,7 +137,7 @@ impl World {
         self.after(at - self.now, happening);
     }
 
-    /// A random source of its own for a core.
+    /// A separate random source for a core.
     pub(crate) fn random(&mut self) -> Random {
         random(&mut self.rng)
     }
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Whether it would happen to somebody who sleeps. Who sleeps finds out afterwards which
+    /// Whether it would happen to a suspended device. Such a device finds out afterwards which
     /// connections are closed.
     fn is_slept_through(&self, happening: &Happening) -> bool {
         let sleeps = |device: usize| self.devices[device].asleep;
@@ -220,7 +220,7 @@ impl World {
             Happening::MessageToDevice { channel, .. } | Happening::ClosedAtDevice { channel, .. } => {
                 self.channels.get(channel).is_some_and(|channel| sleeps(channel.device))
             }
-            // A handshake fails, and whoever is awake goes on.
+            // A handshake fails, and a device that is awake goes on.
             Happening::Request { .. } | Happening::Traffic { .. } | Happening::Tick => false,
         }
     }
@@ -279,7 +279,7 @@ impl World {
         if let Some(captured) = &mut self.captured {
             captured.push(Captured { to_hub: false, to, datagram: datagram.clone() });
         }
-        // Nobody is behind an address that was given up.
+        // No device is behind an address that was given up.
         let Some((device, _)) = self.addresses.get(&to) else { return };
         let path = self.devices[*device].down;
         for delay in path.carry(&mut self.rng, datagram.len()) {
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// An attacker sends a datagram to the gateway from an address of its own.
+    /// An attacker sends a datagram to the gateway from the attacker's address.
     pub(crate) fn inject_to_hub(&mut self, datagram: Vec<u8>) {
         let [a, b, c] = ATTACKERS;
         let from = SocketAddr::from(([a, b, c, 66], self.rng.random_range(1024..u16::MAX)));

@@ -11,7 +11,7 @@ fn shares(limit: usize) -> Shares {
     Shares::new(Division { limit, displace_after: DISPLACE_AFTER, displaced: Displaced::Oldest })
 }
 
-/// Nobody loses a place for having had it for long.
+/// A queue in which no place is lost for having been held for long.
 fn queue(limit: usize) -> Shares {
     Shares::new(Division { limit, displace_after: Duration::MAX, displaced: Displaced::Newest })
 }
@@ -35,7 +35,7 @@ fn enter(shares: &mut Shares, from: Source, standing: Standing) -> Option<Permit
     }
 }
 
-/// Who loses a place to a newcomer.
+/// Returns the permit that is lost to a newcomer.
 fn displaced(shares: &mut Shares, now: Time, from: Source, standing: Standing) -> Option<PermitId> {
     match shares.enter(now, from, standing) {
         Entered::In { displaced, .. } => displaced,
@@ -162,7 +162,7 @@ fn better_standings_have_more_turns_and_none_waits_for_ever() {
     assert_eq!(order, [7, 14, 28]);
 }
 
-/// What a test does.
+/// A step of a test.
 #[derive(Clone, Debug)]
 enum Step {
     Enter([u8; 4], usize),
@@ -181,7 +181,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Who holds what, as a list.
+/// The permits and their holders, as a list.
 type Model = Vec<(PermitId, [u8; 4], Standing)>;
 
 fn held(model: &Model, standing: Standing, prefix: &[u8]) -> usize {
@@ -189,8 +189,8 @@ fn held(model: &Model, standing: Standing, prefix: &[u8]) -> usize {
 }
 
 proptest! {
-    /// Against a list: nobody has more than a share; a newcomer is refused only if nobody holds
-    /// more than its networks do.
+    /// Against a list: no source has more than a share; a newcomer is refused only if no other
+    /// holds more than its networks do.
     #[test]
     fn shares_are_kept_whatever_happens(limit in 1usize..24, steps in prop::collection::vec(step(), 1..200)) {
         let mut shares = shares(limit);

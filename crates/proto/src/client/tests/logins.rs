@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// What a gateway does all the time to a client that it lets in.
+/// The treatment of each client that a gateway admits.
 #[derive(Clone, Copy, Debug)]
 enum Gateway {
     /// Sends it to others, which let it in and do the same.

@@ -29,7 +29,7 @@ fn nobody_gets_in_and_sessions_in_use_go_on() {
     assert_eq!(notified(&effects(&mut gateway)), [ConnectionId(1)]);
     let refused = gateway.login(NOW, ConnectionId(2), who("bob", 2), &offer(2), secret());
     assert_eq!(refused.unwrap_err(), Code::Drain);
-    // The same device again, too: its session is the one that goes on.
+    // Another login of the same device is refused, too: its session goes on.
     let refused = gateway.login(NOW, ConnectionId(3), who("ann", 1), &offer(2), secret());
     assert_eq!(refused.unwrap_err(), Code::Drain);
     effects(&mut gateway);

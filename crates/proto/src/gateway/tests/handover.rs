@@ -28,7 +28,7 @@ fn running() -> (Gateway, Established, Vec<Vec<Progress>>) {
     (old, token, shards)
 }
 
-/// What arrives in the other process.
+/// Returns what arrives in the other process.
 fn handed(gateway: &Gateway, progress: Vec<Vec<Progress>>) -> HandedSession {
     let sessions = gateway.hand_over(progress);
     let [session] = &sessions[..] else { panic!("{} sessions", sessions.len()) };

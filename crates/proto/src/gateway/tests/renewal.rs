@@ -41,7 +41,7 @@ fn clients_that_agreed_are_sent_what_is_new_and_at_each_connection() {
     );
     gateway.set_renewal(new.clone());
     assert!(sent(&effects(&mut gateway)).is_empty(), "nothing is new");
-    // The same device comes again, behind the answer to its login.
+    // The list follows the answer to another login of the same device.
     let again = renewing(&mut gateway, 3, 1, FEATURE_RENEWAL);
     let place = |wanted: fn(&Message) -> bool| {
         again.iter().position(|effect| matches!(effect, Effect::Send { message, .. } if wanted(message)))

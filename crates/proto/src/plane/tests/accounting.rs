@@ -12,8 +12,8 @@ const FROM: [&str; 2] = ["198.51.100.1:1000", "198.51.100.2:2000"];
 /// Something that happens to a gateway with two clients.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A client sends a packet between these hosts with so many hops left, perhaps with a
-    /// congestion mark on the way.
+    /// A client sends a packet between these hosts with `hops` left, perhaps with a congestion mark
+    /// on the way.
     Packet {
         client: u32,
         from: u8,
@@ -44,7 +44,7 @@ enum Step {
     Campus {
         to: u8,
     },
-    /// The control plane has a datagram of its own sent.
+    /// The control plane has a datagram sent.
     Probe {
         client: u32,
         size: u16,

@@ -21,7 +21,7 @@ fn net(agreed_at_gateway: u32, agreed_at_client: u32) -> Net {
     net
 }
 
-/// What the gateway makes of a plaintext of the client.
+/// Returns the gateway's result for a plaintext of the client.
 fn received(agreed: u32, plaintext: &[u8], mark: Ecn) -> (Result<Opened, DropReason>, Vec<u8>) {
     let mut net = net(agreed, FEATURES);
     let mut datagram = net.client_sends(ALICE, plaintext);

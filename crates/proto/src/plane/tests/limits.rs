@@ -52,7 +52,7 @@ impl Limited {
         self.net.gateway.apply(Command::Groups([group].into()));
     }
 
-    /// A client sends so many packets at once; how many of them pass.
+    /// A client sends `packets` packets at once; returns how many pass.
     fn send(&mut self, from: u32, to: u8, packets: usize) -> usize {
         let packet = long_packet(10 + from as u8, to);
         let mut passed = 0;
@@ -71,7 +71,7 @@ impl Limited {
         passed
     }
 
-    /// The campus sends so many packets at once; how many of them pass.
+    /// The campus sends `packets` packets at once; returns how many pass.
     fn answer(&mut self, to: u32, packets: usize) -> usize {
         (0..packets).map(|_| self.seal(slot(to))).sum()
     }
@@ -141,7 +141,7 @@ fn the_sessions_of_a_group_share_its_limit() {
     assert_eq!(limited.send(ALICE, CAMPUS, 30), 5, "her own limit is lower");
     assert_eq!(limited.send(BOB, CAMPUS, 30), 5, "what she has left of the group's");
     assert_eq!(limited.answer(ALICE, 6) + limited.answer(BOB, 30), 10);
-    // What the group refuses is not charged to the session.
+    // Packets that the group's limit refuses are not charged to the session.
     limited.limit_group(Rates::default());
     limited.pass(100);
     assert_eq!(limited.send(ALICE, CAMPUS, 30), 5);
@@ -155,8 +155,8 @@ fn the_sessions_of_a_user_share_a_limit_beside_their_own() {
     limited.pass(100);
     assert_eq!(limited.answer(ALICE, 6) + limited.answer(BOB, 30), 10);
     assert_eq!(limited.send(ALICE, CAMPUS, 6) + limited.send(BOB, CAMPUS, 30), 10);
-    // What the user's limit refuses is not charged to the session, and another limit fills no
-    // bucket.
+    // Packets that the user's limit refuses are not charged to the session, and another limit fills
+    // no bucket.
     limited.limit_user(rates(0, RATE), Rates::default());
     assert_eq!(limited.send(BOB, CAMPUS, 30), 6, "the session's own are left");
     limited.limit_user(rates(0, 0), rates(2 * RATE, 2 * RATE));

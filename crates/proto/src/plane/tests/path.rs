@@ -1,5 +1,5 @@
-//! Behaviour: a path whose large datagrams arrive is not asked about, if the peer says so (PROTOCOL
-//! §13.2).
+//! Behaviour: a path whose large datagrams arrive is not checked, if the peer confirms them
+//! (PROTOCOL §13.2).
 
 use super::*;
 use crate::control::{FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE};
@@ -7,7 +7,7 @@ use crate::control::{FEATURE_PATH_CONFIRM, FEATURE_PATH_SIZE};
 const HOME: &str = "198.51.100.1:1000";
 const SIZE: u16 = 1_400;
 
-/// What was seen of a download.
+/// Counts of a download.
 struct Download {
     checks: usize,
     flagged: usize,

@@ -25,7 +25,7 @@ fn cut(packet: &[u8], id: Id, fragments: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// How many of these pass, one after the other.
+/// Returns how many of these pass, one after the other.
 fn pass(world: &World, fragments: &[Vec<u8>]) -> usize {
     fragments.iter().filter(|fragment| world.passes(fragment)).count()
 }

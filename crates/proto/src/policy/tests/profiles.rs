@@ -1,4 +1,4 @@
-//! Access profiles: whose rules decide, and that nobody comes under the rules of another profile.
+//! Access profiles: whose rules decide, and that no session gets the rules of another profile.
 
 use super::*;
 

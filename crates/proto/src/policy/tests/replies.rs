@@ -1,4 +1,4 @@
-//! What passes as a reply, and what only looks like one.
+//! Packets that pass as replies, and packets that only look like replies.
 
 use core::time::Duration;
 

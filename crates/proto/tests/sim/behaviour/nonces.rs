@@ -13,14 +13,14 @@ use super::*;
 use crate::runs::with_seeds;
 use crate::world::Captured;
 
-/// What the short form collects, for each seed.
+/// Pairs that the short form collects for each seed.
 const PAIRS: u64 = 25_000;
 const CLIENTS: usize = 3;
 /// Packets that each pair of places sends in a round, one way.
 const PACKETS: usize = 1_000;
 /// Packets each way right after a handover.
 const HANDED: usize = 100;
-/// Of so many recorded datagrams one is sent again, twice.
+/// One of this many recorded datagrams is sent again, twice.
 const REPLAYED: usize = 10;
 
 #[test]
@@ -63,7 +63,7 @@ fn talk_a_lot(world: &mut World) -> Vec<Captured> {
         world.run(ms(1));
     }
     let captured = world.captured.take().expect("it was recorded");
-    // What is on its way still would be new to whoever gets the attacker's copy of it first.
+    // Datagrams still on their way would be new to an end that gets the attacker's copy first.
     world.run(ms(200));
     captured
 }

@@ -4,7 +4,7 @@
 use super::*;
 use crate::runs::with_seeds;
 
-/// What AES-GCM and the header add to a packet.
+/// Bytes that AES-GCM and the header add to a packet.
 const OVERHEAD: u16 = 32;
 
 fn narrow(mtu: u16) -> Path {

@@ -1,4 +1,4 @@
-//! Who may send as whom, and to whom.
+//! Behaviour: sources and destinations that clients may use.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn a_forged_source_is_dropped() {
             }
         }
         world.run(secs(1));
-        // That none was delivered is checked all the time.
+        // The oracle checks all the time that none was delivered.
         assert_eq!(world.hub.dropped(DropReason::ForeignSource), 18);
     });
 }
@@ -68,7 +68,7 @@ fn replies_pass_once_they_are_replies_and_go_on_over_an_upgrade() {
         let policy = Arc::clone(&world.hub.policy);
         world.hub.core.set_policy(&policy);
         world.settle_hub();
-        // What the second device has sent to the first within a second arrives, of 100.
+        // Returns how many of 100 packets of the second device to the first arrive within a second.
         let answers = |world: &mut World| {
             let mark = world.oracle.mark();
             world.flow(Place::Device(1), Place::Device(0), ms(10), secs(1));

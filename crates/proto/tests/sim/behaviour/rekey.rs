@@ -46,7 +46,7 @@ fn a_busy_lane_rekeys_by_its_counter_before_its_time() {
         world.settle_hub();
         world.run(secs(2));
         assert_eq!(world.hub.core.sessions().next().expect("still there").epoch, Some(2));
-        // What was due in an epoch that is gone is not due any more.
+        // A rekey that was due in an epoch that is gone is not due any more.
         world.hub.core.handle_event(world.now, event);
         world.settle_hub();
         world.run(secs(2));

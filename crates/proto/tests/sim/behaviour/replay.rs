@@ -113,7 +113,7 @@ fn lost_datagrams_that_come_late_from_elsewhere_move_no_endpoint() {
         let (sent, after) = world.oracle.tally(first);
         assert!(after > before, "they are authentic, and new to their receivers");
         assert_eq!(after, sent);
-        // That nothing was sent to where they came from is checked all the time.
+        // The simulation checks all the time that nothing was sent to where they came from.
         unharmed(&mut world);
     });
 }

@@ -1,4 +1,4 @@
-//! Either side starts anew.
+//! Behaviour: either side is restarted.
 
 use vpnd_proto::control::Code;
 

@@ -15,8 +15,7 @@ fn a_rebinding_translator_moves_the_session_without_a_handshake() {
         world.rebind(0);
         world.run(secs(16));
         let (sent, arrived) = world.oracle.tally(moved);
-        // What was on its way to the old address is lost, until each lane was heard from the new
-        // one.
+        // Datagrams to the old address are lost, until each lane was received from the new one.
         assert!(sent - arrived < 10, "{arrived} of {sent} arrived");
         assert_eq!(world.devices[0].connects, connects);
         let status = world.hub.core.sessions().next().expect("two clients");

@@ -60,7 +60,7 @@ fn who_wakes_in_another_network_goes_on_there() {
     });
 }
 
-/// Whoever falls asleep while a connection is being made does not wait for it afterwards.
+/// A machine that is suspended while a connection is being made does not wait for it afterwards.
 #[test]
 fn who_falls_asleep_during_an_attach_starts_it_anew() {
     with_seeds(8, |seed| {

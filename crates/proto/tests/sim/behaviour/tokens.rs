@@ -10,7 +10,7 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use super::*;
 use crate::runs::with_seeds;
 
-/// An attach as whoever has got hold of a token may try it, on a connection of its own, with what
+/// An attach as an attacker with a stolen token may try it, on another connection, with what
 /// `device` can prove.
 fn steal(world: &mut World, session: SessionId, token: &Token, device: DeviceId) -> Result<SessionId, Code> {
     let offer = Offer {
