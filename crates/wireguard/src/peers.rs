@@ -157,6 +157,8 @@ struct Peer {
     timers: Timers,
     sessions: Sessions,
     begun: Option<Begun>,
+    /// The process with the static key is asked for a first message.
+    is_asked: bool,
 }
 
 /// The last first message to a peer, until it is answered.
@@ -227,6 +229,7 @@ impl Peers {
             timers: Timers::new(now, interval),
             sessions: Sessions::default(),
             begun: None,
+            is_asked: false,
         };
         self.peers.insert(id, peer);
         self.by_key.insert(key, id);

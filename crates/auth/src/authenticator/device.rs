@@ -65,7 +65,8 @@ impl Authenticator {
         if let Some(cause) = fault(&user, now_s) {
             return self.refuse_device(&user, &device, outer, cause, Refusal::Credentials, now_s);
         }
-        let user = match self.confirmed(user, is_known(&device)).await {
+        let is_known = is_known(&device);
+        let user = match self.confirmed(user, is_known).await {
             Ok(user) => user,
             Err((user, cause, refusal)) => {
                 return self.refuse_device(&user, &device, outer, cause, refusal, now_s);
@@ -84,7 +85,8 @@ impl Authenticator {
             return DeviceOutcome::Walled;
         }
         let mut admissions = self.admissions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(wait_s) = admissions.take(user.id, now()) {
+        // One that goes on is no further login: its sessions may be many after a restart.
+        if !is_known && let Err(wait_s) = admissions.take(user.id, now()) {
             return DeviceOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)));
         }
         drop(admissions);

@@ -307,8 +307,12 @@ impl CoreTask {
                 // One of each in turn: a flood of the one must not keep the other waiting.
                 let event = events.try_recv().ok();
                 let request = if open { requests.try_recv().ok() } else { None };
-                if event.is_none() && request.is_none() {
+                let input = self.wireguard.as_mut().and_then(WireGuard::try_next);
+                if event.is_none() && request.is_none() && input.is_none() {
                     break;
+                }
+                if let Some(input) = input {
+                    self.handle_input(input);
                 }
                 if let Some(event) = event {
                     self.handle_event(event);

@@ -8,7 +8,10 @@
 //! INVARIANT: shards have keys of a peer only while it has a session. Requests to the auth process
 //! are as few as the peers' state machines allow at once, whatever arrives.
 
+mod asking;
+mod counts;
 mod following;
+mod turns;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -19,24 +22,24 @@ use quinn::AsyncUdpSocket;
 use quinn::udp::Transmit;
 use tokio::sync::mpsc;
 use vpnd_crypto::{Backend, Secret, Suite};
-use vpnd_proto::control;
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event as PlaneEvent, Slot, WireGuardCommand};
 use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::Index;
 use vpnd_wireguard::gate::Limits;
-use vpnd_wireguard::handshakes::{Refused, Reply, Request};
-use vpnd_wireguard::peers::{Config, Dropped, Event, Output, PeerId, RequestId};
+use vpnd_wireguard::handshakes::Reply;
+use vpnd_wireguard::peers::{Config, Event, Output, PeerId, RequestId};
 use vpnd_wireguard::transport::Opener;
 use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::Core;
+use asking::FromAuth;
+use counts::Counts;
 use following::PeerList;
+use turns::{Step, Turns};
 use vpnd_config::ServerConfig;
-use vpnd_ipc::gateway::wireguard::{
-    Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeReply, PeerChange,
-};
+use vpnd_ipc::gateway::wireguard::{DeviceGrant, PeerChange};
 use vpnd_ipc::requests::NoReply;
 use vpnd_shard::handshake_queue::{HandshakeDatagram, HandshakeQueue};
 use vpnd_sys::clock::now;
@@ -44,14 +47,6 @@ use vpnd_sys::log_limit::LogLimit;
 
 /// Lines of the log about handshakes that were refused: so many at once, then one each interval.
 static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
-
-/// An answer of the auth process.
-pub(super) enum FromAuth {
-    /// A step of a handshake.
-    Step { request: RequestId, reply: Reply },
-    /// Whether a peer without a session gets one.
-    Admission { peer: PublicKey, admission: Result<Admission, String> },
-}
 
 /// An entry of the worker's queues for WireGuard.
 pub(super) enum Input {
@@ -96,7 +91,10 @@ pub(crate) struct WireGuard {
     handshakes: mpsc::Receiver<HandshakeDatagram>,
     answers: mpsc::UnboundedReceiver<FromAuth>,
     answer: mpsc::UnboundedSender<FromAuth>,
-    counts: BTreeMap<&'static str, u64>,
+    turns: Turns,
+    /// Peers that got no session a moment ago.
+    refused: HashMap<PublicKey, Time>,
+    counts: Counts,
     decisions: VecDeque<Decision>,
     /// The number of the last change of peers at the start.
     seen: u64,
@@ -146,7 +144,9 @@ impl WireGuard {
             handshakes,
             answers,
             answer,
-            counts: BTreeMap::new(),
+            turns: Turns::default(),
+            refused: HashMap::new(),
+            counts: Counts::default(),
             decisions: VecDeque::new(),
             seen: list.seen(),
         };
@@ -165,17 +165,21 @@ impl WireGuard {
         }
     }
 
+    /// The next input, if one waits.
+    pub(super) fn try_next(&mut self) -> Option<Input> {
+        // A flood of datagrams does not keep answers waiting, which are few.
+        let answer = self.answers.try_recv().ok().map(|answer| Input::Auth(Box::new(answer)));
+        answer.or_else(|| self.handshakes.try_recv().ok().map(Input::Datagram))
+    }
+
     pub(super) fn handle(&mut self, input: Input) {
         match input {
             Input::Datagram(datagram) => {
                 if let Err(dropped) = self.peers.on_datagram(now(), datagram.from, datagram.bytes()) {
-                    self.count(name(dropped));
+                    self.counts.add_dropped(dropped);
                 }
             }
-            Input::Auth(answer) => match *answer {
-                FromAuth::Step { request, reply } => self.take_step(request, reply),
-                FromAuth::Admission { peer, admission } => self.take_admission(peer, admission),
-            },
+            Input::Auth(answer) => self.take_answer(*answer),
         }
     }
 
@@ -203,7 +207,7 @@ impl WireGuard {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        self.peers.poll_timeout()
+        self.peers.poll_timeout().into_iter().chain(self.turns.poll_timeout()).min()
     }
 
     pub(super) fn handle_timeout(&mut self) {
@@ -214,6 +218,7 @@ impl WireGuard {
     pub(super) fn change(&mut self, changes: Vec<PeerChange>) {
         for PeerChange { key, peer } in changes {
             let key = PublicKey(key.into());
+            self.refused.remove(&key);
             match peer {
                 Some(peer) => {
                     let at = peer.outer.map(|remote| Endpoint { remote: self.as_bound(remote), local: None });
@@ -249,31 +254,15 @@ impl WireGuard {
         true
     }
 
-    /// The peer's session is in force: what it waits for is done.
-    pub(super) fn answer(&mut self, peer: PublicKey) {
-        if let Some((request, reply)) = self.waiting.remove(&peer) {
-            self.peers.on_reply(now(), request, reply);
-        }
-    }
-
-    /// The peer gets no session.
-    pub(super) fn refused(&mut self, peer: PublicKey, why: &str) {
-        self.count("refused");
-        if REFUSALS.admits() {
-            tracing::info!(key = peer.short(), why, "a WireGuard device is not let in");
-        }
-        if let Some((request, _)) = self.waiting.remove(&peer) {
-            self.peers.give_up(request);
-        }
-    }
-
     /// A session is over.
     pub(super) fn session_over(&mut self, id: SessionId) {
         let Some(peer) = self.by_session.remove(&id) else { return };
-        if let Some(joined) = self.sessions.remove(&peer) {
+        // It may have the next one by now.
+        if let Some(joined) = self.sessions.get(&peer).copied().filter(|joined| joined.id == id) {
+            self.sessions.remove(&peer);
             self.by_slot.remove(&joined.slot);
+            self.peers.end(peer);
         }
-        self.peers.end(peer);
     }
 
     /// Where messages of handshakes go in.
@@ -297,15 +286,7 @@ impl WireGuard {
     }
 
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
-        let gate = self.peers.gate_counts();
-        let gate = [
-            ("passed", gate.passed),
-            ("cookies", gate.cookies),
-            ("too_many", gate.too_many),
-            ("wrong_mac", gate.wrong_mac),
-        ];
-        let counts = gate.into_iter().chain(self.counts.iter().map(|(name, count)| (*name, *count)));
-        counts.map(|(name, count)| (format!("wireguard_{name}"), count)).collect()
+        self.counts.all(self.peers.gate_counts())
     }
 
     /// The next thing that others have to do.
@@ -316,13 +297,17 @@ impl WireGuard {
     /// The next command, and the shard that it is for. What needs none is done.
     pub(super) fn poll_commands(&mut self) -> Option<Vec<(usize, Command)>> {
         loop {
-            let commands = match self.peers.poll_output()? {
+            let Some(output) = self.peers.poll_output() else {
+                self.take_turns();
+                return None;
+            };
+            let commands = match output {
                 Output::Send { to, datagram } => {
                     self.send(to, &datagram);
                     continue;
                 }
-                Output::Ask(request, content) => {
-                    self.ask(request, *content);
+                Output::Ask(id, request) => {
+                    self.turns.add_step(Step { id, request: *request });
                     continue;
                 }
                 Output::Event(event) => match self.note(event) {
@@ -374,14 +359,14 @@ impl WireGuard {
         match event {
             Event::HandshakeDone(peer) => {
                 self.decisions.extend(joined(&peer).map(|joined| Decision::Shaken(joined.slot)));
-                self.count("done");
+                self.counts.add("done");
             }
             Event::SessionEnded(peer) => {
                 self.decisions.extend(joined(&peer).map(|joined| Decision::Silent(joined.id)));
             }
             Event::Unreachable(peer) => {
                 let slot = joined(&peer).map(|joined| joined.slot);
-                self.count("unanswered");
+                self.counts.add("unanswered");
                 return slot;
             }
             Event::BackAndForth { peer, between: [here, there] } => {
@@ -391,10 +376,10 @@ impl WireGuard {
                     session = joined(&peer).map(|joined| joined.id.to_string()),
                     "two devices use one WireGuard configuration, and both are slow: give each its own"
                 );
-                self.count("back_and_forth");
+                self.counts.add("back_and_forth");
             }
             Event::Refused { from, why } => {
-                self.count(refusal_name(why));
+                self.counts.add_refused(why);
                 if REFUSALS.admits() {
                     tracing::info!(%why, "a WireGuard handshake was refused");
                     tracing::debug!(from = %from.remote, "it came from there");
@@ -404,67 +389,11 @@ impl WireGuard {
         None
     }
 
-    fn take_step(&mut self, request: RequestId, reply: Reply) {
-        let key = match &reply {
-            Reply::Responded(responded) => responded.peer,
-            Reply::Finished(_) => match self.peers.finishing(request) {
-                Some(key) => key,
-                None => return,
-            },
-            Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
-        };
-        // A session that has begun may not be in force yet: then the peer's last reply waits for it.
-        let has_session = self.peers.by_key(&key).is_some_and(|peer| self.sessions.contains_key(&peer));
-        let is_answered = has_session && !self.waiting.contains_key(&key);
-        let outer = self.peers.source(request);
-        let Some(outer) = outer.filter(|_| !is_answered) else {
-            return self.peers.on_reply(now(), request, reply);
-        };
-        match self.waiting.insert(key, (request, reply)) {
-            Some((before, _)) => self.peers.give_up(before),
-            None => self.ask_admission(key, outer),
-        }
-    }
-
-    fn take_admission(&mut self, peer: PublicKey, admission: Result<Admission, String>) {
-        match admission {
-            Ok(Admission::Granted(grant)) => {
-                self.decisions.push_back(Decision::Admit { peer, grant: Box::new(grant) });
-            }
-            Ok(Admission::Walled) => self.refused(peer, "its sessions are over until 'vpnd device renew'"),
-            Ok(Admission::Refused(refused)) => self.refused(peer, &control::Refused::from(refused).text),
-            Err(why) => self.refused(peer, &why),
-        }
-    }
-
-    fn ask(&self, id: RequestId, request: Request) {
-        let (auth, answer) = (self.auth.clone(), self.answer.clone());
-        tokio::spawn(async move {
-            let reply = auth.request(Handshake::from(&request)).await.ok().and_then(HandshakeReply::parse);
-            // Without a reply the peer sends again.
-            let reply = reply.unwrap_or(Reply::Refused(Refused::Busy));
-            let _ = answer.send(FromAuth::Step { request: id, reply });
-        });
-    }
-
-    fn ask_admission(&self, peer: PublicKey, outer: Endpoint) {
-        let (auth, answer) = (self.auth.clone(), self.answer.clone());
-        tokio::spawn(async move {
-            let request = AdmitDevice { peer: peer.0.into(), outer: outer.remote.ip().to_canonical() };
-            let admission = auth.request(request).await.map_err(|error| error.to_string());
-            let _ = answer.send(FromAuth::Admission { peer, admission });
-        });
-    }
-
     fn send(&self, to: Endpoint, contents: &[u8]) {
         let transmit =
             Transmit { destination: to.remote, ecn: None, contents, segment_size: None, src_ip: to.local };
         // What is lost is sent again.
         let _ = self.socket.try_send(&transmit);
-    }
-
-    fn count(&mut self, name: &'static str) {
-        *self.counts.entry(name).or_default() += 1;
     }
 }
 
@@ -474,26 +403,4 @@ fn backend(suites: &[LocalSuite]) -> Backend {
     let has_cipher =
         |backend: &Backend| vpnd_crypto::NoiseKey::new(*backend, &Secret::new([0; 32])).is_some();
     measured.map(|local| local.backend).filter(has_cipher).unwrap_or(Backend::Ring)
-}
-
-const fn name(dropped: Dropped) -> &'static str {
-    match dropped {
-        Dropped::Malformed => "malformed",
-        // Counted by the gate.
-        Dropped::WrongMac | Dropped::CookieSent | Dropped::TooMany => "not_passed",
-        Dropped::UnknownIndex => "unknown_index",
-        Dropped::NotAuthentic => "not_authentic",
-        Dropped::Busy => "busy",
-    }
-}
-
-const fn refusal_name(why: Refused) -> &'static str {
-    match why {
-        Refused::NotAuthentic(_) => "not_authentic",
-        Refused::UnknownKey(_) => "unknown_key",
-        Refused::Replayed(_) => "replayed",
-        Refused::TooOften(_) => "too_often",
-        Refused::NotBegun(_) => "not_begun",
-        Refused::Busy => "busy",
-    }
 }

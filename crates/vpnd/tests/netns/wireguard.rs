@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod fleet;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -274,6 +276,36 @@ fn a_gateway_that_comes_back_has_its_stock_clients_back() {
     must(gateway.upgrade());
     assert!(back("upgraded") < BACK);
     assert_eq!(sessions_of(&gateway, "wireguard").len(), 1);
+}
+
+#[test]
+fn hundreds_of_devices_are_back_seconds_after_a_gateway_was_killed() {
+    const DEVICES: usize = 240;
+    let Some(lab) = Lab::new(1) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.configure("wireguard.enabled", true);
+    // So that they come at once the first time.
+    gateway.configure("limits.logins_per_user", 100);
+    gateway.configure("limits.max_sessions_per_user", 100);
+    gateway.add_user("ann");
+    let file = add_device(&gateway, "ann");
+    for (number, user) in ["bea", "cid", "dan", "eva"].into_iter().enumerate() {
+        gateway.add_user(user);
+        fleet::add(&gateway, user, number * DEVICES / 4..(number + 1) * DEVICES / 4);
+    }
+    gateway.start();
+    let port = file.get("Peer.Endpoint").rsplit_once(':').unwrap().1.parse().unwrap();
+    let key = file.get("Peer.PublicKey").parse().unwrap();
+    let mut fleet = fleet::Fleet::new(&lab.clients[0], DEVICES, key, port);
+    fleet.begin();
+    let first = fleet.all_beyond(&[0; DEVICES], PATIENCE);
+    let before = fleet.done();
+    gateway.kill();
+    gateway.start();
+    let back = fleet.all_beyond(&before, PATIENCE);
+    println!("{DEVICES} devices: let in within {first:?}, back {back:?} after the gateway was there again");
+    assert_eq!(sessions_of(&gateway, "wireguard").len(), DEVICES);
+    assert_eq!(handshakes(&gateway, "busy"), 0, "all had a turn");
 }
 
 #[test]

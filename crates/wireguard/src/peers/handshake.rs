@@ -117,8 +117,11 @@ impl Peers {
     }
 
     pub(super) fn ask_to_initiate(&mut self, id: PeerId) {
-        if let Some(peer) = self.peers.get(&id) {
-            self.ask(Request::Initiate(peer.key), Pending::Initiate(id));
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        // The one that waits does for both, or those of thousands of peers would never be done.
+        if !std::mem::replace(&mut peer.is_asked, true) {
+            let key = peer.key;
+            self.ask(Request::Initiate(key), Pending::Initiate(id));
         }
     }
 
@@ -147,7 +150,14 @@ impl Peers {
 
     fn take_pending(&mut self, id: RequestId) -> Option<Pending> {
         let pending = self.pending.remove(&id)?;
-        self.waiting -= usize::from(!matches!(pending, Pending::Initiate(_)));
+        match pending {
+            Pending::Initiate(peer) => {
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.is_asked = false;
+                }
+            }
+            Pending::Respond { .. } | Pending::Finish { .. } => self.waiting -= 1,
+        }
         Some(pending)
     }
 

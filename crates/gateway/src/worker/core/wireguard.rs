@@ -98,16 +98,24 @@ impl CoreTask {
                     self.shards.command(shard, command).await;
                 }
             }
-            let Some(decision) = wireguard.poll_decision() else { return };
-            match decision {
-                Decision::Admit { peer, grant } => self.admit_device(peer, *grant),
-                Decision::Silent(session) => self.end_peer(session, Code::Idle),
-                Decision::Gone(session) => self.end_peer(session, Code::Disabled),
-                Decision::At(slot, endpoint) => self.gateway.note_wireguard_endpoint(slot, endpoint),
-                Decision::Shaken(slot) => self.gateway.note_wireguard_handshake(now(), slot),
+            let decisions: Vec<Decision> = std::iter::from_fn(|| wireguard.poll_decision()).collect();
+            if decisions.is_empty() {
+                return;
             }
+            decisions.into_iter().for_each(|decision| self.decide(decision));
+            // One trip to the disk for all of them.
             self.carry_out().await;
             self.answer_released();
+        }
+    }
+
+    fn decide(&mut self, decision: Decision) {
+        match decision {
+            Decision::Admit { peer, grant } => self.admit_device(peer, *grant),
+            Decision::Silent(session) => self.end_peer(session, Code::Idle),
+            Decision::Gone(session) => self.end_peer(session, Code::Disabled),
+            Decision::At(slot, endpoint) => self.gateway.note_wireguard_endpoint(slot, endpoint),
+            Decision::Shaken(slot) => self.gateway.note_wireguard_handshake(now(), slot),
         }
     }
 

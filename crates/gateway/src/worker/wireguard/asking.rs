@@ -1,0 +1,120 @@
+//! Questions to the auth process, and what its answers lead to.
+//!
+//! INVARIANT: a peer without a session gets no answer to its handshake before it has one.
+
+use std::time::Duration;
+
+use vpnd_ipc::gateway::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply};
+use vpnd_proto::control;
+use vpnd_sys::clock::now;
+use vpnd_wireguard::PublicKey;
+use vpnd_wireguard::handshakes::{Refused, Reply};
+use vpnd_wireguard::peers::RequestId;
+
+use super::turns::Step;
+use super::{Decision, REFUSALS, WireGuard};
+
+/// The auth process is not asked again for this time about a peer that got no session, however often
+/// it shakes hands. Stock clients try again after 5 s.
+const REFUSED_FOR: Duration = Duration::from_secs(4);
+
+/// An answer of the auth process.
+pub(in crate::worker) enum FromAuth {
+    /// A step of a handshake.
+    Step(Step, Reply),
+    /// Whether a peer without a session gets one.
+    Admission { peer: PublicKey, admission: Result<Admission, String> },
+}
+
+impl WireGuard {
+    pub(super) fn take_answer(&mut self, answer: FromAuth) {
+        match answer {
+            FromAuth::Step(step, reply) => {
+                if let Some((request, reply)) = self.turns.step_done(now(), step, reply) {
+                    self.take_step(request, reply);
+                }
+            }
+            FromAuth::Admission { peer, admission } => {
+                self.turns.admission_done();
+                self.take_admission(peer, admission);
+            }
+        }
+    }
+
+    /// Asks the auth process what has its turn.
+    pub(super) fn take_turns(&mut self) {
+        while let Some(step) = self.turns.next_step(now()) {
+            let (auth, answer) = (self.auth.clone(), self.answer.clone());
+            tokio::spawn(async move {
+                let reply = auth.request(Handshake::from(&step.request)).await.ok();
+                let reply = reply.and_then(HandshakeReply::parse).unwrap_or(Reply::Refused(Refused::Busy));
+                let _ = answer.send(FromAuth::Step(step, reply));
+            });
+        }
+        while let Some((peer, from)) = self.turns.next_admission() {
+            let (auth, answer) = (self.auth.clone(), self.answer.clone());
+            tokio::spawn(async move {
+                let request = AdmitDevice { peer: peer.0.into(), outer: from.remote.ip().to_canonical() };
+                let admission = auth.request(request).await.map_err(|error| error.to_string());
+                let _ = answer.send(FromAuth::Admission { peer, admission });
+            });
+        }
+    }
+
+    fn take_step(&mut self, request: RequestId, reply: Reply) {
+        let key = match &reply {
+            Reply::Responded(responded) => responded.peer,
+            Reply::Finished(_) => match self.peers.finishing(request) {
+                Some(key) => key,
+                None => return,
+            },
+            Reply::Initiated(..) | Reply::Refused(_) => return self.peers.on_reply(now(), request, reply),
+        };
+        // A session that has begun may not be in force yet: then the peer's last reply waits for it.
+        let has_session = self.peers.by_key(&key).is_some_and(|peer| self.sessions.contains_key(&peer));
+        let is_answered = has_session && !self.waiting.contains_key(&key);
+        let outer = self.peers.source(request);
+        let Some(outer) = outer.filter(|_| !is_answered) else {
+            return self.peers.on_reply(now(), request, reply);
+        };
+        if self.refused.get(&key).is_some_and(|until| now() < *until) {
+            return self.peers.give_up(request);
+        }
+        match self.waiting.insert(key, (request, reply)) {
+            Some((before, _)) => self.peers.give_up(before),
+            None => self.turns.add_admission(key, outer),
+        }
+    }
+
+    fn take_admission(&mut self, peer: PublicKey, admission: Result<Admission, String>) {
+        match admission {
+            Ok(Admission::Granted(grant)) => {
+                self.decisions.push_back(Decision::Admit { peer, grant: Box::new(grant) });
+            }
+            Ok(Admission::Walled) => self.refused(peer, "its sessions are over until 'vpnd device renew'"),
+            Ok(Admission::Refused(refused)) => self.refused(peer, &control::Refused::from(refused).text),
+            Err(why) => self.refused(peer, &why),
+        }
+    }
+
+    /// The peer's session is in force: what it waits for is done.
+    pub(in crate::worker) fn answer(&mut self, peer: PublicKey) {
+        if let Some((request, reply)) = self.waiting.remove(&peer) {
+            self.peers.on_reply(now(), request, reply);
+        }
+    }
+
+    /// The peer gets no session.
+    pub(in crate::worker) fn refused(&mut self, peer: PublicKey, why: &str) {
+        self.counts.add("refused");
+        if REFUSALS.admits() {
+            tracing::info!(key = peer.short(), why, "a WireGuard device is not let in");
+        }
+        let now = now();
+        self.refused.retain(|_, until| now < *until);
+        self.refused.insert(peer, now + REFUSED_FOR);
+        if let Some((request, _)) = self.waiting.remove(&peer) {
+            self.peers.give_up(request);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Turns at the auth process: how many questions about WireGuard it is asked at once.
+//!
+//! After a start handshakes are begun with all devices at once. The auth process has a short queue
+//! of handshakes and refuses what does not fit; a device that is refused waits for seconds. So the
+//! questions wait here, and each answer makes room for the next one.
+//!
+//! Invariants: no more are under way than the auth process has room for, and logins have turns
+//! beside them. What peers have sent and what the gateway begins take turns: a flood of the one does
+//! not keep the other waiting.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use vpnd_proto::plane::Endpoint;
+use vpnd_proto::time::Time;
+use vpnd_wireguard::PublicKey;
+use vpnd_wireguard::handshakes::{Refused, Reply, Request};
+use vpnd_wireguard::peers::RequestId;
+
+/// Steps of handshakes under way; the auth process lets 32 wait.
+const STEPS: usize = 24;
+/// Admissions under way. Each may wait for a directory.
+const ADMISSIONS: usize = 24;
+/// Time until a busy auth process is asked for a handshake again.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// A step of a handshake that the auth process is to make.
+#[derive(Debug)]
+pub(in crate::worker) struct Step {
+    pub(super) id: RequestId,
+    pub(super) request: Request,
+}
+
+/// The questions that wait, and how many are under way.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// First messages of peers, which send again.
+    received: VecDeque<Step>,
+    /// Handshakes that the gateway has begun.
+    begun: VecDeque<Step>,
+    steps: usize,
+    is_turn_of_begun: bool,
+    /// No step is asked for before.
+    pause: Option<Time>,
+    admissions: VecDeque<(PublicKey, Endpoint)>,
+    admitting: usize,
+}
+
+impl Turns {
+    /// This step waits for its turn.
+    pub(super) fn add_step(&mut self, step: Step) {
+        match step.request {
+            Request::Respond(_) => self.received.push_back(step),
+            Request::Initiate(_) | Request::Finish(..) => self.begun.push_back(step),
+        }
+    }
+
+    /// The next step to ask for.
+    pub(super) fn next_step(&mut self, now: Time) -> Option<Step> {
+        if self.steps >= STEPS || self.pause.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.pause = None;
+        let queues = if self.is_turn_of_begun {
+            [&mut self.begun, &mut self.received]
+        } else {
+            [&mut self.received, &mut self.begun]
+        };
+        let step = queues.into_iter().find_map(VecDeque::pop_front)?;
+        self.is_turn_of_begun = matches!(step.request, Request::Respond(_));
+        self.steps += 1;
+        Some(step)
+    }
+
+    /// A step was replied to. Returns the reply, unless the auth process was busy with a handshake
+    /// that nobody but the gateway begins again: that one waits for another turn.
+    pub(super) fn step_done(&mut self, now: Time, step: Step, reply: Reply) -> Option<(RequestId, Reply)> {
+        self.steps = self.steps.saturating_sub(1);
+        if !matches!(reply, Reply::Refused(Refused::Busy)) {
+            return Some((step.id, reply));
+        }
+        self.pause = Some(now + PAUSE);
+        if let Request::Respond(_) = step.request {
+            return Some((step.id, reply));
+        }
+        self.begun.push_front(step);
+        None
+    }
+
+    /// When a step may be asked for again.
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        self.pause.filter(|_| !(self.received.is_empty() && self.begun.is_empty()))
+    }
+
+    /// The admission of this peer waits for its turn.
+    pub(super) fn add_admission(&mut self, peer: PublicKey, from: Endpoint) {
+        self.admissions.push_back((peer, from));
+    }
+
+    /// The next admission to ask for.
+    pub(super) fn next_admission(&mut self) -> Option<(PublicKey, Endpoint)> {
+        if self.admitting >= ADMISSIONS {
+            return None;
+        }
+        let next = self.admissions.pop_front()?;
+        self.admitting += 1;
+        Some(next)
+    }
+
+    /// An admission was decided.
+    pub(super) fn admission_done(&mut self) {
+        self.admitting = self.admitting.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vpnd_crypto::Secret;
+    use vpnd_wireguard::Handshakes;
+    use vpnd_wireguard::handshakes::Known;
+    use vpnd_wireguard::key::StaticKey;
+    use vpnd_wireguard::peers::{Config, Output};
+    use vpnd_wireguard::{Peers, gate::Limits};
+
+    use super::*;
+
+    const START: Time = Time::ZERO;
+
+    fn key(number: u64) -> StaticKey {
+        let mut bytes = [9; 32];
+        bytes[8..16].copy_from_slice(&number.to_le_bytes());
+        StaticKey::new(Secret::new(bytes))
+    }
+
+    /// A gateway that has just started, with peers that have all been somewhere, and what they ask.
+    fn started(peers: u64) -> (Peers, Handshakes, Turns) {
+        let own = key(0);
+        let config = Config {
+            own: own.public(),
+            shards: 2,
+            backend: vpnd_crypto::Backend::Ring,
+            limits: Limits::default(),
+        };
+        let mut worker = Peers::new(START, config, vpnd_sys::random::random());
+        let mut auth = Handshakes::new(own, vpnd_sys::random::random());
+        for number in 1..=peers {
+            let at = Endpoint { remote: ([192, 0, 2, 1], number as u16).into(), local: None };
+            let peer = worker.add(START, key(number).public(), Some(at), None);
+            auth.add(key(number).public(), Known::default()).unwrap();
+            worker.on_no_session(START, peer);
+        }
+        (worker, auth, Turns::default())
+    }
+
+    /// First messages that were sent; what is to be asked goes to its queue.
+    fn settle(worker: &mut Peers, turns: &mut Turns) -> usize {
+        let mut sent = 0;
+        while let Some(output) = worker.poll_output() {
+            match output {
+                Output::Ask(id, request) => turns.add_step(Step { id, request: *request }),
+                Output::Send { .. } => sent += 1,
+                _ => {}
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn thousands_of_handshakes_are_begun_without_more_under_way_than_have_room() {
+        const PEERS: u64 = 3_000;
+        let (mut worker, mut auth, mut turns) = started(PEERS);
+        let (mut now, mut sent, mut refused) = (START, 0, 0);
+        while sent < PEERS as usize {
+            worker.on_timeout(now);
+            sent += settle(&mut worker, &mut turns);
+            let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(now)).collect();
+            assert!(asked.len() <= STEPS, "more than have room");
+            if asked.is_empty() && sent < PEERS as usize {
+                now = turns.poll_timeout().expect("the rest waits for something");
+            }
+            for (place, step) in asked.into_iter().enumerate() {
+                // Others take the room of the last of them now and then.
+                let is_busy = place == STEPS - 1 && sent % 7 == 0;
+                refused += usize::from(is_busy);
+                let reply = match is_busy {
+                    true => Reply::Refused(Refused::Busy),
+                    false => auth.handle(now, Duration::ZERO, &step.request),
+                };
+                if let Some((id, reply)) = turns.step_done(now, step, reply) {
+                    worker.on_reply(now, id, reply);
+                }
+            }
+        }
+        assert!(refused > 0, "some had to wait for another turn");
+        assert_eq!(sent, PEERS as usize, "each is begun once");
+        assert!(now < START + Duration::from_secs(5), "before the first of them is sent again");
+    }
+
+    #[test]
+    fn a_peer_whose_turn_has_not_come_is_asked_for_once() {
+        let (mut worker, _, mut turns) = started(1);
+        settle(&mut worker, &mut turns);
+        for second in 0..30 {
+            worker.on_timeout(START + Duration::from_secs(second));
+            settle(&mut worker, &mut turns);
+        }
+        assert!(turns.next_step(START).is_some());
+        assert!(turns.next_step(START).is_none());
+    }
+
+    #[test]
+    fn what_peers_send_and_what_is_begun_take_turns() {
+        let (mut worker, mut auth, mut turns) = started(40);
+        settle(&mut worker, &mut turns);
+        let Reply::Initiated(message, _) =
+            auth.handle(START, Duration::ZERO, &Request::Initiate(key(1).public()))
+        else {
+            panic!()
+        };
+        let id = turns.begun[0].id;
+        for _ in 0..40 {
+            turns.add_step(Step { id, request: Request::Respond(message) });
+        }
+        let asked: Vec<Step> = std::iter::from_fn(|| turns.next_step(START)).collect();
+        let begun = asked.iter().filter(|step| matches!(step.request, Request::Initiate(_))).count();
+        assert_eq!((asked.len(), begun), (STEPS, STEPS / 2));
+    }
+
+    #[test]
+    fn admissions_wait_for_their_turn_too() {
+        let mut turns = Turns::default();
+        let from = Endpoint { remote: ([192, 0, 2, 1], 1).into(), local: None };
+        for number in 0..100 {
+            turns.add_admission(key(number).public(), from);
+        }
+        assert_eq!(std::iter::from_fn(|| turns.next_admission()).count(), ADMISSIONS);
+        turns.admission_done();
+        assert_eq!(std::iter::from_fn(|| turns.next_admission()).count(), 1);
+    }
+}
