@@ -13,7 +13,7 @@ use crate::{NONCE_LEN, TAG_LEN};
 pub(crate) struct Emulated<const BLOCKS: usize>;
 
 impl<const BLOCKS: usize> Emulated<BLOCKS> {
-    /// The same for each block.
+    /// Changes each block.
     fn each(vector: [u128; BLOCKS], change: impl Fn(Block) -> Block) -> [u128; BLOCKS] {
         vector.map(|block| u128::from_le_bytes(change(block.to_le_bytes())))
     }
@@ -122,7 +122,7 @@ impl<const BLOCKS: usize> Machine for Emulated<BLOCKS> {
         gcm.crypt_here::<SEAL>(nonce, aad, text)
     }
 
-    /// There are no registers of its own, and no secret but a test's.
+    /// There are no vector registers, and no secret but a test's.
     fn wipe(self) {}
 
     #[cfg(all(test, target_arch = "x86_64"))]

@@ -1,6 +1,6 @@
-//! The algorithm. Half of what a library needs for a datagram of 1.4 kB goes into setting up, since
+//! The algorithm. A library spends half of its time for a datagram of 1.4 kB on set-up, since
 //! libraries are made for records of 16 KiB. Here all that a packet needs of its key is computed
-//! once, with the key, and GHASH runs beside the encryption of the next blocks.
+//! once, with the key, and GHASH runs interleaved with the encryption of the next blocks.
 //!
 //! Numbered as a packet meets it:
 //!
@@ -337,7 +337,7 @@ impl<M: Machine, const R: usize> Gcm<M, R> {
         hash
     }
 
-    /// Encrypts chunks; each is hashed beside the key stream of the next.
+    /// Encrypts chunks; each is hashed while the key stream of the next is computed.
     #[inline(always)]
     fn seal_chunks(&self, mut hash: M::Vector, counters: &mut M::Vector, chunks: &mut [u8]) -> M::Vector {
         let mut chunks = chunks.chunks_exact_mut(Self::CHUNK);

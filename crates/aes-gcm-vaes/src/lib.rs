@@ -146,7 +146,7 @@ impl Key {
         None
     }
 
-    /// The same algorithm on any processor, slowly, in plain integers.
+    /// The algorithm for any processor, slowly, in plain integers.
     #[cfg(any(test, fuzzing))]
     pub fn emulated(width: Width, key: &[u8]) -> Option<Self> {
         Some(Self(match (width, key.len()) {

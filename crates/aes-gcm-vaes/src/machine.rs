@@ -38,7 +38,7 @@ pub(crate) trait Machine: Copy {
     const BLOCKS: usize;
     /// Bytes of a vector.
     const BYTES: usize = 16 * Self::BLOCKS;
-    /// So many blocks.
+    /// A vector of [`Self::BLOCKS`] blocks.
     type Vector: Copy;
 
     /// Zeros.

@@ -23,7 +23,7 @@ impl AsyncUdpSocket for IgnoresIcmp {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        // What is not sent because of an error that came before is lost, as on a bad network.
+        // A datagram that is not sent because of an earlier error is lost, as on a bad network.
         self.0.try_send(transmit)
     }
 

@@ -162,7 +162,7 @@ impl RequestStream {
         self.reply_within(ANSWER_TIMEOUT).await
     }
 
-    /// Waits so long for the answer: a person may have to act elsewhere first.
+    /// Waits this long for the answer: a person may have to act elsewhere first.
     ///
     /// # Errors
     /// [`LoginError`].

@@ -1,4 +1,4 @@
-//! Whether somebody else can put something else at a path: a program to start, a file to write as
+//! Whether another user can put something else at a path: a program to start, a file to write as
 //! root.
 //!
 //! INVARIANT: each directory and link on the way, through all links, and what is at its end,
@@ -27,7 +27,7 @@ pub enum Untrusted {
     Foreign {
         /// Which directory, link or file.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         uid: u32,
     },
     /// The directory is open to others.

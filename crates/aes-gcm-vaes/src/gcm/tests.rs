@@ -69,7 +69,7 @@ impl<M: Machine, const R: usize> Compared<M, R> {
         assert!(packet == text, "opened {}", case());
     }
 
-    /// That what is no packet of this key is refused and leaves zeros.
+    /// Asserts that what is no packet of this key is refused and leaves zeros.
     fn refuses(&self, nonce: [u8; NONCE_LEN], aad: &[u8], forged: &[u8], tag: &[u8; TAG_LEN], what: &str) {
         let mut packet = forged.to_vec();
         assert_eq!(self.own.open(nonce, aad, &mut packet, tag), Err(NotAuthentic), "{what}");
@@ -127,7 +127,7 @@ fn long_packets(machine: impl Machine) {
     }
 }
 
-/// The same bytes, divided anywhere into what is sealed and what is authenticated beside it.
+/// The same bytes, divided anywhere into plaintext and associated data.
 fn every_split(machine: impl Machine) {
     let text = text(CHUNK + VECTOR + 7);
     let compared = Compared::<_, ROUNDS_128>::new(machine, &KEY);

@@ -10,8 +10,8 @@
 use std::arch::asm;
 use std::hint::black_box;
 
-/// Of valgrind itself, then of memcheck ("MC" in the upper bytes): valgrind.h and memcheck.h, whose
-/// numbers never change.
+/// Requests of valgrind itself, then of memcheck ("MC" in the upper bytes): valgrind.h and
+/// memcheck.h, whose numbers never change.
 const RUNNING_ON_VALGRIND: u64 = 0x1001;
 const COUNT_ERRORS: u64 = 0x1201;
 const MAKE_MEM_UNDEFINED: u64 = 0x4d43_0001;
@@ -22,7 +22,7 @@ pub(crate) fn is_watching() -> bool {
     request(RUNNING_ON_VALGRIND, [0; 5]) > 0
 }
 
-/// How many errors there are so far.
+/// Returns the number of errors so far.
 pub(crate) fn errors() -> u64 {
     request(COUNT_ERRORS, [0; 5])
 }

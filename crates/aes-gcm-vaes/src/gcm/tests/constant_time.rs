@@ -37,7 +37,7 @@ fn no_branch_and_no_address_depends_on_a_secret() {
     }
 }
 
-/// How many errors memcheck finds.
+/// Returns the number of errors that memcheck finds.
 fn errors_with(plant: &str) -> u64 {
     let output = Command::new("valgrind")
         .args(["--quiet", "--leak-check=no", "--error-limit=no"])
@@ -91,7 +91,7 @@ fn work<M: Machine, const R: usize>(machine: M, plant: &str) {
         let mut other = tag;
         other[7] ^= 0x10;
         assert_eq!(own.open(NONCE, &AAD, &mut forged, &other), Err(NotAuthentic));
-        // What a refused packet leaves tells nothing.
+        // A refused packet leaves nothing behind.
         assert!(forged.iter().all(|&byte| byte == 0));
         memcheck::make_public(&mut packet);
         assert!(packet == text(len));

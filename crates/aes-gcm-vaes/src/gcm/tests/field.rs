@@ -66,7 +66,7 @@ impl Random {
 /// A key whose stored powers a test chooses, and the key stream of its one nonce.
 struct Probe<M, const R: usize> {
     own: Box<Gcm<M, R>>,
-    /// What masks the tag.
+    /// The mask of the tag.
     mask: u128,
 }
 
@@ -174,7 +174,7 @@ pub(super) fn every_power(machine: impl Machine) {
     powers_of::<_, ROUNDS_256>(machine, &bits);
 }
 
-/// As much of it as the emulation does in a second.
+/// The part of that which the emulation does in a second.
 fn some_bits_of_every_power(machine: impl Machine) {
     powers_of::<_, ROUNDS_128>(machine, &[0, 63, 64, 127]);
 }
@@ -222,8 +222,8 @@ fn few_other_powers<M: Machine>(machine: M) {
 pub(super) fn sums_of_factors<M: Machine>(machine: M) {
     let (mut probe, mut random) = (Probe::<M, ROUNDS_128>::new(machine), Random(11));
     for _ in 0..1_000 {
-        // Of a tail, whose hash is linear in the powers too: a chunk's sum meets the hash key
-        // twice.
+        // The blocks of a tail, whose hash is linear in the powers too: a chunk's sum meets the
+        // hash key twice.
         let blocks = 1 + random.word() as usize % (TOGETHER * M::BLOCKS - 1);
         let [a, b] = [0; 2].map(|_| (0..16 * blocks).map(|_| random.word() as u8).collect::<Vec<u8>>());
         let [p, q]: [[u128; TOP]; 2] = [0; 2].map(|_| std::array::from_fn(|_| random.block()));
@@ -257,7 +257,7 @@ pub(super) fn powers_of_keys(machine: impl Machine) {
 }
 
 /// Counters have 32 bits and wrap without a carry into the nonce (SP 800-38D, section 6.2), though
-/// no packet has so many blocks.
+/// no packet has that many blocks.
 pub(super) fn counters_wrap<M: Machine>(machine: M) {
     let own = Gcm::<M, ROUNDS_256>::new(machine, &KEY);
     let library = Aes256::new_from_slice(&KEY).unwrap();

@@ -1,8 +1,8 @@
-//! The same on the processor at hand, at every length that there is, if it has the instructions.
+//! The tests on this machine's processor, at every length, if it has the instructions.
 //!
-//! What the processor has is read from the kernel's own list, and must be what our detection finds.
-//! What has run is written down where `./x test` asks for it, so that it can't go unnoticed that
-//! nothing has.
+//! The processor's features are read from the kernel's list, and must be what our detection finds.
+//! Tests that have run are recorded where `./x test` asks for it, so that a run without any is
+//! noticed.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use crate::sys::{Avx2, Avx512};
 
 /// Where to write down what has run: a file, which `./x test` reads afterwards.
 const RECORD: &str = "VPND_NATIVE_RECORD";
-/// As /proc/cpuinfo names them.
+/// The names of /proc/cpuinfo.
 pub(super) const FLAGS_256: [&str; 5] = ["aes", "pclmulqdq", "avx2", "vaes", "vpclmulqdq"];
 pub(super) const FLAGS_512: [&str; 7] =
     ["aes", "pclmulqdq", "avx512f", "avx512bw", "avx512vl", "vaes", "vpclmulqdq"];

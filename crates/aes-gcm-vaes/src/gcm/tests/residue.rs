@@ -40,7 +40,7 @@ fn left_by<'a>(secrets: &[(&'a str, Block)], mut work: impl FnMut()) -> Vec<&'a 
     left
 }
 
-/// What only a call itself may know.
+/// The secrets that only a call itself may know.
 fn secrets<M: Machine, const R: usize>(
     own: &Gcm<M, R>,
     text: &[u8],

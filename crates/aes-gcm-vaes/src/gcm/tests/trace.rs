@@ -45,7 +45,7 @@ const THREAD: &str = "thread ";
 /// The registers before an instruction; the first is its address.
 type Step = [u64; 17];
 
-/// What is traced.
+/// The traced operation.
 #[derive(Clone, Copy, PartialEq)]
 enum Work {
     Expand,

@@ -1,4 +1,4 @@
-//! The same code on a processor without VAES and VPCLMULQDQ: their five instructions are made of
+//! The AVX2 code on a processor without VAES and VPCLMULQDQ: their five instructions are made of
 //! AES-NI and PCLMULQDQ, block by block, and all else is [`Avx2`]'s. For valgrind, which knows AVX2
 //! but not those five.
 
@@ -30,7 +30,7 @@ impl Narrow {
     }
 }
 
-/// The same operation on both halves.
+/// Applies an operation to both halves.
 macro_rules! on_halves {
     ($operation:path, $a:expr, $b:expr) => {{
         let (a, b): (__m256i, __m256i) = ($a, $b);
