@@ -127,7 +127,8 @@ pub enum Command {
 /// The lab experiment.
 #[derive(Debug, Args)]
 pub struct LabArgs {
-    /// Numbers of clients, each even: every two clients are a pair.
+    /// Numbers of clients, each even unless the other ends are at the gateway: every two clients
+    /// are a pair.
     #[arg(long, value_delimiter = ',', required = true, value_parser = clients)]
     pub clients: Vec<u32>,
     /// The other ends of the clients: another client each, or the gateway; with --topology routers
@@ -359,8 +360,17 @@ impl SystemArgs {
 }
 
 impl LabArgs {
+    /// The work as reports record it, on a machine with `cpus` CPUs.
+    ///
+    /// # Errors
+    /// In words, if a client has nobody to talk to.
+    pub fn settings(&self, cpus: u32) -> Result<Settings, String> {
+        check_pairs(&self.clients, self.to)?;
+        Ok(Settings { far: self.to, ..self.work.settings(self.threads(cpus)) })
+    }
+
     /// Generator threads per client, so that all of them together have about one per CPU.
-    pub fn threads(&self, cpus: u32) -> u32 {
+    fn threads(&self, cpus: u32) -> u32 {
         self.work.threads_per_client(cpus, self.clients.iter().copied().max().unwrap_or(1))
     }
 }
@@ -437,13 +447,20 @@ fn own_script(text: &str) -> Result<(String, PathBuf), String> {
 
 fn clients(text: &str) -> Result<u32, String> {
     let count: u32 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
-    if count == 0 || !count.is_multiple_of(2) {
-        return Err("every two clients are a pair; give an even number".into());
-    }
-    if count > MAX_CLIENTS {
-        return Err(format!("the lab holds at most {MAX_CLIENTS} clients"));
+    if count == 0 || count > MAX_CLIENTS {
+        return Err(format!("the lab holds at most {MAX_CLIENTS} clients, and at least one"));
     }
     Ok(count)
+}
+
+/// Says so if a number of clients leaves one without a partner.
+fn check_pairs(clients: &[u32], to: RemoteEnd) -> Result<(), String> {
+    match clients.iter().find(|count| to == RemoteEnd::Client && !count.is_multiple_of(2)) {
+        None => Ok(()),
+        Some(odd) => Err(format!(
+            "--clients {odd}: every two clients are a pair; give an even number, or --to gateway"
+        )),
+    }
 }
 
 /// Seconds of a measurement.
@@ -490,6 +507,16 @@ mod tests {
     }
 
     #[test]
+    fn a_client_has_another_one_or_the_gateway_to_talk_to() {
+        let settings = |line: &str| read(line).unwrap().lab.settings(2);
+        let odd = settings("trafficspeed --clients 2,3").unwrap_err();
+        assert!(odd.contains("--clients 3: ") && odd.contains("even number"), "{odd}");
+        let far = |line: &str| settings(line).map(|settings| settings.far);
+        assert_eq!(far("trafficspeed --clients 1,3 --to gateway"), Ok(RemoteEnd::Gateway));
+        assert_eq!(far("trafficspeed --clients 2,4"), Ok(RemoteEnd::Client));
+    }
+
+    #[test]
     fn lists_ciphers_and_iperfs_letters_are_understood() {
         let lab = read("trafficspeed --clients 2,4 --cipher aes-256-gcm --no-encryption -P 4 -t 1 -O 0 -J")
             .unwrap()
@@ -503,8 +530,7 @@ mod tests {
     fn bad_input_is_refused_with_what_would_be_right() {
         for (line, expected) in [
             ("trafficspeed", "--clients"),
-            ("trafficspeed --clients 3", "even number"),
-            ("trafficspeed --clients 0", "even number"),
+            ("trafficspeed --clients 0", "at least one"),
             ("trafficspeed --clients 256", "at most 254"),
             ("trafficspeed --clients x", "no number"),
             ("trafficspeed --clients 2 --vpn ciscovpn", "possible values: vpnd, vpnd-vaes, wireguard-go"),

@@ -118,7 +118,7 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     let plan = TrafficPlan {
         subjects: args.systems.subjects_and_control(),
         clients: args.clients.clone(),
-        settings: Settings { far: args.to, ..args.work.settings(args.threads(cpus)) },
+        settings: args.settings(cpus).map_err(anyhow::Error::msg)?,
         links: args.systems.links(args.work.congestion),
         programs: args.systems.programs().map_err(anyhow::Error::msg)?,
     };

@@ -10,6 +10,7 @@ pub mod buffers;
 pub mod cipher;
 pub mod command;
 pub mod daemon;
+mod error;
 pub mod folder;
 pub mod generator;
 pub mod install;
@@ -32,57 +33,17 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupt;
-use crate::lab::{Lab, LabError};
+use crate::lab::Lab;
 use program::Program;
 use wireguard::implementation;
 
 pub use crate::observation::AGAIN;
 pub use cipher::Cipher;
+pub use error::SystemError;
 pub use program::Programs;
 
 /// How often a system that comes up is looked at.
 const POLL: Duration = Duration::from_millis(50);
-
-/// Why a system could not be measured.
-#[derive(Debug, thiserror::Error)]
-pub enum SystemError {
-    /// It is not installed, or this machine cannot run it; nothing was changed.
-    #[error("{0}")]
-    Missing(String),
-    /// It is a part of the kernel, and this kernel has it not.
-    #[error("{0}")]
-    NoModule(String),
-    /// It did not come up.
-    #[error("{what}{}", quoted(log))]
-    Start {
-        /// The event that did not happen.
-        what: String,
-        /// The last lines of its own log.
-        log: String,
-    },
-    /// The user ended it.
-    #[error("interrupted before it was up")]
-    Interrupted,
-    /// The lab failed.
-    #[error("{0}")]
-    Lab(#[from] LabError),
-    /// The system said no.
-    #[error("{what}: {source}")]
-    Io {
-        /// The call that failed.
-        what: String,
-        /// Why it failed.
-        source: std::io::Error,
-    },
-}
-
-fn quoted(log: &str) -> String {
-    if log.trim().is_empty() {
-        return String::new();
-    }
-    let lines: Vec<String> = log.trim().lines().map(|line| format!("\n    | {line}")).collect();
-    format!("; its log ends:{}", lines.concat())
-}
 
 /// The systems that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -100,6 +61,10 @@ pub enum Kind {
     Boringtun,
     /// Mullvad's WireGuard in Rust.
     Gotatun,
+    /// This project's VPN as the gateway of stock WireGuard clients: the original in Go.
+    VpndWireguardGo,
+    /// This project's VPN as the gateway of stock WireGuard clients: Tailscale's fork.
+    VpndWireguardGoTailscale,
     /// OpenVPN over UDP, forwarding between clients in its own process.
     Openvpn,
     /// OpenVPN with TUN packets of 9,000 bytes.
@@ -138,6 +103,8 @@ impl Kind {
             Self::WireguardGoTailscale => &implementation::WIREGUARD_GO_TAILSCALE_PROFILE,
             Self::Boringtun => &implementation::BORINGTUN_PROFILE,
             Self::Gotatun => &implementation::GOTATUN_PROFILE,
+            Self::VpndWireguardGo => &vpnd::WIREGUARD_GO_PROFILE,
+            Self::VpndWireguardGoTailscale => &vpnd::WIREGUARD_GO_TAILSCALE_PROFILE,
             Self::Openvpn => &openvpn::PROFILE,
             Self::OpenvpnMtu9000 => &openvpn::MTU9000_PROFILE,
             Self::Softether => &softether::PROFILE,
@@ -150,6 +117,14 @@ impl Kind {
             Self::Pptp => &pptp::PROFILE,
             Self::Command => &command::PROFILE,
             Self::None => &plain::PROFILE,
+        }
+    }
+
+    /// The system whose program it is, too: what two of one program differ in is no rivalry.
+    pub fn family(self) -> Self {
+        match self {
+            Self::VpndVaes | Self::VpndWireguardGo | Self::VpndWireguardGoTailscale => Self::Vpnd,
+            other => other,
         }
     }
 
@@ -609,12 +584,5 @@ mod tests {
         for kind in Kind::value_variants() {
             assert_eq!(serde_json::to_value(kind).unwrap(), kind.name());
         }
-    }
-
-    #[test]
-    fn a_failed_start_shows_the_end_of_the_log() {
-        let error = SystemError::Start { what: "vpnd did not come up".into(), log: "one\ntwo\n".into() };
-        assert_eq!(error.to_string(), "vpnd did not come up; its log ends:\n    | one\n    | two");
-        assert_eq!(SystemError::Start { what: "x".into(), log: " ".into() }.to_string(), "x");
     }
 }

@@ -20,7 +20,8 @@ const NOT_WORK: [&str; 10] =
 /// Comparing systems.
 #[derive(Clone, Debug, Args)]
 pub struct CompareArgs {
-    /// Numbers of clients, each even: every two clients are a pair.
+    /// Numbers of clients, each even unless the other ends are at the gateway: every two clients
+    /// are a pair.
     #[arg(long, value_delimiter = ',', default_value = "2,4,8,16", value_parser = super::clients)]
     pub clients: Vec<u32>,
     /// The other ends of the clients: another client each, or the gateway; with --topology routers
@@ -94,9 +95,10 @@ impl CompareArgs {
     /// The plan for a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// In words, if the baseline is none of the systems, or the user's own have names that do not
-    /// fit.
+    /// In words, if the baseline is none of the systems, a client has nobody to talk to, or the
+    /// user's own systems have names that do not fit.
     pub fn plan(&self, cpus: u32) -> Result<ComparePlan, String> {
+        super::check_pairs(&self.clients, self.to)?;
         let most = self.clients.iter().copied().max().unwrap_or(1);
         let mut settings = self.work.settings(self.work.threads_per_client(cpus, most));
         settings.far = self.to;
@@ -243,9 +245,11 @@ mod tests {
 
     #[test]
     fn bad_input_is_refused_with_what_would_be_right() {
+        let odd = |line: &str| read(line).unwrap().0.plan(2).map(drop);
+        assert!(odd("trafficspeed compare --clients 3").unwrap_err().contains("even number"));
+        assert_eq!(odd("trafficspeed compare --clients 1,3 --to gateway"), Ok(()));
         for (line, expected) in [
             ("trafficspeed compare --vpn ciscovpn", "possible values: vpnd, "),
-            ("trafficspeed compare --clients 3", "even number"),
             ("trafficspeed compare --max-steal 101", "between 0 and 100"),
             ("trafficspeed compare --attempts 0", "1..=100"),
             ("trafficspeed compare --resume a --out b", "cannot be used with"),

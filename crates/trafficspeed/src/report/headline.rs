@@ -101,9 +101,8 @@ fn is_vpn(of: Subject) -> bool {
 
 /// Another VPN; the same program with another cipher or priority is none.
 fn is_rival(campaign: &Campaign, own: &str, other: Subject) -> bool {
-    let family = |kind: Kind| if kind == Kind::VpndVaes { Kind::Vpnd } else { kind };
-    let own = subject(campaign, own).map(|own| family(own.kind));
-    is_vpn(other) && own != Some(family(other.kind))
+    let own = subject(campaign, own).map(|own| own.kind.family());
+    is_vpn(other) && own != Some(other.kind.family())
 }
 
 /// Systems without a result, each with the reason.

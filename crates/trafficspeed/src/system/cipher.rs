@@ -70,6 +70,8 @@ impl Cipher {
             Kind::Strongswan => Some("ESP without integrity is forbidden by RFC 8221, section 4"),
             Kind::WireguardGo
             | Kind::WireguardGoTailscale
+            | Kind::VpndWireguardGo
+            | Kind::VpndWireguardGoTailscale
             | Kind::Boringtun
             | Kind::Gotatun
             | Kind::Wireguard => Some("WireGuard has one suite, and that authenticates"),

@@ -3,20 +3,19 @@
 //!
 //! Nothing of vpnd's internals is used, so it gets no treatment that another system could not get.
 
+mod config;
 mod files;
 mod library;
 mod machine_code;
 mod status;
+mod stock_clients;
 
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::daemon::Daemon;
 use super::program::{Program, Programs, Source};
@@ -34,6 +33,7 @@ pub use machine_code::Code;
 use machine_code::{WITHOUT_AES, check_mask};
 use status::Session;
 pub use status::{Counters, Held};
+pub use stock_clients::{WIREGUARD_GO_PROFILE, WIREGUARD_GO_TAILSCALE_PROFILE};
 
 /// How long the gateway may take until it answers.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -86,6 +86,8 @@ pub struct Vpnd {
     room: Option<Room>,
     files: Option<Files>,
     code: Code,
+    /// The MTU of WireGuard devices, if it serves those.
+    wireguard: Option<u32>,
     /// The library of its ciphers, as it names it, if not its own choice.
     backend: Option<String>,
     priority: Priority,
@@ -121,7 +123,21 @@ impl Vpnd {
         let (room, files, gateway, facts) = (None, None, None, SystemInfo::default());
         let (code, backend, priority, clients) = (Code::Native, None, Priority::Own, Vec::new());
         let suite = (cipher != Cipher::Auto).then(|| cipher.name().to_owned());
-        Self { programs, cipher, room, files, code, backend, priority, suite, facts, clients, gateway }
+        let wireguard = None;
+        Self {
+            programs,
+            cipher,
+            room,
+            files,
+            code,
+            wireguard,
+            backend,
+            priority,
+            suite,
+            facts,
+            clients,
+            gateway,
+        }
     }
 
     fn of(programs: &Programs, subject: Subject) -> Self {
@@ -212,80 +228,31 @@ impl Vpnd {
         self.files.as_ref().expect("a system that is up has its files")
     }
 
-    fn edit_config(&self) -> Result<(), SystemError> {
-        let path = self.files().config();
-        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
-        let text = fs::read_to_string(&path).map_err(failed)?;
-        let edited = self
-            .config(&text, &self.files().socket())
-            .map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
-        fs::write(&path, edited).map_err(failed)
-    }
-
-    /// Sets in a client's profile what the user named.
-    fn edit_profile(&self, path: &Path) -> Result<(), SystemError> {
-        let Some(microseconds) = self.programs.busy_poll_us() else { return Ok(()) };
-        let failed = |source| SystemError::Io { what: format!("editing {}", path.display()), source };
-        let text = fs::read_to_string(path).map_err(failed)?;
-        let mut profile: DocumentMut =
-            text.parse().map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidData, error)))?;
-        profile["tunnel"][BUSY_POLL] = value(i64::from(microseconds));
-        fs::write(path, profile.to_string()).map_err(failed)
-    }
-
-    /// The configuration that `vpnd init` wrote, set up for a lab: clients may talk to each other,
-    /// no NAT.
-    fn config(&self, text: &str, socket: &Path) -> Result<String, toml_edit::TomlError> {
-        let mut config: DocumentMut = text.parse()?;
-        let mut set = |section: &str, key: &str, item: Item| {
-            let table = config.entry(section).or_insert_with(|| Item::Table(Table::new()));
-            table[key] = item;
-        };
-        set("policy", "client_to_client", value(true));
-        set("nat", "mode", value("none"));
-        set("admin", "socket", value(socket.to_string_lossy().into_owned()));
-        // Beside the socket and apart from the machine's own.
-        set("server", "journal_dir", value(socket.with_file_name("journal").to_string_lossy().into_owned()));
-        if self.priority == Priority::Same {
-            set("server", "priority", value(0));
-        }
-        if let Some(microseconds) = self.programs.busy_poll_us() {
-            set("server", BUSY_POLL, value(i64::from(microseconds)));
-        }
-        if self.cipher != Cipher::Auto {
-            set("crypto", "suites", value(Array::from_iter([self.cipher.name()])));
-        }
-        if let Some(backend) = &self.backend {
-            set("crypto", "backend", value(backend));
-        }
-        if let Some(room) = self.room {
-            set("limits", "max_sessions", value(i64::from(room.sessions)));
-            set("limits", "max_sessions_per_user", value(i64::from(room.per_user)));
-            // Each of these sessions begins by a login, and some again.
-            set("limits", "logins_per_user", value(i64::from(room.per_user).max(30) * 100));
-            if let Some(seconds) = room.rekey_after_s {
-                set("timeouts", "rekey_after_s", value(i64::from(seconds)));
-            }
-        }
-        Ok(config.to_string())
-    }
-
     fn insecure(&self) -> &'static [&'static str] {
         if self.cipher.is_lab_only() { &["--insecure-lab"] } else { &[] }
     }
 
-    fn start_gateway(&mut self, program: &Path, lab: &Lab, interrupt: &Interrupt) -> Result<(), SystemError> {
+    /// Starts the gateway alone; returns its program.
+    fn start_gateway(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<PathBuf, SystemError> {
+        let program = self.programs.find(&VPND)?;
+        self.facts.version = VPND.version_of(&program);
+        if let Some(microseconds) = self.programs.busy_poll_us() {
+            self.facts.version = format!("{}, {BUSY_POLL} = {microseconds}", self.facts.version);
+        }
+        self.files = Some(Files::make(lab.directory().join("vpnd"))?);
+        self.pin_library();
         let name = Lab::SERVICE_V4.to_string();
         let listen = format!("[::]:{PORT}");
         run_tool(
-            Command::new(program)
+            Command::new(&program)
                 .args(["init", "--dir"])
                 .arg(&self.files().directory)
                 .args(["--name", &name, "--listen", &listen])
                 .args(["--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]),
         )?;
         self.edit_config()?;
-        self.launch(program, lab, interrupt)
+        self.launch(&program, lab, interrupt)?;
+        Ok(program)
     }
 
     /// Starts the daemon and waits until it answers.
@@ -440,14 +407,7 @@ impl System for Vpnd {
     }
 
     fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
-        let program = self.programs.find(&VPND)?;
-        self.facts.version = VPND.version_of(&program);
-        if let Some(microseconds) = self.programs.busy_poll_us() {
-            self.facts.version = format!("{}, {BUSY_POLL} = {microseconds}", self.facts.version);
-        }
-        self.files = Some(Files::make(lab.directory().join("vpnd"))?);
-        self.pin_library();
-        self.start_gateway(&program, lab, interrupt)?;
+        let program = self.start_gateway(lab, interrupt)?;
         let real = self.room.map_or(lab.clients().len(), |room| room.clients);
         let namespaces = &lab.clients()[..real];
         for (namespace, number) in namespaces.iter().zip(1..) {
@@ -500,59 +460,6 @@ fn device_of(namespace: &Namespace, session: &Session) -> Result<Option<Device>,
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_lab_configuration_keeps_what_init_wrote() {
-        let init =
-            "# written by init\nname = \"x\"\n\n[policy]\n# closed by default\nclient_to_client = false\n";
-        let programs = Programs::default;
-        let without_aes = Vpnd::with_code(
-            &programs(),
-            Subject::new(super::super::Kind::Vpnd, Cipher::Aes256Gcm),
-            Code::WithoutAes,
-        );
-        let edited = without_aes.config(init, Path::new("/run/x/admin.sock")).unwrap();
-        assert!(
-            edited.contains("# written by init") && edited.contains("client_to_client = true"),
-            "{edited}"
-        );
-        assert!(
-            edited.contains("suites = [\"aes-256-gcm\"]") && edited.contains("mode = \"none\""),
-            "{edited}"
-        );
-        assert!(edited.contains("socket = \"/run/x/admin.sock\""), "{edited}");
-        assert!(edited.contains("journal_dir = \"/run/x/journal\""), "{edited}");
-        let of = |vpnd: &Vpnd| vpnd.config(init, Path::new("/s")).unwrap();
-        let auto = of(&Vpnd::new(programs(), Cipher::Auto));
-        assert!(edited.contains("backend = \"aws-lc\"") && !auto.contains("backend"), "{edited}");
-        assert!(!auto.contains("suites"), "the system's own choice stays: {auto}");
-        let room = Room { clients: 2, sessions: 5_010, per_user: 400, rekey_after_s: Some(30) };
-        let roomy =
-            of(&Vpnd::with_room(programs(), Subject::new(super::super::Kind::Vpnd, Cipher::Auto), room));
-        assert!(roomy.contains("max_sessions = 5010") && roomy.contains("max_sessions_per_user = 400"));
-        assert!(roomy.contains("rekey_after_s = 30"), "{roomy}");
-        let subject =
-            Subject { priority: Priority::Same, ..Subject::new(super::super::Kind::Vpnd, Cipher::Auto) };
-        assert!(of(&Vpnd::of(&programs(), subject)).contains("priority = 0") && !auto.contains("priority"));
-        assert!(without_aes.config("not toml", Path::new("/s")).is_err());
-    }
-
-    #[test]
-    fn polling_is_set_at_both_ends_and_only_if_asked_for() {
-        let directory = tempfile::tempdir().unwrap();
-        let profile = directory.path().join("profile");
-        let text = "# by vpnd\nversion = 1\n\n[tunnel]\nroutes = \"pushed\"\n";
-        for asked in [None, Some(70)] {
-            fs::write(&profile, text).unwrap();
-            let vpnd = Vpnd::new(Programs::default().with_busy_poll(asked), Cipher::Auto);
-            let config = vpnd.config("[server]\nlisten = \"[::]:1\"\n", Path::new("/s")).unwrap();
-            vpnd.edit_profile(&profile).unwrap();
-            let edited = fs::read_to_string(&profile).unwrap();
-            let wanted = asked.map_or(String::new(), |_| "busy_poll_us = 70\n".to_owned());
-            assert_eq!(edited, format!("{text}{wanted}"));
-            assert_eq!(config.contains("busy_poll_us = 70"), asked.is_some(), "{config}");
-        }
-    }
 
     #[test]
     fn a_missing_program_is_named() {

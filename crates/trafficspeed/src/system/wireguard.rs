@@ -31,14 +31,14 @@ use uapi::{KeyPair, Peer};
 
 /// Where every implementation puts the socket of its configuration protocol.
 const SOCKETS: (&str, &str) = ("/var/run", "wireguard");
-const DEVICE: &str = "wg0";
+pub(super) const DEVICE: &str = "wg0";
 /// WireGuard has one cipher suite.
-const CIPHERS: &[Cipher] = &[Cipher::ChaCha20Poly1305];
+pub(super) const CIPHERS: &[Cipher] = &[Cipher::ChaCha20Poly1305];
 const PORT: u16 = 51820;
 /// The most that outer headers take, over IPv6; wg-quick subtracts as much.
 const OVERHEAD: u32 = 80;
 /// How often a client says that it is there; it also makes it begin the handshake.
-const KEEPALIVE_SECONDS: u16 = 25;
+pub(super) const KEEPALIVE_SECONDS: u16 = 25;
 /// How long a process may take until its socket is there.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long all handshakes together may take; one that is lost is repeated after 5 s.
@@ -56,7 +56,7 @@ pub struct WireGuard {
 
 /// One process with its configuration socket.
 #[derive(Debug)]
-struct Host {
+pub(super) struct Host {
     daemon: Daemon,
     socket: PathBuf,
 }
@@ -65,20 +65,6 @@ impl WireGuard {
     fn new(implementation: &'static Implementation, programs: &Programs) -> Self {
         let (programs, facts) = (programs.clone(), SystemInfo::default());
         Self { implementation, programs, facts, gateway: None, clients: Vec::new() }
-    }
-
-    fn start(&self, program: &Path, lab: &Lab, namespace: &Namespace) -> Result<Host, SystemError> {
-        let own = lab.directory().join("wireguard").join(namespace.name());
-        let seen_as = socket_directory()?;
-        fs::create_dir_all(&own)
-            .map_err(|source| SystemError::Io { what: format!("making {}", own.display()), source })?;
-        let name = format!("{} in {}", self.implementation.program.name, namespace.name());
-        let socket = own.join(format!("{DEVICE}.sock"));
-        let log = lab.directory().join("wireguard").join(format!("{}.log", namespace.name()));
-        let arguments = self.implementation.arguments.iter().chain([&DEVICE]);
-        let private = [PrivateDirectory { own, seen_as }];
-        let daemon = Daemon::start_with(&private, &name, namespace, program, arguments, &log)?;
-        Ok(Host { daemon, socket })
     }
 
     fn fill_facts(&mut self, program: &Path, mtu: u32) {
@@ -102,9 +88,10 @@ impl System for WireGuard {
 
     fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
         let program = self.programs.find(&self.implementation.program)?;
-        self.gateway = Some(self.start(&program, lab, lab.gateway())?);
+        let start = |namespace| Host::start(self.implementation, &program, lab, namespace);
+        self.gateway = Some(start(lab.gateway())?);
         for namespace in lab.clients() {
-            self.clients.push(self.start(&program, lab, namespace)?);
+            self.clients.push(start(namespace)?);
         }
         for host in self.gateway.iter_mut().chain(&mut self.clients) {
             host.wait_for_socket(interrupt)?;
@@ -130,8 +117,7 @@ impl System for WireGuard {
     }
 
     fn processes(&self) -> (Vec<u32>, Vec<u32>) {
-        let pid = |host: &Host| host.daemon.pid();
-        (self.gateway.iter().map(pid).collect(), self.clients.iter().map(pid).collect())
+        (self.gateway.iter().map(Host::pid).collect(), self.clients.iter().map(Host::pid).collect())
     }
 
     fn remark(&mut self, note: String) {
@@ -144,7 +130,7 @@ impl System for WireGuard {
 
     fn down(&mut self) {
         for host in self.clients.iter_mut().chain(&mut self.gateway) {
-            host.daemon.ask_to_end();
+            host.ask_to_end();
         }
         self.clients.clear();
         self.gateway = None;
@@ -152,7 +138,34 @@ impl System for WireGuard {
 }
 
 impl Host {
-    fn wait_for_socket(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
+    pub(super) fn start(
+        implementation: &Implementation,
+        program: &Path,
+        lab: &Lab,
+        namespace: &Namespace,
+    ) -> Result<Self, SystemError> {
+        let own = lab.directory().join("wireguard").join(namespace.name());
+        let seen_as = socket_directory()?;
+        fs::create_dir_all(&own)
+            .map_err(|source| SystemError::Io { what: format!("making {}", own.display()), source })?;
+        let name = format!("{} in {}", implementation.program.name, namespace.name());
+        let socket = own.join(format!("{DEVICE}.sock"));
+        let log = lab.directory().join("wireguard").join(format!("{}.log", namespace.name()));
+        let arguments = implementation.arguments.iter().chain([&DEVICE]);
+        let private = [PrivateDirectory { own, seen_as }];
+        let daemon = Daemon::start_with(&private, &name, namespace, program, arguments, &log)?;
+        Ok(Self { daemon, socket })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    pub(super) fn ask_to_end(&mut self) {
+        self.daemon.ask_to_end();
+    }
+
+    pub(super) fn wait_for_socket(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
         let deadline = Instant::now() + START_TIMEOUT;
         while uapi::ask(&self.socket, "get=1\n\n").is_err() {
             self.daemon.must_run()?;
@@ -173,12 +186,18 @@ impl Host {
         number: u32,
         mtu: u32,
     ) -> Result<(), SystemError> {
-        uapi::ask(&self.socket, &uapi::set(key, PORT, peers))
-            .map_err(|error| self.daemon.failed(&format!("refuses its configuration: {error}")))?;
+        self.configure(key, peers)?;
         give_addresses(namespace, number, mtu)
     }
 
-    fn wait_for_handshake(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
+    /// Gives it its key and peers.
+    pub(super) fn configure(&self, key: &KeyPair, peers: &[Peer]) -> Result<(), SystemError> {
+        uapi::ask(&self.socket, &uapi::set(key, PORT, peers))
+            .map_err(|error| self.daemon.failed(&format!("refuses its configuration: {error}")))?;
+        Ok(())
+    }
+
+    pub(super) fn wait_for_handshake(&mut self, interrupt: &Interrupt) -> Result<(), SystemError> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         let done = |answer: &String| uapi::all_shook_hands(answer, 1);
         while !uapi::ask(&self.socket, "get=1\n\n").as_ref().is_ok_and(done) {
@@ -213,7 +232,7 @@ fn socket_directory() -> Result<PathBuf, SystemError> {
 }
 
 /// The MTU that fits into a link of the lab beside WireGuard's own headers.
-fn inner_mtu(lab: &Lab) -> Result<u32, SystemError> {
+pub(super) fn inner_mtu(lab: &Lab) -> Result<u32, SystemError> {
     let devices = Device::all(&lab.clients()[0])?;
     let link = devices.iter().find(|device| device.name == CLIENT_LINK);
     Ok(link.expect("the lab gave every client its link").mtu - OVERHEAD)

@@ -242,6 +242,52 @@ fn the_real_vpnd_carries_every_byte_of_both_ip_versions_and_unprotected_if_told_
     }
 }
 
+/// A WireGuard client that `./x setup` has built.
+fn stock_client(name: &str) -> Option<PathBuf> {
+    let path = Path::new(PROGRAM).parent()?.with_file_name("tools").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    let what = format!("{} is not built; run `./x setup`", path.display());
+    assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "{what}");
+    eprintln!("\n*** SKIPPED: {what} ***\n");
+    None
+}
+
+#[test]
+fn vpnd_carries_every_byte_of_stock_wireguard_clients_to_each_other_and_to_the_gateway() {
+    if !can_run() {
+        return;
+    }
+    let (Some(vpnd), Some(client)) = (real_vpnd(), stock_client("wireguard-go")) else { return };
+    for options in ["--clients 2 --ip 4", "--clients 1 --to gateway --ip 6"] {
+        let line = format!(
+            "{options} --vpn vpnd-wireguard-go --vpnd {} --program wireguard-go={} -P 2 -t 1 -O 0.2 --verify --json",
+            vpnd.display(),
+            client.display()
+        );
+        let run = &measured(&line)["runs"][0];
+        assert_eq!(
+            (&run["whole"], &run["system"]),
+            (&true.into(), &"vpnd serving wireguard-go".into()),
+            "{run:#}"
+        );
+        assert_eq!(run["problems"].as_array().map(Vec::len), Some(0), "{run:#}");
+        assert_carried(run, if options.contains("gateway") { 1 } else { 2 });
+        let facts = &run["facts"];
+        assert!(
+            facts["cipher"].as_str().is_some_and(|cipher| cipher.starts_with("chacha20-poly1305 (")),
+            "{facts}"
+        );
+        assert_eq!(facts["mtu"], 1_420, "{facts}");
+        let role =
+            |role: &str| run["programs"].as_array().into_iter().flatten().find(|of| of["role"] == role);
+        let runs = |of: &str, name: &str| role(of).is_some_and(|of| of["command"].to_string().contains(name));
+        assert!(runs("gateway", "vpnd server") && runs("client", "wireguard-go"), "{run:#}");
+        assert!(run["gbit_per_gateway_cpu_second"].as_f64() > Some(0.0), "{run:#}");
+    }
+}
+
 /// The script that `trafficspeed lab --help` shows, as the user would have typed it off.
 fn example(directory: &Path) -> PathBuf {
     script(directory, "up", include_str!("../../assets/example-up.sh"))

@@ -16,7 +16,7 @@ pub struct Implementation {
 }
 
 /// The original in Go; Debian's package is the fallback.
-static WIREGUARD_GO: Implementation = Implementation {
+pub static WIREGUARD_GO: Implementation = Implementation {
     program: Program {
         name: "wireguard-go",
         version: &["--version"],
@@ -31,7 +31,7 @@ static WIREGUARD_GO: Implementation = Implementation {
 };
 
 /// Tailscale's fork, whose newest version has no tag.
-static WIREGUARD_GO_TAILSCALE: Implementation = Implementation {
+pub static WIREGUARD_GO_TAILSCALE: Implementation = Implementation {
     program: Program {
         name: "wireguard-go-tailscale",
         version: &["--version"],

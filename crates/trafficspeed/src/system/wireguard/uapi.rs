@@ -27,7 +27,10 @@ pub struct KeyPair {
 
 impl KeyPair {
     pub fn random() -> Self {
-        let private = Zeroizing::new(rand::random());
+        Self::from_private(Zeroizing::new(rand::random()))
+    }
+
+    pub fn from_private(private: Zeroizing<[u8; 32]>) -> Self {
         Self { public: x25519_dalek::x25519(*private, x25519_dalek::X25519_BASEPOINT_BYTES), private }
     }
 
@@ -136,7 +139,7 @@ mod tests {
         for (at, pair) in PRIVATE.as_bytes().chunks(2).enumerate() {
             bytes[at] = u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
         }
-        KeyPair { public: x25519_dalek::x25519(*bytes, x25519_dalek::X25519_BASEPOINT_BYTES), private: bytes }
+        KeyPair::from_private(bytes)
     }
 
     #[test]
