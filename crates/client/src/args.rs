@@ -45,8 +45,7 @@ pub struct ConnectArgs {
     /// wrote; or ring, aws-lc, rustcrypto, or vaes, which is our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
-    /// End with status 4 once there was no session for so many seconds in a row [default: try
-    /// forever]
+    /// End with status 4 after this many seconds in a row without a session [default: try forever]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub give_up: Option<u32>,
     /// Name of the TUN device
@@ -64,7 +63,7 @@ pub struct ConnectArgs {
     /// Directory of the journal of changes to this machine; only this user may write there
     #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
     pub journal_dir: PathBuf,
-    /// Whether the process that talks to the network is shut in
+    /// Whether the process that reads from the network is sandboxed
     #[arg(long, value_enum, default_value = "on", value_name = "MODE")]
     pub sandbox: SandboxMode,
     /// The user that this process runs as [default: vpnd, or an unused number]
