@@ -8,7 +8,9 @@ use std::fmt::Debug;
 
 use minicbor::{Decode, Encode};
 
-use crate::admin_store::{FromStore, StoreLaunch, StoreRequest};
+use crate::admin_store::message::wireguard::{AddWireGuardDevice, WireGuardDevicesAfter};
+use crate::admin_store::request::{Devices, Export, OneUser, Replace, Secrets, StoreRequest, Users, Whois};
+use crate::admin_store::{FromStore, StoreLaunch};
 use vpnd_client::messages as client;
 use vpnd_gateway::worker::handover::{FromPredecessor, FromSuccessor};
 use vpnd_ipc::gateway;
@@ -78,6 +80,15 @@ pub fn run(data: &[u8]) {
         _ => {
             check::<StoreLaunch>(bytes);
             check::<FromStore>(bytes);
+            check_reply::<Users>(bytes);
+            check_reply::<OneUser>(bytes);
+            check_reply::<Devices>(bytes);
+            check_reply::<Secrets>(bytes);
+            check_reply::<Replace>(bytes);
+            check_reply::<Whois>(bytes);
+            check_reply::<Export>(bytes);
+            check_reply::<AddWireGuardDevice>(bytes);
+            check_reply::<WireGuardDevicesAfter>(bytes);
         }
     }
 }

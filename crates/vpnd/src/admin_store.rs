@@ -10,7 +10,8 @@
 //! ever for an answer.
 
 mod fault;
-mod message;
+pub(crate) mod message;
+pub(crate) mod request;
 mod served;
 mod wireguard;
 
@@ -24,21 +25,28 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use minicbor::Decode;
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::runtime::Runtime;
 use zeroize::Zeroizing;
 
 pub use message::wireguard::WireGuardSummary;
 pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
-pub(crate) use message::{FromStore, StoreLaunch, StoreReply, StoreRequest};
+pub(crate) use message::{FromStore, StoreLaunch};
 use message::{MAX_USERS, StagedUser, UserToAdd};
+use request::{
+    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, MakeCopy, ModifyUser,
+    OneUser, RecordDeed, RemoveDevice, RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates,
+    Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, Users, Whois,
+};
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
-use served::Served;
+use served::{Desk, Served};
 use vpnd_config::ServerConfig;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::messages::{Common, Prepared, SecretBytes};
+use vpnd_ipc::request::{AnsweredBy as _, Reason, Request};
 use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
@@ -62,7 +70,8 @@ pub trait Stores {
 
 /// Carries requests to a store.
 pub(crate) trait Requests {
-    fn request(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError>;
+    /// The reply, encoded.
+    fn request(&mut self, request: StoreRequest) -> Result<SecretBytes, StoreError>;
 }
 
 /// A gateway's store, as far as commands of an administrator need it.
@@ -82,9 +91,7 @@ impl AdminStore {
         let mut users: Vec<UserSummary> = Vec::new();
         loop {
             let after = users.last().map(|user| user.name.clone());
-            let StoreReply::Users(more) = self.ask(&StoreRequest::Users(after))? else {
-                return Err(self.unexpected_reply());
-            };
+            let more = self.ask(Users(after))?;
             if more.is_empty() {
                 return Ok(users.into_iter().map(UserSummary::plain).collect());
             }
@@ -97,14 +104,11 @@ impl AdminStore {
 
     /// The user with this login name.
     pub fn user(&mut self, name: &str) -> Result<Option<UserSummary>, StoreError> {
-        match self.ask(&StoreRequest::User(name.to_owned()))? {
-            StoreReply::User(user) => Ok(user.map(UserSummary::plain)),
-            _ => Err(self.unexpected_reply()),
-        }
+        Ok(self.ask_about(name, OneUser(name.to_owned()))?.map(UserSummary::plain))
     }
 
     pub fn add_user(&mut self, user: &NewUser, now_s: u64) -> Result<(), StoreError> {
-        self.change(&StoreRequest::Add { user: UserToAdd::from(user), now_s })
+        self.ask_about(&user.name, AddUser { user: UserToAdd::from(user), now_s })
     }
 
     /// Lets a user in or not. Disabling is a revocation; with the `source` that the name belongs
@@ -116,27 +120,27 @@ impl AdminStore {
         enabled: bool,
         now_s: u64,
     ) -> Result<(), StoreError> {
-        let (name, source) = (name.to_owned(), source.map(str::to_owned));
-        self.change(&StoreRequest::SetEnabled { name, enabled, now_s, source })
+        let source = source.map(str::to_owned);
+        self.ask_about(name, SetEnabled { name: name.to_owned(), enabled, now_s, source })
     }
 
     /// Gives a user another password, which is a revocation.
     pub fn set_password(&mut self, name: &str, hash: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
         let hash = SecretBytes(hash.expose().as_bytes().to_vec().into());
-        self.change(&StoreRequest::SetPassword { name: name.to_owned(), hash, now_s })
+        self.ask_about(name, SetPassword { name: name.to_owned(), hash, now_s })
     }
 
     /// Changes what a user is besides the password.
     pub fn modify_user(&mut self, name: &str, change: &UserChange, now_s: u64) -> Result<(), StoreError> {
-        self.change(&StoreRequest::Modify { name: name.to_owned(), change: change.into(), now_s })
+        self.ask_about(name, ModifyUser { name: name.to_owned(), change: change.into(), now_s })
     }
 
     /// Adds and changes users, all of them or, if one can't be, none.
     pub fn import(&mut self, users: &[UserImport], now_s: u64) -> Result<(), StoreError> {
         for piece in users.chunks(MAX_USERS) {
-            self.change(&StoreRequest::Stage(piece.iter().map(StagedUser::from).collect()))?;
+            self.ask(StageUsers(piece.iter().map(StagedUser::from).collect()))?;
         }
-        self.change(&StoreRequest::Import { now_s })
+        self.ask(ImportStaged { now_s })
     }
 
     /// Hashes and secrets of all local users.
@@ -144,20 +148,20 @@ impl AdminStore {
         let mut secrets: Vec<UserSecrets> = Vec::new();
         loop {
             let after = secrets.last().map(|user| user.name.clone());
-            match self.ask(&StoreRequest::Secrets(after))? {
-                StoreReply::Secrets(more) if more.is_empty() => return Ok(secrets),
-                StoreReply::Secrets(more) if secrets.len() + more.len() <= MAX_LISTED => secrets.extend(more),
-                _ => return Err(self.unexpected_reply()),
+            let more = self.ask(Secrets(after))?;
+            if more.is_empty() {
+                return Ok(secrets);
+            }
+            secrets.extend(more);
+            if secrets.len() > MAX_LISTED {
+                return Err(self.unexpected_reply());
             }
         }
     }
 
     /// The devices of a user.
     pub fn devices(&mut self, name: &str) -> Result<Vec<DeviceSummary>, StoreError> {
-        match self.ask(&StoreRequest::Devices(name.to_owned()))? {
-            StoreReply::Devices(devices) => Ok(devices),
-            _ => Err(self.unexpected_reply()),
-        }
+        self.ask_about(name, Devices(name.to_owned()))
     }
 
     /// Removes a device of the user and ends its sessions.
@@ -167,18 +171,18 @@ impl AdminStore {
         device: &DeviceSummary,
         now_s: u64,
     ) -> Result<(), StoreError> {
-        self.change(&StoreRequest::RemoveDevice { name: name.to_owned(), device: device.id, now_s })
+        self.ask_about(name, RemoveDevice { name: name.to_owned(), device: device.id, now_s })
     }
 
     /// Removes a user, which is a revocation.
     pub fn remove_user(&mut self, name: &str, now_s: u64) -> Result<(), StoreError> {
-        self.change(&StoreRequest::Remove { name: name.to_owned(), now_s })
+        self.ask_about(name, RemoveUser { name: name.to_owned(), now_s })
     }
 
     /// A certificate that the user may show from now on; they must show one then.
     pub fn add_certificate(&mut self, name: &str, certificate: &CertificateHash) -> Result<(), StoreError> {
         let certificate = (*certificate).into();
-        self.change(&StoreRequest::AddCertificate { name: name.to_owned(), certificate })
+        self.ask_about(name, AddCertificate { name: name.to_owned(), certificate })
     }
 
     /// These certificates of the user are no good any more, which is a revocation.
@@ -189,7 +193,7 @@ impl AdminStore {
         now_s: u64,
     ) -> Result<(), StoreError> {
         let certificates = certificates.to_vec();
-        self.change(&StoreRequest::RevokeCertificates { name: name.to_owned(), certificates, now_s })
+        self.ask_about(name, RevokeCertificates { name: name.to_owned(), certificates, now_s })
     }
 
     /// Records what the administrator who runs this has done.
@@ -197,7 +201,8 @@ impl AdminStore {
         if !self.records {
             return Ok(());
         }
-        self.change(&StoreRequest::audit(AuditEntry { by: invoker(), ..entry }))
+        let user = entry.user.clone();
+        self.ask_about(&user, RecordDeed::from(AuditEntry { by: invoker(), ..entry }))
     }
 
     /// Who had this address, or this port of it, at a time, recorded as a question with its reason.
@@ -210,10 +215,7 @@ impl AdminStore {
         now_s: u64,
         detail: String,
     ) -> Result<Answer, StoreError> {
-        match self.ask(&StoreRequest::Whois { address, port, at_s, now_s, detail, by: invoker() })? {
-            StoreReply::Whois(answer) => Ok(answer),
-            _ => Err(self.unexpected_reply()),
-        }
+        self.ask(Whois { address, port, at_s, now_s, detail, by: invoker() })
     }
 
     /// A part of what is recorded, and where it goes on. Only for [`Opening::Audit`].
@@ -222,20 +224,16 @@ impl AdminStore {
         range: &Range,
         cursor: Cursor,
     ) -> Result<(Vec<Record>, Option<Cursor>), StoreError> {
-        match self.ask(&StoreRequest::Export { range: range.clone(), cursor })? {
-            StoreReply::Exported(records, next) => Ok((records, next)),
-            _ => Err(self.unexpected_reply()),
-        }
+        let Exported(records, next) = self.ask(Export { range: range.clone(), cursor })?;
+        Ok((records, next))
     }
 
     /// A copy of this moment, as the bytes of its file; at most `max_bytes`.
     pub(crate) fn copy(&mut self, max_bytes: u64) -> Result<Zeroizing<Vec<u8>>, StoreError> {
-        self.change(&StoreRequest::Copy)?;
+        self.ask(MakeCopy)?;
         let mut bytes = Zeroizing::new(Vec::new());
         loop {
-            let StoreReply::Part(part) = self.ask(&StoreRequest::CopyPart)? else {
-                return Err(self.unexpected_reply());
-            };
+            let part = self.ask(CopyPart)?;
             if part.0.is_empty() {
                 return Ok(bytes);
             }
@@ -251,25 +249,32 @@ impl AdminStore {
     /// Whether there was one, which is kept. Only for [`Opening::Replace`].
     pub(crate) fn replace(&mut self, bytes: &[u8]) -> Result<bool, StoreError> {
         for part in bytes.chunks(message::PART_BYTES) {
-            self.change(&StoreRequest::Replacement(SecretBytes(Zeroizing::new(part.to_vec()))))?;
+            self.ask(ReplacementPart(SecretBytes(Zeroizing::new(part.to_vec()))))?;
         }
-        match self.ask(&StoreRequest::Replace)? {
-            StoreReply::Replaced(kept) => Ok(kept),
-            _ => Err(self.unexpected_reply()),
-        }
+        self.ask(Replace)
     }
 
-    fn change(&mut self, request: &StoreRequest) -> Result<(), StoreError> {
-        match self.ask(request)? {
-            StoreReply::Done => Ok(()),
-            _ => Err(self.unexpected_reply()),
-        }
+    fn ask<R, T>(&mut self, request: R) -> Result<T, StoreError>
+    where
+        R: Request<Message = StoreRequest, Reply = Replied<T>>,
+        T: for<'b> Decode<'b, ()>,
+    {
+        self.ask_about("", request)
     }
 
-    fn ask(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError> {
-        match self.requests.request(request)? {
-            StoreReply::Failed(fault) => Err(fault.into_error(&self.path, request.name())),
-            answer => Ok(answer),
+    /// Sends a request about the user with this name.
+    fn ask_about<R, T>(&mut self, name: &str, request: R) -> Result<T, StoreError>
+    where
+        R: Request<Message = StoreRequest, Reply = Replied<T>>,
+        T: for<'b> Decode<'b, ()>,
+    {
+        let reply = self.requests.request(request.into())?;
+        match minicbor::decode::<Result<R::Reply, Reason>>(&reply.0) {
+            Ok(Ok(reply)) => reply.map_err(|fault| fault.into_error(&self.path, name)),
+            Ok(Err(reason)) => {
+                Err(StoreError::Failed { path: self.path.clone(), detail: reason.to_string() })
+            }
+            Err(_) => Err(self.unexpected_reply()),
         }
     }
 
@@ -309,15 +314,11 @@ impl Stores for Confined {
         let runtime = runtime.map_err(|error| failed(error.to_string()))?;
         let running = runtime.block_on(start(&launch)).map_err(|error| failed(error.to_string()))?;
         let mut process = StoreProcess { runtime, running: Some(running), path: path.clone() };
-        match process.answer()? {
-            StoreReply::Done => {
-                Ok(AdminStore { requests: Box::new(process), path, records: config.audit.enabled })
-            }
-            StoreReply::Failed(fault) => Err(fault.into_error(&path, "")),
-            _ => {
-                Err(failed("the process that opens it has sent something else than was expected".to_owned()))
-            }
+        match process.receive()? {
+            FromStore::Opened(opened) => opened.map_err(|fault| fault.into_error(&path, ""))?,
+            _ => return Err(process.unexpected()),
         }
+        Ok(AdminStore { requests: Box::new(process), path, records: config.audit.enabled })
     }
 }
 
@@ -344,16 +345,20 @@ impl StoreProcess {
         StoreError::Failed { path: self.path.clone(), detail: detail.to_string() }
     }
 
-    /// Its next answer. A process that gives none in time is ended.
-    fn answer(&mut self) -> Result<StoreReply, StoreError> {
+    fn unexpected(&self) -> StoreError {
+        self.failed("the process that opened it has sent something else than was expected")
+    }
+
+    /// Its next message. A process that sends none in time is ended.
+    fn receive(&mut self) -> Result<FromStore, StoreError> {
         let Some(running) = &mut self.running else {
             return Err(self.failed("the process that opened it has ended"));
         };
         let answer =
             self.runtime.block_on(async { tokio::time::timeout(ANSWER_TIMEOUT, running.receive()).await });
         match answer {
-            Ok(Ok(FromStore::StoreReply(answer))) => Ok(answer),
             Ok(Ok(FromStore::Failed(reason))) => Err(self.failed(reason)),
+            Ok(Ok(message)) => Ok(message),
             Ok(Err(error)) => Err(self.failed(error)),
             Err(_) => {
                 // Dropping it kills it.
@@ -368,12 +373,15 @@ impl StoreProcess {
 }
 
 impl Requests for StoreProcess {
-    fn request(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError> {
+    fn request(&mut self, request: StoreRequest) -> Result<SecretBytes, StoreError> {
         if let Some(running) = &self.running {
-            let sent = self.runtime.block_on(running.send(request, &[]));
+            let sent = self.runtime.block_on(running.send(&request, &[]));
             sent.map_err(|error| self.failed(error))?;
         }
-        self.answer()
+        match self.receive()? {
+            FromStore::Reply(reply) => Ok(reply),
+            _ => Err(self.unexpected()),
+        }
     }
 }
 
@@ -425,19 +433,17 @@ fn directory(launch: &StoreLaunch) -> &Path {
 async fn serve(started: Started<StoreLaunch, OwnedFd>, command: Channel) -> anyhow::Result<()> {
     command.send(&Prepared::Prepared(started.protections), &[]).await?;
     let launch = started.launch.alone()?;
-    let mut store = match Served::open(&directory(&launch).join(vpnd_config::STORE_FILE_NAME), launch.opening)
-    {
-        Ok(store) => store,
-        Err(error) => {
-            let refused = FromStore::StoreReply(StoreReply::Failed(error.into()));
-            return Ok(command.send(&refused, &[]).await?);
-        }
+    let path = directory(&launch).join(vpnd_config::STORE_FILE_NAME);
+    let (opened, desk) = match Served::open(&path, launch.opening) {
+        Ok(store) => (Ok(()), Some(Desk::new(store))),
+        Err(error) => (Err(error.into()), None),
     };
-    command.send(&FromStore::StoreReply(StoreReply::Done), &[]).await?;
+    command.send(&FromStore::Opened(opened), &[]).await?;
+    let Some(desk) = desk else { return Ok(()) };
     while let Some(received) = command.receive::<StoreRequest>().await? {
         // Nothing else is to be done meanwhile.
-        let answer = store.answer(received.alone()?);
-        command.send(&FromStore::StoreReply(answer), &[]).await?;
+        let reply = received.alone()?.answered_by(&desk).await;
+        command.send(&FromStore::Reply(reply), &[]).await?;
     }
     Ok(())
 }

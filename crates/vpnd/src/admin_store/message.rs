@@ -1,8 +1,4 @@
-//! Messages between a command and the process that opens the store for it.
-//!
-//! Invariants: no answer holds a password hash or the secret of one-time codes, but those to
-//! [`StoreRequest::Secrets`] and [`StoreRequest::CopyPart`]; a list comes in pieces, so that a
-//! frame has a largest length.
+//! Contents of the messages between a command and the process that opens the store for it.
 
 mod change;
 pub(crate) mod wireguard;
@@ -12,13 +8,10 @@ use std::net::IpAddr;
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 
-use super::fault::Fault;
-use change::ChangeToMake;
+use super::request::Replied;
+pub(super) use change::ChangeToMake;
 use vpnd_ipc::messages::{Common, SecretBytes};
-use vpnd_store::audit::AuditEntry;
-use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::{CertificateHash, Device, FixedAddress, NewUser, StoreError, User, UserImport};
-use wireguard::{WireGuardReply, WireGuardRequest};
 
 /// Bytes of one part of a copy, at most.
 pub(crate) const PART_BYTES: usize = 256 << 10;
@@ -64,8 +57,12 @@ pub(crate) enum FromStore {
     /// The child failed, and why.
     #[n(2)]
     Failed(#[n(0)] String),
+    /// The store is open, or why not.
+    #[n(11)]
+    Opened(#[n(0)] Replied<()>),
+    /// The reply to the request, encoded.
     #[n(12)]
-    StoreReply(#[n(0)] StoreReply),
+    Reply(#[n(0)] SecretBytes),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -183,191 +180,6 @@ impl UserSummary {
     }
 }
 
-/// A command's request. All but the first two change the store, and are durable once they are
-/// answered.
-#[derive(Debug, Encode, Decode)]
-pub(crate) enum StoreRequest {
-    /// The users after this one, by name.
-    #[n(0)]
-    Users(#[n(0)] Option<String>),
-    #[n(1)]
-    User(#[n(0)] String),
-    #[n(2)]
-    Add {
-        #[n(0)]
-        user: UserToAdd,
-        #[n(1)]
-        now_s: u64,
-    },
-    #[n(3)]
-    SetEnabled {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        enabled: bool,
-        #[n(2)]
-        now_s: u64,
-        /// That whose user has this name, who need not have been here.
-        #[n(3)]
-        source: Option<String>,
-    },
-    #[n(4)]
-    SetPassword {
-        #[n(0)]
-        name: String,
-        /// A hash in the PHC format.
-        #[n(1)]
-        hash: SecretBytes,
-        #[n(2)]
-        now_s: u64,
-    },
-    #[n(5)]
-    Remove {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        now_s: u64,
-    },
-    #[n(6)]
-    AddCertificate {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        certificate: ByteArray<32>,
-    },
-    #[n(7)]
-    RevokeCertificates {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        certificates: Vec<CertificateHash>,
-        #[n(2)]
-        now_s: u64,
-    },
-    #[n(8)]
-    Audit {
-        #[n(0)]
-        event: String,
-        #[n(1)]
-        user: String,
-        #[n(2)]
-        detail: String,
-        #[n(3)]
-        at_s: u64,
-        /// The administrator.
-        #[n(4)]
-        by: String,
-    },
-    /// Whatever is none stays as it is.
-    #[n(9)]
-    Modify {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        change: ChangeToMake,
-        #[n(2)]
-        now_s: u64,
-    },
-    /// Users of an import that comes in pieces.
-    #[n(12)]
-    Stage(#[n(0)] Vec<StagedUser>),
-    /// Adds and changes all of them, or none.
-    #[n(13)]
-    Import {
-        #[n(0)]
-        now_s: u64,
-    },
-    /// Hashes and secrets of the local users after this one, by name.
-    #[n(14)]
-    Secrets(#[n(0)] Option<String>),
-    #[n(10)]
-    Devices(#[n(0)] String),
-    #[n(11)]
-    RemoveDevice {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        device: ByteArray<16>,
-        #[n(2)]
-        now_s: u64,
-    },
-    /// Make a copy of this moment.
-    #[n(20)]
-    Copy,
-    /// The next bytes of the copy.
-    #[n(21)]
-    CopyPart,
-    /// Bytes of the store that takes this one's place.
-    #[n(22)]
-    Replacement(#[n(0)] SecretBytes),
-    /// Those were all: check it and put it in place.
-    #[n(23)]
-    Replace,
-    /// Who had this address? The question is recorded before it is answered.
-    #[n(24)]
-    Whois {
-        #[n(0)]
-        address: IpAddr,
-        #[n(1)]
-        at_s: u64,
-        #[n(2)]
-        now_s: u64,
-        /// The question, for the record.
-        #[n(3)]
-        detail: String,
-        #[n(4)]
-        by: String,
-        #[n(5)]
-        port: Option<u16>,
-    },
-    /// A part of what is recorded, after this one.
-    #[n(25)]
-    Export {
-        #[n(0)]
-        range: Range,
-        #[n(1)]
-        cursor: Cursor,
-    },
-    #[n(26)]
-    WireGuard(#[n(0)] WireGuardRequest),
-}
-
-impl StoreRequest {
-    /// A line for the audit log, from the command line.
-    pub(crate) fn audit(entry: AuditEntry) -> Self {
-        let AuditEntry { at_s, event, user, detail, by, .. } = entry;
-        Self::Audit { event, user, detail, at_s, by }
-    }
-
-    /// The user whom it is about.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Users(_)
-            | Self::Stage(_)
-            | Self::Import { .. }
-            | Self::Secrets(_)
-            | Self::Copy
-            | Self::CopyPart
-            | Self::Replacement(_)
-            | Self::Replace
-            | Self::Whois { .. }
-            | Self::Export { .. } => "",
-            Self::Add { user, .. } => &user.name,
-            Self::Audit { user, .. } => user,
-            Self::WireGuard(request) => request.name(),
-            Self::User(name)
-            | Self::Devices(name)
-            | Self::Modify { name, .. }
-            | Self::RemoveDevice { name, .. }
-            | Self::SetEnabled { name, .. }
-            | Self::SetPassword { name, .. }
-            | Self::Remove { name, .. }
-            | Self::AddCertificate { name, .. }
-            | Self::RevokeCertificates { name, .. } => name,
-        }
-    }
-}
-
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct UserToAdd {
     #[n(0)]
@@ -454,34 +266,4 @@ pub struct UserSecrets {
     pub(crate) hash: SecretBytes,
     #[n(2)]
     pub(crate) totp: Option<SecretBytes>,
-}
-
-#[derive(Debug, Encode, Decode)]
-pub(crate) enum StoreReply {
-    /// To opening the store, and to changes.
-    #[n(0)]
-    Done,
-    #[n(1)]
-    Users(#[n(0)] Vec<UserSummary>),
-    #[n(2)]
-    User(#[n(0)] Option<UserSummary>),
-    #[n(3)]
-    Failed(#[n(0)] Fault),
-    #[n(4)]
-    Devices(#[n(0)] Vec<DeviceSummary>),
-    #[n(5)]
-    Secrets(#[n(0)] Vec<UserSecrets>),
-    /// To [`StoreRequest::CopyPart`]; empty at the end.
-    #[n(20)]
-    Part(#[n(0)] SecretBytes),
-    /// To [`StoreRequest::Replace`]: whether there was a store before, which is kept.
-    #[n(21)]
-    Replaced(#[n(0)] bool),
-    #[n(22)]
-    Whois(#[n(0)] Answer),
-    /// To [`StoreRequest::Export`]: records, and where it goes on.
-    #[n(23)]
-    Exported(#[n(0)] Vec<Record>, #[n(1)] Option<Cursor>),
-    #[n(24)]
-    WireGuard(#[n(0)] WireGuardReply),
 }

@@ -5,11 +5,13 @@ mod wireguard;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vpnd_proto::session::DeviceId;
 use zeroize::Zeroizing;
 
 use vpnd_ipc::messages::SecretBytes;
+use vpnd_ipc::request::{Answer, Reason, Request};
 use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::sqlite::{Replacement, Sqlite};
 use vpnd_store::{
@@ -18,8 +20,12 @@ use vpnd_store::{
 
 use super::fault::Fault;
 use super::message::{
-    DeviceSummary, MAX_GROUP_BYTES, MAX_USERS, Opening, PART_BYTES, StoreReply, StoreRequest, UserSecrets,
-    UserSummary, UserToAdd,
+    DeviceSummary, MAX_GROUP_BYTES, MAX_USERS, Opening, PART_BYTES, UserSecrets, UserSummary, UserToAdd,
+};
+use super::request::{
+    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, MakeCopy, ModifyUser,
+    OneUser, RecordDeed, RemoveDevice, RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates,
+    Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, Users, Whois,
 };
 
 /// What comes and goes in several parts.
@@ -39,6 +45,10 @@ pub(super) struct Parts {
 impl Parts {
     fn new(store: &Path) -> Self {
         Self { audit: audit_path(store), ..Self::default() }
+    }
+
+    fn state_dir(&self) -> &Path {
+        vpnd_sys::secret_file::parent(&self.audit)
     }
 
     /// The users for the part of a list after this one.
@@ -80,33 +90,230 @@ impl Served {
         })
     }
 
-    fn replaced(&mut self, replacement: Replacement, path: &Path) -> Result<StoreReply, StoreError> {
-        let kept = replacement.publish()?;
-        *self = Self::Store(Box::new(Sqlite::open(path)?), Parts::new(path));
-        Ok(StoreReply::Replaced(kept))
+    /// The store, for a request that needs it.
+    fn store(&mut self) -> Result<(&Sqlite, &mut Parts), Fault> {
+        match self {
+            Self::Store(store, parts) => Ok((store, parts)),
+            other => Err(other.otherwise_opened()),
+        }
     }
 
-    pub(super) fn answer(&mut self, request: StoreRequest) -> StoreReply {
-        let answer = match self {
-            Self::Store(store, parts) => of_store(store, parts, request),
-            Self::Replacing { path, replacement } => match (replacement.take(), request) {
-                (Some(mut taken), StoreRequest::Replacement(bytes)) => taken.write(&bytes.0).map(|()| {
-                    *replacement = Some(taken);
-                    StoreReply::Done
-                }),
-                (Some(taken), StoreRequest::Replace) => {
-                    let path = path.clone();
-                    self.replaced(taken, &path)
-                }
-                _ => Ok(unexpected("another store is to take its place")),
-            },
-            Self::Audit(file, path) => of_audit(file, path, request),
-            Self::Inspected(users) => match request {
-                StoreRequest::Users(after) => Ok(page(users, after.as_deref())),
-                _ => Ok(unexpected("it was opened for a look only")),
-            },
-        };
-        answer.unwrap_or_else(|error| StoreReply::Failed(error.into()))
+    /// The audit file alone, for a request that needs it.
+    fn audit(&mut self) -> Result<(&mut AuditFile, &Path), Fault> {
+        match self {
+            Self::Audit(file, path) => Ok((file, path)),
+            other => Err(other.otherwise_opened()),
+        }
+    }
+
+    /// The refusal of a request that does not fit how the store was opened.
+    fn otherwise_opened(&self) -> Fault {
+        unexpected(match self {
+            Self::Store(..) => "the store was opened as it is",
+            Self::Inspected(_) => "it was opened for a look only",
+            Self::Replacing { .. } => "another store is to take its place",
+            Self::Audit(..) => "the audit file was opened, not the store",
+        })
+    }
+}
+
+/// Replies to requests `R`.
+trait Serve<R: Request<Message = StoreRequest>> {
+    fn serve(&mut self, request: R) -> R::Reply;
+}
+
+/// The store behind all requests, which it answers one after the other.
+pub(super) struct Desk(Mutex<Served>);
+
+impl Desk {
+    pub(super) fn new(served: Served) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(served)))
+    }
+}
+
+impl<R: Request<Message = StoreRequest>> Answer<R> for Desk
+where
+    Served: Serve<R>,
+{
+    async fn answer(self: &Arc<Self>, request: R) -> Result<R::Reply, Reason> {
+        Ok(self.0.lock().unwrap_or_else(PoisonError::into_inner).serve(request))
+    }
+}
+
+impl Serve<Users> for Served {
+    fn serve(&mut self, Users(after): Users) -> Replied<Vec<UserSummary>> {
+        let after = after.as_deref();
+        match self {
+            Self::Store(store, parts) => Ok(page(parts.users(store, after)?, after)),
+            Self::Inspected(users) => Ok(page(users, after)),
+            other => Err(other.otherwise_opened()),
+        }
+    }
+}
+
+impl Serve<OneUser> for Served {
+    fn serve(&mut self, OneUser(name): OneUser) -> Replied<Option<UserSummary>> {
+        Ok(self.store()?.0.user(&name)?.as_ref().map(UserSummary::from))
+    }
+}
+
+impl Serve<AddUser> for Served {
+    fn serve(&mut self, AddUser { user, now_s }: AddUser) -> Replied<()> {
+        self.store()?.0.add_user(&new_user(user)?, now_s)?;
+        Ok(())
+    }
+}
+
+impl Serve<SetEnabled> for Served {
+    fn serve(&mut self, request: SetEnabled) -> Replied<()> {
+        let (SetEnabled { name, enabled, now_s, source }, (store, _)) = (request, self.store()?);
+        if let (false, Some(source), None) = (enabled, source, store.user(&name)?) {
+            store.refresh_external(&ExternalUser::expected(&source, &name), now_s)?;
+        }
+        Ok(store.set_enabled(&name, enabled, now_s)?)
+    }
+}
+
+impl Serve<SetPassword> for Served {
+    fn serve(&mut self, SetPassword { name, hash, now_s }: SetPassword) -> Replied<()> {
+        Ok(self.store()?.0.set_password(&name, &password_hash(&hash.0)?, now_s)?)
+    }
+}
+
+impl Serve<RemoveUser> for Served {
+    fn serve(&mut self, RemoveUser { name, now_s }: RemoveUser) -> Replied<()> {
+        Ok(self.store()?.0.remove_user(&name, now_s)?)
+    }
+}
+
+impl Serve<AddCertificate> for Served {
+    fn serve(&mut self, AddCertificate { name, certificate }: AddCertificate) -> Replied<()> {
+        Ok(self.store()?.0.add_certificate(&name, &certificate)?)
+    }
+}
+
+impl Serve<RevokeCertificates> for Served {
+    fn serve(&mut self, request: RevokeCertificates) -> Replied<()> {
+        let RevokeCertificates { name, certificates, now_s } = request;
+        Ok(self.store()?.0.revoke_certificates(&name, &certificates, now_s)?)
+    }
+}
+
+impl Serve<RecordDeed> for Served {
+    fn serve(&mut self, deed: RecordDeed) -> Replied<()> {
+        let entry = [Event::Entry(deed.into())];
+        match self {
+            Self::Audit(file, path) => file.record(&entry).map_err(|error| failed(path, &error).into()),
+            other => {
+                let path = &other.store()?.1.audit;
+                let recorded = AuditFile::open_or_create(path).and_then(|mut file| file.record(&entry));
+                recorded.map_err(|error| unexpected(&format!("it is done, but not recorded: {error}")))
+            }
+        }
+    }
+}
+
+impl Serve<ModifyUser> for Served {
+    fn serve(&mut self, ModifyUser { name, change, now_s }: ModifyUser) -> Replied<()> {
+        Ok(self.store()?.0.modify_user(&name, &change.into(), now_s)?)
+    }
+}
+
+impl Serve<Devices> for Served {
+    fn serve(&mut self, Devices(name): Devices) -> Replied<Vec<DeviceSummary>> {
+        let (store, _) = self.store()?;
+        let user = store.user(&name)?.ok_or(Fault::NoSuchUser)?;
+        Ok(store.devices(user.id)?.iter().map(DeviceSummary::from).collect())
+    }
+}
+
+impl Serve<RemoveDevice> for Served {
+    fn serve(&mut self, RemoveDevice { name, device, now_s }: RemoveDevice) -> Replied<()> {
+        self.store()?.0.remove_device(&name, DeviceId(device.into()), now_s)?;
+        Ok(())
+    }
+}
+
+impl Serve<StageUsers> for Served {
+    fn serve(&mut self, StageUsers(users): StageUsers) -> Replied<()> {
+        let (_, parts) = self.store()?;
+        for user in users {
+            parts.staged.push(user.into_import()?);
+        }
+        Ok(())
+    }
+}
+
+impl Serve<ImportStaged> for Served {
+    fn serve(&mut self, ImportStaged { now_s }: ImportStaged) -> Replied<()> {
+        let (store, parts) = self.store()?;
+        Ok(store.import_users(&std::mem::take(&mut parts.staged), now_s)?)
+    }
+}
+
+impl Serve<Secrets> for Served {
+    fn serve(&mut self, Secrets(after): Secrets) -> Replied<Vec<UserSecrets>> {
+        let (store, parts) = self.store()?;
+        Ok(secrets(parts.users(store, after.as_deref())?, after.as_deref()))
+    }
+}
+
+impl Serve<MakeCopy> for Served {
+    fn serve(&mut self, _: MakeCopy) -> Replied<()> {
+        let (store, parts) = self.store()?;
+        parts.copy = Some(store.copy()?);
+        Ok(())
+    }
+}
+
+impl Serve<CopyPart> for Served {
+    fn serve(&mut self, _: CopyPart) -> Replied<SecretBytes> {
+        let copy = self.store()?.1.copy.as_mut().ok_or_else(|| unexpected("no copy was made"))?;
+        let mut bytes = Zeroizing::new(Vec::with_capacity(PART_BYTES));
+        let read = copy.take(PART_BYTES as u64).read_to_end(&mut bytes);
+        read.map_err(|error| unexpected(&error.to_string()))?;
+        Ok(SecretBytes(bytes))
+    }
+}
+
+impl Serve<ReplacementPart> for Served {
+    fn serve(&mut self, ReplacementPart(bytes): ReplacementPart) -> Replied<()> {
+        let Self::Replacing { replacement, .. } = self else { return Err(self.otherwise_opened()) };
+        // After a failure there is none to go on with.
+        let mut taken = replacement.take().ok_or_else(|| unexpected("it could not be written"))?;
+        taken.write(&bytes.0)?;
+        *replacement = Some(taken);
+        Ok(())
+    }
+}
+
+impl Serve<Replace> for Served {
+    fn serve(&mut self, _: Replace) -> Replied<bool> {
+        let Self::Replacing { path, replacement } = self else { return Err(self.otherwise_opened()) };
+        let taken = replacement.take().ok_or_else(|| unexpected("it could not be written"))?;
+        let kept = taken.publish()?;
+        *self = Self::Store(Box::new(Sqlite::open(path)?), Parts::new(path));
+        Ok(kept)
+    }
+}
+
+/// INVARIANT: nothing is answered that is not recorded.
+impl Serve<Whois> for Served {
+    fn serve(&mut self, request: Whois) -> Replied<audit::query::Answer> {
+        let (Whois { address, port, at_s, now_s, detail, by }, (file, path)) = (request, self.audit()?);
+        let (event, user, source) = ("whois".to_owned(), String::new(), String::new());
+        let question = AuditEntry { at_s: now_s, event, user, source, detail, by };
+        let answered =
+            file.record(&[Event::Entry(question)]).and_then(|()| file.who_had(address, port, at_s, now_s));
+        answered.map_err(|error| failed(path, &error).into())
+    }
+}
+
+impl Serve<Export> for Served {
+    fn serve(&mut self, Export { range, cursor }: Export) -> Replied<Exported> {
+        let (file, path) = self.audit()?;
+        let exported = file.export(&range, cursor);
+        exported.map(|(records, next)| Exported(records, next)).map_err(|error| failed(path, &error).into())
     }
 }
 
@@ -118,109 +325,12 @@ fn failed(path: &Path, error: &AuditError) -> StoreError {
     StoreError::Failed { path: path.to_owned(), detail: error.to_string() }
 }
 
-/// INVARIANT: nothing is answered that is not recorded.
-fn of_audit(file: &mut AuditFile, path: &Path, request: StoreRequest) -> Result<StoreReply, StoreError> {
-    let entry = |at_s, event: String, user, detail, by| {
-        [Event::Entry(AuditEntry { at_s, event, user, source: String::new(), detail, by })]
-    };
-    let answered = match request {
-        StoreRequest::Whois { address, port, at_s, now_s, detail, by } => file
-            .record(&entry(now_s, "whois".to_owned(), String::new(), detail, by))
-            .and_then(|()| file.who_had(address, port, at_s, now_s))
-            .map(StoreReply::Whois),
-        StoreRequest::Audit { event, user, detail, at_s, by } => {
-            file.record(&entry(at_s, event, user, detail, by)).map(|()| StoreReply::Done)
-        }
-        StoreRequest::Export { range, cursor } => {
-            file.export(&range, cursor).map(|(records, next)| StoreReply::Exported(records, next))
-        }
-        _ => return Ok(unexpected("the audit file was opened, not the store")),
-    };
-    answered.map_err(|error| failed(path, &error))
-}
-
-fn unexpected(reason: &str) -> StoreReply {
-    StoreReply::Failed(Fault::Failed(reason.to_owned()))
-}
-
-/// The next bytes of a copy.
-fn part(copy: Option<&mut File>) -> StoreReply {
-    let Some(copy) = copy else { return unexpected("no copy was made") };
-    let mut bytes = Zeroizing::new(Vec::with_capacity(PART_BYTES));
-    match copy.take(PART_BYTES as u64).read_to_end(&mut bytes) {
-        Ok(_) => StoreReply::Part(SecretBytes(bytes)),
-        Err(error) => unexpected(&error.to_string()),
-    }
-}
-
-fn of_store(store: &Sqlite, parts: &mut Parts, request: StoreRequest) -> Result<StoreReply, StoreError> {
-    match request {
-        StoreRequest::Users(after) => {
-            return Ok(page(parts.users(store, after.as_deref())?, after.as_deref()));
-        }
-        StoreRequest::User(name) => {
-            return Ok(StoreReply::User(store.user(&name)?.as_ref().map(UserSummary::from)));
-        }
-        StoreRequest::Add { user, now_s } => store.add_user(&new_user(user)?, now_s).map(drop)?,
-        StoreRequest::SetEnabled { name, enabled, now_s, source } => {
-            if let (false, Some(source), None) = (enabled, source, store.user(&name)?) {
-                store.refresh_external(&ExternalUser::expected(&source, &name), now_s)?;
-            }
-            store.set_enabled(&name, enabled, now_s)?;
-        }
-        StoreRequest::SetPassword { name, hash, now_s } => {
-            store.set_password(&name, &password_hash(&hash.0)?, now_s)?;
-        }
-        StoreRequest::Remove { name, now_s } => store.remove_user(&name, now_s)?,
-        StoreRequest::AddCertificate { name, certificate } => store.add_certificate(&name, &certificate)?,
-        StoreRequest::RevokeCertificates { name, certificates, now_s } => {
-            store.revoke_certificates(&name, &certificates, now_s)?;
-        }
-        StoreRequest::Modify { name, change, now_s } => store.modify_user(&name, &change.into(), now_s)?,
-        StoreRequest::Stage(users) => {
-            for user in users {
-                parts.staged.push(user.into_import()?);
-            }
-        }
-        StoreRequest::Import { now_s } => store.import_users(&std::mem::take(&mut parts.staged), now_s)?,
-        StoreRequest::Secrets(after) => {
-            return Ok(secrets(parts.users(store, after.as_deref())?, after.as_deref()));
-        }
-        StoreRequest::Devices(name) => {
-            let Some(user) = store.user(&name)? else { return Err(StoreError::NoSuchUser { name }) };
-            let devices = store.devices(user.id)?;
-            return Ok(StoreReply::Devices(devices.iter().map(DeviceSummary::from).collect()));
-        }
-        StoreRequest::RemoveDevice { name, device, now_s } => {
-            store.remove_device(&name, DeviceId(device.into()), now_s)?;
-        }
-        StoreRequest::Audit { event, user, detail, at_s, by } => {
-            let entry = AuditEntry { at_s, event, user, source: String::new(), detail, by };
-            let recorded = AuditFile::open_or_create(&parts.audit)
-                .and_then(|mut file| file.record(&[Event::Entry(entry)]));
-            recorded.map_err(|error| StoreError::Failed {
-                path: parts.audit.clone(),
-                detail: format!("it is done, but not recorded: {error}"),
-            })?;
-        }
-        StoreRequest::WireGuard(request) => {
-            let state_dir = vpnd_sys::secret_file::parent(&parts.audit);
-            return wireguard::answer(store, state_dir, request).map(StoreReply::WireGuard);
-        }
-        StoreRequest::Whois { .. } | StoreRequest::Export { .. } => {
-            return Ok(unexpected("the store was opened, not the audit file"));
-        }
-        StoreRequest::Copy => parts.copy = Some(store.copy()?),
-        StoreRequest::CopyPart => return Ok(part(parts.copy.as_mut())),
-        StoreRequest::Replacement(_) | StoreRequest::Replace => {
-            return Ok(unexpected("it was not opened to be replaced"));
-        }
-    }
-    Ok(StoreReply::Done)
+fn unexpected(reason: &str) -> Fault {
+    Fault::Failed(reason.to_owned())
 }
 
 /// The first users after the one of this name; they are sorted by it.
-fn page(users: &[User], after: Option<&str>) -> StoreReply {
+fn page(users: &[User], after: Option<&str>) -> Vec<UserSummary> {
     let mut group_bytes = 0;
     let fits = |user: &&User| {
         let room = group_bytes < MAX_GROUP_BYTES;
@@ -228,7 +338,7 @@ fn page(users: &[User], after: Option<&str>) -> StoreReply {
         room
     };
     let page = later(users, after).take(MAX_USERS).take_while(fits);
-    StoreReply::Users(page.map(UserSummary::from).collect())
+    page.map(UserSummary::from).collect()
 }
 
 fn later<'u>(users: &'u [User], after: Option<&'u str>) -> impl Iterator<Item = &'u User> {
@@ -236,14 +346,14 @@ fn later<'u>(users: &'u [User], after: Option<&'u str>) -> impl Iterator<Item = 
 }
 
 /// Hashes and secrets of the first local users after the one of this name.
-fn secrets(users: &[User], after: Option<&str>) -> StoreReply {
+fn secrets(users: &[User], after: Option<&str>) -> Vec<UserSecrets> {
     let bytes = |bytes: &[u8]| SecretBytes(bytes.to_vec().into());
     let local = later(users, after).filter_map(|user| {
         let hash = bytes(user.password.as_ref()?.expose().as_bytes());
         let totp = user.totp.as_ref().map(|totp| bytes(totp.expose()));
         Some(UserSecrets { name: user.name.clone(), hash, totp })
     });
-    StoreReply::Secrets(local.take(MAX_USERS).collect())
+    local.take(MAX_USERS).collect()
 }
 
 fn new_user(user: UserToAdd) -> Result<NewUser, StoreError> {
@@ -279,17 +389,25 @@ impl super::Stores for InThisProcess {
         opening: Opening,
     ) -> Result<super::AdminStore, StoreError> {
         let path = config.server.store_path();
-        let requests = Box::new(Served::open(&path, opening)?);
+        let requests = Box::new(Desk::new(Served::open(&path, opening)?));
         Ok(super::AdminStore { requests, path, records: config.audit.enabled })
     }
 }
 
 #[cfg(test)]
-impl super::Requests for Served {
-    fn request(&mut self, request: &StoreRequest) -> Result<StoreReply, StoreError> {
+impl super::Requests for Arc<Desk> {
+    fn request(&mut self, request: StoreRequest) -> Result<SecretBytes, StoreError> {
+        use std::pin::pin;
+        use std::task::{Context, Poll, Waker};
+
+        use vpnd_ipc::request::AnsweredBy as _;
+
         // As it would come from the channel.
-        let bytes = minicbor::to_vec(request).unwrap();
-        let answer = minicbor::to_vec(self.answer(minicbor::decode(&bytes).unwrap())).unwrap();
-        Ok(minicbor::decode(&answer).unwrap())
+        let bytes = minicbor::to_vec(&request).unwrap();
+        let request: StoreRequest = minicbor::decode(&bytes).unwrap();
+        match pin!(request.answered_by(self)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(reply) => Ok(reply),
+            Poll::Pending => unreachable!("a store waits for nothing"),
+        }
     }
 }

@@ -9,9 +9,10 @@ use zeroize::Zeroizing;
 
 use super::AdminStore;
 use super::message::wireguard::{
-    DeviceToAdd, MAX_DEVICES, WireGuardReply, WireGuardRequest, WireGuardSummary,
+    AddWireGuardDevice, BackUpWireGuardKey, DeviceToAdd, MAX_DEVICES, RenewWireGuardDevice,
+    RestoreWireGuardKey, WireGuardDevicesAfter, WireGuardKey, WireGuardSummary,
 };
-use super::message::{StoreReply, StoreRequest};
+use super::request::RemoveDevice;
 
 /// Devices that are listed, at most: a store with more is not one that vpnd has written.
 const MAX_LISTED: usize = 1 << 20;
@@ -30,10 +31,7 @@ pub(crate) struct DeviceRequest<'r> {
 impl AdminStore {
     /// The gateway's public key for WireGuard clients; its private one is made if there is none.
     pub(crate) fn wireguard_key(&mut self) -> Result<[u8; 32], StoreError> {
-        match self.ask_wireguard(WireGuardRequest::Key)? {
-            WireGuardReply::Key(key) => Ok(key.into()),
-            _ => Err(self.unexpected_reply()),
-        }
+        Ok(self.ask(WireGuardKey)?.into())
     }
 
     /// Adds a device; its addresses, or `None` if none is free.
@@ -51,10 +49,7 @@ impl AdminStore {
             candidates: request.candidates,
         };
         let name = request.user.to_owned();
-        match self.ask_wireguard(WireGuardRequest::Add { name, device, now_s })? {
-            WireGuardReply::Added(addresses) => Ok(addresses),
-            _ => Err(self.unexpected_reply()),
-        }
+        self.ask_about(request.user, AddWireGuardDevice { name, device, now_s })
     }
 
     /// The devices of all users.
@@ -62,9 +57,7 @@ impl AdminStore {
         let mut devices: Vec<WireGuardSummary> = Vec::new();
         loop {
             let after: Option<ByteArray<32>> = devices.last().map(|device| device.public_key);
-            let WireGuardReply::Devices(more) = self.ask_wireguard(WireGuardRequest::List(after))? else {
-                return Err(self.unexpected_reply());
-            };
+            let more = self.ask(WireGuardDevicesAfter(after))?;
             let is_last = more.len() < MAX_DEVICES;
             devices.extend(more);
             if is_last {
@@ -84,11 +77,8 @@ impl AdminStore {
         resets_clock: bool,
         now_s: u64,
     ) -> Result<bool, StoreError> {
-        let (name, device) = (device.user.clone(), device.id);
-        match self.ask_wireguard(WireGuardRequest::Renew { name, device, resets_clock, now_s })? {
-            WireGuardReply::Renewed(is_there) => Ok(is_there),
-            _ => Err(self.unexpected_reply()),
-        }
+        let name = device.user.clone();
+        self.ask_about(&device.user, RenewWireGuardDevice { name, device: device.id, resets_clock, now_s })
     }
 
     /// Removes a device and ends its sessions.
@@ -97,31 +87,17 @@ impl AdminStore {
         device: &WireGuardSummary,
         now_s: u64,
     ) -> Result<(), StoreError> {
-        let (name, device) = (device.user.clone(), device.id);
-        self.change(&StoreRequest::RemoveDevice { name, device, now_s })
+        let name = device.user.clone();
+        self.ask_about(&device.user, RemoveDevice { name, device: device.id, now_s })
     }
 
     /// The file with the gateway's key, if there is one.
     pub(crate) fn back_up_wireguard_key(&mut self) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
-        match self.ask_wireguard(WireGuardRequest::BackUpKey)? {
-            WireGuardReply::KeyFile(bytes) => Ok(bytes.map(|bytes| bytes.0)),
-            _ => Err(self.unexpected_reply()),
-        }
+        Ok(self.ask(BackUpWireGuardKey)?.map(|bytes| bytes.0))
     }
 
     /// Puts that file in place.
     pub(crate) fn restore_wireguard_key(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        let bytes = SecretBytes(Zeroizing::new(bytes.to_vec()));
-        match self.ask_wireguard(WireGuardRequest::RestoreKey(bytes))? {
-            WireGuardReply::KeyRestored => Ok(()),
-            _ => Err(self.unexpected_reply()),
-        }
-    }
-
-    fn ask_wireguard(&mut self, request: WireGuardRequest) -> Result<WireGuardReply, StoreError> {
-        match self.ask(&StoreRequest::WireGuard(request))? {
-            StoreReply::WireGuard(reply) => Ok(reply),
-            _ => Err(self.unexpected_reply()),
-        }
+        self.ask(RestoreWireGuardKey(SecretBytes(Zeroizing::new(bytes.to_vec()))))
     }
 }

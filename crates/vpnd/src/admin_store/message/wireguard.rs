@@ -14,52 +14,46 @@ use vpnd_store::WireGuardDevice;
 /// Devices of one answer, at most; the command asks again.
 pub(crate) const MAX_DEVICES: usize = 256;
 
+/// The gateway's public key; its private one is made if there is none yet.
 #[derive(Debug, Encode, Decode)]
-pub(crate) enum WireGuardRequest {
-    /// The gateway's public key; its private one is made if there is none yet.
+pub(crate) struct WireGuardKey;
+
+/// Answered with the addresses that the device got, or nothing if none is free.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct AddWireGuardDevice {
     #[n(0)]
-    Key,
+    pub(crate) name: String,
     #[n(1)]
-    Add {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        device: DeviceToAdd,
-        #[n(2)]
-        now_s: u64,
-    },
-    /// The devices after this public key.
+    pub(crate) device: DeviceToAdd,
     #[n(2)]
-    List(#[n(0)] Option<ByteArray<32>>),
-    #[n(3)]
-    Renew {
-        #[n(0)]
-        name: String,
-        #[n(1)]
-        device: ByteArray<16>,
-        /// Whether it may come with earlier timestamps than before.
-        #[n(2)]
-        resets_clock: bool,
-        #[n(3)]
-        now_s: u64,
-    },
-    /// The file with the gateway's key.
-    #[n(4)]
-    BackUpKey,
-    /// Put that file in place.
-    #[n(5)]
-    RestoreKey(#[n(0)] SecretBytes),
+    pub(crate) now_s: u64,
 }
 
-impl WireGuardRequest {
-    /// The user whom it is about.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Add { name, .. } | Self::Renew { name, .. } => name,
-            Self::Key | Self::List(_) | Self::BackUpKey | Self::RestoreKey(_) => "",
-        }
-    }
+/// The devices after this public key.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct WireGuardDevicesAfter(#[n(0)] pub(crate) Option<ByteArray<32>>);
+
+/// Answered with whether there is such a device.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct RenewWireGuardDevice {
+    #[n(0)]
+    pub(crate) name: String,
+    #[n(1)]
+    pub(crate) device: ByteArray<16>,
+    /// Whether it may come with earlier timestamps than before.
+    #[n(2)]
+    pub(crate) resets_clock: bool,
+    #[n(3)]
+    pub(crate) now_s: u64,
 }
+
+/// The file with the gateway's key, if there is one.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct BackUpWireGuardKey;
+
+/// Put that file in place.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct RestoreWireGuardKey(#[n(0)] pub(crate) SecretBytes);
 
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct DeviceToAdd {
@@ -74,24 +68,6 @@ pub(crate) struct DeviceToAdd {
     /// Addresses of each pool, of which it gets the first that is free.
     #[n(4)]
     pub(crate) candidates: Vec<Vec<IpAddr>>,
-}
-
-#[derive(Debug, Encode, Decode)]
-pub(crate) enum WireGuardReply {
-    #[n(0)]
-    Key(#[n(0)] ByteArray<32>),
-    /// The addresses that a device got; `None` if none is free.
-    #[n(1)]
-    Added(#[n(0)] Option<Vec<IpAddr>>),
-    #[n(2)]
-    Devices(#[n(0)] Vec<WireGuardSummary>),
-    /// Whether there is such a device.
-    #[n(3)]
-    Renewed(#[n(0)] bool),
-    #[n(4)]
-    KeyFile(#[n(0)] Option<SecretBytes>),
-    #[n(5)]
-    KeyRestored,
 }
 
 /// A WireGuard device of a user.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
 
 use minicbor::bytes::ByteArray;
 use vpnd_auth::wireguard::key_file::{self, KeyFileError};
@@ -14,45 +13,63 @@ use vpnd_store::{
     WireGuardDevices as _,
 };
 
+use super::super::fault::Fault;
 use super::super::message::wireguard::{
-    DeviceToAdd, MAX_DEVICES, WireGuardReply, WireGuardRequest, WireGuardSummary,
+    AddWireGuardDevice, BackUpWireGuardKey, DeviceToAdd, MAX_DEVICES, RenewWireGuardDevice,
+    RestoreWireGuardKey, WireGuardDevicesAfter, WireGuardKey, WireGuardSummary,
 };
+use super::super::request::Replied;
+use super::{Serve, Served, unexpected};
 
-pub(super) fn answer(
-    store: &Sqlite,
-    state_dir: &Path,
-    request: WireGuardRequest,
-) -> Result<WireGuardReply, StoreError> {
-    let failed = |error: KeyFileError| StoreError::Failed {
-        path: state_dir.join(key_file::FILE_NAME),
-        detail: error.to_string(),
-    };
-    Ok(match request {
-        WireGuardRequest::Key => {
-            let devices = store.wireguard_devices()?.len();
-            let key = key_file::open_or_create(state_dir, devices).map_err(failed)?;
-            WireGuardReply::Key(key.public().0.into())
+impl Serve<WireGuardKey> for Served {
+    fn serve(&mut self, _: WireGuardKey) -> Replied<ByteArray<32>> {
+        let (store, parts) = self.store()?;
+        let devices = store.wireguard_devices()?.len();
+        let key = key_file::open_or_create(parts.state_dir(), devices).map_err(key_fault)?;
+        Ok(key.public().0.into())
+    }
+}
+
+impl Serve<AddWireGuardDevice> for Served {
+    fn serve(&mut self, request: AddWireGuardDevice) -> Replied<Option<Vec<IpAddr>>> {
+        let AddWireGuardDevice { name, device, now_s } = request;
+        Ok(add(self.store()?.0, &name, device, now_s)?)
+    }
+}
+
+impl Serve<WireGuardDevicesAfter> for Served {
+    fn serve(&mut self, request: WireGuardDevicesAfter) -> Replied<Vec<WireGuardSummary>> {
+        Ok(list(self.store()?.0, request.0)?)
+    }
+}
+
+impl Serve<RenewWireGuardDevice> for Served {
+    fn serve(&mut self, request: RenewWireGuardDevice) -> Replied<bool> {
+        let RenewWireGuardDevice { name, device, resets_clock, now_s } = request;
+        let (store, id) = (self.store()?.0, DeviceId(device.into()));
+        let is_there = store.renew_wireguard_device(&name, id, now_s)?;
+        if is_there && resets_clock {
+            store.forget_handshakes(&name, id)?;
         }
-        WireGuardRequest::Add { name, device, now_s } => {
-            WireGuardReply::Added(add(store, &name, device, now_s)?)
-        }
-        WireGuardRequest::List(after) => WireGuardReply::Devices(list(store, after)?),
-        WireGuardRequest::Renew { name, device, resets_clock, now_s } => {
-            let id = DeviceId(device.into());
-            let is_there = store.renew_wireguard_device(&name, id, now_s)?;
-            if is_there && resets_clock {
-                store.forget_handshakes(&name, id)?;
-            }
-            WireGuardReply::Renewed(is_there)
-        }
-        WireGuardRequest::BackUpKey => {
-            WireGuardReply::KeyFile(key_file::back_up(state_dir).map_err(failed)?.map(SecretBytes))
-        }
-        WireGuardRequest::RestoreKey(bytes) => {
-            key_file::restore(state_dir, &bytes.0).map_err(failed)?;
-            WireGuardReply::KeyRestored
-        }
-    })
+        Ok(is_there)
+    }
+}
+
+impl Serve<BackUpWireGuardKey> for Served {
+    fn serve(&mut self, _: BackUpWireGuardKey) -> Replied<Option<SecretBytes>> {
+        let bytes = key_file::back_up(self.store()?.1.state_dir()).map_err(key_fault)?;
+        Ok(bytes.map(SecretBytes))
+    }
+}
+
+impl Serve<RestoreWireGuardKey> for Served {
+    fn serve(&mut self, RestoreWireGuardKey(bytes): RestoreWireGuardKey) -> Replied<()> {
+        key_file::restore(self.store()?.1.state_dir(), &bytes.0).map_err(key_fault)
+    }
+}
+
+fn key_fault(error: KeyFileError) -> Fault {
+    unexpected(&error.to_string())
 }
 
 /// Adds a device with the first free address of each pool: one that nobody has left for a moment
