@@ -414,6 +414,7 @@ impl WorkArgs {
             congestion: self.congestion,
             threads,
             far: RemoteEnd::Client,
+            systems: Vec::new(),
         }
     }
 }

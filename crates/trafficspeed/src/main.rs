@@ -121,7 +121,8 @@ fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
         settings: args.settings(cpus).map_err(anyhow::Error::msg)?,
         links: args.systems.links(args.work.congestion),
         programs: args.systems.programs().map_err(anyhow::Error::msg)?,
-    };
+    }
+    .named();
     traffic::check(&plan)?;
     output::prepare(&args.output)?;
     say_left_out(&args.systems, &args.output);

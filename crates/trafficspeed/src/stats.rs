@@ -129,6 +129,7 @@ pub(crate) fn five<T: Copy>([a, b, c]: [T; 3]) -> [T; 5] {
 #[cfg(test)]
 mod tests {
     use rand::rngs::ChaCha8Rng;
+    use rand::seq::SliceRandom as _;
     use rand::{RngExt as _, SeedableRng as _};
 
     use super::*;
@@ -212,6 +213,43 @@ mod tests {
         // Why fewer rounds claim nothing.
         let fewer = [false_claims(2, usual), false_claims(3, usual)];
         assert!(fewer[0] > 0.1 && fewer[1] > 0.03, "{fewer:?}");
+    }
+
+    /// The same with noise that goes on from one measurement to the next (AR(1)): each differs by
+    /// `persistence` of what the one before differed by, and something new. The three take their
+    /// turns among other systems, in shuffled order or always in the same.
+    fn false_claims_of_persistent_noise(persistence: f64, is_shuffled: bool) -> f64 {
+        const OTHERS: usize = 4;
+        let mut turns: Vec<usize> = (0..3 + OTHERS).collect();
+        let mut at = turns.len();
+        let mut logarithm = 0.0_f64;
+        let mut next = [0.0; 3];
+        false_claims(5, move |random| {
+            if at >= 3 {
+                if is_shuffled {
+                    turns.shuffle(random);
+                }
+                for turn in &turns {
+                    // Near enough to a normal distribution.
+                    let new: f64 = (0..4).map(|_| random.random_range(-0.03..0.03)).sum();
+                    logarithm = persistence * logarithm + new;
+                    if let Some(one) = next.get_mut(*turn) {
+                        *one = logarithm.exp();
+                    }
+                }
+                at = 0;
+            }
+            at += 1;
+            next[at - 1]
+        })
+    }
+
+    #[test]
+    fn noise_that_goes_on_makes_no_more_claims_where_systems_take_turns_in_shuffled_order() {
+        let rates = [0.5, 0.9, 0.99].map(|persistence| false_claims_of_persistent_noise(persistence, true));
+        assert!(rates.iter().all(|rate| *rate > 0.0 && *rate < FALSE_CLAIMS), "{rates:?}");
+        let fixed = false_claims_of_persistent_noise(0.99, false);
+        assert!(fixed > 2.0 * rates[2], "why turns are shuffled: {fixed}");
     }
 
     #[test]

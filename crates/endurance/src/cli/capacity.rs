@@ -93,7 +93,7 @@ pub struct CapacityArgs {
     /// Seconds before it that don't count.
     #[arg(short = 'O', long, default_value_t = 1.0, value_parser = trafficspeed::cli::seconds)]
     pub omit: f64,
-    /// How often each case is measured, in rounds, from the second on in shuffled order. The
+    /// How often each case is measured, in rounds, in shuffled order. The
     /// case that costs are compared with is measured twice in each (A/A), and ratios that do not go
     /// beyond what it is of itself show no difference.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -8,6 +8,7 @@ use crate::experiment::capacity::results::{
 };
 use crate::experiment::capacity::words::{again, describe, direction_words, limited, name, row_name};
 use trafficspeed::report::chart::{Horizontal, LineChart, Measure, Point, Series, standalone};
+use trafficspeed::report::claims::{EMULATED, mark};
 use trafficspeed::report::grid::{Grid, NARROW, wrapped};
 use trafficspeed::report::noise::{TAKEN, far, percent};
 use trafficspeed::stats::Spread;
@@ -18,8 +19,8 @@ const DEFINITIONS: [&str; 11] = [
     "Gbit/s: payload that arrived, all sessions together.",
     "Gateway: its CPU seconds for each Gbit, median (lowest-highest) of the rounds. Times as many sessions: the same over that of those, in \
      the same setting and round; times real: over that of as many real clients on the same gateway, 1 if the load is a fair stand-in. ≈: within \
-     what the case that was measured twice was of itself, not in all rounds on the same side of 1, or of fewer than five rounds, so no difference is \
-     shown.",
+     what the case that was measured twice was of itself, or not in all rounds on the same side of 1. ?: fewer than five rounds, no case measured \
+     twice or a disturbed machine show neither.",
     "Acks: acknowledgements that arrived, each a packet of 56 B; how many side by side; and how many were lost. Other losses and delays are \
      without them.",
     "KiB at once: what came to the gateway's links in a super-packet on average, acknowledgements included. The longer, the less a Gbit \
@@ -47,10 +48,13 @@ fn text(results: &CapacityResults) -> String {
         writeln!(text, "{words}").expect("writing to a string");
     };
     line(grid(results).text(Some(NARROW)));
+    if results.environment.is_emulated() {
+        line(EMULATED.to_owned());
+    }
     DEFINITIONS.into_iter().chain([TAKEN]).for_each(|words| line(words.into()));
     same(results).into_iter().chain(remarks(results)).chain(unlike(results)).for_each(&mut line);
     line(format!(
-        "{} rounds of {} s, cases in turns, every second round from the last to the first; {} sessions logged in all the time in one \
+        "{} rounds of {} s, cases in turns, in another order in each round; {} sessions logged in all the time in one \
          process, a socket each; {} on their way at most; of every {} merged runs of a session, and of those in 40 ms, one at least \
          authenticated and opened{}; gateway: {}",
         results.repeats,
@@ -258,9 +262,7 @@ fn cells(
     let show = |value: Option<Spread>| value.map_or_else(dash, |value| value.text(significant));
     let number = |value: Option<f64>| value.map_or_else(dash, significant);
     let ratio = |value: Option<RelativeCost>| {
-        value.map_or_else(dash, |RelativeCost { ratio, differs }| {
-            ratio.text(significant) + if differs { "" } else { " ≈" }
-        })
+        value.map_or_else(dash, |RelativeCost { ratio, differs }| ratio.text(significant) + mark(differs))
     };
     let mut cells = vec![format!("{load}{}", again(row)), row.case.sessions().to_string(), packet, burst];
     cells.extend(keys.iter().map(|(_, key)| key(row.case).unwrap_or_else(dash)));

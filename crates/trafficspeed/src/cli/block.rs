@@ -59,8 +59,7 @@ pub struct BlockArgs {
     /// Congestion control of both ends, and in the lab of VPNs over TCP.
     #[arg(short = 'C', long, default_value_t)]
     pub congestion: CongestionControl,
-    /// How often each case is measured; the ways take turns, from the second round on in shuffled
-    /// order.
+    /// How often each case is measured; the ways take turns in shuffled order.
     #[arg(long, default_value_t = super::ROUNDS, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
     /// Do not measure the tunnel a second time in each round, with one block in progress and with

@@ -117,7 +117,7 @@ impl CompareArgs {
             foreign_percent: self.max_foreign,
             attempts: self.attempts,
         };
-        Ok(ComparePlan { traffic, limits, baseline })
+        Ok(ComparePlan { traffic: traffic.named(), limits, baseline })
     }
 }
 

@@ -10,8 +10,8 @@
 //! sealed above TCP, with n blocks in progress. And two controls, *plain-n* and *tunnel-n*: what n
 //! blocks in progress gain by themselves is not the gain of encrypting ahead. The tunnel is
 //! measured twice in each round, as its own control, with one block in progress and with the most.
-//! At each delay one lab with the tunnel up serves all of them in turn, from the second round on in
-//! shuffled order, so that drift hits all alike.
+//! At each delay one lab with the tunnel up serves all of them in turns, in shuffled order, so
+//! that drift hits all alike.
 //!
 //! What fails takes nothing else along: a case, a delay and a plan of several each say why they
 //! have no figures, and the others are measured.
@@ -111,13 +111,12 @@ pub struct BlockPlan {
 
 impl Writes {
     /// All cases at one delay, in the order in which they are measured: block size, way,
-    /// repetition. Repetitions come last, so that drift of the machine hits all ways alike, and
-    /// those after the first are shuffled.
+    /// repetition. Repetitions come last, so that drift of the machine hits all ways alike.
     pub fn cases(&self) -> Vec<(u32, Way, u32)> {
         let ways = outcome::ways(&self.ahead, &self.controls());
         let of = |repeat: u32| {
             let each = |&size: &u32| ways.iter().map(move |&way| (size, way, repeat)).collect::<Vec<_>>();
-            order(self.sizes.iter().flat_map(each), repeat, |(_, way, _)| way.again)
+            order(self.sizes.iter().flat_map(each), repeat)
         };
         (1..=self.repeats).flat_map(of).collect()
     }
@@ -209,11 +208,9 @@ impl BlockPlan {
 }
 
 /// Says what is missing, before anything is changed.
-pub fn check(plan: &BlockPlan) -> Result<(), TestbedError> {
-    for delay in &plan.delays {
-        Lab::check(plan.links(*delay))?;
-    }
-    Ok(plan.subject.check(&plan.programs)?)
+pub fn check(plan: &BlockPlan) -> anyhow::Result<()> {
+    let check = |delay: &Span| super::generate::check(&[plan.subject], &plan.programs, plan.links(*delay));
+    plan.delays.iter().try_for_each(check)
 }
 
 /// Runs `plans`, which write to one place, one after the other. One that fails is a report that
@@ -279,6 +276,13 @@ fn run(plan: &BlockPlan, progress: &Progress, interrupt: &Interrupt) -> Result<B
             report.problems.push(format!("one-way delay {delay}: {error}"));
         }
     }
+    let ways = outcome::ways(&writes.ahead, &writes.controls());
+    let place = |way: Way| ways.iter().position(|known| *known == way);
+    let size = |bytes: u32| writes.sizes.iter().position(|known| *known == bytes);
+    let delay = |ms: f64| plan.delays.iter().position(|delay| milliseconds(*delay) == ms);
+    report
+        .cases
+        .sort_by_key(|case| (delay(case.delay_ms), case.repeat, size(case.block_bytes), place(case.way)));
     report.parameters = work.parameters();
     report.interrupted = interrupt.is_set();
     Ok(report)

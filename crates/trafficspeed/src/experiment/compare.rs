@@ -1,8 +1,8 @@
 //! A comparison of systems: rounds of the plain experiment, saved after every measurement, resumed
 //! after a break.
 //!
-//! Within a round every number of clients is measured with one system after the other, from the
-//! second round on in shuffled order, so that drift of the machine hits all alike and ratios can be
+//! Within a round every number of clients is measured with one system after the other, in
+//! shuffled order, so that drift of the machine hits all alike and ratios can be
 //! formed within a round. A measurement during which the machine was shared with others more than
 //! allowed is repeated. It knows the journal and the schedule, nothing of how results are shown.
 
@@ -79,13 +79,8 @@ pub fn run(
         }
     }
     quiet::settle(&mut runs);
-    let campaign = Campaign {
-        settings: plan.traffic.settings.clone(),
-        environment,
-        runs,
-        interrupted: interrupt.is_set(),
-        baseline: plan.baseline.clone(),
-    };
+    let (settings, baseline) = (plan.traffic.settings.clone(), plan.baseline.clone());
+    let campaign = Campaign::new(settings, environment, runs, interrupt.is_set(), baseline);
     Compared { campaign, error }
 }
 

@@ -20,14 +20,14 @@ use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{ClientsTrial, RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::{order, pause};
+use super::turns::{as_reported, order, pause};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
 use crate::lab::{Lab, LinkSettings};
 use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
-use crate::system::{Programs, Subject, SystemInfo};
+use crate::system::{Programs, Subject, SystemInfo, kernel};
 pub use search::{Search, SearchOutcome, SearchTrial};
 
 /// A task and what reports call it.
@@ -83,7 +83,7 @@ pub struct LoadCampaign {
     pub command: String,
     pub settings: LoadSettings,
     pub environment: Environment,
-    /// In the order they were made.
+    /// Round by round, in the order of reports.
     pub runs: Vec<LoadRun>,
     /// The user ended it early.
     pub interrupted: bool,
@@ -275,6 +275,7 @@ impl LoadCampaign {
 /// ([`Subject::check_all`]).
 pub fn check(subjects: &[Subject], programs: &Programs, links: LinkSettings) -> anyhow::Result<()> {
     Lab::check(links)?;
+    kernel::check_limit(subjects, links.gateway_cpu)?;
     Ok(Subject::check_all(subjects, programs)?)
 }
 
@@ -283,11 +284,12 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
     let mut campaign = plan.campaign(Environment::of_each(&plan.links(lab)), plan.ip, progress);
     let all: Vec<_> =
         plan.congestion.iter().map(|&congestion| (congestion, plan.under(congestion))).collect();
+    let mut places = Vec::new();
     for repeat in 1..=plan.repeats {
         let combinations =
             lab.subjects.iter().flat_map(|&subject| all.iter().map(move |under| (subject, under)));
-        for (subject, &(congestion, (ref plan, ref suffix))) in
-            order(combinations, repeat, |(subject, _)| subject.again)
+        for (place, (subject, &(congestion, (ref plan, ref suffix)))) in
+            order(combinations.enumerate(), repeat)
         {
             if interrupt.is_set() {
                 continue;
@@ -306,8 +308,10 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
             let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
             run.error = measured.err().map(|error| error.to_string());
             campaign.add(run, progress);
+            places.push((repeat, place));
         }
     }
+    campaign.runs = as_reported(campaign.runs, &places);
     campaign.close(interrupt, progress)
 }
 

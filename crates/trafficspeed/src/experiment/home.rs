@@ -22,7 +22,7 @@ use super::pair_run::{LEAD, Times};
 use super::progress::Progress;
 use super::suite::faults;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial, TrialResult};
-use super::turns::{order, pause};
+use super::turns::{as_reported, order, pause};
 use crate::clock;
 use crate::coordinate::message::Measurement;
 use crate::interrupt::Interrupt;
@@ -122,8 +122,9 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
         interrupted: false,
     };
     progress.event(Event::HomeStarted(&campaign));
+    let mut places = Vec::new();
     for repeat in 1..=plan.settings.repeats {
-        for subject in order(plan.subjects.iter().copied(), repeat, |subject| subject.again) {
+        for (place, subject) in order(plan.subjects.iter().copied().enumerate(), repeat) {
             if interrupt.is_set() {
                 continue;
             }
@@ -135,8 +136,10 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
             }
             progress.event(Event::HomeRunEnded(&run));
             campaign.runs.push(run);
+            places.push((repeat, place));
         }
     }
+    campaign.runs = as_reported(campaign.runs, &places);
     campaign.interrupted = interrupt.is_set();
     progress.event(Event::HomeEnded(&campaign));
     Ok(campaign)

@@ -53,6 +53,9 @@ pub struct Settings {
     pub threads: u32,
     /// Clients measure with each other, or each with a partner behind the gateway.
     pub far: RemoteEnd,
+    /// The systems in the order of reports; those without a place come last.
+    #[serde(default)]
+    pub systems: Vec<String>,
 }
 
 /// All runs of one command.
@@ -60,7 +63,7 @@ pub struct Settings {
 pub struct Campaign {
     pub settings: Settings,
     pub environment: Environment,
-    /// Every run, in the order they were made.
+    /// Every run, round by round, systems in the order of reports.
     pub runs: Vec<Run>,
     /// The user ended it early.
     pub interrupted: bool,
@@ -282,6 +285,34 @@ impl Pair {
             }
         }
         faults
+    }
+}
+
+impl Campaign {
+    /// A campaign of `runs`, in whatever order they were made.
+    pub fn new(
+        settings: Settings,
+        environment: Environment,
+        mut runs: Vec<Run>,
+        interrupted: bool,
+        baseline: Option<String>,
+    ) -> Self {
+        let place = |run: &Run| settings.systems.iter().position(|label| *label == run.label);
+        runs.sort_by_key(|run| (run.repeat, run.clients, place(run)));
+        Self { settings, environment, runs, interrupted, baseline }
+    }
+
+    /// The systems in the order of reports, those without a result included.
+    pub fn labels(&self) -> Vec<String> {
+        let mut labels: Vec<String> = Vec::new();
+        for run in &self.runs {
+            if !labels.contains(&run.label) {
+                labels.push(run.label.clone());
+            }
+        }
+        let place = |label: &String| self.settings.systems.iter().position(|known| known == label);
+        labels.sort_by_key(|label| place(label).unwrap_or(usize::MAX));
+        labels
     }
 }
 
@@ -523,6 +554,7 @@ pub(crate) mod samples {
                 congestion: CongestionControl::default(),
                 threads: 1,
                 far: RemoteEnd::Client,
+                systems: Vec::new(),
             },
             environment: Environment::default(),
             runs,

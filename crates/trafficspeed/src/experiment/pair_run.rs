@@ -16,7 +16,6 @@ use crate::coordinate::fleet::{Event, Fleet};
 use crate::coordinate::message::{Command, MAX_CONNECT_MS, Measurement, Report, Sample};
 use crate::interrupt::Interrupt;
 use crate::load::task::Task;
-use crate::stats::median;
 use crate::unit::rate;
 
 mod stall;
@@ -375,14 +374,11 @@ impl EndReports {
         self.ends.iter().any(|end| end.stopped_early)
     }
 
-    /// The second in which the pair received next to nothing of what it receives in others, in
-    /// words: what carried it stood still, so that its figures are no result.
+    /// That the pair received nothing for seconds, in words: what carried it stood still, so that
+    /// its figures are no result.
     pub fn stall(&self) -> Option<String> {
-        let seconds = stall::seconds(&self.samples);
-        let middle = median(&seconds).filter(|_| seconds.len() >= stall::LEAST_SECONDS)?;
-        let (then, second) = seconds.into_iter().zip(1..).find(|(rate, _)| *rate < stall::SHARE * middle)?;
-        let [then, middle] = [then, middle].map(|bits| rate(None, bits));
-        Some(format!("stalled: {then} in second {second}, {middle} in the median second"))
+        let (second, best) = stall::standstill(&self.samples)?;
+        Some(format!("stalled: nothing from second {second} on, {} in the best second", rate(None, best)))
     }
 
     /// What makes it no result, in words: faults that the ends reported, and a stall.

@@ -24,7 +24,7 @@ use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
-use super::turns::{order, pause};
+use super::turns::{as_reported, order, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::LinkSettings;
 use crate::load::task::Task;
@@ -313,10 +313,9 @@ pub(super) fn report_interval(
 pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> SuiteCampaign {
     let links: Vec<LinkSettings> = plan.stages.iter().map(|stage| stage.links).collect();
     let mut campaign = SuiteCampaign::begin(plan, Some(plan.far), Environment::of_each(&links), progress);
+    let (mut places, mut row_places) = (Vec::new(), Vec::new());
     for repeat in 1..=plan.repeats {
-        for (stage, number) in
-            order(plan.stages.iter(), repeat, |stage| stage.subject.again).into_iter().zip(1..)
-        {
+        for ((place, stage), number) in order(plan.stages.iter().enumerate(), repeat).into_iter().zip(1..) {
             if interrupt.is_set() {
                 continue;
             }
@@ -330,8 +329,12 @@ pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> Suit
                 stage.cases.len()
             ));
             run_stage(plan, stage, repeat, &mut campaign, progress, interrupt);
+            places.resize(campaign.stages.len(), (repeat, place));
+            row_places.resize(campaign.rows.len(), (repeat, place));
         }
     }
+    campaign.stages = as_reported(campaign.stages, &places);
+    campaign.rows = as_reported(campaign.rows, &row_places);
     campaign.close(interrupt, progress)
 }
 

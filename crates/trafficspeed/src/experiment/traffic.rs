@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use super::bulk_pairs::{self, SecondsObserver};
+use super::generate;
 use super::lab_agents::{LabAgents, Schedule, TestbedError};
 use super::memory;
 use super::outcome::{Campaign, Program, RemoteEnd, Run, Settings};
@@ -40,9 +41,8 @@ pub struct TrafficPlan {
 /// # Errors
 /// [`crate::lab::LabError::Missing`], or those of [`Subject::check_all`].
 pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
-    Lab::check(plan.links)?;
-    memory::check(plan.clients.iter().copied().max().unwrap_or(0), &plan.settings)?;
-    Ok(Subject::check_all(&plan.subjects, &plan.programs)?)
+    generate::check(&plan.subjects, &plan.programs, plan.links)?;
+    Ok(memory::check(plan.clients.iter().copied().max().unwrap_or(0), &plan.settings)?)
 }
 
 /// One measurement of a campaign.
@@ -55,14 +55,21 @@ pub struct Slot {
 }
 
 impl TrafficPlan {
+    /// The plan with the order of its systems in reports.
+    #[must_use]
+    pub fn named(mut self) -> Self {
+        let labels = self.subjects.iter().map(|subject| subject.label_with(&self.programs));
+        self.settings.systems = labels.collect();
+        self
+    }
+
     /// Every measurement in the order of work: rounds outermost, systems innermost and in turns.
     pub fn slots(&self) -> Vec<Slot> {
         let rounds = 1..=self.settings.repeats;
         let of_round = |repeat| {
             let counts = self.clients.iter();
             counts.flat_map(move |&clients| {
-                let subjects =
-                    order(self.subjects.iter().copied(), repeat, |subject| subject.again).into_iter();
+                let subjects = order(self.subjects.iter().copied(), repeat).into_iter();
                 subjects.map(move |subject| Slot { subject, clients, repeat })
             })
         };
@@ -80,7 +87,7 @@ pub fn run(plan: &TrafficPlan, progress: &Progress, interrupt: &Interrupt) -> Ca
         }
     }
     let interrupted = interrupt.is_set();
-    Campaign { settings: plan.settings.clone(), environment, runs, interrupted, baseline: None }
+    Campaign::new(plan.settings.clone(), environment, runs, interrupted, None)
 }
 
 /// Makes one measurement, for the `attempt`th time, in a lab of its own. Whatever goes wrong is in

@@ -30,7 +30,7 @@ use crate::lab::LinkSettings;
 use crate::load::congestion::CongestionControl;
 use crate::load::task::Task;
 use crate::load::tcp::{Job, Shape, Way};
-use crate::observation::{ByRound, ratio};
+use crate::observation::{ByRound, differs, ratio};
 use crate::stats::Spread;
 use crate::system::generator::{ALL, BulkLoad, Generator};
 use crate::system::{AGAIN, Programs, Subject, SystemInfo};
@@ -89,6 +89,8 @@ pub enum Agreement {
     Differs,
     /// Further from 1 than permitted, and no further than this program's generator from itself.
     WithinControl,
+    /// Of too few rounds, or on an emulated machine, which says nothing.
+    NotJudged,
     NotMeasured,
 }
 
@@ -109,13 +111,13 @@ impl Verification {
     }
 
     pub fn agreement(&self, at: usize) -> Agreement {
-        match (self.ratio(at), self.same()) {
-            (Some(ratio), _) if (ratio.median - 1.0).abs() <= LIMIT => Agreement::Agrees,
-            (Some(ratio), Some(same)) if ratio.differs_beyond(same) == Some(false) => {
-                Agreement::WithinControl
-            }
-            (Some(_), _) => Agreement::Differs,
-            (None, _) => Agreement::NotMeasured,
+        let Some(ratio) = self.ratio(at) else { return Agreement::NotMeasured };
+        let is_near = (ratio.median - 1.0).abs() <= LIMIT;
+        match differs(Some(ratio), self.same()).filter(|_| !self.environment.is_emulated()) {
+            None => Agreement::NotJudged,
+            Some(_) if is_near => Agreement::Agrees,
+            Some(false) => Agreement::WithinControl,
+            Some(true) => Agreement::Differs,
         }
     }
 
@@ -182,7 +184,7 @@ pub fn run(
     };
     for repeat in 1..=plan.repeats {
         let last = found.generators.len() - 1;
-        for at in order(0..=last, repeat, |at| *at == last) {
+        for at in order(0..=last, repeat) {
             let generator = &mut found.generators[at];
             if interrupt.is_set() || (generator.problem.is_some() && generator.bits_per_second.is_empty()) {
                 continue;
@@ -322,6 +324,13 @@ pub(crate) mod tests {
         assert!(noisy.agrees(), "the one that could be had agrees");
         noisy.generators[1].bits_per_second.clear();
         assert!(!noisy.agrees(), "nobody said so");
+        let mut few = found.clone();
+        few.generators.iter_mut().for_each(|generated| generated.bits_per_second.truncate(4));
+        assert_eq!((few.agreement(1), few.agreement(2)), (Agreement::NotJudged, Agreement::NotJudged));
+        let mut emulated = found;
+        emulated.environment.host.cpu = "QEMU TCG CPU version 2.5+".into();
+        assert_eq!(emulated.agreement(1), Agreement::NotJudged);
+        assert!(!emulated.agrees());
     }
 
     #[test]

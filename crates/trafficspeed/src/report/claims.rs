@@ -6,7 +6,17 @@ use crate::stats::{CLAIM_ROUNDS, FALSE_CLAIMS};
 use crate::unit::significant;
 
 /// The only line about measurements on an emulated processor.
-const EMULATED: &str = "This processor is emulated, so nothing is claimed: measure on a real one.";
+pub const EMULATED: &str = "This processor is emulated, so nothing is claimed: measure on a real one.";
+
+/// Follows a ratio that is not shown to be a difference: ≈ for none beyond A/A, ? where nothing says
+/// so.
+pub fn mark(differs: Option<bool>) -> &'static str {
+    match differs {
+        Some(true) => "",
+        Some(false) => " ≈",
+        None => " ?",
+    }
+}
 
 /// The lines about `judged`, each comparison that a report shows: whether it is a difference, or
 /// `None` where nothing says so.

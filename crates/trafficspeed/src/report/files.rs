@@ -104,7 +104,7 @@ pub fn read(directory: &Path) -> Result<Results, FilesError> {
         let journal::Contents { header, mut runs, .. } = contents;
         settle(&mut runs);
         let (settings, environment, baseline) = (header.settings, header.environment, header.baseline);
-        let campaign = Campaign { settings, environment, runs, interrupted, baseline };
+        let campaign = Campaign::new(settings, environment, runs, interrupted, baseline);
         return Ok(Results::Traffic(Box::new(campaign)));
     }
     let campaign = read_file(&directory.join(CAMPAIGN))?.map(Results::Traffic);

@@ -94,15 +94,9 @@ pub fn summarise(campaign: &Campaign) -> Vec<Summary> {
     each.filter_map(|(label, clients)| summary(&label, clients, &table, campaign)).collect()
 }
 
-/// The systems of a campaign in the order they first appear, those without a result included.
+/// See [`Campaign::labels`].
 pub fn labels(campaign: &Campaign) -> Vec<String> {
-    let mut labels: Vec<String> = Vec::new();
-    for run in &campaign.runs {
-        if !labels.contains(&run.label) {
-            labels.push(run.label.clone());
-        }
-    }
-    labels
+    campaign.labels()
 }
 
 /// The system that the others are compared with besides plain routing: the one that the user has

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::claims::EMULATED;
 use super::grid::{Grid, NARROW, wrapped};
 use super::noise::{TAKEN, far, percent};
 use crate::experiment::outcome::Taken;
@@ -27,6 +28,7 @@ pub fn table(found: &Verification) -> String {
             Agreement::Differs => "no",
             Agreement::WithinControl => "not beyond A/A",
             Agreement::NotMeasured => "not measured",
+            Agreement::NotJudged => "not judged",
         };
         let ratio = found.ratio(at).filter(|_| at > 0);
         let taken = Taken::most(&generator.cpu);
@@ -77,7 +79,9 @@ pub fn table(found: &Verification) -> String {
 
 fn verdict(found: &Verification) -> String {
     let percent = LIMIT * 100.0;
-    if found.agrees() {
+    if found.environment.is_emulated() {
+        EMULATED.trim_end_matches('.').to_owned()
+    } else if found.agrees() {
         format!("The generators agree within {percent:.0} %")
     } else {
         format!("Agreement within {percent:.0} % was not shown")

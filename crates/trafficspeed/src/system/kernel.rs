@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Kind, SystemError};
+use super::{Kind, Subject, SystemError};
+use crate::lab::cpu_limit::CpuLimit;
 use crate::lab::run_tool;
 
 /// The kernel's release, such as `6.12.117+deb13-amd64`.
@@ -23,6 +24,20 @@ pub const NOTE: &str =
 /// nothing about their cost.
 pub fn carries(kind: Kind) -> bool {
     matches!(kind, Kind::Wireguard | Kind::Ipsec | Kind::IpsecAhEsp | Kind::OpenvpnDco)
+}
+
+/// Refuses to limit the CPU time of a gateway whose programs do not do the work.
+///
+/// # Errors
+/// [`SystemError::Missing`], if one of `subjects` is such a system and there is a limit.
+pub fn check_limit(subjects: &[Subject], limit: Option<CpuLimit>) -> Result<(), SystemError> {
+    let in_kernel = subjects.iter().find(|subject| carries(subject.kind));
+    let Some((subject, _)) = in_kernel.zip(limit) else { return Ok(()) };
+    Err(SystemError::Missing(format!(
+        "the kernel does the work of {}, and a limit of the CPU time of the gateway's programs does not hold it; \
+         measure it without the limit, or the others without it",
+        subject.kind.profile().label
+    )))
 }
 
 /// Says which of `modules` this kernel lacks for `system`.
@@ -82,6 +97,17 @@ pub fn load(modules: &[&str]) -> Result<(), SystemError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_limit_is_said_to_hold_what_the_kernel_does() {
+        use crate::system::Cipher;
+
+        let subjects = [Kind::Vpnd, Kind::OpenvpnDco].map(|kind| Subject::new(kind, Cipher::Auto));
+        let limit = "0.5".parse().ok();
+        let said = check_limit(&subjects, limit).unwrap_err().to_string();
+        assert!(said.starts_with("the kernel does the work of OpenVPN (kernel), "), "{said}");
+        assert!(check_limit(&subjects, None).is_ok() && check_limit(&subjects[..1], limit).is_ok());
+    }
 
     #[test]
     fn a_module_is_found_loaded_listed_or_built_in_and_otherwise_named() {

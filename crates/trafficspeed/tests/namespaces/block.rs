@@ -11,8 +11,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command as Process, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use trafficspeed::coordinate::message::{Command, Report};
 use trafficspeed::load::block::content::{Content, Verified, verify};
@@ -21,7 +22,7 @@ use trafficspeed::load::block::{Blocks, Protection, Secret, WriterJob};
 use trafficspeed::load::congestion::CongestionControl;
 
 use super::vpn::real_vpnd;
-use super::{PROGRAM, can_run, measured, run, wait_until};
+use super::{PROGRAM, can_run, measured, run, trafficspeed, wait_until};
 
 const BLOCK_BYTES: u32 = 16 << 10;
 /// More than can be written before the end, so that no place is written twice.
@@ -208,6 +209,64 @@ fn blocks_in_progress_overtake_waiting_through_the_tunnel() {
         assert!(rates.iter().all(|rate| *rate <= most * ceiling), "{report:#}");
         assert!(most <= 1.0 || rates.iter().any(|rate| *rate > ceiling), "{report:#}");
     }
+}
+
+/// The gateway's main process in the lab of process `parent`.
+fn gateway(parent: u32) -> Option<Pid> {
+    let lab = std::fs::metadata(format!("/run/netns/ts{parent}g")).ok()?.ino();
+    let pids = std::fs::read_dir("/proc").ok()?.flatten();
+    let is_it = |pid: &i32| {
+        let namespace = std::fs::metadata(format!("/proc/{pid}/ns/net"));
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let is_server = command.split(|byte| *byte == 0).nth(1) == Some(b"server");
+        is_server && namespace.is_ok_and(|namespace| namespace.ino() == lab)
+    };
+    let found = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_it).min();
+    found.and_then(Pid::from_raw)
+}
+
+/// Bytes that the client of the lab of process `parent` has sent into its tunnel.
+fn sent_into_tunnel(parent: u32) -> u64 {
+    let shown = Process::new("ip").args(["-n", &format!("ts{parent}c1"), "-s", "-j", "link"]).output();
+    let devices: Value = serde_json::from_slice(&shown.expect("iproute2").stdout).unwrap_or_default();
+    let tunnels = devices
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|device| ["lo", "eth0"].iter().all(|name| device["ifname"] != *name));
+    tunnels.filter_map(|device| device["stats64"]["tx"]["bytes"].as_u64()).sum()
+}
+
+#[test]
+fn a_case_in_which_a_process_of_the_vpn_ended_is_no_result_and_ends_its_delay() {
+    if !can_run() {
+        return;
+    }
+    let Some(program) = real_vpnd() else { return };
+    let mut command = trafficspeed(&format!(
+        "block --delays 5ms --sizes 64K --ahead 1 -t 5 --repeat 1 --no-control --span 4 --no-sync --json --quiet --vpnd {}",
+        program.display()
+    ));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let parent = child.id();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while sent_into_tunnel(parent) < 1 << 20 {
+        assert!(Instant::now() < deadline, "blocks are written through the tunnel");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(gateway(parent).expect("a gateway"), Signal::KILL).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let is_ended = |case: &&Value| {
+        case["problem"]
+            .as_str()
+            .is_some_and(|why| why.contains("of the VPN ended before the measurement did"))
+    };
+    let ended: Vec<&Value> = report["cases"].as_array().expect("cases").iter().filter(is_ended).collect();
+    assert_eq!(ended.len(), 1, "{report:#}");
+    assert_eq!((&ended[0]["way"]["route"], &ended[0]["bytes_per_second"]), (&"tunnel".into(), &Value::Null));
+    assert!(report["problems"].to_string().contains("nothing more was measured"), "{report:#}");
 }
 
 fn rate(report: &Value, at: usize) -> f64 {

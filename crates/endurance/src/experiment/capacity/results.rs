@@ -5,6 +5,7 @@ use vpnd_swarm::load::{AcknowledgementCounts, CallCounts, Direction, USUAL_ACK_D
 use vpnd_swarm::tally::Percentiles;
 
 use trafficspeed::experiment::environment::Environment;
+use trafficspeed::experiment::outcome::Taken;
 use trafficspeed::lab::cpu_limit::CpuLimit;
 use trafficspeed::observation::{ByRound, ratio};
 use trafficspeed::stats::Spread;
@@ -200,8 +201,9 @@ pub struct RelativeCost {
     /// Of each round.
     pub ratio: Spread,
     /// Whether that is a difference: beyond the ratios of a case to itself, in all rounds on the
-    /// same side of 1.
-    pub differs: bool,
+    /// same side of 1. `None` where nothing says so: of few rounds, without a case measured twice,
+    /// on a disturbed machine or an emulated one.
+    pub differs: Option<bool>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -263,9 +265,16 @@ impl CapacityResults {
     /// The cost of a row by that of another, beside the ratios of a case to itself.
     fn compared(&self, row: &Row, other: &Row) -> Option<RelativeCost> {
         let ratio = row.times(other, cost)?;
-        let differs =
-            self.against_itself().is_some_and(|(_, [same, _])| ratio.differs_beyond(same) == Some(true));
-        Some(RelativeCost { ratio, differs })
+        let is_quiet =
+            !self.environment.is_emulated() && [row, other].iter().all(|row| !Self::is_disturbed(row));
+        let same = self.against_itself().filter(|_| is_quiet).map(|(_, [same, _])| same);
+        Some(RelativeCost { ratio, differs: same.and_then(|same| ratio.differs_beyond(same)) })
+    }
+
+    fn is_disturbed(row: &Row) -> bool {
+        let taken =
+            |figures: &Figures| Taken { steal: figures.steal_percent, others: figures.foreign_percent };
+        row.runs.iter().any(|figures| taken(figures).is_disturbed())
     }
 
     /// Rows in which the gateway was limited, but not the bottleneck, with the share of its quota
@@ -406,20 +415,23 @@ mod tests {
         let (row, [cost, goodput]) = results.against_itself().unwrap();
         assert_eq!((row.case, row.again, goodput.median), (results.rows[0].case, false, 1.0));
         assert!((cost.low - 1.0).abs() < 1e-9 && (cost.high - 1.04).abs() < 1e-9, "{cost:?}");
-        assert_eq!(differs(&results), Some(true));
+        assert_eq!(differs(&results), Some(Some(true)));
         // A machine that is three times as slow in one round is so for both, and takes nothing
         // away.
         for row in &mut results.rows {
             row.runs[1].gateway_seconds_per_gbit *= 3.0;
         }
-        assert_eq!(differs(&results), Some(true));
+        assert_eq!(differs(&results), Some(Some(true)));
         results.rows[3].runs[1].gateway_seconds_per_gbit *= 1.2;
-        assert_eq!(differs(&results), Some(false), "the control went as far");
+        assert_eq!(differs(&results), Some(Some(false)), "the control went as far");
         results.rows[3].runs.clear();
-        assert_eq!(differs(&results), Some(false), "nothing is known without a control");
+        assert_eq!(differs(&results), Some(None), "nothing is known without a control");
         let mut single = samples::results();
         single.rows.iter_mut().for_each(|row| row.runs.truncate(4));
-        assert_eq!(differs(&single), Some(false), "four rounds show nothing");
+        assert_eq!(differs(&single), Some(None), "four rounds show nothing");
+        let mut emulated = samples::results();
+        emulated.environment.host.cpu = "QEMU TCG CPU version 2.5+".into();
+        assert_eq!(differs(&emulated), Some(None), "nothing is claimed of it");
     }
 
     #[test]

@@ -203,13 +203,12 @@ fn a_control_that_was_not_measured_leaves_a_ratio_without_one() {
 }
 
 #[test]
-fn every_round_has_all_cases_each_after_the_first_in_another_order() {
+fn every_round_has_all_cases_in_another_order() {
     let cases = Writes { sizes: vec![8192, 16_384], repeats: 3, ..plan(&[0], &[1, 2]).writes }.cases();
     let round = |repeat: u32| -> Vec<(u32, Way)> {
         let of = cases.iter().filter(|case| case.2 == repeat);
         of.map(|&(size, way, _)| (size, way)).collect()
     };
-    assert_eq!(round(1)[0], (8192, Way::TUNNEL));
     assert!(round(2) != round(1) && round(3) != round(1) && round(3) != round(2));
     let has_all = |repeat: u32| round(1).iter().all(|case| round(repeat).contains(case));
     assert!(has_all(2) && has_all(3) && [2, 3].iter().all(|&repeat| round(repeat).len() == round(1).len()));
@@ -298,8 +297,10 @@ fn the_estimate_grows_with_delays_sizes_and_blocks_in_progress() {
     assert!((short.as_secs_f64() - 10.0).abs() < 0.01, "{short:?}");
     assert!(plan(&[64], &[1]).estimate() > short + Duration::from_secs(4));
     assert!(plan(&[0], &[1, 2]).estimate() > short + Duration::from_secs(1));
-    let ways: Vec<String> = plan(&[0], &[1, 2]).writes.cases().iter().map(|(_, way, _)| way.name()).collect();
-    assert_eq!(ways, ["tunnel", "plain", "OP-1", "OP-2", "plain-2", "tunnel-2"]);
+    let mut ways: Vec<String> =
+        plan(&[0], &[1, 2]).writes.cases().iter().map(|(_, way, _)| way.name()).collect();
+    ways.sort();
+    assert_eq!(ways, ["OP-1", "OP-2", "plain", "plain-2", "tunnel", "tunnel-2"]);
     let controls = |ahead: &[u32]| Writes { control: true, ..plan(&[0], ahead).writes }.controls();
     assert_eq!((controls(&[1, 2]), controls(&[1])), (vec![1, 2], vec![1]));
     let blocks = plan(&[0], &[1]).writes.blocks(3000, Protection::Plain);

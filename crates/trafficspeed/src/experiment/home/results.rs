@@ -40,7 +40,7 @@ pub struct HomeCampaign {
     pub environment: Environment,
     /// The link alone, asked for and got.
     pub link: Option<LinkChecked>,
-    /// In the order they were made.
+    /// Round by round, in the order of reports.
     pub runs: Vec<HomeRun>,
     /// The user ended it early.
     pub interrupted: bool,

@@ -76,8 +76,7 @@ pub fn measure(
     rates.iter().flat_map(|&rate| in_turns(plan, (real, rate), progress, interrupt)).collect()
 }
 
-/// All systems at one rate. They take turns, from the second on in shuffled order; one that failed
-/// takes no more.
+/// All systems at one rate. They take turns in shuffled order; one that failed takes no more.
 fn in_turns(
     plan: &ModelPlan,
     (real, rate): (RealPlan, Rate),
@@ -89,7 +88,7 @@ fn in_turns(
     subjects.extend(Subject::control(&subjects, usual).filter(|_| plan.control));
     let mut found: Vec<anyhow::Result<Vec<Round>>> = subjects.iter().map(|_| Ok(Vec::new())).collect();
     for turn in 0..real.repeats {
-        for at in order(0..subjects.len(), turn + 1, |at| subjects[*at].again) {
+        for at in order(0..subjects.len(), turn + 1) {
             let Ok(rounds) = &mut found[at] else { continue };
             if interrupt.is_set() {
                 continue;

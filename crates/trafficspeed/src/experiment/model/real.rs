@@ -98,8 +98,7 @@ struct Round {
 /// One suite's cases, each measured or why it could not be.
 pub type Cases = Vec<anyhow::Result<Real>>;
 
-/// Measures every suite with every case. The suites take turns, from the second on in shuffled
-/// order, so that a machine that becomes slower or faster meanwhile does so for all of them. After
+/// Measures every suite with every case. The suites take turns in shuffled order, so that a machine that becomes slower or faster meanwhile does so for all of them. After
 /// a suite's failure its other turns are left out. Before each turn but the first `between` is
 /// called.
 ///
@@ -117,7 +116,7 @@ pub fn measure(
         if turn > 0 && !interrupt.is_set() {
             between()?;
         }
-        for at in order(0..subjects.len(), turn + 1, |at| subjects[*at].again) {
+        for at in order(0..subjects.len(), turn + 1) {
             let Ok(known) = &mut taken[at] else { continue };
             if interrupt.is_set() {
                 taken[at] = Err(anyhow!("interrupted"));

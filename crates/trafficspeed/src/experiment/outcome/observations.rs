@@ -35,6 +35,9 @@ impl Campaign {
     pub fn observations(&self) -> Observations {
         let mut table = Observations::of_machine(self.environment.is_emulated());
         let congestion = self.settings.congestion.to_string();
+        for label in self.labels() {
+            table.name(&label, &congestion);
+        }
         for run in &self.runs {
             let problem = match run.problems() {
                 _ if run.is_whole() => String::new(),

@@ -3,6 +3,7 @@
 
 use crate::experiment::block::BlockReport;
 use crate::observation::differs;
+use crate::report::claims::mark;
 use crate::report::noise::percent;
 use crate::stats::Spread;
 use crate::unit::significant;
@@ -32,11 +33,7 @@ pub(super) fn beside(ours: Option<Spread>, original: Option<f64>) -> String {
 
 /// Follows a ratio that is not shown to be a difference, beside that of the tunnel to itself.
 pub(super) fn judged(ratio: Option<Spread>, same: Option<Spread>) -> &'static str {
-    match (ratio, differs(ratio, same)) {
-        (None, _) | (_, Some(true)) => "",
-        (_, Some(false)) => " ≈",
-        (_, None) => " ?",
-    }
+    if ratio.is_none() { "" } else { mark(differs(ratio, same)) }
 }
 
 /// How many rounds the figures of a row have: the least, and the most if that differs.

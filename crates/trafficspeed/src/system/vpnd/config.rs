@@ -8,7 +8,7 @@ use std::path::Path;
 use toml_edit::{Array, DocumentMut, Item, Table, value};
 
 use super::{BUSY_POLL, Vpnd};
-use crate::system::{Cipher, Priority, SystemError};
+use crate::system::{Priority, SystemError};
 
 impl Vpnd {
     pub(super) fn edit_config(&self) -> Result<(), SystemError> {
@@ -55,8 +55,8 @@ impl Vpnd {
             set("wireguard", "enabled", value(true));
             set("wireguard", "mtu", value(i64::from(mtu)));
         }
-        if self.cipher != Cipher::Auto {
-            set("crypto", "suites", value(Array::from_iter([self.cipher.name()])));
+        if let Some(suite) = self.only_suite() {
+            set("crypto", "suites", value(Array::from_iter([suite])));
         }
         if let Some(backend) = &self.backend {
             set("crypto", "backend", value(backend));
@@ -78,7 +78,7 @@ impl Vpnd {
 mod tests {
     use super::super::{Code, Room};
     use super::*;
-    use crate::system::{Kind, Programs, Subject};
+    use crate::system::{Cipher, Kind, Programs, Subject};
 
     #[test]
     fn the_lab_configuration_keeps_what_init_wrote() {

@@ -33,16 +33,20 @@ impl Vpnd {
         format!("vpnd {:?} {:?}", self.code, self.backend)
     }
 
-    /// Has it use the library that it chose for its suite before.
+    /// Has it use the suite and the library that it chose before.
     pub(super) fn pin_library(&mut self) {
-        let suite = self.suite.clone().or_else(|| self.programs.choice(&self.chooser()));
-        let library = suite.and_then(|suite| self.programs.choice(&library_of(&suite)));
-        // What it has but for AES-GCM cannot be named while other suites are on offer.
-        let can_be_named =
-            |library: &String| self.cipher != Cipher::Auto || LIBRARIES.contains(&library.as_str());
+        self.suite = self.suite.take().or_else(|| self.programs.choice(&self.chooser()));
         if self.backend.is_none() {
-            self.backend = library.filter(can_be_named);
+            let suite = self.suite.as_deref();
+            self.backend = suite.and_then(|suite| self.programs.choice(&library_of(suite)));
         }
+    }
+
+    /// The one suite that the gateway offers, if not all: that of its cipher, or the one that it
+    /// chose where the library behind it has no others and cannot be named beside them.
+    pub(super) fn only_suite(&self) -> Option<&str> {
+        let has_all = self.backend.as_deref().is_none_or(|library| LIBRARIES.contains(&library));
+        self.suite.as_deref().filter(|_| self.cipher != Cipher::Auto || !has_all)
     }
 }
 
@@ -52,6 +56,24 @@ mod tests {
 
     use super::super::status::Status;
     use super::*;
+
+    #[test]
+    fn its_own_aes_gcm_is_kept_by_both_ends_although_the_other_suites_do_not_have_it() {
+        let text = r#"{"suites":[{"suite":"aes-256-gcm","backend":"vaes-512","mbps":9},
+            {"suite":"chacha20-poly1305","backend":"ring","mbps":5}]}"#;
+        let programs = Programs::default();
+        let mut first = Vpnd::new(programs.clone(), Cipher::Auto);
+        first.choose_suite(serde_json::from_str::<Status>(text).unwrap());
+        let mut second = Vpnd::new(programs, Cipher::Auto);
+        second.pin_library();
+        let config = second.config("", Path::new("/s")).unwrap();
+        assert!(config.contains("backend = \"vaes-512\""), "{config}");
+        assert!(config.contains("suites = [\"aes-256-gcm\"]"), "{config}");
+        for vpnd in [first, second] {
+            let client = (vpnd.suite.as_deref(), vpnd.backend.as_deref());
+            assert_eq!(client, (Some("aes-256-gcm"), Some("vaes-512")));
+        }
+    }
 
     #[test]
     fn a_suite_keeps_the_library_that_was_chosen_first() {
