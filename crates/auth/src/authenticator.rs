@@ -71,8 +71,19 @@ pub struct Login {
     /// SHA-256 of the client certificate that the TLS handshake verified.
     pub certificate: Option<CertificateHash>,
     pub source: IpAddr,
+    pub entrance: Entrance,
     /// The device, which has proved to the worker that it is this one.
     pub device: DeviceId,
+}
+
+/// The process that a login comes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entrance {
+    /// The worker, whose clients' addresses are proved by their handshakes.
+    Tunnel,
+    /// The portal, which names any address if it was taken over. Its failures keep nobody from the
+    /// tunnel.
+    Portal,
 }
 
 /// The answer to a login.
@@ -111,7 +122,8 @@ pub struct Authenticator {
     history: Arc<History>,
     record: LoginRecord,
     pending: Mutex<Pending>,
-    throttle: Mutex<Throttle>,
+    /// By entrance.
+    throttles: [Mutex<Throttle>; 2],
     allowances: Mutex<Allowances>,
     /// Those of WireGuard devices, apart from logins.
     admissions: Mutex<Allowances>,
@@ -132,7 +144,7 @@ impl Authenticator {
             store,
             record: LoginRecord::default(),
             pending: Mutex::new(Pending::new()),
-            throttle: Mutex::new(Throttle::default()),
+            throttles: [Throttle::default(), Throttle::at_portal()].map(Mutex::new),
             allowances: Mutex::new(Allowances::new(allowances::LOGINS)),
             admissions: Mutex::new(Allowances::new(allowances::LOGINS)),
             turns: Turns::new(settings.workers.max(1), settings.queue),
@@ -203,12 +215,12 @@ impl Authenticator {
             Ok(CheckResult::NotChecked(none)) => {
                 // As if it had not come: it does not count as a guess, and may come again.
                 tracing::error!(error = %none, "a login could not be checked");
-                self.throttle().take_back(guess);
+                self.throttle(login.entrance).take_back(guess);
                 self.log_refusal(login, Cause::NoMemory);
                 Refusal::Busy.into()
             }
             Err(error) => {
-                self.throttle().take_back(guess);
+                self.throttle(login.entrance).take_back(guess);
                 self.failed(login, &error)
             }
         }
@@ -217,7 +229,7 @@ impl Authenticator {
     /// Counts a login as a guess, or does not let it go on: the last step before its password is
     /// looked at.
     fn admit(&self, login: &Login, person: Person, known: bool, now_s: u64) -> Result<Guess, LoginOutcome> {
-        let admitted = self.throttle().admit(person, Source::from(login.source), known, now_s);
+        let admitted = self.throttle(login.entrance).admit(person, Source::from(login.source), known, now_s);
         admitted.map_err(|wait_s| self.throttled(login, wait_s))
     }
 
@@ -239,7 +251,9 @@ impl Authenticator {
 
     fn refuse_for_good(&self, login: &Login, cause: Cause, guess: &Guess, now_s: u64) -> LoginOutcome {
         self.record_refused(login, cause, now_s);
-        LoginOutcome::Refused(Refusal::Credentials.retry_after_s(self.throttle().wait_after_s(guess, now_s)))
+        LoginOutcome::Refused(
+            Refusal::Credentials.retry_after_s(self.throttle(login.entrance).wait_after_s(guess, now_s)),
+        )
     }
 
     /// Asks for a one-time code, whatever was wrong. The login goes on counting as a guess, so that
@@ -360,8 +374,8 @@ impl Authenticator {
         self.allowances.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn throttle(&self) -> std::sync::MutexGuard<'_, Throttle> {
-        self.throttle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn throttle(&self, entrance: Entrance) -> std::sync::MutexGuard<'_, Throttle> {
+        self.throttles[entrance as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -108,6 +108,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         Clocks::default(),
     );
     let service = service.with_audit(audit.clone());
+    service.portal().switch(config.portal.is_some());
     let service = Arc::new(match wireguard(&config, &sqlite, &access)? {
         Some(wireguard) => service.with_wireguard(wireguard),
         None => service,
@@ -216,6 +217,7 @@ async fn follow_parent(
                 let config = configuration.parse()?;
                 audit.set_policy(config.audit);
                 access.replace(config.profiles);
+                service.portal().switch(config.portal.is_some());
                 let service = Arc::clone(service);
                 tokio::task::spawn_blocking(move || service.profiles_changed()).await?;
                 parent.send(&FromAuth::ConfigurationTaken, &[]).await?;

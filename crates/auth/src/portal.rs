@@ -13,6 +13,7 @@ mod visits;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
@@ -20,13 +21,13 @@ use vpnd_proto::control::{ChallengeKind, List, UserName};
 use vpnd_proto::session::DeviceId;
 
 use crate::access::Access;
-use crate::authenticator::{Authenticated, Authenticator, Login, LoginOutcome};
+use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
 pub(crate) use heard::Heard;
 use visits::{Found, Visit, Visits, WaitingLogin};
 use vpnd_config::factor::Requirement;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
-use vpnd_ipc::gateway::auth::SourceName;
+use vpnd_ipc::gateway::auth::{PortalHealth, SourceName};
 use vpnd_ipc::gateway::portal::{
     Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, MAX_SESSIONS, Overview, OverviewQuery,
     OwnSession, PortalAnswer, PortalApproval, PortalLogin, PortalRequest, Token,
@@ -51,6 +52,9 @@ pub(crate) struct Portal {
     audit: Option<Recorder>,
     visits: Mutex<Visits>,
     heard: Mutex<Heard>,
+    is_on: AtomicBool,
+    /// Processes that are connected: 1, or for a moment another.
+    connected: AtomicUsize,
 }
 
 impl Portal {
@@ -68,7 +72,23 @@ impl Portal {
             audit: None,
             visits: Mutex::default(),
             heard: Mutex::default(),
+            is_on: AtomicBool::new(false),
+            connected: AtomicUsize::new(0),
         }
+    }
+
+    /// Whether it is switched on.
+    pub(crate) fn switch(&self, is_on: bool) {
+        self.is_on.store(is_on, Ordering::Relaxed);
+    }
+
+    /// How it does, if it is switched on.
+    pub(crate) fn health(&self) -> Option<PortalHealth> {
+        let health = || PortalHealth {
+            up: self.connected.load(Ordering::Relaxed) > 0,
+            visits: self.visits().count(now()) as u64,
+        };
+        self.is_on.load(Ordering::Relaxed).then(health)
     }
 
     /// The same with this recorder of visits.
@@ -79,9 +99,13 @@ impl Portal {
     /// Answers a portal over this channel until that is gone. Visits are there for the next one.
     pub(crate) fn connect(self: &Arc<Self>, channel: OwnedFd) -> std::io::Result<()> {
         let channel = Channel::new(channel.into(), MAX_FRAME)?;
-        let (process, permits) = (Arc::clone(self), Arc::new(Semaphore::new(MAX_REQUESTS)));
+        let (this, permits) = (Arc::clone(self), Arc::new(Semaphore::new(MAX_REQUESTS)));
+        this.connected.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            match request::serve::<PortalRequest, _>(channel.clone(), process, permits).await {
+            let served =
+                request::serve::<PortalRequest, _>(channel.clone(), Arc::clone(&this), permits).await;
+            this.connected.fetch_sub(1, Ordering::Relaxed);
+            match served {
                 Ok(()) => tracing::debug!("the portal has ended"),
                 Err(error) => tracing::error!(%error, "the portal is lost"),
             }
@@ -107,7 +131,13 @@ impl Portal {
     fn decided(&self, outcome: LoginOutcome, device: DeviceId, address: IpAddr) -> LoginStep {
         let demand = |number, kind, text| {
             let token = self.visits().add_login(WaitingLogin { number, device }, address, now());
-            LoginStep::Demand { token, kind, text }
+            token.map_or_else(
+                || {
+                    self.authenticator.abandon(number, (self.clocks.wall)());
+                    LoginStep::Refused(Refusal::WaitingFull.into())
+                },
+                |token| LoginStep::Demand { token, kind, text },
+            )
         };
         match outcome {
             LoginOutcome::Granted(user) => LoginStep::LoggedIn(self.begin(&user, address)),
@@ -131,7 +161,7 @@ impl Portal {
         let (visit, is_here) = match found {
             Found::Here(visit) => (visit, true),
             Found::Elsewhere(visit) => (visit, false),
-            Found::Nothing => return Ok(None),
+            Found::Over(_) | Found::Nothing => return Ok(None),
         };
         let user = self.store.user_by_id(visit.user)?;
         if let (Some(user), false) = (&user, is_here) {
@@ -231,6 +261,7 @@ impl Answer<PortalLogin> for Portal {
             code: None,
             certificate: None,
             source: address,
+            entrance: Entrance::Portal,
             device,
         };
         let outcome = self.authenticator.log_in(credentials, (self.clocks.wall)()).await;
@@ -292,7 +323,11 @@ impl Answer<LogOut> for Portal {
             if let Some(WaitingLogin { number, .. }) = login {
                 portal.authenticator.abandon(number, (portal.clocks.wall)());
             }
-            portal.visits().end(&browser.token);
+            let visit = portal.visits().end(&browser.token);
+            let user = visit.map(|visit| portal.store.user_by_id(visit.user)).transpose()?.flatten();
+            if let Some(user) = user {
+                portal.record("portal-logout", &user.name, browser.address, "");
+            }
             Ok(())
         })
         .await

@@ -379,7 +379,12 @@ impl Service {
 
     fn status(&self) -> Result<AuthStatus, StoreError> {
         let pools = lease::usage(&self.access.pools(), self.store.as_ref(), (self.clocks.steady)())?;
-        Ok(AuthStatus { pools, sources: self.authenticator.source_health(), audit: self.audit_health() })
+        Ok(AuthStatus {
+            pools,
+            sources: self.authenticator.source_health(),
+            audit: self.audit_health(),
+            portal: self.portal.health(),
+        })
     }
 
     fn revocations(&self, seen: Option<u64>) -> Result<Revocations, StoreError> {
@@ -433,6 +438,7 @@ fn credentials(login: LoginRequest) -> authenticator::Login {
         code: login.code.map(|code| Password::new(code.expose().to_owned())),
         certificate: login.certificate.map(Into::into),
         source: login.source,
+        entrance: authenticator::Entrance::Tunnel,
         device: DeviceId(login.device.into()),
     }
 }

@@ -97,18 +97,12 @@ impl Check<'_> {
         let chain = self.chain("portal.certificate", &portal.certificate, now_s);
         let key = self.key("portal.key", &portal.key);
         if let (Some(chain), Some(key)) = (chain, key) {
-            if self.is_gateways(&key) {
+            if let Some(other) = crate::portal::other_use(&key, &self.config.tls) {
                 let path = portal.key.display();
-                self.problem("portal.key", format!("{path} is the gateway's own key: make another"));
+                self.problem("portal.key", format!("{path} is '{other}' of [tls] as well: make another"));
             }
             self.matching("portal.key", chain, key);
         }
-    }
-
-    /// Whether this is the key in [tls]; that one is judged elsewhere.
-    fn is_gateways(&self, key: &PrivateKeyDer<'static>) -> bool {
-        let text = fs::read(&self.config.tls.key).map(zeroize::Zeroizing::new).unwrap_or_default();
-        vpnd_pki::tls::private_key(&text).is_ok_and(|own| own == *key)
     }
 
     /// The authority that clients pin; its key may be on another machine.

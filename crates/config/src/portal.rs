@@ -3,9 +3,13 @@
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use super::ServerConfig;
+use rustls_pki_types::PrivateKeyDer;
+use rustls_pki_types::SubjectPublicKeyInfoDer;
+use zeroize::Zeroizing;
+
 use super::document::{Log as Problems, Section};
 use super::read::path;
+use super::{ServerConfig, Tls};
 
 const HTTPS_PORT: u16 = 443;
 /// The longest name of the service, in bytes.
@@ -81,6 +85,29 @@ pub(super) fn portal(
     Some(portal)
 }
 
+/// The key of the gateway or of one of its authorities that this key is as well, as it is called in
+/// the configuration; the form of its file does not matter.
+pub fn other_use(key: &PrivateKeyDer<'static>, tls: &Tls) -> Option<&'static str> {
+    let own = public_key(key)?;
+    let others = [
+        ("key", Some(&tls.key)),
+        ("ca_key", tls.ca_key.as_ref()),
+        ("client_ca_key", tls.client_ca_key.as_ref()),
+    ];
+    let is_same = |path: &PathBuf| {
+        // One that can't be read is judged elsewhere.
+        let text = std::fs::read(path).map(Zeroizing::new).ok();
+        let other = text.and_then(|text| vpnd_pki::tls::private_key(&text).ok());
+        other.and_then(|other| public_key(&other)).is_some_and(|other| other == own)
+    };
+    others.into_iter().find(|(_, path)| path.is_some_and(is_same)).map(|(name, _)| name)
+}
+
+fn public_key(key: &PrivateKeyDer<'static>) -> Option<SubjectPublicKeyInfoDer<'static>> {
+    let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(key).ok()?;
+    Some(key.public_key()?.into_owned())
+}
+
 fn media_type(path: &Path) -> Option<&'static str> {
     let ending = path.extension()?.to_str()?.to_ascii_lowercase();
     IMAGES.iter().find(|(known, _)| *known == ending).map(|(_, media_type)| *media_type)
@@ -92,6 +119,28 @@ fn conflicts(s: &Section<'_>, p: &mut Problems, portal: &Portal, config: &Server
         let message =
             "'key' in [portal] is the gateway's own; make another, since a web server's key is worth less";
         s.problem(p, "key", message.to_owned());
+    }
+    let port = portal.listen.port();
+    if port == 0 {
+        let message = "'listen' in [portal] needs a port from 1 to 65535, such as 443";
+        s.problem(p, "listen", message.to_owned());
+    }
+    let overlap = |other: &SocketAddr| {
+        let (own, other) = (portal.listen.ip(), other.ip());
+        own == other || own.is_unspecified() || other.is_unspecified()
+    };
+    if config.admin.metrics.is_some_and(|metrics| metrics.port() == port && overlap(&metrics)) {
+        s.problem(
+            p,
+            "listen",
+            format!("'listen' in [portal] is port {port}, which 'metrics' in [admin] has"),
+        );
+    }
+    if config.nat.blocks.as_ref().is_some_and(|blocks| (blocks.ports.0..=blocks.ports.1).contains(&port)) {
+        let message = format!(
+            "'listen' in [portal] is port {port}, which is one of 'ports' in [nat]: a client could take packets that are meant for the portal"
+        );
+        s.problem(p, "listen", message);
     }
     if let Some(acme) = &config.acme
         && acme.listen.port() == portal.listen.port()
@@ -133,6 +182,14 @@ mod tests {
         let acme = "[acme]\ndirectory = 'https://a.example/d'\nnames = ['a.example']\nterms_of_service_agreed = true\n";
         assert!(problems(&format!("{on}key = 'k'\n{acme}")).contains("which [acme] needs"));
         assert!(problems(&format!("{on}key = 'k'\n{acme}challenge = 'http-01'\n")).is_empty());
+        let at = |listen: &str, rest: &str| problems(&format!("{on}key = 'k'\nlisten = '{listen}'\n{rest}"));
+        assert!(at("[::]:0", "").contains("from 1 to 65535"));
+        let metrics = "[admin]\nmetrics = '127.0.0.1:9586'\n";
+        assert!(at("[::]:9586", metrics).contains("'metrics' in [admin]"));
+        assert!(at("192.0.2.1:9586", metrics).is_empty() && at("[::]:443", metrics).is_empty());
+        let nat = "[nat]\nmode = 'nftables'\naddresses = ['192.0.2.1']\n";
+        let is_named = |listen: &str| at(listen, nat).contains("which is one of 'ports' in [nat]");
+        assert!(is_named("[::]:10443") && !is_named("[::]:443"));
         assert!(problems(&format!("{on}key = 'k'\nlogo = 'a.svg'\n")).contains("PNG, JPEG or WebP"));
         assert!(problems(&format!("{on}key = 'k'\nname = ''\n")).contains("'name' in [portal]"));
     }

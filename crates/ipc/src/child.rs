@@ -178,7 +178,7 @@ pub fn work(
         .worker_threads(2)
         .enable_all()
         // A worker's first thread runs before others until it has started its shards.
-        .on_thread_start(|| drop(process::prefer_current_thread(0)))
+        .on_thread_start(process::prefer_no_longer)
         .build()?;
     let outcome = runtime.block_on(async {
         let channel = Channel::new(stream.try_clone()?, MAX_FRAME)?;

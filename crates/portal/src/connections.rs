@@ -1,15 +1,17 @@
 //! Connections of browsers: TLS and HTTP/1.1, within bounds.
 //!
 //! Invariants: the number of connections is bounded, and networks share it fairly: where there is
-//! no room, whoever holds many loses the oldest to a newcomer. Every step has a time by which it is
-//! over, and a connection has one as a whole, so a slow browser holds nothing for ever. A request
-//! has a largest head and body.
+//! no room, whoever holds many loses the oldest to a newcomer. Each network has a rate of them, since
+//! a handshake costs a signature. Every step has a time by which it is over, and a connection has
+//! one as a whole, so a slow browser holds nothing for ever; a request that is under way then is
+//! answered. A request has a largest head and body.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener as StdListener};
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -28,9 +30,13 @@ use tower_service::Service as _;
 
 use crate::browser::Peer;
 use vpnd_proto::admission::Source;
+use vpnd_proto::admission::network_rates::NetworkRates;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_sys::clock::now;
 
+/// Connections of one host each second, and six times as many at once; a browser takes up to six,
+/// and many people may share an address.
+const CONNECTIONS_PER_S: u64 = 10;
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 512;
 /// A connection that is so old makes room for one of a network that has as many.
@@ -40,7 +46,7 @@ const TLS_TIMEOUT: Duration = Duration::from_secs(10);
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// Limit for a request from its head to its answer: the slowest source of identities takes less.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Limit for all of a connection.
+/// Time after which a connection takes no further request.
 const LIFETIME: Duration = Duration::from_secs(120);
 /// Bytes of a request's head; a browser sends a tenth of that.
 const MAX_HEAD_BYTES: usize = 16 << 10;
@@ -52,6 +58,7 @@ pub(crate) struct Listener {
     socket: TcpListener,
     tls: TlsAcceptor,
     router: Router,
+    rates: Mutex<NetworkRates>,
     places: Arc<Mutex<Places>>,
 }
 
@@ -86,6 +93,7 @@ impl Listener {
             socket: TcpListener::from_std(socket)?,
             tls: TlsAcceptor::from(tls),
             router,
+            rates: Mutex::new(NetworkRates::new(CONNECTIONS_PER_S, rand::random())),
             places: Arc::new(Mutex::new(places)),
         })
     }
@@ -105,6 +113,9 @@ impl Listener {
 
     /// Serves a connection if there is a place for it.
     fn begin(&self, stream: TcpStream, address: IpAddr) {
+        if !lock(&self.rates).take(now(), Source::from(address)) {
+            return;
+        }
         let mut places = lock(&self.places);
         let entered = places.shares.enter(now(), Source::from(address), Standing::Stranger);
         let Entered::In { permit, displaced } = entered else { return };
@@ -114,8 +125,8 @@ impl Listener {
         let place = Place { permit, places: Arc::clone(&self.places) };
         let (tls, router) = (self.tls.clone(), self.router.clone());
         let task = tokio::spawn(async move {
-            let served = tokio::time::timeout(LIFETIME, serve(stream, address, tls, router)).await;
-            tracing::trace!(%address, in_time = served.is_ok(), "a connection of a browser has ended");
+            serve(stream, address, tls, router).await;
+            tracing::trace!(%address, "a connection of a browser has ended");
             drop(place);
         });
         // The task can't have given its place back: that takes the lock.
@@ -133,7 +144,13 @@ async fn serve(stream: TcpStream, address: IpAddr, tls: TlsAcceptor, router: Rou
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = connection.await {
+    let mut connection = pin!(connection);
+    let mut ended = tokio::time::timeout(LIFETIME, connection.as_mut()).await;
+    if ended.is_err() {
+        connection.as_mut().graceful_shutdown();
+        ended = tokio::time::timeout(HEAD_TIMEOUT + REQUEST_TIMEOUT, connection).await;
+    }
+    if let Ok(Err(error)) = ended {
         tracing::trace!(%address, %error, "a connection of a browser broke");
     }
 }
@@ -155,6 +172,6 @@ async fn answer(
     }
 }
 
-fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
-    places.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -34,6 +34,8 @@ use vpnd_pki::tls::Identity;
 
 /// Runs it; `stream` leads to the parent.
 pub fn run(stream: UnixStream) -> anyhow::Result<()> {
+    // A flood of handshakes costs the tunnel, which other processes carry, as little as can be.
+    vpnd_sys::process::go_behind_others();
     let prepare = |launch: &PortalLaunch| {
         Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made: tls(launch)? })
     };

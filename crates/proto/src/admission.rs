@@ -12,6 +12,7 @@
 //! fixed size ([`sketch`]), other state exists only for places and sessions, which are limited. It
 //! must not know QUIC, nor what a login is.
 
+pub mod network_rates;
 pub mod shares;
 pub mod sketch;
 mod source;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher as _};
 
 use crate::time::Time;
+use network_rates::{cells, ladder};
 use shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use sketch::{Cells, Rate, Sketch};
 use source::LEVELS;
@@ -123,7 +125,6 @@ impl Admission {
     pub fn new(limits: Limits, secret: [u8; 16]) -> Self {
         let per_s = u64::from(limits.handshakes_per_s.max(1));
         let rate = |per_s: u64| Rate { per_s, burst: per_s.saturating_mul(BURST_S) };
-        let ladder = |per_s: u64| WIDER.map(|wider| Sketch::new(rate(per_s.saturating_mul(wider))));
         let mut hasher = DefaultHasher::new();
         hasher.write(&secret);
         Self {
@@ -248,13 +249,7 @@ impl Admission {
     }
 
     fn cells(&self, source: Source) -> [Cells; LEVELS] {
-        source.networks().map(|network| {
-            let mut hasher = self.secret.clone();
-            hasher.write_u64(network.prefix);
-            hasher.write_u32(network.length);
-            hasher.write_u8(u8::from(network.v6));
-            Cells::from_hash(hasher.finish())
-        })
+        cells(&self.secret, source)
     }
 }
 

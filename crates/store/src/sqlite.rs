@@ -251,6 +251,15 @@ impl Users for Sqlite {
         self.revoke(|t| users::set_password(t, name, password, now_s))
     }
 
+    fn change_own_password(
+        &self,
+        user: &User,
+        password: &PasswordHash,
+        now_s: u64,
+    ) -> Result<bool, StoreError> {
+        self.revoke(|t| users::change_own_password(t, user, password, now_s))
+    }
+
     fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError> {
         self.change(|t| users::rehash(t, id, old, new).map(Ok))
     }

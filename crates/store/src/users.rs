@@ -183,6 +183,14 @@ pub trait Users: Send + Sync {
     fn import_users(&self, users: &[UserImport], now_s: u64) -> Result<(), StoreError>;
     /// Gives a local user another password, which is a revocation.
     fn set_password(&self, name: &str, password: &PasswordHash, now_s: u64) -> Result<(), StoreError>;
+    /// The same by the user, as the user was when this began: `false`, and nothing is changed, if
+    /// the user was revoked anything since.
+    fn change_own_password(
+        &self,
+        user: &User,
+        password: &PasswordHash,
+        now_s: u64,
+    ) -> Result<bool, StoreError>;
     /// Replaces the hash of an unchanged password, if it is still `old`.
     fn rehash(&self, id: UserId, old: &PasswordHash, new: &PasswordHash) -> Result<(), StoreError>;
     /// Removes a user, which is a revocation.

@@ -87,6 +87,21 @@ pub fn yield_core() {
     rustix::thread::sched_yield();
 }
 
+/// Has the calling thread prefer itself to no other work: a thread that was put before others goes
+/// back among them, and one that stands behind them stays there.
+pub fn prefer_no_longer() {
+    let usual = rustix::process::getpriority_process(None).unwrap_or(0);
+    // To go back takes no privilege.
+    let _ = rustix::process::setpriority_process(None, usual.max(0));
+}
+
+/// Has the calling thread, and those that it starts, go behind other work of the machine.
+pub fn go_behind_others() {
+    let usual = rustix::process::getpriority_process(None).unwrap_or(0);
+    // Where this is refused, the work is done like any other.
+    let _ = rustix::process::setpriority_process(None, usual.max(0) + STEP_BACK);
+}
+
 /// Nice value of [`behind_others`]: such work gets a third of what other work of the same process
 /// gets, so that it is slow on a busy machine but never starves.
 const STEP_BACK: i32 = 5;
@@ -97,9 +112,7 @@ pub fn behind_others<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let (mut work, mut result) = (Some(work), None);
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, || {
-            let usual = rustix::process::getpriority_process(None).unwrap_or(0);
-            // Where this is refused, the work is done like any other.
-            let _ = rustix::process::setpriority_process(None, usual.max(0) + STEP_BACK);
+            go_behind_others();
             result = work.take().map(|work| work());
         });
         if let Ok(Err(panic)) = thread.map(std::thread::ScopedJoinHandle::join) {

@@ -21,7 +21,7 @@ use super::absences::Absences;
 use super::rounds::AtSource;
 use super::throttle::Person;
 use super::turns::{Turn, Turns};
-use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome};
+use super::{Authenticated, Authenticator, Cause, CheckResult, Entrance, Login, LoginOutcome};
 use crate::accounting::Accounting;
 use crate::idp_client::IdpClient;
 use vpnd_config::source::Source;
@@ -217,7 +217,7 @@ impl Authenticator {
             return Err(self.refuse_for_good(login, Cause::WrongPassword, &guess, now_s));
         }
         // Those that will have to wait take no place in the queue.
-        let wait_s = self.throttle().wait_s(&person, Network::from(login.source), known, now_s);
+        let wait_s = self.throttle(login.entrance).wait_s(&person, Network::from(login.source), known, now_s);
         wait_s.map_or(Ok((person, known)), |wait_s| Err(self.throttled(login, wait_s)))
     }
 
@@ -249,14 +249,16 @@ impl Authenticator {
             self.record_refused(&at.login, Cause::NotApproved, now_s);
             return Refusal::NotApproved.into();
         }
-        self.throttle().take_back(at.guess);
+        self.throttle(at.login.entrance).take_back(at.guess);
         self.unavailable(&at.source.source.name, &at.login, &why, now_s)
     }
 
     /// Notes which entry of the source the name has led to: guesses by other names of it count for
     /// the same person.
     fn is_entry(&self, at: &AtSource, subject: &Subject) {
-        self.throttle().is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
+        for entrance in [Entrance::Tunnel, Entrance::Portal] {
+            self.throttle(entrance).is_entry(&at.login.user, Person::entry(&at.source.source.name, subject));
+        }
     }
 
     fn vouched_for(&self, at: AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {

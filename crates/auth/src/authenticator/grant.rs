@@ -75,7 +75,7 @@ impl Authenticator {
         guess: Guess,
         now_s: u64,
     ) -> LoginOutcome {
-        self.throttle().take_back(guess);
+        self.throttle(login.entrance).take_back(guess);
         self.record_refused(login, Cause::from(why), now_s);
         Refusal::from(why).into()
     }
@@ -90,10 +90,10 @@ impl Authenticator {
         // Before anything is written: whoever logs in without end must not fill the disk, nor push
         // out what is remembered.
         if let Err(wait_s) = self.allowances().take(user.id, now()) {
-            self.throttle().take_back(guess);
+            self.throttle(login.entrance).take_back(guess);
             return self.throttled(login, wait_s);
         }
-        self.throttle().succeeded(guess);
+        self.throttle(login.entrance).succeeded(guess);
         self.credentials.strengthen(&user, &login.password);
         self.history.remember(user.id, login.source, now_s);
         self.record.granted(login, now_s);

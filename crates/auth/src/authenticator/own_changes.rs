@@ -71,18 +71,15 @@ impl Authenticator {
             }
             Err(none) => Err(none),
         };
-        self.throttle().take_back(guess);
+        self.throttle(login.entrance).take_back(guess);
         let Ok(hash) = hashed else { return Ok(OwnChange::Refused(Refusal::Busy.into())) };
-        // It has waited and was hashed: meanwhile an administrator may have given another password,
-        // which this one must not replace.
-        if self.store.user_by_id(user.id)?.is_none_or(|as_is| as_is.generation != user.generation) {
-            return Ok(OwnChange::NoVisit);
-        }
         if let Some(refused) = self.too_often(user) {
             return Ok(refused);
         }
-        self.store.set_password(&user.name, &hash, now_s)?;
-        Ok(OwnChange::Done)
+        // It has waited and was hashed: meanwhile an administrator may have given another password,
+        // which this one must not replace.
+        let is_changed = self.store.change_own_password(user, &hash, now_s)?;
+        Ok(if is_changed { OwnChange::Done } else { OwnChange::NoVisit })
     }
 
     /// Gives a user this secret of one-time codes, of which a code was typed.

@@ -182,6 +182,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Entrance;
     use super::super::throttle::{Person, Throttle};
     use super::*;
     use vpnd_store::password::Password;
@@ -193,6 +194,7 @@ mod tests {
             code: None,
             certificate: None,
             source: source.into(),
+            entrance: Entrance::Tunnel,
             device: DeviceId([1; 16]),
         };
         let guess = Throttle::default().admit(Person::of("ann", None), Source::from(login.source), false, 0);

@@ -62,6 +62,7 @@ fn login(user: &str, password: &str) -> Login {
         code: None,
         certificate: None,
         source: "192.0.2.1".parse().unwrap(),
+        entrance: Entrance::Tunnel,
         device: DeviceId([1; 16]),
     }
 }

@@ -9,6 +9,11 @@
 //! waits. So whoever guesses from many addresses of one network gets as many guesses as that
 //! network, and whoever has many networks gets one from each.
 //!
+//! The portal has a throttle of its own, since addresses of its logins are what the portal says. If
+//! it was taken over they are invented, so there a person and all persons together have a budget
+//! besides, whatever the address: one for guesses from networks that their users are said to have
+//! come from, another for the rest, so that strangers don't use up what users need at home.
+//!
 //! Invariants: guesses against a user slow down only the networks that they come from, as far as
 //! the user never came from there; the tables have a fixed largest size; whether a user exists
 //! changes nothing; a person is one, however the name is spelled, and as soon as it is known which
@@ -35,6 +40,11 @@ const ATTACK: u32 = 50;
 const FREE_OF_ALL: [u64; 3] = [1_600, 400, 100];
 /// The time in which that many are forgotten, one after the other, seconds.
 const MEMORY_OF_ALL_S: u64 = 4 * 3600;
+/// Failures of one person at the portal without a wait, from anywhere. In a day that is no more than
+/// one address gets, whose longest wait is [`MAX_WAIT_S`].
+const FREE_AT_PORTAL: u64 = 40;
+/// The same for all persons together: as one provider's network, which many people share.
+const FREE_OF_ALL_AT_PORTAL: u64 = FREE_OF_ALL[0];
 /// The longest wait, seconds.
 const MAX_WAIT_S: u64 = 300;
 /// Failures of a person are forgotten after this long without another, seconds.
@@ -73,7 +83,9 @@ pub(super) struct Throttle {
     /// From wide to narrow networks.
     by_network: [Table<(Person, Network)>; 3],
     by_person: Table<Person>,
-    of_all: [Pace; 3],
+    of_all: [Pace<Network>; 3],
+    /// The portal's budgets, for guesses from unknown and from known networks.
+    at_portal: Option<[Budget; 2]>,
     /// The entries of names that sources have looked up.
     entries: HashMap<Person, Person>,
 }
@@ -87,12 +99,19 @@ struct Failures {
     last_s: u64,
 }
 
-/// Failures of all persons together, by network.
+/// Failures, each of which is forgotten after the one before.
 #[derive(Debug)]
-struct Pace {
+struct Pace<K> {
     /// The time in which one is forgotten.
     each_ms: u64,
-    levels: HashMap<Network, Level>,
+    levels: HashMap<K, Level>,
+}
+
+/// Failures whatever the address: of each person, and of all.
+#[derive(Debug)]
+struct Budget {
+    by_person: Pace<Person>,
+    of_all: Pace<()>,
 }
 
 /// The time in which all of them were forgotten, if there were no more.
@@ -126,12 +145,20 @@ impl Default for Throttle {
             by_network: Default::default(),
             by_person: Table::default(),
             of_all: FREE_OF_ALL.map(Pace::new),
+            at_portal: None,
             entries: HashMap::new(),
         }
     }
 }
 
 impl Throttle {
+    /// The same for logins whose addresses are what the portal says.
+    pub(super) fn at_portal() -> Self {
+        let budget =
+            || Budget { by_person: Pace::new(FREE_AT_PORTAL), of_all: Pace::new(FREE_OF_ALL_AT_PORTAL) };
+        Self { at_portal: Some([budget(), budget()]), ..Self::default() }
+    }
+
     /// Admits a guess and counts it, or returns the seconds until the next one is admitted. `known`
     /// means that the user has come from this source, or with this device, before.
     pub(super) fn admit(
@@ -159,9 +186,10 @@ impl Throttle {
             waits.push(table.wait_s(&(person.clone(), network), free, now_s));
         }
         let own = waits.pop().unwrap_or(0);
-        let of_all = self.of_all.iter_mut().zip(networks).map(|(pace, network)| pace.wait_s(network, now_s));
+        let of_all = self.of_all.iter_mut().zip(networks).map(|(pace, network)| pace.wait_s(&network, now_s));
         let shared = waits.into_iter().chain(of_all).max().filter(|_| !known).unwrap_or(0);
-        Some(own.max(shared)).filter(|wait| *wait > 0)
+        let budget = self.budget(known).map_or(0, |budget| budget.wait_s(&person, now_s));
+        Some(own.max(shared).max(budget)).filter(|wait| *wait > 0)
     }
 
     /// Seconds until another guess like this one is admitted; `None` if that is now.
@@ -172,7 +200,7 @@ impl Throttle {
     /// It was none: nothing was checked, or all of it was right.
     pub(super) fn take_back(&mut self, guess: Guess) {
         for (pace, network) in self.of_all.iter_mut().zip(guess.from.networks()) {
-            pace.take_back(network);
+            pace.take_back(&network);
         }
         self.discount(&guess);
     }
@@ -197,6 +225,9 @@ impl Throttle {
             table.rename(|(person, network)| (*person == named).then(|| (entry.clone(), *network)));
         }
         self.by_person.rename(|person| (*person == named).then(|| entry.clone()));
+        for budget in self.at_portal.iter_mut().flatten() {
+            budget.by_person.rename(&named, &entry);
+        }
         if self.entries.len() >= MAX_ENTRIES && !self.entries.contains_key(&named) {
             // Any other: its name is looked up again.
             self.entries.extract_if(|_, _| true).next();
@@ -208,9 +239,18 @@ impl Throttle {
         self.entries.get(&person).cloned().unwrap_or(person)
     }
 
+    fn budget(&mut self, known: bool) -> Option<&mut Budget> {
+        let [unknown, of_known] = self.at_portal.as_mut()?;
+        Some(if known { of_known } else { unknown })
+    }
+
     fn count(&mut self, person: Person, from: Source, known: bool, now_s: u64) -> Guess {
         for (pace, network) in self.of_all.iter_mut().zip(from.networks()) {
             pace.add(network, now_s);
+        }
+        if let Some(budget) = self.budget(known) {
+            budget.by_person.add(person.clone(), now_s);
+            budget.of_all.add((), now_s);
         }
         let before_s = self.count_person(&person, from, now_s);
         Guess { person, from, known, at_s: now_s, before_s }
@@ -233,6 +273,10 @@ impl Throttle {
             table.take_back(&(person.clone(), network), *at_s, *before_s);
         }
         self.by_person.take_back(&person, *at_s, *by_person);
+        if let Some(budget) = self.budget(guess.known) {
+            budget.by_person.take_back(&person);
+            budget.of_all.take_back(&());
+        }
     }
 }
 
@@ -310,33 +354,46 @@ impl<K: Hash + Eq + Clone> Table<K> {
     }
 }
 
-impl Pace {
+impl Budget {
+    fn wait_s(&mut self, person: &Person, now_s: u64) -> u64 {
+        self.by_person.wait_s(person, now_s).max(self.of_all.wait_s(&(), now_s))
+    }
+}
+
+impl<K: Hash + Eq + Clone> Pace<K> {
     const MEMORY_MS: u64 = MEMORY_OF_ALL_S * 1000;
 
     fn new(free: u64) -> Self {
         Self { each_ms: Self::MEMORY_MS / free, levels: HashMap::new() }
     }
 
-    fn wait_s(&mut self, network: Network, now_s: u64) -> u64 {
-        let Some(level) = self.levels.get_mut(&network) else { return 0 };
+    fn wait_s(&mut self, key: &K, now_s: u64) -> u64 {
+        let Some(level) = self.levels.get_mut(key) else { return 0 };
         level.advance(now_s);
         (level.left_ms + self.each_ms).saturating_sub(Self::MEMORY_MS).div_ceil(1000)
     }
 
-    fn add(&mut self, network: Network, now_s: u64) {
-        if self.levels.len() >= MAX_ENTRIES && !self.levels.contains_key(&network) {
+    fn add(&mut self, key: K, now_s: u64) {
+        if self.levels.len() >= MAX_ENTRIES && !self.levels.contains_key(&key) {
             self.make_room(now_s);
         }
-        let level = self.levels.entry(network).or_insert(Level { left_ms: 0, at_s: now_s });
+        let level = self.levels.entry(key).or_insert(Level { left_ms: 0, at_s: now_s });
         level.advance(now_s);
         // What is beyond the free ones was counted for users who don't wait for others.
         level.left_ms = (level.left_ms + self.each_ms).min(2 * Self::MEMORY_MS);
     }
 
-    fn take_back(&mut self, network: Network) {
-        if let Some(level) = self.levels.get_mut(&network) {
+    fn take_back(&mut self, key: &K) {
+        if let Some(level) = self.levels.get_mut(key) {
             level.left_ms = level.left_ms.saturating_sub(self.each_ms);
         }
+    }
+
+    /// Counts the failures of a key for another one.
+    fn rename(&mut self, key: &K, other: &K) {
+        let Some(level) = self.levels.remove(key) else { return };
+        let all = self.levels.entry(other.clone()).or_insert(Level { left_ms: 0, at_s: level.at_s });
+        all.left_ms = (all.left_ms + level.left_ms).min(2 * Self::MEMORY_MS);
     }
 
     fn make_room(&mut self, now_s: u64) {
@@ -347,8 +404,8 @@ impl Pace {
         if self.levels.len() < MAX_ENTRIES {
             return;
         }
-        let least = self.levels.iter().min_by_key(|(_, level)| level.left_ms).map(|(network, _)| *network);
-        least.and_then(|network| self.levels.remove(&network));
+        let least = self.levels.iter().min_by_key(|(_, level)| level.left_ms).map(|(key, _)| key.clone());
+        least.and_then(|key| self.levels.remove(&key));
     }
 }
 
@@ -616,5 +673,42 @@ mod tests {
             source_prefix("2001:db8:0:1::1".parse().unwrap())
         );
         assert_eq!(source_prefix("::ffff:192.0.2.1".parse().unwrap()), "192.0.2.1");
+    }
+
+    /// Guesses that are admitted within a day, each from another address.
+    fn in_a_day(throttle: &mut Throttle, person: impl Fn(u32) -> String, known: bool) -> usize {
+        let guesses = (0..86_400u32).filter(|second| {
+            let from = host(&std::net::Ipv4Addr::from_bits(second << 8 | 1).to_string());
+            throttle.admit(Person::named(&person(*second)), from, known, 1000 + u64::from(*second)).is_ok()
+        });
+        guesses.count()
+    }
+
+    #[test]
+    fn a_portal_that_invents_addresses_guesses_no_faster_than_one_address() {
+        let from = host("192.0.2.1");
+        let mut throttle = Throttle::default();
+        let seconds = 1000..1000 + 86_400;
+        let one = seconds.filter(|at| throttle.admit(Person::named("ann"), from, true, *at).is_ok()).count();
+        let mut throttle = Throttle::at_portal();
+        for known in [false, true] {
+            let invented = in_a_day(&mut throttle, |_| "ann".to_owned(), known);
+            assert!(invented <= one && invented > one / 2, "{invented}, {one} from one address");
+        }
+        assert_eq!(wait_s(&mut throttle, "bob", host("198.51.100.1"), false, 1000 + 86_400), None);
+        let of_all = in_a_day(&mut Throttle::at_portal(), |second| format!("user {second}"), false);
+        assert!(of_all as u64 <= 8 * FREE_OF_ALL_AT_PORTAL, "{of_all}");
+    }
+
+    #[test]
+    fn a_success_at_the_portal_uses_up_nothing() {
+        let mut throttle = Throttle::at_portal();
+        for n in 0..10_000u32 {
+            let from = host(&std::net::Ipv4Addr::from_bits(n << 8 | 1).to_string());
+            let name = "ann".to_owned();
+            let guess = throttle.admit(Person::named(&name), from, false, 1000).unwrap();
+            throttle.is_entry(&name, Person::entry("staff", "1"));
+            throttle.succeeded(guess);
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{Portal, now};
-use crate::authenticator::Login;
+use crate::authenticator::{Entrance, Login};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::portal::{Browser, ChangePassword, CodesOffer, OfferCodes, OwnChange, TakeCodes};
 use vpnd_ipc::request::{Answer, Reason};
@@ -75,6 +75,7 @@ impl Answer<ChangePassword> for Portal {
             code: None,
             certificate: None,
             source: browser.address,
+            entrance: Entrance::Portal,
             device: DeviceId(rand::random()),
         };
         let (name, generation) = (user.name.clone(), user.generation);

@@ -1,8 +1,13 @@
 //! Browsers at the portal: logins that wait for a person, and visits of users who have logged in.
 //!
-//! Invariants: of tokens only hashes are kept; a token is good from the network of its login alone,
-//! and used from elsewhere it is good no longer; every visit ends by itself, unused or used; what
-//! is kept is bounded, altogether and for each user. This module must not know of the store.
+//! Invariants: of tokens only hashes are kept; a token is good from one IPv4 and one IPv6 network,
+//! those of its login and of its first use by the other family, and used from elsewhere it is good
+//! no longer; every visit ends by itself, unused or used; what is kept is bounded, altogether, for
+//! each user, and for each network that logins come from. This module must not know of the store.
+//!
+//! A browser with both families takes the faster one for each connection, so a token has to be good
+//! from both. A thief elsewhere can be the first to use the other family; that costs nothing that a
+//! thief in the victim's own network has not, and needs a victim with one family only.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,6 +16,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::portal::Token;
+use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_proto::admission::{Network, Source};
 use vpnd_proto::session::DeviceId;
 use vpnd_proto::time::Time;
@@ -28,8 +34,9 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(180);
 const MAX_OF_USER: usize = 8;
 /// Visits of all.
 const MAX_VISITS: usize = 16_384;
-/// Logins that wait; the authenticator has no more.
-const MAX_LOGINS: usize = 1_024;
+/// Logins that wait, which networks share; the authenticator has no more.
+const LOGINS: Division =
+    Division { limit: 1_024, displace_after: Duration::from_secs(20), displaced: Displaced::Oldest };
 
 /// A login that waits for a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +62,25 @@ pub(super) enum Found<T> {
     Here(T),
     /// It came from another network, and is good no longer.
     Elsewhere(T),
+    /// Its time was over.
+    Over(T),
     Nothing,
 }
 
-#[derive(Default)]
+impl<T> Found<T> {
+    fn map<U>(self, map: impl FnOnce(T) -> U) -> Found<U> {
+        match self {
+            Self::Here(found) => Found::Here(map(found)),
+            Self::Elsewhere(found) => Found::Elsewhere(map(found)),
+            Self::Over(found) => Found::Over(map(found)),
+            Self::Nothing => Found::Nothing,
+        }
+    }
+}
+
 pub(super) struct Visits {
-    logins: HashMap<TokenHash, Kept<WaitingLogin>>,
+    logins: HashMap<TokenHash, Kept<(WaitingLogin, PermitId)>>,
+    shares: Shares,
     visits: HashMap<TokenHash, Kept<Visit>>,
     /// Secrets of one-time codes that were offered to visits.
     offers: HashMap<TokenHash, TotpSecret>,
@@ -71,43 +91,73 @@ type TokenHash = [u8; 32];
 #[derive(Clone, Copy)]
 struct Kept<T> {
     content: T,
-    network: Network,
+    /// By family.
+    networks: [Option<Network>; 2],
     began: Time,
     used: Time,
 }
 
 impl<T: Copy> Kept<T> {
     fn new(content: T, address: IpAddr, now: Time) -> Self {
-        Self { content, network: network(address), began: now, used: now }
+        let mut kept = Self { content, networks: [None; 2], began: now, used: now };
+        kept.is_from(address);
+        kept
     }
-}
 
-/// An IPv4 address or an IPv6 /64.
-fn network(address: IpAddr) -> Network {
-    let [_, _, host] = Source::from(address).networks();
-    host
+    /// Whether it is used from its network of this family, which is this one if it has none yet.
+    fn is_from(&mut self, address: IpAddr) -> bool {
+        // An IPv4 address or an IPv6 /64.
+        let [_, _, network] = Source::from(address).networks();
+        let own = &mut self.networks[usize::from(address.to_canonical().is_ipv6())];
+        *own.get_or_insert(network) == network
+    }
 }
 
 fn hash(token: &Token) -> TokenHash {
     Sha256::digest(*token.0).into()
 }
 
+impl Default for Visits {
+    fn default() -> Self {
+        Self {
+            logins: HashMap::new(),
+            shares: Shares::new(LOGINS),
+            visits: HashMap::new(),
+            offers: HashMap::new(),
+        }
+    }
+}
+
 impl Visits {
-    /// Keeps a login; the token for its browser.
-    pub(super) fn add_login(&mut self, login: WaitingLogin, address: IpAddr, now: Time) -> Token {
-        self.logins.retain(|_, kept| now.since(kept.began) < LOGIN_TIMEOUT);
-        make_room(&mut self.logins, MAX_LOGINS);
-        add(&mut self.logins, Kept::new(login, address, now))
+    /// Keeps a login; the token for its browser, if there is room for one from its network.
+    pub(super) fn add_login(&mut self, login: WaitingLogin, address: IpAddr, now: Time) -> Option<Token> {
+        let overdue = |_: &_, kept: &mut Kept<_>| now.since(kept.began) >= LOGIN_TIMEOUT;
+        for (_, Kept { content: (_, permit), .. }) in self.logins.extract_if(overdue) {
+            self.shares.leave(permit);
+        }
+        let entered = self.shares.enter(now, Source::from(address), Standing::Stranger);
+        let Entered::In { permit, displaced } = entered else { return None };
+        if let Some(displaced) = displaced {
+            self.logins.retain(|_, kept| kept.content.1 != displaced);
+        }
+        Some(add(&mut self.logins, Kept::new((login, permit), address, now)))
     }
 
     /// The login of this token.
     pub(super) fn login(&mut self, token: &Token, address: IpAddr, now: Time) -> Found<WaitingLogin> {
-        find(&mut self.logins, token, address, |kept| now.since(kept.began) < LOGIN_TIMEOUT)
+        let is_on = |kept: &Kept<_>| now.since(kept.began) < LOGIN_TIMEOUT;
+        let found = find(&mut self.logins, token, address, is_on);
+        if let Found::Over((_, permit)) | Found::Elsewhere((_, permit)) = found {
+            self.shares.leave(permit);
+        }
+        found.map(|(login, _)| login)
     }
 
     /// Forgets the login of this token, which has its answer.
     pub(super) fn remove_login(&mut self, token: &Token) -> Option<WaitingLogin> {
-        self.logins.remove(&hash(token)).map(|kept| kept.content)
+        let (login, permit) = self.logins.remove(&hash(token))?.content;
+        self.shares.leave(permit);
+        Some(login)
     }
 
     /// Begins a visit; the token for its browser.
@@ -118,7 +168,7 @@ impl Visits {
             let Some(oldest) = own.min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash) else { break };
             self.visits.remove(&oldest);
         }
-        make_room(&mut self.visits, MAX_VISITS);
+        make_room(&mut self.visits);
         add(&mut self.visits, Kept::new(visit, address, now))
     }
 
@@ -129,6 +179,11 @@ impl Visits {
             kept.used = now;
         }
         found
+    }
+
+    /// How many visits there are.
+    pub(super) fn count(&self, now: Time) -> usize {
+        self.visits.values().filter(|kept| is_on(kept, now)).count()
     }
 
     /// Time that is left of the visit at most.
@@ -194,8 +249,8 @@ fn add<T>(all: &mut HashMap<TokenHash, Kept<T>>, kept: Kept<T>) -> Token {
 }
 
 /// Removes the one that was unused for longest, if there is no room for another.
-fn make_room<T>(all: &mut HashMap<TokenHash, Kept<T>>, limit: usize) {
-    if all.len() >= limit
+fn make_room(all: &mut HashMap<TokenHash, Kept<Visit>>) {
+    if all.len() >= MAX_VISITS
         && let Some(oldest) = all.iter().min_by_key(|(_, kept)| kept.used).map(|(hash, _)| *hash)
     {
         all.remove(&oldest);
@@ -209,16 +264,15 @@ fn find<T: Copy>(
     is_on: impl Fn(&Kept<T>) -> bool,
 ) -> Found<T> {
     let hash = hash(token);
-    let Some(kept) = all.get(&hash).copied() else { return Found::Nothing };
-    if !is_on(&kept) {
-        all.remove(&hash);
-        Found::Nothing
-    } else if kept.network == network(address) {
-        Found::Here(kept.content)
-    } else {
-        all.remove(&hash);
-        Found::Elsewhere(kept.content)
-    }
+    let Some(kept) = all.get_mut(&hash) else { return Found::Nothing };
+    let content = kept.content;
+    let found = match (is_on(kept), kept.is_from(address)) {
+        (true, true) => return Found::Here(content),
+        (true, false) => Found::Elsewhere(content),
+        (false, _) => Found::Over(content),
+    };
+    all.remove(&hash);
+    found
 }
 
 #[cfg(test)]
@@ -236,10 +290,15 @@ mod tests {
         let mut visits = Visits::default();
         let token = visits.begin(ANN, address("2001:db8::1"), Time::ZERO);
         assert_eq!(visits.visit(&token, address("2001:db8::2"), Time::ZERO), Found::Here(ANN), "one /64");
+        for from in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1"] {
+            assert_eq!(visits.visit(&token, address(from), Time::ZERO), Found::Here(ANN), "{from}");
+        }
+        let other = visits.begin(ANN, address("192.0.2.1"), Time::ZERO);
+        assert_eq!(visits.visit(&other, address("192.0.2.2"), Time::ZERO), Found::Elsewhere(ANN));
         assert_eq!(visits.visit(&token, address("2001:db8:0:1::1"), Time::ZERO), Found::Elsewhere(ANN));
         assert_eq!(visits.visit(&token, address("2001:db8::1"), Time::ZERO), Found::Nothing, "it is over");
         let login = WaitingLogin { number: 7, device: DeviceId([2; 16]) };
-        let token = visits.add_login(login, address("192.0.2.1"), Time::ZERO);
+        let token = visits.add_login(login, address("192.0.2.1"), Time::ZERO).unwrap();
         assert_eq!(visits.login(&token, address("192.0.2.1"), Time::ZERO), Found::Here(login));
         assert_eq!(visits.visit(&token, address("192.0.2.1"), Time::ZERO), Found::Nothing, "no visit yet");
         assert_eq!(visits.login(&token, address("192.0.2.2"), Time::ZERO), Found::Elsewhere(login));
@@ -258,7 +317,25 @@ mod tests {
         }
         assert_eq!(uses, LIFETIME.as_secs().div_ceil(almost.as_secs()));
         let token = visits.begin(ANN, from, now);
-        assert_eq!(visits.visit(&token, from, now + IDLE_TIMEOUT), Found::Nothing);
+        assert_eq!(visits.visit(&token, from, now + IDLE_TIMEOUT), Found::Over(ANN));
+        assert_eq!(visits.visit(&token, from, now), Found::Nothing);
+    }
+
+    #[test]
+    fn one_network_never_takes_the_waiting_logins_of_others() {
+        let mut visits = Visits::default();
+        let login = WaitingLogin { number: 7, device: DeviceId([2; 16]) };
+        let honest = visits.add_login(login, address("192.0.2.1"), Time::ZERO).unwrap();
+        let crowd = (0..5_000u32).map(|n| IpAddr::from(std::net::Ipv4Addr::from_bits(0x0A00_0000 + n)));
+        let taken = crowd.filter(|from| visits.add_login(login, *from, Time::ZERO).is_some()).count();
+        assert!(taken >= 64, "{taken}");
+        assert_eq!(visits.login(&honest, address("192.0.2.1"), Time::ZERO), Found::Here(login));
+        assert_eq!(visits.remove_login(&honest), Some(login));
+        let late = Time::ZERO + LOGIN_TIMEOUT;
+        let last = visits.add_login(login, address("10.0.0.1"), late).unwrap();
+        assert_eq!((visits.logins.len(), visits.shares.taken()), (1, 1), "the others are over");
+        assert_eq!(visits.login(&last, address("10.0.0.2"), late), Found::Elsewhere(login));
+        assert_eq!((visits.logins.len(), visits.shares.taken()), (0, 0));
     }
 
     #[test]

@@ -101,11 +101,16 @@ impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
         }
     }
 
-    /// Lets it go.
-    pub(super) async fn dismiss(self, timeout: Duration) {
-        if let Some(child) = self.running {
+    /// Ends it, to be started with another first message.
+    pub(super) async fn end(&mut self, timeout: Duration) {
+        if let Some(child) = self.running.take() {
             child.dismiss(timeout).await;
         }
+    }
+
+    /// Lets it go.
+    pub(super) async fn dismiss(mut self, timeout: Duration) {
+        self.end(timeout).await;
     }
 }
 

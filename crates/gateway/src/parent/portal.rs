@@ -1,7 +1,9 @@
 //! The portal as the parent holds it: there where it is switched on.
 //!
 //! Invariants: the parent opens the socket and reads the files, so the portal needs no right but to
-//! what it is handed; its key is not the gateway's; whatever becomes of it, sessions go on.
+//! what it is handed; its key is not the gateway's; whatever becomes of it, sessions go on. Files
+//! that are being renewed, of which one is new already, keep nothing else from being reloaded: the
+//! pair in use stays, and they are read again later.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,13 +12,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use anyhow::{Context as _, bail};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use zeroize::Zeroizing;
 
 use super::kept_child::{Failure, KeptChild};
 use super::{CHILD_END_TIMEOUT, Gateway};
-use vpnd_config::{LogoFile, ServerConfig};
+use vpnd_config::{LogoFile, ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::portal::{FromPortal, Logo, PortalLaunch};
 use vpnd_ipc::messages::{Common, SecretBytes};
@@ -25,6 +29,10 @@ use vpnd_proto::control::Text;
 
 /// Connections that may wait in the kernel's queue.
 const BACKLOG: i32 = 128;
+/// Time after which files that could not be used are read again, and the longest such time after
+/// several failures.
+const RETRY: Duration = Duration::from_secs(10);
+const MAX_RETRY: Duration = Duration::from_secs(3600);
 /// The largest file of an image.
 const MAX_LOGO_BYTES: u64 = 256 << 10;
 
@@ -39,7 +47,10 @@ impl Failure for FromPortal {
 
 pub(super) struct Portal {
     child: KeptChild<PortalLaunch, FromPortal>,
-    address: SocketAddr,
+    config: vpnd_config::Portal,
+    tls: Tls,
+    /// When to read its certificate and key again, and after which time.
+    retry: Option<(Instant, Duration)>,
     /// It stays open while one process follows another, and holds connections meanwhile.
     listener: OwnedFd,
 }
@@ -62,41 +73,53 @@ impl Portal {
         before: Option<&Self>,
     ) -> anyhow::Result<Option<Self>> {
         let Some(portal) = &config.portal else { return Ok(None) };
-        let chain = vpnd_config::certificate::read(&portal.certificate)?;
-        let key = read_key(&portal.key)?;
-        Identity::from_pem(&chain, &key.0).and_then(Identity::certified).with_context(|| {
-            format!("{} is not the key of {}", portal.key.display(), portal.certificate.display())
-        })?;
-        if tls::private_key(&key.0)? == tls::private_key(&read_key(&config.tls.key)?.0)? {
-            bail!("{} is the gateway's own key: make another for the portal", portal.key.display());
-        }
+        let is_in_use = |before: &&Self| {
+            (&before.config.certificate, &before.config.key) == (&portal.certificate, &portal.key)
+        };
+        let (pair, retry) = match (Pair::read(portal, &config.tls), before.filter(is_in_use)) {
+            (Ok(pair), _) => (pair, None),
+            (Err(error), Some(before)) => (before.kept(&error), Some((Instant::now() + RETRY, RETRY))),
+            (Err(error), None) => return Err(error),
+        };
         let launch = PortalLaunch {
             common: common.clone(),
-            chain: chain.into(),
-            key,
+            chain: pair.chain.into(),
+            key: pair.key,
             name: Text::cut(&portal.name),
             logo: portal.logo.as_ref().map(read_logo).transpose()?,
         };
-        let listener = match before.filter(|before| before.address == portal.listen) {
+        let listener = match before.filter(|before| before.config.listen == portal.listen) {
             Some(before) => before.listener.try_clone()?,
             None => listen(portal.listen).with_context(|| {
                 format!("can't serve web pages on {}; choose another `listen` in [portal]", portal.listen)
             })?,
         };
         let child = KeptChild::new(program, ChildRole::Portal, launch);
-        Ok(Some(Self { child, address: portal.listen, listener }))
+        Ok(Some(Self { child, config: portal.clone(), tls: config.tls.clone(), retry, listener }))
     }
 
     /// Waits until it should be there, for the first time or again. Safe to cancel.
     pub(super) async fn ended(&mut self) {
-        self.child.ended().await;
+        let Some((at, _)) = self.retry else { return self.child.ended().await };
+        tokio::select! {
+            () = self.child.ended() => {}
+            () = tokio::time::sleep_until(at) => {}
+        }
     }
 
-    /// Starts it; the auth process's end of the channel to it.
+    /// Starts it; the auth process's end of the channel to it. Nothing where it goes on.
     pub(super) async fn restart(&mut self) -> Option<OwnedFd> {
+        if let Some((at, delay)) = self.retry
+            && at <= Instant::now()
+        {
+            if !self.is_renewed(delay) {
+                return None;
+            }
+            self.child.end(CHILD_END_TIMEOUT).await;
+        }
         // A portal that was taken over can shut the socket down for all who hold it.
         if let Err(error) = SockRef::from(&self.listener).listen(BACKLOG) {
-            tracing::error!(%error, "no web pages: {} takes no connections", self.address);
+            tracing::error!(%error, "no web pages: {} takes no connections", self.config.listen);
         }
         self.child.restart(std::iter::once(&self.listener)).await
     }
@@ -106,18 +129,69 @@ impl Portal {
         self.child.dismiss(timeout).await;
     }
 
+    /// Reads certificate and key again; whether there is another pair.
+    fn is_renewed(&mut self, delay: Duration) -> bool {
+        match Pair::read(&self.config, &self.tls) {
+            Ok(pair) => {
+                self.retry = None;
+                let launch = &mut self.child.launch;
+                let is_new = *launch.chain != *pair.chain || launch.key.0 != pair.key.0;
+                (launch.chain, launch.key) = (pair.chain.into(), pair.key);
+                is_new
+            }
+            Err(error) => {
+                self.kept(&error);
+                let delay = (delay * 2).min(MAX_RETRY);
+                self.retry = Some((Instant::now() + delay, delay));
+                false
+            }
+        }
+    }
+
+    /// The pair that is in use, which stays.
+    fn kept(&self, error: &anyhow::Error) -> Pair {
+        let error = vpnd_sys::text::format_chain(error);
+        tracing::warn!(
+            error,
+            "web pages keep the certificate that they have; its files are read again in a while, or by 'vpnd reload'"
+        );
+        let launch = &self.child.launch;
+        Pair { chain: launch.chain.to_vec(), key: launch.key.clone() }
+    }
+
     fn is_as(&self, other: &Self) -> bool {
         let launch = |portal: &Self| minicbor::to_vec(&portal.child.launch).map(Zeroizing::new).ok();
-        self.address == other.address && launch(self) == launch(other)
+        self.config.listen == other.config.listen && launch(self) == launch(other)
+    }
+}
+
+/// Certificate and key.
+struct Pair {
+    chain: Vec<u8>,
+    key: SecretBytes,
+}
+
+impl Pair {
+    fn read(portal: &vpnd_config::Portal, tls: &Tls) -> anyhow::Result<Self> {
+        let chain = vpnd_config::certificate::read(&portal.certificate)?;
+        let key = read_key(&portal.key)?;
+        Identity::from_pem(&chain, &key.0).and_then(Identity::certified).with_context(|| {
+            format!("{} is not the key of {}", portal.key.display(), portal.certificate.display())
+        })?;
+        if let Some(other) = vpnd_config::portal::other_use(&tls::private_key(&key.0)?, tls) {
+            bail!("{} is '{other}' of [tls] as well: make another for the portal", portal.key.display());
+        }
+        Ok(Self { chain, key })
     }
 }
 
 impl Gateway {
     /// Goes on with this portal, if it is another one. Visits are kept by the auth process.
     pub(super) async fn replace_portal(&mut self, next: Option<Portal>) {
-        if let (Some(old), Some(next)) = (&self.portal, &next)
+        if let (Some(old), Some(next)) = (&mut self.portal, &next)
             && old.is_as(next)
         {
+            (old.config, old.tls, old.retry) = (next.config.clone(), next.tls.clone(), next.retry);
             return;
         }
         if let Some(old) = std::mem::replace(&mut self.portal, next) {

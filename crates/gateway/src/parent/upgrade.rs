@@ -76,7 +76,10 @@ impl Gateway {
         (self.certificate_in_use, self.reported) = (certificate_in_use, None);
         let old = (std::mem::replace(&mut self.worker, worker), std::mem::replace(&mut self.auth, auth));
         let old_idp = std::mem::replace(&mut self.idp, idp);
-        let old_portal = std::mem::replace(&mut self.portal, portal);
+        // Its visits are the old auth process's, which learns of nothing any more.
+        if let Some(portal) = std::mem::replace(&mut self.portal, portal) {
+            portal.dismiss(CHILD_END_TIMEOUT).await;
+        }
         if let Err(error) = self.machine.reconfigure(&config).await {
             tracing::error!(error = %vpnd_sys::text::format_chain(&error), "the firewall rules stay unchanged");
         }
@@ -87,9 +90,6 @@ impl Gateway {
         old.1.dismiss(CHILD_END_TIMEOUT).await;
         if let Some(idp) = old_idp {
             idp.dismiss(CHILD_END_TIMEOUT).await;
-        }
-        if let Some(portal) = old_portal {
-            portal.dismiss(CHILD_END_TIMEOUT).await;
         }
         tracing::info!("the gateway is upgraded");
         Ok(())

@@ -20,7 +20,8 @@ use crate::worker::quic::acceptor::AdmissionControl;
 use vpnd_config as config;
 use vpnd_config::in_force::Settings;
 use vpnd_ipc::admin::status::{
-    Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Session, Source, Steering, Suite, Tun, Udp,
+    Audit, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Session, Source, Steering, Suite, Tun,
+    Udp,
 };
 use vpnd_ipc::admin::{Handler, Status};
 use vpnd_ipc::gateway::Configuration;
@@ -158,7 +159,7 @@ impl Handler for Administration {
         counters.polling = snapshot.poll.by_name().map(|(name, count)| (name.to_owned(), count)).into();
         let ended = [("sessions", sessions), ("rx_bytes", rx_bytes), ("tx_bytes", tx_bytes)];
         counters.ended = ended.map(|(name, count)| (name.to_owned(), count)).into();
-        let AuthStatus { pools, sources, audit } = self.auth_status().await;
+        let AuthStatus { pools, sources, audit, portal } = self.auth_status().await;
         let by_source = |count: fn(&SourceHealth) -> u64| {
             sources.iter().map(|source| (source.name.to_string(), count(source))).collect()
         };
@@ -188,6 +189,7 @@ impl Handler for Administration {
             sources: sources.into_iter().map(Source::from).collect(),
             audit: audit
                 .map(|AuditHealth { failure, .. }| Audit { failure: failure.map(|why| why.to_string()) }),
+            portal: portal.map(Portal::from),
             firewall: self.firewall.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             settings: self.in_force.lock().unwrap_or_else(PoisonError::into_inner).report(),
             drain: snapshot.drain.map(Drain::from),

@@ -49,6 +49,9 @@ pub struct Status {
     pub sources: Vec<Source>,
     /// The audit file; `None` if nothing is to be recorded, or the auth process gave no answer.
     pub audit: Option<Audit>,
+    /// The web pages; `None` if they are off, or the auth process gave no answer.
+    #[serde(default)]
+    pub portal: Option<Portal>,
     /// The gateway's firewall table; `None` with `mode = "none"`.
     pub firewall: Option<Firewall>,
     /// Digests of the settings in force, by section and key.
@@ -93,6 +96,15 @@ pub struct Drain {
 pub struct Audit {
     /// Why nothing is recorded now.
     pub failure: Option<String>,
+}
+
+/// State of the portal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Portal {
+    /// Whether its process is there.
+    pub up: bool,
+    /// Browsers whose users have logged in.
+    pub visits: u64,
 }
 
 /// A gateway's firewall table.

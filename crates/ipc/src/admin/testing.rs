@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::Handler;
 use super::status::{
-    Accounting, Audit, Counters, Drain, Firewall, Offloads, Pool, Process, Protocol, Session, Source, Status,
-    Steering, Suite, Tun, Udp,
+    Accounting, Audit, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Protocol, Session, Source,
+    Status, Steering, Suite, Tun, Udp,
 };
 use vpnd_sys::sandbox::{Landlock, Protections};
 
@@ -119,6 +119,7 @@ pub fn status() -> Status {
             polling: count(&[("expired", 0), ("found", 9), ("time_ms", 12), ("yielded", 0)]),
         },
         audit: Some(Audit { failure: None }),
+        portal: Some(Portal { up: true, visits: 3 }),
         firewall: Some(Firewall {
             table: "vpnd_vpnd0".to_owned(),
             rules: Some("0123456789abcdef".to_owned()),

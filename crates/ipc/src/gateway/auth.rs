@@ -286,6 +286,20 @@ pub struct AuthStatus {
     pub sources: Vec<SourceHealth>,
     #[n(2)]
     pub audit: Option<AuditHealth>,
+    /// Where web pages are switched on.
+    #[n(3)]
+    pub portal: Option<PortalHealth>,
+}
+
+/// State of the portal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct PortalHealth {
+    /// Whether its process is there.
+    #[n(0)]
+    pub up: bool,
+    /// Browsers whose users have logged in.
+    #[n(1)]
+    pub visits: u64,
 }
 
 /// State of the audit file.

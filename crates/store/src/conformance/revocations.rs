@@ -3,7 +3,7 @@
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Stand, ann, external, named, session_of};
-use crate::{LiveUser, NewUser, Revocation, RevocationCause, StoreError, UserChange};
+use crate::{LiveUser, NewUser, PasswordHash, Revocation, RevocationCause, StoreError, UserChange};
 
 fn expiring(expires_s: u64) -> UserChange {
     UserChange { expires_s: Some(Some(expires_s)), ..UserChange::default() }
@@ -29,6 +29,11 @@ pub(crate) fn taking_rights_away_is_an_event_and_voids_sessions(stand: &dyn Stan
         assert_eq!(new, [Revocation { seq: seq + 1, user: id, name: "ann".to_owned(), cause, device: None }]);
     }
     assert_eq!(store.last_revocation().unwrap(), 3);
+    store.add_user(&ann(), 1200).unwrap();
+    let before = store.user("ann").unwrap().unwrap();
+    let change = || store.change_own_password(&before, &PasswordHash::new("own".to_owned()), 1300).unwrap();
+    assert!(change() && !change(), "what was revoked meanwhile is not undone");
+    assert_eq!(store.last_revocation().unwrap(), 4);
 }
 
 pub(crate) fn a_revoked_certificate_ends_what_was_granted_and_is_found_again(stand: &dyn Stand) {

@@ -101,6 +101,19 @@ pub(super) fn set_password(
     Ok(Ok(()))
 }
 
+pub(super) fn change_own_password(
+    t: &Transaction<'_>,
+    user: &User,
+    password: &PasswordHash,
+    now_s: u64,
+) -> StoreResult<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM users WHERE id = ? AND generation = ?)";
+    if !t.query_row(sql, params![user.id.0, user.generation], |row| row.get::<_, bool>(0))? {
+        return Ok(Ok(false));
+    }
+    Ok(set_password(t, &user.name, password, now_s)?.map(|()| true))
+}
+
 pub(super) fn have_one_time_codes(c: &Connection) -> rusqlite::Result<bool> {
     c.query_row("SELECT EXISTS (SELECT 1 FROM users WHERE totp_secret IS NOT NULL)", [], |row| row.get(0))
 }

@@ -28,12 +28,18 @@ use crate::traffic::ping_until;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Gives the gateway a portal with a certificate and a key of its own.
-fn configure(gateway: &Gateway<'_>) {
+/// A certificate and its key.
+fn pair() -> (String, String) {
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(vec![GATEWAY_V4.to_string()]).unwrap();
-    fs::write(gateway.file("portal.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-    crate::gateway::write_secret(&gateway.file("portal-key.pem"), &key.serialize_pem());
+    (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+}
+
+/// Gives the gateway a portal with a certificate and a key of its own.
+fn configure(gateway: &Gateway<'_>) {
+    let (certificate, key) = pair();
+    fs::write(gateway.file("portal.pem"), certificate).unwrap();
+    crate::gateway::write_secret(&gateway.file("portal-key.pem"), &key);
     gateway.configure("portal.enabled", true);
     gateway.configure("portal.listen", "[::]:443");
     gateway.configure("portal.certificate", "portal.pem");
@@ -233,6 +239,7 @@ fn a_user_sees_and_ends_the_own_session_alone() {
     assert!(german.status == 404 && german.body.contains("lang=\"de\""), "{german:?}");
     assert_eq!(browser.post("/logout", &[("form", &form)]).status, 303);
     assert!(browser.overview().is_none(), "she has logged out");
+    assert_eq!(crate::audit::recorded(&gateway, "portal-logout")[0]["user"], "ann");
 }
 
 #[test]
@@ -339,6 +346,36 @@ fn the_tunnel_goes_on_while_the_portal_ends_and_comes_back() {
     eventually("there is no portal", SOON, || parent.child_if_any("portal").is_none().then_some(()));
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     assert!(gateway.is_running());
+}
+
+#[test]
+fn a_certificate_that_is_half_renewed_keeps_nothing_else_from_being_reloaded() {
+    let Some(lab) = Lab::new(2) else { return };
+    let (gateway, client) = with_client(&lab);
+    let browser = Browser::new(&lab, &lab.clients[1], &gateway);
+    serves(&browser);
+    assert_eq!(gateway.status()["portal"], serde_json::json!({"up": true, "visits": 0}));
+    // The key is new already, the certificate is not.
+    let old = lab.path("old.pem");
+    fs::copy(gateway.file("portal.pem"), &old).unwrap();
+    let (certificate, key) = pair();
+    crate::gateway::write_secret(&gateway.file("portal-key.pem"), &key);
+    gateway.configure("portal.name", "Another name");
+    must(gateway.ask(&["reload"]));
+    let before = Browser { ca: old, ..Browser::new(&lab, &lab.clients[1], &gateway) };
+    serves(&before);
+    assert!(before.get("/login").body.contains("Another name"), "the rest is in force");
+    // Nobody reloads again.
+    fs::write(gateway.file("portal.pem"), certificate).unwrap();
+    serves(&browser);
+    browser.logged_in("ann");
+    assert_eq!(gateway.status()["portal"], serde_json::json!({"up": true, "visits": 1}));
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    // Another's key is taken over by no reload.
+    let own = fs::read_to_string(gateway.file("server-key.pem")).unwrap();
+    gateway.configure("portal.key", "copy.pem");
+    crate::gateway::write_secret(&gateway.file("copy.pem"), &own);
+    assert!(!gateway.ask(&["reload"]).status.success());
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 use rand::rngs::StdRng;
-use vpnd_auth::authenticator::{Authenticator, Login, LoginOutcome, QUEUE_TIMEOUT, Settings};
+use vpnd_auth::authenticator::{Authenticator, Entrance, Login, LoginOutcome, QUEUE_TIMEOUT, Settings};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
@@ -145,6 +145,7 @@ impl Gateway {
             code: (self.pair == Pair::PasswordsWithCode).then(|| Password::new(WRONG_CODE.to_owned())),
             certificate: None,
             source: std::net::Ipv4Addr::from_bits(random.random::<u32>()).into(),
+            entrance: Entrance::Tunnel,
             device: DeviceId(random.random()),
         };
         (login, self.now_s)

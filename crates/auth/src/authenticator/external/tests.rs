@@ -129,6 +129,7 @@ fn login(user: &str, password: &str) -> Login {
         code: None,
         certificate: None,
         source: "192.0.2.1".parse().unwrap(),
+        entrance: Entrance::Tunnel,
         device: DeviceId([1; 16]),
     }
 }
@@ -508,7 +509,10 @@ async fn many_people_behind_one_address_log_in_at_once() {
     }
     // None of them has left a trace.
     let stranger = vpnd_proto::admission::Source::from(login("", "").source);
-    assert_eq!(bench.auth.throttle().wait_s(&Person::of("zoe", None), stranger, false, NOW), None);
+    assert_eq!(
+        bench.auth.throttle(Entrance::Tunnel).wait_s(&Person::of("zoe", None), stranger, false, NOW),
+        None
+    );
 }
 
 #[tokio::test]

@@ -40,6 +40,7 @@ impl Collector for ExportedStatus {
         pools(&mut out, &self.status)?;
         sources(&mut out, &self.status)?;
         audit(&mut out, &self.status)?;
+        portal(&mut out, &self.status)?;
         firewall(&mut out, &self.status)?;
         if self.by_session { each_session(&mut out, &self.status.sessions) } else { Ok(()) }
     }
@@ -245,6 +246,12 @@ fn audit(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     out.counter("audit_lost", "Events that are missing in the audit file", lost)
 }
 
+fn portal(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
+    let Some(portal) = status.portal else { return Ok(()) };
+    out.gauge("portal_up", "Whether web pages are served", None, u64::from(portal.up))?;
+    out.gauge("portal_visits", "Browsers whose users have logged in", None, portal.visits)
+}
+
 fn firewall(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let Some(firewall) = &status.firewall else { return Ok(()) };
     let help = "Whether the firewall table is as it was applied";
@@ -337,6 +344,8 @@ mod tests {
                 "vpnd_source_failures counter",
                 "vpnd_audit_recording gauge",
                 "vpnd_audit_lost counter",
+                "vpnd_portal_up gauge",
+                "vpnd_portal_visits gauge",
                 "vpnd_firewall_in_force gauge",
                 "vpnd_firewall_renewals counter",
                 "vpnd_connections_over_limit counter",
@@ -391,6 +400,8 @@ mod tests {
             "vpnd_source_failures_total{source=\"campus\"} 3".to_owned(),
             "vpnd_audit_recording 1".to_owned(),
             "vpnd_audit_lost_total 2".to_owned(),
+            "vpnd_portal_up 1".to_owned(),
+            "vpnd_portal_visits 3".to_owned(),
             "vpnd_firewall_in_force 1".to_owned(),
             "vpnd_firewall_renewals_total 2".to_owned(),
             "vpnd_connections_over_limit_total 30".to_owned(),

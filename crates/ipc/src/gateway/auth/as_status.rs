@@ -1,11 +1,17 @@
 //! Reports of the auth process, in the words of a status.
 
-use super::{AccountingHealth, PoolUsage, SourceHealth};
+use super::{AccountingHealth, PoolUsage, PortalHealth, SourceHealth};
 use crate::admin::status;
 
 impl From<PoolUsage> for status::Pool {
     fn from(PoolUsage { pool, taken, total }: PoolUsage) -> Self {
         Self { pool: pool.to_string(), taken, total }
+    }
+}
+
+impl From<PortalHealth> for status::Portal {
+    fn from(PortalHealth { up, visits }: PortalHealth) -> Self {
+        Self { up, visits }
     }
 }
 

@@ -11,8 +11,8 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 
 use vpnd_ipc::admin::status::{
-    Accounting, Counters, Drain, Firewall, Offloads, Pool, Process, Protocol, Session, Source, Status,
-    Steering, Tun,
+    Accounting, Counters, Drain, Firewall, Offloads, Pool, Portal, Process, Protocol, Session, Source,
+    Status, Steering, Tun,
 };
 use vpnd_sys::sandbox::{Landlock, Protections};
 
@@ -83,6 +83,7 @@ fn facts(status: &Status, rates: Option<&Rates>) -> String {
     lines.extend(status.firewall.as_ref().and_then(firewall));
     lines.extend(status.drain.map(drain));
     lines.extend(status.audit.as_ref().and_then(|audit| audit.failure.as_deref()).map(not_recorded));
+    lines.extend(status.portal.map(portal));
     lines.extend(status.pools.iter().map(pool));
     lines.extend(status.sources.iter().map(|listed| source(listed, &status.counters)));
     if let Some(line) = counts("logins", &status.counters.logins) {
@@ -149,6 +150,14 @@ pub(crate) fn drain(Drain { in_use, left_s, over }: Drain) -> String {
 
 fn not_recorded(reason: &str) -> String {
     format!("audit: NOTHING IS RECORDED: {}", vpnd_sys::text::plain(reason))
+}
+
+fn portal(Portal { up, visits }: Portal) -> String {
+    let state = if up { "served" } else { "NOT SERVED: the portal's process is not there" };
+    format!(
+        "web pages: {state}, {} logged in",
+        count(usize::try_from(visits).unwrap_or(usize::MAX), "browser")
+    )
 }
 
 fn pool(pool: &Pool) -> String {

@@ -50,6 +50,7 @@ pub(super) fn running(config: &ServerConfig) -> Running {
     findings.push(protections(&status));
     findings.push(certificate_in_use(&status));
     findings.extend(audit(&status));
+    findings.extend(portal(&status));
     findings.extend(missing_users(&status));
     findings.extend(draining(&status));
     findings.extend(read_text(Path::new(&config.file)).ok().map(|text| settings(&status, &text)));
@@ -201,6 +202,19 @@ fn audit(status: &Status) -> Option<Finding> {
             "'vpnd audit export' shows the gap; look at: journalctl -u vpnd-server",
         ),
         None => Finding::good(CHECK, "logins and sessions are recorded"),
+    })
+}
+
+/// Whether web pages are served that are switched on.
+fn portal(status: &Status) -> Option<Finding> {
+    const CHECK: &str = "gateway.portal";
+    let portal = status.portal?;
+    Some(if portal.up {
+        let browsers = plural(usize::try_from(portal.visits).unwrap_or(usize::MAX), "browser");
+        Finding::good(CHECK, format!("web pages are served, {browsers} logged in"))
+    } else {
+        let advice = "the log says why: journalctl -u vpnd-server | grep -e portal -e 'web pages'; then run: vpnd reload";
+        Finding::problem(CHECK, "web pages are switched on, and are not served", advice)
     })
 }
 
@@ -360,6 +374,17 @@ mod tests {
         let (_, found, advice) = judged("");
         assert!(found.ends_with("'shards' in [server], 'routes' in [push]"), "{found}");
         assert!(advice.ends_with("takes over 'routes' in [push]"), "{advice}");
+    }
+
+    #[test]
+    fn web_pages_that_are_not_served_are_a_problem() {
+        let mut status = status();
+        let verdict = |status: &Status| portal(status).map(|finding| finding.verdict);
+        assert_eq!(verdict(&status), Some(Verdict::Good));
+        status.portal.as_mut().unwrap().up = false;
+        assert_eq!(verdict(&status), Some(Verdict::Problem));
+        status.portal = None;
+        assert_eq!(verdict(&status), None, "they are off");
     }
 
     #[test]
