@@ -18,8 +18,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::experiment::hosts::PairSpec;
 use crate::experiment::outcome::{RemoteEnd, Settings};
+use crate::lab::MAX_CLIENTS;
 use crate::lab::cpu_limit::CpuLimit;
-use crate::lab::{LinkSettings, MAX_CLIENTS};
 use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
 use crate::own_processes::OwnProcess;
@@ -186,9 +186,10 @@ pub struct SystemArgs {
     #[arg(long, value_name = "[NAME=]SCRIPT", value_parser = own_script, requires = "command_up")]
     pub command_down: Vec<(String, PathBuf)>,
     /// Limit what the VPN's programs at the gateway use of the CPU, in cores such as 0.5: then the
-    /// gateway is the bottleneck, whatever the clients take.
-    #[arg(long, value_name = "CORES")]
-    pub gateway_cpu: Option<CpuLimit>,
+    /// gateway is the bottleneck, whatever the clients take. With several, --clients and `compare`
+    /// measure each.
+    #[arg(long, value_name = "CORES", value_delimiter = ',')]
+    pub gateway_cpu: Vec<CpuLimit>,
     /// The lab.
     #[command(flatten)]
     pub lab: link::LabLinksArgs,
@@ -294,7 +295,7 @@ impl SystemArgs {
     /// which whoever measures says.
     pub fn subjects(&self, priorities: &[Priority]) -> Vec<Subject> {
         let chosen = if self.priority.is_empty() { priorities } else { &self.priority };
-        let all = Subject::with_priorities(&self.all(), chosen);
+        let all = Subject::with_shares(&Subject::with_priorities(&self.all(), chosen), &self.gateway_cpu);
         let (kept, _) = Subject::with_their_ciphers(&all);
         if kept.is_empty() { all } else { kept }
     }
@@ -313,15 +314,24 @@ impl SystemArgs {
         self.with_control(self.subjects(Subject::usual_priorities(&self.vpn)), |_| false)
     }
 
-    /// The same with one of them as its own control, unless the user does without: the one that
-    /// `is_wanted`, or the first VPN.
+    /// The same with one of them as its own control for each share of the CPU, unless the user does
+    /// without: the one that `is_wanted`, or the first VPN.
     pub fn with_control(
         &self,
         mut subjects: Vec<Subject>,
         is_wanted: impl Fn(&Subject) -> bool,
     ) -> Vec<Subject> {
         if !self.no_control {
-            subjects.extend(Subject::control(&subjects, is_wanted));
+            let shares: Vec<Option<CpuLimit>> = match self.gateway_cpu[..] {
+                [] | [_] => vec![None],
+                ref several => several.iter().copied().map(Some).collect(),
+            };
+            let of_share = |share| subjects.iter().copied().filter(move |one| one.gateway_cpu == share);
+            let controls = shares
+                .into_iter()
+                .filter_map(|share| Subject::control(&of_share(share).collect::<Vec<_>>(), &is_wanted));
+            let controls: Vec<Subject> = controls.collect();
+            subjects.extend(controls);
         }
         subjects
     }
@@ -350,12 +360,6 @@ impl SystemArgs {
         };
         let programs = programs.with_busy_poll(self.busy_poll);
         Ok(programs.with_scripts(Scripts::pair(&self.command_up, &self.command_down)?))
-    }
-
-    /// The links of the lab.
-    pub fn links(&self, congestion: CongestionControl) -> LinkSettings {
-        let (emulation, gateway_cpu) = (self.link.emulation(), self.gateway_cpu);
-        LinkSettings { emulation, congestion, gateway_cpu, ..self.lab.links() }
     }
 }
 

@@ -4,6 +4,7 @@
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -44,10 +45,9 @@ use trafficspeed::lab::record;
 use trafficspeed::load::block::place::Place;
 use trafficspeed::observe::HostInfo;
 use trafficspeed::output;
-use trafficspeed::report::chart::png;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::results::Results;
-use trafficspeed::report::{self, files, stream};
+use trafficspeed::report::{self, files, side_by_side, stream};
 use trafficspeed::terminal;
 
 fn main() -> ExitCode {
@@ -310,20 +310,18 @@ fn saved_args(directory: &Path, now: &CompareArgs) -> anyhow::Result<CompareArgs
 
 /// Makes the reports of a directory again.
 fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    if args.png {
-        png::check().context("--png")?;
-    }
+    let [measured] = &args.directories[..] else { return show_side_by_side(args) };
     let mut output = args.output.clone();
-    let directory = output.out.get_or_insert_with(|| args.directory.clone()).clone();
-    if directory == args.directory {
+    let directory = output.out.get_or_insert_with(|| measured.clone()).clone();
+    if directory == *measured {
         output::make_writable(&directory)?;
     } else {
         output::prepare(&output)?;
     }
-    let mut results = files::read(&args.directory)?;
+    let mut results = files::read(measured)?;
     match (&mut results, &args.baseline) {
         (Results::Traffic(campaign), Some(name)) => {
-            let known = report::summary::labels(campaign);
+            let known = campaign.labels();
             if !known.contains(name) {
                 bail!("--baseline {name}: name one of the systems that were measured: {}", known.join("; "));
             }
@@ -341,9 +339,43 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
+/// Shows several results in one chart.
+fn show_side_by_side(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let output = &args.output;
+    let Some(out) = output.out.as_ref().filter(|_| !output.json && !output.csv && args.baseline.is_none())
+    else {
+        bail!(
+            "several results make a page and pictures: give --out DIR, and neither -J, --csv nor --baseline"
+        );
+    };
+    let (mut all, mut machines) = (Vec::new(), Vec::new());
+    let lasts: BTreeSet<_> = args.directories.iter().map(|directory| directory.file_name()).collect();
+    let is_named_twice = lasts.len() < args.directories.len();
+    for directory in &args.directories {
+        let last = directory.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = last.filter(|_| !is_named_twice).unwrap_or_else(|| directory.display().to_string());
+        if all.iter().any(|(known, _)| *known == name) {
+            bail!("{name}: give each result once");
+        }
+        let Results::Traffic(campaign) = files::read(directory)? else {
+            bail!("{}: only results of experiment 1 stand side by side", directory.display());
+        };
+        machines.push(format!("{name}: {}", campaign.environment.machine()));
+        all.push((name, *campaign));
+    }
+    let merged = side_by_side::together(all).context("no result")?;
+    output::prepare(output)?;
+    let shown = side_by_side::document(&merged, machines, output.chosen_unit().unwrap_or_default());
+    terminal::print(&shown.text(output.wide, !output.quiet));
+    files::write(out, "report.html", shown.page().as_bytes())?;
+    export(&shown.into_pictures(), out, args)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Writes pictures as files if the user wants them.
 fn export(pictures: &[Picture], directory: &Path, args: &ReportArgs) -> anyhow::Result<()> {
-    for name in report::pictures::write(pictures, directory, args.svg, args.png)? {
+    let shown = if args.svg { pictures } else { &[] };
+    for name in report::pictures::write(shown, directory)? {
         if !args.output.quiet {
             terminal::say(format_args!("Picture: {}", directory.join(name).display()));
         }

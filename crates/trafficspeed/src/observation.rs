@@ -84,7 +84,7 @@ pub struct Summary {
     pub sum: Option<f64>,
 }
 
-/// One system compared with the first one, beside a system compared with itself, which tells a
+/// One system compared with another, beside a system compared with itself, which tells a
 /// difference from chance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
@@ -265,45 +265,57 @@ impl Observations {
         ratio(&self.by_round(one, quantity), &self.by_round(other, quantity))
     }
 
-    /// A/A: the system that was measured twice in each round under this congestion control,
-    /// compared with itself.
-    pub fn control(&self, congestion: &str, case: &str, quantity: Quantity) -> Option<Spread> {
+    /// A/A: a system that was measured twice in each round under this congestion control, compared
+    /// with itself; `wanted` if that is one.
+    pub fn control(&self, congestion: &str, wanted: &str, case: &str, quantity: Quantity) -> Option<Spread> {
         let under = self.systems.iter().filter(|system| system.congestion == congestion);
-        under
-            .filter_map(|system| Some((&system.label, system.control_of()?)))
-            .find_map(|(again, first)| self.ratio((again, &first), case, quantity))
+        let mut twice: Vec<(&str, String)> =
+            under.filter_map(|system| Some((system.label.as_str(), system.control_of()?))).collect();
+        twice.sort_by_key(|(_, first)| first != wanted);
+        twice.into_iter().find_map(|(again, first)| self.ratio((again, &first), case, quantity))
     }
 
     /// Every system compared with the first one under the same congestion control; a system alone
     /// has its A/A.
     pub fn comparisons(&self, wanted: &[(String, Quantity)]) -> Vec<Comparison> {
-        let mut groups: Vec<Vec<&System>> = Vec::new();
+        let mut firsts: Vec<&System> = Vec::new();
         for system in self.systems.iter().filter(|system| system.control_of().is_none()) {
-            match groups.iter_mut().find(|group| group[0].congestion == system.congestion) {
-                Some(group) => group.push(system),
-                None => groups.push(vec![system]),
+            if firsts.iter().all(|first| first.congestion != system.congestion) {
+                firsts.push(system);
             }
         }
+        firsts.into_iter().flat_map(|first| self.compared_with(&first.label, wanted)).collect()
+    }
+
+    /// Every other system under the same congestion control compared with `first`; a system alone
+    /// has its A/A.
+    pub fn compared_with(&self, first: &str, wanted: &[(String, Quantity)]) -> Vec<Comparison> {
+        let Some(first) = self.systems.iter().find(|system| system.label == first) else {
+            return Vec::new();
+        };
+        let is_other = |system: &&System| {
+            system.control_of().is_none() && *system != first && system.congestion == first.congestion
+        };
+        let mut others: Vec<&System> = self.systems.iter().filter(is_other).collect();
+        let is_alone = others.is_empty();
+        others.extend(is_alone.then_some(first));
         let mut all = Vec::new();
         for (case, quantity) in wanted {
             let is_disturbed = self.is_disturbed(case);
-            for group in &groups {
-                let (first, alone) = (group[0], group.len() == 1);
-                let control = self.control(&first.congestion, case, *quantity);
-                for system in group.iter().skip(usize::from(!alone)) {
-                    let pair = (system.label.as_str(), first.label.as_str());
-                    let ratio = self.ratio(pair, case, *quantity).filter(|_| !alone);
-                    all.push(Comparison {
-                        system: system.label.clone(),
-                        case: case.clone(),
-                        quantity: quantity.name,
-                        first: first.label.clone(),
-                        control,
-                        ratio_to_first: ratio,
-                        differs_from_first: differs(ratio, control).filter(|_| !is_disturbed),
-                    });
+            let control = self.control(&first.congestion, &first.label, case, *quantity);
+            all.extend(others.iter().map(|system| {
+                let pair = (system.label.as_str(), first.label.as_str());
+                let ratio = self.ratio(pair, case, *quantity).filter(|_| !is_alone);
+                Comparison {
+                    system: system.label.clone(),
+                    case: case.clone(),
+                    quantity: quantity.name,
+                    first: first.label.clone(),
+                    control,
+                    ratio_to_first: ratio,
+                    differs_from_first: differs(ratio, control).filter(|_| !is_disturbed),
                 }
-            }
+            }));
         }
         all.retain(|one| one.control.is_some() || one.ratio_to_first.is_some());
         all

@@ -25,7 +25,7 @@ pub mod strongswan;
 pub mod vpnd;
 pub mod wireguard;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::interrupt::Interrupt;
 use crate::lab::Lab;
+use crate::lab::cpu_limit::CpuLimit;
 use program::Program;
 use wireguard::implementation;
 
@@ -190,12 +191,15 @@ pub struct Subject {
     /// nobody's merit.
     #[serde(default)]
     pub again: bool,
+    /// What its programs at the gateway get of the CPU, where several shares are compared.
+    #[serde(default)]
+    pub gateway_cpu: Option<CpuLimit>,
 }
 
 impl Subject {
     /// A system, the first if it is the user's own.
     pub const fn new(kind: Kind, cipher: Cipher) -> Self {
-        Self { kind, cipher, own: 0, priority: Priority::Own, again: false }
+        Self { kind, cipher, own: 0, priority: Priority::Own, again: false, gateway_cpu: None }
     }
 
     /// All combinations of systems and ciphers, plain routing once, and for [`Kind::Command`] all
@@ -240,6 +244,33 @@ impl Subject {
             }
         }
         all
+    }
+
+    /// Each of `subjects` with each of several `shares` of the CPU for its gateway; plain routing,
+    /// which has no programs, stays as it is, and a single share is one of the lab.
+    pub fn with_shares(subjects: &[Self], shares: &[CpuLimit]) -> Vec<Self> {
+        if shares.len() < 2 {
+            return subjects.to_vec();
+        }
+        let mut all = Vec::new();
+        for &share in shares {
+            let with = |subject: &Self| Self {
+                gateway_cpu: Some(share).filter(|_| subject.kind != Kind::None),
+                ..*subject
+            };
+            for subject in subjects.iter().map(with) {
+                if !all.contains(&subject) {
+                    all.push(subject);
+                }
+            }
+        }
+        all
+    }
+
+    /// Whether two lines of a report are of the same system, however much each may take of the CPU
+    /// and of the scheduler.
+    pub fn is_but_for_shares(self, other: Self) -> bool {
+        Self { priority: other.priority, gateway_cpu: other.gateway_cpu, ..self } == other
     }
 
     /// The same as its own control.
@@ -310,8 +341,9 @@ impl Subject {
             (_, cipher) => format!(", {}", cipher.name()),
         };
         let priority = if self.priority == Priority::Same { ", no priority" } else { "" };
+        let share = self.gateway_cpu.map_or_else(String::new, |share| format!(", gateway {share}"));
         let again = if self.again { AGAIN } else { "" };
-        format!("{label}{cipher}{priority}{again}")
+        format!("{label}{cipher}{priority}{share}{again}")
     }
 
     /// The adapter, not yet up.
@@ -366,16 +398,6 @@ pub struct ClientAddress {
     /// The client's device that leads into the tunnel; that it carries the traffic is checked for
     /// every system.
     pub device: String,
-}
-
-impl ClientAddress {
-    /// The address of the same IP version as `other`.
-    pub fn of_same_version(&self, other: IpAddr) -> Option<IpAddr> {
-        match other {
-            IpAddr::V4(_) => self.v4.map(IpAddr::V4),
-            IpAddr::V6(_) => self.v6.map(IpAddr::V6),
-        }
-    }
 }
 
 /// A system that ran, for the report.

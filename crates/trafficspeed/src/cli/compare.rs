@@ -61,18 +61,17 @@ pub struct CompareArgs {
 /// Showing results again.
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
-    /// The directory of a measurement that was made with --out, or of a comparison.
-    pub directory: PathBuf,
+    /// The directory of a measurement that was made with --out, or of a comparison. Several results
+    /// of experiment 1, such as of other servers, stand side by side in one chart.
+    #[arg(required = true, value_name = "DIR")]
+    pub directories: Vec<PathBuf>,
     /// Also write every picture as a file.svg.
     #[arg(long)]
     pub svg: bool,
-    /// Also write every picture as a file.png.
-    #[arg(long)]
-    pub png: bool,
     /// Compare the others with this system, beside plain routing, as the report calls it.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
-    /// Where results go; --out is the directory itself by default.
+    /// Where results go; --out is the one directory itself by default.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -130,6 +129,9 @@ fn label_of(name: &str, traffic: &TrafficPlan) -> Result<String, String> {
     let mut of_kind: Vec<&Subject> = traffic.subjects.iter().filter(kind).collect();
     if of_kind.iter().any(|subject| subject.priority == Priority::Own) {
         of_kind.retain(|subject| subject.priority == Priority::Own);
+    }
+    if let Some(first) = of_kind.first().map(|subject| subject.gateway_cpu) {
+        of_kind.retain(|subject| subject.gateway_cpu == first);
     }
     match (exact, &of_kind[..]) {
         (Some(subject), _) => Ok(subject.label_with(&traffic.programs)),
@@ -190,6 +192,32 @@ mod tests {
         let (alone, _) = read("trafficspeed compare --no-control").unwrap();
         assert_eq!(labels(&alone.plan(2).unwrap()), ["vpnd", "vpnd, no priority", "plain routing"]);
         assert!(args.directory().to_string_lossy().starts_with("compare-20"));
+    }
+
+    #[test]
+    fn several_shares_of_the_cpu_are_measured_side_by_side_each_with_its_control() {
+        let line = "trafficspeed compare --vpn openvpn,none --gateway-cpu 0.25,0.5 --priority same";
+        let plan = read(line).unwrap().0.plan(2).unwrap();
+        assert_eq!(plan.traffic.links.gateway_cpu, None);
+        assert_eq!(
+            plan.traffic.settings.systems,
+            [
+                "OpenVPN, gateway 0.25 of a core",
+                "plain routing",
+                "OpenVPN, gateway 0.5 of a core",
+                "OpenVPN, gateway 0.25 of a core (again)",
+                "OpenVPN, gateway 0.5 of a core (again)",
+            ]
+        );
+        let both = read(&format!("{line} --baseline openvpn")).unwrap().0.plan(2).unwrap();
+        assert_eq!(
+            both.baseline.as_deref(),
+            Some("OpenVPN, gateway 0.25 of a core"),
+            "others have their own"
+        );
+        let one = read("trafficspeed compare --vpn openvpn --gateway-cpu 0.25").unwrap().0.plan(2).unwrap();
+        assert_eq!(one.traffic.links.gateway_cpu, "0.25".parse().ok());
+        assert_eq!(one.traffic.settings.systems, ["OpenVPN", "OpenVPN (again)"]);
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl HomeArgs {
     /// # Errors
     /// In words, if the names of the user's own systems do not fit.
     pub fn plan(&self) -> Result<HomePlan, String> {
-        let links = self.systems.links(self.congestion);
+        let links = self.systems.links_of_one(self.congestion)?;
         let ways = links.emulation.map(|emulation| [emulation.up, emulation.down]).unwrap_or_default();
         let settings = HomeSettings {
             ip: self.ip.number(),

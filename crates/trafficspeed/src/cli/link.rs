@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::Switch;
-
+use super::{Switch, SystemArgs};
 use crate::experiment::link_check::LinkCheckPlan;
 use crate::lab::LinkSettings;
 use crate::lab::emulator::impairment::{Impairment, QueueLimit, Rate, Share, Span};
 use crate::lab::emulator::{Emulation, Kind};
 use crate::lab::topology::Topology;
+use crate::load::congestion::CongestionControl;
 
 /// The lab's links.
 #[derive(Clone, Debug, Args)]
@@ -176,6 +176,29 @@ impl LinkCheckArgs {
             duration: Duration::from_secs_f64(self.seconds),
             probes_per_second: self.probes,
         }
+    }
+}
+
+impl SystemArgs {
+    /// The links of the lab, with the share of the CPU if there is but one.
+    pub fn links(&self, congestion: CongestionControl) -> LinkSettings {
+        let gateway_cpu = match self.gateway_cpu[..] {
+            [only] => Some(only),
+            _ => None,
+        };
+        let emulation = self.link.emulation();
+        LinkSettings { emulation, congestion, gateway_cpu, ..self.lab.links() }
+    }
+
+    /// The same where only one share of the CPU is measured.
+    ///
+    /// # Errors
+    /// In words, for several.
+    pub fn links_of_one(&self, congestion: CongestionControl) -> Result<LinkSettings, String> {
+        if self.gateway_cpu.len() > 1 {
+            return Err("--gateway-cpu: give one; --clients and `compare` measure several".into());
+        }
+        Ok(self.links(congestion))
     }
 }
 

@@ -207,7 +207,7 @@ impl PathArgs {
 
     fn lab(&self) -> Result<LabPath, String> {
         let subjects = self.systems.subjects_and_control();
-        let links = self.systems.links(self.congestion[0]);
+        let links = self.systems.links_of_one(self.congestion[0])?;
         Ok(LabPath { subjects, far: self.to, links, programs: self.systems.programs()? })
     }
 }

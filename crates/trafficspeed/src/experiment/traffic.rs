@@ -41,6 +41,7 @@ pub struct TrafficPlan {
 /// # Errors
 /// [`crate::lab::LabError::Missing`], or those of [`Subject::check_all`].
 pub fn check(plan: &TrafficPlan) -> anyhow::Result<()> {
+    plan.subjects.iter().try_for_each(|subject| Lab::check(plan.links_of(*subject)))?;
     generate::check(&plan.subjects, &plan.programs, plan.links)?;
     Ok(memory::check(plan.clients.iter().copied().max().unwrap_or(0), &plan.settings)?)
 }
@@ -55,6 +56,11 @@ pub struct Slot {
 }
 
 impl TrafficPlan {
+    /// The links of the lab for a system, with its gateway's share of the CPU.
+    fn links_of(&self, subject: Subject) -> LinkSettings {
+        LinkSettings { gateway_cpu: subject.gateway_cpu.or(self.links.gateway_cpu), ..self.links }
+    }
+
     /// The plan with the order of its systems in reports.
     #[must_use]
     pub fn named(mut self) -> Self {
@@ -131,10 +137,10 @@ fn measure(
     title: &str,
     interrupt: &Interrupt,
 ) -> Result<(), TestbedError> {
-    let system = subject.system(&plan.programs)?;
+    let (system, links) = (subject.system(&plan.programs)?, plan.links_of(subject));
     let mut testbed = match plan.settings.far {
-        RemoteEnd::Client => Testbed::with_clients(system, run.clients, plan.links, interrupt)?,
-        RemoteEnd::Gateway => Testbed::with_partners(system, run.clients, plan.links, interrupt)?,
+        RemoteEnd::Client => Testbed::with_clients(system, run.clients, links, interrupt)?,
+        RemoteEnd::Gateway => Testbed::with_partners(system, run.clients, links, interrupt)?,
     };
     run.facts = testbed.facts().clone();
     let (agents, system) = testbed.parts();

@@ -31,7 +31,7 @@ const MIN_CORES: f64 = 0.1;
 const MAX_CORES: f64 = 1024.0;
 
 /// CPU time of each period, both in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CpuLimit {
     quota_us: u64,
     #[serde(default = "former_period")]

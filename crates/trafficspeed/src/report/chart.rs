@@ -26,7 +26,6 @@ mod line;
 #[cfg(test)]
 pub(crate) mod markup;
 mod measure;
-pub mod png;
 pub mod standalone;
 
 pub use bar::BarChart;

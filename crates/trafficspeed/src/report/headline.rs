@@ -2,95 +2,122 @@
 //! lies within what a system differs from itself, and of a single round nothing at all.
 
 use super::claims;
-use super::summary::{Summary, labels, summarise};
-use crate::experiment::outcome::observations::{GOODPUT, case};
+use crate::experiment::outcome::observations::{GATEWAY_COST, GOODPUT};
 use crate::experiment::outcome::{Campaign, Run};
+use crate::observation::{Observations, Quantity};
 use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Kind, Subject};
 use crate::unit::significant;
 
-/// One sentence for each number of clients, about the system of interest and the best of the
-/// others; then the same of that system with its other priority, so that no claim rests on the
-/// better of two settings in silence; then how far all claims go.
+/// What is claimed of a system beside the others.
+struct Claim {
+    quantity: Quantity,
+    is_higher_better: bool,
+    /// What the system does, after its name.
+    does: &'static str,
+    /// Between the factor and the other system.
+    than: &'static str,
+    /// What the other system is.
+    best: &'static str,
+}
+
+const CLAIMS: [Claim; 2] = [
+    Claim {
+        quantity: GOODPUT,
+        is_higher_better: true,
+        does: "carries",
+        than: "times as much as",
+        best: "the best of the other VPNs",
+    },
+    Claim {
+        quantity: GATEWAY_COST,
+        is_higher_better: false,
+        does: "takes at its gateway",
+        than: "times as much CPU time per Gbit as",
+        best: "the cheapest of the other VPNs there",
+    },
+];
+
+/// A sentence for each number of clients and claim, about the system of interest and the best of the
+/// others; then the same of that system with its other priority and with other shares of the CPU, so
+/// that no claim rests on the best of several settings in silence; then how far all claims go.
 pub fn sentences(campaign: &Campaign) -> Vec<String> {
-    let mut all = verdicts(campaign);
-    all.extend(claims::lines(
-        [&campaign.observations()],
-        summarise(campaign).iter().flat_map(Summary::judged),
-    ));
+    let table = campaign.observations();
+    let found = campaign.comparisons(&table).concat();
+    let judged = found.iter().filter(|one| one.ratio_to_first.is_some()).map(|one| one.differs_from_first);
+    let mut all = verdicts(campaign, &table);
+    all.extend(claims::lines([&table], judged));
     all
 }
 
-fn verdicts(campaign: &Campaign) -> Vec<String> {
+fn verdicts(campaign: &Campaign, table: &Observations) -> Vec<String> {
     let own = of_interest(campaign);
-    let other = own.as_ref().and_then(|own| other_priority(campaign, own));
-    [own, other].into_iter().flatten().flat_map(|own| of_one(campaign, &own)).collect()
+    let all = own.map_or_else(Vec::new, |own| [vec![own.clone()], other_shares(campaign, &own)].concat());
+    let each = CLAIMS.iter().flat_map(|claim| all.iter().map(move |own| (claim, own)));
+    each.flat_map(|(claim, own)| of_one(campaign, table, claim, own)).collect()
 }
 
 /// The sentences about the system `own`.
-fn of_one(campaign: &Campaign, own: &str) -> Vec<String> {
-    let (summaries, table) = (summarise(campaign), campaign.observations());
-    let mine = summaries.iter().filter(|s| s.label == own && !s.is_disturbed);
-    let sentence = |s: &Summary| {
-        let others = summaries.iter().filter(|other| {
-            other.clients == s.clients
-                && subject(campaign, &other.label).is_some_and(|of| is_rival(campaign, own, of))
-        });
-        let best = others.max_by(|a, b| a.goodput.median.total_cmp(&b.goodput.median))?;
-        let ratio = table.ratio((own, &best.label), &case(s.clients), GOODPUT)?;
-        Some(compared(own, &best.label, s.clients, ratio, s.control))
+fn of_one(campaign: &Campaign, table: &Observations, claim: &Claim, own: &str) -> Vec<String> {
+    let congestion = campaign.settings.congestion.to_string();
+    let labels = campaign.labels();
+    let is_rival = |label: &&String| campaign.subject(label).is_some_and(|of| is_rival(campaign, own, of));
+    let rivals: Vec<&String> = labels.iter().filter(is_rival).collect();
+    let sentence = |case: String| {
+        let median = |label: &&&String| Some(table.spread(label, &case, claim.quantity)?.median);
+        let measured = rivals.iter().filter_map(|label| Some((label, median(&label)?)));
+        let merit = |value: f64| if claim.is_higher_better { value } else { -value };
+        let best = measured.max_by(|a, b| merit(a.1).total_cmp(&merit(b.1)))?.0.as_str();
+        let ratio = table.ratio((own, best), &case, claim.quantity)?;
+        let same = table.control(&congestion, own, &case, claim.quantity);
+        (!table.is_disturbed(&case)).then(|| compared(claim, (own, best), &case, ratio, same))
     };
-    mine.filter_map(sentence).collect()
+    campaign.cases().into_iter().filter_map(sentence).collect()
 }
 
-fn compared(own: &str, other: &str, clients: u32, ratio: Spread, same: Option<Spread>) -> String {
-    let begin = format!("With {clients} clients, {own} carries");
-    let best = format!("{other}, the best of the other VPNs");
+fn compared(
+    claim: &Claim,
+    (own, other): (&str, &str),
+    case: &str,
+    ratio: Spread,
+    same: Option<Spread>,
+) -> String {
+    let times = significant(ratio.median);
+    let said = format!("With {case}, {own} {} {times} {} {other}, {}", claim.does, claim.than, claim.best);
     if ratio.n < CLAIM_ROUNDS {
-        return format!(
-            "{begin} {} times as much as {best} in {} of the {CLAIM_ROUNDS} rounds that it takes to claim a difference.",
-            significant(ratio.median),
-            ratio.n
-        );
+        let n = ratio.n;
+        return format!("{said} in {n} of the {CLAIM_ROUNDS} rounds that it takes to claim a difference.");
     }
     let rounds = format!("{} to {} in {} rounds", significant(ratio.low), significant(ratio.high), ratio.n);
     let Some(same) = same else {
-        return format!(
-            "{begin} {} times as much as {best} ({rounds}); how far a system differs from itself was not measured.",
-            significant(ratio.median)
-        );
+        return format!("{said} ({rounds}); how far a system differs from itself was not measured.");
     };
     let itself = format!("{} to {} times itself", significant(same.low), significant(same.high));
-    let times = significant(ratio.median);
-    if ratio.differs_beyond(same) == Some(true) {
-        format!("{begin} {times} times as much as {best} ({rounds}; a system against itself: {itself}).")
-    } else {
-        format!(
-            "{begin} {times} times as much as {best}: no difference beyond that of a system to itself is shown ({rounds}; {itself})."
-        )
+    match ratio.differs_beyond(same) {
+        Some(true) => format!("{said} ({rounds}; a system against itself: {itself})."),
+        _ => {
+            format!("{said}: no difference beyond that of a system to itself is shown ({rounds}; {itself}).")
+        }
     }
 }
 
 /// The baseline if it is a VPN, otherwise the first vpnd, or the first VPN.
 fn of_interest(campaign: &Campaign) -> Option<String> {
-    let labels = labels(campaign);
+    let labels = campaign.labels();
     let vpns: Vec<&String> =
-        labels.iter().filter(|label| subject(campaign, label).is_some_and(is_vpn)).collect();
+        labels.iter().filter(|label| campaign.subject(label).is_some_and(is_vpn)).collect();
     let baseline = vpns.iter().find(|label| campaign.baseline.as_ref() == Some(label));
-    let own = vpns.iter().find(|label| subject(campaign, label).is_some_and(|of| of.kind == Kind::Vpnd));
+    let own = vpns.iter().find(|label| campaign.subject(label).is_some_and(|of| of.kind == Kind::Vpnd));
     baseline.or(own).or(vpns.first()).map(|label| (*label).clone())
 }
 
-/// The label of the same system with another priority, if it was measured.
-fn other_priority(campaign: &Campaign, own: &str) -> Option<String> {
-    let mine = subject(campaign, own)?;
-    let is_it =
-        |of: Subject| of.priority != mine.priority && Subject { priority: mine.priority, ..of } == mine;
-    labels(campaign).into_iter().find(|label| subject(campaign, label).is_some_and(is_it))
-}
-
-fn subject(campaign: &Campaign, label: &str) -> Option<Subject> {
-    campaign.runs.iter().find(|run| run.label == label)?.subject
+/// The labels of the same system with another priority or another share of the CPU.
+fn other_shares(campaign: &Campaign, own: &str) -> Vec<String> {
+    let Some(mine) = campaign.subject(own) else { return Vec::new() };
+    let is_it = |label: &String| {
+        label != own && campaign.subject(label).is_some_and(|other| other.is_but_for_shares(mine))
+    };
+    campaign.labels().into_iter().filter(is_it).collect()
 }
 
 /// Whether a system is a VPN and no control, which plain routing, a second measurement, and one
@@ -99,18 +126,20 @@ fn is_vpn(of: Subject) -> bool {
     of.kind != Kind::None && !of.again && of.cipher.protects()
 }
 
-/// Another VPN; the same program with another cipher or priority is none.
+/// Another VPN with the same share of the CPU; the same program with another cipher or priority is
+/// none.
 fn is_rival(campaign: &Campaign, own: &str, other: Subject) -> bool {
-    let own = subject(campaign, own).map(|own| own.kind.family());
-    is_vpn(other) && own != Some(other.kind.family())
+    let is_other =
+        |own: Subject| own.gateway_cpu == other.gateway_cpu && own.kind.family() != other.kind.family();
+    is_vpn(other) && campaign.subject(own).is_none_or(is_other)
 }
 
 /// Systems without a result, each with the reason.
 pub fn missing(campaign: &Campaign) -> Vec<String> {
-    let summaries = summarise(campaign);
+    let found = campaign.observations().summaries();
     let mut lines = Vec::new();
-    for label in labels(campaign) {
-        if summaries.iter().any(|s| s.label == label) {
+    for label in campaign.labels() {
+        if found.iter().any(|one| one.system == label) {
             continue;
         }
         let runs: Vec<&Run> = campaign.runs.iter().filter(|run| run.label == label).collect();
@@ -165,12 +194,16 @@ mod tests {
         assert!(within[0].contains("no difference beyond that of a system to itself is shown"), "{within:?}");
         let once = sentences(&campaign(&[[40, 40, 10]]));
         assert!(once[0].ends_with("in 1 of the 5 rounds that it takes to claim a difference."), "{once:?}");
-        assert!(once[1].starts_with("Figures without verdicts: "), "{once:?}");
+        assert!(once[2].starts_with("Figures without verdicts: "), "{once:?}");
         let mut alone = campaign(&[[40, 40, 10]; 3]);
         alone.runs.retain(|run| run.label != "vpnd (again)");
         assert!(sentences(&alone)[0].contains("was not measured"));
         alone.runs.retain(|run| run.label != "OpenVPN");
-        assert_eq!(verdicts(&alone), [""; 0], "another cipher of the same program is no rival");
+        assert_eq!(
+            verdicts(&alone, &alone.observations()),
+            [""; 0],
+            "another cipher of the same program is no rival"
+        );
     }
 
     #[test]
@@ -194,6 +227,7 @@ mod tests {
     #[test]
     fn no_control_is_ever_named_the_best_of_the_vpns_or_compared_as_one() {
         let rounds = [[40, 42, 10], [42, 40, 10], [39, 39, 10]];
+        let verdicts = |campaign: &Campaign| super::verdicts(campaign, &campaign.observations());
         let expected = verdicts(&campaign(&rounds));
         let openvpn = |cipher| Subject::new(Kind::Openvpn, cipher);
         for control in [
@@ -222,9 +256,43 @@ mod tests {
             campaign.runs.push(Run { subject: Some(vpnd), label: vpnd.label(), ..run });
         }
         let said = sentences(&campaign);
-        assert_eq!(said.len(), 3, "{said:?}");
+        assert_eq!(said.len(), 5, "{said:?}");
         assert!(said[0].starts_with("With 8 clients, vpnd carries 4.00 times"), "{said:?}");
+        let cost = "With 8 clients, vpnd takes at its gateway 0.250 times as much CPU time per Gbit as OpenVPN, the cheapest";
+        assert!(said[2].starts_with(cost), "{said:?}");
         assert!(said[1].starts_with("With 8 clients, vpnd, no priority carries 2.00 times"), "{said:?}");
+    }
+
+    #[test]
+    fn each_share_of_the_cpu_is_compared_with_the_same_share_of_the_others() {
+        let mut campaign = campaign(&[[40, 42, 10], [42, 40, 10], [39, 39, 10]]);
+        campaign.runs.retain(|run| run.subject.is_some_and(|subject| subject.cipher == Cipher::Auto));
+        let shares = ["0.25", "0.5"].map(|share| share.parse().ok());
+        let whole = std::mem::take(&mut campaign.runs);
+        for (share, times) in shares.into_iter().zip([1, 2]) {
+            for run in &whole {
+                let subject = Subject { gateway_cpu: share, ..run.subject.unwrap() };
+                let bytes = run.received() / 2 * times;
+                let run = samples::run(subject.kind, 8, run.repeat, bytes);
+                campaign.runs.push(Run { subject: Some(subject), label: subject.label(), ..run });
+            }
+        }
+        let said = verdicts(&campaign, &campaign.observations());
+        let begin = |share: &str| {
+            format!(
+                "With 8 clients, vpnd, gateway {share} of a core carries 4.00 times as much as OpenVPN, gateway {share}"
+            )
+        };
+        assert!(said[0].starts_with(&begin("0.25")) && said[1].starts_with(&begin("0.5")), "{said:?}");
+        assert_eq!(said.len(), 4, "and what that costs: {said:?}");
+        let table = campaign.observations();
+        let found = campaign.comparisons(&table).concat();
+        let share = |label: &str| label.split(", gateway ").nth(1).unwrap().to_owned();
+        assert!(
+            found.len() == 4 && found.iter().all(|one| share(&one.system) == share(&one.first)),
+            "{found:?}"
+        );
+        assert!(found.iter().all(|one| one.differs_from_first == Some(true)), "{found:?}");
     }
 
     #[test]

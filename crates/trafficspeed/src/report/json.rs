@@ -6,12 +6,11 @@
 use serde_json::{Value, json};
 
 use super::published;
-use super::summary::summarise;
 use crate::experiment::environment::Environment;
 use crate::experiment::outcome::{Campaign, Interval, Pair, Run, Settings, StreamResult, rate};
 
 /// The version of this report's layout.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A campaign as one JSON value.
 pub fn json(campaign: &Campaign) -> Value {
@@ -27,11 +26,9 @@ pub fn json(campaign: &Campaign) -> Value {
                 "Gbit of goodput that went through the tunnel, per CPU second of the gateway's VPN processes",
             "vpn_cpu_seconds_per_gbit":
                 "CPU seconds of all VPN processes, gateway's and clients', per Gbit of goodput through the tunnel",
-            "ratio_to_plain": "goodput divided by that of plain routing in the same round at the same number of \
-                clients: median, lowest and highest of the rounds; ratio_to_baseline likewise",
+            "ratio_to_first": "a quantity of a system divided by that of another in the same round and case: median, \
+                lowest and highest of the rounds",
             "interrupted": "of a run: the user ended it before it was complete, so it is unfinished and has not failed",
-            "gateway_limit_percent":
-                "CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them: median of the runs",
             "host_foreign": "share of the machine's CPU time used by processes without a part in the measurement",
             "carried": "per client, what its tunnel device and the link below it counted beside the payload, \
                 from before the first connection until the last was drained",
@@ -40,7 +37,7 @@ pub fn json(campaign: &Campaign) -> Value {
         "environment": campaign.environment,
         "interrupted": campaign.interrupted,
         "baseline": campaign.baseline,
-        "summary": summary_json(campaign),
+        "observed": observed_json(campaign),
         "runs": campaign.runs.iter().map(run_json).collect::<Vec<_>>(),
         "published": { "source": published::SOURCE, "findings": published::FINDINGS },
     })
@@ -63,8 +60,10 @@ pub(super) fn start_json(settings: &Settings, environment: &Environment) -> Valu
     })
 }
 
-pub(super) fn summary_json(campaign: &Campaign) -> Value {
-    json!(summarise(campaign))
+/// The medians, and what systems differ in.
+pub(super) fn observed_json(campaign: &Campaign) -> Value {
+    let table = campaign.observations();
+    json!({ "summary": table.summaries(), "comparison": campaign.comparisons(&table).concat() })
 }
 
 pub(super) fn run_json(run: &Run) -> Value {
@@ -167,7 +166,9 @@ mod tests {
         assert_eq!(run["carried"][1]["client"], "c2");
         assert_eq!(run["carried"][1]["tunnel"]["sent"]["dropped"], 0);
         assert!(value["definitions"]["goodput_bits_per_second"].is_string());
-        assert_eq!(value["summary"].as_array().unwrap().len(), 6);
+        let summary = value["observed"]["summary"].as_array().unwrap();
+        let goodputs = summary.iter().filter(|one| one["quantity"] == "goodput");
+        assert_eq!(goodputs.count(), 6, "two systems with three numbers of clients");
         assert_eq!(value["runs"][18]["whole"], false);
         assert_eq!(value["runs"][18]["interrupted"], false, "it failed by itself");
         let mut broken_off = samples::campaign();
@@ -180,6 +181,6 @@ mod tests {
         let value = json(&samples::campaign());
         let text = serde_json::to_string(&value).unwrap();
         assert!(!text.contains("null,null"), "no field is a number that JSON cannot hold");
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["format"], 2);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["format"], 3);
     }
 }

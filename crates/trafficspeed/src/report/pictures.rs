@@ -3,65 +3,51 @@
 use std::path::Path;
 
 use super::chart::{
-    BarChart, BoxChart, BoxSeries, Horizontal, LineChart, Measure, Point, Series, png, standalone,
+    BarChart, BoxChart, BoxSeries, Horizontal, LineChart, Measure, Point, Series, standalone,
 };
 use super::files::{self, FilesError};
 use super::page::Picture;
-use super::summary::{Summary, labels, summarise};
+use crate::experiment::outcome::observations::{COMMUNICATION, GATEWAY_COST, GOODPUT, VPN_COST, case};
 use crate::experiment::outcome::{Campaign, Run, rate};
+use crate::observation::Observations;
 use crate::stats::Spread;
-use crate::system::{AGAIN, Kind};
-
-/// Why a picture was not written.
-#[derive(Debug, thiserror::Error)]
-pub enum PictureError {
-    #[error("{0}")]
-    Files(#[from] FilesError),
-    #[error("{0}")]
-    Png(#[from] png::PngError),
-}
+use crate::system::{AGAIN, Cipher, Kind, Subject};
 
 /// Writes every picture into `directory`, and returns the names of the files.
-pub fn write(
-    pictures: &[Picture],
-    directory: &Path,
-    as_svg: bool,
-    as_png: bool,
-) -> Result<Vec<String>, PictureError> {
-    let mut names = Vec::new();
-    let renderer = as_png.then(png::Renderer::with_system_fonts);
-    for picture in pictures {
-        let alone = standalone::svg(&picture.svg);
-        if as_svg {
-            names.push(format!("{}.svg", picture.name));
-            files::write(directory, &names[names.len() - 1], alone.as_bytes())?;
-        }
-        if let Some(renderer) = &renderer {
-            names.push(format!("{}.png", picture.name));
-            files::write(directory, &names[names.len() - 1], &renderer.png(&alone)?)?;
-        }
-    }
-    Ok(names)
+///
+/// # Errors
+/// [`FilesError::Io`].
+pub fn write(pictures: &[Picture], directory: &Path) -> Result<Vec<String>, FilesError> {
+    let file = |picture: &Picture| {
+        let name = format!("{}.svg", picture.name);
+        files::write(directory, &name, standalone::svg(&picture.svg).as_bytes()).map(|()| name)
+    };
+    pictures.iter().map(file).collect()
 }
 
 /// The pictures of a campaign in the order of a paper; those without data are left out.
 pub fn pictures(campaign: &Campaign) -> Vec<Picture> {
-    let summaries = summarise(campaign);
+    let (table, mut order) = (campaign.observations(), campaign.labels());
     // Systems that could not be measured must not take a style from those that were.
-    let mut order = labels(campaign);
-    order.retain(|label| !label.ends_with(AGAIN) && summaries.iter().any(|summary| summary.label == *label));
-    let view = View { campaign, summaries: &summaries, order };
+    let found = table.summaries();
+    order.retain(|label| !label.ends_with(AGAIN) && found.iter().any(|one| one.system == *label));
+    let is_measured = |clients: &u32| found.iter().any(|one| one.case == case(*clients));
+    let counts = campaign.counts().into_iter().filter(is_measured).collect();
+    let view = View { campaign, table, order, counts };
     [view.goodput(), view.ratio(), view.cost(), view.gateway_cost()]
         .into_iter()
-        .chain([view.repeats(), view.over_time(), view.communication()])
+        .chain([view.repeats(), view.over_time()])
+        .chain(view.communication())
         .flatten()
         .collect()
 }
 
 struct View<'a> {
     campaign: &'a Campaign,
-    summaries: &'a [Summary],
+    table: Observations,
     order: Vec<String>,
+    /// Numbers of clients of which there is something to draw.
+    counts: Vec<u32>,
 }
 
 impl View<'_> {
@@ -75,31 +61,52 @@ impl View<'_> {
 
     fn goodput(&self) -> Option<Picture> {
         let measure = Measure::higher_is_better("goodput, Gbit/s");
-        let svg = self.over_clients("Goodput over clients", measure, |s| Some(gigabits(s.goodput)))?;
+        let value = |label: &str, case: &str| Some(gigabits(self.table.spread(label, case, GOODPUT)?));
+        let svg = self.over_clients("Goodput over clients", measure, value)?;
         let caption = format!("Bytes received by all clients, each byte once, per second. {}", self.ranges());
         Some(picture("goodput", "Goodput", caption, svg))
     }
 
-    /// The figure of the experiment's authors.
-    fn communication(&self) -> Option<Picture> {
-        let svg = self.over_clients(
-            "Communication throughput over clients",
-            Measure::higher_is_better("communication throughput, Gbit/s"),
-            |s| Some(gigabits(s.communication)),
-        )?;
-        let caption = format!(
+    /// The figures of the experiment's authors, in their quantity: with encryption, and without.
+    fn communication(&self) -> [Option<Picture>; 2] {
+        let words = format!(
             "As the experiment's authors count: bytes received plus bytes sent by all clients, per second, so about twice the \
              goodput. {}",
             self.ranges()
         );
-        Some(picture("communication", "Communication throughput", caption, svg))
+        let is_bare = |label: &str| {
+            let run = self.campaign.runs.iter().find(|run| run.label == label);
+            let is_bare = |subject: Subject| subject.kind != Kind::None && subject.cipher == Cipher::None;
+            run.and_then(|run| run.subject).is_some_and(is_bare)
+        };
+        let figure = |name: &str, title: &str, wanted: bool| {
+            // Plain routing stands beside both.
+            let is_shown = |label: &str| self.is_plain(label) || is_bare(label) == wanted;
+            if !self.order.iter().any(|label| is_bare(label) == wanted && !self.is_plain(label)) {
+                return None;
+            }
+            let svg = self.over_clients(
+                &format!("{title} over clients"),
+                Measure::higher_is_better("communication throughput, Gbit/s"),
+                |label, case| {
+                    let spread = self.table.spread(label, case, COMMUNICATION);
+                    Some(gigabits(spread.filter(|_| is_shown(label))?))
+                },
+            )?;
+            Some(picture(name, title, words.clone(), svg))
+        };
+        [
+            figure("communication", "Communication throughput", false),
+            figure("communication-bare", "Communication throughput without encryption", true),
+        ]
     }
 
     fn ratio(&self) -> Option<Picture> {
+        let plain = self.campaign.plain()?;
         let svg = self.over_clients(
             "Share of plain routing",
             Measure::higher_is_better("goodput, share of plain routing"),
-            |s| s.ratio_to_plain.filter(|_| !self.is_plain(&s.label)),
+            |label, case| self.table.ratio((label, plain), case, GOODPUT).filter(|_| !self.is_plain(label)),
         )?;
         let caption = format!(
             "Goodput divided by that of plain routing in the same round at the same number of clients. {}",
@@ -112,7 +119,7 @@ impl View<'_> {
         let svg = self.over_clients(
             "CPU time per Gbit of all VPN processes",
             Measure::lower_is_better("CPU seconds per Gbit"),
-            |s| s.vpn_seconds_per_gbit,
+            |label, case| self.table.spread(label, case, VPN_COST),
         )?;
         let caption = format!(
             "CPU seconds (user and system) of the gateway's and all clients' VPN processes per Gbit of goodput that \
@@ -126,25 +133,18 @@ impl View<'_> {
         let svg = self.over_clients(
             "CPU time per Gbit of the gateway",
             Measure::lower_is_better("CPU seconds per Gbit"),
-            |s| s.gateway_seconds_per_gbit,
+            |label, case| self.table.spread(label, case, GATEWAY_COST),
         )?;
         let caption = "The same of the gateway's processes alone.".to_owned();
         Some(picture("cost-gateway", "Cost of a Gbit at the gateway", caption, svg))
     }
 
     fn ranges(&self) -> &'static str {
-        if self.summaries.iter().any(|s| s.repeats > 1) {
+        if self.table.rounds_per_case() > 1 {
             "Medians of the rounds, with whiskers from their lowest to their highest."
         } else {
             "One run each, so no spread is shown."
         }
-    }
-
-    fn counts(&self) -> Vec<u32> {
-        let mut counts: Vec<u32> = self.summaries.iter().map(|s| s.clients).collect();
-        counts.sort_unstable();
-        counts.dedup();
-        counts
     }
 
     /// A curve over the client counts, or bars if there is but one.
@@ -152,44 +152,38 @@ impl View<'_> {
         &self,
         title: &str,
         measure: Measure,
-        value: impl Fn(&Summary) -> Option<Spread>,
+        value: impl Fn(&str, &str) -> Option<Spread>,
     ) -> Option<String> {
-        let point = |s: &Summary| {
-            let spread = value(s)?;
-            let range = (s.repeats > 1).then_some((spread.low, spread.high));
-            Some(Point { x: f64::from(s.clients), y: spread.median, range })
-        };
-        let counts = self.counts();
-        if let [only] = counts[..] {
-            let bar = |s: &Summary| Some((s.label.clone(), self.style(&s.label), point(s)?));
-            let shown = self.summaries.iter().filter(|s| self.order.contains(&s.label));
-            let bars = shown.filter_map(bar).collect();
+        let point =
+            |label: &str, clients: u32| Some(Point::of(f64::from(clients), value(label, &case(clients))?));
+        if let [only] = self.counts[..] {
+            let bar = |label: &String| Some((label.clone(), self.style(label), point(label, only)?));
+            let bars = self.order.iter().filter_map(bar).collect();
             let measure = measure.under(&format!("at {only} clients"));
             return BarChart { title: title.into(), measure, bars }.svg();
         }
         let series = |label: &String| {
             let points: Vec<Point> =
-                self.summaries.iter().filter(|s| s.label == *label).filter_map(point).collect();
+                self.counts.iter().filter_map(|clients| point(label, *clients)).collect();
             (!points.is_empty()).then(|| Series { label: label.clone(), style: self.style(label), points })
         };
         LineChart {
             title: title.into(),
             x_label: "clients (two are a pair)".into(),
             measure,
-            horizontal: Horizontal::Doubling(counts.into_iter().map(f64::from).collect()),
+            horizontal: Horizontal::Doubling(self.counts.iter().copied().map(f64::from).collect()),
             series: self.order.iter().filter_map(series).collect(),
         }
         .svg()
     }
 
     fn repeats(&self) -> Option<Picture> {
-        let counts = self.counts();
+        let counts = &self.counts;
         let vpns: Vec<&String> = self.order.iter().filter(|label| !self.is_plain(label)).collect();
         let shown: Vec<&String> = if vpns.is_empty() { self.order.iter().collect() } else { vpns };
         let values = |label: &str, clients: u32| -> Vec<f64> {
-            let runs = self.campaign.runs.iter();
-            let of = runs.filter(|run| run.label == label && run.clients == clients && run.is_whole());
-            of.map(|run| run.goodput() / 1e9).collect()
+            let rates = self.table.values(label, &case(clients), GOODPUT);
+            rates.into_iter().map(|rate| rate / 1e9).collect()
         };
         let series: Vec<BoxSeries> = shown
             .into_iter()
@@ -292,6 +286,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_encrypted_has_a_figure_of_its_own_in_the_authors_quantity() {
+        let mut campaign = samples::campaign();
+        for clients in [2, 4, 8] {
+            let mut run = samples::run(Kind::Vpnd, clients, 1, 1_500_000_000);
+            run.subject = Some(Subject::new(Kind::Vpnd, Cipher::None));
+            run.label = "vpnd, no encryption".into();
+            campaign.runs.push(run);
+        }
+        let drawn = pictures(&campaign);
+        let svg = |name: &str| &drawn.iter().find(|picture| picture.name == name).unwrap().svg;
+        for (name, shown, hidden) in [
+            ("communication", ">vpnd, aes-256-gcm<", ">vpnd, no encryption<"),
+            ("communication-bare", ">vpnd, no encryption<", ">vpnd, aes-256-gcm<"),
+        ] {
+            assert!(svg(name).contains(shown) && !svg(name).contains(hidden), "{name}");
+            assert!(svg(name).contains("plain routing"), "the ceiling of both");
+        }
+    }
+
+    #[test]
     fn a_system_that_is_its_own_control_is_drawn_once() {
         let whole = samples::campaign();
         let mut more = whole.clone();
@@ -329,19 +343,10 @@ mod tests {
         assert_eq!(pictures(&more)[0].svg, pictures(&whole)[0].svg);
     }
 
-    #[cfg(not(feature = "png"))]
-    #[test]
-    fn without_its_feature_png_is_refused_with_what_to_do() {
-        let directory = tempfile::tempdir().unwrap();
-        let error = write(&pictures(&samples::campaign()), directory.path(), false, true).unwrap_err();
-        assert!(error.to_string().contains("cargo build --release -p trafficspeed"), "{error}");
-        assert!(png::check().is_err());
-    }
-
     #[test]
     fn pictures_are_written_as_files_that_need_no_page() {
         let directory = tempfile::tempdir().unwrap();
-        let names = write(&pictures(&samples::campaign()), directory.path(), true, false).unwrap();
+        let names = write(&pictures(&samples::campaign()), directory.path()).unwrap();
         assert_eq!(names.len(), 6);
         for name in names {
             let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();

@@ -1,13 +1,12 @@
 //! Everything that went wrong in a campaign, each thing said once.
 
-use super::summary::labels;
 use crate::experiment::outcome::{Campaign, Run};
 
 /// One line for each problem of each system, in the order they appeared; a problem that came again
 /// and again says how often instead of where.
 pub fn problems(campaign: &Campaign) -> Vec<String> {
     let mut lines = Vec::new();
-    for label in labels(campaign) {
+    for label in campaign.labels() {
         let mut seen: Vec<(String, Vec<&Run>)> = Vec::new();
         for run in campaign.runs.iter().filter(|run| run.label == label) {
             for problem in run.problems() {

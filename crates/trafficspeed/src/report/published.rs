@@ -8,8 +8,9 @@ pub mod ipsec;
 use serde::Serialize;
 
 use super::pictures::is_plain;
-use super::summary::{Summary, labels};
 use crate::experiment::outcome::Campaign;
+use crate::experiment::outcome::observations::{COMMUNICATION, GOODPUT, case};
+use crate::observation::Observations;
 use crate::system::{AGAIN, Cipher, Subject};
 
 /// A table of published figures.
@@ -38,54 +39,58 @@ pub const FINDINGS: [&str; 5] = [
 
 /// Each finding that can be compared: what it is about, then, and here. Findings that these
 /// measurements say nothing about are left out; on an emulated processor that is all of them.
-pub fn beside(campaign: &Campaign, summaries: &[Summary]) -> Vec<[String; 3]> {
+pub fn beside(campaign: &Campaign) -> Vec<[String; 3]> {
     if campaign.environment.is_emulated() {
         return Vec::new();
     }
+    let table = campaign.observations();
     // A second measurement is a control, and no system of its own.
     let is_system = |label: &String| !label.contains(AGAIN) && !is_plain(campaign, label);
-    let vpns: Vec<String> = labels(campaign).into_iter().filter(is_system).collect();
+    let vpns: Vec<String> = campaign.labels().into_iter().filter(is_system).collect();
     let mut rows = Vec::new();
     let mut row = |about: &str, then: &str, here: Vec<String>| {
         if !here.is_empty() {
             rows.push([about.to_owned(), then.to_owned(), here.join("; ")]);
         }
     };
-    let curves: Vec<Curve<'_>> = vpns.iter().filter_map(|label| Curve::of(label, summaries)).collect();
-    let peaks = curves.iter().map(|curve| format!("{}: {}", curve.label, curve.peak.clients));
+    let curves: Vec<Curve<'_>> = vpns.iter().filter_map(|label| Curve::of(label, campaign, &table)).collect();
+    let peaks = curves.iter().map(|curve| format!("{}: {}", curve.label, curve.peak.0));
     row("Clients at which throughput is highest", "8, for every server", peaks.collect());
     let ends = curves.iter().map(|curve| {
-        let share = 100.0 * curve.last.communication.median / curve.peak.communication.median;
-        format!("{}: {share:.0} % of its highest at {} clients", curve.label, curve.last.clients)
+        let share = 100.0 * curve.last.1 / curve.peak.1;
+        format!("{}: {share:.0} % of its highest at {} clients", curve.label, curve.last.0)
     });
     row("Throughput with more clients than that", "falls, for every server", ends.collect());
     row(
         "Throughput without encryption, as a multiple of that with it",
         "1 to 2",
-        unprotected(campaign, summaries),
+        unprotected(campaign, &table),
     );
     row(
         "Fastest and slowest VPN at the most clients",
         "PacketiX; OpenVPN",
-        extremes(campaign, &vpns, summaries),
+        extremes(campaign, &vpns, &table),
     );
     rows
 }
 
+/// A number of clients, and the communication throughput with them.
+type Place = (u32, f64);
+
 /// One system over the numbers of clients.
 struct Curve<'a> {
     label: &'a str,
-    peak: &'a Summary,
-    last: &'a Summary,
+    peak: Place,
+    last: Place,
 }
 
 impl<'a> Curve<'a> {
     /// `None` unless there are at least two places.
-    fn of(label: &'a str, summaries: &'a [Summary]) -> Option<Self> {
-        let of = || summaries.iter().filter(|s| s.label == label);
-        let peak = of().max_by(|a, b| a.communication.median.total_cmp(&b.communication.median))?;
-        let last = of().max_by_key(|s| s.clients)?;
-        (of().count() > 1).then_some(Self { label, peak, last })
+    fn of(label: &'a str, campaign: &Campaign, table: &Observations) -> Option<Self> {
+        let place = |clients| Some((clients, table.spread(label, &case(clients), COMMUNICATION)?.median));
+        let places: Vec<Place> = campaign.counts().into_iter().filter_map(place).collect();
+        let peak = places.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (places.len() > 1).then_some(Self { label, peak, last: *places.last()? })
     }
 }
 
@@ -102,21 +107,18 @@ fn is_encrypted(subject: &Subject) -> bool {
 /// For each system that was measured with and without encryption and all else the same, the lowest
 /// and highest ratio over the clients. The second measurement of a system is its control, and no
 /// system of its own.
-fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
+fn unprotected(campaign: &Campaign, table: &Observations) -> Vec<String> {
     let subjects = campaign.runs.iter().filter_map(|run| run.subject).filter(|subject| !subject.again);
     let mut subjects: Vec<Subject> = subjects.collect();
     subjects.sort_by_key(|subject| subject.label());
     subjects.dedup();
-    let at = |subject: Subject, clients: u32| {
-        summaries.iter().find(|s| s.label == subject.label() && s.clients == clients)
-    };
+    let goodput = |subject: Subject, case: &str| Some(table.spread(&subject.label(), case, GOODPUT)?.median);
     let mut lines = Vec::new();
     for bare in subjects.iter().filter(|subject| subject.cipher == Cipher::None) {
         for with in subjects.iter().filter(|s| is_encrypted(s) && is_same_but_for_cipher(**s, *bare)) {
-            let ratio = |s: &Summary| Some(s.goodput.median / at(*with, s.clients)?.goodput.median);
-            let of_bare = summaries.iter().filter(|s| s.label == bare.label());
-            let ratios: Vec<f64> = of_bare.filter_map(ratio).filter(|ratio| ratio.is_finite()).collect();
-            if let Some((low, high)) = crate::stats::range(&ratios) {
+            let ratio = |case: String| Some(goodput(*bare, &case)? / goodput(*with, &case)?);
+            let ratios = campaign.cases().into_iter().filter_map(ratio).filter(|ratio| ratio.is_finite());
+            if let Some((low, high)) = crate::stats::range(&ratios.collect::<Vec<_>>()) {
                 lines.push(format!("{}: {low:.2} to {high:.2}", with.label()));
             }
         }
@@ -125,24 +127,26 @@ fn unprotected(campaign: &Campaign, summaries: &[Summary]) -> Vec<String> {
 }
 
 /// Among those that encrypt and authenticate, where the systems are known.
-fn extremes(campaign: &Campaign, vpns: &[String], summaries: &[Summary]) -> Vec<String> {
-    let protects = |label: &str| {
-        let run = campaign.runs.iter().find(|run| run.label == label);
+fn extremes(campaign: &Campaign, vpns: &[String], table: &Observations) -> Vec<String> {
+    let protects = |label: &&String| {
+        let run = campaign.runs.iter().find(|run| run.label == **label);
         run.and_then(|run| run.subject).is_none_or(|subject| subject.cipher.protects())
     };
-    let of_vpns = || summaries.iter().filter(|s| vpns.contains(&s.label) && protects(&s.label));
-    let Some(most) = of_vpns().map(|s| s.clients).max() else { return Vec::new() };
-    let mut last: Vec<&Summary> = of_vpns().filter(|s| s.clients == most).collect();
-    last.sort_by(|a, b| b.goodput.median.total_cmp(&a.goodput.median));
-    match last[..] {
-        [fastest, .., slowest] => vec![fastest.label.clone(), slowest.label.clone()],
+    let at = |case: String| -> Vec<(f64, String)> {
+        let goodput = |label: &String| Some((table.spread(label, &case, GOODPUT)?.median, label.clone()));
+        vpns.iter().filter(protects).filter_map(goodput).collect()
+    };
+    let mut most_first = campaign.cases().into_iter().rev().map(at);
+    let mut last = most_first.find(|found| !found.is_empty()).unwrap_or_default();
+    last.sort_by(|a, b| b.0.total_cmp(&a.0));
+    match &last[..] {
+        [fastest, .., slowest] => vec![fastest.1.clone(), slowest.1.clone()],
         _ => Vec::new(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::summary::summarise;
     use super::*;
     use crate::experiment::outcome::{Run, samples};
     use crate::system::{Kind, Priority};
@@ -156,7 +160,7 @@ mod tests {
             bare.label = "vpnd, no encryption".into();
             campaign.runs.push(bare);
         }
-        let rows = beside(&campaign, &summarise(&campaign));
+        let rows = beside(&campaign);
         let here: Vec<&str> = rows.iter().map(|row| row[2].as_str()).collect();
         assert_eq!(
             here,
@@ -187,7 +191,7 @@ mod tests {
             (run.subject, run.label) = (Some(subject), subject.label());
             campaign.runs.push(run);
         }
-        let lines = unprotected(&campaign, &summarise(&campaign));
+        let lines = unprotected(&campaign, &campaign.observations());
         let expected = ["vpnd, aes-256-gcm: 1.50 to 1.50", "vpnd, aes-256-gcm, no priority: 2.00 to 2.00"];
         assert_eq!(lines, expected);
     }
@@ -205,7 +209,7 @@ mod tests {
             let run = samples::run(subject.kind, 8, 1, bytes);
             campaign.runs.push(Run { subject: Some(subject), label: subject.label(), ..run });
         }
-        let rows = beside(&campaign, &summarise(&campaign));
+        let rows = beside(&campaign);
         let extremes = rows.iter().find(|row| row[0].starts_with("Fastest and slowest")).expect("a row");
         assert_eq!(extremes[2], "vpnd, aes-256-gcm; OpenVPN");
     }
@@ -214,6 +218,6 @@ mod tests {
     fn nothing_measured_answers_nothing() {
         let mut campaign = samples::campaign();
         campaign.runs.retain(|run| run.label == "plain routing");
-        assert_eq!(beside(&campaign, &summarise(&campaign)), [[""; 3]; 0]);
+        assert_eq!(beside(&campaign), [[""; 3]; 0]);
     }
 }

@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::json::{interval_json, run_json, start_json, summary_json};
+use super::json::{interval_json, observed_json, run_json, start_json};
 use super::{home, load, suite};
 use crate::experiment::environment::Environment;
 use crate::experiment::event::Event;
@@ -58,7 +58,7 @@ fn run_end(run: &Run) -> String {
 
 /// The campaign is over.
 pub fn end(campaign: &Campaign) -> String {
-    event("end", json!({ "interrupted": campaign.interrupted, "summary": summary_json(campaign) }))
+    event("end", json!({ "interrupted": campaign.interrupted, "observed": observed_json(campaign) }))
 }
 
 /// Any event as a line.
@@ -80,7 +80,7 @@ mod tests {
             (run_start(run), "run_start", "/data/clients"),
             (interval(3, run.intervals[0]), "interval", "/data/sum_received/bits_per_second"),
             (run_end(run), "run_end", "/data/end/sum_sent/bytes"),
-            (end(&campaign), "end", "/data/summary/0/goodput/median"),
+            (end(&campaign), "end", "/data/observed/summary/0/median"),
         ] {
             assert!(!line.contains('\n'));
             let value: Value = serde_json::from_str(&line).unwrap();

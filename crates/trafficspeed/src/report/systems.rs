@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::grid::Grid;
-use super::summary::labels;
 use crate::experiment::outcome::{Campaign, Program, Run};
 use crate::system::buffers::METHOD;
 use crate::unit::{gbit, significant};
@@ -27,7 +26,7 @@ pub struct System {
 
 /// Every system that ran at least once, in the order they first appear.
 pub fn systems(campaign: &Campaign) -> Vec<System> {
-    labels(campaign).into_iter().filter_map(|label| system(campaign, label)).collect()
+    campaign.labels().into_iter().filter_map(|label| system(campaign, label)).collect()
 }
 
 /// One sentence about the buffers that all systems had alike; `None` of runs from before they did,
@@ -64,7 +63,7 @@ pub fn programs(systems: &[System]) -> Grid {
 pub fn pairs(campaign: &Campaign) -> Grid {
     let head = ["system", "pair", "goodput, Gbit/s", "slowest stream, Mbit/s", "fastest stream, Mbit/s"];
     let mut grid = Grid::new(2, head);
-    for label in labels(campaign) {
+    for label in campaign.labels() {
         let whole = campaign.runs.iter().filter(|run| run.label == label && run.is_whole());
         // The first of the largest, so not `max_by_key`, which finds the last.
         let largest = whole.rev().max_by_key(|run| run.clients);

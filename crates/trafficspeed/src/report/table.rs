@@ -1,27 +1,25 @@
 //! The report of experiment 1.
 
 use super::document::Document;
-use super::grid::Grid;
-use super::noise::{far, percent};
 use super::pictures::pictures;
-use super::problems::{place, problems};
-use super::summary::{Summary, baseline, labels, summarise};
-use super::{headline, published, systems};
-use crate::experiment::outcome::observations::{GOODPUT, case};
-use crate::experiment::outcome::{Campaign, RemoteEnd, Run};
-use crate::stats::Spread;
+use super::problems::problems;
+use super::{headline, observed, published, systems};
+use crate::experiment::outcome::observations::{
+    COMMUNICATION, GATEWAY_COST, GOODPUT, LIMIT_USED, STREAM_FAIRNESS, VPN_COST,
+};
+use crate::experiment::outcome::{Campaign, RemoteEnd};
+use crate::experiment::quantities::{BUSY, CLIENT_CPU, GATEWAY_CPU, OTHERS, STEAL};
+use crate::observation::{Observations, Quantity};
 use crate::unit::Unit;
-use crate::unit::significant;
 
-/// Stands below every table.
+/// Stands below the figures.
 const DEFINITIONS: &str = "\
 Goodput: bytes received, each byte once (what iperf3 users expect).
-Communication throughput: bytes received + bytes sent by all measuring hosts, per second (the definition of \
-TrafficSpeed, 2006).
-Medians of n runs, the lowest and the highest in parentheses.
+Communication: bytes received + bytes sent by all measuring hosts, per second (the definition of TrafficSpeed, 2006).
 Fairness: Jain's index over all connections, 1 = all equal.
-CPU: CPU seconds per second of the VPN processes, user and system; CPU s/Gbit: CPU seconds per Gbit of goodput that \
-went through the tunnel.
+Gateway CPU per Gbit, VPN CPU per Gbit: CPU seconds (user and system) of the gateway's and of all VPN processes per Gbit of goodput that \
+went through the tunnel. Gateway CPU, client CPU: of one CPU.
+CPU limit used: CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement \
 used.
 Only runs count in which each client's tunnel device carried at least 95 % of its bytes, each way, by the kernel's own \
@@ -32,46 +30,53 @@ const PARTNERS: &str = "\
 Each client measured with a partner at the gateway, which stands between an untrusted segment and a trusted one: every byte \
 crossed its tunnel once.";
 
-/// Stands below the figures of gateways with a CPU limit.
-const LIMIT: &str = "\
-Of the limit: CPU time of the gateway's VPN processes, in percent of what --gateway-cpu gave them. * Less than 90 %: \
-something else held this system back, so its figure is not what it makes of so much CPU time.";
+/// A gateway that used less of its CPU limit, in percent, was held back by something else.
+const LIMITED_FROM_PERCENT: f64 = 90.0;
 
-/// Stands below a table of ratios.
-const RATIOS: &str = "\
-Ratios of goodput, each formed within one round at one number of clients; median, lowest and highest of the rounds in \
-parentheses.
-A/A: a system that is measured a second time in each round, against itself: what such a comparison shows where there \
-is no difference.
-A difference counts where the median lies further from 1 than any ratio of A/A did, and all rounds went the same way.";
+/// The columns of the figures.
+pub(super) const FIGURES: [Quantity; 11] = [
+    GOODPUT,
+    GATEWAY_COST,
+    STREAM_FAIRNESS,
+    VPN_COST,
+    STEAL,
+    OTHERS,
+    COMMUNICATION,
+    GATEWAY_CPU,
+    CLIENT_CPU,
+    BUSY,
+    LIMIT_USED,
+];
 
 /// The report of a campaign, throughput in `unit`. The order is that of a paper: result, pictures,
 /// figures, systems, what was published before beside ours.
 pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
-    let summaries = summarise(campaign);
-    let title = format!("TrafficSpeed: {}", labels(campaign).join("; "));
-    let lead = lead(campaign, &summaries);
+    let table = campaign.observations();
+    let title = format!("TrafficSpeed: {}", campaign.labels().join("; "));
+    let lead = lead(campaign, &table);
     let mut document = Document::new(&title, "TrafficSpeed", lead, &campaign.environment);
     (document.interrupted, document.problems) = (campaign.interrupted, problems(campaign));
     document.lines(headline::sentences(campaign));
     document.remarks(headline::missing(campaign));
     document.pictures(pictures(campaign));
-    if !summaries.is_empty() {
+    let cases = campaign.cases();
+    let figures = observed::grid(&table, &cases, &FIGURES, Some(unit));
+    if !figures.rows.is_empty() {
         document.section("Figures");
-        document.table(grid(&summaries, unit));
+        document.table(figures.without_empty());
+        document.words(observed::MEDIANS);
         document.words(DEFINITIONS);
-        document.lines(has_limit(&summaries).then(|| LIMIT.to_owned()).into_iter().collect());
         let has_partners = campaign.settings.far == RemoteEnd::Gateway;
         document.lines(has_partners.then(|| PARTNERS.to_owned()).into_iter().collect());
-        document.remarks(outliers(campaign, &summaries, unit));
+        let wanted: Vec<_> = cases.iter().map(|case| (case.clone(), GOODPUT)).collect();
+        document.remarks(observed::remarks(&table, &wanted, Some(unit)));
+        document.remarks(below_limit(&table, &cases));
     }
-    let are_compared = |s: &Summary| s.control.is_some() || (s.repeats > 1 && s.ratio_to_plain.is_some());
-    if campaign.baseline.is_some() || summaries.iter().any(are_compared) {
-        document.section("Ratios");
-        document.table(ratios(&summaries, baseline(campaign).as_deref()));
-        document.words(RATIOS);
+    for comparisons in campaign.comparisons(&table).iter().filter(|found| !found.is_empty()) {
+        document.section("Differences");
+        document.table(observed::differences(comparisons));
+        document.words(observed::RATIOS);
     }
-    document.remarks(incomplete(campaign, unit));
     document.section("Systems");
     let systems = systems::systems(campaign);
     document.texts(systems::described(&systems));
@@ -79,7 +84,7 @@ pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
     document.lines(systems::common_buffers(campaign).into_iter().collect());
     document.section("Pairs of the first run at the largest number of clients");
     document.beyond(systems::pairs(campaign));
-    document.published(published::SOURCE, published::beside(campaign, &summaries), &[]);
+    document.published(published::SOURCE, published::beside(campaign), &[]);
     document.words(&published::FINDINGS.join("\n"));
     let s = &campaign.settings;
     let payload = if s.verify { "every received byte checked" } else { "discarded unread by the receiver" };
@@ -94,23 +99,29 @@ pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
     document
 }
 
-/// What was measured until a run broke. One that went past the VPN gives no figure of it, not even
-/// an incomplete one.
-fn incomplete(campaign: &Campaign, unit: Unit) -> Vec<String> {
-    let is_incomplete =
-        |run: &&Run| !run.is_whole() && !run.superseded && run.goodput() > 0.0 && run.bypass().is_none();
-    let line = |run: &Run| {
-        let (communication, goodput) = (unit.figure(run.communication()), unit.figure(run.goodput()));
-        format!("{}: incomplete: {communication} {} ({goodput} goodput)", place(run), unit.name())
+/// Gateways whose CPU limit was not what held them back.
+fn below_limit(table: &Observations, cases: &[String]) -> Vec<String> {
+    let places = table
+        .systems_and_controls()
+        .into_iter()
+        .flat_map(|label| cases.iter().map(move |case| (label, case)));
+    let line = |(label, case): (&str, &String)| {
+        let used = table.spread(label, case, LIMIT_USED)?.median;
+        (used < LIMITED_FROM_PERCENT).then(|| {
+            format!(
+                "Look at {label}, {case}: its gateway used {used:.1} % of its CPU limit, so something else held this system back"
+            )
+        })
     };
-    campaign.runs.iter().filter(is_incomplete).map(line).collect()
+    places.filter_map(line).collect()
 }
 
 /// How often it was measured, of the results that there are: fewer than were asked for where
 /// measurements failed, or were never made.
-fn times(asked: u32, summaries: &[Summary]) -> String {
-    let found = || summaries.iter().map(|summary| summary.repeats);
-    match (found().min().unwrap_or(0), found().max().unwrap_or(0)) {
+fn times(asked: u32, table: &Observations) -> String {
+    let goodputs = table.summaries().into_iter().filter(|one| one.quantity == GOODPUT.name);
+    let rounds: Vec<u32> = goodputs.map(|one| one.spread.n as u32).collect();
+    match (rounds.iter().min().copied().unwrap_or(0), rounds.iter().max().copied().unwrap_or(0)) {
         (1, 1) if asked == 1 => "once".to_owned(),
         (least, most) if least == asked && most == asked => format!("{asked} times, systems taking turns"),
         (least, most) if least == most => format!("{most} of {asked} times, systems taking turns"),
@@ -118,9 +129,9 @@ fn times(asked: u32, summaries: &[Summary]) -> String {
     }
 }
 
-fn lead(campaign: &Campaign, summaries: &[Summary]) -> String {
+fn lead(campaign: &Campaign, table: &Observations) -> String {
     let s = &campaign.settings;
-    let times = times(s.repeats, summaries);
+    let times = times(s.repeats, table);
     let pair = match s.far {
         RemoteEnd::Client => "pair of clients",
         RemoteEnd::Gateway => {
@@ -134,91 +145,6 @@ fn lead(campaign: &Campaign, summaries: &[Summary]) -> String {
     )
 }
 
-/// Runs that are far from the others of their system, one line for each system.
-fn outliers(campaign: &Campaign, summaries: &[Summary], unit: Unit) -> Vec<String> {
-    let table = campaign.observations();
-    let line = |s: &Summary| {
-        let show = |rate: f64| format!("{} {}", unit.figure(rate), unit.name());
-        let rates = table.values(&s.label, &case(s.clients), GOODPUT);
-        far(&format!("{}, {} clients", s.label, s.clients), &rates, show)
-    };
-    summaries.iter().filter_map(line).collect()
-}
-
-/// Whether a gateway had a CPU limit.
-fn has_limit(summaries: &[Summary]) -> bool {
-    summaries.iter().any(|s| s.gateway_limit_percent.is_some())
-}
-
-/// The share of its CPU limit that a gateway used, with a mark if that was not what held it back.
-fn of_limit(s: &Summary) -> String {
-    format!("{}{}", percent(s.gateway_limit_percent), if s.is_below_limit() { " *" } else { "" })
-}
-
-/// The figures of each system at each number of clients.
-fn grid(summaries: &[Summary], unit: Unit) -> Grid {
-    let has_limit = has_limit(summaries);
-    let mut table = Grid::new(
-        2,
-        [
-            "system",
-            "clients",
-            "n",
-            &format!("goodput, {}", unit.name()),
-            "fairness",
-            "gateway CPU s/Gbit",
-            "all CPU s/Gbit",
-            "steal",
-            "others",
-            &format!("communication, {}", unit.name()),
-            "gateway CPU",
-            "client CPU",
-            "busy",
-        ],
-    );
-    table.head.extend(has_limit.then(|| "of the limit".to_owned()));
-    for s in summaries {
-        // A system that has no processes used no time of theirs.
-        let cpu = |value: Option<f64>| optional(value.filter(|_| s.gateway_seconds_per_gbit.is_some()));
-        let rate = |spread: Spread| spread.text(|rate| unit.figure(rate));
-        let mut row = vec![
-            s.label.clone(),
-            s.clients.to_string(),
-            s.repeats.to_string(),
-            rate(s.goodput),
-            optional(s.stream_fairness),
-            spread(s.gateway_seconds_per_gbit),
-            spread(s.vpn_seconds_per_gbit),
-            percent(s.steal_percent),
-            percent(s.foreign_percent),
-            rate(s.communication),
-            cpu(s.gateway_cpus),
-            cpu(s.client_cpus),
-            percent(s.busy_percent),
-        ];
-        row.extend(has_limit.then(|| of_limit(s)));
-        table.rows.push(row);
-    }
-    table
-}
-
-/// How the systems compare with plain routing and the baseline.
-fn ratios(summaries: &[Summary], baseline: Option<&str>) -> Grid {
-    let mut head: Vec<String> =
-        ["system", "clients", "rounds", "A/A", "of plain", "difference"].map(Into::into).into();
-    head.extend(baseline.iter().flat_map(|name| [format!("of {name}"), "difference".into()]));
-    let mut table = Grid::new(2, head);
-    for s in summaries {
-        let mut row = vec![s.label.clone(), s.clients.to_string(), s.repeats.to_string(), spread(s.control)];
-        row.extend([spread(s.ratio_to_plain), difference(s.differs(s.ratio_to_plain)).to_owned()]);
-        if baseline.is_some() {
-            row.extend([spread(s.ratio_to_baseline), difference(s.differs(s.ratio_to_baseline)).to_owned()]);
-        }
-        table.rows.push(row);
-    }
-    table
-}
-
 /// Whether a ratio is a difference, in a word; `None` if nothing says so.
 pub(super) fn difference(differs: Option<bool>) -> &'static str {
     match differs {
@@ -226,14 +152,6 @@ pub(super) fn difference(differs: Option<bool>) -> &'static str {
         Some(false) => "none beyond A/A",
         None => "–",
     }
-}
-
-fn spread(spread: Option<Spread>) -> String {
-    spread.map_or("–".into(), |spread| spread.text(significant))
-}
-
-fn optional(value: Option<f64>) -> String {
-    value.map_or("–".into(), significant)
 }
 
 #[cfg(test)]
@@ -253,14 +171,14 @@ mod tests {
         for expected in [
             "vpnd, aes-256-gcm",
             "plain routing",
-            "16.3 (16.2–16.5)",
+            "16.3 (16.2–16.5) Gbit/s",
             "0.340 (0.337–0.343)",
             "Jain",
             "did> not come up",
         ] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
-        assert!(!text.contains("Interrupted") && !text.contains("of vpnd"));
+        assert!(!text.contains("Interrupted") && !text.contains("relative to vpnd"));
     }
 
     #[test]
@@ -270,26 +188,26 @@ mod tests {
         campaign.runs[0].facts.version = "vpnd 9".into();
         campaign.runs[0].facts.mtu = Some(1420);
         let text = text(&campaign, Unit::Mbit, true);
-        for expected in ["Mbit/s", "16320", "of vpnd", "2.94", "vpnd 9", "MTU 1420"] {
+        for expected in ["16320 (16160–16480) Mbit/s", "relative to vpnd", "2.94", "vpnd 9", "MTU 1420"] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
     }
 
     #[test]
-    fn a_gateway_that_did_not_use_up_its_limit_is_marked_with_a_note() {
+    fn a_gateway_that_did_not_use_up_its_limit_is_pointed_at() {
         let mut campaign = samples::campaign();
-        let of = |campaign: &Campaign| text(campaign, Unit::Gbit, true);
-        assert!(!of(&campaign).contains("Of the limit:"), "there is none");
+        let shown = |campaign: &Campaign| text(campaign, Unit::Gbit, true);
+        assert!(!shown(&campaign).contains("CPU limit used, %"), "there is none");
         // All gateways used half a core.
         campaign.environment.gateway_cpu = Some("0.5".parse().unwrap());
-        let full = of(&campaign);
-        assert!(
-            full.contains("Of the limit:") && full.contains("100.0 %") && !full.contains(" % *"),
-            "{full}"
-        );
+        let full = shown(&campaign);
+        assert!(full.contains("100.0 (100.0–100.0)") && !full.contains("held this system back"), "{full}");
         campaign.environment.gateway_cpu = Some("2".parse().unwrap());
-        let idle = of(&campaign);
-        assert!(idle.contains("25.0 % *") && idle.contains("something else held this system back"), "{idle}");
+        let idle = shown(&campaign);
+        assert!(
+            idle.contains("used 25.0 % of its CPU limit, so something else held this system back"),
+            "{idle}"
+        );
     }
 
     #[test]
@@ -325,7 +243,7 @@ mod tests {
         campaign.runs.retain(|run| run.clients == 2);
         let mut runs = Vec::new();
         for repeat in 1..=5 {
-            let bytes = if repeat == 3 { 3_000_000_000 } else { 1_000_000_000 + u64::from(repeat) };
+            let bytes = if repeat == 3 { 4_000_000_000 } else { 1_000_000_000 + u64::from(repeat) };
             let mut run = samples::run(Kind::Vpnd, 2, repeat, bytes);
             run.subject = run.subject.map(Subject::again);
             run.label = run.subject.unwrap().label();
@@ -333,10 +251,9 @@ mod tests {
         }
         campaign.runs.extend(runs);
         let text = text(&campaign, Unit::Gbit, false);
-        let line =
-            "Look at vpnd, aes-256-gcm (again), 2 clients: 24.0 Gbit/s is far from the median of 8.00 Gbit/s";
+        let line = "Look at vpnd, aes-256-gcm (again), 2 clients, goodput: 32.0 Gbit/s is far from the median of 8.00 Gbit/s";
         assert!(text.contains(line), "{text}");
-        assert!(text.contains("none beyond A/A") && text.contains("(0.952–2.91)"), "{text}");
+        assert!(text.contains("none beyond A/A") && text.contains("(0.952–3.88)"), "{text}");
     }
 
     #[test]
@@ -351,7 +268,7 @@ mod tests {
             "Communication throughput",
             "16.3",
             "0.337–0.343",
-            "of vpnd, aes-256-gcm",
+            "relative to vpnd, aes-256-gcm",
             "Congestion control",
             "--clients &#39;2 &amp; 4&#39;",
             "PacketiX",

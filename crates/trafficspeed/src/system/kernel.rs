@@ -29,10 +29,12 @@ pub fn carries(kind: Kind) -> bool {
 /// Refuses to limit the CPU time of a gateway whose programs do not do the work.
 ///
 /// # Errors
-/// [`SystemError::Missing`], if one of `subjects` is such a system and there is a limit.
+/// [`SystemError::Missing`], if one of `subjects` is such a system and there is a limit of all or of
+/// its own.
 pub fn check_limit(subjects: &[Subject], limit: Option<CpuLimit>) -> Result<(), SystemError> {
-    let in_kernel = subjects.iter().find(|subject| carries(subject.kind));
-    let Some((subject, _)) = in_kernel.zip(limit) else { return Ok(()) };
+    let is_limited = |subject: &&Subject| limit.is_some() || subject.gateway_cpu.is_some();
+    let in_kernel = subjects.iter().find(|subject| carries(subject.kind) && is_limited(subject));
+    let Some(subject) = in_kernel else { return Ok(()) };
     Err(SystemError::Missing(format!(
         "the kernel does the work of {}, and a limit of the CPU time of the gateway's programs does not hold it; \
          measure it without the limit, or the others without it",

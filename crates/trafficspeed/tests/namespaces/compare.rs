@@ -49,15 +49,23 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
     let shown = report["runs"].as_array().expect("runs").iter().map(|run| run["system"].as_str());
     let order = ["vpnd", "plain routing", "vpnd (again)"].map(Some);
     assert!(shown.eq(order.into_iter().cycle().take(6)), "the order of reports: {report:#}");
-    let control = &report["summary"][0]["control"];
-    assert!(control["n"] == 2 && control["median"].as_f64().is_some_and(|ratio| ratio > 0.0), "{control:#}");
-    let vpnd = &report["summary"][0];
-    assert_eq!((vpnd["label"].as_str(), vpnd["repeats"].as_u64()), (Some("vpnd"), Some(2)));
-    let number =
-        |name: &str, part: &str| vpnd[name][part].as_f64().unwrap_or_else(|| panic!("{name} in {vpnd:#}"));
-    assert!(number("ratio_to_plain", "low") <= number("ratio_to_plain", "median"));
-    assert!((number("ratio_to_baseline", "median") - 1.0).abs() < 1e-9);
-    assert!(number("vpn_seconds_per_gbit", "median") > number("gateway_seconds_per_gbit", "median"));
+    let found = |list: &str, quantity: &str, first: &str| -> Value {
+        let all = report["observed"][list].as_array().expect("a list").iter();
+        let is_it = |one: &&Value| {
+            one["quantity"] == quantity
+                && (one["first"] == first || (first.is_empty() && one["system"] == "vpnd"))
+        };
+        all.into_iter().find(is_it).unwrap_or_else(|| panic!("{quantity} in {report:#}")).clone()
+    };
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} in {report:#}"));
+    let ratio = found("comparison", "goodput", "plain routing");
+    assert_eq!((&ratio["system"], &ratio["control"]["n"]), (&"vpnd".into(), &2.into()));
+    assert!(number(&ratio["control"]["median"]) > 0.0 && ratio["differs_from_first"].is_null(), "two rounds");
+    assert!(number(&ratio["ratio_to_first"]["low"]) <= number(&ratio["ratio_to_first"]["median"]));
+    assert_eq!(found("comparison", "goodput", "vpnd")["system"], "plain routing", "with the baseline");
+    let median = |quantity: &str| number(&found("summary", quantity, "")["median"]);
+    assert!(median("VPN CPU per Gbit") > median("gateway CPU per Gbit"));
+    assert_eq!(found("summary", "goodput", "")["n"], 2);
     for name in ["report.json", "report.csv", "report.html"] {
         assert!(out.path().join(name).is_file(), "{name}");
     }
@@ -145,7 +153,7 @@ fn what_was_measured_survives_ctrl_c_and_kill_9_and_the_rest_is_made_up_for() {
     let rounds: Vec<_> = report["runs"].as_array().expect("runs").iter().filter(whole).collect();
     let rounds: Vec<_> = rounds.iter().map(|run| run["repeat"].as_u64()).collect();
     assert_eq!(rounds, [Some(1), Some(2), Some(3)], "each round once");
-    assert_eq!(report["summary"][0]["repeats"], 3);
+    assert_eq!(report["observed"]["summary"][0]["n"], 3);
 }
 
 #[test]
@@ -175,7 +183,7 @@ fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
         let said = run["disturbance"].as_str().expect("a disturbance");
         assert!(said.starts_with("other processes used ") && said.ends_with("(0 % are allowed)"), "{said}");
     }
-    assert_eq!(report["summary"][0]["repeats"], 1, "the quieter attempt is the result");
+    assert_eq!(report["observed"]["summary"][0]["n"], 1, "the quieter attempt is the result");
 }
 
 #[test]

@@ -74,7 +74,7 @@ mod tests {
             assert!(found.len() == 1 && (found[0] - error).abs() < 1e-9, "{found:?}");
             assert_eq!(table.values(suite, case, MEASURED[1]), [1e9, 1.1e9, 1.2e9, 1.1e9, 1.1e9]);
         }
-        assert_eq!(table.control("cubic", case, MEASURED[1]).map(|same| same.n), Some(5));
+        assert_eq!(table.control("cubic", "", case, MEASURED[1]).map(|same| same.n), Some(5));
         assert_eq!(table.values("none", case, OTHERS), [2.5]);
     }
 }

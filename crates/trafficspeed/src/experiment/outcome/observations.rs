@@ -4,7 +4,8 @@
 use super::{Campaign, Run, Taken};
 use crate::experiment::quantities::of_cpu;
 use crate::lab::cpu_limit::CpuLimit;
-use crate::observation::{Measured, Observations, Quantity};
+use crate::observation::{Comparison, Measured, Observations, Quantity};
+use crate::system::{Kind, Subject};
 
 pub const GOODPUT: Quantity = Quantity::rate("goodput");
 pub const COMMUNICATION: Quantity = Quantity::rate("communication");
@@ -15,7 +16,7 @@ pub const GATEWAY_COST: Quantity = Quantity::new("gateway CPU per Gbit", "s");
 pub const VPN_COST: Quantity = Quantity::new("VPN CPU per Gbit", "s");
 pub const PER_GATEWAY_SECOND: Quantity = Quantity::new("goodput per gateway CPU second", "Gbit");
 /// What the gateway's VPN processes used of their CPU limit.
-pub const LIMIT_USED: Quantity = Quantity::new("CPU limit used", "%");
+pub const LIMIT_USED: Quantity = Quantity::new("CPU limit used", "%").decimals(1);
 
 /// The name of a number of clients.
 pub fn case(clients: u32) -> String {
@@ -32,6 +33,68 @@ impl Run {
 }
 
 impl Campaign {
+    /// The numbers of clients.
+    pub fn counts(&self) -> Vec<u32> {
+        let mut counts: Vec<u32> = self.runs.iter().map(|run| run.clients).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        counts
+    }
+
+    /// The names of the numbers of clients.
+    pub fn cases(&self) -> Vec<String> {
+        self.counts().into_iter().map(case).collect()
+    }
+
+    /// The label of plain routing, if it was measured.
+    pub fn plain(&self) -> Option<&str> {
+        let is_plain = |subject: Subject| subject.kind == Kind::None && !subject.again;
+        let run = self.runs.iter().find(|run| run.subject.is_some_and(is_plain))?;
+        Some(&run.label)
+    }
+
+    /// The system that the others are compared with besides plain routing: the one that the user has
+    /// chosen, or, where no plain routing was measured beside other systems, the first vpnd.
+    pub fn baseline(&self) -> Option<&str> {
+        let chosen = self.baseline.as_deref();
+        let is_own = |subject: Subject| subject.kind == Kind::Vpnd && !subject.again;
+        let first = self.runs.iter().find(|run| run.subject.is_some_and(is_own));
+        let may_be = self.plain().is_none() && self.labels().len() > 1;
+        chosen.or_else(|| first.filter(|_| may_be).map(|run| run.label.as_str()))
+    }
+
+    /// What the runs of a label measured; `None` between real hosts.
+    pub fn subject(&self, label: &str) -> Option<Subject> {
+        self.runs.iter().find(|run| run.label == label)?.subject
+    }
+
+    /// Every system compared with plain routing, and with the baseline that has the same share of
+    /// the CPU; a system alone has its A/A.
+    pub fn comparisons(&self, table: &Observations) -> Vec<Vec<Comparison>> {
+        let each = self.cases().into_iter().flat_map(|case| [(case.clone(), GOODPUT), (case, GATEWAY_COST)]);
+        let wanted: Vec<(String, Quantity)> = each.collect();
+        let labels = self.labels();
+        let share = |label: &str| self.subject(label).and_then(|subject| subject.gateway_cpu);
+        let baseline = self.baseline();
+        let alike = |label: &&String| {
+            let both = baseline.and_then(|own| self.subject(own)).zip(self.subject(label));
+            both.is_some_and(|(own, other)| Subject { gateway_cpu: own.gateway_cpu, ..other } == own)
+        };
+        let others = labels.iter().filter(alike).map(String::as_str).filter(|label| Some(*label) != baseline);
+        let baselines: Vec<&str> = baseline.into_iter().chain(others).collect();
+        if self.plain().is_none() && baselines.is_empty() {
+            return vec![table.comparisons(&wanted)];
+        }
+        let of_baseline = |first: &str| {
+            let mut found = table.compared_with(first, &wanted);
+            let is_comparable = |label: &str| share(label) == share(first) || self.plain() == Some(label);
+            found.retain(|one| is_comparable(&one.system));
+            found
+        };
+        let to_plain = self.plain().map(|plain| table.compared_with(plain, &wanted));
+        to_plain.into_iter().chain(baselines.into_iter().map(of_baseline)).collect()
+    }
+
     pub fn observations(&self) -> Observations {
         let mut table = Observations::of_machine(self.environment.is_emulated());
         let congestion = self.settings.congestion.to_string();
@@ -58,11 +121,13 @@ impl Campaign {
     }
 
     fn observed(&self, run: &Run) -> Vec<(Quantity, Option<f64>)> {
-        if run.pairs.is_empty() {
+        // A run that went past the VPN gives no figure of it.
+        if run.pairs.is_empty() || run.bypass().is_some() {
             return Vec::new();
         }
         let (gateway_cost, cost) = run.seconds_per_gbit().unzip();
-        let limit_used = self.environment.gateway_cpu.and_then(|limit| run.limit_percent(limit));
+        let share = run.subject.and_then(|subject| subject.gateway_cpu).or(self.environment.gateway_cpu);
+        let limit_used = share.and_then(|limit| run.limit_percent(limit));
         let mut all = vec![
             (GOODPUT, Some(run.goodput())),
             (COMMUNICATION, Some(run.communication())),
@@ -97,6 +162,35 @@ mod tests {
         limited.environment.gateway_cpu = Some("1".parse().unwrap());
         let used = limited.observations().values("vpnd, aes-256-gcm", "2 clients", LIMIT_USED);
         assert!(used.len() == 3 && (used[0] - 50.0).abs() < 1e-9, "{used:?}");
+    }
+
+    #[test]
+    fn without_plain_routing_the_others_are_compared_with_vpnd_unless_the_user_chose_another() {
+        let mut campaign = samples::campaign();
+        assert_eq!((campaign.plain(), campaign.baseline()), (Some("plain routing"), None));
+        campaign.runs.iter_mut().filter(|run| run.label == "plain routing").for_each(|run| {
+            run.subject = Some(Subject::new(Kind::Openvpn, crate::system::Cipher::Auto));
+            run.label = "OpenVPN".into();
+        });
+        assert_eq!(campaign.baseline(), Some("vpnd, aes-256-gcm"));
+        let found = campaign.comparisons(&campaign.observations()).concat();
+        assert!(found.iter().all(|one| one.system == "OpenVPN" && one.first == "vpnd, aes-256-gcm"));
+        campaign.baseline = Some("OpenVPN".into());
+        assert_eq!(campaign.baseline(), Some("OpenVPN"), "the user's choice");
+        campaign.baseline = None;
+        campaign.runs.retain(|run| run.label != "OpenVPN");
+        assert_eq!(campaign.baseline(), None, "there is nothing to compare");
+    }
+
+    #[test]
+    fn the_cost_of_a_gbit_is_that_of_the_gateway_and_of_all() {
+        // 1 s of the gateway and 2 s of the clients for 16 Gbit.
+        let run = samples::run(Kind::Vpnd, 2, 1, 2_000_000_000);
+        let (gateway, all) = run.seconds_per_gbit().unwrap();
+        assert!((gateway - 1.0 / 32.0).abs() < 1e-9 && (all - 3.0 / 32.0).abs() < 1e-9, "{gateway} {all}");
+        let mut plain = samples::run(Kind::None, 2, 1, 1_000);
+        plain.cpu.as_mut().unwrap().gateway = 0.0;
+        assert_eq!(plain.limit_percent("1".parse().unwrap()), None, "it has no processes to limit");
     }
 
     #[test]
