@@ -66,7 +66,7 @@ pub(crate) struct Service {
     /// Why sessions end, until they are over in the store.
     reasons: Mutex<HashMap<SessionId, &'static str>>,
     /// Sessions of the process before whose clients have not attached yet, and their devices.
-    absent: Mutex<HashMap<SessionId, DeviceId>>,
+    absent: Mutex<leftover::Absent>,
     /// `None` if it is not enabled.
     wireguard: Option<Arc<WireGuard>>,
 }
@@ -342,6 +342,7 @@ impl Service {
                 self.portal.heard().moved(SessionId(session.into()), outer.ip());
                 return None;
             }
+            Write::TwoDevices(..) => return None,
         })
     }
 
@@ -356,7 +357,7 @@ impl Service {
             Write::Ended { session, code, traffic } => {
                 self.accounting().ended(of(session), *code, *traffic);
             }
-            Write::Moved { .. } => {}
+            Write::Moved { .. } | Write::TwoDevices(..) => {}
         }
     }
 

@@ -206,8 +206,8 @@ impl Peers {
         }
     }
 
-    /// Adds a peer, or returns the one that has the key. `interval` is how often something is sent
-    /// to it at least.
+    /// Adds a peer, or changes `interval` of the one that has the key: how often something is sent to
+    /// it at least.
     pub fn add(
         &mut self,
         now: Time,
@@ -215,8 +215,12 @@ impl Peers {
         endpoint: Option<Endpoint>,
         interval: Option<Duration>,
     ) -> PeerId {
-        if let Some(id) = self.by_key.get(&key) {
-            return *id;
+        if let Some(id) = self.by_key(&key) {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.timers.set_interval(now, interval);
+            }
+            self.set_timer(id);
+            return id;
         }
         let id = PeerId(self.next_peer);
         self.next_peer += 1;
@@ -296,7 +300,7 @@ impl Peers {
             self.outputs.push_back(Output::Event(Event::HandshakeDone(id)));
         }
         if opened.newest {
-            self.note_source(now, id, from);
+            self.note_source(now, id, from, index);
         }
         self.on_received(now, id, opened.len > 0);
     }
@@ -400,10 +404,10 @@ impl Peers {
         self.outputs.pop_front()
     }
 
-    /// An authentic message of the peer came from `from`.
-    fn note_source(&mut self, now: Time, id: PeerId, from: Endpoint) {
+    /// An authentic message of the peer came from `from`, of the session that has our index `keys`.
+    fn note_source(&mut self, now: Time, id: PeerId, from: Endpoint, keys: Index) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let moved = peer.roaming.on_message(now, from);
+        let moved = peer.roaming.on_message(now, from, keys);
         if moved == Moved::No {
             return;
         }

@@ -72,9 +72,19 @@ impl Timers {
     /// for WireGuard's tools.
     #[must_use]
     pub fn new(now: Time, interval: Option<Duration>) -> Self {
+        let mut this = Self::default();
+        this.set_interval(now, interval);
+        this
+    }
+
+    /// Something is sent at least every `interval` from now on.
+    pub fn set_interval(&mut self, now: Time, interval: Option<Duration>) {
         let interval =
             interval.filter(|interval| !interval.is_zero()).map(|interval| interval.max(MIN_INTERVAL));
-        Self { interval, persistent: interval.map(|interval| now + interval), ..Self::default() }
+        if self.interval != interval {
+            self.interval = interval;
+            self.passed(now);
+        }
     }
 
     /// Something authentic was sent: data, a keepalive, or a message of a handshake.
@@ -289,6 +299,10 @@ mod tests {
         timers.received(s(110));
         assert_eq!(timers.poll_timeout(), Some(s(135)));
         assert_eq!(Timers::new(s(0), Some(Duration::ZERO)).poll_timeout(), None);
+        timers.set_interval(s(112), Some(Duration::from_secs(5)));
+        assert_eq!(timers.poll_timeout(), Some(s(117)), "another interval counts at once");
+        timers.set_interval(s(113), None);
+        assert_eq!(timers.poll_timeout(), None);
         let short = Timers::new(s(0), Some(Duration::from_nanos(1)));
         assert_eq!(run(&mut { short }, s(3)).len(), 3, "it ends");
     }

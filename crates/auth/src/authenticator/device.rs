@@ -18,12 +18,20 @@ use crate::access::NotAdmitted;
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::idp::SourceLimits;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
-use vpnd_store::{LOCAL, LiveUser, StoreError, User, WireGuardDevice};
+use vpnd_store::{Device, LOCAL, LiveUser, StoreError, User, WireGuardDevice};
 use vpnd_sys::clock::now;
 
 /// Devices for which sources are asked at once, at most. The others try again: were they to wait for
 /// a slow source, they would take the place of logins and of all else that the worker asks for.
 static ASKED: Semaphore = Semaphore::const_new(32);
+
+/// A device as the store has it.
+struct Found {
+    device: WireGuardDevice,
+    user: User,
+    /// Whether its session before is not over: the gateway was restarted or upgraded.
+    has_session: bool,
+}
 
 /// The decision.
 #[derive(Debug)]
@@ -42,13 +50,12 @@ impl From<Refusal> for DeviceOutcome {
 }
 
 impl Authenticator {
-    /// Decides about the device with this key. One that goes on `is_known`: its session was not
-    /// over, and its user is asked about again like others with sessions.
+    /// Decides about the device with this key. One whose session is not over goes on: its user is
+    /// asked about again like others with sessions.
     pub(crate) async fn admit_device(
         self: &Arc<Self>,
         key: [u8; 32],
         outer: IpAddr,
-        is_known: impl Fn(&WireGuardDevice) -> bool,
         now_s: u64,
     ) -> DeviceOutcome {
         let this = Arc::clone(self);
@@ -61,12 +68,11 @@ impl Authenticator {
             Err(LoginOutcome::Refused(refused)) => return DeviceOutcome::Refused(refused),
             Err(_) => return Refusal::Internal.into(),
         };
-        let Some((device, user)) = found else { return Refusal::Credentials.into() };
+        let Some(Found { device, user, has_session }) = found else { return Refusal::Credentials.into() };
         if let Some(cause) = fault(&user, now_s) {
             return self.refuse_device(&user, &device, outer, cause, Refusal::Credentials, now_s);
         }
-        let is_known = is_known(&device);
-        let user = match self.confirmed(user, is_known).await {
+        let user = match self.confirmed(user, has_session).await {
             Ok(user) => user,
             Err((user, cause, refusal)) => {
                 return self.refuse_device(&user, &device, outer, cause, refusal, now_s);
@@ -86,7 +92,7 @@ impl Authenticator {
         }
         let mut admissions = self.admissions.lock().unwrap_or_else(PoisonError::into_inner);
         // One that goes on is no further login: its sessions may be many after a restart.
-        if !is_known && let Err(wait_s) = admissions.take(user.id, now()) {
+        if !has_session && let Err(wait_s) = admissions.take(user.id, now()) {
             return DeviceOutcome::Refused(Refusal::Throttled.retry_after_s(Some(wait_s)));
         }
         drop(admissions);
@@ -97,13 +103,20 @@ impl Authenticator {
         DeviceOutcome::Granted(Box::new(user), Box::new(device))
     }
 
-    fn device(&self, key: &[u8; 32]) -> Result<Option<(WireGuardDevice, User)>, StoreError> {
+    fn device(&self, key: &[u8; 32]) -> Result<Option<Found>, StoreError> {
         let Some(device) = self.store.wireguard_device(key)? else { return Ok(None) };
-        Ok(self.store.user_by_id(device.user)?.map(|user| (device, user)))
+        let Some(user) = self.store.user_by_id(device.user)? else { return Ok(None) };
+        let is_it = |other: &Device| other.id == device.id && other.session_since_s.is_some();
+        let has_session = self.store.devices(device.user)?.iter().any(is_it);
+        Ok(Some(Found { device, user, has_session }))
     }
 
     /// The user as their source shows them now, if it is one that is asked again.
-    async fn confirmed(self: &Arc<Self>, user: User, is_known: bool) -> Result<User, (User, Cause, Refusal)> {
+    async fn confirmed(
+        self: &Arc<Self>,
+        user: User,
+        has_session: bool,
+    ) -> Result<User, (User, Cause, Refusal)> {
         if user.source == LOCAL {
             return Ok(user);
         }
@@ -111,7 +124,7 @@ impl Authenticator {
         let Some(source) = source.map(Arc::clone) else {
             return Err((user, Cause::NoRecord, Refusal::Credentials));
         };
-        if is_known || source.source.recheck().is_none() {
+        if has_session || source.source.recheck().is_none() {
             return Ok(user);
         }
         let Ok(_permit) = ASKED.try_acquire() else {

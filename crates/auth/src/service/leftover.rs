@@ -21,6 +21,10 @@ use super::{GRANT_LIFETIME_S, Service};
 use vpnd_ipc::gateway::auth::{MAX_WRITES, Traffic, Write, id};
 use vpnd_store::StoreError;
 
+/// Sessions of the process before that nobody has taken up yet: whose they are, and on which device.
+/// Anybody's client may claim the id of another's device.
+pub(super) type Absent = HashMap<SessionId, (String, DeviceId)>;
+
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Time for a gateway to end a session that the store has no more, seconds.
 const END_S: u64 = 60;
@@ -36,7 +40,7 @@ impl Service {
             self.end_orphans(&mut HashMap::new(), 0)?;
         }
         let live = self.store.live_sessions((self.clocks.steady)())?;
-        self.absent().extend(live.iter().map(|session| (session.id, session.device)));
+        self.absent().extend(live.into_iter().map(|session| (session.id, (session.user, session.device))));
         Ok(())
     }
 
@@ -133,7 +137,7 @@ impl Service {
         }
     }
 
-    pub(super) fn absent(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, DeviceId>> {
+    pub(super) fn absent(&self) -> std::sync::MutexGuard<'_, Absent> {
         self.absent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

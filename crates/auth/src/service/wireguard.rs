@@ -1,7 +1,8 @@
 //! The answers about stock WireGuard clients, and what their sessions leave in the store.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
 use vpnd_proto::control::{Code, Text};
@@ -16,7 +17,13 @@ use vpnd_ipc::gateway::wireguard::{
     Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeRefusal, HandshakeReply, PeerChanges, PeersQuery,
 };
 use vpnd_ipc::request::Answer;
-use vpnd_store::StoreError;
+use vpnd_store::audit::{AuditEntry, Event};
+use vpnd_store::{SessionRecord, StoreError, WireGuardDevice};
+use vpnd_sys::log_limit::LogLimit;
+
+/// Entries of the audit file about one configuration on two devices: a worker that was taken over
+/// could ask for any number.
+static TWO_DEVICES: LogLimit = LogLimit::new(100, Duration::from_secs(10));
 
 impl Answer<Handshake> for Service {
     async fn answer(self: &Arc<Self>, handshake: Handshake) -> Result<HandshakeReply, Reason> {
@@ -38,11 +45,7 @@ impl Answer<AdmitDevice> for Service {
         if !has_shown {
             return Ok(Admission::Refused(Refusal::Credentials.into()));
         }
-        let is_known = |device: DeviceId| self.absent().values().any(|absent| *absent == device);
-        let outcome = self
-            .authenticator
-            .admit_device(peer.into(), outer, |device| is_known(device.id), self.now_s())
-            .await;
+        let outcome = self.authenticator.admit_device(peer.into(), outer, self.now_s()).await;
         let (user, device) = match outcome {
             DeviceOutcome::Granted(user, device) => (user, device),
             DeviceOutcome::Walled => return Ok(Admission::Walled),
@@ -51,7 +54,7 @@ impl Answer<AdmitDevice> for Service {
         let (id, name) = (device.id, device.name);
         let reply = self
             .blocking(move |service| {
-                service.end_before(id);
+                service.end_before(&user.name, id);
                 service.admit(&user, id, Some(outer))
             })
             .await?;
@@ -87,10 +90,11 @@ impl Service {
 
     /// Ends what the process before this one has left of the device's sessions: a WireGuard client
     /// attaches to none.
-    fn end_before(&self, device: DeviceId) {
+    fn end_before(&self, user: &str, device: DeviceId) {
         let before: Vec<SessionId> = {
             let absent = self.absent();
-            absent.iter().filter(|(_, of)| **of == device).map(|(session, _)| *session).collect()
+            let of_device = absent.iter().filter(|(_, (of, on))| (of.as_str(), *on) == (user, device));
+            of_device.map(|(session, _)| *session).collect()
         };
         self.end(before, Code::Token);
     }
@@ -100,10 +104,11 @@ impl Service {
     /// the store.
     pub(super) fn note_devices(&self, writes: &[Write], now_s: u64) {
         let Some(wireguard) = &self.wireguard else { return };
-        let device = |session: ByteArray<16>| -> Option<DeviceId> {
+        let record = |session: ByteArray<16>| -> Option<SessionRecord> {
             let record = self.store.session(SessionId(session.into()), now_s).ok()??;
-            wireguard.has_device(record.user, record.device).then_some(record.device)
+            wireguard.has_device(record.user, record.device).then_some(record)
         };
+        let device = |session| record(session).map(|record| record.device);
         let mut heard: Vec<(DeviceId, Option<SocketAddr>)> = Vec::new();
         for write in writes {
             match write {
@@ -121,12 +126,33 @@ impl Service {
                         heard.push((device, None));
                     }
                 }
+                Write::TwoDevices(session, outer) => {
+                    if let Some(record) = record(*session).filter(|_| TWO_DEVICES.admits()) {
+                        self.logged(self.record_two_devices(&record, *outer));
+                    }
+                }
                 _ => {}
             }
         }
         if !heard.is_empty() {
             self.logged(self.store.keep_outer(&heard));
         }
+    }
+
+    fn record_two_devices(&self, of: &SessionRecord, outer: IpAddr) -> Result<(), StoreError> {
+        let Some(audit) = &self.audit else { return Ok(()) };
+        let Some(user) = self.store.user_by_id(of.user)? else { return Ok(()) };
+        let is_it = |device: &WireGuardDevice| (device.user, device.id) == (of.user, of.device);
+        let name = self.store.wireguard_devices()?.into_iter().find(is_it).map(|device| device.name);
+        audit.record(Event::Entry(AuditEntry {
+            at_s: (self.clocks.wall)(),
+            event: "device-in-two-places".to_owned(),
+            user: user.name,
+            source: outer.to_string(),
+            detail: format!("WireGuard device {}: two use its configuration", name.unwrap_or_default()),
+            by: String::new(),
+        }));
+        Ok(())
     }
 
     fn logged(&self, kept: Result<(), StoreError>) {

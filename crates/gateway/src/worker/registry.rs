@@ -319,6 +319,13 @@ impl Registry {
         }
     }
 
+    /// Two devices use the configuration of the session's one, which is written with the next changes.
+    pub fn two_devices(&mut self, session: SessionId, outer: SocketAddr) {
+        if self.known.contains_key(&session) {
+            self.writes.two_devices(session, outer);
+        }
+    }
+
     /// Addresses that had to wait are written with the next changes, as far as there is room.
     pub fn note_late_addresses(&mut self) {
         self.writes.add_late_addresses();

@@ -65,6 +65,8 @@ pub(super) enum Decision {
     Gone(SessionId),
     /// The session's peer is there now.
     At(Slot, Endpoint),
+    /// Two devices use the configuration of the session's one; one of them is there.
+    TwoDevices(Slot, SessionId, SocketAddr),
     /// The session has new keys.
     Shaken(Slot),
 }
@@ -371,11 +373,15 @@ impl WireGuard {
             }
             Event::BackAndForth { peer, between: [here, there] } => {
                 let key = self.peers.key(peer).map(|key| key.short());
+                let joined = joined(&peer);
                 tracing::warn!(
-                    key, here = %here.remote, there = %there.remote,
-                    session = joined(&peer).map(|joined| joined.id.to_string()),
+                    key,
+                    session = joined.map(|joined| joined.id.to_string()),
                     "two devices use one WireGuard configuration, and both are slow: give each its own"
                 );
+                tracing::debug!(here = %here.remote, there = %there.remote, "they are there");
+                self.decisions
+                    .extend(joined.map(|joined| Decision::TwoDevices(joined.slot, joined.id, here.remote)));
                 self.counts.add("back_and_forth");
             }
             Event::Refused { from, why } => {

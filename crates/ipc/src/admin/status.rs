@@ -314,6 +314,9 @@ pub struct Session {
     /// What its client speaks.
     #[serde(default)]
     pub protocol: Protocol,
+    /// Seconds since two devices with its one WireGuard configuration were noticed.
+    #[serde(default)]
+    pub two_devices_s: Option<u64>,
     /// Suite of the current epoch.
     pub suite: Option<String>,
     /// Implementation of that suite.
@@ -382,6 +385,7 @@ impl Session {
             outer: core.endpoints.iter().map(|endpoint| canonical(endpoint.remote)).collect(),
             connected: core.connection.is_some() || core.wireguard,
             protocol: if core.wireguard { Protocol::WireGuard } else { Protocol::Vpnd },
+            two_devices_s: core.two_places.map(age_s),
             suite: core.suite.map(|local| local.suite.to_string()),
             backend: core.suite.map(|local| local.backend.to_string()),
             epoch: core.epoch,
@@ -505,6 +509,7 @@ mod tests {
             connection: Some(ConnectionId(7)),
             endpoints: vec![Endpoint { remote, local: None }],
             wireguard: false,
+            two_places: None,
             suite: Some(LocalSuite {
                 suite: vpnd_crypto::Suite::Aes256Gcm,
                 backend: Backend::Ring,

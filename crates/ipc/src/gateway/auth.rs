@@ -182,6 +182,10 @@ pub enum Write {
         #[n(3)]
         left_out: u32,
     },
+    /// For the audit file: two devices use the configuration of the session's device; one of them is
+    /// at this address.
+    #[n(4)]
+    TwoDevices(#[n(0)] ByteArray<16>, #[n(1)] IpAddr),
 }
 
 /// Inner packets of a session since it began, and their bytes.
@@ -218,7 +222,7 @@ impl Write {
     pub fn session(&self) -> Option<SessionId> {
         match self {
             Self::Keep { session, .. } | Self::End(session) => Some(SessionId((*session).into())),
-            Self::Ended { .. } | Self::Moved { .. } => None,
+            Self::Ended { .. } | Self::Moved { .. } | Self::TwoDevices(..) => None,
         }
     }
 }

@@ -107,6 +107,8 @@ pub(super) struct WireGuard {
     pub(super) endpoint: Option<Endpoint>,
     /// When its newest keys were made.
     pub(super) handshake: Time,
+    /// When two devices with its key were noticed last.
+    pub(super) two_places: Option<Time>,
 }
 
 /// A session.
@@ -238,6 +240,7 @@ impl Session {
             path_size: self.path_size,
             since: self.since,
             wireguard: self.wireguard.is_some(),
+            two_places: self.wireguard.and_then(|peer| peer.two_places),
             last_handshake: self
                 .epochs()
                 .map(|epoch| epoch.began)
@@ -272,6 +275,8 @@ pub struct SessionStatus {
     pub endpoints: Vec<Endpoint>,
     /// Whether its client is a stock WireGuard client.
     pub wireguard: bool,
+    /// When two devices with its WireGuard key were noticed last.
+    pub two_places: Option<Time>,
     /// Suite and backend of the current epoch.
     pub suite: Option<LocalSuite>,
     /// Number of the current epoch.

@@ -11,7 +11,7 @@ use crate::control::Code;
 use crate::plane::{Command, Endpoint, Slot};
 use crate::session::random_bytes;
 use crate::time::Time;
-use crate::wireguard::Sealer;
+use crate::wireguard::{PADDING, Sealer};
 
 impl Gateway {
     /// Lets a device in that has shown its key, and carries packets of `mtu` bytes at most. Takes
@@ -27,9 +27,11 @@ impl Gateway {
         self.check_room(&who)?;
         let token = Token::from_bytes(random_bytes(&mut self.random));
         let slot = self.begin_session(now, who, token.hash()).ok_or(Code::Internal)?;
-        let size = Sealer::message_len(mtu.into()).try_into().unwrap_or(u16::MAX);
+        // Packets are padded: none makes a datagram larger than the path for which `mtu` was meant.
+        let padded = usize::from(mtu) / PADDING * PADDING;
+        let size = Sealer::message_len(padded).try_into().unwrap_or(u16::MAX);
         let Some(session) = self.table.get_mut(slot) else { return Err(Code::Internal) };
-        session.wireguard = Some(WireGuard { endpoint: None, handshake: now });
+        session.wireguard = Some(WireGuard { endpoint: None, handshake: now, two_places: None });
         (session.open, session.path_size) = (true, Some(size));
         let (spec, record) = (session.spec(), session.record.clone());
         self.command_all(|_| Command::Open(spec.clone()));
@@ -46,6 +48,13 @@ impl Gateway {
             return;
         }
         self.effects.push_back(Effect::HeardAt { session: id, lane: 0, outer: endpoint.remote });
+    }
+
+    /// Two devices have the keys of the session's peer.
+    pub fn note_wireguard_two_places(&mut self, now: Time, slot: Slot) {
+        if let Some(peer) = self.table.get_mut(slot).and_then(|session| session.wireguard.as_mut()) {
+            peer.two_places = Some(now);
+        }
     }
 
     /// New keys were made for a session.

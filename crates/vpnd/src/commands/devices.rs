@@ -104,6 +104,11 @@ fn open(args: &StoreArgs, stores: &dyn Stores) -> Result<(ServerConfig, AdminSto
     Ok((config, store))
 }
 
+/// The user's name as its source has it.
+fn canonical(config: &ServerConfig, name: &str) -> String {
+    config.source_of(name).map_or_else(|| name.to_owned(), |(name, _)| name)
+}
+
 /// A key pair that is made here, or the public key of one that is not.
 struct Keys {
     private: Option<Zeroizing<[u8; 32]>>,
@@ -138,7 +143,7 @@ fn add(
     if config.wireguard.is_none() {
         return Err(DeviceError::Off { config: args.store.config.display().to_string() });
     }
-    let name = config.source_of(&args.user).map_or_else(|| args.user.clone(), |(name, _)| name);
+    let name = canonical(&config, &args.user);
     let user = users::existing(&mut store, &name)?;
     let (profile, pools) = permitted(&config, &user, now_s)?;
     let gateway = PublicKey(store.wireguard_key()?);
@@ -242,7 +247,8 @@ fn list(
 ) -> Result<(), DeviceError> {
     let (config, mut store) = open(&args.store, stores)?;
     let mut devices = store.wireguard_devices()?;
-    devices.retain(|device| args.user.as_ref().is_none_or(|user| device.user == *user));
+    let wanted = args.user.as_ref().map(|user| canonical(&config, user));
+    devices.retain(|device| wanted.as_ref().is_none_or(|user| device.user == *user));
     devices.sort_by(|a, b| (&a.user, &a.name).cmp(&(&b.user, &b.name)));
     let users = store.users()?;
     let state = |device: &WireGuardSummary| {
@@ -312,8 +318,8 @@ fn remove(
     now_s: u64,
     out: &mut dyn Write,
 ) -> Result<(), DeviceError> {
-    let (_, mut store) = open(&args.store, stores)?;
-    let device = find(&mut store, &args.user, &args.device)?;
+    let (config, mut store) = open(&args.store, stores)?;
+    let device = find(&mut store, &canonical(&config, &args.user), &args.device)?;
     store.remove_wireguard_device(&device, now_s)?;
     audit(&mut store, "device-removed", &device.user, &device.described(), now_s)?;
     Ok(writeln!(
@@ -331,7 +337,7 @@ fn renew(
     out: &mut dyn Write,
 ) -> Result<(), DeviceError> {
     let (config, mut store) = open(&args.store, stores)?;
-    let device = find(&mut store, &args.user, &args.device)?;
+    let device = find(&mut store, &canonical(&config, &args.user), &args.device)?;
     let user = users::existing(&mut store, &device.user)?;
     permitted(&config, &user, now_s)?;
     if !store.renew_wireguard_device(&device, args.reset_clock, now_s)? {

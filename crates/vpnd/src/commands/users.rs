@@ -86,6 +86,10 @@ pub enum UserError {
         "'{prefix}' is the beginning of {found} devices of '{name}'; 'vpnd user devices {name}' shows their names"
     )]
     NoSuchDevice { name: String, prefix: String, found: usize },
+    #[error(
+        "{device} is a WireGuard device, whose addresses are in its file; remove it with 'vpnd device remove' and add it again"
+    )]
+    OfWireGuard { device: String },
     /// The result could not be printed. What was done stays done.
     #[error("can't print the result: {0}")]
     Print(#[from] std::io::Error),

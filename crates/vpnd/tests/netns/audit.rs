@@ -40,7 +40,7 @@ pub(crate) fn whois(gateway: &Gateway<'_>, address: &str, at: &str) -> Json {
 }
 
 /// Everything that is recorded, of one kind.
-fn exported(gateway: &Gateway<'_>, kind: &str) -> Vec<Json> {
+pub(crate) fn exported(gateway: &Gateway<'_>, kind: &str) -> Vec<Json> {
     let to = now();
     let words =
         ["export", "--from", "2020-01-01T00:00:00Z", "--to", &to, "--format", "json", "--reason", "test"];

@@ -1,10 +1,14 @@
 //! Behaviour: stock WireGuard clients, as they are made, are clients of the gateway: addresses,
 //! policy, status and limits as for our own; they roam, and a gateway that is killed, restarted or
-//! upgraded has them back within seconds without a person doing anything.
+//! upgraded has them back within seconds without a person doing anything. `VPND_WIREGUARD_DEVICES`
+//! says how many come back at once; times are printed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fleet;
+mod hostile;
+mod paths;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +20,13 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value as Json;
+use vpnd_crypto::Secret;
+use vpnd_wireguard::PublicKey;
+use vpnd_wireguard::key::StaticKey;
 
 use crate::client::Client;
 use crate::gateway::{Gateway, must};
-use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, Lab, UPLINK, eventually};
+use crate::lab::{CAMPUS_V4, CAMPUS_V6, GATEWAY_V4, GATEWAY_V6, Lab, UPLINK, eventually};
 use crate::namespace::Namespace;
 use crate::process::{self, Process};
 use crate::traffic::{ping, ping_until, transfer};
@@ -77,17 +84,74 @@ impl Configuration {
         self
     }
 
+    /// The gateway's port.
+    fn port(&self) -> u16 {
+        self.get("Peer.Endpoint").rsplit_once(':').unwrap().1.parse().unwrap()
+    }
+
+    /// The same with this value.
+    fn with(mut self, key: &str, value: &str) -> Self {
+        self.0.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// The same without IPv6 in the tunnel.
+    fn without_ipv6(mut self) -> Self {
+        for key in ["Interface.Address", "Peer.AllowedIPs"] {
+            let v4: Vec<_> = self.get(key).split(", ").filter(|net| !net.contains(':')).collect();
+            let v4 = v4.join(", ");
+            self.0.insert(key.to_owned(), v4);
+        }
+        self
+    }
+
     fn hex(&self, key: &str) -> Option<String> {
         let bytes = BASE64.decode(self.0.get(key)?).unwrap();
         Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
-/// A device of `user`: its file, as an administrator hands it out.
-fn add_device(gateway: &Gateway<'_>, user: &str) -> Configuration {
-    let mut command = gateway.vpnd(&["device", "add", "--user", user, "--wireguard", "--name", "phone"]);
+/// The file of a new device, as an administrator hands it out.
+fn device_file(gateway: &Gateway<'_>, user: &str, name: &str) -> String {
+    let mut command = gateway.vpnd(&["device", "add", "--user", user, "--wireguard", "--name", name]);
     command.arg("--config").arg(gateway.config());
-    Configuration::parse(&String::from_utf8_lossy(&must(process::run(command)).stdout))
+    String::from_utf8_lossy(&must(process::run(command)).stdout).into_owned()
+}
+
+fn add_device_for(gateway: &Gateway<'_>, user: &str, name: &str) -> Configuration {
+    Configuration::parse(&device_file(gateway, user, name))
+}
+
+fn add_device(gateway: &Gateway<'_>, user: &str) -> Configuration {
+    add_device_for(gateway, user, "phone")
+}
+
+/// Starts a stock client's program, and waits for its socket.
+fn spawn(lab: &Lab, place: &Namespace, name: &str, program: &Path, device: &str) -> (Process, PathBuf) {
+    if !process::run_of(lab, place).exists() {
+        process::share_run(lab, place, Path::new("/"));
+    }
+    let folder = process::run_of(lab, place).join("wireguard");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut command = process::command(lab, place, program);
+    let boringtun = ["--foreground", "--disable-drop-privileges"];
+    command.args(if program.ends_with("boringtun-cli") { &boringtun[..] } else { &["-f"] }).arg(device);
+    let process = Process::start(lab, name, command);
+    let socket = folder.join(format!("{device}.sock"));
+    eventually("the stock client is up", PATIENCE, || UnixStream::connect(&socket).ok());
+    (process, socket)
+}
+
+/// Asks a stock client's program.
+fn ask(socket: &Path, verb: &str, text: &str) -> String {
+    let mut socket = UnixStream::connect(socket).unwrap();
+    write!(socket, "{verb}\n{text}\n").unwrap();
+    let mut answer = String::new();
+    for line in BufReader::new(socket).lines().map(Result::unwrap).take_while(|line| !line.is_empty()) {
+        answer += &line;
+        answer.push('\n');
+    }
+    answer
 }
 
 /// A stock client that runs.
@@ -101,27 +165,28 @@ struct Stock<'l> {
 
 impl<'l> Stock<'l> {
     fn start(lab: &'l Lab, number: usize, program: &Path, configuration: &Configuration) -> Self {
+        Self::start_towards(lab, number, program, configuration, GATEWAY_V4.into())
+    }
+
+    /// The same towards this address of the gateway.
+    fn start_towards(
+        lab: &'l Lab,
+        number: usize,
+        program: &Path,
+        configuration: &Configuration,
+        gateway: IpAddr,
+    ) -> Self {
         let place = &lab.clients[number - 1];
-        if !process::run_of(lab, place).exists() {
-            process::share_run(lab, place, Path::new("/"));
-        }
-        let folder = process::run_of(lab, place).join("wireguard");
-        std::fs::create_dir_all(&folder).unwrap();
-        let mut command = process::command(lab, place, program);
-        let boringtun = ["--foreground", "--disable-drop-privileges"];
-        command.args(if program.ends_with("boringtun-cli") { &boringtun[..] } else { &["-f"] }).arg(DEVICE);
-        let process = Process::start(lab, &format!("stock{number}"), command);
-        let socket = folder.join(format!("{DEVICE}.sock"));
-        eventually("the stock client is up", PATIENCE, || UnixStream::connect(&socket).ok());
+        let (process, socket) = spawn(lab, place, &format!("stock{number}"), program, DEVICE);
         let addresses = configuration.get("Interface.Address").split(',');
         let addresses: Vec<IpAddr> =
             addresses.map(|net| net.trim().split('/').next().unwrap().parse().unwrap()).collect();
         let this = Self { number, place, _process: process, socket, addresses };
-        this.configure(configuration);
+        this.configure(configuration, SocketAddr::new(gateway, configuration.port()));
         this
     }
 
-    fn configure(&self, file: &Configuration) {
+    fn configure(&self, file: &Configuration, endpoint: SocketAddr) {
         let allowed = file.get("Peer.AllowedIPs").split(',').map(str::trim);
         let mut text = format!(
             "private_key={}\nreplace_peers=true\npublic_key={}\n",
@@ -131,8 +196,10 @@ impl<'l> Stock<'l> {
         if let Some(key) = file.hex("Peer.PresharedKey") {
             text += &format!("preshared_key={key}\n");
         }
-        let port = file.get("Peer.Endpoint").rsplit_once(':').unwrap().1;
-        text += &format!("endpoint={GATEWAY_V4}:{port}\n");
+        text += &format!("endpoint={endpoint}\n");
+        if let Some(keepalive) = file.0.get("Peer.PersistentKeepalive") {
+            text += &format!("persistent_keepalive_interval={keepalive}\n");
+        }
         let mut lines = String::new();
         for address in &self.addresses {
             lines += &format!("addr add {address} dev {DEVICE}\n");
@@ -147,14 +214,7 @@ impl<'l> Stock<'l> {
     }
 
     fn ask(&self, verb: &str, text: &str) -> String {
-        let mut socket = UnixStream::connect(&self.socket).unwrap();
-        write!(socket, "{verb}\n{text}\n").unwrap();
-        let mut answer = String::new();
-        for line in BufReader::new(socket).lines().map(Result::unwrap).take_while(|line| !line.is_empty()) {
-            answer += &line;
-            answer.push('\n');
-        }
-        answer
+        ask(&self.socket, verb, text)
     }
 
     fn v4(&self) -> IpAddr {
@@ -172,11 +232,17 @@ impl<'l> Stock<'l> {
 
 /// A gateway for stock clients, with `ann` and a file for her phone.
 fn gateway_for_phone(lab: &Lab) -> (Gateway<'_>, Configuration) {
+    gateway_with(lab, |_| {})
+}
+
+/// The same with other settings.
+fn gateway_with<'l>(lab: &'l Lab, configure: impl FnOnce(&Gateway<'l>)) -> (Gateway<'l>, Configuration) {
     let mut gateway = Gateway::init(lab);
     gateway.configure("wireguard.enabled", true);
     gateway.configure("server.shards", 2);
     gateway.configure("policy.client_to_client", true);
     gateway.configure("policy.campus_to_client", true);
+    configure(&gateway);
     gateway.add_user("ann");
     let file = add_device(&gateway, "ann");
     gateway.start();
@@ -280,7 +346,9 @@ fn a_gateway_that_comes_back_has_its_stock_clients_back() {
 
 #[test]
 fn hundreds_of_devices_are_back_seconds_after_a_gateway_was_killed() {
-    const DEVICES: usize = 240;
+    /// Of one user, at most.
+    const OF_USER: usize = 60;
+    let devices = std::env::var("VPND_WIREGUARD_DEVICES").map_or(240, |count| count.parse().unwrap());
     let Some(lab) = Lab::new(1) else { return };
     let mut gateway = Gateway::init(&lab);
     gateway.configure("wireguard.enabled", true);
@@ -289,22 +357,23 @@ fn hundreds_of_devices_are_back_seconds_after_a_gateway_was_killed() {
     gateway.configure("limits.max_sessions_per_user", 100);
     gateway.add_user("ann");
     let file = add_device(&gateway, "ann");
-    for (number, user) in ["bea", "cid", "dan", "eva"].into_iter().enumerate() {
-        gateway.add_user(user);
-        fleet::add(&gateway, user, number * DEVICES / 4..(number + 1) * DEVICES / 4);
+    for first in (0..devices).step_by(OF_USER) {
+        let user = format!("user{first}");
+        gateway.add_user(&user);
+        fleet::add(&gateway, &user, first..devices.min(first + OF_USER));
     }
     gateway.start();
-    let port = file.get("Peer.Endpoint").rsplit_once(':').unwrap().1.parse().unwrap();
+    let port = file.port();
     let key = file.get("Peer.PublicKey").parse().unwrap();
-    let mut fleet = fleet::Fleet::new(&lab.clients[0], DEVICES, key, port);
+    let mut fleet = fleet::Fleet::new(&lab.clients[0], devices, key, port);
     fleet.begin();
-    let first = fleet.all_beyond(&[0; DEVICES], PATIENCE);
+    let first = fleet.all_beyond(&vec![0; devices], PATIENCE);
     let before = fleet.done();
     gateway.kill();
     gateway.start();
     let back = fleet.all_beyond(&before, PATIENCE);
-    println!("{DEVICES} devices: let in within {first:?}, back {back:?} after the gateway was there again");
-    assert_eq!(sessions_of(&gateway, "wireguard").len(), DEVICES);
+    println!("{devices} devices: let in within {first:?}, back {back:?} after the gateway was there again");
+    assert_eq!(sessions_of(&gateway, "wireguard").len(), devices);
     assert_eq!(handshakes(&gateway, "busy"), 0, "all had a turn");
 }
 
@@ -373,6 +442,27 @@ fn a_stock_client_is_out_with_its_user_its_profile_and_its_device() {
 }
 
 #[test]
+fn a_stock_client_is_out_with_its_users_change_of_groups() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, file) = gateway_with(&lab, |gateway| {
+        let before = std::fs::read_to_string(gateway.config()).unwrap();
+        let guests = "\n[[profile]]\nname = \"guests\"\ngroups = [\"guests\"]\nwireguard = false\n\
+                      [[profile]]\nname = \"staff\"\nusers = [\"ann\"]\n";
+        std::fs::write(gateway.config(), format!("{before}{guests}")).unwrap();
+    });
+    let phone = Stock::start(&lab, 1, &program, &file);
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    must(process::run(gateway.user(&["modify", "ann", "--add-group", "guests"])));
+    let reaches = || ping(phone.place, CAMPUS_V4.into(), 56, SECOND / 5);
+    eventually("it is out", 3 * SECOND, || (!reaches()).then_some(()));
+    assert_eq!(sessions_of(&gateway, "wireguard").len(), 0);
+    assert!(!ping(phone.place, CAMPUS_V4.into(), 56, 6 * SECOND), "it stays out");
+    must(process::run(gateway.user(&["modify", "ann", "--remove-group", "guests"])));
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+}
+
+#[test]
 fn a_flood_of_first_messages_does_not_touch_a_login_of_our_own() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(2) else { return };
@@ -380,8 +470,7 @@ fn a_flood_of_first_messages_does_not_touch_a_login_of_our_own() {
     let bob = gateway.add_user("bob");
     let phone = Stock::start(&lab, 1, &program, &file);
     ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
-    let port = file.get("Peer.Endpoint").rsplit_once(':').unwrap().1;
-    let target: SocketAddr = format!("{GATEWAY_V4}:{port}").parse().unwrap();
+    let target = SocketAddr::from((GATEWAY_V4, file.port()));
     let flood = phone.place.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

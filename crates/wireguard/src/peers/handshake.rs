@@ -189,7 +189,7 @@ impl Peers {
         peer.cookies.stamp(now, &peer.mac1, &mut response);
         peer.timers.received(now);
         peer.timers.sent(now);
-        self.note_source(now, id, from);
+        self.note_source(now, id, from, ours);
         self.add_session(now, id, Role::Responder, ours, theirs, &responded.keys);
         self.outputs.push_back(Output::Send { to: from, datagram: response.as_bytes().to_vec() });
         self.set_timer(id);
@@ -226,7 +226,7 @@ impl Peers {
         peer.begun = None;
         peer.timers.handshake_done();
         peer.timers.received(now);
-        self.note_source(now, id, from);
+        self.note_source(now, id, from, ours);
         self.add_session(now, id, Role::Initiator, ours, theirs, keys);
         self.outputs.push_back(Output::Event(Event::HandshakeDone(id)));
         // The peer may not send with the new keys before it has received something.

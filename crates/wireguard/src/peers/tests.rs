@@ -298,7 +298,7 @@ fn work_that_waits_for_the_static_key_is_bounded() {
         busy += usize::from(done == Err(Dropped::Busy));
     }
     assert_eq!(busy, 400 - 256);
-    gateway.peers.note_source(s(2), gateway.peer, at(1));
+    gateway.peers.note_source(s(2), gateway.peer, at(1), Index(0));
     gateway.peers.on_no_session(s(2), gateway.peer);
     assert_eq!(gateway.peers.pending.len(), 257, "a handshake of ours is not kept back by that");
     let asked = core::iter::from_fn(|| gateway.peers.poll_output());
@@ -344,6 +344,18 @@ fn a_reply_that_comes_too_late_begins_nothing() {
     assert!(gateway.sent.is_empty());
     let indexes = gateway.peers.indexes.len();
     assert_eq!(indexes, gateway.openers.len(), "no index is kept for it");
+}
+
+#[test]
+fn another_interval_of_keepalives_counts_at_once() {
+    let (mut client, mut gateway) = pair(1);
+    shake(&mut client, &mut gateway, s(2));
+    let key = gateway.peers.key(gateway.peer).expect("it is there");
+    assert_eq!(gateway.peers.add(s(3), key, None, Some(Duration::from_secs(4))), gateway.peer);
+    gateway.peers.on_timeout(s(7));
+    gateway.settle(s(7));
+    let keepalive = gateway.take_sent();
+    assert_eq!(client.data(s(7), at(2), &keepalive).map(|opened| opened.len), Ok(0));
 }
 
 /// A gateway of 5,000 idle peers has 16 KiB for each; this is the part of this crate, with the most

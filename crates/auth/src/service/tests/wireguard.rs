@@ -177,6 +177,36 @@ async fn a_session_of_before_makes_room_for_the_next() {
 }
 
 #[tokio::test]
+async fn a_device_that_goes_on_is_no_further_login_of_its_user() {
+    let mut bench = Bench::new("");
+    // More often than a user may log in.
+    for _ in 0..40 {
+        let session = bench.granted().await.grant.session;
+        assert_eq!(failed(&bench.service, keep(session)).await, 0);
+        // As after a restart.
+        bench.service.begin(false).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn one_configuration_on_two_devices_is_in_the_audit() {
+    let mut bench = Bench::new("");
+    let session = bench.granted().await.grant.session;
+    assert_eq!(failed(&bench.service, keep(session)).await, 0);
+    let recorded = Recorded::default();
+    let service = Arc::into_inner(bench.service).expect("nobody else has it").with_audit(recorded.recorder());
+    let service = Arc::new(service);
+    let two = |session| Commit(vec![Write::TwoDevices(session, OUTER)]);
+    assert_eq!(failed(&service, two(session)).await, 0);
+    assert_eq!(failed(&service, two([9; 16].into())).await, 0);
+    let found = recorded.events().into_iter().filter_map(|event| match event {
+        Event::Entry(entry) if entry.event == "device-in-two-places" => Some((entry.user, entry.source)),
+        _ => None,
+    });
+    assert_eq!(found.collect::<Vec<_>>(), [("ann".to_owned(), OUTER.to_string())]);
+}
+
+#[tokio::test]
 async fn who_may_not_log_in_has_no_device_either() {
     let mut bench = Bench::new("");
     assert_eq!(bench.peers().await, 1);

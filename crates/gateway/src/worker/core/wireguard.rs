@@ -115,6 +115,10 @@ impl CoreTask {
             Decision::Silent(session) => self.end_peer(session, Code::Idle),
             Decision::Gone(session) => self.end_peer(session, Code::Disabled),
             Decision::At(slot, endpoint) => self.gateway.note_wireguard_endpoint(slot, endpoint),
+            Decision::TwoDevices(slot, session, outer) => {
+                self.gateway.note_wireguard_two_places(now(), slot);
+                self.registry.two_devices(session, outer);
+            }
             Decision::Shaken(slot) => self.gateway.note_wireguard_handshake(now(), slot),
         }
     }

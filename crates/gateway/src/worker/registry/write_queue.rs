@@ -47,6 +47,11 @@ impl WriteQueue {
         self.writes.extend(self.outer.heard(now(), session, lane, outer));
     }
 
+    /// Two devices use the configuration of the session's one.
+    pub(super) fn two_devices(&mut self, session: SessionId, outer: SocketAddr) {
+        self.writes.push(Write::TwoDevices(id(session), outer.ip().to_canonical()));
+    }
+
     /// Takes addresses that had to wait, as far as there is room.
     pub(super) fn add_late_addresses(&mut self) {
         self.writes.extend(self.outer.late(now()));

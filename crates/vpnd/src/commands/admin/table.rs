@@ -319,6 +319,7 @@ fn row(session: &Session, rates: Option<&Rates>, (limits, user_limits): (bool, b
     let inner_v6 = session.inner_v6.map(|address| address.to_string());
     let suite = session.suite.iter().chain(&session.backend).map(String::as_str);
     let suite = suite.chain((session.protocol == Protocol::WireGuard).then_some("wireguard"));
+    let suite = suite.chain(session.two_devices_s.map(|_| "two devices!"));
     let mut row = vec![
         session.id.chars().take(ID_DIGITS).collect(),
         session.user.clone(),

@@ -255,3 +255,35 @@ fn a_device_is_listed_renewed_and_removed() {
     bench.device("remove --user ann phone").unwrap();
     assert!(bench.store().wireguard_devices().unwrap().is_empty());
 }
+
+#[test]
+fn a_users_name_is_the_one_that_its_source_has() {
+    let bench = Bench::new(|text| {
+        text + "\n[[source]]\nname = 'campus'\nkind = 'radius'\nmatch = '*@campus.example'\n\
+                servers = ['radius://192.0.2.1']\nsecret_file = 'secret'\n"
+    });
+    let hash = Hasher::with_cost(8, 1).hash(&vpnd_store::password::Password::generate()).unwrap();
+    bench.store().add_user(&NewUser::new("eve@campus.example", hash), NOW_S).unwrap();
+    bench.device("add --user Eve@Campus.Example --wireguard --name phone").unwrap();
+    assert!(bench.device("list --user EVE@campus.example").unwrap().contains("phone"));
+    bench.device("renew --user Eve@Campus.Example phone").unwrap();
+    bench.device("remove --user Eve@Campus.Example phone").unwrap();
+    assert!(bench.store().wireguard_devices().unwrap().is_empty());
+}
+
+#[test]
+fn the_addresses_in_a_devices_file_stay_its_own() {
+    let bench = Bench::new(|text| text);
+    bench.device("add --user ann --wireguard --name phone").unwrap();
+    let device = hex(&bench.store().wireguard_devices().unwrap()[0].id.0);
+    let before = bench.store().user("ann").unwrap().unwrap().fixed_addresses;
+    for change in ["--no-address", "--address 10.86.0.77"] {
+        let line = format!("vpnd user modify ann --device {device} {change}");
+        let config = bench.config();
+        let words = line.split(' ').chain(["--config", config.to_str().unwrap()]);
+        let Command::User(command) = Cli::parse_from(words).command else { panic!("not user") };
+        let error = users::run(&command, &InThisProcess, NOW_S, &mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("is a WireGuard device"), "{error}");
+    }
+    assert_eq!(bench.store().user("ann").unwrap().unwrap().fixed_addresses, before);
+}

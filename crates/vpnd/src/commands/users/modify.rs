@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use vpnd_proto::session::DeviceId;
 
 use super::{UserError, entry, open, write_secret};
-use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary};
+use crate::admin_store::{AdminStore, DeviceSummary, Stores, UserSummary, WireGuardSummary};
 use crate::cli::{UserChangeArgs, UserDevicesArgs, UserModifyArgs};
 use vpnd_config::ServerConfig;
 use vpnd_config::access_profile::Who;
@@ -101,6 +101,12 @@ fn addresses(
     let device = match &args.device {
         None => None,
         Some(prefix) => {
+            let is_named = |device: &WireGuardSummary| {
+                device.user == user.name && DeviceId(device.id.into()).to_string().starts_with(prefix)
+            };
+            if let Some(device) = store.wireguard_devices()?.iter().find(|device| is_named(device)) {
+                return Err(UserError::OfWireGuard { device: DeviceId(device.id.into()).to_string() });
+            }
             let devices = store.devices(&user.name)?;
             Some(DeviceId(device(&devices, &user.name, prefix)?.id.into()))
         }
