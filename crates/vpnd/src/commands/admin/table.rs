@@ -449,6 +449,7 @@ suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 certificate: good for 21d 23h
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
 firewall inet vpnd_vpnd0: put back 2 times after another program had removed or changed it; 30 packets over max_connections_per_address dropped
+web pages: served, 3 browsers logged in
 pool 10.86.0.0/16: 2 of 65533 addresses taken
 pool fd00::/64: 1 of 1048576 addresses taken
 source campus: NO ANSWER for 10s, answered 12, failed 3; NO LONGER SHOWS 12 USERS with sessions, which go on: see 'vpnd doctor'
