@@ -315,7 +315,7 @@ async fn turns(
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     }));
     shard.command(keys.install());
     loop {

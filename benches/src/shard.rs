@@ -215,7 +215,6 @@ impl DatagramSocket for Wire {
         UdpOffloads {
             gso_segments: 64,
             gso_gave_up: false,
-            gso_lost: false,
             gro: true,
             recv_buffer: 1 << 20,
             send_buffer: 1 << 20,
@@ -265,7 +264,7 @@ impl Net {
                 principal: Principal::default(),
                 limits: None,
                 flows: Arc::default(),
-                confirmations: Arc::default(),
+                path: Arc::default(),
             })
         };
         let keys = |place, own, peer, endpoint| {

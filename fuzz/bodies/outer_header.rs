@@ -132,7 +132,7 @@ fn plane(role: Role, own: u32, peer: u32) -> Plane {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     }));
     plane.apply(Command::Install(Box::new(EpochSpec {
         slot: SLOT,

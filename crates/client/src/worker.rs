@@ -443,7 +443,7 @@ impl Connected {
                         "the tunnel is set up"
                     );
                 }
-                Action::AvoidBatches(gateway) => self.shards.avoid_batches(gateway).await,
+                Action::BatchesLost(gateway) => vpnd_shard::warn_of_lost_batches(gateway),
                 Action::Renew(renewal) => self.renew(&renewal).await?,
                 Action::Send { connection, message } => {
                     if let Some(live) = self.live.get_mut(&connection) {

@@ -105,8 +105,8 @@ pub enum Action {
     /// From now on the tunnel carries inner packets of up to this many bytes: the gateway's
     /// setting, or less if the path carries less. May be below what IPv6 needs.
     PathMtu(u16),
-    /// Send single datagrams to this address and port for ten minutes: batches are lost on the way.
-    AvoidBatches(SocketAddr),
+    /// Batches to this address are lost on the way, and avoided from now on. Nothing to do but say so.
+    BatchesLost(SocketAddr),
     /// Keep the addresses that the gateway has from now on, if the user permits.
     Renew(Renewal),
     /// Send a message on an established connection.

@@ -17,7 +17,6 @@
 //! once.
 
 mod command;
-mod confirmations;
 mod count;
 mod forwarding;
 mod halves;
@@ -28,6 +27,7 @@ mod path;
 mod receive;
 mod reports;
 mod session;
+mod shared_path;
 mod wireguard;
 
 use core::net::{IpAddr, SocketAddr};
@@ -45,7 +45,6 @@ pub use command::{
     Access, Activity, Command, EpochSpec, Event, GroupLimits, Heard, Limits, Progress, ReceiveSpec,
     SessionSpec, Slot, UserBuckets,
 };
-pub use confirmations::Confirmations;
 pub use count::{Counters, DropReason, Dropped};
 use forwarding::{Forwarding, Opens};
 use halves::MAX_JOINED;
@@ -56,6 +55,8 @@ pub use receive::{Claim, DataHeader, Opened, Origin};
 use reports::Reports;
 pub use session::{NoSender, Outer, PacketQueue, Sealed, Sender};
 use session::{Receivers, Session};
+pub(crate) use shared_path::AVOID_BATCHES;
+pub use shared_path::SharedPath;
 pub use wireguard::WireGuardCommand;
 use wireguard::WireGuardReceivers;
 
@@ -142,6 +143,11 @@ impl Plane {
             }
             Command::BatchProbe { slot, id, size } => return Some(Outgoing::BatchProbe { slot, id, size }),
             Command::BatchesLost(slot) => return Some(Outgoing::BatchesLost(slot)),
+            Command::AvoidBatches { slot, until } => {
+                if let Some(session) = find(&mut self.sessions, slot) {
+                    session.path.avoid_batches(until);
+                }
+            }
             Command::PathSize { slot, size } => self.set_path_size(slot, size),
             Command::Keepalive(slot) => return Some(Outgoing::Keepalive(slot)),
             Command::Retire { slot, epoch } => self.retire(slot, epoch),

@@ -48,6 +48,7 @@ impl Run {
     pub(super) fn takes(&self, outer: Outer, start: usize, len: usize) -> bool {
         let last_is_full = self.len() == self.segment * self.count;
         last_is_full
+            && !outer.single
             && self.outer == outer
             && self.end == start
             && len <= self.segment
@@ -283,7 +284,7 @@ mod tests {
 
     fn marked(port: u16, traffic_class: u8) -> Outer {
         let endpoint = Endpoint { remote: ([127, 0, 0, 1], port).into(), local: None };
-        Outer { endpoint, traffic_class }
+        Outer { endpoint, traffic_class, single: false }
     }
 
     fn push(batch: &mut Batch, port: u16, byte: u8, len: usize) {
@@ -318,6 +319,20 @@ mod tests {
         assert_eq!((sent[0].1[299], sent[0].1[300], sent[1].1[0]), (2, 3, 4));
         assert_eq!(socket.calls.take(), [4], "one system call for all");
         assert_eq!((send(&mut batch, &socket), socket.calls.take().len()), (0, 0), "the batch is empty now");
+    }
+
+    #[test]
+    fn single_datagrams_share_a_system_call_and_no_run() {
+        let (mut batch, socket) = (Batch::new(), Recorder::new(64));
+        let single = Outer { single: true, ..endpoint(1) };
+        for _ in 0..MAX_SENDS {
+            assert!(batch.takes(single, 100));
+            batch.push(single, 100);
+        }
+        assert!(!batch.takes(single, 100), "it is full");
+        send(&mut batch, &socket);
+        assert!(socket.sent.take().iter().all(|(_, bytes, segment)| bytes.len() == 100 && segment.is_none()));
+        assert_eq!(socket.calls.take(), [MAX_SENDS]);
     }
 
     #[test]

@@ -7,7 +7,6 @@
 //! thread.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -65,9 +64,6 @@ pub trait DatagramSocket {
     /// Waits for room in the send buffer, at most this long. Returns how much of the time is left.
     fn wait_writable(&self, timeout: Duration) -> Duration;
 
-    /// Sends no batches to `destination` for a while; see [`ShardSocket::avoid_batches`].
-    fn avoid_batches(&self, _destination: SocketAddr) {}
-
     /// Offloads and buffers as they are now.
     fn offloads(&self) -> UdpOffloads;
 }
@@ -90,10 +86,6 @@ impl<T: PacketDevice> PacketDevice for &T {
 }
 
 impl<S: DatagramSocket> DatagramSocket for &S {
-    fn avoid_batches(&self, destination: SocketAddr) {
-        (**self).avoid_batches(destination);
-    }
-
     #[inline]
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
         (**self).try_recv(bufs, meta)
@@ -140,10 +132,6 @@ impl PacketDevice for TunQueue {
 }
 
 impl DatagramSocket for ShardSocket {
-    fn avoid_batches(&self, destination: SocketAddr) {
-        self.avoid_batches(destination);
-    }
-
     #[inline]
     fn try_recv(&self, bufs: &mut [IoSliceMut<'_>], meta: &mut [RecvMeta]) -> io::Result<usize> {
         self.try_recv(bufs, meta)

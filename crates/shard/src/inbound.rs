@@ -294,7 +294,7 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
             Opened::BatchProbe { slot, id, size } => {
                 self.originate(now, Outgoing::Batch { slot, id, size, replies: true });
             }
-            Opened::BatchesLost(peer) => self.socket.avoid_batches(peer),
+            Opened::BatchesLost(peer) => super::warn_of_lost_batches(peer),
             Opened::Consumed => {}
         }
     }

@@ -38,7 +38,7 @@ mod writes;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -73,6 +73,20 @@ const MESSAGE_QUEUE: usize = 1_024;
 /// Datagrams that came to the wrong shard and wait for the right one at most.
 const MISDIRECTED_QUEUE: usize = 512;
 
+/// Logs, once in a process, that batches to `peer` are lost and no longer sent.
+pub fn warn_of_lost_batches(peer: SocketAddr) {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        tracing::warn!(
+            to = %peer.ip().to_canonical(),
+            "batches of datagrams (UDP segmentation offload) are lost on the way to this peer, single ones are not: it is \
+             sent single ones, slower, and batches are tried again after ten minutes. Some kernels and drivers damage \
+             batches: `vpnd doctor` on this machine names them, and an update cures them. `udp_gso = false` in [offload] \
+             keeps batches from being tried"
+        );
+    });
+}
+
 /// A message of the control plane to a shard.
 #[derive(Debug)]
 pub enum ShardMessage {
@@ -82,8 +96,6 @@ pub enum ShardMessage {
     Barrier(oneshot::Sender<()>),
     /// The tunnel carries inner packets of this many bytes at most.
     Mtu(u16),
-    /// Batches to this address and port are lost on the way.
-    AvoidBatches(SocketAddr),
     /// Requests figures.
     Report(oneshot::Sender<Report>),
 }
@@ -218,13 +230,6 @@ impl Shards {
     pub async fn set_mtu(&self, mtu: u16) {
         for shard in 0..self.count() {
             self.send(shard, ShardMessage::Mtu(mtu)).await;
-        }
-    }
-
-    /// Has all shards send single datagrams to `peer` for a while.
-    pub async fn avoid_batches(&self, peer: SocketAddr) {
-        for shard in 0..self.count() {
-            self.send(shard, ShardMessage::AvoidBatches(peer)).await;
         }
     }
 
@@ -406,7 +411,6 @@ impl<T: PacketDevice, S: DatagramSocket> Shard<T, S> {
                 let _ = done.send(());
             }
             ShardMessage::Mtu(mtu) => self.outbound.mtu = mtu,
-            ShardMessage::AvoidBatches(peer) => self.socket.avoid_batches(peer),
             ShardMessage::Report(reply) => {
                 let _ = reply.send(self.report());
             }

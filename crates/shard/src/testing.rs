@@ -32,7 +32,7 @@ async fn answer(mut inbox: mpsc::Receiver<Queued>, reports: Arc<AtomicUsize>) {
             ShardMessage::Barrier(done) => {
                 let _ = done.send(());
             }
-            ShardMessage::Plane(_) | ShardMessage::Mtu(_) | ShardMessage::AvoidBatches(_) => {}
+            ShardMessage::Plane(_) | ShardMessage::Mtu(_) => {}
         }
     }
 }
@@ -41,7 +41,6 @@ fn report() -> Report {
     let udp = UdpOffloads {
         gso_segments: 1,
         gso_gave_up: false,
-        gso_lost: false,
         gro: false,
         recv_buffer: 0,
         send_buffer: 0,

@@ -320,7 +320,7 @@ impl Member {
             Action::Configure(network) => self.inner = network.ipv4.zip(network.gateway_ipv4),
             Action::PathMtu(mtu) => self.mtu = mtu,
             // No file tells a member where the gateway is, and it sends no batches.
-            Action::Renew(_) | Action::AvoidBatches(_) => {}
+            Action::Renew(_) | Action::BatchesLost(_) => {}
             Action::Send { connection, message } => {
                 tasks.push(Task::SendAndClose(connection, message));
             }

@@ -4,8 +4,7 @@
 //! A datagram that can't be sent is an ordinary event of a network: [`ShardSocket::try_send`]
 //! classifies it and never fails. Segmentation offload (UDP GSO) that the kernel or driver refuses
 //! for a destination is given up for that one for a while, and the batch that found out is sent one
-//! datagram at a time. So are all to a destination for which [`ShardSocket::avoid_batches`] was
-//! called. [`ShardSocket::offloads`] shows both.
+//! datagram at a time; [`ShardSocket::offloads`] shows it.
 //!
 //! The sockets of a gateway share one port; [`bind_reuseport_group`] makes them.
 
@@ -34,7 +33,7 @@ pub use many::MAX_SENDS;
 
 pub use group::{QuicMember, ReuseportGroup, Steering, bind_reuseport_group};
 
-use singles::{Cause, Singles};
+use singles::Singles;
 
 /// The most shards: a receiver index names its shard by one byte (`docs/PROTOCOL.md`, section 7.1).
 pub const MAX_SHARDS: usize = 256;
@@ -82,9 +81,6 @@ pub struct UdpOffloads {
     /// Segmentation offload was refused for a destination within the last minute, and that one does
     /// without it meanwhile.
     pub gso_gave_up: bool,
-    /// Batches to a destination were lost within the last ten minutes while single datagrams
-    /// arrived, and that one is sent single ones meanwhile.
-    pub gso_lost: bool,
     /// Merged receiving is on.
     pub gro: bool,
     /// Receive buffer that the kernel gave, bytes.
@@ -269,8 +265,7 @@ impl ShardSocket {
     pub fn offloads(&self) -> UdpOffloads {
         UdpOffloads {
             gso_segments: self.max_gso_segments(),
-            gso_gave_up: self.singles.any(Cause::Refused, Instant::now()),
-            gso_lost: self.singles.any(Cause::Lost, Instant::now()),
+            gso_gave_up: self.singles.any(Instant::now()),
             gro: self.gro,
             recv_buffer: self.socket.recv_buffer_size().unwrap_or(0),
             send_buffer: self.socket.send_buffer_size().unwrap_or(0),
@@ -304,24 +299,10 @@ impl ShardSocket {
         self.state.recv((&self.socket).into(), &mut bufs[..count], meta)
     }
 
-    /// Sends what goes to `destination` one datagram at a time for ten minutes: batches to it get
-    /// lost on the way.
-    pub fn avoid_batches(&self, destination: SocketAddr) {
-        if self.singles.insert(destination, Cause::Lost, Instant::now()) {
-            tracing::warn!(
-                to = %destination.ip().to_canonical(),
-                "batches of datagrams (UDP segmentation offload) are lost on the way to this peer, single ones are not: it \
-                 is sent single ones, slower, and batches are tried again after ten minutes. Some kernels and drivers damage \
-                 batches: `vpnd doctor` on this machine names them, and an update cures them. `udp_gso = false` in [offload] \
-                 keeps batches from being tried"
-            );
-        }
-    }
-
     /// Whether the kernel cuts what goes to `destination`.
     #[inline]
     fn segments_to(&self, destination: SocketAddr) -> bool {
-        self.max_gso_segments() > 1 && !self.singles.holds(destination)
+        self.max_gso_segments() > 1 && !self.singles.holds(destination.ip())
     }
 
     fn send_one(&self, transmit: &Transmit<'_>) -> SendOutcome {
@@ -359,7 +340,7 @@ impl ShardSocket {
     /// either. Routes decide about the driver, so this is about one destination, and routes change.
     fn without_offload(&self, batch: &Transmit<'_>, segment: usize) -> SendOutcome {
         let singles = self.send_one_by_one(batch, segment);
-        if singles.full_size && self.singles.insert(batch.destination, Cause::Refused, Instant::now()) {
+        if singles.full_size && self.singles.insert(batch.destination.ip(), Instant::now()) {
             tracing::warn!(
                 to = %batch.destination.ip().to_canonical(),
                 "the kernel refuses UDP segmentation offload on the way to this peer, and perhaps to others: they are sent \

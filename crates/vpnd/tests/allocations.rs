@@ -104,7 +104,7 @@ impl Net {
                 principal: Principal::default(),
                 limits: None,
                 flows: Arc::default(),
-                confirmations: Arc::default(),
+                path: Arc::default(),
             };
             let addresses = vec![format!("10.86.0.{}/32", 2 + place).parse().expect("a network")];
             client.command(Command::Open(SessionSpec { addresses: addresses.clone(), ..session(0) }));

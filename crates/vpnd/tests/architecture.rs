@@ -233,8 +233,8 @@ const SHARED: [(&str, &str); 9] = [
         "packets in fragments that a session has sent or is sent: one write for the first fragment of each",
     ),
     (
-        "crates/proto/src/plane/confirmations.rs",
-        "a session's confirmations: a write for each large datagram that is confirmed, and none for small ones",
+        "crates/proto/src/plane/shared_path.rs",
+        "what is known of a session's path: a write for each large datagram that is confirmed, and none for small ones",
     ),
     (
         "crates/proto/src/wireguard.rs",
@@ -243,7 +243,7 @@ const SHARED: [(&str, &str); 9] = [
     ("crates/proto/src/rate.rs", "buckets of limits: a slice of 5 ms at a time, and none without limits"),
     (
         "crates/sys/src/udp/singles.rs",
-        "addresses that do without batches: none on most machines, read without a lock and seldom written",
+        "addresses to which batches were refused: none on most machines, read without a lock and seldom written",
     ),
     (
         "crates/shard/src/quic_forwarder.rs",

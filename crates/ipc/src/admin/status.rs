@@ -209,10 +209,6 @@ pub struct Udp {
     /// Segmentation offload was refused for a peer within the last minute; that one is sent single
     /// datagrams.
     pub gso_gave_up: bool,
-    /// Batches to a peer were lost within the last ten minutes while single datagrams arrived; that
-    /// one is sent single ones.
-    #[serde(default)]
-    pub gso_lost: bool,
     pub gro: bool,
     pub recv_buffer: usize,
     pub send_buffer: usize,
@@ -346,6 +342,9 @@ pub struct Session {
     pub tx_halved: u64,
     /// Inner packets received from the client in two halves.
     pub rx_halved: u64,
+    /// Inner packets sent to the client outside batches, because batches are lost on the way.
+    #[serde(default)]
+    pub tx_single: u64,
     /// Its rate limit from the client, bytes of inner packets per second; 0 is none.
     pub rx_limit: u64,
     /// Its rate limit to the client, bytes of inner packets per second; 0 is none.
@@ -400,6 +399,7 @@ impl Session {
             path_mtu: core.path_size.and_then(|size| largest_packet(size, core)),
             tx_halved: core.activity.tx_halved,
             rx_halved: core.activity.rx_halved,
+            tx_single: core.activity.tx_single,
             rx_limit: core.limits.rates.up,
             tx_limit: core.limits.rates.down,
             user_rx_limit: core.limits.user.up,
@@ -438,7 +438,6 @@ impl Udp {
         Self {
             gso_segments: shards.iter().map(|shard| shard.gso_segments).min().unwrap_or(1),
             gso_gave_up: shards.iter().any(|shard| shard.gso_gave_up),
-            gso_lost: shards.iter().any(|shard| shard.gso_lost),
             gro: !shards.is_empty() && shards.iter().all(|shard| shard.gro),
             recv_buffer: shards.iter().map(|shard| shard.recv_buffer).min().unwrap_or(0),
             send_buffer: shards.iter().map(|shard| shard.send_buffer).min().unwrap_or(0),
@@ -565,16 +564,15 @@ mod tests {
         let strong = UdpOffloads {
             gso_segments: 64,
             gso_gave_up: false,
-            gso_lost: false,
             gro: true,
             recv_buffer: 4_096,
             send_buffer: 4_096,
             may_fragment: false,
         };
-        let weak = UdpOffloads { gso_segments: 1, gso_lost: true, recv_buffer: 1_024, ..strong };
+        let weak = UdpOffloads { gso_segments: 1, recv_buffer: 1_024, ..strong };
         let refused = UdpOffloads { gso_gave_up: true, ..strong };
         let all = Udp::of_shards(&[strong, weak]);
-        assert_eq!((all.gso_segments, all.gso_lost, all.gro, all.recv_buffer), (1, true, true, 1_024));
+        assert_eq!((all.gso_segments, all.gro, all.recv_buffer), (1, true, 1_024));
         assert!(!all.gso_gave_up && Udp::of_shards(&[strong, refused]).gso_gave_up);
         assert!(!Udp::of_shards(&[]).gro);
 

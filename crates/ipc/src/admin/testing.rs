@@ -98,7 +98,6 @@ pub fn status() -> Status {
             udp: Udp {
                 gso_segments: 64,
                 gso_gave_up: false,
-                gso_lost: false,
                 gro: true,
                 recv_buffer: 4 << 20,
                 send_buffer: 4 << 20,
@@ -181,6 +180,7 @@ fn ann() -> Session {
         path_datagram: Some(1_232),
         path_mtu: Some(1_200),
         tx_halved: 31,
+        tx_single: 0,
         rx_halved: 14,
         rx_limit: 0,
         tx_limit: 0,
@@ -215,6 +215,7 @@ fn bob() -> Session {
         path_datagram: None,
         path_mtu: None,
         tx_halved: 0,
+        tx_single: 0,
         rx_halved: 0,
         rx_limit: 0,
         tx_limit: 0,

@@ -14,7 +14,7 @@ use super::path_mtu::PATH_PROBE;
 use super::{Action, Client};
 use crate::control::{FEATURE_BATCHES, FEATURE_PATH_SIZE};
 use crate::inband::{BATCH_LEN, BATCH_SIZE_MAX};
-use crate::plane::{Command, Slot};
+use crate::plane::{AVOID_BATCHES, Command, Slot};
 use crate::time::Time;
 
 /// In the number of each probe of a round, beside [`PATH_PROBE`].
@@ -26,9 +26,8 @@ const BURST_WAIT: Duration = Duration::from_millis(600);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Until the next round, if single datagrams were lost or a way was told to do without batches.
 const CHECK: Duration = Duration::from_secs(10);
-/// Time until the next round after a good one, and for which a direction does without batches:
-/// kernels are updated, routes change.
-const PAUSE: Duration = Duration::from_secs(600);
+/// Time until the next round after a good one, and for which a direction does without batches.
+const PAUSE: Duration = AVOID_BATCHES;
 /// Time for which a way is not told again that has lost single datagrams, sent at once, as batches.
 const CLEARED: Duration = Duration::from_secs(3_600);
 /// Bad rounds in a row that decide.
@@ -190,7 +189,10 @@ impl Client {
     fn judge_batches(&mut self, now: Time, slot: Slot) {
         let Verdict::Lost { up, down } = self.batches.judge(now) else { return };
         if up && let Some(gateway) = self.path.gateway() {
-            self.actions.push_back(Action::AvoidBatches(gateway.remote));
+            self.actions.push_back(Action::BatchesLost(gateway.remote));
+            let until = now + AVOID_BATCHES;
+            self.actions
+                .push_back(Action::Command { shard: 0, command: Command::AvoidBatches { slot, until } });
         }
         if down {
             (0..REPORTS).for_each(|_| self.command_all(|_| Command::BatchesLost(slot)));

@@ -145,7 +145,7 @@ impl Client {
             principal: Principal::default(),
             limits: None,
             flows: Arc::default(),
-            confirmations: Arc::default(),
+            path: Arc::default(),
         };
         self.command_all(|_| Command::Open(spec.clone()));
         self.session = Some(Session {

@@ -180,7 +180,7 @@ impl Session {
             principal: self.record.principal.clone(),
             limits: Some(self.limits()),
             flows: Arc::clone(&self.flows),
-            confirmations: Arc::default(),
+            path: Arc::default(),
         }
     }
 

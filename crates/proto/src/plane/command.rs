@@ -9,7 +9,7 @@ use minicbor::{Decode, Encode};
 use vpnd_crypto::{Backend, EpochSecret, LabPermit, Suite};
 
 use crate::flows::Flows;
-use crate::plane::{Confirmations, Endpoint, WireGuardCommand};
+use crate::plane::{Endpoint, SharedPath, WireGuardCommand};
 use crate::policy::{Policy, Principal};
 use crate::rate::{Buckets, Rates, SessionLimits};
 use crate::time::Time;
@@ -40,8 +40,8 @@ pub struct SessionSpec {
     pub limits: Option<Limits>,
     /// Its flows that policy remembers, in all shards; unused at a client.
     pub flows: Arc<Flows>,
-    /// Confirmations that large datagrams arrive, in all shards.
-    pub confirmations: Arc<Confirmations>,
+    /// What all shards know of the path to the peer.
+    pub path: Arc<SharedPath>,
 }
 
 /// The rate limits of a session, and the buckets that it has for life, whatever its limits and
@@ -210,6 +210,13 @@ pub enum Command {
     },
     /// Report to the gateway that its batches are lost.
     BatchesLost(Slot),
+    /// Batches to the peer are lost: send single datagrams.
+    AvoidBatches {
+        /// The session.
+        slot: Slot,
+        /// Until when.
+        until: Time,
+    },
     /// The path to the peer carries datagrams of this many bytes at most.
     PathSize {
         /// The session.
@@ -367,6 +374,10 @@ pub struct Activity {
     #[n(10)]
     #[cbor(default)]
     pub rx_halved: u64,
+    /// Inner packets sent outside batches, because batches to the peer are lost on the way.
+    #[n(11)]
+    #[cbor(default)]
+    pub tx_single: u64,
 }
 
 impl Activity {
@@ -384,6 +395,7 @@ impl Activity {
             last_tx: self.last_tx.max(other.last_tx),
             last_tx_packet: self.last_tx_packet.max(other.last_tx_packet),
             tx_halved: self.tx_halved + other.tx_halved,
+            tx_single: self.tx_single + other.tx_single,
             rx_halved: self.rx_halved + other.rx_halved,
         }
     }

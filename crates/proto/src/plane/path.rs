@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use core::time::Duration;
 
-use super::confirmations::Confirmations;
 use super::reports::Reports;
 use super::session::Session;
+use super::shared_path::SharedPath;
 use super::{DropReason, Event, Opened, Plane, Role, Slot, find};
 use crate::inband::Inband;
 use crate::pmtu::BASE_SIZE;
@@ -56,8 +56,7 @@ pub(super) struct Path {
     large_received: Time,
     /// When the path was asked about, or the first large datagram was sent after a confirmation.
     asked: Time,
-    /// The confirmations, which all shards share.
-    confirmations: Arc<Confirmations>,
+    shared: Arc<SharedPath>,
     /// The newest confirmation of the peer that is known here.
     confirmed: Time,
     /// Whether `asked` is the time of a datagram after a confirmation, so that the next one is to
@@ -74,14 +73,14 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub(super) fn new(confirmations: Arc<Confirmations>) -> Self {
+    pub(super) fn new(shared: Arc<SharedPath>) -> Self {
         Self {
             limit: u16::MAX,
             large_sent: 0,
             stated_at: Time::ZERO,
             large_received: Time::ZERO,
             asked: Time::ZERO,
-            confirmations,
+            shared,
             confirmed: Time::ZERO,
             confirms: false,
             heard: false,
@@ -107,21 +106,37 @@ impl Path {
         self.heard = true;
         if len + ALMOST > self.limit() {
             self.large_received = now;
-            self.confirmations.owe(now);
+            self.shared.owe(now);
         }
     }
 
     /// Whether the packet that is sent now is to confirm that a large one came.
     #[inline]
     pub(super) fn takes_confirmation(&self, now: Time) -> bool {
-        self.confirmations.take_owed(now)
+        self.shared.take_owed(now)
     }
 
     /// The peer has received a datagram of almost the size in use: as good as an answer, in all
     /// shards.
     #[inline]
     pub(super) fn confirmed(&self, now: Time) {
-        self.confirmations.receive(now);
+        self.shared.receive(now);
+    }
+
+    /// Whether datagrams to the peer are sent outside batches.
+    #[inline]
+    pub(super) fn avoids_batches(&self, now: Time) -> bool {
+        self.shared.avoids_batches(now)
+    }
+
+    /// Batches to the peer are lost on the way.
+    pub(super) fn avoid_batches(&self, until: Time) {
+        self.shared.avoid_batches(until);
+    }
+
+    /// The peer is at another address: the path is not known.
+    pub(super) fn moved(&self) {
+        self.shared.try_batches();
     }
 
     /// A datagram of `len` bytes goes. Returns whether the path is to be asked about.
@@ -130,7 +145,7 @@ impl Path {
         if len <= BASE_SIZE.into() {
             return false;
         }
-        let confirmed = self.confirmations.received();
+        let confirmed = self.shared.received();
         if core::mem::replace(&mut self.confirmed, confirmed) != confirmed {
             (self.asked, self.large_sent, self.confirms) = (self.asked.max(now), 0, true);
         }

@@ -8,6 +8,7 @@ use super::halves::{HALF, Half};
 use super::limiter::Shared;
 use super::reports::Reports;
 use super::session::Session;
+use super::shared_path::AVOID_BATCHES;
 use super::{DropReason, Dropped, Endpoint, Plane, Role, Slot, find};
 use crate::control::{FEATURE_ECN, FEATURE_HALVES, FEATURE_PARTIAL_CHECKSUM};
 use crate::ecn::Ecn;
@@ -220,6 +221,7 @@ impl Plane {
                 let agreed = |message: &Inband| features & message.feature() == message.feature();
                 match Inband::parse(plaintext).filter(agreed) {
                     Some(Inband::BatchesLost) if self.forwarding.role == Role::Gateway => {
+                        session.path.avoid_batches(now + AVOID_BATCHES);
                         Ok(Opened::BatchesLost(origin.from.remote))
                     }
                     message => session.handle_inband(

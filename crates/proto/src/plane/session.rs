@@ -119,7 +119,7 @@ impl Session {
             activity: Activity::default(),
             in_use: false,
             limiter: Limiter::new(spec.limits, shared),
-            path: Path::new(spec.confirmations),
+            path: Path::new(spec.path),
             halves: Halves::default(),
             epochs: Vec::new(),
             sealing: None,
@@ -185,7 +185,9 @@ impl Session {
         let Some(found) = self.epochs.iter_mut().find(|e| e.number == epoch && e.peer_lane == lane) else {
             return;
         };
-        found.endpoint = Some(endpoint);
+        if found.endpoint.replace(endpoint).is_some_and(|before| before.remote != endpoint.remote) {
+            self.path.moved();
+        }
         self.seal_with(epoch);
     }
 
@@ -270,7 +272,8 @@ impl Session {
         note_use(self.slot, &mut self.in_use, used);
         let (slot, activity, path) = (self.slot, &mut self.activity, &mut self.path);
         let limiter = self.limiter.as_deref_mut();
-        Ok(Sender { slot, now, epoch, activity, path, limiter, shared, reports })
+        let single = path.avoids_batches(now);
+        Ok(Sender { slot, now, epoch, activity, path, single, limiter, shared, reports })
     }
 
     /// Lists the session as one whose activity is to be taken.

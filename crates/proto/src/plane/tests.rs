@@ -67,7 +67,7 @@ impl Net {
                 principal: Principal::default(),
                 limits: None,
                 flows: Arc::default(),
-                confirmations: Arc::default(),
+                path: Arc::default(),
             };
             client.apply(Command::Open(spec(slot(0))));
             net.gateway.apply(Command::Open(spec(slot(place))));
@@ -213,7 +213,7 @@ fn a_session_never_takes_the_address_of_another_one() {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     };
     net.gateway.apply(Command::Open(spec.clone()));
     assert_eq!(net.gateway.counters().dropped(DropReason::AddressTaken), 1);
@@ -728,7 +728,7 @@ fn a_closed_session_leaves_nothing_behind() {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     }));
     net.gateway.apply(Command::Close(slot(BOB)));
     net.events();

@@ -277,7 +277,7 @@ impl World {
             Action::Configure(network) => self.devices[device].configured = Some(network),
             Action::PathMtu(mtu) => self.devices[device].mtu = mtu,
             // Its datagrams travel singly.
-            Action::Renew(_) | Action::AvoidBatches(_) => {}
+            Action::Renew(_) | Action::BatchesLost(_) => {}
             Action::Send { connection, message } => {
                 if let Some(number) = self.channel_of(device, connection) {
                     self.send_to_hub(number, message);

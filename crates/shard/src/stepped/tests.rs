@@ -85,7 +85,6 @@ impl DatagramSocket for Mute {
         UdpOffloads {
             gso_segments: 1,
             gso_gave_up: false,
-            gso_lost: false,
             gro: false,
             recv_buffer: 0,
             send_buffer: 0,
@@ -115,7 +114,7 @@ fn bad_input_from_the_tun_device_is_counted_once_and_never_sent() {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     }));
     let plain = VirtioHeader::default();
     let cases = [
@@ -160,7 +159,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
             principal: Principal::default(),
             limits: None,
             flows: Arc::default(),
-            confirmations: Arc::default(),
+            path: Arc::default(),
         }));
         stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     }
@@ -182,7 +181,7 @@ fn events_wait_for_a_busy_control_plane_and_none_is_lost() {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     }));
     stepped.shard.plane.sender(now(), slot).expect_err("it has no epoch, and requests one");
     stepped.shard.report_events(&events);

@@ -132,12 +132,6 @@ fn data_path(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
         None,
         series,
     )?;
-    out.gauge(
-        "udp_gso_lost",
-        "Whether batches (UDP GSO) to a peer were lost in the last 10 minutes; it is sent single datagrams",
-        None,
-        u64::from(udp.gso_lost),
-    )?;
     let refused = [([("layer", "tun")], tun.refused)].into_iter();
     out.counters(
         "offload_refusals",
@@ -182,6 +176,9 @@ fn totals(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let states = [("connected", connected), ("away", sessions.len() - connected)];
     let series = states.map(|(state, n)| ([("state", state)], n as u64));
     out.gauges("sessions", "Sessions with and without a control connection", None, series)?;
+    let single = sessions.iter().filter(|session| session.tx_single > 0).count();
+    let help = "Sessions that were sent single datagrams, because batches (UDP GSO) were lost on the way";
+    out.gauge("sessions_without_batches", help, None, single as u64)?;
     let ended = |name| Counters::of(&status.counters.ended, name);
     out.counter("sessions_ended", "Sessions that have ended", ended("sessions"))?;
     let ends = status.counters.ends.iter().map(|(reason, n)| ([("reason", reason.as_str())], *n));
@@ -317,7 +314,6 @@ mod tests {
                 "vpnd_shards gauge",
                 "vpnd_offload_enabled gauge",
                 "vpnd_offload_gave_up gauge",
-                "vpnd_udp_gso_lost gauge",
                 "vpnd_offload_refusals counter",
                 "vpnd_udp_gso_segments gauge",
                 "vpnd_udp_buffer_bytes gauge",
@@ -329,6 +325,7 @@ mod tests {
                 "vpnd_polling_seconds counter",
                 "vpnd_unused_marks counter",
                 "vpnd_sessions gauge",
+                "vpnd_sessions_without_batches gauge",
                 "vpnd_sessions_ended counter",
                 "vpnd_session_ends counter",
                 "vpnd_traffic_bytes counter",
@@ -368,7 +365,6 @@ mod tests {
             "vpnd_offload_enabled{layer=\"tun\",feature=\"tso4\"} 1".to_owned(),
             "vpnd_offload_enabled{layer=\"tun\",feature=\"uso\"} 0".to_owned(),
             "vpnd_offload_gave_up{layer=\"udp\",feature=\"gso\"} 0".to_owned(),
-            "vpnd_udp_gso_lost 0".to_owned(),
             "vpnd_offload_refusals_total{layer=\"tun\"} 0".to_owned(),
             "vpnd_udp_gso_segments 64".to_owned(),
             "vpnd_suite_bytes_per_second{suite=\"aes-256-gcm\",backend=\"aws-lc\"} 9800000000".to_owned(),

@@ -27,6 +27,8 @@ pub struct Outer {
     pub endpoint: Endpoint,
     /// DSCP in the upper six bits, ECN in the lower two.
     pub traffic_class: u8,
+    /// Whether the datagram must stay out of batches, which are lost on the way.
+    pub single: bool,
 }
 
 /// A sealed datagram.
@@ -46,6 +48,9 @@ pub struct Sender<'a> {
     pub(super) epoch: &'a mut Epoch,
     pub(super) activity: &'a mut Activity,
     pub(super) path: &'a mut Path,
+    /// Whether datagrams stay out of batches. Other shards can change that: what room was made for
+    /// must be what is sealed.
+    pub(super) single: bool,
     pub(super) limiter: Option<&'a mut Limiter>,
     pub(super) shared: &'a mut Shared,
     pub(super) reports: &'a mut Reports,
@@ -137,7 +142,8 @@ impl Sender<'_> {
     #[inline]
     #[must_use]
     pub fn outer(&self, traffic_class: u8) -> Outer {
-        Outer { endpoint: self.endpoint(), traffic_class: traffic_class & self.epoch.copied }
+        let traffic_class = traffic_class & self.epoch.copied;
+        Outer { endpoint: self.endpoint(), traffic_class, single: self.single }
     }
 
     /// The outer header of this packet.
@@ -223,6 +229,7 @@ impl Sender<'_> {
             self.epoch.features & FEATURE_PATH_CONFIRM != 0 && self.path.takes_confirmation(self.now);
         let sealed = Sealed { outer, ..self.seal_plaintext(datagram, len, confirm)? };
         self.count_packet(len);
+        self.activity.tx_single += u64::from(outer.single);
         if self.path.sent(self.now, sealed.len) && self.epoch.features & FEATURE_PATH_SIZE != 0 {
             self.ask_about_path();
         }

@@ -95,6 +95,24 @@ fn only_a_gateway_is_told_where_batches_are_lost() {
 }
 
 #[test]
+fn a_client_that_loses_batches_is_sent_single_datagrams_and_no_other_is() {
+    const BOBS: &str = "198.51.100.2:2000";
+    let mut net = net(FEATURES, FEATURES);
+    let single = |net: &mut Net| {
+        [ALICE, BOB].map(|client| net.gateway.sender(net.now, slot(client)).unwrap().outer(0).single)
+    };
+    assert_eq!(single(&mut net), [false, false]);
+    net.now = net.now + Duration::from_secs(1);
+    let report = net.client_sends(ALICE, &[0x12, 1]);
+    assert!(net.gateway_gets(&report, BOBS).is_ok(), "another client's address, forged");
+    assert_eq!(single(&mut net), [true, false]);
+    net.now = net.now + Duration::from_secs(1);
+    let moved = net.client_sends(ALICE, &[]);
+    assert_eq!(net.gateway_gets(&moved, HOME), Ok(Opened::Consumed));
+    assert_eq!(single(&mut net), [false, false], "the path is another one");
+}
+
+#[test]
 fn an_unfilled_checksum_is_malformed_without_the_feature() {
     let mut sent = packet(10, 200);
     sent[0] |= PARTIAL_CHECKSUM;

@@ -77,7 +77,7 @@ fn two_shards() -> (Net, Plane) {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     };
     let [keys, mut client] = net.keys(ALICE, 2, FEATURE_PATH_SIZE | FEATURE_PATH_CONFIRM);
     client.receive[0].lanes = vec![0, 1];

@@ -28,7 +28,7 @@ impl Wire {
             principal: Principal::default(),
             limits: None,
             flows: Arc::default(),
-            confirmations: Arc::default(),
+            path: Arc::default(),
         };
         net.gateway.apply(Command::Open(spec));
         net.events();

@@ -160,7 +160,7 @@ pub(super) fn host(role: Role, luck: &[u8]) -> Host {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     }));
     install(&mut host, gateway);
     host

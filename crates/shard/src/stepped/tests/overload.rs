@@ -57,7 +57,7 @@ pub(super) fn commands(index: u8, at: Slot, role: Role) -> [Command; 2] {
         principal: Principal::default(),
         limits: None,
         flows: Arc::default(),
-        confirmations: Arc::default(),
+        path: Arc::default(),
     };
     let epoch = EpochSpec {
         slot: at,

@@ -223,9 +223,8 @@ fn offloads(offloads: &Offloads) -> String {
     let on: Vec<&str> = features.iter().filter(|(on, _)| *on).map(|(_, name)| *name).collect();
     let on = if on.is_empty() { "none".to_owned() } else { on.join(" ") };
     let refused = if udp.gso_gave_up { ", refused for some peers" } else { "" };
-    let lost = if udp.gso_lost { ", NOT USED for peers that lost batches" } else { "" };
     let gso = match udp.gso_segments {
-        segments @ 2.. => format!("gso of {segments}{refused}{lost}"),
+        segments @ 2.. => format!("gso of {segments}{refused}"),
         _ => "no gso".to_owned(),
     };
     let gro = if udp.gro { "gro" } else { "no gro" };
@@ -531,13 +530,12 @@ TX    RX LIMIT     TX LIMIT   GROUP    AGE    KEYS  IDLE
         status.steering = Steering::Hash;
         status.offloads = Offloads::default();
         (status.offloads.udp.gso_segments, status.offloads.udp.gso_gave_up) = (64, true);
-        status.offloads.udp.gso_lost = true;
         (status.offloads.tun.refused, status.offloads.tun.uso_gave_up) = (3, true);
         status.sessions[0].user = "ann\u{1b}[2J".to_owned();
         let text = render(&status, None);
         assert!(text.contains("no steering"), "{text}");
         assert!(
-            text.contains("tun none (3 writes refused, writing uso given up); udp gso of 64, refused for some peers, NOT USED for peers that lost batches, no gro"),
+            text.contains("tun none (3 writes refused, writing uso given up); udp gso of 64, refused for some peers, no gro"),
             "{text}"
         );
         assert!(text.contains("ann?[2J"), "{text}");

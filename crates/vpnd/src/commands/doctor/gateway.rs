@@ -126,12 +126,15 @@ fn offloads(status: &Status) -> Finding {
     .into_iter()
     .filter_map(|(gave_up, name)| gave_up.then_some(name))
     .collect();
-    if udp.gso_lost {
+    let [single, all] = [1, 0].map(|least| status.sessions.iter().filter(|s| s.tx_single >= least).count());
+    if single > all / 10 {
         return Finding::warning(
             CHECK,
-            "batches of datagrams (UDP GSO) to some peers are lost on the way while single ones arrive: these peers are sent \
-             single ones, for ten minutes at a time",
-            "the log names the first peer. Update this machine's kernel (and its host's, if it is virtual), or try another \
+            format!(
+                "batches of datagrams (UDP GSO) to {single} of {all} clients are lost on the way while single ones arrive: \
+                 these are sent single ones, for ten minutes at a time"
+            ),
+            "the log names the first client. If it is one client, its network is to blame. Else update this machine's kernel (and its host's, if it is virtual), or try another \
              network card or `ethtool -K DEVICE tx-udp-segmentation off`; `udp_gso = false` in [offload] does without for all",
         );
     }
@@ -329,7 +332,7 @@ mod tests {
         assert_eq!(offloads(&status).verdict, Verdict::Good);
         status.offloads.tun.tso_gave_up = true;
         assert!(offloads(&status).found.contains("TCP super-packets"));
-        status.offloads.udp.gso_lost = true;
+        status.sessions[0].tx_single = 1;
         assert!(offloads(&status).found.contains("lost on the way"));
         for (left_s, verdict) in
             [(0, Verdict::Problem), (3_600, Verdict::Problem), (2 * DAY_S, Verdict::Good)]
