@@ -15,13 +15,12 @@ mod ended;
 mod snapshot;
 mod wireguard;
 
-use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use vpnd_crypto::EpochSecret;
-use vpnd_proto::control::{Code, Explanation, Message, Offer, Refused, UserName};
+use vpnd_proto::control::{Code, Message, Offer, UserName};
 use vpnd_proto::gateway::{Claim, Gateway};
 use vpnd_proto::plane::{Activity, Event};
 use vpnd_proto::policy::PolicyError;
@@ -30,10 +29,10 @@ use vpnd_proto::session::{ConnectionId, DeviceId, SessionId};
 use crate::worker::handover::{HandoverError, Successor};
 use crate::worker::registry::{AdmittedSession, Registry};
 use crate::worker::wireguard::WireGuard;
+use accounting::Batch;
 pub(crate) use accounting::ToEnd;
-use accounting::{Leaving, Reply};
-use announce::Held;
-use drain::{DrainRequest, Draining};
+use announce::Outboxes;
+use drain::{Drain, DrainRequest};
 pub(crate) use ended::Ended;
 pub(crate) use snapshot::CoreSnapshot;
 use vpnd_config::ServerConfig;
@@ -164,7 +163,7 @@ impl Core {
         wireguard: Option<WireGuard>,
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
-        let (is_draining, draining) = watch::channel(false);
+        let (drain, draining) = Drain::new();
         let task = CoreTask {
             gateway,
             shards,
@@ -172,15 +171,10 @@ impl Core {
             revoked,
             wireguard,
             unreleased: Vec::new(),
-            connections: HashMap::new(),
-            begun: HashSet::new(),
-            held: HashMap::new(),
-            unready: Vec::new(),
-            leaving: Vec::new(),
-            replies: Vec::new(),
+            outboxes: Outboxes::default(),
+            batch: Batch::default(),
             ended: Ended::default(),
-            draining: None,
-            is_draining,
+            drain,
             handed_over: false,
         };
         let core = Self { requests, draining };
@@ -259,19 +253,10 @@ struct CoreTask {
     wireguard: Option<WireGuard>,
     /// Their peers that wait for addresses.
     unreleased: Vec<Unreleased>,
-    connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
-    /// Sessions of logins whose clients have not been told.
-    begun: HashSet<SessionId>,
-    held: HashMap<ConnectionId, Held>,
-    /// Sessions that could not begin, and are to end.
-    unready: Vec<SessionId>,
-    /// Sessions that are to end, and whose last packets are not counted yet.
-    leaving: Vec<Leaving>,
-    /// Replies to send once everything before is carried out.
-    replies: Vec<Reply>,
+    outboxes: Outboxes,
+    batch: Batch,
     ended: Ended,
-    draining: Option<Draining>,
-    is_draining: watch::Sender<bool>,
+    drain: Drain,
     /// The sessions are another process's.
     handed_over: bool,
 }
@@ -287,7 +272,7 @@ impl CoreTask {
         let releases = self.registry.releases().clone();
         while open {
             let timeout = self.gateway.poll_timeout().map(|(at, _)| at);
-            let others = self.held_until().into_iter().chain(self.wireguard_until());
+            let others = self.outboxes.held_until().into_iter().chain(self.wireguard_until());
             let due = timeout.into_iter().chain(others).min().map(|at| at.since(now()));
             tokio::select! {
                 request = requests.recv() => open = self.handle(request).await,
@@ -337,7 +322,7 @@ impl CoreTask {
         let Some(request) = request else { return false };
         match request {
             CoreRequest::Login { connection, outbox, device, admission, certificate, offer, secret } => {
-                self.connections.insert(connection, outbox);
+                self.outboxes.open(connection, outbox);
                 if self.is_revoked(connection, certificate.as_ref()) {
                     self.registry.abandon(admission.session);
                     return true;
@@ -346,13 +331,12 @@ impl CoreTask {
                 self.registry.shown(admission.session, certificate);
             }
             CoreRequest::Attach { connection, outbox, claim, certificate, offer, secret } => {
-                self.connections.insert(connection, outbox);
+                self.outboxes.open(connection, outbox);
                 self.attach(connection, &claim, certificate, &offer, secret).await;
             }
             CoreRequest::Message { connection, message } => self.handle_message(connection, &message),
             CoreRequest::Lost(connection) => {
-                self.connections.remove(&connection);
-                self.held.remove(&connection);
+                self.outboxes.lost(connection);
                 self.gateway.connection_lost(connection);
             }
             CoreRequest::End { which, reply } => {
@@ -424,15 +408,8 @@ impl CoreTask {
     /// Refuses a connection that has shown a certificate which was revoked meanwhile.
     fn is_revoked(&mut self, connection: ConnectionId, certificate: Option<&CertificateNumber>) -> bool {
         let revoked = certificate.is_some_and(|certificate| self.revoked.names(certificate));
-        if revoked && let Some(outbox) = self.connections.remove(&connection) {
-            let text = Explanation::cut(REVOKED);
-            let refused = Refused { code: Code::Certificate, text, retry_after_ms: None };
-            for message in
-                [Outgoing::Message(Box::new(Message::Refused(refused))), Outgoing::Close(Code::Certificate)]
-            {
-                // A new connection's outbox has room for both.
-                let _ = outbox.try_send(message);
-            }
+        if revoked {
+            self.outboxes.refuse(connection, Code::Certificate, REVOKED);
         }
         revoked
     }
@@ -467,7 +444,7 @@ impl CoreTask {
         let who = self.registry.authenticated(admission, device);
         match self.gateway.login(now(), connection, who, offer, secret) {
             Ok(session) => {
-                self.begun.insert(session);
+                self.outboxes.begin(session);
                 self.log_routes_left_out(session);
             }
             // The effects include the refusal.

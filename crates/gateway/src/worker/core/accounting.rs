@@ -30,14 +30,25 @@ impl ToEnd {
 }
 
 /// A session that ends with the others of its batch.
-pub(super) struct Leaving {
+struct Leaving {
     session: SessionId,
     code: Code,
     text: Cow<'static, str>,
 }
 
+/// What is done once for all requests and messages that were handled together.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// Sessions that could not begin, and are to end.
+    pub(super) unready: Vec<SessionId>,
+    /// Sessions that are to end, and whose last packets are not counted yet.
+    leaving: Vec<Leaving>,
+    /// Replies to send once everything before is carried out.
+    pub(super) replies: Vec<Reply>,
+}
+
 /// Sends a reply.
-pub(super) type Reply = Box<dyn FnOnce() + Send>;
+type Reply = Box<dyn FnOnce() + Send>;
 
 impl Core {
     /// The traffic of those of these sessions that there are.
@@ -65,16 +76,16 @@ impl CoreTask {
     /// These sessions end with the others of their batch. Returns how many there are; one that
     /// another request of the batch ends, too, counts for both.
     pub(super) fn end_with_batch(&mut self, ToEnd { which, code, text }: ToEnd) -> usize {
-        let before = self.leaving.len();
+        let before = self.batch.leaving.len();
         let leaving = |session| Leaving { session, code, text: text.clone() };
-        self.leaving.extend(self.gateway.selected(&which).map(leaving));
-        self.leaving.len() - before
+        self.batch.leaving.extend(self.gateway.selected(&which).map(leaving));
+        self.batch.leaving.len() - before
     }
 
     /// Ends the sessions that were to end since the last call. Shards are asked for what they have
     /// counted once for all of them.
     pub(super) async fn end_leaving(&mut self) {
-        let leaving = std::mem::take(&mut self.leaving);
+        let leaving = std::mem::take(&mut self.batch.leaving);
         if leaving.iter().any(|leaving| self.registry.is_accounted(leaving.session)) {
             self.collect_activity().await;
         }
@@ -85,7 +96,7 @@ impl CoreTask {
 
     /// Sends the reply once this batch is carried out, if the requester still waits.
     pub(super) fn reply_when_done<T: Send + 'static>(&mut self, reply: oneshot::Sender<T>, answer: T) {
-        self.replies.push(Box::new(move || drop(reply.send(answer))));
+        self.batch.replies.push(Box::new(move || drop(reply.send(answer))));
     }
 
     /// Does what is due, which may end sessions.

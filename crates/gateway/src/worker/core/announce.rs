@@ -5,9 +5,10 @@
 //! its client is refused. Messages to one connection keep their order. The control plane does not
 //! wait for the kernel: the messages do.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use vpnd_proto::control::{Code, Explanation, Message, ROUTES_IN_MESSAGE, Refused};
 use vpnd_proto::session::{ConnectionId, SessionId};
@@ -19,8 +20,69 @@ use vpnd_sys::clock::now;
 /// Time for the kernel to forget connections. A client waits longer for the answer to its login.
 pub(super) const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What clients are told.
+#[derive(Default)]
+pub(super) struct Outboxes {
+    connections: HashMap<ConnectionId, mpsc::Sender<Outgoing>>,
+    held: HashMap<ConnectionId, Held>,
+    /// Sessions of logins whose clients have not been told.
+    begun: HashSet<SessionId>,
+}
+
+impl Outboxes {
+    pub(super) fn open(&mut self, connection: ConnectionId, outbox: mpsc::Sender<Outgoing>) {
+        self.connections.insert(connection, outbox);
+    }
+
+    /// The client of this connection can't be told anything more.
+    pub(super) fn lost(&mut self, connection: ConnectionId) {
+        self.connections.remove(&connection);
+        self.held.remove(&connection);
+    }
+
+    /// A login's session, of which the client is told once it is in force.
+    pub(super) fn begin(&mut self, session: SessionId) {
+        self.begun.insert(session);
+    }
+
+    pub(super) fn over(&mut self, session: SessionId) {
+        self.begun.remove(&session);
+    }
+
+    /// Refuses a new connection and closes it.
+    pub(super) fn refuse(&mut self, connection: ConnectionId, code: Code, text: &str) {
+        let Some(outbox) = self.connections.remove(&connection) else { return };
+        let refused = Refused { code, text: Explanation::cut(text), retry_after_ms: None };
+        for message in [Outgoing::Message(Box::new(Message::Refused(refused))), Outgoing::Close(code)] {
+            // A new connection's outbox has room for both.
+            let _ = outbox.try_send(message);
+        }
+    }
+
+    /// When a session has waited for its addresses for as long as it may.
+    pub(super) fn held_until(&self) -> Option<Time> {
+        self.held.values().map(|held| held.until).min()
+    }
+
+    fn send(&mut self, connection: ConnectionId, message: Outgoing) {
+        if let Outgoing::Close(_) = message {
+            // Its task may have ended by itself, or ends without an outbox.
+            if let Some(outbox) = self.connections.remove(&connection) {
+                let _ = outbox.try_send(message);
+            }
+            return;
+        }
+        let full = self.connections.get(&connection).map(|outbox| outbox.try_send(message));
+        if let Some(Err(TrySendError::Full(_))) = full {
+            tracing::info!(connection = connection.0, "a client does not read its messages");
+            // Without its outbox the task closes the connection, and the client attaches anew.
+            self.connections.remove(&connection);
+        }
+    }
+}
+
 /// Messages that wait for a session's addresses, the announcement of it first.
-pub(super) struct Held {
+struct Held {
     session: SessionId,
     until: Time,
     messages: Vec<Outgoing>,
@@ -35,23 +97,23 @@ impl CoreTask {
         message: Outgoing,
         failed: &HashSet<SessionId>,
     ) {
-        if let Some(held) = self.held.get_mut(&connection) {
+        if let Some(held) = self.outboxes.held.get_mut(&connection) {
             held.messages.push(message);
             return;
         }
         let Some(session) = announced(&message) else { return self.send(connection, message) };
-        let has_begun = self.begun.contains(&session);
+        let has_begun = self.outboxes.begun.contains(&session);
         if failed.contains(&session) {
             self.send(connection, refusal("the gateway cannot store your session; try again later"));
             // One that goes on has tokens in the store by which its client attaches.
             if has_begun {
-                self.unready.push(session);
+                self.batch.unready.push(session);
             }
         } else if has_begun && !self.registry.is_released(session) {
             let until = now() + RELEASE_TIMEOUT;
-            self.held.insert(connection, Held { session, until, messages: vec![message] });
+            self.outboxes.held.insert(connection, Held { session, until, messages: vec![message] });
         } else {
-            self.begun.remove(&session);
+            self.outboxes.over(session);
             self.send(connection, message);
         }
     }
@@ -61,25 +123,20 @@ impl CoreTask {
     pub(super) fn deliver_held(&mut self) {
         let now = now();
         let registry = &self.registry;
-        let due: Vec<_> =
-            self.held.extract_if(|_, held| held.until <= now || registry.is_released(held.session)).collect();
+        let is_due = |held: &Held| held.until <= now || registry.is_released(held.session);
+        let due: Vec<_> = self.outboxes.held.extract_if(|_, held| is_due(held)).collect();
         for (connection, Held { session, messages, .. }) in due {
             if !self.registry.is_released(session) {
                 tracing::warn!(%session, "the kernel does not forget the connections of an address; its next user is refused");
                 self.send(connection, refusal("your address is not free yet; try again later"));
-                self.unready.push(session);
+                self.batch.unready.push(session);
                 continue;
             }
-            self.begun.remove(&session);
+            self.outboxes.over(session);
             for message in messages {
                 self.send(connection, message);
             }
         }
-    }
-
-    /// When [`CoreTask::deliver_held`] has something to do at the latest.
-    pub(super) fn held_until(&self) -> Option<Time> {
-        self.held.values().map(|held| held.until).min()
     }
 
     /// Logs that a client gets fewer routes than its profile has, because it can't take more.
@@ -102,19 +159,7 @@ impl CoreTask {
         {
             self.log_routes_left_out(session);
         }
-        if let Outgoing::Close(_) = message {
-            // Its task may have ended by itself, or ends without an outbox.
-            if let Some(outbox) = self.connections.remove(&connection) {
-                let _ = outbox.try_send(message);
-            }
-            return;
-        }
-        let full = self.connections.get(&connection).map(|outbox| outbox.try_send(message));
-        if let Some(Err(TrySendError::Full(_))) = full {
-            tracing::info!(connection = connection.0, "a client does not read its messages");
-            // Without its outbox the task closes the connection, and the client attaches anew.
-            self.connections.remove(&connection);
-        }
+        self.outboxes.send(connection, message);
     }
 }
 

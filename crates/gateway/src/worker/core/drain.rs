@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use vpnd_proto::control::Code;
 use vpnd_proto::time::Time;
 
@@ -24,8 +24,34 @@ pub(crate) enum DrainRequest {
     Cancel,
 }
 
+/// Whether the gateway is being emptied.
+pub(super) struct Drain {
+    begun: Option<Draining>,
+    /// The same for connections' tasks.
+    is_draining: watch::Sender<bool>,
+}
+
+impl Drain {
+    pub(super) fn new() -> (Self, watch::Receiver<bool>) {
+        let (is_draining, draining) = watch::channel(false);
+        (Self { begun: None, is_draining }, draining)
+    }
+
+    fn begin(&mut self, within: Option<Duration>) {
+        let until = within.map(|within| now() + within);
+        self.begun = Some(Draining { until, next_notice: now() + NOTICE_INTERVAL, over: false });
+        self.is_draining.send_replace(true);
+    }
+
+    /// Whether there was one to cancel.
+    fn cancel(&mut self) -> bool {
+        self.is_draining.send_replace(false);
+        self.begun.take().is_some()
+    }
+}
+
 /// A drain that has begun and was not cancelled.
-pub(super) struct Draining {
+struct Draining {
     until: Option<Time>,
     next_notice: Time,
     over: bool,
@@ -47,16 +73,13 @@ impl CoreTask {
         match request {
             DrainRequest::Begin { within } => {
                 self.gateway.drain();
-                let until = within.map(|within| now() + within);
-                self.draining = Some(Draining { until, next_notice: now() + NOTICE_INTERVAL, over: false });
-                self.is_draining.send_replace(true);
+                self.drain.begin(within);
                 let (in_use, within_s) = (self.gateway.in_use(), within.map(|within| within.as_secs()));
                 tracing::warn!(in_use, within_s, "the gateway is draining: logins are refused");
             }
             DrainRequest::Cancel => {
                 self.gateway.end_drain();
-                self.is_draining.send_replace(false);
-                if self.draining.take().is_some() {
+                if self.drain.cancel() {
                     tracing::warn!("the gateway is no longer draining: logins are accepted again");
                 }
             }
@@ -67,7 +90,7 @@ impl CoreTask {
 
     /// Repeats the notice when it is time, and closes what is left when that is.
     pub(super) fn go_on_draining(&mut self) {
-        let Some(draining) = &mut self.draining else { return };
+        let Some(draining) = &mut self.drain.begun else { return };
         let (now, in_use) = (now(), self.gateway.in_use());
         if draining.over {
             return;
@@ -93,7 +116,7 @@ impl CoreTask {
     }
 
     pub(super) fn drain_state(&self) -> Option<DrainState> {
-        let draining = self.draining.as_ref()?;
+        let draining = self.drain.begun.as_ref()?;
         let left = draining.until.map(|until| until.since(now()));
         Some(DrainState { in_use: self.gateway.in_use(), left, over: draining.over })
     }

@@ -17,14 +17,14 @@ impl CoreTask {
         self.end_leaving().await;
         loop {
             self.carry_out_once().await;
-            if self.unready.is_empty() {
+            if self.batch.unready.is_empty() {
                 break;
             }
-            for session in std::mem::take(&mut self.unready) {
+            for session in std::mem::take(&mut self.batch.unready) {
                 self.gateway.end(&Selector::Session(session), Code::Internal, "");
             }
         }
-        for reply in self.replies.drain(..) {
+        for reply in self.batch.replies.drain(..) {
             reply();
         }
     }
@@ -52,7 +52,7 @@ impl CoreTask {
                 }
                 Effect::Ended(session) => {
                     self.ended.add(&session);
-                    self.begun.remove(&session.session);
+                    self.outboxes.over(session.session);
                     if let Some(wireguard) = &mut self.wireguard {
                         wireguard.session_over(session.session);
                     }
@@ -70,7 +70,7 @@ impl CoreTask {
         self.registry.release(over);
         let failed = self.registry.commit(endings).await;
         if let Some(wireguard) = &self.wireguard {
-            self.unready.extend(failed.iter().filter(|session| wireguard.has(**session)));
+            self.batch.unready.extend(failed.iter().filter(|session| wireguard.has(**session)));
         }
         for (connection, message) in messages {
             self.deliver(connection, message, &failed);

@@ -167,7 +167,7 @@ impl CoreTask {
             } else if until <= now {
                 tracing::warn!(%session, "the kernel does not forget the connections of an address; its next device is refused");
                 wireguard.refused(peer, "its address is not free yet");
-                self.unready.push(session);
+                self.batch.unready.push(session);
             } else {
                 self.unreleased.push(waiting);
             }
