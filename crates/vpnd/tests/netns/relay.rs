@@ -72,12 +72,17 @@ impl Relay {
     pub(crate) fn start(lab: &Lab, faults: Faults) -> Self {
         let listen = lab.net.within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))).expect("a port is free");
         let port = listen.local_addr().expect("it is bound").port();
-        let from = (1..=lab.clients.len()).map(|n| format!("\"{}\"", Lab::port(n as u8)));
+        let from: Vec<String> =
+            (1..=lab.clients.len()).map(|n| format!("\"{}\"", Lab::port(n as u8))).collect();
+        let from = from.join(", ");
+        // Clients dial by IPv6 too where IPv4 takes long, and no datagram may pass beside the relay.
         lab.net.nft(&format!(
             "add table ip relay\n\
              add chain ip relay in {{ type nat hook prerouting priority dstnat; }}\n\
-             add rule ip relay in iifname {{ {} }} udp dport {PORT} redirect to :{port}\n",
-            from.collect::<Vec<_>>().join(", "),
+             add rule ip relay in iifname {{ {from} }} udp dport {PORT} redirect to :{port}\n\
+             add table ip6 relay\n\
+             add chain ip6 relay in {{ type filter hook prerouting priority dstnat; }}\n\
+             add rule ip6 relay in iifname {{ {from} }} udp dport {PORT} drop\n",
         ));
         let shared = Arc::new(Shared::default());
         let work = Arc::clone(&shared);
