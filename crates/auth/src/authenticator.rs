@@ -12,6 +12,7 @@
 
 mod absences;
 mod allowances;
+mod at_provider;
 mod cause;
 mod credentials;
 mod device;

@@ -7,6 +7,7 @@
 //! visit without a one-time code ends when the user has codes: an attacker with the password alone
 //! could replace them.
 
+mod at_provider;
 mod credentials;
 mod heard;
 mod visits;
@@ -22,6 +23,7 @@ use vpnd_proto::session::DeviceId;
 
 use crate::access::Access;
 use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
+use at_provider::AtProvider;
 pub(crate) use heard::Heard;
 use visits::{Found, Visit, Visits, WaitingLogin};
 use vpnd_config::factor::Requirement;
@@ -55,6 +57,7 @@ pub(crate) struct Portal {
     is_on: AtomicBool,
     /// Processes that are connected: 1, or for a moment another.
     connected: AtomicUsize,
+    at_provider: Mutex<AtProvider>,
 }
 
 impl Portal {
@@ -74,6 +77,7 @@ impl Portal {
             heard: Mutex::default(),
             is_on: AtomicBool::new(false),
             connected: AtomicUsize::new(0),
+            at_provider: Mutex::default(),
         }
     }
 

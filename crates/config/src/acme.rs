@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::ServerConfig;
 use super::document::{Log as Problems, Section};
+use super::https_url::HttpsUrl;
 use super::read::path;
 use super::source::{SecretPlace, secret};
 use vpnd_pki::dns_name::DnsName;
@@ -19,7 +20,7 @@ const HTTP_CHALLENGE_PORT: u16 = 80;
 /// Where the certificate comes from, and by what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acme {
-    pub directory: DirectoryUrl,
+    pub directory: HttpsUrl,
     /// PEM file with the CA of the directory's own certificate; `None` takes the system's.
     pub directory_ca: Option<PathBuf>,
     /// The certificate's names.
@@ -58,38 +59,6 @@ pub struct ExternalAccount {
     pub key: SecretPlace,
 }
 
-/// The address of an authority's directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryUrl {
-    text: String,
-    port: u16,
-}
-
-impl DirectoryUrl {
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    /// The TCP port, at which all of the authority's addresses must be.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-}
-
-impl FromStr for DirectoryUrl {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let url: hyper::Uri = text.parse().map_err(|_| ())?;
-        let has_host = url.host().is_some_and(|host| !host.is_empty());
-        let is_good = url.scheme_str() == Some("https") && has_host && !text.contains('@');
-        let port = url.port_u16().unwrap_or(HTTPS_PORT);
-        if is_good && port > 0 { Ok(Self { text: text.to_owned(), port }) } else { Err(()) }
-    }
-}
-
 /// An address such as `mailto:vpn@uni.example`.
 struct Contact(String);
 
@@ -109,7 +78,7 @@ pub(super) fn acme(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option
     s.line()?;
     let example =
         "the https address of an ACME directory, such as \"https://acme-v02.api.letsencrypt.org/directory\"";
-    let directory = s.parsed::<DirectoryUrl>(p, "directory", example);
+    let directory = s.parsed::<HttpsUrl>(p, "directory", example);
     if !s.has("directory") {
         s.missing(p, "directory", "write directory = \"https://acme-v02.api.letsencrypt.org/directory\"");
     }

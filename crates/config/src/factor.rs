@@ -14,7 +14,7 @@ use minicbor::{Decode, Encode};
 pub struct Factors(u8);
 
 /// The names of the factors, by their bits.
-const NAMES: [&str; 4] = ["pwd", "otp", "swk", "mca"];
+const NAMES: [&str; 5] = ["pwd", "otp", "swk", "mca", "mfa"];
 
 /// A demand of an access profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
@@ -39,6 +39,8 @@ impl Factors {
     pub const ONE_TIME_CODE: Self = Self(2);
     pub const KEY: Self = Self(4);
     pub const APPROVAL: Self = Self(8);
+    /// Several, of which it is not known which ones.
+    pub const SEVERAL: Self = Self(16);
 
     /// These and those.
     #[must_use]
@@ -89,7 +91,9 @@ impl Requirement {
             Self::OneTimeCode => Factors::ONE_TIME_CODE,
             Self::Key => Factors::KEY,
             Self::Approval => Factors::APPROVAL,
-            Self::Several => Factors::ONE_TIME_CODE.and(Factors::KEY).and(Factors::APPROVAL),
+            Self::Several => {
+                Factors::ONE_TIME_CODE.and(Factors::KEY).and(Factors::APPROVAL).and(Factors::SEVERAL)
+            }
         }
     }
 }
@@ -130,7 +134,7 @@ mod tests {
             ("", ""),
             ("pwd", "pwd"),
             ("mca otp pwd", "pwd otp mca"),
-            ("pwd swk otp mca", "pwd otp swk mca"),
+            ("pwd swk otp mca mfa", "pwd otp swk mca mfa"),
             ("hwk otpp  PWD", ""),
         ] {
             let factors = Factors::from(names);

@@ -16,7 +16,7 @@ use crate::{Places, ServerConfig};
 
 /// Keys that take effect when the gateway starts, by section. A section without keys is one as a
 /// whole.
-const AT_START: [(&str, &[&str]); 13] = [
+const AT_START: [(&str, &[&str]); 14] = [
     ("server", &["listen", "shards", "priority", "busy_poll_us", "state_dir", "journal_dir"]),
     ("tls", &["client_ca", "require_client_certificate"]),
     ("tunnel", &[]),
@@ -50,6 +50,7 @@ const AT_START: [(&str, &[&str]); 13] = [
     ("log", &[]),
     ("wireguard", &["enabled"]),
     ("source", &[]),
+    ("portal", &["url"]),
 ];
 
 /// Whether a change of this key waits for the gateway's next start. `key` is empty for a list of

@@ -15,6 +15,7 @@ pub mod check;
 pub mod document;
 pub mod factor;
 mod fixed_address;
+pub mod https_url;
 pub mod in_force;
 pub mod ldap_filter;
 pub mod local_ports;

@@ -8,7 +8,9 @@ use rustls_pki_types::SubjectPublicKeyInfoDer;
 use zeroize::Zeroizing;
 
 use super::document::{Log as Problems, Section};
+use super::https_url::HttpsUrl;
 use super::read::path;
+use super::source::SourceKind;
 use super::{ServerConfig, Tls};
 
 const HTTPS_PORT: u16 = 443;
@@ -30,6 +32,8 @@ pub struct Portal {
     /// The name of the service on each page.
     pub name: String,
     pub logo: Option<LogoFile>,
+    /// Where browsers reach the pages, without a path.
+    pub url: Option<HttpsUrl>,
 }
 
 /// A file with an image.
@@ -52,6 +56,11 @@ pub(super) fn portal(
     let key = path(s, p, "key", base);
     let name = s.text(p, "name");
     let logo = path(s, p, "logo", base);
+    let url = s.parsed::<HttpsUrl>(p, "url", "the address of the pages such as \"https://vpn.uni.example\"");
+    if url.as_ref().is_some_and(|url| !url.is_bare()) {
+        let message = "'url' in [portal] has a name and perhaps a port, and nothing behind them";
+        s.problem(p, "url", message.to_owned());
+    }
     if let Some(name) = &name
         && (name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control))
     {
@@ -80,6 +89,7 @@ pub(super) fn portal(
         key: key?,
         name: name.unwrap_or_else(|| "VPN".to_owned()),
         logo,
+        url,
     };
     conflicts(s, p, &portal, config);
     Some(portal)
@@ -119,6 +129,14 @@ fn conflicts(s: &Section<'_>, p: &mut Problems, portal: &Portal, config: &Server
         let message =
             "'key' in [portal] is the gateway's own; make another, since a web server's key is worth less";
         s.problem(p, "key", message.to_owned());
+    }
+    let provider = config.sources.iter().find(|source| matches!(source.kind, SourceKind::Oidc(_)));
+    if let (Some(source), None) = (provider, &portal.url) {
+        let hint = format!(
+            "write url = \"https://vpn.uni.example\", where the provider of the source '{}' sends browsers back to",
+            source.name
+        );
+        s.missing(p, "url", &hint);
     }
     let port = portal.listen.port();
     if port == 0 {

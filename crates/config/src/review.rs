@@ -15,6 +15,7 @@ use super::check::presented::{self, Fault};
 use super::check::{LocalNetwork, first_certificate};
 use super::local_ports::LocalPorts;
 use super::rate::Rate;
+use super::source::SourceKind;
 use super::{Invalid, NatMode, Problem, ServerConfig};
 use crate::certificate;
 use vpnd_pki::revocation_list::RevocationList;
@@ -89,6 +90,7 @@ impl ServerConfig {
         findings.revocation_list(machine.now_s);
         findings.rates();
         findings.profiles();
+        findings.providers();
         findings.review
     }
 }
@@ -304,6 +306,19 @@ impl Findings<'_> {
                 profiles[last].title()
             );
             self.warning("profile", message);
+        }
+    }
+
+    /// Providers whose users have no page to log in on.
+    fn providers(&mut self) {
+        let config = self.config;
+        let provider = config.sources.iter().find(|source| matches!(source.kind, SourceKind::Oidc(_)));
+        if let (Some(source), None) = (provider, &config.portal) {
+            let message = format!(
+                "nobody of the source '{}' can log in: its users do so on the pages of [portal], which is not enabled",
+                source.name
+            );
+            self.warning("source.kind", message);
         }
     }
 

@@ -1,10 +1,12 @@
-//! `[[source]]`: directories and RADIUS servers that know users besides the local store.
+//! `[[source]]`: directories, RADIUS servers and OpenID providers that know users besides the local
+//! store.
 //!
 //! Invariants: each user name belongs to one source at most, the first whose rule it matches;
 //! secrets are files that are named here, never values.
 
 mod factors;
 mod ldap;
+mod oidc;
 mod radius;
 mod recheck;
 
@@ -17,6 +19,8 @@ use std::time::Duration;
 use super::document::{Log as Problems, Section};
 use crate::factor::Factors;
 pub use ldap::{Bind, GroupSearch, Ldap};
+pub use oidc::Oidc;
+pub(crate) use oidc::send_back;
 pub use radius::{Accounting, DynamicAuthorization, Radius, RadiusAttribute, RadiusTls, Transport};
 pub use recheck::Recheck;
 
@@ -86,12 +90,23 @@ pub enum Scheme {
     Radius,
     /// RADIUS in TLS.
     Radsec,
+    /// HTTP in TLS.
+    Https,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     Ldap(Box<Ldap>),
     Radius(Box<Radius>),
+    Oidc(Box<Oidc>),
+}
+
+/// A word for the kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ldap,
+    Radius,
+    Oidc,
 }
 
 /// Where a secret is read.
@@ -124,7 +139,7 @@ impl Source {
     #[must_use]
     pub fn push(&self) -> Option<Duration> {
         match &self.kind {
-            SourceKind::Ldap(_) => None,
+            SourceKind::Ldap(_) | SourceKind::Oidc(_) => None,
             SourceKind::Radius(radius) => radius.push,
         }
     }
@@ -134,7 +149,7 @@ impl Source {
     pub fn recheck(&self) -> Option<Recheck> {
         match &self.kind {
             SourceKind::Ldap(ldap) => ldap.recheck,
-            SourceKind::Radius(_) => None,
+            SourceKind::Radius(_) | SourceKind::Oidc(_) => None,
         }
     }
 
@@ -142,7 +157,7 @@ impl Source {
     #[must_use]
     pub fn accounting(&self) -> Option<&Accounting> {
         match &self.kind {
-            SourceKind::Ldap(_) => None,
+            SourceKind::Ldap(_) | SourceKind::Oidc(_) => None,
             SourceKind::Radius(radius) => radius.accounting.as_ref(),
         }
     }
@@ -151,7 +166,7 @@ impl Source {
     #[must_use]
     pub fn dynamic(&self) -> Option<&DynamicAuthorization> {
         match &self.kind {
-            SourceKind::Ldap(_) => None,
+            SourceKind::Ldap(_) | SourceKind::Oidc(_) => None,
             SourceKind::Radius(radius) => radius.dynamic.as_ref(),
         }
     }
@@ -169,7 +184,7 @@ impl Source {
     #[must_use]
     pub fn max_waiting(&self) -> usize {
         match &self.kind {
-            SourceKind::Ldap(_) => 0,
+            SourceKind::Ldap(_) | SourceKind::Oidc(_) => 0,
             SourceKind::Radius(radius) => radius.max_waiting,
         }
     }
@@ -320,17 +335,24 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
     }
     let name = s.parsed::<Word>(p, "name", word).map(|word| word.0);
     if !s.has("kind") {
-        s.missing(p, "kind", "write kind = \"ldap\" or kind = \"radius\"");
+        s.missing(p, "kind", "write kind = \"ldap\", kind = \"radius\" or kind = \"oidc\"");
     }
-    let is_ldap = s.choice(p, "kind", &[("ldap", true), ("radius", false)]).or_else(|| s.leave())?;
+    let kinds = [("ldap", Kind::Ldap), ("radius", Kind::Radius), ("oidc", Kind::Oidc)];
+    let kind = s.choice(p, "kind", &kinds).or_else(|| s.leave())?;
     let rule = rule(s, p);
     let keep_realm = s.flag(p, "keep_realm", false);
-    let servers = servers(s, p, is_ldap);
+    let servers = if kind == Kind::Oidc { Vec::new() } else { servers(s, p, kind == Kind::Ldap) };
     let timeout = timeout(s, p, servers.len());
-    let kind = if is_ldap {
-        ldap::read(s, p, base).map(|ldap| SourceKind::Ldap(Box::new(ldap)))
-    } else {
-        radius::read(s, p, base, &servers).map(|radius| SourceKind::Radius(Box::new(radius)))
+    let challenge_amr =
+        if kind == Kind::Radius { factors::read(s, p, "challenge_amr") } else { Factors::default() };
+    let kind = match kind {
+        Kind::Ldap => ldap::read(s, p, base).map(|ldap| SourceKind::Ldap(Box::new(ldap))),
+        Kind::Radius => radius::read(s, p, base, &servers).map(|radius| SourceKind::Radius(Box::new(radius))),
+        Kind::Oidc => oidc::read(s, p, base).map(|oidc| SourceKind::Oidc(Box::new(oidc))),
+    };
+    let servers = match &kind {
+        Some(SourceKind::Oidc(oidc)) => vec![oidc.server()],
+        _ => servers,
     };
     let source = Source {
         name: name?,
@@ -341,7 +363,7 @@ fn source(s: &mut Section<'_>, p: &mut Problems, base: &Path) -> Option<Source> 
         max_logins: s.number(p, "max_logins", 1..=1_024, 32) as usize,
         max_groups: s.number(p, "max_groups", 1..=200, 100) as usize,
         amr: factors::read(s, p, "amr"),
-        challenge_amr: if is_ldap { Factors::default() } else { factors::read(s, p, "challenge_amr") },
+        challenge_amr,
         kind: kind?,
     };
     Some(source)
@@ -478,7 +500,7 @@ mod tests {
         }
         // Which keys there are depends on the kind.
         let error = read(&start(ldap).replace("\"ldap\"", "\"ad\"")).unwrap_err();
-        let kinds = "'kind' in [source] must be one of 'ldap', 'radius', not \"ad\"";
+        let kinds = "'kind' in [source] must be one of 'ldap', 'radius', 'oidc', not \"ad\"";
         assert!(error.contains(kinds) && !error.contains("unknown key"), "{error}");
         // What one source has another does not have by that.
         let second = format!(

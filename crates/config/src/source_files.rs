@@ -25,6 +25,10 @@ pub fn faults(source: &Source) -> Vec<(&'static str, String)> {
                 add("bind_password_file", secret(password));
             }
         }
+        SourceKind::Oidc(oidc) => {
+            add("ca", authorities(oidc.ca.as_deref()));
+            add("client_secret_file", secret(&oidc.secret));
+        }
         SourceKind::Radius(radius) => {
             match &radius.transport {
                 Transport::Udp(place) => add("secret_file", secret(place)),

@@ -1,4 +1,5 @@
-//! The idp process of a gateway: it asks directories and RADIUS servers for the auth process.
+//! The idp process of a gateway: it asks directories, RADIUS servers and OpenID providers for the auth
+//! process.
 //!
 //! Invariants: it answers what auth asks and decides nothing; it has no store, no key of TLS and no
 //! file but those by which names are looked up; secrets and authorities are read before it shuts
@@ -12,6 +13,7 @@
 
 mod dynamic;
 pub mod ldap;
+mod oidc;
 pub mod radius;
 mod reply_memory;
 mod resolver_files;
@@ -28,16 +30,20 @@ use tokio::sync::Semaphore;
 use dynamic::{Inbox, Listener};
 use servers::{ServerError, Servers};
 use vpnd_config::ServerConfig;
-use vpnd_config::source::{Scheme, Source, SourceKind, SourceServer};
+use vpnd_config::source::{LOGIN_TIMEOUT, Scheme, Source, SourceKind, SourceServer};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway::idp::{
-    AccountingRecord, DynamicRequest, FromIdp, Identity, IdpLaunch, IdpRequest, LoginAnswer, LoginCheck,
-    MAX_FRAME, MAX_RECORDS, NextDynamicRequest, SourceRefusal, UserRecheck, Verdict,
+    AccountingRecord, DynamicRequest, FromIdp, Identity, IdpLaunch, IdpRequest, LoginAddress, LoginAnswer,
+    LoginCheck, MAX_FRAME, MAX_RECORDS, NextDynamicRequest, ProviderLogin, RedeemCode, SourceRefusal, Url,
+    UserRecheck, Verdict,
 };
 use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::request::{self, Answer, Reason, Request};
 
+/// A password is no question for it.
+const ASKS_ITSELF: &str = "a provider asks for credentials itself, in a browser";
+const HTTPS_PORT: u16 = 443;
 const UNKNOWN_SOURCE: &str = "the idp process does not know the source: restart the gateway";
 
 /// A source, ready to be asked.
@@ -79,6 +85,7 @@ impl Question for LoginCheck {
         match &source.kind {
             PreparedKind::Ldap(directory) => directory.check(&source.source, server, self).await,
             PreparedKind::Radius(client) => client.check(&source.source, server, self).await,
+            PreparedKind::Oidc(_) => Err(ServerError::Answer(ASKS_ITSELF.to_owned())),
         }
     }
 }
@@ -94,13 +101,31 @@ impl Question for UserRecheck {
             PreparedKind::Radius(_) => {
                 Err(ServerError::Answer("RADIUS has no question without a password".to_owned()))
             }
+            PreparedKind::Oidc(_) => Err(ServerError::Answer(ASKS_ITSELF.to_owned())),
         }
+    }
+}
+
+impl Question for LoginAddress {
+    async fn ask(&self, source: &PreparedSource, _: &SourceServer) -> Result<Url, ServerError> {
+        source.provider()?.address(self).await
+    }
+}
+
+impl Question for RedeemCode {
+    async fn ask(
+        &self,
+        source: &PreparedSource,
+        _: &SourceServer,
+    ) -> Result<Result<ProviderLogin, SourceRefusal>, ServerError> {
+        source.provider()?.redeem(&source.source, self).await
     }
 }
 
 enum PreparedKind {
     Ldap(Box<ldap::Directory>),
     Radius(Box<radius::Client>),
+    Oidc(Box<oidc::Provider>),
 }
 
 /// Runs it; `stream` leads to the parent.
@@ -127,6 +152,7 @@ fn prepare(config: &ServerConfig) -> anyhow::Result<Vec<PreparedSource>> {
             SourceKind::Radius(radius) => {
                 radius::Client::prepare(radius).map(Box::new).map(PreparedKind::Radius)
             }
+            SourceKind::Oidc(oidc) => oidc::Provider::prepare(oidc).map(Box::new).map(PreparedKind::Oidc),
         };
         let kind = kind.with_context(|| format!("the source '{}' can't be used", source.name))?;
         let permits = Semaphore::new(2 * (source.max_logins + source.max_waiting()));
@@ -146,7 +172,10 @@ fn tcp_ports(sources: &[Source]) -> Vec<u16> {
         let accounting = source.accounting().map_or(&[][..], |accounting| &accounting.servers);
         source.servers.iter().chain(accounting)
     });
-    servers.filter(|server| server.scheme != Scheme::Radius).map(|server| server.port).collect()
+    let ports = servers.filter(|server| server.scheme != Scheme::Radius).map(|server| server.port);
+    // Addresses in a provider's own description are often at other hosts than the issuer.
+    let has_provider = sources.iter().any(|source| matches!(source.kind, SourceKind::Oidc(_)));
+    ports.chain(has_provider.then_some(HTTPS_PORT)).collect()
 }
 
 async fn serve(started: Started<IdpLaunch, Made>, parent: Channel) -> anyhow::Result<()> {
@@ -201,6 +230,21 @@ impl Answer<UserRecheck> for Idp {
 impl Answer<AccountingRecord> for Idp {
     async fn answer(self: &Arc<Self>, record: AccountingRecord) -> Result<(), Reason> {
         account(&self.sources, &record).await
+    }
+}
+
+impl Answer<LoginAddress> for Idp {
+    async fn answer(self: &Arc<Self>, login: LoginAddress) -> Result<Url, Reason> {
+        asked(&self.sources, &login.source, async |source| source.ask(&login).await).await
+    }
+}
+
+impl Answer<RedeemCode> for Idp {
+    async fn answer(
+        self: &Arc<Self>,
+        redeem: RedeemCode,
+    ) -> Result<Result<ProviderLogin, SourceRefusal>, Reason> {
+        asked(&self.sources, &redeem.source, async |source| source.ask(&redeem).await).await
     }
 }
 
@@ -267,9 +311,20 @@ async fn asked<T>(
 }
 
 impl PreparedSource {
+    fn provider(&self) -> Result<&oidc::Provider, ServerError> {
+        match &self.kind {
+            PreparedKind::Oidc(provider) => Ok(provider),
+            _ => Err(ServerError::Answer("its users log in with a password".to_owned())),
+        }
+    }
+
     /// Limit for the reply of one server.
     fn timeout(&self) -> Duration {
-        self.source.push().unwrap_or(self.source.timeout)
+        match self.kind {
+            // A login takes several requests.
+            PreparedKind::Oidc(_) => LOGIN_TIMEOUT,
+            _ => self.source.push().unwrap_or(self.source.timeout),
+        }
     }
 
     /// Asks one server after the other until one answers. A person who was asked to approve a login

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::ldap::Directory;
+use super::oidc::Provider;
 use super::servers::{Answered, ServerError};
 use vpnd_config::ServerConfig;
 use vpnd_config::source::{RadiusTls, Source, SourceKind, SourceServer};
@@ -125,6 +126,12 @@ pub async fn ask(
                 let directory = Directory::prepare(ldap)
                     .map_err(|error| ("files", vpnd_sys::text::format_chain(&error)))?;
                 directory.trial(source, server, user, steps).await
+            }
+            SourceKind::Oidc(oidc) => {
+                let files = |error: anyhow::Error| ("files", vpnd_sys::text::format_chain(&error));
+                let provider = Provider::prepare(oidc).map_err(files)?;
+                provider.trial(steps).await?;
+                Ok(None)
             }
             SourceKind::Radius(radius) => {
                 let tls = radius.tls().ok_or((

@@ -17,6 +17,8 @@ use vpnd_ipc::gateway::portal::{Browser, Token};
 
 /// The prefix has browsers take the cookie only from this host, for all of its paths, by TLS.
 const NAME: &str = "__Host-vpnd";
+/// The same for a browser that is at a provider.
+const AT_PROVIDER: &str = "__Host-vpnd-provider";
 /// Keeps the hash in forms apart from any other of a token.
 const FORM: &[u8] = b"vpnd portal form";
 
@@ -28,6 +30,8 @@ pub(crate) struct Peer(pub(crate) IpAddr);
 pub(crate) struct Visitor {
     pub(crate) address: IpAddr,
     pub(crate) token: Option<Token>,
+    /// Given when the browser left for a provider.
+    pub(crate) at_provider: Option<Token>,
     pub(crate) texts: &'static Texts,
     /// Whether the browser says that a page of another host has sent it.
     is_foreign: bool,
@@ -42,7 +46,8 @@ impl<S: Sync> FromRequestParts<S> for Visitor {
         let languages = parts.headers.get(ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
         Ok(Self {
             address: peer.0,
-            token: token_of(&parts.headers),
+            token: token_of(&parts.headers, NAME),
+            at_provider: token_of(&parts.headers, AT_PROVIDER),
             texts: texts::preferred(languages.unwrap_or_default()),
             is_foreign: site.is_some_and(|site| site != "same-origin"),
         })
@@ -79,16 +84,21 @@ pub(crate) fn cookie(token: &Token) -> String {
     format!("{NAME}={}; Path=/; Secure; HttpOnly; SameSite=Lax", hex(&*token.0))
 }
 
+/// Sets the cookie of a browser that goes to a provider, for the time that it may take there.
+pub(crate) fn provider_cookie(token: &Token) -> String {
+    format!("{AT_PROVIDER}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=600", hex(&*token.0))
+}
+
 /// Removes the cookie.
 pub(crate) fn no_cookie() -> String {
     format!("{NAME}=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0")
 }
 
-fn token_of(headers: &HeaderMap) -> Option<Token> {
+fn token_of(headers: &HeaderMap, wanted: &str) -> Option<Token> {
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut values = cookies.flat_map(|line| line.split(';')).filter_map(|cookie| {
         let (name, value) = cookie.trim().split_once('=')?;
-        (name == NAME).then_some(value)
+        (name == wanted).then_some(value)
     });
     // One that comes twice was not set here.
     let value = values.next().filter(|_| values.next().is_none())?;
@@ -124,7 +134,7 @@ mod tests {
         for line in lines {
             headers.append(COOKIE, HeaderValue::from_str(line).unwrap());
         }
-        token_of(&headers)
+        token_of(&headers, NAME)
     }
 
     #[test]
@@ -153,6 +163,7 @@ mod tests {
         let visitor = |token: &Token, is_foreign| Visitor {
             address: [192, 0, 2, 1].into(),
             token: Some(token.clone()),
+            at_provider: None,
             texts: &texts::ENGLISH,
             is_foreign,
         };

@@ -64,8 +64,8 @@ async fn serve(started: Started<PortalLaunch, Arc<ServerConfig>>, parent: Channe
         bail!("the portal was started without its channel to the auth process or its socket");
     };
     let (auth, answers) = AuthClient::start(Channel::new(auth.into(), MAX_FRAME)?);
-    let PortalLaunch { name, logo, .. } = started.launch.message;
-    let site = Arc::new(Site::new(auth, name.to_string(), logo));
+    let PortalLaunch { name, logo, providers, .. } = started.launch.message;
+    let site = Arc::new(Site::new(auth, name.to_string(), logo, providers.to_vec()));
     let listener = Listener::new(listener, started.made, site::router(site))?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::select! {

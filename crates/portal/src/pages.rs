@@ -11,7 +11,7 @@ use qrcode::{EcLevel, QrCode};
 
 use crate::browser::hex;
 use crate::texts::Texts;
-use vpnd_ipc::gateway::portal::{Overview, OwnSession};
+use vpnd_ipc::gateway::portal::{Overview, OwnSession, Provider};
 
 /// What all pages have.
 pub(crate) struct Frame<'p> {
@@ -29,6 +29,8 @@ pub(crate) struct LoginPage<'p> {
     /// As it was typed before.
     pub(crate) user: &'p str,
     pub(crate) problem: Option<String>,
+    /// Where else one can log in.
+    pub(crate) providers: &'p [Provider],
 }
 
 #[derive(Template)]

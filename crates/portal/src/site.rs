@@ -5,6 +5,7 @@
 //! other sites and scripts out, and no page is kept by anybody.
 
 mod account;
+mod at_provider;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::browser::{Visitor, cookie, form_of, fresh_token, no_cookie, unhex};
 use crate::pages::{AnswerPage, Frame, LoginPage, MessagePage, OverviewPage, WaitPage, page};
 use vpnd_ipc::gateway::portal::{
     Change, EndSession, LogOut, LoginStep, Logo, OverviewQuery, PortalAnswer, PortalApproval, PortalLogin,
+    Provider,
 };
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, SecretText, UserName};
@@ -54,15 +56,16 @@ pub(crate) struct Site {
     name: String,
     /// Its media type, and the bytes, which all answers share.
     logo: Option<(String, Bytes)>,
+    providers: Vec<Provider>,
 }
 
 impl Site {
-    pub(crate) fn new(auth: AuthClient, name: String, logo: Option<Logo>) -> Self {
+    pub(crate) fn new(auth: AuthClient, name: String, logo: Option<Logo>, providers: Vec<Provider>) -> Self {
         let logo = logo.map(|Logo { media_type, bytes }| {
             let bytes: Vec<u8> = bytes.into();
             (media_type.to_string(), bytes.into())
         });
-        Self { auth, name, logo }
+        Self { auth, name, logo, providers }
     }
 
     fn frame(&self, visitor: &Visitor) -> Frame<'_> {
@@ -98,7 +101,10 @@ impl Site {
             None => (fresh_token(), true),
         };
         let form = form_of(&token);
-        let response = page(status, &LoginPage { frame: self.frame(visitor), form, user, problem });
+        let response = page(
+            status,
+            &LoginPage { frame: self.frame(visitor), form, user, problem, providers: &self.providers },
+        );
         if is_new { with_cookie(response, &cookie(&token)) } else { response }
     }
 
@@ -143,6 +149,8 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/login/answer", post(answer))
         .route("/login/wait", get(wait))
         .route("/logout", post(log_out))
+        .route("/oidc/start/{provider}", get(at_provider::start))
+        .route("/oidc/callback/{provider}", get(at_provider::finish))
         .route("/sessions/end", post(end_session))
         .route("/password", get(account::password).post(account::change_password))
         .route("/codes", post(account::codes))

@@ -10,6 +10,8 @@ pub(crate) struct Texts {
     pub(crate) language: &'static str,
     pub(crate) skip: &'static str,
     pub(crate) log_in: &'static str,
+    pub(crate) log_in_with: &'static str,
+    pub(crate) or_password: &'static str,
     pub(crate) log_out: &'static str,
     pub(crate) user: &'static str,
     pub(crate) password: &'static str,
@@ -116,6 +118,8 @@ pub(crate) static ENGLISH: Texts = Texts {
     language: "en",
     skip: "Skip to the content",
     log_in: "Log in",
+    log_in_with: "Log in with",
+    or_password: "Or with a user name and a password:",
     log_out: "Log out",
     user: "User name",
     password: "Password",
@@ -188,6 +192,9 @@ pub(crate) static ENGLISH: Texts = Texts {
             "The directory with your account can't be reached. Try again in a minute."
         }
         Refusal::NotApproved => "The login was not approved in time.",
+        Refusal::NotConfirmed => "Your identity provider has not confirmed the login. Try again.",
+        Refusal::NeedsBrowser => "Accounts of this kind log in with the button of their identity provider.",
+        Refusal::Disabled => "Your account is disabled here. Ask the help desk.",
         Refusal::Expired => "Your account has expired. Ask the help desk to extend it.",
         Refusal::NoProfile => "Your account has no access to the VPN. Ask the help desk.",
         Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {
@@ -207,6 +214,8 @@ pub(crate) static GERMAN: Texts = Texts {
     language: "de",
     skip: "Zum Inhalt",
     log_in: "Anmelden",
+    log_in_with: "Anmelden mit",
+    or_password: "Oder mit Benutzername und Passwort:",
     log_out: "Abmelden",
     user: "Benutzername",
     password: "Passwort",
@@ -279,6 +288,13 @@ pub(crate) static GERMAN: Texts = Texts {
             "Das Verzeichnis mit Ihrem Konto ist nicht erreichbar. Versuchen Sie es in einer Minute noch einmal."
         }
         Refusal::NotApproved => "Die Anmeldung wurde nicht rechtzeitig bestätigt.",
+        Refusal::NotConfirmed => {
+            "Ihr Identitätsanbieter hat die Anmeldung nicht bestätigt. Versuchen Sie es noch einmal."
+        }
+        Refusal::NeedsBrowser => {
+            "Konten dieser Art melden sich mit der Schaltfläche ihres Identitätsanbieters an."
+        }
+        Refusal::Disabled => "Ihr Konto ist hier gesperrt. Fragen Sie den Helpdesk.",
         Refusal::Expired => "Ihr Konto ist abgelaufen. Bitten Sie den Helpdesk, es zu verlängern.",
         Refusal::NoProfile => "Ihr Konto hat keinen Zugang zum VPN. Fragen Sie den Helpdesk.",
         Refusal::NeedsCode | Refusal::NeedsApproval | Refusal::NeedsFactor => {

@@ -166,6 +166,7 @@ fn of_source(number: usize, source: &Source) -> impl Iterator<Item = NamedFile> 
             Bind::Service { password, .. } => (ldap.ca.as_ref(), Some(password), None),
             Bind::User(_) => (ldap.ca.as_ref(), None, None),
         },
+        SourceKind::Oidc(oidc) => (oidc.ca.as_ref(), Some(&oidc.secret), None),
         SourceKind::Radius(radius) => match &radius.transport {
             Transport::Udp(secret) => (None, Some(secret), None),
             Transport::Tls(RadiusTls { ca, identity: Some((certificate, key)) }) => {

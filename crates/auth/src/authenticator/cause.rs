@@ -56,6 +56,10 @@ causes! {
     TooManyRounds = "too-many-rounds";
     /// The login was not approved in time.
     NotApproved = "not-approved";
+    /// What came from a provider does not prove that the login is of the user.
+    NotProved = "not-proved";
+    /// The user's provider asks for credentials itself; nothing was checked.
+    NeedsBrowser = "needs-browser";
     /// Everything was right, and no access profile is for the user.
     NoProfile = "no-profile";
     /// Everything was right, and the user's access profile requires another factor.

@@ -166,7 +166,7 @@ impl Credentials {
         };
         match admitted {
             Ok(()) => Ok(CheckResult::Granted(user)),
-            Err(why) if user.factors.has_second() => Ok(CheckResult::NotAdmitted(why)),
+            Err(why) if user.factors.has_second() || user.is_shown => Ok(CheckResult::NotAdmitted(why)),
             Err(why) => self.refuse(login, Cause::from(why), now_s),
         }
     }

@@ -24,7 +24,7 @@ use super::turns::{Turn, Turns};
 use super::{Authenticated, Authenticator, Cause, CheckResult, Entrance, Login, LoginOutcome};
 use crate::accounting::Accounting;
 use crate::idp_client::IdpClient;
-use vpnd_config::source::Source;
+use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::user_name;
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::idp::{Identity, LoginCheck, SourceName, SourceRefusal, Subject, Verdict};
@@ -163,6 +163,11 @@ impl Authenticator {
         };
         let since = Instant::now();
         let login = Login { user: name, ..login };
+        if matches!(source.source.kind, SourceKind::Oidc(_)) {
+            // Nothing was checked, and this discloses no more than the configuration.
+            self.log_refusal(&login, Cause::NeedsBrowser);
+            return Refusal::NeedsBrowser.into();
+        }
         let outcome = self.log_in_at(source, login, now_s).await;
         if matches!(
             outcome,
@@ -195,7 +200,12 @@ impl Authenticator {
         }
     }
 
-    async fn turn_at(self: &Arc<Self>, at: &ExternalSource, login: &Login, now_s: u64) -> Option<Turn> {
+    pub(super) async fn turn_at(
+        self: &Arc<Self>,
+        at: &ExternalSource,
+        login: &Login,
+        now_s: u64,
+    ) -> Option<Turn> {
         if let Some(turn) = at.turns.at_once() {
             return Some(turn);
         }
@@ -261,15 +271,17 @@ impl Authenticator {
         }
     }
 
-    fn vouched_for(&self, at: AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
+    /// Whether the name, as it is, belongs to this source.
+    pub(super) fn is_name_of(&self, at: &Arc<ExternalSource>, name: &str) -> bool {
+        let (found, canonical) = self.external.source_of(name).unzip();
+        found.is_some_and(|found| Arc::ptr_eq(&found, at)) && canonical.as_deref() == Some(name)
+    }
+
+    pub(super) fn vouched_for(&self, at: AtSource, identity: &Identity, now_s: u64) -> LoginOutcome {
         self.is_entry(&at, &identity.subject);
         let (login, source) = (&at.login, at.source.source.name.as_str());
         // A name that another source has is none for this one.
-        let is_here = |name: &&UserName| {
-            let (found, canonical) = self.external.source_of(name).unzip();
-            found.is_some_and(|found| Arc::ptr_eq(&found, &at.source))
-                && canonical.as_deref() == Some(&***name)
-        };
+        let is_here = |name: &&UserName| self.is_name_of(&at.source, name);
         let name = identity.name.as_ref().filter(is_here).map_or(login.user.as_str(), |name| &**name);
         let external = ExternalUser {
             source: source.to_owned(),
@@ -289,7 +301,7 @@ impl Authenticator {
         let (limits, addresses) = (identity.accept.limits, identity.accept.addresses);
         match self.credentials.check_user(
             login,
-            Authenticated { user, factors: at.factors(), limits, addresses },
+            Authenticated { user, factors: at.factors(), limits, addresses, is_shown: at.is_shown() },
             now_s,
         ) {
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),
@@ -300,6 +312,13 @@ impl Authenticator {
     /// Refuses a login. One that has not waited for a person is asked for a code first, whatever
     /// was wrong.
     pub(super) fn refused(&self, at: AtSource, cause: Cause, now_s: u64) -> LoginOutcome {
+        if at.is_shown() {
+            let AtSource { login, guess, .. } = at;
+            self.throttle(login.entrance).take_back(guess);
+            self.record_refused(&login, cause, now_s);
+            let is_disabled = cause == Cause::Disabled;
+            return if is_disabled { Refusal::Disabled } else { Refusal::NotConfirmed }.into();
+        }
         if at.has_waited() {
             return self.refuse_for_good(&at.login, cause, &at.guess, now_s);
         }
@@ -334,12 +353,13 @@ fn request(source: &Source, login: &Login) -> Option<LoginCheck> {
     })
 }
 
-fn cause(refusal: SourceRefusal) -> Cause {
+pub(super) fn cause(refusal: SourceRefusal) -> Cause {
     match refusal {
         SourceRefusal::UnknownUser => Cause::UnknownUser,
         SourceRefusal::WrongPassword => Cause::WrongPassword,
         SourceRefusal::Disabled => Cause::Disabled,
-        SourceRefusal::SeveralUsers | SourceRefusal::NoSubject => Cause::NoRecord,
+        SourceRefusal::SeveralUsers | SourceRefusal::NoSubject | SourceRefusal::NoName => Cause::NoRecord,
+        SourceRefusal::NotProved => Cause::NotProved,
         SourceRefusal::TooManyGroups => Cause::TooManyGroups,
     }
 }

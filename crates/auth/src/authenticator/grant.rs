@@ -30,12 +30,16 @@ pub struct Authenticated {
     pub limits: SourceLimits,
     /// The inner addresses that the user's source has for the user.
     pub addresses: SourceAddresses,
+    /// Whether the source itself has shown who it is, so that no guess of a password is confirmed by
+    /// what is said of the user.
+    pub is_shown: bool,
 }
 
 impl Authenticated {
     /// A user for whom no source sets limits or addresses.
     pub fn here(user: User, factors: Factors) -> Self {
-        Self { user, factors, limits: SourceLimits::default(), addresses: SourceAddresses::default() }
+        let (limits, addresses) = (SourceLimits::default(), SourceAddresses::default());
+        Self { user, factors, limits, addresses, is_shown: false }
     }
 }
 

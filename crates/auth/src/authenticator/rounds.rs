@@ -39,7 +39,7 @@ const APPROVAL_POLL: Duration = Duration::from_secs(1);
 /// Time for a person to type an answer, a little more than a client gives them.
 const TYPING_TIME: Duration = Duration::from_secs(90);
 /// The idp process replies within the source's own limit, and then has so long for the way.
-const REPLY_MARGIN: Duration = Duration::from_secs(2);
+pub(super) const REPLY_MARGIN: Duration = Duration::from_secs(2);
 /// Shown while a server waits for a person's approval.
 const APPROVE: &str = "approve the login on your phone or other device";
 
@@ -71,6 +71,9 @@ pub(super) struct AtSource {
     rounds: u8,
     /// When it began to wait for a person; `None` if it never has.
     waits_since: Option<Time>,
+    /// The factors by which the source says that it knows the user; `None` if it was asked about a
+    /// password.
+    shown: Option<Factors>,
 }
 
 /// The reply of the idp process to a request, while its login waits for it.
@@ -78,7 +81,16 @@ pub(super) struct PendingReply(JoinHandle<Result<Verdict, Reason>>);
 
 impl AtSource {
     pub(super) fn new(login: Login, guess: Guess, source: Arc<ExternalSource>) -> Self {
-        Self { login, guess, source, rounds: 0, waits_since: None }
+        Self { login, guess, source, rounds: 0, waits_since: None, shown: None }
+    }
+
+    /// A login whose user the source has asked for credentials itself.
+    pub(super) fn shown(login: Login, guess: Guess, source: Arc<ExternalSource>, factors: Factors) -> Self {
+        Self { shown: Some(factors), ..Self::new(login, guess, source) }
+    }
+
+    pub(super) fn is_shown(&self) -> bool {
+        self.shown.is_some()
     }
 
     pub(super) fn has_waited(&self) -> bool {
@@ -87,7 +99,7 @@ impl AtSource {
 
     /// What has been proved if the source accepts the login now.
     pub(super) fn factors(&self) -> Factors {
-        self.source.source.factors(self.rounds > 0)
+        self.source.source.factors(self.rounds > 0).and(self.shown.unwrap_or_default())
     }
 
     /// Time that is left of all that a login may wait.

@@ -198,3 +198,17 @@ fn a_certificate_of_an_authority_that_this_machine_does_not_know_is_a_warning() 
     };
     only(&config.review(&machine, false).warnings, 2, "name that as 'ca'");
 }
+
+#[test]
+fn users_of_a_provider_need_the_pages() {
+    let bench = Bench::new();
+    let provider = "[[source]]\nname = 'uni'\nkind = 'oidc'\nrealm = 'uni.example'\nissuer = 'https://a.example'\n\
+                    client_id = 'vpn'\nclient_secret_file = 's'\n";
+    let pages =
+        "[portal]\nenabled = true\ncertificate = 'server.pem'\nkey = 'k'\nurl = 'https://b.example'\n";
+    let warns = |text: &str| {
+        let review = bench.review(&format!("{ROUTES}{text}"));
+        review.warnings.iter().any(|warning| warning.message.contains("which is not enabled"))
+    };
+    assert!(warns(provider) && !warns(&format!("{provider}{pages}")) && !warns(""));
+}

@@ -20,12 +20,13 @@ use zeroize::Zeroizing;
 
 use super::kept_child::{Failure, KeptChild};
 use super::{CHILD_END_TIMEOUT, Gateway};
+use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::{LogoFile, ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::portal::{FromPortal, Logo, PortalLaunch};
+use vpnd_ipc::gateway::portal::{FromPortal, Logo, MAX_PROVIDERS, PortalLaunch, Provider};
 use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_pki::tls::{self, Identity};
-use vpnd_proto::control::Text;
+use vpnd_proto::control::{List, Text};
 
 /// Connections that may wait in the kernel's queue.
 const BACKLOG: i32 = 128;
@@ -87,6 +88,7 @@ impl Portal {
             key: pair.key,
             name: Text::cut(&portal.name),
             logo: portal.logo.as_ref().map(read_logo).transpose()?,
+            providers: providers(config),
         };
         let listener = match before.filter(|before| before.config.listen == portal.listen) {
             Some(before) => before.listener.try_clone()?,
@@ -198,6 +200,19 @@ impl Gateway {
             old.dismiss(CHILD_END_TIMEOUT).await;
         }
     }
+}
+
+/// The sources whose users log in elsewhere.
+fn providers(config: &ServerConfig) -> List<Provider, MAX_PROVIDERS> {
+    let provider = |source: &Source| match &source.kind {
+        SourceKind::Oidc(oidc) => {
+            let label = Text::cut(oidc.label.as_deref().unwrap_or(&source.name));
+            Some(Provider { source: Text::cut(&source.name), label })
+        }
+        _ => None,
+    };
+    let providers = config.sources.iter().filter_map(provider).take(MAX_PROVIDERS);
+    List::new(providers.collect()).unwrap_or_default()
 }
 
 fn read_key(path: &Path) -> anyhow::Result<SecretBytes> {

@@ -75,7 +75,9 @@ impl Directory {
                     "the user is in more groups than max_groups, or they nest deeper than {MAX_LEVELS} levels"
                 )
             }
-            SourceRefusal::WrongPassword => "wrong password".to_owned(),
+            SourceRefusal::WrongPassword | SourceRefusal::NotProved | SourceRefusal::NoName => {
+                "wrong password".to_owned()
+            }
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod accounting;
 mod dynamic_authorization;
+mod provider;
 
 use std::net::IpAddr;
 
@@ -23,6 +24,7 @@ pub use accounting::{
 pub use dynamic_authorization::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, SessionAttributes,
 };
+pub use provider::{Code, LoginAddress, ProviderLogin, Random, RedeemCode, Url};
 
 /// The longest frame in either direction, bytes.
 pub const MAX_FRAME: usize = 64 << 10;
@@ -62,6 +64,8 @@ crate::requests! {
         Recheck = 2, UserRecheck => Result<Identity, SourceRefusal>;
         Account = 3, AccountingRecord => ();
         Next = 4, NextDynamicRequest => DynamicRequest;
+        Address = 5, LoginAddress => Url;
+        Redeem = 6, RedeemCode => Result<ProviderLogin, SourceRefusal>;
     }
 }
 
@@ -185,6 +189,12 @@ pub enum SourceRefusal {
     /// More groups than are configured to be taken.
     #[n(5)]
     TooManyGroups,
+    /// What a provider has sent proves no login that was begun here.
+    #[n(6)]
+    NotProved,
+    /// A provider names no user that can be one here.
+    #[n(7)]
+    NoName,
 }
 
 #[cfg(any(test, feature = "testing"))]

@@ -12,6 +12,7 @@ use minicbor::{Decode, Encode};
 use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, List, SecretText, Text, UserName};
 
 use super::auth::SourceName;
+pub use super::idp::{Code, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
 
@@ -19,6 +20,8 @@ use crate::messages::{Common, SecretBytes};
 pub const MAX_FRAME: usize = 64 << 10;
 /// Sessions of a user that are shown, at most.
 pub const MAX_SESSIONS: usize = 256;
+/// Providers at most.
+pub const MAX_PROVIDERS: usize = 32;
 
 /// The portal's first message; with descriptors: its end of the channel to the auth process, and
 /// its listening sockets. No other process is given its key, and it is given no other key.
@@ -36,6 +39,19 @@ pub struct PortalLaunch {
     pub name: Text<64>,
     #[n(4)]
     pub logo: Option<Logo>,
+    /// Where users may log in besides, in the order of the buttons.
+    #[n(5)]
+    pub providers: List<Provider, MAX_PROVIDERS>,
+}
+
+/// An OpenID provider, as the login page shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Provider {
+    #[n(0)]
+    pub source: SourceName,
+    /// On its button.
+    #[n(1)]
+    pub label: Text<64>,
 }
 
 /// An image that is shown on each page.
@@ -68,6 +84,8 @@ crate::requests! {
         ChangePassword = 6, ChangePassword => OwnChange;
         OfferCodes = 7, OfferCodes => CodesOffer;
         TakeCodes = 8, TakeCodes => OwnChange;
+        Start = 9, StartAtProvider => ProviderStart;
+        Finish = 10, FinishAtProvider => LoginStep;
     }
 }
 
@@ -99,6 +117,47 @@ pub struct PortalLogin {
     pub password: SecretText<1024>,
     #[n(2)]
     pub address: IpAddr,
+}
+
+/// A browser begins a login at this provider.
+#[derive(Debug, Encode, Decode)]
+pub struct StartAtProvider {
+    #[n(0)]
+    pub source: SourceName,
+    #[n(1)]
+    pub address: IpAddr,
+}
+
+/// Where the login goes on.
+#[derive(Debug, Encode, Decode)]
+pub enum ProviderStart {
+    /// At this address, for the browser that shows the token when it comes back.
+    #[n(0)]
+    Go {
+        #[n(0)]
+        url: Url,
+        #[n(1)]
+        token: Token,
+    },
+    #[n(1)]
+    Refused(#[n(0)] Refused),
+}
+
+/// The browser that began a login at a provider has come back.
+#[derive(Debug, Encode, Decode)]
+pub struct FinishAtProvider {
+    #[n(0)]
+    pub source: SourceName,
+    #[n(1)]
+    pub browser: Browser,
+    /// As it came.
+    #[n(2)]
+    pub state: Text<64>,
+    /// `None` if the provider has refused the login.
+    #[n(3)]
+    pub code: Option<Code>,
+    #[n(4)]
+    pub issuer: Option<Text<512>>,
 }
 
 /// What a person has typed for the login of this browser: a one-time code, or the answer to a

@@ -91,6 +91,14 @@ refusals! {
     /// Everything was right, more than the password, and the user's time is over.
     Expired = 17, Disabled, "refused", None,
         Some("your account has expired; ask the person who vouches for you, or the administrator, to extend it");
+    /// The user's identity provider has not said that this is the user.
+    NotConfirmed = 18, Credentials, "refused", None,
+        Some("your identity provider has not confirmed the login; try again");
+    /// The user's identity provider asks for credentials itself, in a browser.
+    NeedsBrowser = 19, Credentials, "refused", None,
+        Some("accounts of this kind log in on the web page of the VPN");
+    /// The identity provider has shown who it is, and the user is disabled here.
+    Disabled = 20, Disabled, "refused", None, None;
 }
 
 impl Refusal {

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod account;
+mod at_provider;
 mod floods;
 mod taken_over;
 

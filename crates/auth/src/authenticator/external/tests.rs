@@ -18,8 +18,8 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_config::source::Recheck;
 use vpnd_ipc::channel::{self, Channel};
 use vpnd_ipc::gateway::idp::{
-    AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoginAnswer,
-    MAX_FRAME, NextDynamicRequest, UserRecheck,
+    AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoginAddress,
+    LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, RedeemCode, Url, UserRecheck,
 };
 use vpnd_ipc::request::{self, Answer};
 use vpnd_store::audit::testing::Recorded;
@@ -34,8 +34,8 @@ const NOW: u64 = 1_700_000_000;
 
 type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
-/// An authenticator with the sources `staff`, `guests`, `token` (challenges) and `phone`
-/// (approvals), and an idp process that this test is.
+/// An authenticator with the sources `staff`, `guests`, `token` (challenges), `phone` (approvals)
+/// and `uni` (a provider), and an idp process that this test is.
 struct Bench {
     auth: Arc<Authenticator>,
     store: Arc<Sqlite>,
@@ -65,7 +65,10 @@ fn sources() -> Vec<Source> {
              secret_file = \"s\"\nmax_waiting = 2\n{rest}"
         )
     };
-    let text = format!("{text}{}{}", radius("token", ""), radius("phone", "push = true\n"));
+    let provider = "[[source]]\nname = \"uni\"\nkind = \"oidc\"\nrealm = \"sso.example\"\nissuer = \"https://sso.example\"\n\
+                    client_id = \"vpn\"\nclient_secret_file = \"s\"\n[portal]\nenabled = true\ncertificate = \"c\"\n\
+                    key = \"k\"\nurl = \"https://vpn.example\"\n";
+    let text = format!("{text}{}{}{provider}", radius("token", ""), radius("phone", "push = true\n"));
     ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap().sources
 }
 
@@ -175,6 +178,27 @@ impl Answer<UserRecheck> for ToldIdp {
             Verdict::Accepted(identity) => Ok(Ok(identity)),
             Verdict::Refused(refusal) => Ok(Err(refusal)),
             other => panic!("no verdict about a user without a password: {other:?}"),
+        }
+    }
+}
+
+impl Answer<LoginAddress> for ToldIdp {
+    async fn answer(self: &Arc<Self>, _: LoginAddress) -> Result<Url, Reason> {
+        Ok(Text::cut("https://sso.example/login"))
+    }
+}
+
+impl Answer<RedeemCode> for ToldIdp {
+    async fn answer(
+        self: &Arc<Self>,
+        redeem: RedeemCode,
+    ) -> Result<Result<ProviderLogin, SourceRefusal>, Reason> {
+        match self.reply(&redeem.source, redeem.code.expose().to_owned()).await? {
+            Verdict::Accepted(identity) => {
+                Ok(Ok(ProviderLogin { identity, factors: Factors::ONE_TIME_CODE, auth_time_s: None }))
+            }
+            Verdict::Refused(refusal) => Ok(Err(refusal)),
+            other => panic!("no verdict about a code: {other:?}"),
         }
     }
 }
@@ -757,4 +781,51 @@ async fn whoever_is_disabled_while_the_source_is_asked_stays_out() {
     let outcome = login.await.unwrap();
     assert!(matches!(outcome, LoginOutcome::CodeRequired(_)), "as for whoever is refused: {outcome:?}");
     assert!(!bench.store.user(&user.name).unwrap().unwrap().enabled && !has_session());
+}
+
+#[tokio::test]
+async fn a_user_of_a_provider_is_whom_the_provider_shows() {
+    let bench = Bench::new(&[
+        ("ann's", accepted_as("ann@sso.example", "1", &["staff"])),
+        ("eve's", accepted_as("eve@uni.example", "2", &["staff"])),
+        ("nobody's", accepted("3", &[])),
+        ("wrong", Ok(Verdict::Refused(SourceRefusal::NotProved))),
+        ("down", Err(Reason::cut("down"))),
+    ]);
+    let back = async |source: &str, code: &str| {
+        let text = |text: &str| Text::cut(text);
+        let redeem = RedeemCode {
+            source: Text::cut(source),
+            code: SecretText::new(code).unwrap(),
+            issuer: None,
+            nonce: text("n"),
+            verifier: SecretText::new("v").unwrap(),
+        };
+        bench.auth.log_in_at_provider(redeem, "192.0.2.1".parse().unwrap(), DeviceId([1; 16]), NOW).await
+    };
+    let refusal = |outcome: LoginOutcome| match outcome {
+        LoginOutcome::Refused(refused) => refused.refusal,
+        other => panic!("{other:?}"),
+    };
+    let LoginOutcome::Granted(ann) = back("uni", "ann's").await else { panic!("she is let in") };
+    assert_eq!((ann.name.as_str(), ann.factors.to_string().as_str()), ("ann@sso.example", "pwd otp"));
+    assert_eq!((ann.source.as_str(), &ann.groups[..]), ("uni", &["staff".to_owned()][..]));
+    for (source, code, expected) in [
+        ("uni", "eve's", Refusal::NotConfirmed),
+        ("uni", "nobody's", Refusal::NotConfirmed),
+        ("uni", "wrong", Refusal::NotConfirmed),
+        ("uni", "down", Refusal::SourceUnavailable),
+        ("staff", "ann's", Refusal::NotConfirmed),
+        ("other", "ann's", Refusal::NotConfirmed),
+    ] {
+        assert_eq!(refusal(back(source, code).await), expected, "{source} {code}");
+    }
+    assert_eq!((bench.audited("no-record"), bench.audited("not-proved")), (2, 1));
+    // A password is no way in, and nobody is asked about it.
+    let asked = bench.asked.lock().unwrap().len();
+    assert_eq!(refusal(bench.log_in("ann@sso.example", "x").await), Refusal::NeedsBrowser);
+    assert_eq!(bench.asked.lock().unwrap().len(), asked);
+
+    bench.store.set_enabled("ann@sso.example", false, NOW).unwrap();
+    assert_eq!(refusal(back("uni", "ann's").await), Refusal::Disabled);
 }

@@ -28,7 +28,7 @@ async fn source(
     let name = &source.name;
     let failures = source.servers.iter().map(|server| async move {
         match &source.kind {
-            SourceKind::Ldap(_) => directory(source, server).await,
+            SourceKind::Ldap(_) | SourceKind::Oidc(_) => directory(source, server).await,
             SourceKind::Radius(radius) => failure(source, radius.tls(), server).await,
         }
     });
@@ -56,6 +56,10 @@ async fn source(
         SourceKind::Ldap(_) => Finding::good(
             CHECK,
             format!("all servers of the source {name} take the gateway's account and search"),
+        ),
+        SourceKind::Oidc(_) => Finding::good(
+            CHECK,
+            format!("the provider of the source {name} is the issuer that is configured, and has keys"),
         ),
         SourceKind::Radius(radius) if radius.tls().is_some() => {
             Finding::good(CHECK, format!("all servers of the source {name} accept TLS, with the right names"))

@@ -18,8 +18,9 @@ use crate::traffic::ping_until;
 const OVERVIEW: u32 = 3;
 const END_SESSION: u32 = 4;
 const LOG_OUT: u32 = 5;
-/// One that there is not: a worker has it.
-const CARRIED: u32 = 10;
+const FINISH: u32 = 10;
+/// One that there is not.
+const UNKNOWN: u32 = 200;
 
 type Body = Encoder<Vec<u8>>;
 
@@ -89,10 +90,18 @@ fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
             browser(body, token);
         }));
         reply(&mut portal, number);
+        // Back from a provider, with a state that nobody began.
+        let number = numbers.next().unwrap();
+        portal.send(&request(number, FINISH, |body| {
+            body.array(5).unwrap().str("uni").unwrap();
+            browser(body, token);
+            body.str("state").unwrap().str("code").unwrap().null().unwrap();
+        }));
+        assert_eq!(reply(&mut portal, number)[..2], [0x82, 2], "refused");
     }
     assert_eq!(gateway.sessions().len(), 1);
-    // A request of another process is the last of this one.
-    portal.send(&request(9_999, CARRIED, |body| {
+    // A request that there is not is the last of this one.
+    portal.send(&request(9_999, UNKNOWN, |body| {
         body.array(0).unwrap();
     }));
     portal.let_go();

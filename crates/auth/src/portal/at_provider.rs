@@ -1,0 +1,213 @@
+//! Logins of browsers at OpenID providers: from the button on the login page until the browser is
+//! back.
+//!
+//! Invariants: a state is good once and for [`LIFETIME`], for the provider that it was made for and
+//! for the browser that began the login, which shows a token of its own; nonce and verifier are
+//! this process's and idp's, so a portal that was taken over can redeem no code; what is kept is
+//! bounded, and networks share it fairly.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sha2::{Digest as _, Sha256};
+use vpnd_proto::admission::Source;
+use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
+use vpnd_proto::control::SecretText;
+use vpnd_proto::session::DeviceId;
+use vpnd_proto::time::Time;
+
+use super::Portal;
+use vpnd_ipc::gateway::idp::{LoginAddress, Random, RedeemCode};
+use vpnd_ipc::gateway::portal::{FinishAtProvider, LoginStep, ProviderStart, StartAtProvider, Token};
+use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_ipc::request::{Answer, Reason};
+use vpnd_sys::clock::now;
+
+/// Limit for a person at the provider.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// A person who has taken this long makes room for another.
+const DISPLACE_AFTER: Duration = Duration::from_secs(60);
+/// Logins at most.
+const LIMIT: usize = 4_096;
+
+type Hash = [u8; 32];
+
+/// The logins that are under way.
+pub(super) struct AtProvider {
+    shares: Shares,
+    /// By the hash of the state.
+    waiting: HashMap<Hash, Waiting>,
+}
+
+struct Waiting {
+    source: String,
+    /// Hash of the browser's token.
+    browser: Hash,
+    proof: Proof,
+    since: Time,
+    permit: PermitId,
+}
+
+/// What shows that a provider's answer belongs to a login.
+pub(super) struct Proof {
+    nonce: Random,
+    verifier: SecretText<43>,
+}
+
+/// A login that begins.
+pub(super) struct Begun {
+    token: Token,
+    state: Random,
+    nonce: Random,
+    challenge: Random,
+}
+
+impl Default for AtProvider {
+    fn default() -> Self {
+        let division =
+            Division { limit: LIMIT, displace_after: DISPLACE_AFTER, displaced: Displaced::Oldest };
+        Self { shares: Shares::new(division), waiting: HashMap::new() }
+    }
+}
+
+impl AtProvider {
+    /// Begins a login; `None` if too many of its network are under way.
+    pub(super) fn begin(&mut self, source: &str, address: IpAddr, now: Time) -> Option<Begun> {
+        self.remove_where(|waiting| now.since(waiting.since) >= LIFETIME);
+        let Entered::In { permit, displaced } =
+            self.shares.enter(now, Source::from(address), Standing::Stranger)
+        else {
+            return None;
+        };
+        self.waiting.retain(|_, waiting| Some(waiting.permit) != displaced);
+        let [state, nonce, verifier] = [(); 3].map(|()| random());
+        let token = Token(rand::random::<[u8; 32]>().into());
+        let waiting = Waiting {
+            source: source.to_owned(),
+            browser: hash(&*token.0),
+            proof: Proof { nonce: nonce.clone(), verifier: SecretText::new(&*verifier).ok()? },
+            since: now,
+            permit,
+        };
+        self.waiting.insert(hash(state.as_bytes()), waiting);
+        let challenge = Random::cut(&URL_SAFE_NO_PAD.encode(hash(verifier.as_bytes())));
+        Some(Begun { token, state, nonce, challenge })
+    }
+
+    /// Ends the login of this state. Returns what proves an answer, if it is the browser's that
+    /// began at this provider.
+    pub(super) fn finish(&mut self, state: &str, source: &str, token: &Token, now: Time) -> Option<Proof> {
+        let waiting = self.waiting.remove(&hash(state.as_bytes()))?;
+        self.shares.leave(waiting.permit);
+        let is_same = waiting.browser == hash(&*token.0) && waiting.source == source;
+        (is_same && now.since(waiting.since) < LIFETIME).then_some(waiting.proof)
+    }
+
+    fn remove_where(&mut self, is_over: impl Fn(&Waiting) -> bool) {
+        let shares = &mut self.shares;
+        self.waiting.retain(|_, waiting| {
+            let stays = !is_over(waiting);
+            if !stays {
+                shares.leave(waiting.permit);
+            }
+            stays
+        });
+    }
+}
+
+fn random() -> Random {
+    Random::cut(&URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>()))
+}
+
+fn hash(bytes: &[u8]) -> Hash {
+    Sha256::digest(bytes).into()
+}
+
+impl Portal {
+    fn at_provider(&self) -> MutexGuard<'_, AtProvider> {
+        self.at_provider.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answer<StartAtProvider> for Portal {
+    async fn answer(self: &Arc<Self>, start: StartAtProvider) -> Result<ProviderStart, Reason> {
+        let StartAtProvider { source, address } = start;
+        let begun = self.at_provider().begin(&source, address, now());
+        let Some(Begun { token, state, nonce, challenge }) = begun else {
+            return Ok(ProviderStart::Refused(Refusal::WaitingFull.into()));
+        };
+        let asked = LoginAddress { source, state, nonce, challenge };
+        Ok(match self.authenticator.address_at_provider(asked).await {
+            Ok(url) => ProviderStart::Go { url, token },
+            Err(refusal) => ProviderStart::Refused(refusal.into()),
+        })
+    }
+}
+
+impl Answer<FinishAtProvider> for Portal {
+    async fn answer(self: &Arc<Self>, finish: FinishAtProvider) -> Result<LoginStep, Reason> {
+        let FinishAtProvider { source, browser, state, code, issuer } = finish;
+        let proof = self.at_provider().finish(&state, &source, &browser.token, now());
+        let Some(Proof { nonce, verifier }) = proof else {
+            tracing::info!(
+                source = &*source,
+                address = %browser.address,
+                "a browser came back from a provider with a state that is not its own, used or too old"
+            );
+            return Ok(LoginStep::Refused(Refusal::NotConfirmed.into()));
+        };
+        let (device, now_s) = (DeviceId(rand::random()), (self.clocks.wall)());
+        let redeem = code.map(|code| RedeemCode { source: source.clone(), code, issuer, nonce, verifier });
+        let outcome = match redeem {
+            Some(redeem) => {
+                self.authenticator.log_in_at_provider(redeem, browser.address, device, now_s).await
+            }
+            None => self.authenticator.refused_by_provider(&source, browser.address, device, now_s),
+        };
+        Ok(self.decided(outcome, device, browser.address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_state_is_good_once_for_its_browser_and_its_provider() {
+        let mut logins = AtProvider::default();
+        let begin = |logins: &mut AtProvider| logins.begin("uni", address("192.0.2.1"), Time::ZERO).unwrap();
+        let (ann, eve) = (begin(&mut logins), begin(&mut logins));
+        assert!(logins.finish(&ann.state, "uni", &eve.token, Time::ZERO).is_none(), "another browser's");
+        assert!(logins.finish(&ann.state, "uni", &ann.token, Time::ZERO).is_none(), "it was tried");
+        assert!(logins.finish(&eve.state, "other", &eve.token, Time::ZERO).is_none(), "another provider's");
+        let ann = begin(&mut logins);
+        let proof = logins.finish(&ann.state, "uni", &ann.token, Time::ZERO).unwrap();
+        assert_eq!(proof.nonce, ann.nonce);
+        assert_eq!(&*ann.challenge, URL_SAFE_NO_PAD.encode(hash(proof.verifier.expose().as_bytes())));
+        assert!(logins.finish(&ann.state, "uni", &ann.token, Time::ZERO).is_none(), "used");
+        let late = begin(&mut logins);
+        assert!(logins.finish(&late.state, "uni", &late.token, Time::ZERO + LIFETIME).is_none());
+        assert!(logins.finish("", "uni", &late.token, Time::ZERO).is_none());
+    }
+
+    #[test]
+    fn a_crowd_keeps_nobody_out() {
+        let mut logins = AtProvider::default();
+        for _ in 0..2 * LIMIT {
+            let _ = logins.begin("uni", address("192.0.2.1"), Time::ZERO);
+        }
+        assert!(logins.waiting.len() <= LIMIT && logins.waiting.len() == logins.shares.taken());
+        let ann = logins.begin("uni", address("198.51.100.1"), Time::ZERO).unwrap();
+        assert!(logins.finish(&ann.state, "uni", &ann.token, Time::ZERO).is_some());
+        let _ = logins.begin("uni", address("198.51.100.1"), Time::ZERO + LIFETIME).unwrap();
+        assert_eq!((logins.waiting.len(), logins.shares.taken()), (1, 1));
+    }
+}

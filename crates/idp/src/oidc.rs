@@ -1,0 +1,268 @@
+//! OpenID providers: users log in there with a browser, and what comes back with it is proved here.
+//!
+//! Invariants: what a browser brings counts only together with the nonce and the verifier of the
+//! login that auth began, in a token that the provider has signed for this gateway and that came
+//! from the provider itself; the browser's part names nobody. Addresses of the provider come from
+//! its own description, which must be of the configured issuer, and are https. A provider that
+//! lies, is slow or is down costs the one login.
+
+mod claims;
+mod https;
+mod jwt;
+mod provider;
+
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use form_urlencoded::{Serializer, byte_serialize};
+use hyper::StatusCode;
+use hyper::header::HeaderValue;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use zeroize::Zeroizing;
+
+use super::trial::{End, Steps};
+use crate::servers::ServerError;
+use claims::ClaimError;
+use https::Https;
+use jwt::{Claims, Keys, TokenError};
+use provider::{Description, Known};
+use vpnd_config::https_url::HttpsUrl;
+use vpnd_config::secret_place;
+use vpnd_config::source::{Oidc, Source};
+use vpnd_config::source_tls::SourceTls;
+use vpnd_ipc::gateway::idp::{LoginAddress, ProviderLogin, RedeemCode, SourceRefusal, Url};
+use vpnd_sys::clock::wall_s;
+
+/// Types of an ID token.
+const ID_TOKEN: [&str; 1] = ["jwt"];
+/// Time after which a token with an unknown key has the keys fetched again.
+const NEXT_FETCH: Duration = Duration::from_secs(2);
+
+/// A provider, ready to be asked.
+pub(super) struct Provider {
+    settings: Oidc,
+    secret: Zeroizing<String>,
+    https: Https,
+    description: Mutex<Known<Description>>,
+    keys: Mutex<Known<Keys>>,
+}
+
+/// The response to a code.
+#[derive(Deserialize)]
+struct Tokens {
+    id_token: String,
+    access_token: Option<String>,
+}
+
+/// The refusal of a code (RFC 6749 §5.2).
+#[derive(Deserialize)]
+struct TokenProblem {
+    error: String,
+}
+
+/// Why what a provider has sent does not count.
+#[derive(Debug, thiserror::Error)]
+enum NotProved {
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error("the browser comes from the issuer {0:?}, and not from this one")]
+    Issuer(String),
+    #[error("the provider takes the code for none of its own, or for used up")]
+    Code,
+}
+
+impl Provider {
+    /// Reads its authorities and the gateway's secret there.
+    pub(super) fn prepare(settings: &Oidc) -> anyhow::Result<Self> {
+        Ok(Self {
+            settings: settings.clone(),
+            secret: secret_place::read(&settings.secret)?,
+            https: Https::new(SourceTls::trusting(settings.ca.as_deref())?),
+            description: Mutex::default(),
+            keys: Mutex::default(),
+        })
+    }
+
+    /// Where a browser begins this login.
+    pub(super) async fn address(&self, login: &LoginAddress) -> Result<Url, ServerError> {
+        let description = self.description().await?;
+        let scopes = std::iter::once("openid").chain(self.settings.scopes.iter().map(String::as_str));
+        let scopes = scopes.collect::<Vec<_>>().join(" ");
+        let query = Serializer::new(String::new())
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &self.settings.client_id)
+            .append_pair("redirect_uri", &self.settings.redirect)
+            .append_pair("scope", &scopes)
+            .append_pair("state", &login.state)
+            .append_pair("nonce", &login.nonce)
+            .append_pair("code_challenge", &login.challenge)
+            .append_pair("code_challenge_method", "S256")
+            .finish();
+        let base = description.authorization_endpoint.as_str();
+        let separator = if base.contains('?') { '&' } else { '?' };
+        Url::new(format!("{base}{separator}{query}"))
+            .map_err(|_| ServerError::Answer("the address of its login page is too long".to_owned()))
+    }
+
+    /// Who has logged in.
+    pub(super) async fn redeem(
+        &self,
+        source: &Source,
+        redeem: &RedeemCode,
+    ) -> Result<Result<ProviderLogin, SourceRefusal>, ServerError> {
+        let description = self.description().await?;
+        let claims = match self.proved(&description, redeem).await? {
+            Ok(claims) => claims,
+            Err(reason) => {
+                tracing::warn!(source = source.name, %reason, "a login at a provider is not proved");
+                return Ok(Err(SourceRefusal::NotProved));
+            }
+        };
+        Ok(claims::login(&claims, source, &self.settings))
+    }
+
+    /// The claims of the user whose code this is.
+    async fn proved(
+        &self,
+        description: &Description,
+        redeem: &RedeemCode,
+    ) -> Result<Result<Claims, NotProved>, ServerError> {
+        let issuer = redeem.issuer.as_deref();
+        // Before the code is sent anywhere: it may be another provider's (RFC 9207).
+        if issuer.map_or(description.names_issuer, |issuer| issuer != self.settings.issuer.as_str()) {
+            return Ok(Err(NotProved::Issuer(issuer.unwrap_or_default().to_owned())));
+        }
+        let Some(tokens) = self.tokens(description, redeem).await? else { return Ok(Err(NotProved::Code)) };
+        let mut claims = match self.verify(description, &tokens.id_token, &ID_TOKEN).await? {
+            Ok(claims) => claims,
+            Err(error) => return Ok(Err(error.into())),
+        };
+        if let Err(error) = claims::check_login(&claims, &self.settings, &redeem.nonce, wall_s()) {
+            return Ok(Err(error.into()));
+        }
+        if let (true, Some(endpoint), Some(token)) = (
+            claims::are_incomplete(&claims, &self.settings),
+            &description.userinfo_endpoint,
+            &tokens.access_token,
+        ) {
+            let more = self.user_information(endpoint, token).await?;
+            if let Err(error) = claims::complete(&mut claims, more) {
+                return Ok(Err(error.into()));
+            }
+        }
+        Ok(Ok(claims))
+    }
+
+    /// What the provider gives for a code; `None` if it takes the code for none.
+    async fn tokens(
+        &self,
+        description: &Description,
+        redeem: &RedeemCode,
+    ) -> Result<Option<Tokens>, ServerError> {
+        let form = self.form(description, redeem);
+        let authorization = if description.takes_basic { Some(self.basic()?) } else { None };
+        let endpoint = &description.token_endpoint;
+        let response = self.https.post(endpoint, authorization, form).await?;
+        if response.status == StatusCode::OK {
+            return response.json(endpoint).map(Some);
+        }
+        let problem = serde_json::from_slice::<TokenProblem>(&response.body).map(|problem| problem.error);
+        match problem.as_deref() {
+            Ok("invalid_grant") => Ok(None),
+            Ok(error) => {
+                let error = error.chars().take(64).collect::<String>();
+                Err(ServerError::Answer(format!("{endpoint} answers {}: {error:?}", response.status)))
+            }
+            Err(_) => Err(ServerError::Answer(format!("{endpoint} answers {}", response.status))),
+        }
+    }
+
+    fn form(&self, description: &Description, redeem: &RedeemCode) -> String {
+        let mut form = Serializer::new(String::new());
+        form.append_pair("grant_type", "authorization_code")
+            .append_pair("code", redeem.code.expose())
+            .append_pair("redirect_uri", &self.settings.redirect)
+            .append_pair("code_verifier", redeem.verifier.expose());
+        if !description.takes_basic {
+            form.append_pair("client_id", &self.settings.client_id)
+                .append_pair("client_secret", &self.secret);
+        }
+        form.finish()
+    }
+
+    /// The gateway's own credentials (RFC 6749 §2.3.1).
+    fn basic(&self) -> Result<HeaderValue, ServerError> {
+        let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+        let pair = Zeroizing::new(format!("{}:{}", encoded(&self.settings.client_id), encoded(&self.secret)));
+        let value = Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())));
+        authorization(&value)
+    }
+
+    async fn user_information(&self, endpoint: &HttpsUrl, token: &str) -> Result<Claims, ServerError> {
+        let bearer = authorization(&Zeroizing::new(format!("Bearer {token}")))?;
+        self.https.get(endpoint, Some(bearer)).await?.json(endpoint)
+    }
+
+    /// The claims of a token. If its key is unknown, the provider may have another now.
+    async fn verify(
+        &self,
+        description: &Description,
+        token: &str,
+        types: &[&str],
+    ) -> Result<Result<Claims, TokenError>, ServerError> {
+        let mut keys = self.keys.lock().await;
+        let known = keys.current().map(|keys| keys.verify(token, types));
+        match known {
+            Some(verified) if verified != Err(TokenError::UnknownKey) => return Ok(verified),
+            Some(unknown) if keys.age().is_some_and(|age| age < NEXT_FETCH) => return Ok(unknown),
+            _ => {}
+        }
+        let response = self.https.get(&description.jwks_uri, None).await?;
+        let fetched = (response.status == StatusCode::OK).then(|| Keys::parse(&response.body)).flatten();
+        let fetched = fetched.ok_or_else(|| {
+            ServerError::Answer(format!("{} has no keys: {}", description.jwks_uri, response.status))
+        })?;
+        let verified = fetched.verify(token, types);
+        *keys = Known::new(fetched, Instant::now());
+        Ok(verified)
+    }
+
+    /// What the provider says of itself.
+    async fn description(&self) -> Result<Description, ServerError> {
+        let mut known = self.description.lock().await;
+        if let Some(description) = known.current() {
+            return Ok(description.clone());
+        }
+        let fetched = provider::fetch(&self.https, &self.settings).await?;
+        *known = Known::new(fetched.clone(), Instant::now());
+        Ok(fetched)
+    }
+
+    /// Every step of a login that needs no user.
+    pub(super) async fn trial(&self, steps: &mut Steps) -> Result<(), End> {
+        let description = self.description().await.map_err(|error| ("discovery", error.to_string()))?;
+        steps.good("discovery", format!("it is the issuer {}", self.settings.issuer));
+        let response = self.https.get(&description.jwks_uri, None).await;
+        let response = response.map_err(|error| ("keys", error.to_string()))?;
+        let count = Keys::parse(&response.body).map_or(0, |keys| keys.len());
+        if count == 0 {
+            let reason = format!("{} has none for RS256, ES256 or EdDSA", description.jwks_uri);
+            return Err(("keys", reason));
+        }
+        steps.good("keys", format!("{count} keys of algorithms that count"));
+        steps.good("redirect", format!("the provider must know this address: {}", self.settings.redirect));
+        steps.good("answer", "whether it knows the gateway's client_id and secret shows a login");
+        Ok(())
+    }
+}
+
+fn authorization(value: &str) -> Result<HeaderValue, ServerError> {
+    let mut value = HeaderValue::from_str(value)
+        .map_err(|_| ServerError::Answer("a credential can't be sent in a header".to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,347 @@
+//! What the claims of a verified token say: whether it is for a login that was begun here, and who
+//! the user is.
+//!
+//! Invariants: issuer, audience, nonce and times are checked before anything else counts; a user is
+//! (issuer, subject), however the provider's names change; groups that the provider leaves out for
+//! their number are a refusal, never no groups. This module must not know of connections.
+
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use super::jwt::Claims;
+use vpnd_config::factor::Factors;
+use vpnd_config::source::{Oidc, Source};
+use vpnd_config::user_name;
+use vpnd_ipc::gateway::idp::{AcceptAttributes, GroupName, Identity, ProviderLogin, SourceRefusal, Subject};
+use vpnd_proto::control::{List, UserName};
+
+/// How much clocks may differ.
+const SKEW_S: u64 = 60;
+/// How old a token may be that has just been asked for.
+const MAX_AGE_S: u64 = 600;
+/// The longest subject (OpenID Connect Core §2).
+const MAX_SUBJECT: usize = 255;
+
+/// A token is not for this login.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ClaimError {
+    #[error("the token is of the issuer {0:?}, and not of this one")]
+    Issuer(String),
+    #[error("the token is for another client than 'client_id'")]
+    Audience,
+    #[error("the token is not of this login: its nonce is another")]
+    Nonce,
+    #[error("the token is over, or not good yet: compare the clocks")]
+    Time,
+    #[error("the token has no {0}")]
+    Missing(&'static str),
+}
+
+/// Checks that a token is the provider's, for this gateway and of now.
+fn check_token(claims: &Claims, settings: &Oidc, now_s: u64) -> Result<(), ClaimError> {
+    let issuer = text(claims, "iss").unwrap_or_default();
+    if issuer != settings.issuer.as_str() {
+        return Err(ClaimError::Issuer(issuer.chars().take(200).collect()));
+    }
+    let client = settings.client_id.as_str();
+    let (is_among, are_several) = match claims.get("aud") {
+        Some(Value::String(one)) => (one == client, false),
+        Some(Value::Array(all)) => (all.iter().any(|one| one == client), all.len() > 1),
+        _ => return Err(ClaimError::Missing("aud")),
+    };
+    let party = claims.get("azp");
+    if !is_among || party.map_or(are_several, |party| party != client) {
+        return Err(ClaimError::Audience);
+    }
+    let issued_s = time(claims, "iat").ok_or(ClaimError::Missing("iat"))?;
+    if issued_s > now_s + SKEW_S || issued_s + MAX_AGE_S + SKEW_S < now_s {
+        return Err(ClaimError::Time);
+    }
+    if time(claims, "nbf").is_some_and(|not_before_s| not_before_s > now_s + SKEW_S) {
+        return Err(ClaimError::Time);
+    }
+    Ok(())
+}
+
+/// Checks an ID token of the login with this nonce (OpenID Connect Core §3.1.3.7).
+pub(super) fn check_login(
+    claims: &Claims,
+    settings: &Oidc,
+    nonce: &str,
+    now_s: u64,
+) -> Result<(), ClaimError> {
+    check_token(claims, settings, now_s)?;
+    let expires_s = time(claims, "exp").ok_or(ClaimError::Missing("exp"))?;
+    if expires_s + SKEW_S <= now_s {
+        return Err(ClaimError::Time);
+    }
+    if text(claims, "nonce") != Some(nonce) {
+        return Err(ClaimError::Nonce);
+    }
+    Ok(())
+}
+
+/// Whether the user's claims are to be asked for, since a token lacks some.
+pub(super) fn are_incomplete(claims: &Claims, settings: &Oidc) -> bool {
+    !claims.contains_key(&settings.user_claim)
+        || !(claims.contains_key(&settings.group_claim) || are_left_out(claims, settings))
+}
+
+/// Adds claims from elsewhere to those of a token, which come first.
+pub(super) fn complete(claims: &mut Claims, more: Claims) -> Result<(), ClaimError> {
+    // They might be another user's (OpenID Connect Core §5.3.2).
+    if text(&more, "sub").is_none() || text(&more, "sub") != text(claims, "sub") {
+        return Err(ClaimError::Missing("user information of its subject"));
+    }
+    for (name, value) in more {
+        claims.entry(name).or_insert(value);
+    }
+    Ok(())
+}
+
+/// Who has logged in, by claims that were checked.
+pub(super) fn login(
+    claims: &Claims,
+    source: &Source,
+    settings: &Oidc,
+) -> Result<ProviderLogin, SourceRefusal> {
+    let identity = Identity {
+        subject: subject(claims, settings).ok_or(SourceRefusal::NoSubject)?,
+        groups: groups(claims, source, settings)?,
+        accept: AcceptAttributes::default(),
+        name: Some(name(claims, source, settings).ok_or(SourceRefusal::NoName)?),
+    };
+    Ok(ProviderLogin { identity, factors: factors(claims, settings), auth_time_s: time(claims, "auth_time") })
+}
+
+/// By what the user is known for ever: a hash of issuer and subject, so that another provider in
+/// the place of this one has other users.
+pub(super) fn subject(claims: &Claims, settings: &Oidc) -> Option<Subject> {
+    let subject =
+        text(claims, "sub").filter(|subject| !subject.is_empty() && subject.len() <= MAX_SUBJECT)?;
+    let mut hash = Sha256::new();
+    hash.update(settings.issuer.as_str());
+    hash.update([0]);
+    hash.update(subject);
+    let hex = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    Subject::new(hex).ok()
+}
+
+fn name(claims: &Claims, source: &Source, settings: &Oidc) -> Option<UserName> {
+    let said = text(claims, &settings.user_claim)?;
+    if settings.user_claim == "email" && claims.get("email_verified") == Some(&Value::Bool(false)) {
+        return None;
+    }
+    // Some providers' names have the realm already.
+    let names = [user_name::canonical(said), user_name::canonical(&source.full_name(said))];
+    let name = names.into_iter().flatten().find(|name| source.rule.matches(name))?;
+    UserName::new(name).ok()
+}
+
+fn groups(
+    claims: &Claims,
+    source: &Source,
+    settings: &Oidc,
+) -> Result<List<GroupName, { vpnd_ipc::gateway::idp::MAX_GROUPS }>, SourceRefusal> {
+    let named: Vec<&str> = match claims.get(&settings.group_claim) {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+        _ if are_left_out(claims, settings) => return Err(SourceRefusal::TooManyGroups),
+        _ => Vec::new(),
+    };
+    if named.len() > source.max_groups {
+        return Err(SourceRefusal::TooManyGroups);
+    }
+    // No rule can name one that is longer.
+    let mut groups: Vec<GroupName> = named.into_iter().filter_map(|name| GroupName::new(name).ok()).collect();
+    groups.sort();
+    groups.dedup();
+    List::new(groups).map_err(|_| SourceRefusal::TooManyGroups)
+}
+
+/// Whether the provider names a place instead of the groups, since there are too many of them
+/// (OpenID Connect Core §5.6.2, Microsoft Entra ID).
+fn are_left_out(claims: &Claims, settings: &Oidc) -> bool {
+    let elsewhere = claims.get("_claim_names").and_then(|names| names.get(&settings.group_claim));
+    elsewhere.is_some() || claims.get("hasgroups").is_some_and(|has| *has != Value::Bool(false))
+}
+
+fn factors(claims: &Claims, settings: &Oidc) -> Factors {
+    let methods = match claims.get("amr") {
+        Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect::<Vec<_>>(),
+        _ => Vec::new(),
+    };
+    let checked = methods.into_iter().map(|method| match method {
+        "otp" => Factors::ONE_TIME_CODE,
+        "mca" => Factors::APPROVAL,
+        "mfa" => Factors::SEVERAL,
+        // A key here is that of a client certificate, which no provider sees.
+        _ => Factors::default(),
+    });
+    let context = text(claims, "acr").is_some_and(|acr| settings.mfa_acr.iter().any(|known| known == acr));
+    let context = if context { Factors::SEVERAL } else { Factors::default() };
+    checked.fold(context, Factors::and)
+}
+
+fn text<'c>(claims: &'c Claims, name: &str) -> Option<&'c str> {
+    claims.get(name).and_then(Value::as_str)
+}
+
+/// A Unix time, which may have a fraction; none that a sum could overflow.
+fn time(claims: &Claims, name: &str) -> Option<u64> {
+    let seconds = claims.get(name)?.as_f64()?;
+    (0.0..1e12).contains(&seconds).then_some(seconds as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use serde_json::json;
+    use vpnd_config::ServerConfig;
+    use vpnd_config::source::SourceKind;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn source(more: &str) -> Source {
+        let text = format!(
+            "[tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[portal]\nenabled = true\n\
+             certificate = 'c'\nkey = 'd'\nurl = 'https://vpn.example'\n[[source]]\nname = 'uni'\nkind = 'oidc'\n\
+             realm = 'uni.example'\nissuer = 'https://login.example'\nclient_id = 'vpn'\n\
+             client_secret_file = 's'\n{more}"
+        );
+        ServerConfig::parse(&text, "server.toml", Path::new("/")).unwrap().sources.remove(0)
+    }
+
+    fn settings(source: &Source) -> &Oidc {
+        let SourceKind::Oidc(oidc) = &source.kind else { panic!("a provider") };
+        oidc
+    }
+
+    /// A good token with one claim otherwise, or without it.
+    fn claims(name: &str, value: Value) -> Claims {
+        let good = json!({
+            "iss": "https://login.example", "aud": "vpn", "sub": "1", "nonce": "n", "iat": NOW, "exp": NOW + 300,
+            "preferred_username": "Ann", "groups": ["staff", "all", "staff"],
+        });
+        let Value::Object(mut claims) = good else { panic!("an object") };
+        match value {
+            Value::Null => drop(claims.remove(name)),
+            value => drop(claims.insert(name.to_owned(), value)),
+        }
+        claims
+    }
+
+    #[test]
+    fn a_token_is_for_one_login_of_this_gateway_and_of_now() {
+        let source = source("");
+        let check = |name: &str, value: Value| check_login(&claims(name, value), settings(&source), "n", NOW);
+        for (name, value) in [
+            ("x", json!(1)),
+            ("aud", json!(["vpn"])),
+            ("azp", json!("vpn")),
+            ("iat", json!(NOW + SKEW_S)),
+            ("iat", json!(NOW - MAX_AGE_S)),
+            ("exp", json!(NOW - SKEW_S + 1)),
+            ("nbf", json!(NOW)),
+        ] {
+            assert_eq!(check(name, value.clone()), Ok(()), "{name} {value}");
+        }
+        let mut several = claims("aud", json!(["vpn", "other"]));
+        assert_eq!(check_login(&several, settings(&source), "n", NOW), Err(ClaimError::Audience));
+        several.insert("azp".to_owned(), json!("vpn"));
+        assert_eq!(check_login(&several, settings(&source), "n", NOW), Ok(()));
+        let issuer = |text: &str| ClaimError::Issuer(text.to_owned());
+        for (name, value, problem) in [
+            ("iss", json!("https://login.example/"), issuer("https://login.example/")),
+            ("iss", Value::Null, issuer("")),
+            ("aud", json!("other"), ClaimError::Audience),
+            ("aud", json!([]), ClaimError::Audience),
+            ("aud", json!(7), ClaimError::Missing("aud")),
+            ("azp", json!("other"), ClaimError::Audience),
+            ("nonce", json!("m"), ClaimError::Nonce),
+            ("nonce", Value::Null, ClaimError::Nonce),
+            ("exp", json!(NOW - SKEW_S), ClaimError::Time),
+            ("exp", Value::Null, ClaimError::Missing("exp")),
+            ("exp", json!("soon"), ClaimError::Missing("exp")),
+            ("iat", json!(NOW + SKEW_S + 1), ClaimError::Time),
+            ("iat", json!(NOW - MAX_AGE_S - SKEW_S - 1), ClaimError::Time),
+            ("iat", json!(-1), ClaimError::Missing("iat")),
+            ("iat", json!(1e300), ClaimError::Missing("iat")),
+            ("nbf", json!(NOW + SKEW_S + 1), ClaimError::Time),
+        ] {
+            assert_eq!(check(name, value.clone()), Err(problem), "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_the_issuers_subject_with_a_name_of_the_source() {
+        let source = source("max_groups = 3\n");
+        let of = |name: &str, value: Value| login(&claims(name, value), &source, settings(&source));
+        let ann = of("x", json!(1)).unwrap();
+        let groups: Vec<&str> = ann.identity.groups.iter().map(|group| &**group).collect();
+        assert_eq!(groups, ["all", "staff"]);
+        assert_eq!(ann.identity.name.as_deref(), Some("ann@uni.example"));
+        let renamed = of("preferred_username", json!("ANNE@uni.example")).unwrap().identity;
+        assert_eq!(renamed.name.as_deref(), Some("anne@uni.example"));
+        assert_eq!(renamed.subject, ann.identity.subject);
+        let other = of("sub", json!("2")).unwrap().identity;
+        assert_ne!(other.subject, ann.identity.subject);
+        let elsewhere =
+            Oidc { issuer: "https://other.example".parse().unwrap(), ..settings(&source).clone() };
+        let ann = claims("x", json!(1));
+        assert_ne!(subject(&ann, &elsewhere), subject(&ann, settings(&source)));
+        for (name, value, refusal) in [
+            ("sub", Value::Null, SourceRefusal::NoSubject),
+            ("sub", json!(""), SourceRefusal::NoSubject),
+            ("sub", json!("x".repeat(256)), SourceRefusal::NoSubject),
+            ("preferred_username", Value::Null, SourceRefusal::NoName),
+            ("preferred_username", json!("ann@other.example"), SourceRefusal::NoName),
+            ("preferred_username", json!("a;b"), SourceRefusal::NoName),
+            ("groups", json!(["1", "2", "3", "4"]), SourceRefusal::TooManyGroups),
+        ] {
+            assert_eq!(of(name, value.clone()), Err(refusal), "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn groups_that_are_left_out_are_not_no_groups() {
+        let source = source("");
+        let of = |name: &str, value: Value| {
+            let mut claims = claims("groups", Value::Null);
+            claims.insert(name.to_owned(), value);
+            (are_incomplete(&claims, settings(&source)), login(&claims, &source, settings(&source)))
+        };
+        let refused = (false, Err(SourceRefusal::TooManyGroups));
+        assert_eq!(of("_claim_names", json!({"groups": "src1"})), refused);
+        assert_eq!(of("hasgroups", json!(true)), refused);
+        let (is_incomplete, none) = of("_claim_names", json!({"address": "src1"}));
+        assert!(is_incomplete && none.unwrap().identity.groups.is_empty());
+    }
+
+    #[test]
+    fn claims_from_elsewhere_are_of_the_same_subject_and_come_second() {
+        let more = |subject: &str| claims("sub", json!(subject));
+        let mut of_token = claims("preferred_username", json!("eve"));
+        of_token.remove("groups");
+        assert!(complete(&mut of_token.clone(), more("2")).is_err());
+        assert!(complete(&mut of_token.clone(), claims("sub", Value::Null)).is_err());
+        complete(&mut of_token, more("1")).unwrap();
+        assert_eq!(
+            (of_token["preferred_username"].as_str(), of_token["groups"].is_array()),
+            (Some("eve"), true)
+        );
+    }
+
+    #[test]
+    fn factors_are_those_that_the_provider_names() {
+        let source = source("mfa_acr = ['https://refeds.org/profile/mfa']\n");
+        let of = |name: &str, value: Value| factors(&claims(name, value), settings(&source)).to_string();
+        assert_eq!(of("amr", json!(["pwd", "otp"])), "otp");
+        assert_eq!(of("amr", json!(["mfa", "swk", 7])), "mfa");
+        assert_eq!(of("amr", json!("otp")), "");
+        assert_eq!(of("acr", json!("https://refeds.org/profile/mfa")), "mfa");
+        assert_eq!(of("acr", json!("https://refeds.org/profile/sfa")), "");
+    }
+}

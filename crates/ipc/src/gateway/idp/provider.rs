@@ -1,0 +1,60 @@
+//! Logins at an OpenID provider.
+//!
+//! INVARIANT: what proves that an answer belongs to a login (nonce and verifier) is the auth
+//! process's, which sends it with each request: the idp process keeps nothing of a login.
+
+use minicbor::{Decode, Encode};
+use vpnd_config::factor::Factors;
+use vpnd_proto::control::{SecretText, Text};
+
+use super::{Identity, SourceName};
+
+/// A random text of a login: state, nonce, verifier or its hash, base64url.
+pub type Random = Text<43>;
+/// What a provider sends with a browser.
+pub type Code = SecretText<2048>;
+/// Where a browser is sent.
+pub type Url = Text<4096>;
+
+/// The address at the provider where a login begins.
+#[derive(Debug, Encode, Decode)]
+pub struct LoginAddress {
+    #[n(0)]
+    pub source: SourceName,
+    #[n(1)]
+    pub state: Random,
+    #[n(2)]
+    pub nonce: Random,
+    /// SHA-256 of the verifier (RFC 7636).
+    #[n(3)]
+    pub challenge: Random,
+}
+
+/// Who has logged in, by the code that came back with the browser.
+#[derive(Debug, Encode, Decode)]
+pub struct RedeemCode {
+    #[n(0)]
+    pub source: SourceName,
+    #[n(1)]
+    pub code: Code,
+    /// The issuer that came with it (RFC 9207).
+    #[n(2)]
+    pub issuer: Option<Text<512>>,
+    #[n(3)]
+    pub nonce: Random,
+    #[n(4)]
+    pub verifier: SecretText<43>,
+}
+
+/// A login that a provider vouches for.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ProviderLogin {
+    #[n(0)]
+    pub identity: Identity,
+    /// By what the provider says that the user has proved.
+    #[n(1)]
+    pub factors: Factors,
+    /// When the user was asked for credentials last, if the provider says so: Unix time.
+    #[n(2)]
+    pub auth_time_s: Option<u64>,
+}

@@ -1,0 +1,122 @@
+//! Logins at OpenID providers: a browser goes there, and comes back with what proves nothing here.
+//!
+//! Invariants: what a browser brings goes to the auth process as it is, with the token that this
+//! browser was given when it left; a parameter that comes twice, or is too long, is as none. The
+//! cookie of a visit stays as it is until a login has succeeded.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse as _, Response};
+
+use super::{Site, nothing, to, with_cookie};
+use crate::browser::{Visitor, cookie};
+use vpnd_ipc::gateway::auth::SourceName;
+use vpnd_ipc::gateway::portal::{
+    Browser, Code, FinishAtProvider, LogOut, LoginStep, ProviderStart, StartAtProvider,
+};
+use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_proto::control::Text;
+
+/// What a provider sends with a browser.
+#[derive(Default)]
+struct Brought {
+    state: Option<String>,
+    code: Option<String>,
+    issuer: Option<String>,
+}
+
+/// The parameters of a query; `None` if one comes twice.
+fn brought(query: &str) -> Option<Brought> {
+    let mut brought = Brought::default();
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        let place = match &*name {
+            "state" => &mut brought.state,
+            "code" => &mut brought.code,
+            "iss" => &mut brought.issuer,
+            _ => continue,
+        };
+        if place.replace(value.into_owned()).is_some() {
+            return None;
+        }
+    }
+    Some(brought)
+}
+
+/// Sends the browser to a provider.
+pub(super) async fn start(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Path(provider): Path<String>,
+) -> Response {
+    let Some(known) = site.providers.iter().find(|known| *known.source == *provider) else {
+        return nothing(State(site), visitor).await;
+    };
+    let start = StartAtProvider { source: known.source.clone(), address: visitor.address };
+    match site.auth.request(start).await {
+        Ok(ProviderStart::Go { url, token }) => {
+            let response = (StatusCode::SEE_OTHER, [(LOCATION, url.to_string())]).into_response();
+            with_cookie(response, &crate::browser::provider_cookie(&token))
+        }
+        Ok(ProviderStart::Refused(refused)) => site.refused(&visitor, "", refused),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+/// The browser is back.
+pub(super) async fn finish(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Path(provider): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let not_confirmed = || site.refused(&visitor, "", Refusal::NotConfirmed.into());
+    let Some(finish) = request(&visitor, &provider, &query.unwrap_or_default()) else {
+        return not_confirmed();
+    };
+    let Some(turn) = site.auth.login_turn(visitor.address) else {
+        let problem = Some(visitor.texts.too_many_logins.to_owned());
+        return site.login_form(&visitor, StatusCode::TOO_MANY_REQUESTS, "", problem);
+    };
+    let step = match site.auth.request_in_turn(finish, turn).await {
+        Ok(step) => step,
+        Err(_) => return site.failed(&visitor),
+    };
+    // The browser forgets that token, and a copy of it must not be good any longer.
+    if let (false, Some(before)) = (matches!(step, LoginStep::Refused(_)), visitor.browser())
+        && site.auth.request(LogOut(before)).await.is_err()
+    {
+        return site.failed(&visitor);
+    }
+    match step {
+        LoginStep::LoggedIn(token) => with_cookie(to("/"), &cookie(&token)),
+        step => site.step(&visitor, "", step),
+    }
+}
+
+fn request(visitor: &Visitor, provider: &str, query: &str) -> Option<FinishAtProvider> {
+    let Brought { state, code, issuer } = brought(query)?;
+    Some(FinishAtProvider {
+        source: SourceName::new(provider).ok()?,
+        browser: Browser { token: visitor.at_provider.clone()?, address: visitor.address },
+        state: Text::new(state?).ok()?,
+        code: code.map(Code::new).transpose().ok()?,
+        issuer: issuer.map(Text::new).transpose().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_that_comes_twice_is_no_parameter() {
+        let one = brought("state=a%2Fb&x=1&code=c+d&iss=https%3A%2F%2Fe").unwrap();
+        assert_eq!((one.state.as_deref(), one.code.as_deref()), (Some("a/b"), Some("c d")));
+        assert_eq!(one.issuer.as_deref(), Some("https://e"));
+        assert!(brought("state=a&code=b&code=c").is_none() && brought("state=a&state=a").is_none());
+        assert!(brought("").unwrap().state.is_none());
+    }
+}
