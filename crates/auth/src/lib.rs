@@ -24,9 +24,11 @@ use crate::accounting::Accounting;
 use crate::authenticator::external::{self, External};
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::idp_client::IdpClient;
+use crate::portal::devices::Offer;
 use crate::service::Service;
 use crate::wireguard::WireGuard;
-use vpnd_config::{ServerConfig, Timeouts};
+use crate::wireguard::configuration::Endpoint;
+use vpnd_config::{ServerConfig, Timeouts, Tunnel};
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway as messages;
@@ -109,10 +111,9 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
     );
     let service = service.with_audit(audit.clone());
     service.portal().switch(config.portal.is_some());
-    let service = Arc::new(match wireguard(&config, &sqlite, &access)? {
-        Some(wireguard) => service.with_wireguard(wireguard),
-        None => service,
-    });
+    let endpoint = started.launch.message.endpoint.and_then(Endpoint::parse);
+    let wireguard = wireguard(&config, &sqlite, &access)?;
+    let service = Arc::new(with_wireguard(service, wireguard, endpoint, &config.tunnel));
     let signing =
         signing::serve(signatures, keys.clone()).context("there is no thread to sign handshakes")?;
     let is_start = started.launch.message.is_start;
@@ -139,6 +140,20 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         accounting.stop().await;
     }
     ended
+}
+
+/// Serves WireGuard devices, on the web pages too if clients can be told where the gateway is.
+fn with_wireguard(
+    service: Service,
+    wireguard: Option<Arc<WireGuard>>,
+    endpoint: Option<Endpoint>,
+    tunnel: &Tunnel,
+) -> Service {
+    let Some(wireguard) = wireguard else { return service };
+    if let Some(endpoint) = endpoint {
+        service.portal().offer(Offer { wireguard: Arc::clone(&wireguard), endpoint, tunnel: tunnel.clone() });
+    }
+    service.with_wireguard(wireguard)
 }
 
 /// The WireGuard devices, if they are served.

@@ -9,6 +9,7 @@
 
 mod at_provider;
 mod credentials;
+pub(crate) mod devices;
 mod heard;
 mod visits;
 
@@ -24,6 +25,7 @@ use vpnd_proto::session::DeviceId;
 use crate::access::Access;
 use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
 use at_provider::AtProvider;
+use devices::Offer;
 pub(crate) use heard::Heard;
 use visits::{Found, Visit, Visits, WaitingLogin};
 use vpnd_config::factor::Requirement;
@@ -54,6 +56,7 @@ pub(crate) struct Portal {
     audit: Option<Recorder>,
     visits: Mutex<Visits>,
     heard: Mutex<Heard>,
+    offered: Mutex<Option<Arc<Offer>>>,
     is_on: AtomicBool,
     /// Processes that are connected: 1, or for a moment another.
     connected: AtomicUsize,
@@ -75,6 +78,7 @@ impl Portal {
             audit: None,
             visits: Mutex::default(),
             heard: Mutex::default(),
+            offered: Mutex::default(),
             is_on: AtomicBool::new(false),
             connected: AtomicUsize::new(0),
             at_provider: Mutex::default(),
@@ -219,6 +223,10 @@ impl Portal {
         let has_session = |own: &Device| own.id == device && own.session_since_s.is_some();
         if !self.store.devices(user.id)?.iter().any(has_session) {
             return Ok(Change::NotThere);
+        }
+        // A WireGuard client comes back by itself, if it may.
+        if self.wireguard_devices(&user)?.contains_key(&device.0) {
+            self.store.wall_wireguard_device(device, (self.clocks.wall)())?;
         }
         self.store.end_device(&LiveUser::of(&user), device, RevocationCause::Portal, (self.clocks.wall)())?;
         self.record("session-ended", &user.name, browser.address, &format!("device {device}"));

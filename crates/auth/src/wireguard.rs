@@ -6,7 +6,9 @@
 //! shakes hands while its user is enabled and in a profile that allows it; whether it is let in is
 //! decided when it asks for a session, which takes a handshake: no word of the worker stands for one.
 
+pub mod configuration;
 pub mod key_file;
+pub mod new_device;
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -121,6 +123,11 @@ impl WireGuard {
             seen: newer.last().map_or(seen, |(_, entry)| entry.change),
             changed: changed.collect(),
         })
+    }
+
+    /// The public half of the gateway's key.
+    pub(crate) fn public(&self) -> PublicKey {
+        self.state().handshakes.public()
     }
 
     /// Other profiles are in force.

@@ -398,6 +398,18 @@ pub struct Log {
 }
 
 impl ServerConfig {
+    /// Where clients with one address find the gateway: by a name if it has one, since that stays
+    /// when addresses change. `names` are those of its certificate.
+    pub fn preferred_address(&self, names: Vec<String>) -> Option<ServerAddress> {
+        let port = self.server.listen.port();
+        let mut all: Vec<ServerAddress> = match self.server.addresses.as_slice() {
+            [] => names.into_iter().map(|host| ServerAddress { host, port }).collect(),
+            addresses => addresses.to_vec(),
+        };
+        all.sort_by_key(|address| address.host.parse::<std::net::IpAddr>().is_ok());
+        all.into_iter().next()
+    }
+
     /// Reads and parses the file at `path`. Its relative paths are relative to the directory it is
     /// in.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {

@@ -41,8 +41,8 @@ use vpnd_ipc::admin::status::Firewall;
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::{
-    AuthLaunch, Begin, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth, ToWorker,
-    WorkerLaunch,
+    AuthLaunch, Begin, ClientEndpoint, Configuration, FromAuth, FromWorker, GatewayCertificate, ToAuth,
+    ToWorker, WorkerLaunch,
 };
 use vpnd_ipc::messages::{Common, Devices, SecretBytes};
 use vpnd_ipc::signing;
@@ -341,6 +341,7 @@ async fn start_auth(
     key: SecretBytes,
     is_start: bool,
 ) -> anyhow::Result<(StartingChild, WorkerEnds, Protections)> {
+    let config = configuration.parse()?;
     let (questions, to_worker) = channel::pair()?;
     let (signatures, for_signing) = signing::pair()?;
     let launch = AuthLaunch {
@@ -349,10 +350,24 @@ async fn start_auth(
         configuration: configuration.clone(),
         key,
         is_start,
+        endpoint: endpoint(&config),
     };
     let descriptors = vec![to_worker.into(), for_signing];
     let (auth, protections) = start_child(program, ChildRole::Auth, &launch, descriptors).await?;
     Ok((auth, WorkerEnds { questions: questions.into(), signatures }, protections))
+}
+
+/// Where clients with one address find the gateway. Its own addresses are those of this machine.
+fn endpoint(config: &ServerConfig) -> Option<ClientEndpoint> {
+    let chain =
+        vpnd_config::certificate::read(&config.tls.certificate).map(|pem| vpnd_pki::leaf::chain(&pem));
+    let leaf = chain.ok().and_then(|chain| vpnd_pki::leaf::Leaf::parse(chain.first()?));
+    let names = leaf.into_iter().flat_map(|leaf| leaf.names).filter(|name| !name.contains('*'));
+    let address = config.preferred_address(names.collect())?;
+    let named = config.server.addresses.iter().filter_map(|address| address.host.parse().ok());
+    let own = LocalPorts::read().addresses.into_iter().filter(|own| !own.is_loopback());
+    let outer = named.chain(own.map(std::net::IpAddr::V4)).collect();
+    Some(ClientEndpoint { address: address.to_string(), outer })
 }
 
 /// Starts the worker, which has no devices yet.

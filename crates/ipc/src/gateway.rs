@@ -133,6 +133,20 @@ pub struct AuthLaunch {
     /// Whether the gateway starts, rather than this process being its next one.
     #[n(3)]
     pub is_start: bool,
+    /// Where clients find the gateway, if that is known.
+    #[n(4)]
+    pub endpoint: Option<ClientEndpoint>,
+}
+
+/// Where clients find the gateway.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct ClientEndpoint {
+    /// With the port, as in a profile.
+    #[n(0)]
+    pub address: String,
+    /// Outer addresses of the gateway.
+    #[n(1)]
+    pub outer: Vec<std::net::IpAddr>,
 }
 
 /// The worker's first message; with descriptors: its ends of the channels to the auth process, for

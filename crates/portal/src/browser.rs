@@ -9,6 +9,7 @@ use axum::extract::FromRequestParts;
 use axum::http::header::{ACCEPT_LANGUAGE, COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
+use base64::Engine as _;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
@@ -112,6 +113,11 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// The bytes of base64 as WireGuard writes keys: padded, and nothing left over.
+pub(crate) fn unbase64<const N: usize>(text: &str) -> Option<[u8; N]> {
+    base64::engine::general_purpose::STANDARD.decode(text).ok()?.try_into().ok()
 }
 
 pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -2,6 +2,8 @@
 //!
 //! INVARIANT: all that is not ours is escaped by the templates.
 
+pub(crate) mod devices;
+
 use askama::Template;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;

@@ -6,13 +6,16 @@
 
 mod account;
 mod at_provider;
+mod devices;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Form, RawQuery, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, SET_COOKIE};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, SET_COOKIE,
+};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
@@ -33,6 +36,11 @@ use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, SecretText, UserName};
 /// Bytes of a form.
 const MAX_BODY_BYTES: usize = 16 << 10;
 const STYLE: &str = include_str!("../assets/style.css");
+const SCRIPT: &str = include_str!("../assets/script.js");
+/// The policy of pages with our script, which asks this host alone.
+const SCRIPTED: HeaderValue = HeaderValue::from_static(
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+);
 
 /// On every answer.
 const HEADERS: [(HeaderName, HeaderValue); 7] = [
@@ -152,6 +160,12 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/oidc/start/{provider}", get(at_provider::start))
         .route("/oidc/callback/{provider}", get(at_provider::finish))
         .route("/sessions/end", post(end_session))
+        .route("/devices", get(devices::devices))
+        .route("/devices/add", get(devices::form).post(devices::add))
+        .route("/devices/end", post(end_session_of_device))
+        .route("/devices/remove", post(devices::remove))
+        .route("/devices/renew", post(devices::renew))
+        .route("/script.js", get(script))
         .route("/password", get(account::password).post(account::change_password))
         .route("/codes", post(account::codes))
         .route("/codes/take", post(account::take_codes))
@@ -164,9 +178,20 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
 }
 
 async fn with_headers(mut response: Response) -> Response {
+    let policy = response.extensions_mut().remove::<Scripted>().map(|_| SCRIPTED);
     let headers = response.headers_mut();
     headers.extend(HEADERS);
+    headers.extend(policy.map(|policy| (CONTENT_SECURITY_POLICY, policy)));
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Marks the answer with a page that has our script.
+#[derive(Clone, Copy)]
+struct Scripted;
+
+fn scripted(mut response: Response) -> Response {
+    response.extensions_mut().insert(Scripted);
     response
 }
 
@@ -184,6 +209,11 @@ fn with_cookie(mut response: Response, cookie: &str) -> Response {
 
 async fn style() -> Response {
     ([(CONTENT_TYPE, "text/css; charset=utf-8"), (CACHE_CONTROL, "max-age=300")], STYLE).into_response()
+}
+
+async fn script() -> Response {
+    ([(CONTENT_TYPE, "text/javascript; charset=utf-8"), (CACHE_CONTROL, "max-age=300")], SCRIPT)
+        .into_response()
 }
 
 async fn logo(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
@@ -314,7 +344,7 @@ async fn wait(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
     let Some(browser) = visitor.browser() else { return to("/login") };
     match site.auth.request(PortalApproval(browser)).await {
         Ok(Some(step)) => site.step(&visitor, "", step),
-        Ok(None) => page(StatusCode::OK, &WaitPage { frame: site.frame(&visitor) }),
+        Ok(None) => scripted(page(StatusCode::OK, &WaitPage { frame: site.frame(&visitor) })),
         Err(_) => site.failed(&visitor),
     }
 }
@@ -339,17 +369,30 @@ async fn log_out(
     }
 }
 
-async fn end_session(
+async fn end_session(site: State<Arc<Site>>, visitor: Visitor, session: Form<OfSession>) -> Response {
+    end(site, visitor, session, "/?ended").await
+}
+
+async fn end_session_of_device(
+    site: State<Arc<Site>>,
+    visitor: Visitor,
+    session: Form<OfSession>,
+) -> Response {
+    end(site, visitor, session, "/devices?ended").await
+}
+
+async fn end(
     State(site): State<Arc<Site>>,
     visitor: Visitor,
     Form(OfSession { form, device }): Form<OfSession>,
+    then: &'static str,
 ) -> Response {
     let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
         return site.not_ours(&visitor);
     };
     let Some(device) = unhex::<16>(&device) else { return nothing(State(site), visitor).await };
     match site.auth.request(EndSession { browser, device: device.into() }).await {
-        Ok(Change::Done) => to("/?ended"),
+        Ok(Change::Done) => to(then),
         Ok(Change::NotThere) => nothing(State(site), visitor).await,
         Ok(Change::NoVisit) => to("/login"),
         Err(_) => site.failed(&visitor),

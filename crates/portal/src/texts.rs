@@ -2,6 +2,9 @@
 //!
 //! INVARIANT: a text that is missing in a language does not compile.
 
+mod devices;
+
+use devices::DeviceTexts;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 
 /// The texts of a language.
@@ -21,6 +24,8 @@ pub(crate) struct Texts {
     pub(crate) go_on: &'static str,
     pub(crate) approve: &'static str,
     pub(crate) goes_on: &'static str,
+    pub(crate) waiting: &'static str,
+    pub(crate) look_again: &'static str,
     pub(crate) start_again: &'static str,
     pub(crate) my_sessions: &'static str,
     pub(crate) logged_in_as: &'static str,
@@ -63,6 +68,7 @@ pub(crate) struct Texts {
     pub(crate) old_form: &'static str,
     pub(crate) old_form_text: &'static str,
     pub(crate) too_many_logins: &'static str,
+    pub(crate) devices: DeviceTexts,
     /// So many seconds ago.
     pub(crate) ago: fn(u64) -> String,
     /// The visit ends in so many seconds.
@@ -128,7 +134,9 @@ pub(crate) static ENGLISH: Texts = Texts {
     answer: "Answer",
     go_on: "Continue",
     approve: "Approve the login on your phone or other device.",
-    goes_on: "This page continues by itself.",
+    goes_on: "This page continues by itself where scripts are allowed.",
+    waiting: "Waiting for your approval",
+    look_again: "I have approved it",
     start_again: "Start again",
     my_sessions: "My sessions",
     logged_in_as: "You are logged in as",
@@ -171,6 +179,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     old_form: "This page was too old",
     old_form_text: "Nothing was changed. Start again, and do not use the browser's back button.",
     too_many_logins: "Too many logins are under way. Try again in a few seconds.",
+    devices: devices::ENGLISH,
     ago: |seconds| match unit(seconds) {
         (0, 0) => "just now".to_owned(),
         (1, unit) => format!("1 {} ago", ["minute", "hour", "day"][unit]),
@@ -224,7 +233,9 @@ pub(crate) static GERMAN: Texts = Texts {
     answer: "Antwort",
     go_on: "Weiter",
     approve: "Bestätigen Sie die Anmeldung auf Ihrem Telefon oder einem anderen Gerät.",
-    goes_on: "Diese Seite geht von selbst weiter.",
+    goes_on: "Diese Seite geht von selbst weiter, wo Skripte erlaubt sind.",
+    waiting: "Ihre Bestätigung fehlt noch",
+    look_again: "Ich habe bestätigt",
     start_again: "Von vorn beginnen",
     my_sessions: "Meine Sitzungen",
     logged_in_as: "Sie sind angemeldet als",
@@ -266,6 +277,7 @@ pub(crate) static GERMAN: Texts = Texts {
     failed_text: "Das Gateway hat nicht geantwortet. Ihre VPN-Sitzungen laufen weiter. Versuchen Sie es gleich noch einmal.",
     old_form: "Diese Seite war zu alt",
     old_form_text: "Es wurde nichts geändert. Beginnen Sie von vorn und ohne die Zurück-Taste des Browsers.",
+    devices: devices::GERMAN,
     too_many_logins: "Zu viele Anmeldungen laufen gerade. Versuchen Sie es in ein paar Sekunden noch einmal.",
     ago: |seconds| match unit(seconds) {
         (0, 0) => "gerade eben".to_owned(),

@@ -4,6 +4,8 @@
 //! other request has the token of one browser, and the auth process decides by it whose data are
 //! shown or changed; a device that a request names is one of that user's or none.
 
+pub mod devices;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -15,6 +17,7 @@ use super::auth::SourceName;
 pub use super::idp::{Code, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
+use devices::{AddDevice, DeviceChange, DevicesQuery, OwnDevices, RemoveDevice, RenewDevice};
 
 /// The longest frame in either direction, bytes.
 pub const MAX_FRAME: usize = 64 << 10;
@@ -86,6 +89,10 @@ crate::requests! {
         TakeCodes = 8, TakeCodes => OwnChange;
         Start = 9, StartAtProvider => ProviderStart;
         Finish = 10, FinishAtProvider => LoginStep;
+        Devices = 11, DevicesQuery => Option<OwnDevices>;
+        RemoveDevice = 12, RemoveDevice => Change;
+        RenewDevice = 13, RenewDevice => DeviceChange;
+        AddDevice = 14, AddDevice => DeviceChange;
     }
 }
 

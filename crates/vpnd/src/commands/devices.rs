@@ -4,16 +4,14 @@
 //! way; a device that is refused has changed nothing. A running gateway learns of every change from
 //! the store.
 
-mod configuration;
-
 use std::io::{IsTerminal as _, Write};
-use std::net::IpAddr;
 
-use sha2::{Digest as _, Sha256};
+use vpnd_auth::wireguard::configuration::{Configuration, Endpoint, NoEndpoint};
+use vpnd_auth::wireguard::new_device::{self, MAX_NAME_BYTES};
 use vpnd_crypto::Secret;
-use vpnd_wireguard::handshakes::{Known, NotAdded};
+use vpnd_wireguard::PublicKey;
+use vpnd_wireguard::handshakes::NotAdded;
 use vpnd_wireguard::key::{NotAKey, StaticKey};
-use vpnd_wireguard::{Handshakes, PublicKey};
 use zeroize::Zeroizing;
 
 use super::users::{self, UserError};
@@ -21,19 +19,12 @@ use crate::admin_store::{AdminStore, DeviceRequest, Opening, Stores, UserSummary
 use crate::cli::{
     DeviceAddArgs, DeviceCommand, DeviceListArgs, DeviceRemoveArgs, DeviceRenewArgs, StoreArgs,
 };
-use configuration::{Configuration, NoEndpoint};
 use vpnd_config::access_profile::Who;
 use vpnd_config::pool::Pool;
 use vpnd_config::{AccessProfile, ServerConfig};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::{StoreError, totp};
 use vpnd_sys::date::rfc3339;
-
-/// Random addresses of a pool that are tried, and those from its beginning on after that.
-const RANDOM: usize = 64;
-const ORDERED: u64 = 4_096;
-/// The longest name of a device, bytes.
-const MAX_NAME_BYTES: usize = 64;
 
 /// An error of a command; nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -136,7 +127,7 @@ fn add(
     out: &mut dyn Write,
 ) -> Result<(), DeviceError> {
     let keys = Keys::of(args)?;
-    if args.name.len() > MAX_NAME_BYTES || args.name.chars().any(char::is_control) {
+    if !new_device::is_name(&args.name) {
         return Err(DeviceError::Name);
     }
     let (config, mut store) = open(&args.store, stores)?;
@@ -147,20 +138,21 @@ fn add(
     let user = users::existing(&mut store, &name)?;
     let (profile, pools) = permitted(&config, &user, now_s)?;
     let gateway = PublicKey(store.wireguard_key()?);
-    check_key(keys.public, gateway)?;
+    new_device::check_key(keys.public, gateway)?;
     let is_named = |device: &WireGuardSummary| device.user == user.name && device.name == args.name;
     if !args.name.is_empty() && store.wireguard_devices()?.iter().any(is_named) {
         return Err(DeviceError::NameTaken { name, device: args.name.clone() });
     }
-    let endpoint = configuration::endpoint(&config)?;
+    let names = users::gateway_names(&config).map(|(names, _)| names).unwrap_or_default();
+    let endpoint = Endpoint::of(&config, names)?;
     let preshared = args.preshared_key.then(|| Zeroizing::new(rand::random::<[u8; 32]>()));
     let request = DeviceRequest {
         user: &user.name,
         public_key: keys.public.0,
-        id: device_id(keys.public),
+        id: new_device::id(keys.public).0,
         name: &args.name,
         preshared: preshared.as_ref(),
-        candidates: pools.iter().map(candidates).collect(),
+        candidates: pools.iter().map(new_device::candidates).collect(),
     };
     let Some(addresses) = store.add_wireguard_device(request, now_s)? else {
         return Err(DeviceError::NoAddress { name });
@@ -175,7 +167,6 @@ fn add(
         endpoint: &endpoint,
         profile,
         tunnel: &config.tunnel,
-        outer: configuration::outer_addresses(&config, &endpoint),
     };
     print(&configuration.text(), keys.private.is_some(), out)
 }
@@ -203,28 +194,6 @@ fn permitted<'c>(
     }
     let pools = config.profiles.pools(&config.tunnel)[position].iter().cloned().collect();
     Ok((profile, pools))
-}
-
-/// Refuses a key that no device can have.
-fn check_key(key: PublicKey, gateway: PublicKey) -> Result<(), NotAdded> {
-    if key == gateway {
-        return Err(NotAdded::Own);
-    }
-    let any = StaticKey::new(Secret::new(rand::random::<[u8; 32]>()));
-    Handshakes::new(any, Box::new(|_: &mut [u8]| {})).add(key, Known::default())
-}
-
-/// A device's id, which its key gives.
-fn device_id(key: PublicKey) -> [u8; 16] {
-    let digest = Sha256::new().chain_update(b"vpnd: WireGuard device").chain_update(key.0).finalize();
-    digest[..16].try_into().expect("a SHA-256 digest has 32 bytes")
-}
-
-/// Addresses of a pool, in the order in which they are tried.
-fn candidates(pool: &Pool) -> Vec<IpAddr> {
-    let random = (0..RANDOM).map(|_| pool.address(rand::random::<u64>() % pool.size().max(1)));
-    let ordered = (0..pool.size().min(ORDERED)).map(|number| pool.address(number));
-    random.chain(ordered).filter(|address| pool.contains(*address)).collect()
 }
 
 fn print(text: &Zeroizing<String>, is_secret: bool, out: &mut dyn Write) -> Result<(), DeviceError> {

@@ -6,6 +6,7 @@
 
 mod account;
 mod at_provider;
+mod devices;
 mod floods;
 mod taken_over;
 

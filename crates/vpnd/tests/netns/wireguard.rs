@@ -39,7 +39,7 @@ const BACK: Duration = Duration::from_secs(5);
 const DEVICE: &str = "wg0";
 
 /// A stock client's program, as `./x setup` builds it; or a word why it is not there.
-fn program(name: &str) -> Option<PathBuf> {
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
     let found = [tools.as_path(), Path::new("/var/cache/trafficspeed/bin")].map(|folder| folder.join(name));
     let found = found.iter().find(|program| program.exists()).and_then(|program| program.canonicalize().ok());
@@ -58,10 +58,10 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 /// What a client's file says, by section and key.
-struct Configuration(BTreeMap<String, String>);
+pub(crate) struct Configuration(BTreeMap<String, String>);
 
 impl Configuration {
-    fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let mut keys = BTreeMap::new();
         let mut section = "";
         for line in text.lines().map(str::trim) {
@@ -155,16 +155,16 @@ fn ask(socket: &Path, verb: &str, text: &str) -> String {
 }
 
 /// A stock client that runs.
-struct Stock<'l> {
+pub(crate) struct Stock<'l> {
     number: usize,
-    place: &'l Namespace,
+    pub(crate) place: &'l Namespace,
     _process: Process,
     socket: PathBuf,
     addresses: Vec<IpAddr>,
 }
 
 impl<'l> Stock<'l> {
-    fn start(lab: &'l Lab, number: usize, program: &Path, configuration: &Configuration) -> Self {
+    pub(crate) fn start(lab: &'l Lab, number: usize, program: &Path, configuration: &Configuration) -> Self {
         Self::start_towards(lab, number, program, configuration, GATEWAY_V4.into())
     }
 

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use minicbor::bytes::ByteArray;
 use vpnd_auth::wireguard::key_file::{self, KeyFileError};
+use vpnd_auth::wireguard::new_device;
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_proto::session::DeviceId;
 use vpnd_store::sqlite::Sqlite;
 use vpnd_store::{
-    Leases as _, NewWireGuardDevice, PresharedKey, StoreError, User, UserId, Users as _,
-    WireGuardDevices as _,
+    NewWireGuardDevice, PresharedKey, StoreError, User, UserId, Users as _, WireGuardDevices as _,
 };
 
 use super::super::fault::Fault;
@@ -72,47 +72,21 @@ fn key_fault(error: KeyFileError) -> Fault {
     unexpected(&error.to_string())
 }
 
-/// Adds a device with the first free address of each pool: one that nobody has left for a moment
-/// only if there is no other.
 fn add(
     store: &Sqlite,
     name: &str,
     device: DeviceToAdd,
     now_s: u64,
 ) -> Result<Option<Vec<IpAddr>>, StoreError> {
-    let mut pools = Vec::new();
-    for candidates in device.candidates {
-        let mut fresh = Vec::new();
-        let mut left = Vec::new();
-        for address in candidates {
-            let has_lease = store.lease_on(address)?.is_some();
-            (if has_lease { &mut left } else { &mut fresh }).push(address);
-        }
-        pools.push(fresh.into_iter().chain(left).peekable());
-    }
     let preshared = device.preshared.and_then(|key| key.0.as_slice().try_into().ok());
-    let mut new = NewWireGuardDevice {
+    let new = NewWireGuardDevice {
         public_key: device.public_key.into(),
         id: DeviceId(device.id.into()),
         name: device.name,
         preshared: preshared.map(PresharedKey::new),
         addresses: Vec::new(),
     };
-    loop {
-        let Some(addresses) = pools.iter_mut().map(|pool| pool.peek().copied()).collect() else {
-            return Ok(None);
-        };
-        new.addresses = addresses;
-        match store.add_wireguard_device(name, &new, now_s) {
-            Ok(()) => return Ok(Some(new.addresses)),
-            Err(StoreError::AddressTaken { address, .. }) => {
-                for pool in &mut pools {
-                    pool.next_if_eq(&address);
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    new_device::add(store, name, new, device.candidates, now_s)
 }
 
 fn list(store: &Sqlite, after: Option<ByteArray<32>>) -> Result<Vec<WireGuardSummary>, StoreError> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 

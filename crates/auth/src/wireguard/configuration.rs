@@ -13,9 +13,17 @@ use ipnet::IpNet;
 use vpnd_wireguard::PublicKey;
 use zeroize::Zeroizing;
 
-use crate::commands::users::gateway_names;
 use vpnd_config::profile::ServerAddress;
 use vpnd_config::{AccessProfile, ServerConfig, Tunnel};
+use vpnd_ipc::gateway::ClientEndpoint;
+
+/// The gateway that clients connect to.
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    pub address: ServerAddress,
+    /// Its outer addresses as far as they are known.
+    pub outer: Vec<IpAddr>,
+}
 
 /// A gateway without a name or address for clients.
 #[derive(Debug, thiserror::Error)]
@@ -28,38 +36,37 @@ pub struct NoEndpoint {
 }
 
 /// Everything that a client's file has.
-pub(super) struct Configuration<'c> {
+pub struct Configuration<'c> {
     /// `None` if only the device has it.
-    pub(super) private: Option<&'c Zeroizing<[u8; 32]>>,
-    pub(super) public: PublicKey,
-    pub(super) preshared: Option<&'c Zeroizing<[u8; 32]>>,
-    pub(super) gateway: PublicKey,
-    pub(super) addresses: &'c [IpAddr],
-    pub(super) endpoint: &'c ServerAddress,
-    pub(super) profile: &'c AccessProfile,
-    pub(super) tunnel: &'c Tunnel,
-    /// Outer addresses of the gateway.
-    pub(super) outer: Vec<IpAddr>,
+    pub private: Option<&'c Zeroizing<[u8; 32]>>,
+    pub public: PublicKey,
+    pub preshared: Option<&'c Zeroizing<[u8; 32]>>,
+    pub gateway: PublicKey,
+    pub addresses: &'c [IpAddr],
+    pub endpoint: &'c Endpoint,
+    pub profile: &'c AccessProfile,
+    pub tunnel: &'c Tunnel,
 }
 
-/// Where clients find the gateway: by a name if it has one, since that stays when addresses change.
-pub(super) fn endpoint(config: &ServerConfig) -> Result<ServerAddress, NoEndpoint> {
-    let port = config.server.listen.port();
-    let of_certificate = || {
-        let names = gateway_names(config).map(|(names, _)| names).unwrap_or_default();
-        names.into_iter().map(|host| ServerAddress { host, port }).collect()
-    };
-    let mut all = match config.server.addresses.as_slice() {
-        [] => of_certificate(),
-        addresses => addresses.to_vec(),
-    };
-    all.sort_by_key(|address| address.host.parse::<IpAddr>().is_ok());
-    let path = || config.tls.certificate.display().to_string();
-    all.into_iter().next().ok_or_else(|| NoEndpoint { path: path() })
+impl Endpoint {
+    /// As the parent has found it.
+    pub(crate) fn parse(found: ClientEndpoint) -> Option<Self> {
+        Some(Self { address: found.address.parse().ok()?, outer: found.outer })
+    }
+
+    /// By a name if the gateway has one, since that stays when addresses change; the name is looked
+    /// up. `names` are those of its certificate.
+    ///
+    /// # Errors
+    /// If it has neither a name nor an address for clients.
+    pub fn of(config: &ServerConfig, names: Vec<String>) -> Result<Self, NoEndpoint> {
+        let path = || config.tls.certificate.display().to_string();
+        let address = config.preferred_address(names).ok_or_else(|| NoEndpoint { path: path() })?;
+        Ok(Self { outer: outer_addresses(config, &address), address })
+    }
 }
 
-/// The outer addresses of the gateway as far as they are known here.
-pub(super) fn outer_addresses(config: &ServerConfig, endpoint: &ServerAddress) -> Vec<IpAddr> {
+fn outer_addresses(config: &ServerConfig, endpoint: &ServerAddress) -> Vec<IpAddr> {
     let literal = config.server.addresses.iter().filter_map(|address| address.host.parse().ok());
     let mut outer: Vec<IpAddr> = literal.collect();
     match endpoint.host.parse() {
@@ -76,7 +83,8 @@ pub(super) fn outer_addresses(config: &ServerConfig, endpoint: &ServerAddress) -
 
 impl Configuration<'_> {
     /// The file's text.
-    pub(super) fn text(&self) -> Zeroizing<String> {
+    #[must_use]
+    pub fn text(&self) -> Zeroizing<String> {
         // Grown in one step, so that no copy of a key stays behind in memory.
         let mut text = Zeroizing::new(String::with_capacity(64 << 10));
         let key = |bytes: &Zeroizing<[u8; 32]>| Zeroizing::new(STANDARD.encode(**bytes));
@@ -100,7 +108,7 @@ impl Configuration<'_> {
             line(format_args!("PresharedKey = {}", *key(preshared)));
         }
         line(format_args!("AllowedIPs = {}", list(self.allowed())));
-        line(format_args!("Endpoint = {}", self.endpoint));
+        line(format_args!("Endpoint = {}", self.endpoint.address));
         if let Some(keepalive) = self.profile.wireguard.keepalive {
             line(format_args!("PersistentKeepalive = {}", keepalive.as_secs()));
         }
@@ -115,7 +123,9 @@ impl Configuration<'_> {
         let mut allowed = Vec::new();
         for network in pushed {
             let mut parts = vec![network];
-            for outer in self.outer.iter().filter(|outer| network.contains(*outer) && !is_default(&network)) {
+            for outer in
+                self.endpoint.outer.iter().filter(|outer| network.contains(*outer) && !is_default(&network))
+            {
                 parts = parts.into_iter().flat_map(|part| without(part, *outer)).collect();
             }
             allowed.extend(parts);

@@ -1,0 +1,120 @@
+//! Messages about the devices of the user who looks.
+//!
+//! INVARIANT: no private key of a device is in one: it is made in the browser and stays there.
+
+use std::net::IpAddr;
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_proto::control::{List, Text};
+
+use super::{Browser, MAX_SESSIONS};
+
+/// The longest configuration, bytes: it has to fit into a frame.
+pub const MAX_CONFIGURATION: usize = 48 << 10;
+
+/// The devices of this browser's user; no reply if it has none.
+#[derive(Debug, Encode, Decode)]
+pub struct DevicesQuery(#[n(0)] pub Browser);
+
+/// Remove this device of the browser's user; its session ends.
+#[derive(Debug, Encode, Decode)]
+pub struct RemoveDevice {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub device: ByteArray<16>,
+}
+
+/// Let this WireGuard device of the browser's user in for another lifetime.
+#[derive(Debug, Encode, Decode)]
+pub struct RenewDevice {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub device: ByteArray<16>,
+}
+
+/// Add a WireGuard device of the browser's user.
+#[derive(Debug, Encode, Decode)]
+pub struct AddDevice {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub public_key: ByteArray<32>,
+    #[n(2)]
+    pub name: Text<64>,
+}
+
+/// A user's devices.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct OwnDevices {
+    #[n(0)]
+    pub devices: List<OwnDevice, MAX_SESSIONS>,
+    /// Whether the user may add WireGuard devices.
+    #[n(1)]
+    pub wireguard: bool,
+}
+
+/// A device of the user who looks.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct OwnDevice {
+    #[n(0)]
+    pub device: ByteArray<16>,
+    /// Inner addresses.
+    #[n(1)]
+    pub addresses: List<IpAddr, 2>,
+    /// How long its session has lasted, seconds, if it has one.
+    #[n(2)]
+    pub session_age_s: Option<u64>,
+    /// Where it was heard from last, if that is known.
+    #[n(3)]
+    pub from: Option<IpAddr>,
+    /// If it is a WireGuard client.
+    #[n(4)]
+    pub wireguard: Option<OwnWireGuard>,
+}
+
+/// What there is of a WireGuard device besides.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct OwnWireGuard {
+    #[n(0)]
+    pub name: Text<64>,
+    /// The first characters of its public key.
+    #[n(1)]
+    pub key: Text<16>,
+    /// Since when it has been added or renewed, seconds.
+    #[n(2)]
+    pub renewed_age_s: u64,
+    /// For how long it is let in yet, seconds; `None` is without end, 0 if it has to be renewed.
+    #[n(3)]
+    pub left_s: Option<u64>,
+}
+
+/// What has become of a WireGuard device that was to be added or renewed.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum DeviceChange {
+    #[n(0)]
+    Renewed,
+    /// Its configuration, but for the private key.
+    #[n(1)]
+    Added(#[n(0)] Text<MAX_CONFIGURATION>),
+    /// The browser has no visit.
+    #[n(2)]
+    NoVisit,
+    /// The login is too old for this.
+    #[n(3)]
+    LogInAgain,
+    /// The user may have no WireGuard device, or none is served.
+    #[n(4)]
+    NotAllowed,
+    /// The user has no such device.
+    #[n(5)]
+    NotThere,
+    /// The key is none, or another device's already, or the name is another device's.
+    #[n(6)]
+    Unusable,
+    /// There are as many as may be, or no address is free.
+    #[n(7)]
+    Full,
+}

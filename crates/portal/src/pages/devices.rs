@@ -1,0 +1,84 @@
+//! Pages about the devices of a user.
+
+use askama::Template;
+
+use super::Frame;
+use crate::browser::hex;
+use vpnd_ipc::gateway::portal::devices::{OwnDevice, OwnDevices};
+
+#[derive(Template)]
+#[template(path = "devices.html")]
+pub(crate) struct DevicesPage<'p> {
+    frame: Frame<'p>,
+    form: String,
+    notice: Option<&'p str>,
+    devices: Vec<ShownDevice>,
+    wireguard: bool,
+}
+
+/// A device, in words.
+struct ShownDevice {
+    device: String,
+    kind: &'static str,
+    /// That of a WireGuard device.
+    name: Option<String>,
+    key: Option<String>,
+    addresses: String,
+    from: String,
+    state: String,
+    renewed: Option<String>,
+    has_session: bool,
+    is_walled: bool,
+}
+
+#[derive(Template)]
+#[template(path = "add_device.html")]
+pub(crate) struct AddDevicePage<'p> {
+    pub(crate) frame: Frame<'p>,
+    pub(crate) form: String,
+    /// As they were typed before.
+    pub(crate) name: &'p str,
+    pub(crate) problem: Option<&'p str>,
+}
+
+#[derive(Template)]
+#[template(path = "added_device.html")]
+pub(crate) struct AddedDevicePage<'p> {
+    pub(crate) frame: Frame<'p>,
+    /// Without the private key.
+    pub(crate) configuration: &'p str,
+}
+
+impl<'p> DevicesPage<'p> {
+    pub(crate) fn new(frame: Frame<'p>, form: String, devices: &OwnDevices, notice: Option<&'p str>) -> Self {
+        let shown = devices.devices.iter().map(|device| ShownDevice::new(&frame, device)).collect();
+        Self { frame, form, notice, devices: shown, wireguard: devices.wireguard }
+    }
+}
+
+impl ShownDevice {
+    fn new(frame: &Frame<'_>, device: &OwnDevice) -> Self {
+        let (texts, own) = (frame.texts, &frame.texts.devices);
+        let wireguard = device.wireguard.as_ref();
+        let is_walled = wireguard.is_some_and(|wireguard| wireguard.left_s == Some(0));
+        let name = |name: &str| if name.is_empty() { own.without_name.to_owned() } else { name.to_owned() };
+        let state = match (device.session_age_s, wireguard) {
+            (Some(age_s), _) => format!("{} ({})", own.connected, (texts.ago)(age_s)),
+            (None, Some(_)) if is_walled => own.has_to_be_renewed.to_owned(),
+            (None, Some(wireguard)) => format!("{}. {}", own.not_connected, (own.left)(wireguard.left_s)),
+            (None, None) => own.not_connected.to_owned(),
+        };
+        Self {
+            device: hex(&*device.device),
+            kind: if wireguard.is_some() { own.wireguard } else { own.client },
+            name: wireguard.map(|wireguard| name(&wireguard.name)),
+            key: wireguard.map(|wireguard| wireguard.key.to_string()),
+            addresses: device.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            from: device.from.map_or_else(|| texts.not_known.to_owned(), |from| from.to_string()),
+            state,
+            renewed: wireguard.map(|wireguard| (texts.ago)(wireguard.renewed_age_s)),
+            has_session: device.session_age_s.is_some(),
+            is_walled,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Behaviour: users see their devices, and add, renew and remove their own and nobody else's; a key
+//! that a user's browser has made is that of a stock client, and the server never has its private
+//! half.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use vpnd_crypto::Secret;
+use vpnd_wireguard::key::StaticKey;
+
+use super::{Answer, Browser, SOON, configure, serves};
+use crate::gateway::Gateway;
+use crate::lab::{CAMPUS_V4, Lab, eventually};
+use crate::traffic::ping_until;
+use crate::wireguard::{Configuration, Stock, program};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
+/// The text of a page's configuration, without its escapes.
+fn configuration(page: &Answer) -> String {
+    let (_, rest) = page.body.split_once("aria-labelledby=\"about\">").unwrap_or_else(|| panic!("{page:?}"));
+    rest.split_once("</pre>").unwrap().0.replace("&#38;", "&")
+}
+
+#[test]
+fn a_user_adds_ends_renews_and_removes_a_wireguard_device() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    gateway.add_user("ann");
+    gateway.add_user("bob");
+    gateway.configure("wireguard.enabled", true);
+    configure(&gateway);
+    gateway.start();
+    let [ann, bob] = [(); 2].map(|()| Browser::new(&lab, &lab.clients[1], &gateway));
+    serves(&ann);
+    assert_eq!(ann.get("/devices").status, 303, "not without a login");
+    ann.logged_in("ann");
+    bob.logged_in("bob");
+
+    let page = ann.get("/devices/add");
+    assert!(page.head.contains("script-src 'self'; connect-src 'self'"), "{page:?}");
+    assert!(page.body.contains("<script src=\"/script.js\" defer></script>"), "{page:?}");
+    let form = page.field("form");
+    let secret = [7; 32];
+    let public = StaticKey::new(Secret::new(secret)).public().to_string();
+    let add = |browser: &Browser<'_>, form: &str, key: &str, name: &str| {
+        browser.post("/devices/add", &[("form", form), ("name", name), ("public_key", key)])
+    };
+    assert_eq!(add(&ann, "", &public, "phone").status, 403, "no form of ours");
+    for wrong in ["", "x", &BASE64.encode([0; 32])] {
+        assert_eq!(add(&ann, &form, wrong, "phone").status, 409, "{wrong}");
+    }
+    let added = add(&ann, &form, &public, "phone");
+    assert_eq!(added.status, 200, "{added:?}");
+    let text = configuration(&added);
+    assert!(text.contains(&format!("# PrivateKey = the private key of {public}")), "{text}");
+    let his = bob.get("/devices/add").field("form");
+    assert_eq!(add(&bob, &his, &public, "phone").status, 409, "the key is hers");
+    assert_eq!(crate::audit::recorded(&gateway, "device-added")[0]["user"], "ann");
+
+    let own = text.replace("# PrivateKey =", &format!("PrivateKey = {} #", BASE64.encode(secret)));
+    let own: String =
+        own.lines().map(|line| line.split('#').next().unwrap().trim_end().to_owned() + "\n").collect();
+    let stock = Stock::start(&lab, 1, &program, &Configuration::parse(&own));
+    ping_until(stock.place, CAMPUS_V4.into(), SOON);
+    let page = ann.get("/devices");
+    assert!(page.body.contains("WireGuard: phone") && page.body.contains("198.18.1.2"), "{page:?}");
+    let device = page.field("device");
+    let post = |browser: &Browser<'_>, form: &str, what: &str| {
+        browser.post(&format!("/devices/{what}"), &[("form", form), ("device", &device)]).status
+    };
+    for what in ["end", "renew", "remove"] {
+        assert_eq!(post(&bob, &his, what), 404, "{what}: it is not his");
+        assert_eq!(post(&ann, "", what), 403, "{what}");
+    }
+    assert_eq!(post(&ann, &form, "end"), 303);
+    eventually("its session is over", SOON, || gateway.sessions().is_empty().then_some(()));
+    let page = ann.get("/devices?ended");
+    assert!(page.body.contains("Renew it to connect again"), "{page:?}");
+    assert_eq!(post(&ann, &form, "renew"), 303);
+    ping_until(stock.place, CAMPUS_V4.into(), SOON);
+    assert_eq!(post(&ann, &form, "remove"), 303);
+    eventually("it is gone", SOON, || gateway.sessions().is_empty().then_some(()));
+    assert!(ann.get("/devices?removed").body.contains("You have no devices yet"));
+}
