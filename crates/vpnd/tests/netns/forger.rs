@@ -5,7 +5,7 @@
 //! know how a gateway defends itself.
 
 use std::io::IoSlice;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -116,18 +116,18 @@ fn client() -> quinn::ClientConfig {
 /// First datagrams of many different clients.
 fn first_datagrams() -> Vec<Vec<u8>> {
     runtime().block_on(async {
-        let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback");
-        silent.set_read_timeout(Some(Duration::from_secs(5))).expect("it is a socket");
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let silent = tokio::net::UdpSocket::bind(any).await.expect("a loopback");
         let endpoint = quinn::Endpoint::client(any).expect("a loopback");
         let mut flights = Vec::new();
         let mut connecting = Vec::new();
         let to = silent.local_addr().expect("it is bound");
         for _ in 0..BATCH {
             connecting.push(endpoint.connect_with(client(), to, "localhost").expect("a client"));
-            tokio::time::sleep(Duration::from_millis(1)).await;
             let mut datagram = vec![0; 2_048];
-            let length = silent.recv(&mut datagram).expect("a client speaks first");
+            // A client runs in this thread, too.
+            let first = tokio::time::timeout(Duration::from_secs(30), silent.recv(&mut datagram)).await;
+            let length = first.expect("a client speaks first").expect("it is a socket");
             datagram.truncate(length);
             flights.push(datagram);
         }
