@@ -24,6 +24,7 @@ use crate::accounting::Accounting;
 use crate::authenticator::external::{self, External};
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use crate::idp_client::IdpClient;
+use crate::portal::desk::Desk;
 use crate::portal::devices::Offer;
 use crate::service::Service;
 use crate::wireguard::WireGuard;
@@ -110,7 +111,7 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         Clocks::default(),
     );
     let service = service.with_audit(audit.clone());
-    service.portal().switch(config.portal.is_some());
+    switch_portal(&service, &config);
     let endpoint = started.launch.message.endpoint.and_then(Endpoint::parse);
     let wireguard = wireguard(&config, &sqlite, &access)?;
     let service = Arc::new(with_wireguard(service, wireguard, endpoint, &config.tunnel));
@@ -140,6 +141,12 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
         accounting.stop().await;
     }
     ended
+}
+
+/// Has the portal go by a configuration.
+fn switch_portal(service: &Service, config: &ServerConfig) {
+    service.portal().switch(config.portal.is_some());
+    service.portal().set_desk(Desk::of(config));
 }
 
 /// Serves WireGuard devices, on the web pages too if clients can be told where the gateway is.
@@ -231,8 +238,8 @@ async fn follow_parent(
             (ToAuth::Configuration(configuration), None) => {
                 let config = configuration.parse()?;
                 audit.set_policy(config.audit);
+                switch_portal(service, &config);
                 access.replace(config.profiles);
-                service.portal().switch(config.portal.is_some());
                 let service = Arc::clone(service);
                 tokio::task::spawn_blocking(move || service.profiles_changed()).await?;
                 parent.send(&FromAuth::ConfigurationTaken, &[]).await?;

@@ -9,6 +9,7 @@
 
 mod at_provider;
 mod credentials;
+pub(crate) mod desk;
 pub(crate) mod devices;
 mod heard;
 mod visits;
@@ -25,6 +26,7 @@ use vpnd_proto::session::DeviceId;
 use crate::access::Access;
 use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
 use at_provider::AtProvider;
+use desk::Desk;
 use devices::Offer;
 pub(crate) use heard::Heard;
 use visits::{Found, Visit, Visits, WaitingLogin};
@@ -33,8 +35,8 @@ use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::gateway::auth::{PortalHealth, SourceName};
 use vpnd_ipc::gateway::portal::{
-    Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, MAX_SESSIONS, Overview, OverviewQuery,
-    OwnSession, PortalAnswer, PortalApproval, PortalLogin, PortalRequest, Token,
+    Browser, Change, EndSession, LogOut, LoginStep, MAX_FRAME, Overview, OverviewQuery, OwnSession,
+    PortalAnswer, PortalApproval, PortalLogin, PortalRequest, Token,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_ipc::request::{self, Answer, Reason};
@@ -61,6 +63,7 @@ pub(crate) struct Portal {
     /// Processes that are connected: 1, or for a moment another.
     connected: AtomicUsize,
     at_provider: Mutex<AtProvider>,
+    desk: Mutex<Option<Arc<Desk>>>,
 }
 
 impl Portal {
@@ -82,6 +85,7 @@ impl Portal {
             is_on: AtomicBool::new(false),
             connected: AtomicUsize::new(0),
             at_provider: Mutex::default(),
+            desk: Mutex::default(),
         }
     }
 
@@ -201,18 +205,18 @@ impl Portal {
             Some(OwnSession {
                 device: device.id.0.into(),
                 age_s: now_s.saturating_sub(since_s),
-                addresses: List::new(device.addresses.into_iter().take(2).collect()).ok()?,
+                addresses: first(device.addresses),
                 from: heard.from(user.id, device.id),
             })
         };
-        let sessions = devices.into_iter().filter_map(own).take(MAX_SESSIONS);
-        let sessions = List::new(sessions.collect()).unwrap_or_default();
+        let sessions = first(devices.into_iter().filter_map(own));
         Ok(Some(Overview {
             user: UserName::cut(&user.name),
             source: SourceName::cut(&user.source),
             left_s: self.visits().time_left(&browser.token, now()).as_secs(),
             sessions,
             codes: (user.source == LOCAL).then_some(user.totp.is_some()),
+            desk: self.has_desk(&user, browser.address),
         }))
     }
 
@@ -220,19 +224,33 @@ impl Portal {
         let EndSession { browser, device } = request;
         let Some(user) = self.visitor(browser)? else { return Ok(Change::NoVisit) };
         let device = DeviceId((*device).into());
-        let has_session = |own: &Device| own.id == device && own.session_since_s.is_some();
-        if !self.store.devices(user.id)?.iter().any(has_session) {
+        if !self.end_session_of(&user, device, RevocationCause::Portal)? {
             return Ok(Change::NotThere);
         }
-        // A WireGuard client comes back by itself, if it may.
-        if self.wireguard_devices(&user)?.contains_key(&device.0) {
-            self.store.wall_wireguard_device(device, (self.clocks.wall)())?;
-        }
-        self.store.end_device(&LiveUser::of(&user), device, RevocationCause::Portal, (self.clocks.wall)())?;
         self.record("session-ended", &user.name, browser.address, &format!("device {device}"));
         // Another revocation at the same moment is not this visit's, and ends it.
         self.visits().set_generation(&browser.token, user.generation + 1);
         Ok(Change::Done)
+    }
+
+    /// Ends the session of this device of a user: `false` if it has none.
+    fn end_session_of(
+        &self,
+        user: &User,
+        device: DeviceId,
+        cause: RevocationCause,
+    ) -> Result<bool, StoreError> {
+        let has_session = |own: &Device| own.id == device && own.session_since_s.is_some();
+        if !self.store.devices(user.id)?.iter().any(has_session) {
+            return Ok(false);
+        }
+        let now_s = (self.clocks.wall)();
+        // A WireGuard client comes back by itself, if it may.
+        if self.wireguard_devices(user)?.contains_key(&device.0) {
+            self.store.wall_wireguard_device(device, now_s)?;
+        }
+        self.store.end_device(&LiveUser::of(user), device, cause, now_s)?;
+        Ok(true)
     }
 
     fn record(&self, event: &str, user: &str, address: IpAddr, detail: &str) {
@@ -344,4 +362,9 @@ impl Answer<LogOut> for Portal {
         })
         .await
     }
+}
+
+/// As many of them as the list takes.
+fn first<T, const MAX: usize>(all: impl IntoIterator<Item = T>) -> List<T, MAX> {
+    List::new(all.into_iter().take(MAX).collect()).unwrap_or_default()
 }

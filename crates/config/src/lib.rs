@@ -12,6 +12,7 @@ pub mod acme;
 mod audit;
 pub mod certificate;
 pub mod check;
+pub mod desk;
 pub mod document;
 pub mod factor;
 mod fixed_address;

@@ -7,6 +7,7 @@ use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::SubjectPublicKeyInfoDer;
 use zeroize::Zeroizing;
 
+use super::desk::{Desk, desk};
 use super::document::{Log as Problems, Section};
 use super::https_url::HttpsUrl;
 use super::read::path;
@@ -34,6 +35,8 @@ pub struct Portal {
     pub logo: Option<LogoFile>,
     /// Where browsers reach the pages, without a path.
     pub url: Option<HttpsUrl>,
+    /// Who has the pages of the help desk and of administrators.
+    pub desk: Desk,
 }
 
 /// A file with an image.
@@ -61,6 +64,7 @@ pub(super) fn portal(
         let message = "'url' in [portal] has a name and perhaps a port, and nothing behind them";
         s.problem(p, "url", message.to_owned());
     }
+    let desk = desk(s, p, config);
     if let Some(name) = &name
         && (name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control))
     {
@@ -90,6 +94,7 @@ pub(super) fn portal(
         name: name.unwrap_or_else(|| "VPN".to_owned()),
         logo,
         url,
+        desk,
     };
     conflicts(s, p, &portal, config);
     Some(portal)

@@ -41,6 +41,9 @@ pub enum RevocationCause {
     /// The user has ended the session on a page of the portal.
     #[n(11)]
     Portal,
+    /// An administrator or the help desk has ended the sessions on a page of the portal.
+    #[n(12)]
+    Kicked,
 }
 
 impl fmt::Display for RevocationCause {
@@ -57,6 +60,7 @@ impl fmt::Display for RevocationCause {
             Self::Device => "this device was removed; log in again",
             Self::Source => "this account is gone or disabled in its directory",
             Self::Portal => "its user has ended this session on the web page; log in again",
+            Self::Kicked => "an administrator has ended the session; log in again",
             Self::Disconnected => "the server of this account has ended the session; log in again",
             Self::Unconfirmed => {
                 "the directory of this account could not be asked for too long; log in again"

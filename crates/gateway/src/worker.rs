@@ -16,6 +16,7 @@ pub(crate) mod core;
 mod devices;
 pub mod handover;
 pub(crate) mod metrics;
+mod observation;
 mod outer_addresses;
 mod parent_client;
 pub mod quic;
@@ -309,6 +310,7 @@ impl RunningWorker {
     /// Works until the parent ends it or is gone.
     async fn serve(mut self, channel: Channel) -> anyhow::Result<()> {
         self.administration.parent.send(FromWorker::ReportFirewall).await?;
+        self.background.push(tokio::spawn(observation::report(Arc::clone(&self.administration))));
         // Not cancelled half-way in a message: it runs by itself.
         let (sender, mut inbox) = mpsc::channel(1);
         tokio::spawn(async move {

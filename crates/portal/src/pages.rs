@@ -2,6 +2,7 @@
 //!
 //! INVARIANT: all that is not ours is escaped by the templates.
 
+pub(crate) mod desk;
 pub(crate) mod devices;
 
 use askama::Template;
@@ -61,6 +62,7 @@ pub(crate) struct OverviewPage<'p> {
     until: String,
     sessions: Vec<ShownSession>,
     codes: Option<bool>,
+    desk: bool,
 }
 
 /// A session, in words.
@@ -135,6 +137,7 @@ impl<'p> OverviewPage<'p> {
             until: (texts.until)(overview.left_s),
             sessions: overview.sessions.iter().map(shown).collect(),
             codes: overview.codes,
+            desk: overview.desk,
             frame,
         }
     }

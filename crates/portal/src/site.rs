@@ -6,6 +6,7 @@
 
 mod account;
 mod at_provider;
+mod desk;
 mod devices;
 
 use std::sync::Arc;
@@ -165,6 +166,15 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/devices/end", post(end_session_of_device))
         .route("/devices/remove", post(devices::remove))
         .route("/devices/renew", post(devices::renew))
+        .route("/desk", get(desk::overview))
+        .route("/desk/users", get(desk::users))
+        .route("/desk/user", get(desk::user))
+        .route("/desk/kick", post(desk::kick))
+        .route("/desk/disable", post(desk::disable))
+        .route("/desk/enable", post(desk::enable))
+        .route("/desk/reset", post(desk::reset))
+        .route("/desk/extend", post(desk::extend))
+        .route("/desk/whois", post(desk::whois))
         .route("/script.js", get(script))
         .route("/password", get(account::password).post(account::change_password))
         .route("/codes", post(account::codes))

@@ -2,8 +2,10 @@
 //!
 //! INVARIANT: a text that is missing in a language does not compile.
 
+mod desk;
 mod devices;
 
+use desk::DeskTexts;
 use devices::DeviceTexts;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 
@@ -69,6 +71,7 @@ pub(crate) struct Texts {
     pub(crate) old_form_text: &'static str,
     pub(crate) too_many_logins: &'static str,
     pub(crate) devices: DeviceTexts,
+    pub(crate) desk: DeskTexts,
     /// So many seconds ago.
     pub(crate) ago: fn(u64) -> String,
     /// The visit ends in so many seconds.
@@ -180,6 +183,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     old_form_text: "Nothing was changed. Start again, and do not use the browser's back button.",
     too_many_logins: "Too many logins are under way. Try again in a few seconds.",
     devices: devices::ENGLISH,
+    desk: desk::ENGLISH,
     ago: |seconds| match unit(seconds) {
         (0, 0) => "just now".to_owned(),
         (1, unit) => format!("1 {} ago", ["minute", "hour", "day"][unit]),
@@ -278,6 +282,7 @@ pub(crate) static GERMAN: Texts = Texts {
     old_form: "Diese Seite war zu alt",
     old_form_text: "Es wurde nichts geändert. Beginnen Sie von vorn und ohne die Zurück-Taste des Browsers.",
     devices: devices::GERMAN,
+    desk: desk::GERMAN,
     too_many_logins: "Zu viele Anmeldungen laufen gerade. Versuchen Sie es in ein paar Sekunden noch einmal.",
     ago: |seconds| match unit(seconds) {
         (0, 0) => "gerade eben".to_owned(),

@@ -8,9 +8,11 @@
 //! are known as such ([`Gap`]), so that an answer can say when it is uncertain. This module must
 //! not know why sessions end, nor who may ask.
 
+pub mod logins;
 pub mod query;
 pub mod recorder;
 pub(crate) mod retention;
+pub mod whois;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use super::{Portal, now};
+use super::{Portal, first, now};
 use crate::access::Decided;
 use crate::wireguard::WireGuard;
 use crate::wireguard::configuration::{Configuration, Endpoint};
@@ -16,9 +16,9 @@ use vpnd_config::Tunnel;
 use vpnd_ipc::gateway::portal::devices::{
     AddDevice, DeviceChange, DevicesQuery, OwnDevice, OwnDevices, OwnWireGuard, RemoveDevice, RenewDevice,
 };
-use vpnd_ipc::gateway::portal::{Browser, Change, MAX_SESSIONS};
+use vpnd_ipc::gateway::portal::{Browser, Change};
 use vpnd_ipc::request::{Answer, Reason};
-use vpnd_proto::control::{List, Text};
+use vpnd_proto::control::Text;
 use vpnd_proto::session::DeviceId;
 use vpnd_store::{Device, NewWireGuardDevice, StoreError, User, WireGuardDevice};
 use vpnd_wireguard::PublicKey;
@@ -68,10 +68,10 @@ impl Portal {
         Ok(all.filter(|device| device.user == user.id).map(|device| (device.id.0, device)).collect())
     }
 
-    fn devices(&self, browser: &Browser) -> Result<Option<OwnDevices>, StoreError> {
-        let Some(user) = self.visitor(browser)? else { return Ok(None) };
+    /// The devices of a user, as they are shown.
+    pub(super) fn devices_of(&self, user: &User) -> Result<OwnDevices, StoreError> {
         let mut devices = self.store.devices(user.id)?;
-        let wireguard = self.wireguard_devices(&user)?;
+        let wireguard = self.wireguard_devices(user)?;
         for id in wireguard
             .keys()
             .filter(|id| devices.iter().all(|device| device.id.0 != **id))
@@ -83,7 +83,7 @@ impl Portal {
             devices.push(Device { id: DeviceId(id), addresses, session_since_s: None });
         }
         let lifetime_s =
-            self.for_wireguard(&user).map(|profile| profile.session_lifetime.map(|time| time.as_secs()));
+            self.for_wireguard(user).map(|profile| profile.session_lifetime.map(|time| time.as_secs()));
         let (wall_s, steady_s) = ((self.clocks.wall)(), (self.clocks.steady)());
         let heard = self.heard();
         let own = |device: Device| {
@@ -94,9 +94,9 @@ impl Portal {
                     lifetime_s.map(|time_s| device.renewed_s.saturating_add(time_s).saturating_sub(wall_s))
                 }
             };
-            Some(OwnDevice {
+            OwnDevice {
                 device: device.id.0.into(),
-                addresses: List::new(device.addresses.into_iter().take(2).collect()).ok()?,
+                addresses: first(device.addresses),
                 session_age_s: device.session_since_s.map(|since_s| steady_s.saturating_sub(since_s)),
                 from: heard.from(user.id, device.id).or_else(|| Some(wireguard?.outer?.ip().to_canonical())),
                 wireguard: wireguard.map(|device| OwnWireGuard {
@@ -105,13 +105,12 @@ impl Portal {
                     renewed_age_s: wall_s.saturating_sub(device.renewed_s),
                     left_s: ends(device),
                 }),
-            })
+            }
         };
-        let devices = devices.into_iter().filter_map(own).take(MAX_SESSIONS).collect();
-        Ok(Some(OwnDevices {
-            devices: List::new(devices).unwrap_or_default(),
+        Ok(OwnDevices {
+            devices: first(devices.into_iter().map(own)),
             wireguard: lifetime_s.is_some() && self.offered().is_some(),
-        }))
+        })
     }
 
     fn remove_device(&self, request: &RemoveDevice) -> Result<Change, StoreError> {
@@ -192,7 +191,11 @@ impl Answer<DevicesQuery> for Portal {
         self: &Arc<Self>,
         DevicesQuery(browser): DevicesQuery,
     ) -> Result<Option<OwnDevices>, Reason> {
-        self.from_store(move |portal| portal.devices(&browser)).await
+        self.from_store(move |portal| {
+            let user = portal.visitor(&browser)?;
+            user.map(|user| portal.devices_of(&user)).transpose()
+        })
+        .await
     }
 }
 

@@ -3,7 +3,7 @@
 //! INVARIANT: an entry is there only for a session that was granted here, and goes with it. Where
 //! this process began after the session, nothing is known until its client moves.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use vpnd_proto::session::{DeviceId, SessionId};
@@ -48,6 +48,12 @@ impl Heard {
         }
     }
 
+    /// The users who are heard from this address.
+    pub(crate) fn users_at(&self, address: IpAddr) -> BTreeSet<UserId> {
+        let there = self.addresses.iter().filter(|(_, (_, from))| from.to_canonical() == address);
+        there.map(|((user, _), _)| *user).collect()
+    }
+
     /// Where the session of this device was heard from last.
     pub(crate) fn from(&self, user: UserId, device: DeviceId) -> Option<IpAddr> {
         self.addresses.get(&(user, device)).map(|(_, address)| address.to_canonical())
@@ -73,6 +79,8 @@ mod tests {
         assert_eq!(heard.from(ann, device), Some(address("192.0.2.2")));
         heard.moved(two, address("::ffff:192.0.2.3"));
         assert_eq!(heard.from(ann, device), Some(address("192.0.2.3")));
+        assert_eq!(heard.users_at(address("192.0.2.3")), [ann].into());
+        assert!(heard.users_at(address("192.0.2.9")).is_empty());
         heard.ended(two);
         assert_eq!((heard.from(ann, device), heard.owners.len()), (None, 0));
     }

@@ -5,14 +5,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use minicbor::bytes::ByteArray;
+use vpnd_proto::control::UserName;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::{Service, credentials};
 use crate::authenticator::LoginOutcome;
 use vpnd_ipc::gateway::auth::{
     Abandon, ApprovalQuery, AuthStatus, Carried, Commit, Committed, ConfirmAbsences, LoginReply,
-    LoginRequest, MAX_WRITES, Reason, RevocationQuery, Revocations, SessionQuery, StatusQuery, StoredSession,
-    TrafficReport, TypedAnswer,
+    LoginRequest, MAX_WRITES, Observed, Reason, RevocationQuery, Revocations, SessionQuery, StatusQuery,
+    StoredSession, TrafficReport, TypedAnswer,
 };
 use vpnd_ipc::request::Answer;
 use vpnd_store::StoreError;
@@ -94,6 +95,12 @@ impl Answer<TrafficReport> for Service {
         TrafficReport(used): TrafficReport,
     ) -> Result<Vec<ByteArray<16>>, Reason> {
         self.blocking(move |service| Ok(service.account(used))).await
+    }
+}
+
+impl Answer<Observed> for Service {
+    async fn answer(self: &Arc<Self>, Observed(state): Observed) -> Result<Option<Vec<UserName>>, Reason> {
+        Ok(self.portal.observed(state))
     }
 }
 

@@ -115,10 +115,16 @@ async fn end(core: &Core, found: Vec<Revoked>) -> Result<(), Stopped> {
 fn to_end(revoked: &Revoked) -> ToEnd {
     let user = revoked.name.clone();
     let (which, code) = match (revoked.cause, revoked.device) {
-        (RevocationCause::Device | RevocationCause::Disconnected | RevocationCause::Portal, Some(device)) => {
-            (Selector::Device(user, DeviceId(device.into())), Code::Kicked)
+        (
+            RevocationCause::Device
+            | RevocationCause::Disconnected
+            | RevocationCause::Portal
+            | RevocationCause::Kicked,
+            Some(device),
+        ) => (Selector::Device(user, DeviceId(device.into())), Code::Kicked),
+        (RevocationCause::Disconnected | RevocationCause::Kicked, None) => {
+            (Selector::User(user), Code::Kicked)
         }
-        (RevocationCause::Disconnected, None) => (Selector::User(user), Code::Kicked),
         _ => (Selector::User(user), Code::Disabled),
     };
     ToEnd { which, code, text: revoked.cause.to_string().into() }

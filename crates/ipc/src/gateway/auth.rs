@@ -4,6 +4,7 @@
 //! lists have a largest length, so that a frame has one.
 
 mod as_status;
+mod observation;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -14,6 +15,8 @@ use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, Code, S
 use vpnd_proto::gateway::Addresses;
 use vpnd_proto::plane::Activity;
 use vpnd_proto::session::SessionId;
+
+pub use observation::{Count, Observed, SessionUse, WorkerState};
 
 use super::refusal::Refused;
 use super::wireguard::{Admission, AdmitDevice, Handshake, HandshakeReply, PeerChanges, PeersQuery};
@@ -43,6 +46,7 @@ crate::requests! {
         Absences = 8, ConfirmAbsences => Option<u64>;
         Abandon = 9, Abandon => ();
         Carried = 10, Carried => ();
+        Observed = 20, Observed => Option<Vec<UserName>>;
         WireGuardHandshake = 11, Handshake => HandshakeReply;
         WireGuardAdmit = 12, AdmitDevice => Admission;
         WireGuardPeers = 13, PeersQuery => Option<PeerChanges>;

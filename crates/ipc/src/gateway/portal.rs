@@ -1,9 +1,11 @@
 //! Messages between the auth process and the portal process.
 //!
-//! INVARIANT: the portal names no user but in a login, with a password, and no right at all. Every
-//! other request has the token of one browser, and the auth process decides by it whose data are
-//! shown or changed; a device that a request names is one of that user's or none.
+//! INVARIANT: the portal names no user but in a login, with a password, or as what a person at the
+//! help desk has typed, and no right at all. Every other request has the token of one browser, and
+//! the auth process decides by it whose data are shown or changed; a device that a request names is
+//! one of that user's or none.
 
+pub mod desk;
 pub mod devices;
 
 use std::fmt;
@@ -13,10 +15,14 @@ use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, List, SecretText, Text, UserName};
 
+pub use super::auth::PortalHealth;
 use super::auth::SourceName;
 pub use super::idp::{Code, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
+use desk::{
+    AskWhois, ChangeUser, DeskQuery, DeskState, FindUsers, FoundUsers, Replied, ShowUser, ShownUser, Whois,
+};
 use devices::{AddDevice, DeviceChange, DevicesQuery, OwnDevices, RemoveDevice, RenewDevice};
 
 /// The longest frame in either direction, bytes.
@@ -93,6 +99,11 @@ crate::requests! {
         RemoveDevice = 12, RemoveDevice => Change;
         RenewDevice = 13, RenewDevice => DeviceChange;
         AddDevice = 14, AddDevice => DeviceChange;
+        Desk = 40, DeskQuery => Replied<DeskState>;
+        FindUsers = 41, FindUsers => Replied<FoundUsers>;
+        ShowUser = 42, ShowUser => Replied<ShownUser>;
+        ChangeUser = 43, ChangeUser => Replied<()>;
+        Whois = 44, AskWhois => Replied<Whois>;
     }
 }
 
@@ -303,6 +314,9 @@ pub struct Overview {
     /// Whether the user has one-time codes; `None` if that is another source's business.
     #[n(4)]
     pub codes: Option<bool>,
+    /// Whether the pages of the help desk are open to the user here.
+    #[n(5)]
+    pub desk: bool,
 }
 
 /// A session of the user who looks.

@@ -17,18 +17,18 @@ pub(crate) struct DevicesPage<'p> {
 }
 
 /// A device, in words.
-struct ShownDevice {
-    device: String,
-    kind: &'static str,
+pub(super) struct ShownDevice {
+    pub(super) device: String,
+    pub(super) kind: &'static str,
     /// That of a WireGuard device.
-    name: Option<String>,
-    key: Option<String>,
-    addresses: String,
-    from: String,
-    state: String,
-    renewed: Option<String>,
-    has_session: bool,
-    is_walled: bool,
+    pub(super) name: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) addresses: String,
+    pub(super) from: String,
+    pub(super) state: String,
+    pub(super) renewed: Option<String>,
+    pub(super) has_session: bool,
+    pub(super) is_walled: bool,
 }
 
 #[derive(Template)]
@@ -57,7 +57,7 @@ impl<'p> DevicesPage<'p> {
 }
 
 impl ShownDevice {
-    fn new(frame: &Frame<'_>, device: &OwnDevice) -> Self {
+    pub(super) fn new(frame: &Frame<'_>, device: &OwnDevice) -> Self {
         let (texts, own) = (frame.texts, &frame.texts.devices);
         let wireguard = device.wireguard.as_ref();
         let is_walled = wireguard.is_some_and(|wireguard| wireguard.left_s == Some(0));

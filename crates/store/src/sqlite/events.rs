@@ -59,7 +59,7 @@ fn revocation_from_row(row: &Row<'_>) -> rusqlite::Result<Revocation> {
     })
 }
 
-const CAUSES: [RevocationCause; 12] = [
+const CAUSES: [RevocationCause; 13] = [
     RevocationCause::Disabled,
     RevocationCause::Removed,
     RevocationCause::Password,
@@ -72,6 +72,7 @@ const CAUSES: [RevocationCause; 12] = [
     RevocationCause::Unconfirmed,
     RevocationCause::Disconnected,
     RevocationCause::Portal,
+    RevocationCause::Kicked,
 ];
 
 fn word(cause: RevocationCause) -> &'static str {
@@ -88,5 +89,6 @@ fn word(cause: RevocationCause) -> &'static str {
         RevocationCause::Unconfirmed => "unconfirmed",
         RevocationCause::Disconnected => "disconnected",
         RevocationCause::Portal => "portal",
+        RevocationCause::Kicked => "kicked",
     }
 }

@@ -12,6 +12,7 @@ use zeroize::Zeroizing;
 
 use vpnd_ipc::messages::SecretBytes;
 use vpnd_ipc::request::{Answer, Reason, Request};
+use vpnd_store::audit::whois::Asked;
 use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::sqlite::{Replacement, Sqlite};
 use vpnd_store::{
@@ -303,9 +304,8 @@ impl Serve<Whois> for Served {
         let (Whois { address, port, at_s, now_s, detail, by }, (file, path)) = (request, self.audit()?);
         let (event, user, source) = ("whois".to_owned(), String::new(), String::new());
         let question = AuditEntry { at_s: now_s, event, user, source, detail, by };
-        let answered =
-            file.record(&[Event::Entry(question)]).and_then(|()| file.who_had(address, port, at_s, now_s));
-        answered.map_err(|error| failed(path, &error).into())
+        file.whois(question, Asked { address, port }, at_s, now_s)
+            .map_err(|error| failed(path, &error).into())
     }
 }
 

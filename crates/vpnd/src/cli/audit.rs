@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::StoreArgs;
-use crate::commands::audit::Asked;
+use vpnd_store::audit::whois::Asked;
 use vpnd_sys::date::Moment;
 
 /// The commands of `vpnd audit`.

@@ -6,6 +6,7 @@
 
 mod account;
 mod at_provider;
+mod desk;
 mod devices;
 mod floods;
 mod taken_over;

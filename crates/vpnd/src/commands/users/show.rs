@@ -15,13 +15,9 @@ use vpnd_config::access_profile::Who;
 use vpnd_ipc::admin::Session;
 use vpnd_ipc::admin::client::Client;
 use vpnd_store::StoreError;
-use vpnd_store::audit::query::{Cursor, Range, Record};
+use vpnd_store::audit::logins::Logins;
+use vpnd_store::audit::query::{Cursor, Record};
 use vpnd_sys::date::{Expiry, rfc3339};
-
-/// How far back logins are looked at, seconds.
-const LOOK_BACK_S: u64 = 30 * 86_400;
-/// Refused logins that are shown, at most.
-const SHOWN: usize = 10;
 
 /// Everything about a user.
 struct Page {
@@ -33,12 +29,6 @@ struct Page {
     sessions: Result<Vec<Session>, String>,
     /// Or why there are none on record.
     logins: Result<Logins, String>,
-}
-
-/// Logins on record, the newest first.
-struct Logins {
-    last_s: Option<u64>,
-    refused: Vec<Record>,
 }
 
 pub(super) fn show(
@@ -87,19 +77,11 @@ fn logins(config: &ServerConfig, stores: &dyn Stores, user: &str, now_s: u64) ->
     }
     let mut store = stores.open(config, Opening::Audit)?;
     store.audit(entry("user-shown", user, now_s))?;
-    let range = Range { from_s: now_s.saturating_sub(LOOK_BACK_S), to_s: now_s, user: Some(user.to_owned()) };
-    let (mut logins, mut cursor) = (Logins { last_s: None, refused: Vec::new() }, Some(Cursor::ENTRIES));
+    let range = Logins::range(user, now_s);
+    let (mut logins, mut cursor) = (Logins::default(), Some(Cursor::ENTRIES));
     while let Some(here) = cursor {
         let (records, next) = store.export(&range, here)?;
-        for record in records {
-            match record.kind.as_str() {
-                "login" => logins.last_s = logins.last_s.max(Some(record.at_s)),
-                "login-refused" => logins.refused.push(record),
-                _ => {}
-            }
-        }
-        logins.refused.sort_by_key(|record| std::cmp::Reverse(record.at_s));
-        logins.refused.truncate(SHOWN);
+        logins.add(records);
         cursor = next;
     }
     Ok(logins)
@@ -161,7 +143,11 @@ impl Page {
         };
         let last = logins.last_s.map_or_else(|| "none in 30 days".to_owned(), rfc3339);
         let mut lines = vec![format!("login:     {last}"), String::new()];
-        lines.push(format!("refused logins in 30 days, the last {SHOWN}: {}", logins.refused.len()));
+        lines.push(format!(
+            "refused logins in 30 days, the last {}: {}",
+            Logins::SHOWN,
+            logins.refused.len()
+        ));
         lines.extend(logins.refused.iter().map(|record| {
             let given =
                 |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), vpnd_sys::text::plain);

@@ -1,0 +1,201 @@
+//! The pages of the help desk and of administrators: what each may see and change.
+//!
+//! Invariants: who asks is the user of the browser's token, with the role that the user's groups
+//! have now; a request names a user, an address and a reason, and no right. It counts from the
+//! configured networks alone, a change only within ten minutes of a login, with a reason, on the
+//! record, and so often. A portal that was taken over can do this while such a person is logged in:
+//! the limits here are what bounds it.
+
+mod authority;
+mod deeds;
+mod views;
+mod watch;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Portal, now};
+use authority::{Act, Rates, admit};
+use vpnd_config::ServerConfig;
+use vpnd_ipc::gateway::auth::WorkerState;
+use vpnd_ipc::gateway::portal::Browser;
+use vpnd_ipc::gateway::portal::desk::{
+    AskWhois, ChangeUser, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Replied, Role, ShowUser,
+    ShownUser, Whois,
+};
+use vpnd_ipc::request::{Answer, Reason};
+use vpnd_proto::control::UserName;
+use vpnd_store::audit::whois::Recording;
+use vpnd_store::audit::{self, AuditEntry, Event};
+use vpnd_store::{StoreError, User};
+use watch::Watch;
+
+/// The rules in force, and what has been asked for under them.
+pub(crate) struct Desk {
+    rules: vpnd_config::desk::Desk,
+    recording: Recording,
+    /// The audit file.
+    audit: PathBuf,
+    /// Whether it is written.
+    records: bool,
+    rates: Mutex<Rates>,
+    watch: Watch,
+}
+
+/// Who does something at the desk.
+struct Actor {
+    user: User,
+    role: Role,
+    address: IpAddr,
+    desk: Arc<Desk>,
+}
+
+impl Desk {
+    pub(crate) fn of(config: &ServerConfig) -> Option<Self> {
+        let rules = config.portal.as_ref()?.desk.clone();
+        Some(Self {
+            rules,
+            recording: Recording::of(config),
+            audit: config.server.state_dir.join(audit::FILE_NAME),
+            records: config.audit.enabled,
+            rates: Mutex::default(),
+            watch: Watch::default(),
+        })
+    }
+
+    fn rates(&self) -> std::sync::MutexGuard<'_, Rates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Actor {
+    /// An entry of the audit file about something that was done.
+    fn entry(&self, event: &str, user: &str, detail: String, at_s: u64) -> AuditEntry {
+        AuditEntry {
+            at_s,
+            event: event.to_owned(),
+            user: user.to_owned(),
+            source: self.address.to_string(),
+            detail,
+            by: format!("{} on the web pages", self.user.name),
+        }
+    }
+}
+
+impl Portal {
+    /// These rules hold from now on; without any there is no desk.
+    pub(crate) fn set_desk(&self, desk: Option<Desk>) {
+        *self.desk.lock().unwrap_or_else(PoisonError::into_inner) = desk.map(Arc::new);
+    }
+
+    /// Whether the pages are open to this user there.
+    pub(super) fn has_desk(&self, user: &User, address: IpAddr) -> bool {
+        self.desk().is_some_and(|desk| admit(&desk.rules, user, address, true, Act::Look).is_ok())
+    }
+
+    fn desk(&self) -> Option<Arc<Desk>> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The person at this browser, if they may do this now.
+    fn actor(&self, browser: &Browser, act: Act) -> Result<Replied<Actor>, StoreError> {
+        let Some(user) = self.visitor(browser)? else { return Ok(Err(DeskRefusal::NoVisit)) };
+        let Some(desk) = self.desk() else { return Ok(Err(DeskRefusal::NoRole)) };
+        let is_recent = self.visits().is_recent(&browser.token, now());
+        let role = match admit(&desk.rules, &user, browser.address, is_recent, act) {
+            Ok(role) => role,
+            Err(refusal) => {
+                tracing::info!(user = user.name, address = %browser.address, ?refusal, "refused at the desk");
+                return Ok(Err(refusal));
+            }
+        };
+        if !desk.rates().take(user.id, act, now()) {
+            return Ok(Err(DeskRefusal::TooOften));
+        }
+        Ok(Ok(Actor { user, role, address: browser.address, desk }))
+    }
+
+    /// Takes what the worker has reported; the users whose sessions it is to report next, if it is
+    /// to report at all.
+    pub(crate) fn observed(&self, state: Option<WorkerState>) -> Option<Vec<UserName>> {
+        let desk = self.desk()?;
+        if let Some(state) = state {
+            desk.watch.take(state, now());
+        }
+        desk.watch.wanted(now())
+    }
+
+    /// Records what was done, and logs it.
+    fn record_deed(&self, entry: AuditEntry) {
+        let AuditEntry { event, user, source, detail, by, .. } = &entry;
+        tracing::info!(event, user, by, address = source, detail, "done at the desk");
+        if let Some(audit) = &self.audit {
+            audit.record(Event::Entry(entry));
+        }
+    }
+}
+
+impl Answer<DeskQuery> for Portal {
+    async fn answer(self: &Arc<Self>, DeskQuery(browser): DeskQuery) -> Result<Replied<DeskState>, Reason> {
+        let actor = match self.from_store(move |portal| portal.actor(&browser, Act::Look)).await? {
+            Ok(actor) => actor,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let watch = &actor.desk.watch;
+        watch.want(None, now());
+        watch.wait(now, |watch, now| watch.state(now).is_some()).await;
+        self.from_store(move |portal| portal.desk_state(&actor).map(Ok)).await
+    }
+}
+
+impl Answer<FindUsers> for Portal {
+    async fn answer(self: &Arc<Self>, find: FindUsers) -> Result<Replied<FoundUsers>, Reason> {
+        self.from_store(move |portal| match portal.actor(&find.browser, Act::Look)? {
+            Ok(_) => portal.find_users(&find.text).map(Ok),
+            Err(refusal) => Ok(Err(refusal)),
+        })
+        .await
+    }
+}
+
+impl Answer<ShowUser> for Portal {
+    async fn answer(self: &Arc<Self>, show: ShowUser) -> Result<Replied<ShownUser>, Reason> {
+        let ShowUser { browser, user } = show;
+        let actor = match self.from_store(move |portal| portal.actor(&browser, Act::Look)).await? {
+            Ok(actor) => actor,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let name = user.to_string();
+        let has_session = self.from_store(move |portal| portal.has_session(&name)).await?;
+        if let (true, Ok(name)) = (has_session, UserName::new(&*user)) {
+            let watch = &actor.desk.watch;
+            watch.want(Some(name), now());
+            watch.wait(now, |watch, now| !watch.traffic(&user, now).is_empty()).await;
+        }
+        self.from_store(move |portal| portal.show_user(&actor, &user)).await
+    }
+}
+
+impl Answer<ChangeUser> for Portal {
+    async fn answer(self: &Arc<Self>, change: ChangeUser) -> Result<Replied<()>, Reason> {
+        self.from_store(move |portal| match portal.actor(&change.browser, Act::Change)? {
+            Ok(actor) => portal.change_user(&actor, &change),
+            Err(refusal) => Ok(Err(refusal)),
+        })
+        .await
+    }
+}
+
+impl Answer<AskWhois> for Portal {
+    async fn answer(self: &Arc<Self>, ask: AskWhois) -> Result<Replied<Whois>, Reason> {
+        self.from_store(move |portal| match portal.actor(&ask.browser, Act::Ask)? {
+            Ok(actor) => Ok(portal.whois(&actor, &ask)),
+            Err(refusal) => Ok(Err(refusal)),
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests;

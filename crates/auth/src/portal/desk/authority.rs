@@ -1,0 +1,157 @@
+//! Decisions of the desk: who may do what, from where, how often. This module must not know of the
+//! store.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use vpnd_config::desk::Desk;
+use vpnd_ipc::gateway::portal::desk::{DeskRefusal, Role};
+use vpnd_proto::time::Time;
+use vpnd_store::{User, UserId};
+use vpnd_sys::allowance::Allowance;
+
+/// Pages of one person at once, and the time from one to the next after that.
+const LOOKS: (u32, Duration) = (60, Duration::from_secs(1));
+/// The same for changes and questions.
+const CHANGES: (u32, Duration) = (20, Duration::from_secs(30));
+
+/// A kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    Look,
+    /// Of personal data that nobody has to see.
+    Ask,
+    Change,
+}
+
+/// The role of a user who may do this from there.
+pub(super) fn admit(
+    rules: &Desk,
+    user: &User,
+    address: IpAddr,
+    is_recent: bool,
+    act: Act,
+) -> Result<Role, DeskRefusal> {
+    let role = rules.role(&user.source, &user.groups).ok_or(DeskRefusal::NoRole)?;
+    let address = address.to_canonical();
+    if !rules.networks.iter().any(|network| network.contains(&address)) {
+        return Err(DeskRefusal::Elsewhere);
+    }
+    match act {
+        Act::Ask | Act::Change if role < Role::HelpDesk => Err(DeskRefusal::NoRole),
+        Act::Change if !is_recent => Err(DeskRefusal::LogInAgain),
+        Act::Look | Act::Ask | Act::Change => Ok(role),
+    }
+}
+
+/// Whether a person with this role may change that user. The help desk has no power over those who
+/// administer, or it would have theirs.
+pub(super) fn may_change(rules: &Desk, by: &User, role: Role, user: &User) -> Result<(), DeskRefusal> {
+    let has_role = rules.role(&user.source, &user.groups).is_some();
+    match role {
+        Role::Viewer => Err(DeskRefusal::NoRole),
+        _ if by.id == user.id => Err(DeskRefusal::Own),
+        Role::HelpDesk if has_role => Err(DeskRefusal::Senior),
+        Role::HelpDesk | Role::Administrator => Ok(()),
+    }
+}
+
+/// Limits of requests, by person.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    looks: HashMap<UserId, Allowance>,
+    changes: HashMap<UserId, Allowance>,
+}
+
+impl Rates {
+    /// Takes one request of this person: `false` if there were too many.
+    pub(super) fn take(&mut self, person: UserId, act: Act, now: Time) -> bool {
+        let ((burst, interval), of_kind) = match act {
+            Act::Look => (LOOKS, &mut self.looks),
+            Act::Ask | Act::Change => (CHANGES, &mut self.changes),
+        };
+        // No more persons than have roles; those without a request for long are as new ones.
+        of_kind.retain(|known, allowance| *known == person || !allowance.is_full(now));
+        of_kind.entry(person).or_insert_with(|| Allowance::new(burst, interval)).take(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> Desk {
+        Desk {
+            viewers: vec!["viewers".to_owned()],
+            help_desk: vec!["desk".to_owned()],
+            administrators: vec!["admins".to_owned()],
+            sources: vec!["local".to_owned()],
+            networks: vec!["10.86.0.0/16".parse().unwrap(), "fd00::/64".parse().unwrap()],
+        }
+    }
+
+    fn user(id: u8, group: &str) -> User {
+        let groups = Some(group.to_owned()).filter(|group| !group.is_empty()).into_iter().collect();
+        User { id: UserId([id; 16]), source: "local".to_owned(), groups, ..User::nobody() }
+    }
+
+    fn inside() -> IpAddr {
+        [10, 86, 0, 7].into()
+    }
+
+    #[test]
+    fn a_role_may_do_so_much() {
+        let rules = rules();
+        let may = |group: &str, act| admit(&rules, &user(1, group), inside(), true, act);
+        for act in [Act::Look, Act::Ask, Act::Change] {
+            assert_eq!(may("admins", act), Ok(Role::Administrator));
+            assert_eq!(may("desk", act), Ok(Role::HelpDesk));
+            assert_eq!(may("", act), Err(DeskRefusal::NoRole));
+            let seen = if act == Act::Look { Ok(Role::Viewer) } else { Err(DeskRefusal::NoRole) };
+            assert_eq!(may("viewers", act), seen);
+        }
+        let external = User { source: "uni".to_owned(), ..user(1, "admins") };
+        assert_eq!(admit(&rules, &external, inside(), true, Act::Look), Err(DeskRefusal::NoRole));
+    }
+
+    #[test]
+    fn nobody_comes_from_elsewhere_or_changes_long_after_the_login() {
+        let (rules, admin) = (rules(), user(1, "admins"));
+        let from = |address: &str| admit(&rules, &admin, address.parse().unwrap(), true, Act::Look);
+        for outside in ["10.87.0.1", "198.18.1.2", "fd00:0:0:1::1", "::1", "::ffff:192.0.2.1"] {
+            assert_eq!(from(outside), Err(DeskRefusal::Elsewhere), "{outside}");
+        }
+        assert!(from("::ffff:10.86.0.1").is_ok() && from("fd00::9").is_ok());
+        let late = |act| admit(&rules, &admin, inside(), false, act);
+        assert_eq!(late(Act::Change), Err(DeskRefusal::LogInAgain));
+        assert!(late(Act::Look).is_ok() && late(Act::Ask).is_ok());
+    }
+
+    #[test]
+    fn the_help_desk_changes_nobody_with_a_role_and_nobody_changes_themselves() {
+        let rules = rules();
+        let (admin, other, desk, guest) =
+            (user(1, "admins"), user(2, "viewers"), user(3, "desk"), user(4, "guests"));
+        let may = |by: &User, role, target: &User| may_change(&rules, by, role, target);
+        assert_eq!(may(&desk, Role::HelpDesk, &guest), Ok(()));
+        assert_eq!(may(&desk, Role::HelpDesk, &admin), Err(DeskRefusal::Senior));
+        assert_eq!(may(&desk, Role::HelpDesk, &other), Err(DeskRefusal::Senior));
+        assert_eq!(may(&desk, Role::HelpDesk, &desk), Err(DeskRefusal::Own));
+        assert_eq!(may(&admin, Role::Administrator, &desk), Ok(()));
+        assert_eq!(may(&admin, Role::Administrator, &admin), Err(DeskRefusal::Own));
+        assert_eq!(may(&other, Role::Viewer, &guest), Err(DeskRefusal::NoRole));
+    }
+
+    #[test]
+    fn a_person_does_so_much_in_a_time() {
+        let (mut rates, ann, bob) = (Rates::default(), UserId([1; 16]), UserId([2; 16]));
+        let done = |rates: &mut Rates, who, act, at| (0..500).filter(|_| rates.take(who, act, at)).count();
+        assert_eq!(done(&mut rates, ann, Act::Change, Time::ZERO), 20);
+        assert_eq!(done(&mut rates, ann, Act::Ask, Time::ZERO), 0, "they share it");
+        assert_eq!(done(&mut rates, ann, Act::Look, Time::ZERO), 60);
+        assert_eq!(done(&mut rates, bob, Act::Change, Time::ZERO), 20);
+        let later = Time::ZERO + Duration::from_secs(60);
+        assert_eq!(done(&mut rates, ann, Act::Change, later), 2);
+    }
+}

@@ -1,0 +1,191 @@
+//! The desk over a store, by requests as the portal sends them.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::access::Access;
+use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
+use vpnd_config::Tunnel;
+use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_ipc::gateway::portal::desk::{Deed, UserState};
+use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
+use vpnd_ipc::request::Request;
+use vpnd_proto::control::{SecretText, Text, UserName};
+use vpnd_store::audit::AuditFile;
+use vpnd_store::audit::testing::Recorded;
+use vpnd_store::password::{Hasher, Password};
+use vpnd_store::sqlite::Sqlite;
+use vpnd_store::{NewUser, Revocations as _, TotpSecret, UserChange, Users as _};
+use vpnd_sys::clock::Clocks;
+
+const INSIDE: [u8; 4] = [10, 86, 0, 7];
+const PORTAL: &str = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\nviewer_groups = 'viewers'\n\
+                      help_desk_groups = 'desk'\nadministrator_groups = 'admins'\n";
+
+struct Bench {
+    _directory: tempfile::TempDir,
+    store: Arc<Sqlite>,
+    portal: Arc<Portal>,
+    audit: Recorded,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Arc::new(Sqlite::open_or_create(&directory.path().join("vpnd.db")).unwrap());
+        let hasher = Hasher::with_cost(8, 1);
+        let hash = hasher.hash(&Password::new("right".to_owned())).unwrap();
+        for (name, group) in [("ann", "admins"), ("dora", "desk"), ("vic", "viewers"), ("gus", "guests")] {
+            let user = NewUser { groups: vec![group.to_owned()], ..NewUser::new(name, hash.clone()) };
+            store.add_user(&user, 1).unwrap();
+        }
+        let state_dir = directory.path().display();
+        let config =
+            vpnd_config::testing::smallest(&format!("[server]\nstate_dir = '{state_dir}'\n{PORTAL}"));
+        let access = Arc::new(Access::new(vpnd_config::AccessProfiles::of_everybody(), &Tunnel::default()));
+        let settings =
+            Settings { workers: 1, queue: 4, longest_wait: QUEUE_TIMEOUT, require_certificate: false };
+        let authenticator = Authenticator::new(Arc::clone(&store) as _, hasher, settings).unwrap();
+        let audit = Recorded::default();
+        let portal = Portal::new(
+            Arc::clone(&store) as _,
+            Arc::new(authenticator.with_access(Arc::clone(&access))),
+            access,
+            Clocks::default(),
+        );
+        portal.set_desk(Desk::of(&config));
+        AuditFile::open_or_create(&directory.path().join(audit::FILE_NAME)).unwrap();
+        let portal = Arc::new(portal.with_audit(audit.recorder()));
+        Self { _directory: directory, store, portal, audit }
+    }
+
+    async fn ask<R: Request>(&self, request: R) -> R::Reply
+    where
+        Portal: Answer<R>,
+    {
+        self.portal.answer(request).await.unwrap()
+    }
+
+    async fn browser(&self, user: &str, address: [u8; 4]) -> Browser {
+        let login = PortalLogin {
+            user: UserName::new(user).unwrap(),
+            password: SecretText::new("right").unwrap(),
+            address: address.into(),
+        };
+        let LoginStep::LoggedIn(token) = self.ask(login).await else { panic!("{user} is not let in") };
+        Browser { token, address: address.into() }
+    }
+
+    async fn change(&self, browser: &Browser, user: &str, deed: Deed, reason: &str) -> Replied<()> {
+        let (user, reason) = (Text::cut(user), Text::cut(reason));
+        self.ask(ChangeUser { browser: browser.clone(), user, deed, reason }).await
+    }
+
+    fn user(&self, name: &str) -> User {
+        self.store.user(name).unwrap().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn each_role_does_what_it_may_and_says_why() {
+    let bench = Bench::new();
+    let [ann, dora, vic, gus] = [
+        bench.browser("ann", INSIDE).await,
+        bench.browser("dora", INSIDE).await,
+        bench.browser("vic", INSIDE).await,
+        bench.browser("gus", INSIDE).await,
+    ];
+    let disable = |browser, user, reason| bench.change(browser, user, Deed::Disable, reason);
+    assert_eq!(disable(&gus, "vic", "because").await, Err(DeskRefusal::NoRole));
+    assert_eq!(disable(&vic, "gus", "because").await, Err(DeskRefusal::NoRole));
+    for without in ["", "  ", "two\nlines"] {
+        assert_eq!(disable(&dora, "gus", without).await, Err(DeskRefusal::NoReason), "{without}");
+    }
+    assert_eq!(disable(&dora, "nobody", "because").await, Err(DeskRefusal::NotThere));
+    assert_eq!(disable(&dora, "ann", "because").await, Err(DeskRefusal::Senior));
+    assert_eq!(disable(&dora, "dora", "because").await, Err(DeskRefusal::Own));
+    let elsewhere = bench.browser("ann", [192, 0, 2, 1]).await;
+    assert_eq!(disable(&elsewhere, "gus", "because").await, Err(DeskRefusal::Elsewhere));
+    assert!(["ann", "dora", "vic", "gus"].into_iter().all(|name| bench.user(name).enabled));
+
+    assert_eq!(disable(&dora, "gus", "call 4711").await, Ok(()));
+    assert!(!bench.user("gus").enabled);
+    let entry = &bench.audit.newest()[0];
+    assert_eq!((entry.event.as_str(), entry.user.as_str()), ("user-disabled", "gus"));
+    assert_eq!((entry.by.as_str(), entry.detail.as_str()), ("dora on the web pages", "call 4711"));
+    assert_eq!(entry.source, "10.86.0.7");
+    let shown = bench.ask(ShowUser { browser: vic.clone(), user: Text::cut("gus") }).await.unwrap();
+    assert_eq!((shown.user.state, shown.locked), (UserState::Disabled, Some(DeskRefusal::NoRole)));
+    assert_eq!(bench.change(&dora, "gus", Deed::Enable, "call 4712").await, Ok(()));
+    assert!(bench.user("gus").enabled);
+    assert_eq!(disable(&ann, "dora", "has left").await, Ok(()), "an administrator");
+    assert_eq!(disable(&dora, "gus", "because").await, Err(DeskRefusal::NoVisit), "she is out");
+    // Whoever is no longer in the group is out at once.
+    let change = UserChange { groups: Some(vec!["viewers".to_owned()]), ..UserChange::default() };
+    bench.store.modify_user("ann", &change, 9).unwrap();
+    assert!(disable(&ann, "gus", "because").await.is_err());
+}
+
+#[tokio::test]
+async fn kicks_codes_and_guests() {
+    let bench = Bench::new();
+    let dora = bench.browser("dora", INSIDE).await;
+    let change = |deed| bench.change(&dora, "gus", deed, "call 4711");
+    let seen = bench.store.last_revocation().unwrap();
+    assert_eq!(change(Deed::Kick(None)).await, Ok(()));
+    let revoked = bench.store.revocations_since(seen).unwrap();
+    assert_eq!((revoked.len(), revoked[0].cause), (1, RevocationCause::Kicked));
+    assert_eq!(change(Deed::Kick(Some([1; 16].into()))).await, Err(DeskRefusal::NotThere));
+
+    assert_eq!(change(Deed::ResetCodes).await, Err(DeskRefusal::Unusable), "he has none");
+    let totp = UserChange { totp: Some(Some(TotpSecret::new(vec![7; 20]))), ..UserChange::default() };
+    bench.store.modify_user("gus", &totp, 9).unwrap();
+    assert_eq!(change(Deed::ResetCodes).await, Ok(()));
+    assert!(bench.user("gus").totp.is_none());
+
+    let extend = |until: &str| change(Deed::Extend(Text::cut(until)));
+    assert_eq!(extend("2999-01-01").await, Err(DeskRefusal::Unusable), "he is no guest");
+    let ends = UserChange { expires_s: Some(Some(5)), ..UserChange::default() };
+    bench.store.modify_user("gus", &ends, 9).unwrap();
+    for wrong in ["", "never", "2020-01-01", "2999-01-01", "soon"] {
+        assert_eq!(extend(wrong).await, Err(DeskRefusal::Unusable), "{wrong}");
+    }
+    let in_a_month = vpnd_sys::date::rfc3339(vpnd_sys::clock::wall_s() + 30 * 86_400);
+    assert_eq!(extend(&in_a_month[..10]).await, Ok(()));
+    assert!(!bench.user("gus").has_expired(vpnd_sys::clock::wall_s()));
+    assert!(bench.audit.newest()[0].detail.starts_with("expires: "));
+}
+
+#[tokio::test]
+async fn users_are_found_by_name_and_address_and_questions_are_recorded() {
+    let bench = Bench::new();
+    let [vic, dora] = [bench.browser("vic", INSIDE).await, bench.browser("dora", INSIDE).await];
+    let find = async |text: &str| {
+        let found = bench.ask(FindUsers { browser: vic.clone(), text: Text::cut(text) }).await.unwrap();
+        found.users.iter().map(|user| user.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(find("").await, ["ann", "dora", "gus", "vic"]);
+    assert_eq!((find("OR").await, find("zz").await), (vec!["dora".to_owned()], vec![]));
+    let gus = bench.user("gus").id;
+    let device = vpnd_proto::session::DeviceId([3; 16]);
+    let from = [192, 0, 2, 9].into();
+    bench.portal.heard().began(vpnd_proto::session::SessionId([2; 16]), gus, device, from);
+    assert_eq!(find("192.0.2.9").await, ["gus"]);
+    let state = bench.ask(DeskQuery(vic.clone())).await.unwrap();
+    assert_eq!((state.role, state.users), (Role::Viewer, 4));
+
+    let ask = |browser: &Browser, address: &str, reason: &str| {
+        let (address, at) = (Text::cut(address), Text::cut(""));
+        bench.ask(AskWhois { browser: browser.clone(), address, at, reason: Text::cut(reason) })
+    };
+    assert_eq!(ask(&vic, "10.86.0.9", "why").await.err(), Some(DeskRefusal::NoRole));
+    assert_eq!(ask(&dora, "10.86.0.9", " ").await.err(), Some(DeskRefusal::NoReason));
+    assert_eq!(ask(&dora, "host", "why").await.err(), Some(DeskRefusal::Unusable));
+    let answer = ask(&dora, "10.86.0.9", "complaint 4711").await.unwrap();
+    assert!(answer.found.is_empty() && answer.notes[0].contains("no client is on record"), "{answer:?}");
+    let desk = bench.portal.desk().unwrap();
+    let recorded = vpnd_store::audit::testing::all(&desk.audit_file().unwrap());
+    let whois = recorded.iter().find(|record| record.kind == "whois").unwrap();
+    assert!(whois.detail.as_ref().unwrap().ends_with(": complaint 4711"), "{whois:?}");
+    assert_eq!(whois.by.as_deref(), Some("dora on the web pages"));
+}

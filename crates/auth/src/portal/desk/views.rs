@@ -1,0 +1,155 @@
+//! What the desk shows: the gateway's state, users, and one user.
+//!
+//! INVARIANT: that somebody has looked at a user is recorded before it is shown.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+use super::authority::may_change;
+use super::{Actor, Desk, Portal};
+use crate::lease;
+use crate::portal::{first, now};
+use vpnd_ipc::gateway::auth::{AuditHealth, SourceName};
+use vpnd_ipc::gateway::portal::desk::{
+    DeskRefusal, DeskState, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS, MAX_LISTED, ProfileCount,
+    RefusedLogin, Replied, ShownUser, UserState, WorkerShown,
+};
+use vpnd_ipc::request::Reason;
+use vpnd_proto::control::Text;
+use vpnd_store::audit::query::Record;
+use vpnd_store::audit::{AuditFile, Event};
+use vpnd_store::{LOCAL, StoreError, User};
+
+impl Desk {
+    /// The audit file, if something is recorded.
+    pub(super) fn audit_file(&self) -> Option<AuditFile> {
+        if !self.records {
+            return None;
+        }
+        let file = self.recording.open(&self.audit);
+        file.map_err(|error| tracing::error!(%error, "the desk has no audit file")).ok()
+    }
+}
+
+impl Portal {
+    pub(super) fn desk_state(&self, actor: &Actor) -> Result<DeskState, StoreError> {
+        let steady_s = (self.clocks.steady)();
+        let users = self.store.users()?;
+        let by_name: HashMap<&str, &User> = users.iter().map(|user| (user.name.as_str(), user)).collect();
+        let mut counts: BTreeMap<Option<String>, u64> = BTreeMap::new();
+        for session in self.store.live_sessions(steady_s)? {
+            let profile = by_name.get(session.user.as_str()).and_then(|user| self.access.of(user));
+            *counts.entry(profile.map(|profile| profile.title().to_owned())).or_default() += 1;
+        }
+        let count = |(profile, sessions): (Option<String>, u64)| ProfileCount {
+            profile: profile.as_deref().map(Text::cut),
+            sessions,
+        };
+        let health = self.audit.as_ref().filter(|audit| audit.is_enabled()).map(|audit| audit.health());
+        Ok(DeskState {
+            role: actor.role,
+            users: users.len() as u64,
+            profiles: first(counts.into_iter().map(count)),
+            pools: first(lease::usage(&self.access.pools(), self.store.as_ref(), steady_s)?),
+            sources: first(self.authenticator.source_health()),
+            audit: health.map(|health| AuditHealth {
+                lost: health.lost,
+                failure: health.failure.as_deref().map(Reason::cut),
+            }),
+            portal: self.health(),
+            worker: actor.desk.watch.state(now()).map(|state| WorkerShown {
+                version: state.version,
+                uptime_s: state.uptime_s,
+                certificate_left_s: state.certificate_left_s,
+                drops: first(state.drops),
+            }),
+        })
+    }
+
+    /// The users whose name has this in it, the whole name first, or who have this address.
+    pub(super) fn find_users(&self, text: &str) -> Result<FoundUsers, StoreError> {
+        let text = text.trim();
+        let mut found = match text.parse::<IpAddr>() {
+            Ok(address) => self.users_at(address.to_canonical())?,
+            Err(_) => {
+                let wanted = text.to_lowercase();
+                let mut users = self.store.users()?;
+                users.retain(|user| user.name.to_lowercase().contains(&wanted));
+                users.sort_by_key(|user| user.name.to_lowercase() != wanted);
+                users
+            }
+        };
+        let more = found.len().saturating_sub(MAX_FOUND) as u64;
+        found.truncate(MAX_FOUND);
+        let now_s = (self.clocks.wall)();
+        Ok(FoundUsers { users: first(found.iter().map(|user| found_user(user, now_s))), more })
+    }
+
+    /// The users who have this inner address or had it last, and those who are heard from it.
+    fn users_at(&self, address: IpAddr) -> Result<Vec<User>, StoreError> {
+        let mut ids = self.heard().users_at(address);
+        ids.extend(self.store.lease_on(address)?.map(|lease| lease.owner.user));
+        let users = ids.into_iter().map(|id| self.store.user_by_id(id));
+        let mut users: Vec<User> = users.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        users.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(users)
+    }
+
+    /// Whether the user of this name has a session.
+    pub(super) fn has_session(&self, name: &str) -> Result<bool, StoreError> {
+        let Some(user) = self.store.user(name)? else { return Ok(false) };
+        Ok(self.store.devices(user.id)?.iter().any(|device| device.session_since_s.is_some()))
+    }
+
+    pub(super) fn show_user(&self, actor: &Actor, name: &str) -> Result<Replied<ShownUser>, StoreError> {
+        let now_s = (self.clocks.wall)();
+        let Some(user) = self.store.user(name)? else { return Ok(Err(DeskRefusal::NotThere)) };
+        let logins = match actor.desk.audit_file() {
+            None => None,
+            Some(mut file) => {
+                let entry = actor.entry("user-shown", &user.name, String::new(), now_s);
+                let logins =
+                    file.record(&[Event::Entry(entry)]).and_then(|()| file.logins(&user.name, now_s));
+                logins.map_err(|error| tracing::error!(%error, "the desk has no logins to show")).ok()
+            }
+        };
+        let revoked = |certificate: &_| user.revoked_certificates.contains(certificate);
+        Ok(Ok(ShownUser {
+            profile: self.access.of(&user).map(|profile| Text::cut(profile.title())),
+            groups: first(user.groups.iter().take(MAX_GROUPS).map(|group| Text::cut(group))),
+            codes: (user.source == LOCAL).then_some(user.totp.is_some()),
+            certificates: user.certificates.iter().filter(|one| !revoked(one)).count() as u64,
+            expires_s: user.expires_s,
+            sponsor: user.sponsor.as_deref().map(Text::cut),
+            note: Text::cut(&user.note),
+            created_s: user.created_s,
+            devices: self.devices_of(&user)?,
+            logins: logins.map(|logins| Logins {
+                last_s: logins.last_s,
+                refused: first(logins.refused.into_iter().map(refused)),
+            }),
+            locked: may_change(&actor.desk.rules, &actor.user, actor.role, &user).err(),
+            traffic: first(actor.desk.watch.traffic(&user.name, now())),
+            user: found_user(&user, now_s),
+        }))
+    }
+}
+
+fn found_user(user: &User, now_s: u64) -> FoundUser {
+    let state = match (user.enabled, user.has_expired(now_s)) {
+        (false, _) => UserState::Disabled,
+        (true, true) => UserState::Expired,
+        (true, false) => UserState::Enabled,
+    };
+    FoundUser { name: Text::cut(&user.name), source: SourceName::cut(&user.source), state }
+}
+
+fn refused(record: Record) -> RefusedLogin {
+    RefusedLogin {
+        at_s: record.at_s,
+        from: Text::cut(&record.outer.unwrap_or_default()),
+        cause: Text::cut(&record.detail.unwrap_or_default()),
+    }
+}
+
+const _: () = assert!(MAX_LISTED > 64, "there are as many profiles, and users in none");

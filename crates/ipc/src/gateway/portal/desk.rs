@@ -1,0 +1,321 @@
+//! Messages about the pages of the help desk and of administrators.
+//!
+//! INVARIANT: no request names who asks or a right: that is decided by the browser's token. A user,
+//! an address or a reason is what a person has typed.
+
+use std::net::IpAddr;
+
+use minicbor::bytes::ByteArray;
+use minicbor::{Decode, Encode};
+use vpnd_proto::control::{List, Text};
+
+use super::devices::OwnDevices;
+use super::{Browser, MAX_SESSIONS, PortalHealth};
+use crate::gateway::auth::{AuditHealth, Count, PoolUsage, SourceHealth, SourceName};
+pub use vpnd_config::desk::DeskRole as Role;
+
+/// The longest text that is typed: a name, an address, a time.
+pub const MAX_TYPED: usize = 256;
+/// Users that a search shows, at most.
+pub const MAX_FOUND: usize = 50;
+/// Profiles, pools and sources of an overview, at most.
+pub const MAX_LISTED: usize = 65;
+/// Groups of a user that are shown, at most.
+pub const MAX_GROUPS: usize = 64;
+/// Refused logins of a user that are shown.
+pub const MAX_REFUSED: usize = 10;
+/// Records and notes of an answer about an address that are shown, at most.
+pub const MAX_RECORDS: usize = 64;
+
+/// A text that a person has typed.
+pub type Typed = Text<MAX_TYPED>;
+/// A reason, which is recorded.
+pub type Reason = Text<512>;
+/// A reply, or why there is none.
+pub type Replied<T> = Result<T, DeskRefusal>;
+
+/// Why a request of the desk is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum DeskRefusal {
+    /// The browser has no visit.
+    #[n(0)]
+    NoVisit,
+    /// Its user has no role, or a lesser one than this takes.
+    #[n(1)]
+    NoRole,
+    /// The browser is in another network than this is for.
+    #[n(2)]
+    Elsewhere,
+    /// The login is too old for this.
+    #[n(3)]
+    LogInAgain,
+    /// No reason was given, or it is none that can be recorded.
+    #[n(4)]
+    NoReason,
+    #[n(5)]
+    NotThere,
+    /// There were too many requests of this person.
+    #[n(6)]
+    TooOften,
+    /// The user is the one who asks.
+    #[n(7)]
+    Own,
+    /// The user has a role, and takes an administrator.
+    #[n(8)]
+    Senior,
+    /// What was typed is no date or address, or does not fit this user.
+    #[n(9)]
+    Unusable,
+    /// Nothing can be recorded now, so nothing is done.
+    #[n(10)]
+    NotRecorded,
+}
+
+/// The state of the gateway.
+#[derive(Debug, Encode, Decode)]
+pub struct DeskQuery(#[n(0)] pub Browser);
+
+/// Users whose name has this in it, or who have or had last this address.
+#[derive(Debug, Encode, Decode)]
+pub struct FindUsers {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub text: Typed,
+}
+
+/// All about this user.
+#[derive(Debug, Encode, Decode)]
+pub struct ShowUser {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub user: Typed,
+}
+
+/// Change this user.
+#[derive(Debug, Encode, Decode)]
+pub struct ChangeUser {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub user: Typed,
+    #[n(2)]
+    pub deed: Deed,
+    #[n(3)]
+    pub reason: Reason,
+}
+
+/// Who had this address at that time.
+#[derive(Debug, Encode, Decode)]
+pub struct AskWhois {
+    #[n(0)]
+    pub browser: Browser,
+    #[n(1)]
+    pub address: Typed,
+    #[n(2)]
+    pub at: Typed,
+    #[n(3)]
+    pub reason: Reason,
+}
+
+/// A change of a user.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Deed {
+    /// End the sessions of the user, or of this device. WireGuard devices have to be renewed.
+    #[n(0)]
+    Kick(#[n(0)] Option<ByteArray<16>>),
+    #[n(1)]
+    Disable,
+    #[n(2)]
+    Enable,
+    /// Take the one-time codes away. The next login needs none, and the user sets others up.
+    #[n(3)]
+    ResetCodes,
+    /// Let a guest in until this day.
+    #[n(4)]
+    Extend(#[n(0)] Typed),
+}
+
+/// The gateway, for an overview.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct DeskState {
+    #[n(0)]
+    pub role: Role,
+    #[n(1)]
+    pub users: u64,
+    /// Sessions by access profile; those of users in none have no name.
+    #[n(2)]
+    pub profiles: List<ProfileCount, MAX_LISTED>,
+    #[n(3)]
+    pub pools: List<PoolUsage, MAX_LISTED>,
+    #[n(4)]
+    pub sources: List<SourceHealth, MAX_LISTED>,
+    /// `None` if nothing is to be recorded.
+    #[n(5)]
+    pub audit: Option<AuditHealth>,
+    #[n(6)]
+    pub portal: Option<PortalHealth>,
+    /// `None` if the worker has said nothing in time.
+    #[n(7)]
+    pub worker: Option<WorkerShown>,
+}
+
+/// The network worker's part.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct WorkerShown {
+    #[n(0)]
+    pub version: Text<32>,
+    #[n(1)]
+    pub uptime_s: u64,
+    /// For how long the gateway's certificate is good yet, seconds.
+    #[n(2)]
+    pub certificate_left_s: u64,
+    /// Dropped packets, by reason.
+    #[n(3)]
+    pub drops: List<Count, MAX_LISTED>,
+}
+
+/// Bytes of a device's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct DeviceTraffic {
+    #[n(0)]
+    pub device: ByteArray<16>,
+    /// Received from the client, and sent to it.
+    #[n(1)]
+    pub bytes: [u64; 2],
+    /// The same each second, once that is known.
+    #[n(2)]
+    pub rates: Option<[u64; 2]>,
+}
+
+/// Sessions of one access profile.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ProfileCount {
+    #[n(0)]
+    pub profile: Option<Text<64>>,
+    #[n(1)]
+    pub sessions: u64,
+}
+
+/// The users that were found.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct FoundUsers {
+    #[n(0)]
+    pub users: List<FoundUser, MAX_FOUND>,
+    /// Those that are not shown.
+    #[n(1)]
+    pub more: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct FoundUser {
+    #[n(0)]
+    pub name: Text<128>,
+    #[n(1)]
+    pub source: SourceName,
+    #[n(2)]
+    pub state: UserState,
+}
+
+/// Whether a user may log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+#[cbor(index_only)]
+pub enum UserState {
+    #[n(0)]
+    Enabled,
+    #[n(1)]
+    Disabled,
+    /// The user's time is over.
+    #[n(2)]
+    Expired,
+}
+
+/// All about a user.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct ShownUser {
+    #[n(0)]
+    pub user: FoundUser,
+    /// The access profile, if one is for the user.
+    #[n(1)]
+    pub profile: Option<Text<64>>,
+    #[n(2)]
+    pub groups: List<Text<128>, MAX_GROUPS>,
+    /// Whether the user has one-time codes; `None` if that is another source's business.
+    #[n(3)]
+    pub codes: Option<bool>,
+    /// Client certificates that are good.
+    #[n(4)]
+    pub certificates: u64,
+    /// When the user's time ends, seconds since 1970.
+    #[n(5)]
+    pub expires_s: Option<u64>,
+    #[n(6)]
+    pub sponsor: Option<Text<128>>,
+    #[n(7)]
+    pub note: Text<2048>,
+    #[n(8)]
+    pub created_s: u64,
+    #[n(9)]
+    pub devices: OwnDevices,
+    /// Logins of the last 30 days; `None` if none are recorded.
+    #[n(10)]
+    pub logins: Option<Logins>,
+    /// Why the person who looks may not change the user, if that is so.
+    #[n(11)]
+    pub locked: Option<DeskRefusal>,
+    /// Of those that the worker has told of in time.
+    #[n(12)]
+    pub traffic: List<DeviceTraffic, MAX_SESSIONS>,
+}
+
+/// Logins of a user.
+#[derive(Clone, Debug, Default, Encode, Decode)]
+pub struct Logins {
+    #[n(0)]
+    pub last_s: Option<u64>,
+    /// The newest first.
+    #[n(1)]
+    pub refused: List<RefusedLogin, MAX_REFUSED>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct RefusedLogin {
+    #[n(0)]
+    pub at_s: u64,
+    #[n(1)]
+    pub from: Text<64>,
+    #[n(2)]
+    pub cause: Text<128>,
+}
+
+/// Who had an address.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct Whois {
+    #[n(0)]
+    pub found: List<WhoisRecord, MAX_RECORDS>,
+    /// Why the answer may be wrong, or why there is none, in English.
+    #[n(1)]
+    pub notes: List<Text<512>, MAX_RECORDS>,
+}
+
+/// A session that had the address. What is empty was not recorded, or is erased.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct WhoisRecord {
+    #[n(0)]
+    pub user: Text<128>,
+    #[n(1)]
+    pub source: Text<64>,
+    #[n(2)]
+    pub from_s: u64,
+    /// `None` while it goes on.
+    #[n(3)]
+    pub until_s: Option<u64>,
+    #[n(4)]
+    pub inner: List<IpAddr, 2>,
+    #[n(5)]
+    pub outer: Text<64>,
+    #[n(6)]
+    pub device: Text<64>,
+}

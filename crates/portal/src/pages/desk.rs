@@ -1,0 +1,219 @@
+//! Pages of the help desk and of administrators.
+
+use askama::Template;
+
+use super::Frame;
+use super::devices::ShownDevice;
+use vpnd_ipc::gateway::auth::{PoolUsage, SourceHealth};
+use vpnd_ipc::gateway::portal::desk::{
+    DeskState, FoundUser, FoundUsers, RefusedLogin, ShownUser, UserState, Whois, WhoisRecord,
+};
+use vpnd_ipc::gateway::portal::devices::OwnDevice;
+use vpnd_sys::date::{Expiry, rfc3339};
+
+/// A name and what is said of it.
+type Line = (String, String);
+
+#[derive(Template)]
+#[template(path = "desk.html")]
+pub(crate) struct DeskPage<'p> {
+    frame: Frame<'p>,
+    form: String,
+    role: &'static str,
+    profiles: Vec<Line>,
+    health: Vec<Line>,
+    drops: Vec<Line>,
+}
+
+#[derive(Template)]
+#[template(path = "desk_search.html")]
+pub(crate) struct SearchPage<'p> {
+    frame: Frame<'p>,
+    /// As it was typed.
+    text: &'p str,
+    users: Vec<Found<'p>>,
+    more: Option<String>,
+}
+
+/// A user of a list.
+struct Found<'p> {
+    user: &'p FoundUser,
+    /// Its name in an address.
+    query: String,
+    state: &'static str,
+}
+
+#[derive(Template)]
+#[template(path = "desk_user.html")]
+pub(crate) struct UserPage<'p> {
+    frame: Frame<'p>,
+    form: String,
+    notice: Option<&'static str>,
+    name: &'p str,
+    facts: Vec<Line>,
+    refused: &'p [RefusedLogin],
+    /// With the traffic of its session.
+    devices: Vec<(ShownDevice, Option<String>)>,
+    /// Why nothing can be changed, if that is so.
+    locked: Option<&'static str>,
+    is_enabled: bool,
+    has_codes: bool,
+    is_guest: bool,
+}
+
+#[derive(Template)]
+#[template(path = "desk_whois.html")]
+pub(crate) struct WhoisPage<'p> {
+    frame: Frame<'p>,
+    /// As it was typed.
+    address: &'p str,
+    found: Vec<Vec<Line>>,
+    notes: &'p [vpnd_proto::control::Text<512>],
+}
+
+impl<'p> DeskPage<'p> {
+    pub(crate) fn new(frame: Frame<'p>, form: String, state: &DeskState) -> Self {
+        let texts = &frame.texts.desk;
+        let profiles = state.profiles.iter().map(|count| {
+            let name = count.profile.as_ref().map_or(texts.no_profile, |name| name);
+            (name.to_owned(), count.sessions.to_string())
+        });
+        let pool = |PoolUsage { pool, taken, total }: &PoolUsage| {
+            (format!("{} {pool}", texts.pools), (texts.in_use)(*taken, *total))
+        };
+        let source = |source: &SourceHealth| {
+            let answers = match source.up {
+                Some(true) => texts.answers,
+                Some(false) => texts.is_silent,
+                None => texts.not_asked,
+            };
+            let missing = (source.missing > 0).then(|| (texts.missing_users)(source.missing));
+            let said = [Some(answers.to_owned()), missing].into_iter().flatten().collect::<Vec<_>>();
+            (source.name.to_string(), said.join("; "))
+        };
+        let worker = state.worker.as_ref();
+        let drops = worker.iter().flat_map(|worker| worker.drops.iter());
+        let drops = drops.map(|drop| (drop.name.to_string(), drop.count.to_string())).collect();
+        let mut health: Vec<Line> = worker
+            .map(|worker| {
+                let days = worker.certificate_left_s / 86_400;
+                let runs = (texts.runs)(&worker.version, worker.uptime_s);
+                [(texts.gateway.to_owned(), runs), (texts.certificate_of.to_owned(), (texts.good_for)(days))]
+            })
+            .into_iter()
+            .flatten()
+            .collect();
+        health.extend([(texts.users.to_owned(), state.users.to_string())]);
+        health.extend(state.pools.iter().map(pool));
+        health.extend(state.sources.iter().map(source));
+        health.extend(state.audit.as_ref().map(|audit| {
+            let said = match &audit.failure {
+                Some(why) => format!("{} {why}", texts.records_nothing),
+                None => texts.records_well.to_owned(),
+            };
+            (texts.records.to_owned(), said)
+        }));
+        health.extend(state.portal.map(|portal| (texts.visits.to_owned(), portal.visits.to_string())));
+        Self { role: (texts.role)(state.role), form, profiles: profiles.collect(), health, drops, frame }
+    }
+}
+
+impl<'p> SearchPage<'p> {
+    pub(crate) fn new(frame: Frame<'p>, text: &'p str, found: &'p FoundUsers) -> Self {
+        let texts = &frame.texts.desk;
+        let users = found.users.iter().map(|user| Found {
+            user,
+            query: form_urlencoded::byte_serialize(user.name.as_bytes()).collect(),
+            state: (texts.user_state)(user.state),
+        });
+        let more = (found.more > 0).then(|| (texts.more)(found.more));
+        Self { text, users: users.collect(), more, frame }
+    }
+}
+
+impl<'p> UserPage<'p> {
+    pub(crate) fn new(frame: Frame<'p>, form: String, shown: &'p ShownUser, notice: bool) -> Self {
+        let texts = &frame.texts.desk;
+        let traffic = |device: &OwnDevice| {
+            let of_device = shown.traffic.iter().find(|traffic| traffic.device == device.device)?;
+            Some((texts.traffic)(of_device.bytes, of_device.rates))
+        };
+        let devices = shown.devices.devices.iter();
+        let devices = devices.map(|device| (ShownDevice::new(&frame, device), traffic(device)));
+        Self {
+            form,
+            notice: notice.then_some(texts.done),
+            name: &shown.user.name,
+            facts: facts(&frame, shown),
+            refused: shown.logins.as_ref().map_or(&[], |logins| &logins.refused),
+            devices: devices.collect(),
+            locked: shown.locked.map(texts.why_not),
+            is_enabled: shown.user.state != UserState::Disabled,
+            has_codes: shown.codes == Some(true),
+            is_guest: shown.expires_s.is_some(),
+            frame,
+        }
+    }
+}
+
+impl UserPage<'_> {
+    fn time(&self, at_s: &u64) -> String {
+        rfc3339(*at_s)
+    }
+}
+
+fn facts(frame: &Frame<'_>, shown: &ShownUser) -> Vec<Line> {
+    let texts = &frame.texts.desk;
+    let factor = match shown.codes {
+        Some(true) => texts.codes,
+        Some(false) => texts.password_alone,
+        None => texts.of_source,
+    };
+    let factor = match shown.certificates {
+        0 => factor.to_owned(),
+        _ => format!("{factor}, {}", texts.certificate),
+    };
+    let groups: Vec<&str> = shown.groups.iter().map(|group| &**group).collect();
+    let expires = shown.expires_s.map_or_else(|| texts.never.to_owned(), |s| Expiry::At(s).to_string());
+    let last = shown.logins.as_ref().map(|logins| {
+        let last = logins.last_s.map_or_else(|| texts.not_lately.to_owned(), rfc3339);
+        (texts.last_login, last)
+    });
+    let facts = [
+        Some((texts.state, (texts.user_state)(shown.user.state).to_owned())),
+        Some((texts.source, shown.user.source.to_string())),
+        Some((texts.profile, shown.profile.as_ref().map_or(texts.no_profile, |name| name).to_owned())),
+        Some((texts.groups, groups.join(", "))),
+        Some((texts.factors, factor)),
+        Some((texts.expires, expires)),
+        shown.sponsor.as_ref().map(|sponsor| (texts.sponsor, sponsor.to_string())),
+        Some((texts.note, shown.note.to_string())),
+        Some((texts.added, rfc3339(shown.created_s))),
+        last,
+    ];
+    let said = |(name, text): (&str, String)| (name.to_owned(), text);
+    facts.into_iter().flatten().filter(|(_, text)| !text.is_empty()).map(said).collect()
+}
+
+impl<'p> WhoisPage<'p> {
+    pub(crate) fn new(frame: Frame<'p>, address: &'p str, answer: &'p Whois) -> Self {
+        let found = answer.found.iter().map(|record| record_lines(&frame, record)).collect();
+        Self { address, found, notes: &answer.notes, frame }
+    }
+}
+
+fn record_lines(frame: &Frame<'_>, record: &WhoisRecord) -> Vec<Line> {
+    let (all, texts) = (frame.texts, &frame.texts.desk);
+    let given = |text: &str| if text.is_empty() { texts.erased.to_owned() } else { text.to_owned() };
+    let inner: Vec<String> = record.inner.iter().map(ToString::to_string).collect();
+    let lines = [
+        (texts.user, given(&record.user)),
+        (texts.source, given(&record.source)),
+        (all.since, rfc3339(record.from_s)),
+        (texts.until, record.until_s.map_or_else(|| texts.goes_on.to_owned(), rfc3339)),
+        (all.addresses, inner.join(", ")),
+        (all.from, given(&record.outer)),
+        (texts.device, given(&record.device)),
+    ];
+    lines.into_iter().map(|(name, text)| (name.to_owned(), text)).collect()
+}

@@ -1,0 +1,172 @@
+//! The pages of the help desk and of administrators.
+//!
+//! INVARIANT: what a person has typed goes to the auth process as it is; whether they may see or
+//! change it is decided there.
+
+use std::sync::Arc;
+
+use axum::extract::{Form, RawQuery, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
+
+use super::{Site, nothing, to};
+use crate::browser::{Visitor, form_of, unhex};
+use crate::pages::desk::{DeskPage, SearchPage, UserPage, WhoisPage};
+use crate::pages::page;
+use vpnd_ipc::gateway::portal::desk::{
+    AskWhois, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, ShowUser,
+};
+use vpnd_proto::control::Text;
+
+/// A change, or a question.
+#[derive(Deserialize)]
+pub(super) struct Typed {
+    #[serde(default)]
+    form: String,
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    reason: String,
+    #[serde(default)]
+    device: String,
+    #[serde(default)]
+    until: String,
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    at: String,
+}
+
+pub(super) async fn overview(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    let form = form_of(&browser.token);
+    match site.auth.request(DeskQuery(browser)).await {
+        Ok(Ok(state)) => page(StatusCode::OK, &DeskPage::new(site.frame(&visitor), form, &state)),
+        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+pub(super) async fn users(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let text = parameter(query.as_deref(), "text").unwrap_or_default();
+    let Some(browser) = visitor.browser() else { return to("/login") };
+    match site.auth.request(FindUsers { browser, text: Text::cut(&text) }).await {
+        Ok(Ok(found)) => page(StatusCode::OK, &SearchPage::new(site.frame(&visitor), &text, &found)),
+        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+pub(super) async fn user(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    RawQuery(query): RawQuery,
+) -> Response {
+    let name = parameter(query.as_deref(), "name").unwrap_or_default();
+    let is_done = parameter(query.as_deref(), "done").is_some();
+    let (Some(browser), Ok(user)) = (visitor.browser(), Text::new(name)) else { return to("/login") };
+    let form = form_of(&browser.token);
+    match site.auth.request(ShowUser { browser, user }).await {
+        Ok(Ok(shown)) => page(StatusCode::OK, &UserPage::new(site.frame(&visitor), form, &shown, is_done)),
+        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+/// The first value of this name in a query.
+fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    pairs.find(|(known, _)| known == name).map(|(_, value)| value.into_owned())
+}
+
+pub(super) async fn kick(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    let device = match typed.device.as_str() {
+        "" => None,
+        device => match unhex::<16>(device) {
+            Some(device) => Some(device.into()),
+            None => return nothing(site, visitor).await,
+        },
+    };
+    change(site, visitor, typed, Deed::Kick(device)).await
+}
+
+pub(super) async fn disable(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    change(site, visitor, typed, Deed::Disable).await
+}
+
+pub(super) async fn enable(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    change(site, visitor, typed, Deed::Enable).await
+}
+
+pub(super) async fn reset(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    change(site, visitor, typed, Deed::ResetCodes).await
+}
+
+pub(super) async fn extend(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    let until = Text::cut(&typed.until);
+    change(site, visitor, typed, Deed::Extend(until)).await
+}
+
+async fn change(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Typed { form, user, reason, .. }): Form<Typed>,
+    deed: Deed,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    let (Ok(name), Ok(reason)) = (Text::new(user.as_str()), Text::new(reason)) else {
+        return refused(site, visitor, DeskRefusal::NoReason).await;
+    };
+    match site.auth.request(ChangeUser { browser, user: name, deed, reason }).await {
+        Ok(Ok(())) => {
+            let name = form_urlencoded::byte_serialize(user.as_bytes()).collect::<String>();
+            let place = HeaderValue::from_str(&format!("/desk/user?name={name}&done=1"));
+            let place = place.unwrap_or(HeaderValue::from_static("/desk"));
+            (StatusCode::SEE_OTHER, [(LOCATION, place)]).into_response()
+        }
+        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+pub(super) async fn whois(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(Typed { form, reason, address, at, .. }): Form<Typed>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    let Ok(reason) = Text::new(reason) else { return refused(site, visitor, DeskRefusal::NoReason).await };
+    let ask = AskWhois { browser, address: Text::cut(&address), at: Text::cut(&at), reason };
+    match site.auth.request(ask).await {
+        Ok(Ok(answer)) => page(StatusCode::OK, &WhoisPage::new(site.frame(&visitor), &address, &answer)),
+        Ok(Err(refusal)) => refused(site, visitor, refusal).await,
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+async fn refused(site: Arc<Site>, visitor: Visitor, refusal: DeskRefusal) -> Response {
+    let texts = visitor.texts;
+    let status = match refusal {
+        DeskRefusal::NoVisit => return to("/login"),
+        DeskRefusal::NotThere => StatusCode::NOT_FOUND,
+        DeskRefusal::TooOften => StatusCode::TOO_MANY_REQUESTS,
+        DeskRefusal::NoReason | DeskRefusal::Unusable => StatusCode::UNPROCESSABLE_ENTITY,
+        DeskRefusal::NotRecorded => StatusCode::SERVICE_UNAVAILABLE,
+        DeskRefusal::NoRole
+        | DeskRefusal::Elsewhere
+        | DeskRefusal::LogInAgain
+        | DeskRefusal::Own
+        | DeskRefusal::Senior => StatusCode::FORBIDDEN,
+    };
+    site.message(&visitor, status, texts.desk.refused, (texts.desk.why_not)(refusal))
+}

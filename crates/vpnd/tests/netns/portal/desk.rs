@@ -1,0 +1,152 @@
+//! Behaviour: the help desk and administrators find users and change them, with a reason and on the
+//! record; each role does what it may, from the configured networks alone, and never without a form
+//! of ours.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::{Answer, Browser, SOON, configure, serves};
+use crate::client::Client;
+use crate::gateway::{Gateway, INNER_V4, must};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::process;
+use crate::traffic::ping_until;
+
+/// curl's argument by which pages are asked for at the gateway's inner address.
+fn inside() -> String {
+    format!("{GATEWAY_V4}:443:{INNER_V4}:443")
+}
+
+impl Browser<'_> {
+    /// The same through the tunnel of its place.
+    fn tunnelled(&self, path: &str, fields: &[(&str, &str)]) -> Answer {
+        self.post_with(path, fields, &["--connect-to", &inside()])
+    }
+
+    fn log_in_tunnelled(&self, user: &str) {
+        let form = self.tunnelled("/login", &[]).field("form");
+        let password = format!("{user}'s password");
+        let fields = [("form", form.as_str()), ("user", user), ("password", &password)];
+        assert_eq!(self.tunnelled("/login", &fields).status, 303, "{user}");
+    }
+
+    /// A change by the form of the desk's page.
+    fn change(&self, deed: &str, user: &str, reason: &str) -> u16 {
+        let form = self.tunnelled("/desk", &[]);
+        let form =
+            if form.status == 200 { form.field("form") } else { self.tunnelled("/", &[]).field("form") };
+        let fields = [("form", form.as_str()), ("user", user), ("reason", reason)];
+        self.tunnelled(&format!("/desk/{deed}"), &fields).status
+    }
+}
+
+/// The state of a user as `vpnd user show` has it.
+fn shown(gateway: &Gateway<'_>, user: &str) -> serde_json::Value {
+    let output = must(process::run(gateway.user(&["show", user, "--json"])));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A gateway with people of each role and a guest, with `ann`'s tunnel, by which the pages are reached,
+/// and `gus`'s.
+fn with_people(lab: &Lab) -> (Gateway<'_>, Client<'_>, Client<'_>) {
+    let mut gateway = Gateway::init(lab);
+    let (ann, gus) = (gateway.add_user("ann"), gateway.add_user("gus"));
+    for name in ["dora", "vic"] {
+        gateway.add_user(name);
+    }
+    for (name, group) in [("ann", "admins"), ("dora", "desk"), ("vic", "viewers")] {
+        must(process::run(gateway.user(&["modify", name, "--group", group])));
+    }
+    must(process::run(gateway.user(&["modify", "gus", "--sponsor", "ann", "--expires", "2030-01-31"])));
+    configure(&gateway);
+    for (key, group) in
+        [("viewer_groups", "viewers"), ("help_desk_groups", "desk"), ("administrator_groups", "admins")]
+    {
+        gateway.configure(&format!("portal.{key}"), group);
+    }
+    // The pages are reached through the tunnel.
+    gateway.configure("policy.client_to_gateway", true);
+    gateway.start();
+    let tunnel = Client::connect(lab, 1, &ann);
+    let guest = Client::connect(lab, 2, &gus);
+    ping_until(tunnel.namespace(), CAMPUS_V4.into(), SOON);
+    ping_until(guest.namespace(), CAMPUS_V4.into(), SOON);
+    (gateway, tunnel, guest)
+}
+
+#[test]
+fn each_role_at_the_desk_does_what_it_may() {
+    let Some(lab) = Lab::new(3) else { return };
+    let (gateway, tunnel, guest) = with_people(&lab);
+
+    // Outside there is no desk, whoever it is.
+    let outside = Browser::new(&lab, &lab.clients[2], &gateway);
+    serves(&outside);
+    assert_eq!(outside.get("/desk").status, 303, "not without a login");
+    let page = outside.logged_in("ann");
+    assert!(!page.body.contains("href=\"/desk\"") && !page.body.contains("action=\"/desk\""), "{page:?}");
+    let form = page.field("form");
+    let closed = outside.get("/desk");
+    assert!(closed.status == 403 && closed.body.contains("networks of administration"), "{closed:?}");
+    let fields = [("form", form.as_str()), ("user", "gus"), ("reason", "x")];
+    assert_eq!(outside.post("/desk/disable", &fields).status, 403);
+
+    let browser = |user: &str| {
+        let browser = Browser::new(&lab, tunnel.namespace(), &gateway);
+        browser.log_in_tunnelled(user);
+        browser
+    };
+    let [admin, desk, viewer, nobody] = ["ann", "dora", "vic", "gus"].map(browser);
+    assert!(admin.tunnelled("/", &[]).body.contains("action=\"/desk\""));
+    assert_eq!(nobody.tunnelled("/desk", &[]).status, 403);
+    assert_eq!(nobody.change("disable", "vic", "because"), 403);
+
+    // A viewer looks, and changes nothing.
+    let found = viewer.tunnelled(&format!("/desk/users?text={}", guest.v4()), &[]);
+    assert!(found.status == 200 && found.body.contains("href=\"/desk/user?name=gus\""), "{found:?}");
+    let page = viewer.tunnelled("/desk/user?name=gus", &[]);
+    assert!(page.body.contains(&guest.v4().to_string()) && page.body.contains("198.18.2.2"), "{page:?}");
+    assert!(page.body.contains(" received, "), "the worker has told of the session: {page:?}");
+    assert!(page.body.contains("Your role does not allow this") && !page.body.contains("/desk/disable"));
+    assert_eq!(viewer.change("disable", "gus", "because"), 403);
+
+    // The help desk says why, by a form of ours, and changes nobody who is above it.
+    assert_eq!(desk.change("disable", "gus", ""), 422);
+    let fields = [("user", "gus"), ("reason", "call 4711")];
+    assert_eq!(desk.tunnelled("/desk/disable", &fields).status, 403, "no form of ours");
+    assert_eq!(desk.change("disable", "ann", "because"), 403);
+    assert_eq!(desk.change("disable", "nobody", "because"), 404);
+    assert_eq!(shown(&gateway, "gus")["state"], "enabled");
+    assert_eq!(gateway.sessions().len(), 2, "nothing was changed");
+    assert_eq!(desk.change("kick", "gus", "call 4711"), 303);
+    let kicked = &crate::audit::recorded(&gateway, "kicked")[0];
+    assert_eq!((&kicked["user"], &kicked["detail"]), (&"gus".into(), &"call 4711".into()));
+    assert_eq!(kicked["by"], "dora on the web pages");
+    assert_eq!(kicked["outer"], tunnel.v4().to_string());
+    assert!(nobody.tunnelled("/", &[]).status == 303, "his visit is over, too");
+    assert_eq!(desk.change("disable", "gus", "call 4712"), 303);
+    assert_eq!(shown(&gateway, "gus")["state"], "disabled");
+    eventually("his session is over", SOON, || (gateway.sessions().len() == 1).then_some(()));
+    assert_eq!(desk.change("enable", "gus", "call 4713"), 303);
+    assert_eq!(shown(&gateway, "gus")["state"], "enabled");
+    let form = desk.tunnelled("/desk", &[]).field("form");
+    let fields =
+        [("form", form.as_str()), ("user", "gus"), ("reason", "stays longer"), ("until", "2027-06-30")];
+    assert_eq!(desk.tunnelled("/desk/extend", &fields).status, 303);
+    let page = desk.tunnelled("/desk/user?name=gus&done=1", &[]);
+    assert!(page.body.contains("2027-06-30") && page.body.contains("It is done"), "{page:?}");
+
+    // Who had the address, which is recorded.
+    let address = tunnel.v4().to_string();
+    let fields = [("form", form.as_str()), ("address", &address), ("reason", "complaint 4714")];
+    let answer = desk.tunnelled("/desk/whois", &fields);
+    assert!(answer.status == 200 && answer.body.contains("<dd>ann</dd>"), "{answer:?}");
+    assert_eq!(crate::audit::recorded(&gateway, "whois")[0]["by"], "dora on the web pages");
+    assert_eq!(desk.tunnelled("/desk/whois", &fields[..2]).status, 422, "not without a reason");
+    let state = admin.tunnelled("/desk", &[]);
+    assert!(state.body.contains("Sessions by access profile") && state.body.contains("1 of"), "{state:?}");
+    assert!(state.body.contains("Certificate") && state.body.contains("good for "), "{state:?}");
+    // An administrator changes the help desk, which is out at once.
+    assert_eq!(admin.change("disable", "ann", "because"), 403, "nobody changes themselves");
+    assert_eq!(admin.change("disable", "dora", "has left"), 303);
+    assert_eq!(desk.tunnelled("/desk", &[]).status, 303);
+}
