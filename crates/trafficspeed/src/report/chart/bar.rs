@@ -1,13 +1,14 @@
 //! One bar per row; for comparisons at a single number of clients.
 
 use super::axis::Axis;
-use super::canvas::{BELOW, CHARACTER, Canvas, RIGHT, WIDTH};
+use super::canvas::{BELOW, Canvas, RIGHT, WIDTH};
 use super::{Measure, Point, STYLES, ceiling};
 use crate::unit::significant;
 
-const ROW: f64 = 40.0;
-/// Room for the labels: as much as the longest needs, between these.
-const LABELS: (f64, f64) = (210.0, 380.0);
+/// Height of a bar with its name above it.
+const ROW: f64 = 46.0;
+/// Where the bars begin.
+const BEGIN: f64 = 20.0;
 
 /// One bar per row.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,9 +27,7 @@ impl BarChart {
         let highest =
             ceiling::top(self.bars.iter().map(|(label, _, point)| (label.as_str(), top_of(point))))?;
         // Room to the right of the longest bar holds its figure.
-        let longest = self.bars.iter().map(|(label, ..)| label.chars().count()).max().unwrap_or(0);
-        let labels = (20.0 + CHARACTER * longest as f64).clamp(LABELS.0, LABELS.1);
-        let axis = Axis::from_zero(highest, labels, WIDTH - RIGHT - 60.0);
+        let axis = Axis::from_zero(highest, BEGIN, WIDTH - RIGHT - 60.0);
         let bottom = 10.0 + ROW * self.bars.len() as f64;
         let mut canvas = Canvas::new(&self.title, bottom + BELOW);
         for tick in axis.ticks() {
@@ -37,23 +36,18 @@ impl BarChart {
         }
         canvas.ticks(&axis, &self.measure.label(), bottom);
         for (bar, row) in self.bars.iter().zip(0_u32..) {
-            draw(&mut canvas, bar, (labels, &axis), 10.0 + ROW * f64::from(row) + ROW / 2.0 - 2.0);
+            draw(&mut canvas, bar, &axis, 10.0 + ROW * f64::from(row) + ROW - 16.0);
         }
-        canvas.put(format_args!(r#"<path class="axis" d="M{labels} 6V{bottom:.1}"/>"#));
+        canvas.put(format_args!(r#"<path class="axis" d="M{BEGIN} 6V{bottom:.1}"/>"#));
         Some(canvas.finish())
     }
 }
 
-fn draw(
-    canvas: &mut Canvas,
-    (label, style, point): &(String, usize, Point),
-    (labels, axis): (f64, &Axis),
-    middle: f64,
-) {
+fn draw(canvas: &mut Canvas, (label, style, point): &(String, usize, Point), axis: &Axis, middle: f64) {
     let end = axis.place(point.y);
-    let (width, top, style) = (end - labels, middle - 11.0, style % STYLES);
+    let (width, top, style) = (end - BEGIN, middle - 11.0, style % STYLES);
     canvas.put(format_args!(
-        r#"<rect class="bar s{style}" x="{labels}" y="{top:.1}" width="{width:.1}" height="22"/>"#
+        r#"<rect class="bar s{style}" x="{BEGIN}" y="{top:.1}" width="{width:.1}" height="22"/>"#
     ));
     let mut figure_at = end;
     if let Some((low, high)) = point.range {
@@ -63,7 +57,7 @@ fn draw(
         ));
         figure_at = figure_at.max(high);
     }
-    canvas.text_at("key", (labels - 10.0, middle + 4.0), "end", label);
+    canvas.text_at("key", (BEGIN + 4.0, middle - 16.0), "start", label);
     // A bar that is longer than the axis ends there.
     let beyond = if axis.holds(point.y) { "" } else { " →" };
     let figure = format!("{}{beyond}", significant(point.y));

@@ -51,7 +51,7 @@ pub(super) mod tests {
     fn a_file_has_its_size_and_colours_and_refers_to_nothing() {
         let text = chart();
         assert_well_formed(&text);
-        assert!(text.contains(" width=\"760\" height=\"102\""), "{text}");
+        assert!(text.contains(" width=\"500\" height=\"108\""), "{text}");
         assert!(text.contains("#a3478f") && !text.contains("var("), "{text}");
         assert!(!text.contains("url(") && !text.contains("href"));
     }
