@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::OutputArgs;
 use super::hosts::HostsArgs;
+use super::{OutputArgs, Switch};
 use crate::experiment::block::{BlockPlan, Writes, sealing_as};
 use crate::experiment::hosts::block;
 use crate::experiment::hosts::host_pairs::HostPairsPlan;
@@ -69,10 +69,11 @@ pub struct BlockArgs {
     /// Answer once the kernel has a block, before it is on disk: to measure without the disk.
     #[arg(long)]
     pub no_sync: bool,
-    /// Have the target ask for each block before its data are sent, as iSCSI does without
-    /// unsolicited data: two round trips for a block instead of one.
-    #[arg(long)]
-    pub r2t: bool,
+    /// Have the target ask for each block before its data are sent, as the original's iSCSI did: two
+    /// round trips for a block instead of one. By default both are measured, with --quick and between
+    /// hosts the original's alone.
+    #[arg(long, value_enum, value_delimiter = ',', num_args = 0..=1, default_missing_value = "on")]
+    pub r2t: Vec<Switch>,
     /// Rate of the link each way, for example 100mbit; as fast as the machine can by default. Of
     /// several each is measured.
     #[arg(long, value_delimiter = ',')]
@@ -81,9 +82,9 @@ pub struct BlockArgs {
     /// original's CPU was its bottleneck. Of several each is measured, at every rate.
     #[arg(long, value_name = "CORES", value_delimiter = ',')]
     pub target_cpu: Vec<CpuLimit>,
-    /// TCP's buffers at both ends and of a VPN over TCP at most. The original's windows were 8M;
-    /// the default limits no link that is measured here.
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = window_size)]
+    /// TCP's buffers at both ends and of a VPN over TCP at most; the default is the original's. 64M
+    /// limits no link that is measured here.
+    #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = window_size)]
     pub window: u32,
     /// The file or block device to write to, or a directory for a file that is removed at the end;
     /// by default the directory for temporary files.
@@ -154,7 +155,16 @@ impl BlockArgs {
         hosts_plan.map(|hosts_plan| block::check(&hosts_plan.pairs).map(|()| hosts_plan)).transpose()
     }
 
-    /// A plan for every rate and share of the CPU.
+    /// Whether the target asks for each block first, of each plan.
+    fn asks_first(&self) -> Vec<bool> {
+        match self.r2t[..] {
+            [] if self.quick || self.hosts.host_pairs().is_some() => vec![true],
+            [] => vec![true, false],
+            ref chosen => chosen.iter().map(|switch| *switch == Switch::On).collect(),
+        }
+    }
+
+    /// A plan for every rate, share of the CPU, and number of round trips.
     pub fn plans(&self) -> Vec<BlockPlan> {
         fn each<T: Copy>(values: &[T]) -> Vec<Option<T>> {
             if values.is_empty() { vec![None] } else { values.iter().copied().map(Some).collect() }
@@ -164,7 +174,12 @@ impl BlockArgs {
             let plan = plan.clone();
             each(&self.target_cpu).into_iter().map(move |cpu| BlockPlan { rate, cpu, ..plan.clone() })
         };
-        each(&self.rate).into_iter().flat_map(at).collect()
+        let all: Vec<BlockPlan> = each(&self.rate).into_iter().flat_map(at).collect();
+        let with = |ready_first| {
+            let plans = all.iter().cloned();
+            plans.map(move |plan| BlockPlan { writes: Writes { ready_first, ..plan.writes }, ..plan })
+        };
+        self.asks_first().into_iter().flat_map(with).collect()
     }
 
     /// The plan for the lab; between hosts, only what is written counts.
@@ -192,7 +207,7 @@ impl BlockArgs {
                 seed: self.seed,
                 congestion: self.congestion,
                 repeats: self.repeat,
-                ready_first: self.r2t,
+                ready_first: self.asks_first()[0],
                 sealing: sealing_as(cipher).unwrap_or_default(),
                 control: !self.no_control,
             },
@@ -275,7 +290,7 @@ mod tests {
         let slow = read("--quick --r2t --rate 100mbit --target-cpu 0.25").unwrap();
         assert!(slow.writes.ready_first && slow.rate.is_some() && slow.cpu.is_some());
         let window = |line: &str| read(line).map(|plan| plan.window_bytes);
-        assert_eq!((window(""), window("--window 8M")), (Ok(64 << 20), Ok(8 << 20)));
+        assert_eq!((window(""), window("--window 64M")), (Ok(8 << 20), Ok(64 << 20)));
         assert!(window("--window 1K").unwrap_err().contains("between 32K and 64M"));
         let cipher = |line: &str| read(line).unwrap().subject.cipher;
         assert_eq!((cipher(""), cipher("--vpn strongswan")), (Cipher::Aes256Gcm, Cipher::Aes256Gcm));
@@ -287,6 +302,16 @@ mod tests {
         for line in ["", "--cipher none", "--cipher auto", "--vpn wireguard-go"] {
             assert_eq!(sealing(line), "aes-256-gcm", "{line}");
         }
+        let trips = |line: &str| -> Vec<bool> {
+            let args = Program::try_parse_from(line.split_whitespace()).unwrap().block;
+            args.plans().iter().map(|plan| plan.writes.ready_first).collect()
+        };
+        assert_eq!((trips("x"), trips("x --quick")), (vec![true, false], vec![true]));
+        assert_eq!(
+            (trips("x --r2t"), trips("x --r2t off"), trips("x --r2t off,on")),
+            (vec![true], vec![false], vec![false, true])
+        );
+        assert_eq!(trips("x --pair a/10.0.0.1=b --token-file t"), [true]);
         let subject = |line: &str| read(line).unwrap().subject.label();
         assert_eq!(subject("--priority same"), "vpnd, aes-256-gcm, no priority");
         let line = "x --quick --rate 100mbit,1gbit --target-cpu 10%,50%";

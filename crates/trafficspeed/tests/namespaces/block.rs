@@ -176,7 +176,7 @@ fn blocks_in_progress_overtake_waiting_through_the_tunnel() {
     }
     let Some(program) = real_vpnd() else { return };
     let report = measured(&format!(
-        "block --delays 20ms --sizes 8K --ahead 1,8 -t 0.3 --repeat 2 --span 4 --json --quiet --vpnd {}",
+        "block --r2t off --delays 20ms --sizes 8K --ahead 1,8 -t 0.3 --repeat 2 --span 4 --json --quiet --vpnd {}",
         program.display()
     ));
     assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report:#}");
@@ -244,7 +244,7 @@ fn a_case_in_which_a_process_of_the_vpn_ended_is_no_result_and_ends_its_delay() 
     }
     let Some(program) = real_vpnd() else { return };
     let mut command = trafficspeed(&format!(
-        "block --delays 5ms --sizes 64K --ahead 1 -t 5 --repeat 1 --no-control --span 4 --no-sync --json --quiet --vpnd {}",
+        "block --r2t off --delays 5ms --sizes 64K --ahead 1 -t 5 --repeat 1 --no-control --span 4 --no-sync --json --quiet --vpnd {}",
         program.display()
     ));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
@@ -290,7 +290,7 @@ fn a_target_that_asks_first_costs_a_second_round_trip_and_a_slow_link_is_the_cei
     let sealed = [rate(&report, 2), rate(&report, 9 - 2)];
     assert!(rate(&report, 1) <= ceiling && sealed.iter().all(|rate| *rate <= 4.0 * ceiling), "{report:#}");
     assert!(sealed.iter().any(|rate| *rate > ceiling), "{report:#}");
-    let report = measured(&format!("{line} --sizes 256K --rate 20mbit"));
+    let report = measured(&format!("{line} --sizes 256K --r2t off --rate 20mbit"));
     // A rate is that of 4 k blocks, k at least 2, of which the link may have carried three before
     // the first answer that counts.
     assert!((0..10).all(|at| rate(&report, at) <= 8.0 / 5.0 * 20e6 / 8.0), "{report:#}");

@@ -367,6 +367,18 @@ impl BlockReport {
         self.rounds(delay_ms, way, |case| case.target_cpu_percent).means(&self.asked.1)
     }
 
+    /// The same of blocks of one size.
+    pub fn cpu_of(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<Spread> {
+        let of = self.sound(delay_ms, block_bytes, way).filter_map(|case| case.target_cpu_percent);
+        Spread::of(&of.collect::<Vec<_>>())
+    }
+
+    /// CPU seconds at the target's side for each GB of acknowledged blocks of one size.
+    pub fn cost_of(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<Spread> {
+        let of = self.sound(delay_ms, block_bytes, way);
+        Spread::of(&of.filter_map(|case| case.seconds_per_gb(CpuPart::TargetSide)).collect::<Vec<_>>())
+    }
+
     /// CPU seconds of a part for each GB of acknowledged blocks: the median over block sizes within
     /// each round.
     pub fn cost(&self, delay_ms: f64, way: Way, part: CpuPart) -> Option<Spread> {

@@ -9,7 +9,7 @@ use crate::stats::Spread;
 /// Over the delay: the gain of each number of blocks in progress, and what each way carries at
 /// best. For each delay: what each way carries over the size of a block.
 pub fn pictures(report: &BlockReport) -> Vec<Picture> {
-    let sizes = report.asked.0.iter().filter_map(|&delay| over_sizes(report, delay));
+    let sizes = report.asked.0.iter().flat_map(|&delay| over_sizes(report, delay));
     if report.asked.0.len() == 1 {
         return sizes.collect();
     }
@@ -96,7 +96,36 @@ pub(super) fn style(report: &BlockReport, way: Way) -> usize {
     ways(&report.asked.2, &[]).iter().position(|known| *known == way).unwrap_or(0)
 }
 
-fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
+/// What is drawn over the size of a block: file and title, axis, and its value.
+type OverSizes = ([&'static str; 2], Measure, fn(&BlockReport, f64, u32, Way) -> Option<Spread>);
+
+/// Throughput, CPU use and CPU per throughput over the size of a block.
+fn over_sizes(report: &BlockReport, delay: f64) -> Vec<Picture> {
+    let all: [OverSizes; 3] = [
+        (
+            ["block-sizes", "Throughput"],
+            Measure::higher_is_better("acknowledged blocks, MB/s"),
+            |report, delay, size, way| megabytes(report.rate(delay, size, way)),
+        ),
+        (
+            ["block-sizes-cpu", "CPU use at the target"],
+            Measure::neither_is_better("CPU at the target, % of a core"),
+            BlockReport::cpu_of,
+        ),
+        (
+            ["block-sizes-cost", "CPU at the target per throughput"],
+            Measure::lower_is_better("CPU seconds per GB"),
+            BlockReport::cost_of,
+        ),
+    ];
+    all.into_iter().filter_map(|wanted| over_size(report, delay, wanted)).collect()
+}
+
+fn over_size(
+    report: &BlockReport,
+    delay: f64,
+    ([name, title], measure, value): OverSizes,
+) -> Option<Picture> {
     let (_, sizes, ahead) = &report.asked;
     let kilobytes = |size: u32| f64::from(size) / 1024.0;
     let most = ahead.iter().copied().max().filter(|most| *most > 1);
@@ -106,13 +135,13 @@ fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
         [Way::PLAIN, Way::TUNNEL].into_iter().chain(ahead.iter().map(|&n| Way::sealed(n))).chain(controls);
     let series = ways.map(|way| {
         let style = style(report, way);
-        let point = |&size: &u32| Some(Point::of(kilobytes(size), megabytes(report.rate(delay, size, way))?));
+        let point = |&size: &u32| Some(Point::of(kilobytes(size), value(report, delay, size, way)?));
         Series { label: way.name(), style, points: sizes.iter().filter_map(point).collect() }
     });
     let svg = LineChart {
-        title: "Throughput over the size of a block".into(),
+        title: format!("{title} over the size of a block"),
         x_label: "block, KB".into(),
-        measure: Measure::higher_is_better("acknowledged blocks, MB/s"),
+        measure,
         horizontal: Horizontal::Doubling(sizes.iter().map(|&size| kilobytes(size)).collect()),
         series: series.filter(|series| !series.points.is_empty()).collect(),
     }
@@ -122,8 +151,8 @@ fn over_sizes(report: &BlockReport, delay: f64) -> Option<Picture> {
          TCP; plain: no VPN, no encryption; plain and tunnel wait for each answer, plain-n and tunnel-n have n in progress."
     );
     let name = match report.asked.0[..] {
-        [_] => "block-sizes".to_owned(),
-        _ => format!("block-sizes-{}", delay.to_string().replace('.', "-")),
+        [_] => name.to_owned(),
+        _ => format!("{name}-{}", delay.to_string().replace('.', "-")),
     };
-    Some(Picture { name, title: format!("Throughput at {delay} ms"), caption, svg })
+    Some(Picture { name, title: format!("{title} at {delay} ms"), caption, svg })
 }

@@ -14,6 +14,7 @@ use crate::unit::significant;
 
 /// Stands below the table.
 const DEFINITIONS: &str = "\
+Round trips: 2 where the target asks for each block before its data are sent (R2T), as the original's iSCSI did.
 Best throughput of any block size, MB/s of acknowledged blocks: median of n rounds, the lowest and the highest in parentheses.
 Gain: the best OP-n by the tunnel with no overlap, mean over block sizes within each round.
 ≈: no difference beyond A/A, the tunnel against itself, with one block in progress or with the most; ?: fewer than five rounds, \
@@ -21,18 +22,19 @@ no A/A or a disturbed machine show neither.
 Beside as many: the same by the tunnel with as many blocks in progress, so what encrypting ahead itself gains.
 Steal, others: the most of the machine that the hypervisor took and that processes without a part in the measurement used.";
 
-/// The limits of a report in words, for a row and for a heading.
-fn limits(report: &BlockReport) -> [String; 2] {
+/// The limits of a report and the round trips of a block in words, for a row and for a heading.
+fn limits(report: &BlockReport) -> [String; 3] {
     let rate =
         report.rate_bits.map_or("none".into(), |bits| format!("{} Mbit/s", significant(bits as f64 / 1e6)));
     let cpu = report.cores.map_or("none".into(), |cores| format!("{} %", significant(cores * 100.0)));
-    [rate, cpu]
+    [rate, cpu, if report.ready_first { "2" } else { "1" }.into()]
 }
 
 fn grid(reports: &[BlockReport]) -> Grid {
     let head = [
         "link",
         "CPU of target",
+        "round trips",
         "one-way delay",
         "n",
         "plain",
@@ -43,7 +45,7 @@ fn grid(reports: &[BlockReport]) -> Grid {
         "steal",
         "others",
     ];
-    let mut grid = Grid::new(4, head);
+    let mut grid = Grid::new(5, head);
     for report in reports {
         grid.rows.extend(report.asked.0.iter().map(|&delay| row(report, delay)));
     }
@@ -62,8 +64,8 @@ fn row(report: &BlockReport, delay: f64) -> Vec<String> {
     };
     let gains = [gain(|_| Way::TUNNEL), gain(|best| Way::of(Route::Tunnel, best.ahead))];
     let all = [plain, tunnel, most].into_iter().chain(gains.map(|gain| gain.map(|(ratio, _)| ratio)));
-    let [rate, cpu] = limits(report);
-    let mut row = vec![rate, cpu, format!("{delay} ms"), rounds(all), mb(plain), mb(tunnel)];
+    let [rate, cpu, trips] = limits(report);
+    let mut row = vec![rate, cpu, trips, format!("{delay} ms"), rounds(all), mb(plain), mb(tunnel)];
     row.push(best.map_or("–".into(), |best| format!("{} {}", best.name(), mb(most))));
     row.extend(gains.map(|gain| {
         let ratio = gain.map(|(ratio, _)| ratio);
@@ -75,16 +77,17 @@ fn row(report: &BlockReport, delay: f64) -> Vec<String> {
 
 /// The report of what was measured under each limit.
 pub fn document(reports: &[BlockReport]) -> Document<'_> {
-    let lead =
-        "Block writes over long delays, under several rates of the link and shares of the target's CPU.";
+    let lead = "Block writes over long delays, with one and two round trips a block, or several rates of the link and shares of the target's CPU.";
     let mut document = begin(lead, reports);
     document.pictures(curves(reports));
     document.section("Under each limit");
     document.table(grid(reports));
     document.words(DEFINITIONS);
     for (report, number) in reports.iter().zip(1..) {
-        let [rate, cpu] = limits(report);
-        document.section(&format!("Limit of the link: {rate}; of the target's CPU: {cpu}"));
+        let [rate, cpu, trips] = limits(report);
+        document.section(&format!(
+            "Limit of the link: {rate}; of the target's CPU: {cpu}; round trips of a block: {trips}"
+        ));
         fill(&mut document, report);
         let named =
             |picture: Picture| Picture { name: format!("limit-{number}-{}", picture.name), ..picture };
@@ -106,17 +109,20 @@ const AXES: [Axis; 2] = [
 fn curves(reports: &[BlockReport]) -> Vec<Picture> {
     let mut all = Vec::new();
     for (axis, other) in [(AXES[0], AXES[1]), (AXES[1], AXES[0])] {
-        let mut fixed: Vec<Option<f64>> = Vec::new();
-        for value in reports.iter().map(other.2) {
+        let what_else = |report: &BlockReport| ((other.2)(report), report.ready_first);
+        let mut fixed: Vec<(Option<f64>, bool)> = Vec::new();
+        for value in reports.iter().map(what_else) {
             if !fixed.contains(&value) {
                 fixed.push(value);
             }
         }
         for (value, number) in fixed.into_iter().zip(1..) {
             let along: Vec<&BlockReport> =
-                reports.iter().filter(|report| (other.2)(report) == value).collect();
+                reports.iter().filter(|report| what_else(report) == value).collect();
             let delays = along.first().map(|report| report.asked.0.clone()).unwrap_or_default();
-            let at = value.map_or(String::new(), |value| format!(", {}: {}", other.1, significant(value)));
+            let limit =
+                value.0.map_or(String::new(), |value| format!(", {}: {}", other.1, significant(value)));
+            let at = limit + if value.1 { ", two round trips" } else { "" };
             all.extend(delays.into_iter().filter_map(|delay| curve(&along, axis, delay, number, &at)));
         }
     }
@@ -181,14 +187,21 @@ pub(crate) mod tests {
         let reports = samples();
         let rows = grid(&reports).rows;
         assert_eq!(rows.len(), 4 * 2, "two delays");
-        assert_eq!(rows[0][..3], ["100 Mbit/s", "10.0 %", "0 ms"]);
-        assert!(rows[0][6].starts_with("OP-10 ") && rows[0][7] == "10.0 ?", "{:?}", rows[0]);
+        assert_eq!(rows[0][..4], ["100 Mbit/s", "10.0 %", "1", "0 ms"]);
+        assert!(rows[0][7].starts_with("OP-10 ") && rows[0][8] == "10.0 ?", "{:?}", rows[0]);
         let drawn = curves(&reports);
         let names: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
         assert_eq!(names.len(), 2 * 2 * 2);
         assert!(names.contains(&"block-rate-1-0") && names.contains(&"block-cpu-2-16"), "{names:?}");
         drawn.iter().for_each(|picture| assert_well_formed(&picture.svg));
         assert!(curves(&reports[..1]).is_empty(), "one value is no curve");
+        let mut trips = vec![reports[0].clone(), reports[0].clone()];
+        trips[1].ready_first = true;
+        assert_eq!(
+            grid(&trips).rows.iter().map(|row| row[2].as_str()).collect::<Vec<_>>(),
+            ["1", "1", "2", "2"]
+        );
+        assert!(curves(&trips).is_empty(), "of different round trips no curve is made");
     }
 
     #[test]
