@@ -31,7 +31,7 @@ pub const CIPHERS: [Cipher; 5] = [
     Cipher::Aes256Gcm,
     Cipher::ChaCha20Poly1305,
 ];
-const SECTION_NATIVE: &str = "With this CPU's instructions";
+pub const SECTION_NATIVE: &str = "With this CPU's instructions";
 const SECTION_WITHOUT: &str = "Without AES instructions";
 
 #[derive(Clone, Debug)]

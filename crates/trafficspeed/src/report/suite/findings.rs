@@ -1,16 +1,18 @@
-//! The IPsec experiment's findings beside ours: reproduced, the same direction but smaller or
+//! The findings of the IPsec and the cipher experiment beside ours: reproduced, the same direction but smaller or
 //! larger, turned round, no difference beyond A/A, each with the reason, or not to be reproduced
 //! here and why.
 
 use super::{Section, SectionRow};
 use crate::experiment::suite::Quantity;
+use crate::experiment::suite::aead::SECTION_NATIVE;
 use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::observation::ratio;
 use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Cipher, Kind, Subject};
 use crate::unit::significant;
 
-/// The ciphers of vpnd that stand for the original's systems.
+/// The ciphers of vpnd that stand for the original's systems; without IPsec it was plain IP, which is
+/// plain routing here.
 const AUTHENTICATION: Cipher = Cipher::AuthOnly;
 const ENCRYPTION: Cipher = Cipher::Aes256Gcm;
 const NOTHING: Cipher = Cipher::None;
@@ -65,6 +67,15 @@ impl Finding {
         why: "for a packet of one byte neither is much work today: a transaction costs system calls and wake-ups",
         ..Self::STREAM
     };
+    const CIPHER: Self = Self {
+        section: SECTION_NATIVE,
+        version: "",
+        one: (ENCRYPTION, SENDS),
+        by: Some((Cipher::ChaCha20Poly1305, SENDS)),
+        then: [377.0, 330.0],
+        why: "then a telephone and a Celeron on a wireless network, here both ends on one machine, whose ciphers take less of the time",
+        ..Self::STREAM
+    };
     const LOADED: Self = Self {
         section: "One TCP transfer over time",
         why: "then the link was the limit without protection, and the processor with it; today the processor and its wake-ups are \
@@ -73,6 +84,8 @@ impl Finding {
     };
 }
 
+const SENDS: &str = "client sends";
+const RECEIVES: &str = "client receives";
 const KERNEL_BUFFERS: &str = "the kernel's buffers";
 const LARGE: &str = "datagrams of 4096 bytes";
 const IDLE: &str = "idle machine";
@@ -89,10 +102,10 @@ const FINDINGS: [Finding; 15] = [
         ..Finding::STREAM
     },
     Finding {
-        about: "Nothing by encryption, one TCP stream",
+        about: "Plain IP by encryption, one TCP stream",
         one: (NOTHING, KERNEL_BUFFERS),
         then: [60.86, 10.87],
-        why: "then the cipher filled the processor; today the kernel's copies and wake-ups do",
+        why: "then the cipher filled the processor; today the kernel carries 64 KiB at once where nothing takes them apart",
         ..Finding::STREAM
     },
     Finding {
@@ -114,7 +127,7 @@ const FINDINGS: [Finding; 15] = [
     },
     Finding { about: "Authentication alone by encryption, datagrams of 4,096 bytes", ..Finding::DATAGRAM },
     Finding {
-        about: "Nothing by encryption, datagrams of 4,096 bytes",
+        about: "Plain IP by encryption, datagrams of 4,096 bytes",
         one: (NOTHING, LARGE),
         then: [93.98, 11.96],
         why: "then the cipher filled the processor; today system calls and wake-ups do",
@@ -129,14 +142,14 @@ const FINDINGS: [Finding; 15] = [
     },
     Finding { about: "Authentication alone by encryption, TCP transactions", ..Finding::TRANSACTION },
     Finding {
-        about: "Nothing by encryption, TCP transactions",
+        about: "Plain IP by encryption, TCP transactions",
         one: (NOTHING, "TCP 1/1 bytes"),
         then: [3_454.84, 1_940.77],
         why: "for a packet of one byte a cipher is little work today: a transaction costs system calls and wake-ups",
         ..Finding::TRANSACTION
     },
     Finding {
-        about: "Beside CPU hogs by an idle machine, one TCP transfer, nothing",
+        about: "Beside CPU hogs by an idle machine, one TCP transfer, plain IP",
         one: (NOTHING, HOGS),
         by: Some((NOTHING, IDLE)),
         then: [66.12, 65.18],
@@ -157,7 +170,7 @@ const FINDINGS: [Finding; 15] = [
         ..Finding::LOADED
     },
     Finding {
-        about: "Mean delay of one TCP transfer, encryption by nothing",
+        about: "Mean delay of one TCP transfer, encryption by plain IP",
         quantity: Quantity::Delay,
         one: (ENCRYPTION, IDLE),
         by: Some((NOTHING, IDLE)),
@@ -175,6 +188,45 @@ const FINDINGS: [Finding; 15] = [
         then: [70.0, 100.0],
         why: "then the cipher filled the processor at 13 Mbit/s; today that rate is a small part of what it can",
         ..Finding::STREAM
+    },
+];
+
+/// Those of the cipher experiment: its newest client, an iPhone 12 Pro.
+const CIPHER_FINDINGS: [Finding; 6] = [
+    Finding { about: "AES-256-GCM by ChaCha20-Poly1305, client sends", ..Finding::CIPHER },
+    Finding {
+        about: "AES-256-GCM by ChaCha20-Poly1305, client receives",
+        one: (ENCRYPTION, RECEIVES),
+        by: Some((Cipher::ChaCha20Poly1305, RECEIVES)),
+        then: [292.0, 238.0],
+        ..Finding::CIPHER
+    },
+    Finding {
+        about: "AES-256-GCM by AES-256-CBC with a hash, client sends",
+        by: Some((Cipher::Aes256CbcHmacSha256, SENDS)),
+        then: [377.0, 227.0],
+        ..Finding::CIPHER
+    },
+    Finding {
+        about: "AES-256-GCM by AES-256-CBC with a hash, client receives",
+        one: (ENCRYPTION, RECEIVES),
+        by: Some((Cipher::Aes256CbcHmacSha256, RECEIVES)),
+        then: [292.0, 202.0],
+        ..Finding::CIPHER
+    },
+    Finding {
+        about: "Plain IP by AES-256-GCM, client sends",
+        one: (NOTHING, SENDS),
+        by: Some((ENCRYPTION, SENDS)),
+        then: [564.0, 377.0],
+        ..Finding::CIPHER
+    },
+    Finding {
+        about: "Plain IP by AES-256-GCM, client receives",
+        one: (NOTHING, RECEIVES),
+        by: Some((ENCRYPTION, RECEIVES)),
+        then: [349.0, 292.0],
+        ..Finding::CIPHER
     },
 ];
 
@@ -214,7 +266,9 @@ pub fn beside(sections: &[Section]) -> Vec<[String; 3]> {
         Some([finding.about.to_owned(), significant(then), here])
     };
     let mut rows: Vec<[String; 3]> = FINDINGS.iter().filter_map(row).collect();
-    if !rows.is_empty() {
+    if rows.is_empty() {
+        rows = CIPHER_FINDINGS.iter().filter_map(row).collect();
+    } else {
         let is_open = rows.iter().all(|[about, ..]| about != ALONE);
         let others = is_open.then_some(ALONE_NOT_MEASURED).into_iter().chain([NOT_HERE]);
         rows.extend(others.map(|row| row.map(str::to_owned)));
@@ -244,9 +298,10 @@ impl Finding {
         let row = section.rows.iter().find(|row| {
             row.quantity == self.quantity && row.case.starts_with(self.version) && row.case.contains(case)
         })?;
-        let named = Subject::new(self.system, cipher).label();
+        let is_nothing = cipher == NOTHING;
+        let named = Subject::new(if is_nothing { Kind::None } else { self.system }, cipher).label();
         // Where vpnd alone is measured, its ciphers stand for it.
-        let alone = (self.system == Kind::Vpnd).then(|| cipher.name().to_owned());
+        let alone = (self.system == Kind::Vpnd && !is_nothing).then(|| cipher.name().to_owned());
         let is_it = |label: &String| *label == named || Some(label) == alone.as_ref();
         Some((row, section.columns.iter().position(is_it)?))
     }
@@ -400,6 +455,19 @@ mod tests {
     }
 
     #[test]
+    fn without_ipsec_it_is_plain_routing_and_no_tunnel_without_a_cipher() {
+        let about = "Plain IP by encryption, one TCP stream";
+        assert!(found(plain("plain routing"), about).contains("reproduced"));
+        assert!(beside(&[plain("none")]).is_empty());
+    }
+
+    fn plain(label: &str) -> Section {
+        let mut section = section([56.0, 57.0, 58.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
+        section.columns = [label, "aes-256-gcm"].map(String::from).into();
+        section
+    }
+
+    #[test]
     fn encryption_alone_is_openvpns_to_show() {
         let mut section = section([13.0, 14.0, 15.0], [10.0; 3], Some([0.9, 1.0, 1.1]));
         section.columns =
@@ -499,6 +567,18 @@ mod tests {
         let mut once = self::section([20.0; 3], [10.0; 3], Some([0.9, 1.0, 1.1]));
         once.rows[0].values[1].retain(|round, _| *round < 5);
         assert!(rows(once).starts_with("2.00 (2.00–2.00): not judged: fewer than 5 rounds"));
+    }
+
+    #[test]
+    fn ciphers_stand_beside_those_of_the_cipher_experiment() {
+        let mut section = section([12.0; 3], [10.0; 3], Some([0.99, 1.0, 1.01]));
+        section.name = SECTION_NATIVE.into();
+        section.rows[0].case = SENDS.into();
+        section.columns = ["aes-256-gcm", "chacha20-poly1305"].map(String::from).into();
+        let rows = beside(&[section]);
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!((rows[0][0].as_str(), rows[0][1].as_str()), (CIPHER_FINDINGS[0].about, "1.14"));
+        assert!(rows[0][2].starts_with("1.20 (1.20–1.20): reproduced"), "{}", rows[0][2]);
     }
 
     fn cases_of_video(values: [(&str, [f64; 3]); 2]) -> Section {

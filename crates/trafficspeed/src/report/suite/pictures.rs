@@ -90,7 +90,7 @@ fn bars(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Pictu
     rows.filter_map(picture).collect()
 }
 
-/// Throughput and delay of each system's first measurement, a picture each for every case.
+/// Throughput, delay and jitter of each system's first measurement, a picture each for every case.
 fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let mine = |row: &&Row| {
         let is_first = row.repeat == 1 && row.error.is_none() && !row.label.ends_with(AGAIN);
@@ -99,10 +99,10 @@ fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<
     let mut names: Vec<&str> = campaign.rows.iter().filter(mine).map(|row| row.case.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
-    let pictures = |(name, at): (&str, usize)| {
-        let rows: Vec<&Row> = campaign.rows.iter().filter(mine).filter(|row| row.case.name == name).collect();
+    let pictures = |(case, at): (&str, usize)| {
+        let rows: Vec<&Row> = campaign.rows.iter().filter(mine).filter(|row| row.case.name == case).collect();
         let throughput = {
-            let title = format!("{}: {name}", section.name);
+            let title = format!("{}: {case}", section.name);
             let caption = "The first measurement of each system.".to_owned();
             throughput(campaign, &title, &rows).map(|svg| Picture {
                 name: format!("suite-{number}-{at}"),
@@ -111,20 +111,22 @@ fn over_time(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<
                 svg,
             })
         };
-        let delay = {
-            let title = format!("{}, delay: {name}", section.name);
-            let caption =
-                "One-way delay, mean of each interval, in the first measurement of each system.".to_owned();
-            let measure = Measure::lower_is_better("mean one-way delay, ms");
-            let value = |point: &figures::Point| Some(point.delay_mean_us? / 1e3);
-            series(campaign, (&title, measure), &rows, &value).map(|svg| Picture {
-                name: format!("suite-{number}-{at}-delay"),
-                title,
-                caption,
-                svg,
-            })
+        let beside = |name: &str, words: [&str; 2], value: &dyn Fn(&figures::Point) -> Option<f64>| {
+            let title = format!("{}, {name}: {case}", section.name);
+            let measure = Measure::lower_is_better(words[0]);
+            let svg = series(campaign, (&title, measure), &rows, value)?;
+            let caption = format!("{}, in the first measurement of each system.", words[1]);
+            Some(Picture { name: format!("suite-{number}-{at}-{name}"), title, caption, svg })
         };
-        [throughput, delay]
+        let delay =
+            beside("delay", ["mean one-way delay, ms", "One-way delay, mean of each interval"], &|point| {
+                Some(point.delay_mean_us? / 1e3)
+            });
+        let jitter =
+            beside("jitter", ["jitter (RFC 3550), ms", "Jitter at the end of each interval"], &|point| {
+                (point.jitter_us > 0.0).then_some(point.jitter_us / 1e3)
+            });
+        [throughput, delay, jitter]
     };
     names.into_iter().zip(1..).flat_map(pictures).flatten().collect()
 }
