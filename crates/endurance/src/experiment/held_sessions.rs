@@ -133,6 +133,7 @@ pub fn real_work(seconds: f64, warmup_seconds: f64, repeats: u32) -> Settings {
         congestion: CongestionControl::default(),
         threads: 1,
         far: RemoteEnd::Client,
+        probe_every_ms: 0,
         systems: Vec::new(),
     }
 }

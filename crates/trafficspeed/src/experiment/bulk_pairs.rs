@@ -6,17 +6,42 @@
 
 use std::time::Duration;
 
+use super::figures::{Figures, figures};
 use super::outcome::{End, HostOutcome, Interval, Pair, Settings};
 use super::pair_run::{IntervalSamples, Observer, PairResult, PairRun, Times};
 use super::progress::Progress;
 use crate::coordinate::fleet::Fleet;
-use crate::load::task::Task;
+use crate::load::exchange::Exchange;
+use crate::load::task::{Protocol, Sockets, Task};
 use crate::load::tcp::{Job, Shape};
 
-/// The work of each of `pairs` pairs.
-pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<[Task; 1]> {
+/// Bytes of a request of the probe, and of its answer.
+const PROBE_BYTES: u32 = 64;
+
+/// The work of each of `pairs` pairs: the first has a probe beside it, whose requests leave when
+/// they are due.
+pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<Vec<Task>> {
     let run_id: u64 = rand::random();
-    (0..pairs as u64).map(|pair| [task(settings, run_id, pair)]).collect()
+    let mut all: Vec<Vec<Task>> = (0..pairs as u64).map(|pair| vec![task(settings, run_id, pair)]).collect();
+    if let Some(first) = all.first_mut().filter(|_| settings.probe_every_ms > 0) {
+        first.push(Task::Exchange(Exchange {
+            run_id: rand::random(),
+            seed: settings.seed,
+            protocol: Protocol::Udp,
+            streams: 1,
+            request: PROBE_BYTES,
+            response: PROBE_BYTES,
+            every_us: Some(settings.probe_every_ms * 1_000),
+            sockets: Sockets::default(),
+        }));
+    }
+    all
+}
+
+/// What the probe found, if the pair had one and its ends reported.
+pub(super) fn probe(tasks: &[Task], result: &PairResult) -> Option<Figures> {
+    let probe = tasks.get(1).filter(|_| result.error.is_none())?;
+    Some(Figures { series: Vec::new(), ..figures(probe, 1, &result.reports) })
 }
 
 pub(super) fn times(settings: &Settings) -> Times {
@@ -86,9 +111,10 @@ fn add(totals: &mut Vec<Interval>, number: usize, moment: &IntervalSamples) {
         totals.resize(number + 1, Interval::default());
     }
     let total = &mut totals[number];
-    for tasks in moment.tasks.iter().filter(|tasks| !tasks.is_empty()) {
-        total.received += tasks.iter().map(|sample| sample.received_bytes).sum::<u64>();
-        total.sent += tasks.iter().map(|sample| sample.sent_bytes).sum::<u64>();
+    // The first task is the load; a probe beside it is not.
+    for load in moment.tasks.iter().filter_map(|tasks| tasks.first()) {
+        total.received += load.received_bytes;
+        total.sent += load.sent_bytes;
         total.hosts += 1;
     }
 }
@@ -137,11 +163,26 @@ mod tests {
     use crate::experiment::pair_run::EndReports;
 
     fn moment(received: [Option<u64>; 2]) -> IntervalSamples {
-        let sample = |bytes| vec![Sample { received_bytes: bytes, sent_bytes: 1, ..Sample::default() }];
+        let sample = |bytes| {
+            let load = Sample { received_bytes: bytes, sent_bytes: 1, ..Sample::default() };
+            vec![load, Sample { received_bytes: 9, sent_bytes: 9, ..Sample::default() }]
+        };
         IntervalSamples {
             seconds: [1.0; 2],
             tasks: received.map(|bytes| bytes.map_or_else(Vec::new, sample)),
         }
+    }
+
+    #[test]
+    fn the_first_pair_has_a_probe_unless_nobody_wants_one() {
+        let settings = crate::experiment::outcome::samples::campaign().settings;
+        let all = tasks(&settings, 3);
+        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1]);
+        assert!(all.iter().flatten().all(|task| task.problem().is_none()), "{all:?}");
+        let result = PairResult::default();
+        assert!(probe(&all[0], &result).is_some() && probe(&all[1], &result).is_none());
+        let without = tasks(&Settings { probe_every_ms: 0, ..settings }, 3);
+        assert!(without.iter().all(|tasks| tasks.len() == 1));
     }
 
     #[test]

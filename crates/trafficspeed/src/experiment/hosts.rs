@@ -158,9 +158,10 @@ fn run_one(
     };
     progress.starting(&title, &run);
     let tasks = bulk_pairs::tasks(&plan.settings, host_pairs.count());
-    let runs = host_pairs.runs(|pair| &tasks[pair]);
+    let runs = host_pairs.runs(|pair| &tasks[pair][..]);
     let mut observer = SecondsObserver::new(progress, &title, &plan.settings);
     let results = host_pairs.run(&runs, bulk_pairs::times(&plan.settings), &mut observer, interrupt);
+    run.probe = tasks.first().zip(results.first()).and_then(|(tasks, found)| bulk_pairs::probe(tasks, found));
     (run.pairs, run.intervals) = bulk_pairs::collect(host_pairs.fleet(), &runs, results);
     progress.finished(&title, &run);
     run

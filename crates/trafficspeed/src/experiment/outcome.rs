@@ -10,6 +10,7 @@ pub mod observations;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
+use super::figures::Figures;
 use super::tunnel::{self, Carried};
 use crate::coordinate::message::Measurement;
 use crate::load::congestion::CongestionControl;
@@ -53,6 +54,9 @@ pub struct Settings {
     pub threads: u32,
     /// Clients measure with each other, or each with a partner behind the gateway.
     pub far: RemoteEnd,
+    /// Milliseconds from one request of the probe beside the load to the next; 0: without a probe.
+    #[serde(default)]
+    pub probe_every_ms: u32,
     /// The systems in the order of reports; those without a place come last.
     #[serde(default)]
     pub systems: Vec<String>,
@@ -88,6 +92,9 @@ pub struct Run {
     pub pairs: Vec<Pair>,
     /// Totals of every second, in order.
     pub intervals: Vec<Interval>,
+    /// The round trips of the first pair's probe beside the load.
+    #[serde(default)]
+    pub probe: Option<Figures>,
     /// CPU time within the measurement; lab only.
     pub cpu: Option<CpuUse>,
     /// The counters of each client's devices, to compare with what it moved; lab only.
@@ -466,6 +473,7 @@ pub(crate) mod samples {
 
     use super::*;
     use crate::lab::device::{Counters, Traffic};
+    use crate::load::delays::DelaySummary;
     use crate::system::{Cipher, Kind};
 
     pub(crate) fn end(name: &str, listens: bool, bytes: [u64; 2]) -> End {
@@ -514,6 +522,15 @@ pub(crate) mod samples {
             pairs: vec![pair; clients as usize / 2],
             carried: (1..=clients).map(|number| carried(number, bytes)).collect(),
             intervals: vec![Interval { received: bytes, sent: bytes, hosts: clients }; 2],
+            probe: Some(Figures {
+                round_trip: Some(DelaySummary {
+                    p50_us: 2_000.0,
+                    p99_us: 9_000.0,
+                    ..DelaySummary::default()
+                }),
+                lost_percent: Some(0.0),
+                ..Figures::default()
+            }),
             cpu: Some(CpuUse {
                 gateway: 1.0,
                 clients: 2.0,
@@ -554,6 +571,7 @@ pub(crate) mod samples {
                 congestion: CongestionControl::default(),
                 threads: 1,
                 far: RemoteEnd::Client,
+                probe_every_ms: 20,
                 systems: Vec::new(),
             },
             environment: Environment::default(),

@@ -187,12 +187,15 @@ fn measure_pairs(
         RemoteEnd::Gateway => (pair, half + pair),
     };
     let pair = |(tasks, pair)| agents.pair(ends(pair), settings.ip, tasks);
-    let pairs =
-        tasks.iter().map(<[_; 1]>::as_slice).zip(0_usize..).map(pair).collect::<Result<Vec<_>, _>>()?;
+    let pairs = tasks.iter().map(Vec::as_slice).zip(0_usize..).map(pair).collect::<Result<Vec<_>, _>>()?;
     run.programs = programs(system);
     let mut observer = SecondsObserver::new(progress, title, settings);
     let schedule = Schedule { lead: LEAD, times: bulk_pairs::times(settings) };
     let measured = agents.measure(system, &pairs, schedule, &mut observer, interrupt)?;
+    run.probe = tasks
+        .first()
+        .zip(measured.results.first())
+        .and_then(|(tasks, found)| bulk_pairs::probe(tasks, found));
     (run.pairs, run.intervals) = bulk_pairs::collect(agents.fleet(), &pairs, measured.results);
     (run.cpu, run.carried) = (measured.cpu, measured.carried);
     measured.ended.map_or(Ok(()), |process| Err(TestbedError::Ended(process)))

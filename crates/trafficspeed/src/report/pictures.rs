@@ -7,9 +7,11 @@ use super::chart::{
 };
 use super::files::{self, FilesError};
 use super::page::Picture;
-use crate::experiment::outcome::observations::{COMMUNICATION, GATEWAY_COST, GOODPUT, VPN_COST, case};
+use crate::experiment::outcome::observations::{
+    COMMUNICATION, GATEWAY_COST, GOODPUT, ROUND_TRIP_50, ROUND_TRIP_99, VPN_COST, case,
+};
 use crate::experiment::outcome::{Campaign, Run, rate};
-use crate::observation::Observations;
+use crate::observation::{Observations, Quantity};
 use crate::stats::Spread;
 use crate::system::{AGAIN, Cipher, Kind, Subject};
 
@@ -36,6 +38,7 @@ pub fn pictures(campaign: &Campaign) -> Vec<Picture> {
     let view = View { campaign, table, order, counts };
     [view.goodput(), view.ratio(), view.cost(), view.gateway_cost()]
         .into_iter()
+        .chain(view.round_trips())
         .chain([view.repeats(), view.over_time()])
         .chain(view.communication())
         .flatten()
@@ -137,6 +140,21 @@ impl View<'_> {
         )?;
         let caption = "The same of the gateway's processes alone.".to_owned();
         Some(picture("cost-gateway", "Cost of a Gbit at the gateway", caption, svg))
+    }
+
+    fn round_trips(&self) -> [Option<Picture>; 2] {
+        let one = |name: &str, which: &str, quantity: Quantity| {
+            let title = format!("Round trips beside the load, {which}");
+            let svg = self.over_clients(
+                &format!("{title}, over clients"),
+                Measure::lower_is_better("round trip, ms"),
+                |label, case| Some(self.table.spread(label, case, quantity)?.scaled(1e3)),
+            )?;
+            let caption =
+                format!("Of small requests that the first pair sends beside its load. {}", self.ranges());
+            Some(picture(name, &title, caption, svg))
+        };
+        [one("round-trip", "median", ROUND_TRIP_50), one("round-trip-99", "99 %", ROUND_TRIP_99)]
     }
 
     fn ranges(&self) -> &'static str {
@@ -270,17 +288,29 @@ mod tests {
     #[test]
     fn every_picture_that_has_data_is_drawn() {
         let mut campaign = samples::campaign();
-        let all = ["goodput", "ratio", "cost", "cost-gateway", "repeats", "communication"];
+        let all = [
+            "goodput",
+            "ratio",
+            "cost",
+            "cost-gateway",
+            "round-trip",
+            "round-trip-99",
+            "repeats",
+            "communication",
+        ];
         assert_eq!(names(&campaign), all, "two seconds make no time series");
         campaign.settings.seconds = 5.0;
         for run in &mut campaign.runs {
             run.intervals = vec![run.intervals[0]; 5];
         }
-        assert_eq!(names(&campaign), [&all[..5], &["time"], &all[5..]].concat());
+        assert_eq!(names(&campaign), [&all[..7], &["time"], &all[7..]].concat());
         let drawn: Vec<String> = pictures(&campaign).into_iter().map(|picture| picture.svg).collect();
         assert!(drawn[2].contains("lower is better") && drawn[0].contains("higher is better"));
         campaign.runs.retain(|run| run.label != "plain routing" && run.repeat == 1);
-        assert_eq!(names(&campaign), ["goodput", "cost", "cost-gateway", "time", "communication"]);
+        assert_eq!(
+            names(&campaign),
+            ["goodput", "cost", "cost-gateway", "round-trip", "round-trip-99", "time", "communication"]
+        );
         campaign.runs.clear();
         assert_eq!(names(&campaign), [""; 0]);
     }
@@ -347,7 +377,7 @@ mod tests {
     fn pictures_are_written_as_files_that_need_no_page() {
         let directory = tempfile::tempdir().unwrap();
         let names = write(&pictures(&samples::campaign()), directory.path()).unwrap();
-        assert_eq!(names.len(), 6);
+        assert_eq!(names.len(), 8);
         for name in names {
             let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();
             assert!(name.ends_with(".svg") && text.contains("<style>"), "{name}");

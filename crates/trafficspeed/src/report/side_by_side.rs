@@ -11,7 +11,8 @@ use crate::experiment::outcome::Campaign;
 use crate::unit::Unit;
 
 /// The pictures of all results; those of ratios and of single runs belong to one result.
-const SHARED: [&str; 5] = ["goodput", "cost", "cost-gateway", "communication", "communication-bare"];
+const SHARED: [&str; 7] =
+    ["goodput", "cost", "cost-gateway", "round-trip", "round-trip-99", "communication", "communication-bare"];
 
 /// The runs of all results as those of one, each system with the name of its result.
 pub fn together(all: Vec<(String, Campaign)>) -> Option<Campaign> {
@@ -78,7 +79,10 @@ mod tests {
         }
         assert!(!text.contains("A/A") && !text.contains("(again)"), "{text}");
         let names: Vec<String> = shown.into_pictures().into_iter().map(|picture| picture.name).collect();
-        assert_eq!(names, ["goodput", "cost", "cost-gateway", "communication"]);
+        assert_eq!(
+            names,
+            ["goodput", "cost", "cost-gateway", "round-trip", "round-trip-99", "communication"]
+        );
         assert!(together(Vec::new()).is_none());
     }
 }

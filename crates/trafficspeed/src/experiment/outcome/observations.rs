@@ -18,6 +18,14 @@ pub const PER_GATEWAY_SECOND: Quantity = Quantity::new("goodput per gateway CPU 
 /// What the gateway's VPN processes used of their CPU limit.
 pub const LIMIT_USED: Quantity = Quantity::new("CPU limit used", "%").decimals(1);
 
+/// Round trips of the probe beside the load, and its requests without an answer.
+pub const ROUND_TRIP_50: Quantity = Quantity::time("round trip p50");
+pub const ROUND_TRIP_99: Quantity = Quantity::time("round trip p99");
+pub const UNANSWERED: Quantity = Quantity::new("unanswered", "%").decimals(2);
+
+/// What systems are compared by.
+const COMPARED: [Quantity; 4] = [GOODPUT, GATEWAY_COST, ROUND_TRIP_50, ROUND_TRIP_99];
+
 /// The name of a number of clients.
 pub fn case(clients: u32) -> String {
     format!("{clients} clients")
@@ -71,7 +79,8 @@ impl Campaign {
     /// Every system compared with plain routing, and with the baseline that has the same share of
     /// the CPU; a system alone has its A/A.
     pub fn comparisons(&self, table: &Observations) -> Vec<Vec<Comparison>> {
-        let each = self.cases().into_iter().flat_map(|case| [(case.clone(), GOODPUT), (case, GATEWAY_COST)]);
+        let each =
+            self.cases().into_iter().flat_map(|case| COMPARED.map(|quantity| (case.clone(), quantity)));
         let wanted: Vec<(String, Quantity)> = each.collect();
         let labels = self.labels();
         let share = |label: &str| self.subject(label).and_then(|subject| subject.gateway_cpu);
@@ -127,6 +136,7 @@ impl Campaign {
         }
         let (gateway_cost, cost) = run.seconds_per_gbit().unzip();
         let share = run.subject.and_then(|subject| subject.gateway_cpu).or(self.environment.gateway_cpu);
+        let round_trip = run.probe.as_ref().and_then(|probe| probe.round_trip.as_ref());
         let limit_used = share.and_then(|limit| run.limit_percent(limit));
         let mut all = vec![
             (GOODPUT, Some(run.goodput())),
@@ -137,6 +147,9 @@ impl Campaign {
             (VPN_COST, cost),
             (PER_GATEWAY_SECOND, run.gbit_per_gateway_second()),
             (LIMIT_USED, limit_used),
+            (ROUND_TRIP_50, round_trip.map(|trip| trip.p50_us)),
+            (ROUND_TRIP_99, round_trip.map(|trip| trip.p99_us)),
+            (UNANSWERED, run.probe.as_ref().and_then(|probe| probe.lost_percent)),
         ];
         all.extend(of_cpu(run.cpu.as_ref()));
         all
