@@ -1,15 +1,13 @@
 //! The experiments: what is run in which order, and what comes out as plain data.
 //!
 //! An experiment drives labs, systems and fleets and returns an [`outcome::Campaign`]; it prints
-//! nothing but its progress and knows nothing of how results are shown: who follows it gets
-//! [`event::Event`]s.
+//! nothing but its progress and knows nothing of how results are shown.
 
 pub mod block;
 pub mod bulk_pairs;
 pub mod compare;
 pub mod cpu;
 pub mod environment;
-pub mod event;
 pub mod figures;
 pub mod generate;
 pub mod hog;

@@ -47,7 +47,7 @@ use trafficspeed::observe::HostInfo;
 use trafficspeed::output;
 use trafficspeed::report::page::Picture;
 use trafficspeed::report::results::Results;
-use trafficspeed::report::{self, files, side_by_side, stream};
+use trafficspeed::report::{self, files, side_by_side};
 use trafficspeed::terminal;
 
 fn main() -> ExitCode {
@@ -170,7 +170,11 @@ fn between_hosts(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let plan = HostsPlan {
         pairs: args.pairs.clone(),
         label: args.label.clone(),
-        settings: args.work.settings(args.work.threads.unwrap_or(4)),
+        settings: Settings {
+            // UDP may be blocked between hosts that TCP connects.
+            probe_every_ms: args.work.probe.unwrap_or(0),
+            ..args.work.settings(args.work.threads.unwrap_or(4))
+        },
     };
     let interrupt = Interrupt::install()?;
     begin(&plan.settings, &Environment::read(None), &args.output);
@@ -236,7 +240,7 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
     output::prepare(output)?;
     let interrupt = Interrupt::install()?;
     let progress = output::progress(output);
-    output::event(output, "start", || serde_json::json!({ "experiment": "model" }));
+    progress.event("start", &environment::words());
     let found = match model::run(&plan, &progress, &interrupt) {
         Err(error) if interrupt.is_set() => {
             terminal::say(format_args!("trafficspeed: {error:#}; no stage was measured yet"));
@@ -244,16 +248,13 @@ fn predict(args: &ModelArgs) -> anyhow::Result<ExitCode> {
         }
         found => found?,
     };
-    let found = Results::Model(Box::new(found));
-    output::event(output, "end", || found.json());
-    output::finish(&found, output)
+    output::finish(&Results::Model(Box::new(found)), output)
 }
 
 /// The first event, if events are wanted.
 fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
-    if output.json_stream {
-        terminal::print(&(stream::start(settings, environment) + "\n"));
-    }
+    let start = serde_json::json!({ "settings": settings, "environment": environment });
+    output::progress(output).event("start", &start);
 }
 
 /// Compares systems, anew or from where an earlier session was interrupted.
@@ -329,10 +330,7 @@ fn show_again(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         }
         (Results::Traffic(_), None) => {}
         (_, Some(_)) => bail!("--baseline: only the systems of experiment 1 are compared with one of them"),
-        (_, None) => {
-            output::event(&output, "end", || results.json());
-            output::save(&results, &output)?;
-        }
+        (_, None) => output::save(&results, &output)?,
     }
     let code = output::show(&results, &output)?;
     export(&results.document(None).into_pictures(), &directory, args)?;

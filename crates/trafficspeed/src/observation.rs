@@ -71,6 +71,29 @@ pub struct Observations {
     is_emulated: bool,
 }
 
+/// A row as programs read it: without a quantity if the measurement broke before there was one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Listed<'a> {
+    pub system: &'a str,
+    pub case: &'a str,
+    pub round: u32,
+    pub quantity: &'a str,
+    pub unit: &'a str,
+    pub value: Option<f64>,
+    pub problem: &'a str,
+    pub congestion: &'a str,
+}
+
+impl Listed<'_> {
+    fn csv(self, [links, machine]: [String; 2]) -> [String; HEAD.len()] {
+        let value = self.value.map_or_else(String::new, |value| value.to_string());
+        let [system, case, quantity, unit, problem, congestion] =
+            [self.system, self.case, self.quantity, self.unit, self.problem, self.congestion]
+                .map(str::to_owned);
+        [system, case, self.round.to_string(), quantity, unit, value, problem, congestion, links, machine]
+    }
+}
+
 /// All rounds of a quantity of one system in one case.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -128,7 +151,10 @@ pub fn ratio(one: &ByRound, other: &ByRound) -> Option<Spread> {
 
 /// Tables as CSV below one head, each with the links and the machine of its measurements.
 pub fn csv<'a>(tables: impl IntoIterator<Item = (&'a Observations, [String; 2])>) -> String {
-    csv_table::text(HEAD, tables.into_iter().flat_map(|(table, place)| table.csv_rows(place)))
+    let rows = |(table, place): (&'a Observations, [String; 2])| {
+        table.listed().map(move |row| row.csv(place.clone()))
+    };
+    csv_table::text(HEAD, tables.into_iter().flat_map(rows))
 }
 
 impl Observations {
@@ -344,23 +370,21 @@ impl Observations {
         all
     }
 
-    /// The rows as CSV, each with the links and the machine on which it was measured.
-    fn csv_rows(&self, [links, machine]: [String; 2]) -> impl Iterator<Item = [String; HEAD.len()]> {
-        self.rows.iter().map(move |row| {
+    /// Every value, and what broke without one.
+    pub fn listed(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.rows.iter().map(|row| {
             let System { label, congestion } = &self.systems[row.system];
             let (quantity, value) = row.found.unzip();
-            [
-                label.clone(),
-                row.case.clone(),
-                row.round.to_string(),
-                quantity.map_or_else(String::new, |quantity| quantity.name.to_owned()),
-                quantity.map_or_else(String::new, |quantity| quantity.unit.to_owned()),
-                value.map_or_else(String::new, |value| value.to_string()),
-                row.problem.clone(),
-                congestion.clone(),
-                links.clone(),
-                machine.clone(),
-            ]
+            Listed {
+                system: label,
+                case: &row.case,
+                round: row.round,
+                quantity: quantity.map_or("", |quantity| quantity.name),
+                unit: quantity.map_or("", |quantity| quantity.unit),
+                value,
+                problem: &row.problem,
+                congestion,
+            }
         })
     }
 }

@@ -5,12 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use serde_json::Value;
 
 use crate::cli::OutputArgs;
-use crate::experiment::progress::Progress;
+use crate::experiment::progress::{Progress, event};
+use crate::report::files;
 use crate::report::results::Results;
-use crate::report::{files, stream};
 use crate::terminal::{self, print};
 
 /// The exit code where all was measured, but something only while others disturbed it.
@@ -41,16 +40,7 @@ pub fn make_writable(directory: &Path) -> anyhow::Result<()> {
 
 /// Progress and events as the user wants them.
 pub fn progress(output: &OutputArgs) -> Progress {
-    Progress::new(output.quiet)
-        .with_events(output.json_stream.then_some(stream::line))
-        .with_unit(output.format)
-}
-
-/// Prints an event that no experiment makes itself, if the user wants events.
-pub fn event(output: &OutputArgs, name: &str, data: impl FnOnce() -> Value) {
-    if output.json_stream {
-        print(&(stream::event(name, data()) + "\n"));
-    }
+    Progress::new(output.quiet).with_events(output.json_stream).with_unit(output.format)
 }
 
 /// Writes the measurements, from which all reports can be made again, if there is a directory.
@@ -62,7 +52,7 @@ pub fn save(results: &Results, output: &OutputArgs) -> anyhow::Result<()> {
 }
 
 /// Prints results as the user asked for them, writes the reports, and returns the exit code. Events
-/// were printed as they happened, but for the last of experiment 1, which needs a summary.
+/// were printed as they happened, but for the last, which is the whole report.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -70,9 +60,7 @@ pub fn show(results: &Results, output: &OutputArgs) -> anyhow::Result<ExitCode> 
     if output.json {
         print(&(serde_json::to_string_pretty(&results.json())? + "\n"));
     } else if output.json_stream {
-        if let Results::Traffic(campaign) = results {
-            print(&(stream::end(campaign) + "\n"));
-        }
+        print(&(event("end", &results.json()) + "\n"));
     } else if output.csv {
         print(&results.csv());
     } else {

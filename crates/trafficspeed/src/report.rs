@@ -24,7 +24,6 @@ pub mod problems;
 pub mod published;
 pub mod results;
 pub mod side_by_side;
-pub mod stream;
 pub mod suite;
 pub mod systems;
 pub mod table;

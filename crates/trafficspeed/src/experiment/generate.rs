@@ -13,7 +13,6 @@ pub mod search;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
-use super::event::Event;
 use super::figures::{Figures, Point, figures, point};
 use super::hosts::host_pairs::{HostEnd, HostPairsPlan};
 use super::outcome::CpuUse;
@@ -176,7 +175,7 @@ impl LoadRun {
 }
 
 /// All tasks in one interval of a run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Second<'a> {
     /// The run's name in the report.
     pub label: &'a str,
@@ -222,7 +221,7 @@ impl LoadPlan {
         let of = |(named, at): (&'_ NamedTask, usize)| point(&named.task, at, moment, begin);
         let all = self.tasks.iter().zip(0..);
         let points = all.filter_map(|(named, at)| Some((named.name.as_str(), of((named, at))?))).collect();
-        progress.event(Event::Second(&Second { label: run.0, repeat: run.1, number, points }));
+        progress.event("interval", &Second { label: run.0, repeat: run.1, number, points });
     }
 
     /// The campaign before its first run, told as the first event.
@@ -248,7 +247,7 @@ impl LoadPlan {
         };
         let (command, runs) = (self.command.to_owned(), Vec::new());
         let campaign = LoadCampaign { command, settings, environment, runs, interrupted: false };
-        progress.event(Event::LoadStarted(&campaign));
+        progress.event("start", &campaign);
         campaign
     }
 }
@@ -256,7 +255,7 @@ impl LoadPlan {
 impl LoadCampaign {
     /// Adds a run and tells it.
     pub(super) fn add(&mut self, run: LoadRun, progress: &Progress) {
-        progress.event(Event::LoadRunEnded(self, &run));
+        progress.event("run_end", &run);
         for problem in run.problems() {
             progress.note(&format!("{}, run {}: {problem}", run.label, run.repeat));
         }
@@ -264,10 +263,8 @@ impl LoadCampaign {
     }
 
     /// Says that no more runs will come.
-    pub(super) fn close(mut self, interrupt: &Interrupt, progress: &Progress) -> Self {
-        self.interrupted = interrupt.is_set();
-        progress.event(Event::LoadEnded(&self));
-        self
+    pub(super) fn close(self, interrupt: &Interrupt) -> Self {
+        Self { interrupted: interrupt.is_set(), ..self }
     }
 }
 
@@ -303,7 +300,7 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
                 ..LoadRun::default()
             };
             progress.note(&format!("{}, run {repeat}", run.label));
-            progress.event(Event::LoadRunStarted(&run));
+            progress.event("run_start", &run);
             pause();
             let measured = measure(plan, lab, subject, &mut run, progress, interrupt);
             run.error = measured.err().map(|error| error.to_string());
@@ -312,7 +309,7 @@ pub fn run(plan: &LoadPlan, lab: &LabPath, progress: &Progress, interrupt: &Inte
         }
     }
     campaign.runs = as_reported(campaign.runs, &places);
-    campaign.close(interrupt, progress)
+    campaign.close(interrupt)
 }
 
 fn measure(

@@ -14,7 +14,6 @@ pub mod results;
 use std::time::Duration;
 
 use super::environment::Environment;
-use super::event::Event;
 use super::figures::figures;
 use super::generate::fresh;
 use super::link_check::{self, LinkCheckPlan, LinkChecked};
@@ -121,7 +120,7 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
         runs: Vec::new(),
         interrupted: false,
     };
-    progress.event(Event::HomeStarted(&campaign));
+    progress.event("start", &campaign);
     let mut places = Vec::new();
     for repeat in 1..=plan.settings.repeats {
         for (place, subject) in order(plan.subjects.iter().copied().enumerate(), repeat) {
@@ -134,14 +133,13 @@ pub fn run(plan: &HomePlan, progress: &Progress, interrupt: &Interrupt) -> Resul
             for problem in run.problems() {
                 progress.note(&format!("{}, round {repeat}: {problem}", run.label));
             }
-            progress.event(Event::HomeRunEnded(&run));
+            progress.event("run_end", &run);
             campaign.runs.push(run);
             places.push((repeat, place));
         }
     }
     campaign.runs = as_reported(campaign.runs, &places);
     campaign.interrupted = interrupt.is_set();
-    progress.event(Event::HomeEnded(&campaign));
     Ok(campaign)
 }
 

@@ -5,8 +5,10 @@
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::json;
+
 use super::compare::schedule::for_people;
-use super::event::{Event, EventFormat};
 use super::outcome::{Interval, Run, rate};
 use crate::terminal;
 use crate::unit::Unit;
@@ -18,7 +20,7 @@ const LINE_EVERY: usize = 10;
 pub struct Progress {
     live: bool,
     quiet: bool,
-    events: Option<EventFormat>,
+    events: bool,
     unit: Unit,
     /// Which part of the campaign this is.
     part: String,
@@ -28,12 +30,12 @@ impl Progress {
     /// Progress on standard error; `quiet` leaves only problems.
     pub fn new(quiet: bool) -> Self {
         let live = !quiet && stderr().is_terminal();
-        Self { live, quiet, events: None, unit: Unit::default(), part: String::new() }
+        Self { live, quiet, events: false, unit: Unit::default(), part: String::new() }
     }
 
-    /// The same with every event on standard output in this format; `None`: without.
+    /// Writes every event to standard output, or none.
     #[must_use]
-    pub fn with_events(self, events: Option<EventFormat>) -> Self {
+    pub fn with_events(self, events: bool) -> Self {
         Self { events, ..self }
     }
 
@@ -58,7 +60,7 @@ impl Progress {
     }
 
     pub fn starting(&self, what: &str, run: &Run) {
-        self.event(Event::RunStarted(run));
+        self.event("run_start", run);
         if self.live {
             self.live(what);
         } else {
@@ -75,7 +77,7 @@ impl Progress {
 
     /// A second of it is over.
     pub fn second(&self, what: &str, number: usize, of: usize, interval: Interval) {
-        self.event(Event::Interval { number, totals: interval });
+        self.event("interval", &json!({ "number": number, "totals": interval }));
         let communication = rate(interval.received + interval.sent, 1.0);
         let figures = self.figures(communication, rate(interval.received, 1.0));
         if self.live {
@@ -87,7 +89,7 @@ impl Progress {
 
     /// A run is over.
     pub fn finished(&self, what: &str, run: &Run) {
-        self.event(Event::RunEnded(run));
+        self.event("run_end", run);
         let clear = if self.live { "\r\x1b[K" } else { "" };
         if !self.quiet && run.goodput() > 0.0 && run.bypass().is_none() {
             let figures = self.figures(run.communication(), run.goodput());
@@ -106,10 +108,15 @@ impl Progress {
     }
 
     /// Writes an event, if events are asked for.
-    pub fn event(&self, event: Event<'_>) {
-        if let Some(format) = self.events {
+    pub fn event(&self, name: &str, data: &impl Serialize) {
+        if self.events {
             // A reader that has gone must not stop a measurement either.
-            let _ = writeln!(stdout(), "{}", format(&event));
+            let _ = writeln!(stdout(), "{}", event(name, data));
         }
     }
+}
+
+/// An event as a line of JSON, as iperf3's `--json-stream` has it.
+pub fn event(name: &str, data: &impl Serialize) -> String {
+    json!({ "event": name, "data": data }).to_string()
 }

@@ -16,7 +16,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::environment::Environment;
-use super::event::Event;
 use super::figures::{Figures, figures, point};
 use super::generate::{Search, SearchOutcome, Second, fresh};
 use super::hog::{self, Hogs};
@@ -277,21 +276,19 @@ impl SuiteCampaign {
             rows: Vec::new(),
             interrupted: false,
         };
-        progress.event(Event::SuiteStarted(&campaign));
+        progress.event("start", &campaign);
         campaign
     }
 
     /// Adds a measurement and tells it.
     pub(super) fn add(&mut self, row: Row, progress: &Progress) {
-        progress.event(Event::SuiteRowEnded(&row));
+        progress.event("run_end", &row);
         self.rows.push(row);
     }
 
     /// Says that no more measurements will come.
-    pub(super) fn close(mut self, interrupt: &Interrupt, progress: &Progress) -> Self {
-        self.interrupted = interrupt.is_set();
-        progress.event(Event::SuiteEnded(&self));
-        self
+    pub(super) fn close(self, interrupt: &Interrupt) -> Self {
+        Self { interrupted: interrupt.is_set(), ..self }
     }
 }
 
@@ -306,7 +303,7 @@ pub(super) fn report_interval(
     let begin = number as f64 * case.times.interval.as_secs_f64();
     let Some(point) = point(&case.task, 0, moment, begin) else { return };
     let points = vec![(case.name.as_str(), point)];
-    progress.event(Event::Second(&Second { label: run.0, repeat: run.1, number, points }));
+    progress.event("interval", &Second { label: run.0, repeat: run.1, number, points });
 }
 
 /// Runs a suite in the lab.
@@ -335,7 +332,7 @@ pub fn run(plan: &SuitePlan, progress: &Progress, interrupt: &Interrupt) -> Suit
     }
     campaign.stages = as_reported(campaign.stages, &places);
     campaign.rows = as_reported(campaign.rows, &row_places);
-    campaign.close(interrupt, progress)
+    campaign.close(interrupt)
 }
 
 fn run_stage(

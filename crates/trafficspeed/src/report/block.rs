@@ -16,10 +16,16 @@ use super::document::Document;
 use super::noise::far;
 use super::observed::Section;
 use crate::experiment::block::BlockReport;
+use crate::observation::Comparison;
 use crate::unit::significant;
 
 use notes::notes;
 pub use pictures::pictures;
+
+/// What ways differ in.
+pub fn comparisons(report: &BlockReport) -> Vec<Comparison> {
+    gains::comparisons(report)
+}
 
 /// The report of what was measured under one limit.
 pub fn document(report: &BlockReport) -> Document<'_> {
@@ -42,7 +48,7 @@ fn begin<'a>(lead: &str, reports: &'a [BlockReport]) -> Document<'a> {
 
 /// The tables of one report, and how they came about.
 fn fill(document: &mut Document<'_>, report: &BlockReport) {
-    let judged = gains::judged_ratios(report);
+    let judged = comparisons(report).into_iter().map(|one| one.differs_from_first);
     document.lines(super::claims::lines([&report.observations()], judged));
     document.sections(parts(report));
     document.remarks(remarks(report));
@@ -162,7 +168,8 @@ mod tests {
         report.asked.0 = vec![3.1];
         report.hosts = vec![HostEnd { name: "far.example".into(), ..HostEnd::default() }];
         let pictures = pictures(&report);
-        assert_eq!((pictures.len(), pictures[0].name.as_str()), (1, "block-sizes"));
+        let names: Vec<&str> = pictures.iter().map(|picture| picture.name.as_str()).collect();
+        assert_eq!(names, ["block-sizes", "block-sizes-cpu", "block-sizes-cost"]);
         assert!(pictures[0].svg.contains("OP-10") && pictures[0].svg.contains(">2048</text>"));
         let text = text(&report);
         for (words, said) in

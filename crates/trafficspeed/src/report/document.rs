@@ -32,7 +32,7 @@ pub struct Document<'a> {
     title: String,
     heading: &'static str,
     /// What was done, in a sentence or two.
-    lead: String,
+    pub lead: String,
     environment: Option<&'a Environment>,
     pub interrupted: bool,
     /// What went wrong.

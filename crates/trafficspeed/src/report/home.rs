@@ -2,20 +2,15 @@
 
 pub mod pictures;
 
-use serde_json::{Value, json};
-
 use super::document::Document;
 use super::observed::{self, Section};
-use crate::experiment::home::flow::{Case, Datagrams, Flow, LATE_AFTER_MS, VIDEO, VOICE, pages_in_words};
+use crate::experiment::home::flow::{Case, Datagrams, Flow, VIDEO, VOICE, pages_in_words};
 use crate::experiment::home::observations::{LINK_LOST, LINK_SHARE, QUEUE_DROPPED, compared};
 use crate::experiment::home::results::{HomeCampaign, HomeRun, HomeSettings};
 use crate::experiment::link_check::Way;
 use crate::experiment::quantities as q;
 use crate::observation::{Observations, Quantity};
 use crate::unit::{Unit, significant};
-
-/// The version of the JSON report's layout.
-const FORMAT: u32 = 2;
 
 /// Stands below the tables.
 const DEFINITIONS: &str = "\
@@ -193,35 +188,6 @@ fn system_lines(campaign: &HomeCampaign, table: &Observations) -> Vec<String> {
     };
     let first = |label| campaign.runs.iter().find(|run| run.label == label && run.error.is_none());
     table.systems().into_iter().filter_map(first).map(line).collect()
-}
-
-/// The results as JSON.
-pub fn json(campaign: &HomeCampaign) -> Value {
-    let mut value = start_json(campaign);
-    value["format"] = json!(FORMAT);
-    value["link"] = json!(campaign.link);
-    value["interrupted"] = json!(campaign.interrupted);
-    value["problems"] = json!(campaign.problems());
-    value["observed"] = observed::json(&campaign.observations(), &compared());
-    value["runs"] = json!(campaign.runs);
-    value
-}
-
-/// The event of the beginning.
-pub fn start_json(campaign: &HomeCampaign) -> Value {
-    json!({
-        "experiment": "home",
-        "settings": campaign.settings,
-        "work": lead(&campaign.settings),
-        "late_after_ms": LATE_AFTER_MS,
-        "environment": campaign.environment,
-    })
-}
-
-/// The event of the end.
-pub fn end_json(campaign: &HomeCampaign) -> Value {
-    let found = observed::json(&campaign.observations(), &compared());
-    json!({ "interrupted": campaign.interrupted, "observed": found })
 }
 
 #[cfg(test)]

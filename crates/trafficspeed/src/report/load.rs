@@ -1,21 +1,15 @@
-//! The report of the generators' own commands, and JSON with iperf3's names.
+//! The report of the generators' own commands.
 
 pub mod clients;
 pub mod pictures;
 pub mod searched;
 
-use serde_json::{Value, json};
-
 use super::document::Document;
 use super::observed::{self, Section};
-use crate::experiment::figures::{Figures, Point};
-use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask, Second};
+use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask};
 use crate::experiment::quantities as q;
-use crate::load::task::{Protocol, Task};
+use crate::load::task::Task;
 use crate::unit::{Unit, rate, significant};
-
-/// The version of the JSON report's layout.
-const FORMAT: u32 = 2;
 
 /// Less than this share of the messages that a rate asked for is said, in percent.
 const LEAST_DELIVERED: f64 = 99.0;
@@ -168,151 +162,16 @@ fn notes(campaign: &LoadCampaign, run: &LoadRun) -> Vec<String> {
     lines
 }
 
-/// The results as JSON: `runs[].{start,intervals,end}` as iperf3 has them.
-pub fn json(campaign: &LoadCampaign) -> Value {
-    json!({
-        "format": FORMAT,
-        "experiment": campaign.command,
-        "settings": campaign.settings,
-        "environment": campaign.environment,
-        "interrupted": campaign.interrupted,
-        "runs": campaign.runs.iter().map(|run| run_json(campaign, run)).collect::<Vec<_>>(),
-        "observed": observed::json(&campaign.observations(), &campaign.compared()),
-    })
-}
-
-/// The event of a campaign's beginning.
-pub fn start_json(campaign: &LoadCampaign) -> Value {
-    json!({
-        "experiment": campaign.command,
-        "settings": campaign.settings,
-        "environment": campaign.environment,
-    })
-}
-
-/// The event of a run's beginning.
-pub fn run_start_json(run: &LoadRun) -> Value {
-    json!({ "system": run.label, "repeat": run.repeat, "timestamp": { "time": run.started } })
-}
-
-/// The event of an interval: `sum` is that of the first task, as iperf3 has but one.
-pub fn second_json(second: &Second<'_>) -> Value {
-    let task = |(name, point): &(&str, Point)| json!({ "name": name, "sum": point_json(point) });
-    json!({
-        "system": second.label,
-        "repeat": second.repeat,
-        "number": second.number,
-        "sum": second.points.first().map(|(_, point)| point_json(point)),
-        "tasks": second.points.iter().map(task).collect::<Vec<_>>(),
-    })
-}
-
-/// The event of a campaign's end.
-pub fn end_json(campaign: &LoadCampaign) -> Value {
-    let run = |run: &LoadRun| {
-        let tasks = campaign.settings.tasks.iter().zip(&run.figures);
-        let task = |(named, figures): (&NamedTask, &Figures)| json!({ "name": named.name, "end": sums_json(campaign, figures) });
-        json!({ "system": run.label, "repeat": run.repeat, "whole": run.is_whole(), "tasks": tasks.map(task).collect::<Vec<_>>() })
-    };
-    json!({ "interrupted": campaign.interrupted, "runs": campaign.runs.iter().map(run).collect::<Vec<_>>() })
-}
-
-/// One run: what its event and its part of the report hold.
-pub fn run_json(campaign: &LoadCampaign, run: &LoadRun) -> Value {
-    let tasks = campaign.settings.tasks.iter().zip(&run.figures);
-    json!({
-        "system": run.label,
-        "subject": run.subject,
-        "congestion": run.congestion,
-        "clients": campaign.settings.clients,
-        "repeat": run.repeat,
-        "timestamp": { "time": run.started },
-        "facts": run.facts,
-        "hosts": run.hosts,
-        "whole": run.is_whole(),
-        "problems": run.problems(),
-        "cpu_seconds": run.cpu,
-        "socket_drops": run.socket_drops,
-        "generator_drops": run.generator_drops,
-        "search": run.search,
-        "tasks": tasks.map(|(named, figures)| task_json(campaign, named, figures)).collect::<Vec<_>>(),
-        "by_client": run.by_client,
-    })
-}
-
-fn task_json(campaign: &LoadCampaign, named: &NamedTask, figures: &Figures) -> Value {
-    let settings = &campaign.settings;
-    let (protocol, streams, length, reverse) = match &named.task {
-        Task::Bulk(job) => (Protocol::Tcp, job.streams, job.write_bytes, !job.connector_sends(0)),
-        Task::Messages(work) => (work.protocol, work.streams, work.length, work.backward),
-        Task::Exchange(work) => (work.protocol, work.streams, work.request, false),
-        Task::Pages(work) => (Protocol::Tcp, work.streams, work.request, false),
-    };
-    json!({
-        "name": named.name,
-        "start": { "test_start": {
-            "protocol": protocol,
-            // Those of all clients, whose figures these are.
-            "num_streams": streams * settings.clients,
-            "blksize": length,
-            "omit": settings.warmup_seconds,
-            "duration": settings.seconds,
-            "reverse": u8::from(reverse),
-        } },
-        "intervals": figures.series.iter().map(|point| json!({ "sum": point_json(point) })).collect::<Vec<_>>(),
-        "end": sums_json(campaign, figures),
-        "figures": figures,
-    })
-}
-
-/// The whole measurement of a task as iperf3 has it.
-fn sums_json(campaign: &LoadCampaign, figures: &Figures) -> Value {
-    let seconds = campaign.settings.seconds;
-    let total = |rate: f64, sender: bool| {
-        json!({
-            "seconds": seconds,
-            "bytes": (rate * seconds / 8.0) as u64,
-            "bits_per_second": rate,
-            "sender": sender,
-        })
-    };
-    json!({
-        "sum_sent": total(figures.sent_bits_per_second, true),
-        "sum_received": total(figures.received_bits_per_second, false),
-        "sum": {
-            "packets": figures.messages,
-            "lost_packets": figures.lost,
-            "lost_percent": figures.lost_percent,
-            "delivered_percent": figures.delivered_percent,
-            "jitter_ms": figures.jitter_us.map(|us| us / 1e3),
-            "out_of_order": figures.reordered,
-        },
-    })
-}
-
-fn point_json(point: &Point) -> Value {
-    json!({
-        "start": point.end - point.seconds,
-        "end": point.end,
-        "seconds": point.seconds,
-        "bits_per_second": point.received_bits_per_second,
-        "packets_per_second": point.received_per_second,
-        "lost_packets": point.missing,
-        "jitter_ms": point.jitter_us / 1e3,
-        "delay_mean_us": point.delay_mean_us,
-        "delay_max_us": point.delay_max_us,
-    })
-}
-
 #[cfg(test)]
 pub(crate) mod samples {
     use super::*;
     use crate::experiment::environment::Environment;
+    use crate::experiment::figures::Figures;
     use crate::experiment::generate::LoadSettings;
     use crate::experiment::outcome::CpuUse;
     use crate::load::delays::DelaySummary;
     use crate::load::message::Messages;
-    use crate::load::task::Sockets;
+    use crate::load::task::{Protocol, Sockets};
     use crate::observe::HostCpu;
 
     /// Two systems, measured three times each, the first of which was once at a third of its rate

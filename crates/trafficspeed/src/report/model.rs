@@ -1,15 +1,13 @@
-//! The report of experiment 3, and its JSON.
+//! The report of experiment 3.
 
 pub mod section;
 pub mod words;
-
-use serde_json::{Value, json};
 
 use super::chart::{BarChart, Measure, Point};
 use super::document::Document;
 use super::page::Picture;
 use super::published::board;
-use crate::experiment::model::{Again, Compared, Model};
+use crate::experiment::model::Model;
 use section::sections;
 
 /// The report of the model.
@@ -59,51 +57,6 @@ fn pictures(model: &Model) -> Vec<Picture> {
     chart.svg().map(picture).into_iter().collect()
 }
 
-pub fn json(model: &Model) -> Value {
-    json!({
-        "experiment": "model",
-        "title": words::title(&model.judgement),
-        "predicts": model.judgement.predicts(),
-        "judgement": model.judgement,
-        "summary": model.predictions.iter().map(summary).collect::<Vec<_>>(),
-        "control": model.control.iter().map(|again| control(model, again)).collect::<Vec<_>>(),
-        "notes": words::lines(model),
-        "model": model,
-        "published": { "source": board::SOURCE, "figures": board::FIGURES, "findings": board::FINDINGS },
-        "whole": model.is_whole(),
-    })
-}
-
-fn control(model: &Model, again: &Again) -> Value {
-    let [cpu, speed] = section::against_itself(model, again);
-    json!({
-        "suite": again.suite,
-        "packet": again.case.packet,
-        "streams": again.case.streams,
-        "seconds_per_gbit": cpu,
-        "bits_per_second": speed,
-    })
-}
-
-fn summary(one: &Compared) -> Value {
-    let predicted = one.predicted.as_ref();
-    let savings = predicted.zip(one.beside).map(|(predicted, beside)| predicted.savings(beside));
-    json!({
-        "suite": one.suite,
-        "packet": one.case.packet,
-        "streams": one.case.streams,
-        "predicted_seconds_per_gbit": predicted.map(|made| made.seconds_per_gbit()),
-        "measured_seconds_per_gbit": one.real.as_ref().map(|real| real.vpn_seconds_per_gbit()),
-        "cpu_error": one.cpu_error(),
-        "cpu_error_with_own_counts": one.counted_error(),
-        "predicted_bits_per_second": one.bits_per_second(),
-        "measured_bits_per_second": one.real.as_ref().map(|real| real.bits_per_second),
-        "speed_error": one.speed_error(),
-        "bottleneck": savings.as_ref().and_then(|savings| savings.first()),
-        "measured_saving_without_cipher": one.measured_saving(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,15 +69,15 @@ mod tests {
     #[test]
     fn the_title_of_every_form_follows_the_errors() {
         let mut model = made_up::model(&[0.05, -0.1]);
-        for text in [text(&model), json(&model)["title"].to_string(), document(&model).page()] {
+        for text in [text(&model), document(&model).page()] {
             assert!(text.contains("a model that predicts it"), "{text}");
         }
-        assert_eq!(json(&model)["predicts"], true);
+        assert!(model.judgement.predicts());
         model = made_up::model(&[0.05, -0.16]);
-        for text in [text(&model), json(&model)["title"].to_string(), document(&model).page()] {
+        for text in [text(&model), document(&model).page()] {
             assert!(!text.contains("that predicts it") && text.contains("off by up to 16 %"), "{text}");
         }
-        assert_eq!(json(&model)["predicts"], false);
+        assert!(!model.judgement.predicts());
     }
 
     #[test]

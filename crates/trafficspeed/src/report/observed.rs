@@ -1,7 +1,5 @@
 //! Tables of observations, what systems differ in, and measurements that a reader should look at.
 
-use serde_json::{Value, json};
-
 use super::grid::Grid;
 use super::noise::far;
 use super::table::difference;
@@ -103,11 +101,6 @@ pub fn remarks(table: &Observations, wanted: &[(String, Quantity)], unit: Option
         }));
     }
     remarks
-}
-
-/// The medians, and what systems differ in.
-pub fn json(table: &Observations, wanted: &[(String, Quantity)]) -> Value {
-    json!({ "summary": table.summaries(), "comparison": table.comparisons(wanted) })
 }
 
 /// Tables as CSV below one head, each with the place of its measurement.

@@ -144,14 +144,14 @@ impl View<'_> {
 
     fn round_trips(&self) -> [Option<Picture>; 2] {
         let one = |name: &str, which: &str, quantity: Quantity| {
-            let title = format!("Round trips beside the load, {which}");
+            let title = format!("Round trips under load, {which}");
             let svg = self.over_clients(
                 &format!("{title}, over clients"),
                 Measure::lower_is_better("round trip, ms"),
                 |label, case| Some(self.table.spread(label, case, quantity)?.scaled(1e3)),
             )?;
             let caption =
-                format!("Of small requests that the first pair sends beside its load. {}", self.ranges());
+                format!("Of small requests that the first pair sends while the load runs. {}", self.ranges());
             Some(picture(name, &title, caption, svg))
         };
         [one("round-trip", "median", ROUND_TRIP_50), one("round-trip-99", "99 %", ROUND_TRIP_99)]

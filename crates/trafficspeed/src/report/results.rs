@@ -4,18 +4,19 @@
 //! is shown.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::document::Document;
 use super::{block, home, load, model, observed, suite, table};
 use crate::experiment::block::BlockReport;
 use crate::experiment::environment::Environment;
 use crate::experiment::generate::{LoadCampaign, LoadRun};
+use crate::experiment::home::observations::compared;
 use crate::experiment::home::results::HomeCampaign;
 use crate::experiment::model::Model;
 use crate::experiment::outcome::{Campaign, Run};
 use crate::experiment::suite::SuiteCampaign;
-use crate::observation::Observations;
+use crate::observation::{Comparison, Observations};
 use crate::unit::Unit;
 
 /// The results, by experiment.
@@ -42,14 +43,31 @@ pub enum Results {
 
 impl Results {
     pub fn json(&self) -> Value {
+        super::json::json(self)
+    }
+
+    /// Its name.
+    pub fn experiment(&self) -> String {
         match self {
-            Self::Traffic(campaign) => super::json::json(campaign),
-            Self::Load(found) => load::json(found),
-            Self::Home(found) => home::json(found),
-            Self::Suite(found) => suite::json(found),
-            Self::Model(found) => model::json(found),
-            Self::Block(found) => json!(found),
-            Self::BlockSweep(found) => json!({ "sweep": found }),
+            Self::Traffic(_) => "traffic".into(),
+            Self::Load(found) => found.command.clone(),
+            Self::Home(_) => "home".into(),
+            Self::Suite(found) => format!("suite {}", found.name),
+            Self::Model(_) => "model".into(),
+            Self::Block(_) | Self::BlockSweep(_) => "block".into(),
+        }
+    }
+
+    /// What systems differ in.
+    pub fn comparisons(&self) -> Vec<Comparison> {
+        match self {
+            Self::Traffic(campaign) => campaign.comparisons(&campaign.observations()).concat(),
+            Self::Load(found) => found.observations().comparisons(&found.compared()),
+            Self::Home(found) => found.observations().comparisons(&compared()),
+            Self::Suite(found) => suite::comparisons(found),
+            Self::Model(_) => Vec::new(),
+            Self::Block(found) => block::comparisons(found),
+            Self::BlockSweep(found) => found.iter().flat_map(block::comparisons).collect(),
         }
     }
 

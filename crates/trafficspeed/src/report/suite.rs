@@ -8,21 +8,17 @@ pub mod pictures;
 mod section;
 pub mod sweep;
 
-use serde_json::{Value, json};
-
 use super::document::Document;
 use super::grid::Grid;
 use super::published::{self, Figures as Published};
 use crate::experiment::suite::SuiteCampaign;
 use crate::experiment::suite::aead::{self, Verdict};
+use crate::observation::Comparison;
 use crate::stats::Spread;
 use crate::system::vpnd::Code;
 use crate::unit::significant;
 
 pub use section::{Section, SectionRow, sections};
-
-/// The version of the JSON report's layout.
-const FORMAT: u32 = 2;
 
 /// Stands below the tables.
 const DEFINITIONS: &str = "\
@@ -95,7 +91,7 @@ pub fn load_averages(campaign: &SuiteCampaign) -> Option<String> {
 }
 
 /// The verdicts of a campaign that asks for them.
-fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
+pub fn verdicts(campaign: &SuiteCampaign) -> Vec<Verdict> {
     if campaign.name == "aead" { aead::verdicts(campaign) } else { Vec::new() }
 }
 
@@ -106,7 +102,7 @@ pub fn document(campaign: &SuiteCampaign) -> Document<'_> {
         Document::new(&title, "trafficspeed suite", campaign.about.clone(), &campaign.environment);
     (document.interrupted, document.problems) = (campaign.interrupted, campaign.problems());
     let sections = sections(campaign);
-    let judged = sections.iter().flat_map(Section::judged);
+    let judged = comparisons(campaign).into_iter().map(|one| one.differs_from_first);
     document.lines(super::claims::lines([&campaign.observations()], judged));
     let choices = sentences(&verdicts(campaign)).into_iter().chain(load_averages(campaign));
     document.lines(choices.chain(conditions::all(campaign)).collect());
@@ -120,8 +116,7 @@ pub fn document(campaign: &SuiteCampaign) -> Document<'_> {
     document.section("Systems");
     document.texts(systems(campaign));
     let (source, tables) = published(campaign);
-    let beside = if campaign.name == "ipsec" { findings::beside(&sections) } else { Vec::new() };
-    document.published(source, beside, tables);
+    document.published(source, findings::beside(&sections), tables);
     document
 }
 
@@ -142,80 +137,9 @@ fn systems(campaign: &SuiteCampaign) -> Grid {
     grid
 }
 
-/// The event of a campaign's beginning.
-pub fn start_json(campaign: &SuiteCampaign) -> Value {
-    json!({
-        "experiment": format!("suite {}", campaign.name),
-        "about": campaign.about,
-        "repeats": campaign.repeats,
-        "environment": campaign.environment,
-    })
-}
-
-/// The event of a campaign's end.
-pub fn end_json(campaign: &SuiteCampaign) -> Value {
-    json!({
-        "interrupted": campaign.interrupted,
-        "problems": campaign.problems(),
-        "summary": summary_json(campaign),
-        "choices": verdicts(campaign),
-    })
-}
-
-fn summary_json(campaign: &SuiteCampaign) -> Vec<Value> {
-    let section = |section: &Section| {
-        let rows: Vec<Value> = section.rows.iter().map(|row| row_json(section, row)).collect();
-        json!({ "name": section.name, "rows": rows })
-    };
-    sections(campaign).iter().map(section).collect()
-}
-
-/// The results as JSON.
-pub fn json(campaign: &SuiteCampaign) -> Value {
-    let (source, tables) = published(campaign);
-    json!({
-        "format": FORMAT,
-        "experiment": format!("suite {}", campaign.name),
-        "about": campaign.about,
-        "environment": campaign.environment,
-        "far": campaign.far,
-        "repeats": campaign.repeats,
-        "interrupted": campaign.interrupted,
-        "problems": campaign.problems(),
-        "summary": summary_json(campaign),
-        "choices": verdicts(campaign),
-        "systems": campaign.stages,
-        "rows": campaign.rows,
-        "published": { "source": source, "figures": tables },
-    })
-}
-
-fn row_json(section: &Section, row: &SectionRow) -> Value {
-    let (name, unit) = row.quantity.name();
-    let column = |(system, at): (&String, usize)| {
-        let spread = row.spread(at);
-        json!({
-            "system": system,
-            "median": spread.map(|spread| spread.median),
-            "low": spread.map(|spread| spread.low),
-            "high": spread.map(|spread| spread.high),
-            "n": spread.map_or(0, |spread| spread.n),
-            "values": row.rates(at),
-            "limited_by_sender": row.is_limited_by_sender(at),
-            "ratio_to_first": row.to_first.get(at).copied().flatten(),
-            "differs_from_first": row.differs_from_first(at),
-        })
-    };
-    let systems: Vec<Value> = section.columns.iter().zip(0..).map(column).collect();
-    json!({
-        "case": row.case,
-        "quantity": name,
-        "unit": unit,
-        "control": row.control,
-        "steal_percent": row.steal,
-        "others_percent": row.others,
-        "systems": systems,
-    })
+/// Each system compared with the first of its section.
+pub fn comparisons(campaign: &SuiteCampaign) -> Vec<Comparison> {
+    sections(campaign).iter().flat_map(Section::comparisons).collect()
 }
 
 #[cfg(test)]
@@ -350,20 +274,13 @@ pub(crate) mod tests {
             feet[1][..2],
             ["A/A: aes-256-gcm against itself".to_owned(), "1.00 (0.900–1.10)".to_owned()]
         );
-        let json = json(&campaign);
-        let systems = &json["summary"][0]["rows"][0]["systems"];
-        assert_eq!(
-            (&systems[1]["differs_from_first"], &systems[2]["differs_from_first"]),
-            (&true.into(), &false.into())
-        );
-        assert_eq!(systems[1]["limited_by_sender"], false);
+        let differs = |campaign: &SuiteCampaign| -> Vec<Option<bool>> {
+            comparisons(campaign).iter().map(|one| one.differs_from_first).collect()
+        };
+        let rates = |all: Vec<Option<bool>>| all[..2].to_vec();
+        assert_eq!(rates(differs(&campaign)), [Some(true), Some(false)]);
         campaign.rows.retain(|row| row.repeat < 5);
-        let once = super::json(&campaign);
-        let systems = once["summary"][0]["rows"][0]["systems"].as_array().unwrap();
-        assert!(
-            systems.iter().all(|system| system["differs_from_first"].is_null()),
-            "four rounds: {systems:?}"
-        );
+        assert_eq!(rates(differs(&campaign)), [None; 2], "four rounds");
     }
 
     #[test]
@@ -421,10 +338,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn json_and_csv_hold_every_value() {
-        let value = json(&campaign());
-        assert_eq!(value["summary"][0]["rows"][0]["systems"][1]["median"], 45.0);
-        assert_eq!(value["rows"].as_array().unwrap().len(), 5);
+    fn csv_holds_every_value() {
         let mut campaign = campaign();
         let rows = |campaign: &SuiteCampaign, quantity: &str| {
             let text = observed::csv([(campaign.observations(), &campaign.environment)]);

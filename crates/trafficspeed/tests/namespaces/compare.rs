@@ -11,7 +11,9 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::vpn::real_vpnd;
-use super::{can_run, cleaning, measured, namespaces_of, run, signal, trafficspeed, wait_until};
+use super::{
+    can_run, cleaning, listed, measured, namespaces_of, run, signal, trafficspeed, values, wait_until,
+};
 
 /// Options with which a noisy machine is as good as any.
 const ANY_NOISE: &str = "--max-steal 100 --max-foreign 100";
@@ -46,7 +48,7 @@ fn vpnd_and_plain_routing_take_turns_and_ratios_costs_and_reports_come_out() {
         turns.sort_unstable();
         assert_eq!(*turns, ["plain routing", "vpnd", "vpnd (again)"], "all in each round, in whatever order");
     }
-    let shown = report["runs"].as_array().expect("runs").iter().map(|run| run["system"].as_str());
+    let shown = report["runs"].as_array().expect("runs").iter().map(|run| run["label"].as_str());
     let order = ["vpnd", "plain routing", "vpnd (again)"].map(Some);
     assert!(shown.eq(order.into_iter().cycle().take(6)), "the order of reports: {report:#}");
     let found = |list: &str, quantity: &str, first: &str| -> Value {
@@ -129,10 +131,7 @@ fn what_was_measured_survives_ctrl_c_and_kill_9_and_the_rest_is_made_up_for() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    assert_eq!(
-        (report["interrupted"].as_bool(), report["runs"][0]["whole"].as_bool()),
-        (Some(true), Some(true))
-    );
+    assert_eq!((&report["interrupted"], listed(&report, "goodput")[0].1), (&true.into(), ""));
 
     let first = saved(&directory);
     let resume = format!("compare --resume {} --json", directory.display());
@@ -149,9 +148,9 @@ fn what_was_measured_survives_ctrl_c_and_kill_9_and_the_rest_is_made_up_for() {
     wait_until("namespaces of the killed run are removed", || run("cleanup").status.success());
 
     let report = measured(&resume);
-    let whole = |run: &&Value| run["whole"] == true;
-    let rounds: Vec<_> = report["runs"].as_array().expect("runs").iter().filter(whole).collect();
-    let rounds: Vec<_> = rounds.iter().map(|run| run["repeat"].as_u64()).collect();
+    let rows = report["observed"]["values"].as_array().expect("values").iter();
+    let whole = rows.filter(|row| row["quantity"] == "goodput" && row["problem"] == "");
+    let rounds: Vec<_> = whole.map(|row| row["round"].as_u64()).collect();
     assert_eq!(rounds, [Some(1), Some(2), Some(3)], "each round once");
     assert_eq!(report["observed"]["summary"][0]["n"], 3);
 }
@@ -178,7 +177,8 @@ fn a_measurement_beside_a_busy_stranger_is_repeated_and_the_quietest_stands() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let runs = report["runs"].as_array().expect("runs");
     assert_eq!(runs.len(), 2, "{report:#}");
-    assert_eq!(runs.iter().filter(|run| run["whole"] == true).count(), 1);
+    let whole = listed(&report, "goodput").into_iter().filter(|(_, problem)| problem.is_empty());
+    assert_eq!(whole.count(), 1, "{report:#}");
     for run in runs {
         let said = run["disturbance"].as_str().expect("a disturbance");
         assert!(said.starts_with("other processes used ") && said.ends_with("(0 % are allowed)"), "{said}");
@@ -197,6 +197,7 @@ fn events_come_one_per_line_from_start_to_end() {
     let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let names: Vec<_> = events.iter().filter_map(|event| event["event"].as_str()).collect();
     assert_eq!(names, ["start", "run_start", "interval", "interval", "run_end", "end"]);
-    assert!(events[2]["data"]["sum_received"]["bits_per_second"].as_f64() > Some(0.0));
-    assert!(events[4]["data"]["end"]["sum_received"]["bytes"].as_u64() > Some(0));
+    assert!(events[2]["data"]["totals"]["received"].as_u64() > Some(0));
+    assert!(events[4]["data"]["pairs"][0]["ends"][0]["outcome"].is_object());
+    assert!(values(&events[5]["data"], "goodput")[0] > 0.0);
 }

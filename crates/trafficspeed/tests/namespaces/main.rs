@@ -93,6 +93,29 @@ fn report_again(directory: &Path, before: &Value) -> Vec<String> {
     names
 }
 
+/// Each value of a quantity, with what was wrong with its measurement.
+fn listed<'a>(report: &'a Value, quantity: &str) -> Vec<(f64, &'a str)> {
+    let rows = report["observed"]["values"].as_array().expect("values").iter();
+    let rows = rows.filter(|row| row["quantity"] == quantity);
+    rows.map(|row| (row["value"].as_f64().expect("a value"), row["problem"].as_str().expect("a text")))
+        .collect()
+}
+
+/// The values of a quantity, of measurements that were all as they should be.
+fn values(report: &Value, quantity: &str) -> Vec<f64> {
+    let listed = listed(report, quantity);
+    assert!(!listed.is_empty() && listed.iter().all(|(_, problem)| problem.is_empty()), "{report:#}");
+    listed.into_iter().map(|(value, _)| value).collect()
+}
+
+/// What was wrong with the first measurement that broke, of the systems whose names begin so.
+fn first_problem<'a>(report: &'a Value, system: &str) -> &'a str {
+    let rows = report["observed"]["values"].as_array().expect("values").iter();
+    let mut broken = rows.filter(|row| row["system"].as_str().is_some_and(|name| name.starts_with(system)));
+    let problem = broken.find_map(|row| row["problem"].as_str().filter(|problem| !problem.is_empty()));
+    problem.unwrap_or_else(|| panic!("no problem of {system} in {report:#}"))
+}
+
 /// The namespaces that process `pid` made.
 fn namespaces_of(pid: u32) -> Vec<String> {
     let Ok(entries) = fs::read_dir("/run/netns") else { return Vec::new() };
@@ -153,21 +176,18 @@ fn both_ip_versions_carry_every_byte_half_each_way_and_leave_nothing() {
     }
     for ip in ["4", "6"] {
         let report = measured(&format!("--clients 2 --vpn none -P 4 -t 1 -O 0.2 --verify --json --ip {ip}"));
-        let run = &report["runs"][0];
-        assert_eq!(run["whole"], true, "{run:#}");
-        assert_eq!(run["problems"].as_array().map(Vec::len), Some(0), "{run:#}");
-        let pair = &run["pairs"][0];
-        let streams = pair["streams"].as_array().expect("streams");
-        assert_eq!(streams.iter().filter(|stream| stream["from_connector"] == true).count(), 2);
-        assert!(streams.iter().all(|stream| stream["receiver"]["bytes"].as_u64() > Some(0)), "{streams:#?}");
+        assert_eq!((&report["whole"], report["problems"].as_array().map(Vec::len)), (&true.into(), Some(0)));
+        let ends = &report["runs"][0]["pairs"][0]["ends"];
+        let streams = ends[1]["outcome"]["streams"].as_array().expect("streams");
+        assert_eq!(streams.iter().filter(|stream| stream["sends"] == true).count(), 2, "half each way");
+        assert!(streams.iter().all(|stream| stream["bytes"].as_u64() > Some(0)), "{streams:#?}");
         for at in 0..4 {
             // After draining, both ends of a stream have counted the same bytes.
             let total =
-                |end: &str| pair[end]["outcome"]["streams"][at]["total_bytes"].as_u64().expect("bytes");
-            assert_eq!(total("listener"), total("connector"), "stream {at} over IPv{ip}");
+                |end: usize| ends[end]["outcome"]["streams"][at]["total_bytes"].as_u64().expect("bytes");
+            assert_eq!(total(0), total(1), "stream {at} over IPv{ip}");
         }
-        let goodput = run["goodput_bits_per_second"].as_f64().expect("goodput");
-        let communication = run["communication_bits_per_second"].as_f64().expect("communication");
+        let (goodput, communication) = (values(&report, "goodput")[0], values(&report, "communication")[0]);
         assert!(goodput > 0.0 && communication > goodput * 1.5, "{goodput} {communication}");
     }
 }
@@ -208,7 +228,7 @@ fn ctrl_c_shows_what_was_measured_and_removes_the_lab() {
     assert_eq!(output.status.code(), Some(130));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     assert_eq!(report["interrupted"], true);
-    assert!(report["runs"][0]["goodput_bits_per_second"].as_f64() > Some(0.0), "{report:#}");
+    assert!(listed(&report, "goodput")[0].0 > 0.0, "{report:#}");
     assert_eq!(namespaces_of(pid), [""; 0]);
     assert_eq!(agents_of(pid), [0; 0]);
 }
@@ -295,8 +315,8 @@ fn a_system_that_is_missing_is_said_before_anything_changes() {
     let output = run("--clients 2 --vpn vpnd,none --vpnd /nonexistent/vpnd -P 2 -t 1 -O 0 --json");
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    assert!(report["runs"][0]["problems"][0].as_str().is_some_and(|text| text.contains("/nonexistent/vpnd")));
-    assert_eq!(report["runs"][1]["whole"], true, "{report:#}");
+    assert!(first_problem(&report, "vpnd").contains("/nonexistent/vpnd"));
+    assert_eq!(values(&report, "goodput").len(), 1, "{report:#}");
 }
 
 /// `trafficspeed serve` on a loopback port of its own.
@@ -348,10 +368,8 @@ fn hosts_that_serve_are_measured_by_a_coordinator_with_the_token() {
     let pair = format!("{}={}", a.address, b.address);
     let line = format!("run --pair {pair} --token-file {} -P 4 -t 1 -O 0.2 --verify --json", token.display());
     let report = measured(&line);
-    let run = &report["runs"][0];
-    assert_eq!(run["whole"], true, "{run:#}");
-    assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0));
-    let offset = run["pairs"][0]["listener"]["clock_offset_ms"].as_f64().expect("an offset");
+    assert!(report["whole"] == true && values(&report, "goodput")[0] > 0.0, "{report:#}");
+    let offset = report["runs"][0]["pairs"][0]["ends"][0]["clock_offset_ms"].as_f64().expect("an offset");
     assert!(offset.abs() < 50.0, "the same machine has the same clock: {offset} ms");
     // A second coordinator is welcome after the first.
     measured(&line);
@@ -386,10 +404,10 @@ fn a_host_that_drops_out_is_reported_and_the_other_pair_is_collected() {
     assert_eq!(output.status.code(), Some(1));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     let run = &report["runs"][0];
-    let problems = run["problems"].to_string();
+    let problems = report["problems"].to_string();
     assert!(problems.contains(&hosts[0].address), "{problems}");
     let other = &run["pairs"][1];
     assert_eq!(other["error"], Value::Null, "{other:#}");
-    assert!(other["goodput_bits_per_second"].as_f64() > Some(0.0));
-    assert!(run["pairs"][0]["connector"]["outcome"].is_object(), "its peer still reports: {problems}");
+    assert!(other["ends"][0]["outcome"]["streams"][0]["bytes"].as_u64() > Some(0), "{other:#}");
+    assert!(run["pairs"][0]["ends"][1]["outcome"].is_object(), "its peer still reports: {problems}");
 }

@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{
-    PROGRAM, agents_of, can_run, cleaning, measured, namespaces_of, signal, trafficspeed, wait_until,
+    PROGRAM, agents_of, can_run, cleaning, first_problem, listed, measured, namespaces_of, signal,
+    trafficspeed, values, wait_until,
 };
 
 /// A stand-in for `vpnd` that keeps its command-line contract and carries packets by the kernel's
@@ -28,7 +29,7 @@ fn stand_in(directory: &Path) -> PathBuf {
     path
 }
 
-/// The first run of a measurement through a stand-in that goes wrong as `fault` says, and the whole
+/// The report of a measurement through a stand-in that goes wrong as `fault` says, and the whole
 /// output.
 fn faulty(fault: &str, value: &str) -> (Value, Output) {
     let directory = tempfile::tempdir().expect("a directory");
@@ -41,17 +42,14 @@ fn faulty(fault: &str, value: &str) -> (Value, Output) {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(namespaces_of(pid), [""; 0]);
-    let mut report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
     assert_eq!(
         report["observed"]["summary"].as_array().map(Vec::len),
         Some(0),
         "no figure of it counts: {report:#}"
     );
-    (report["runs"][0].take(), output)
-}
-
-fn first_problem(run: &Value) -> &str {
-    run["problems"][0].as_str().expect("a problem")
+    assert_eq!(report["whole"], false);
+    (report, output)
 }
 
 #[test]
@@ -66,13 +64,15 @@ fn the_vpnd_adapter_configures_connects_measures_and_ends_everything() {
         program.display()
     );
     let report = measured(&line);
+    assert!(
+        report["whole"] == true && values(&report, "goodput").iter().all(|rate| *rate > 0.0),
+        "{report:#}"
+    );
     for (at, cipher) in ["aes-256-gcm", "none"].into_iter().enumerate() {
         let run = &report["runs"][at];
-        assert_eq!(run["whole"], true, "{run:#}");
         assert_eq!(run["facts"]["version"], "vpnd 0.0.0 (stand-in)");
         assert_eq!(run["facts"]["cipher"], format!("{cipher} (shell)"));
         assert_eq!(run["facts"]["mtu"], 1500);
-        assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0));
         assert_carried(run, 4);
     }
 }
@@ -96,8 +96,8 @@ fn without_a_route_into_the_tunnel_nothing_is_measured() {
     if !can_run() {
         return;
     }
-    let (run, _) = faulty("STAND_IN_NO_ROUTE", "yes");
-    let problem = first_problem(&run);
+    let (report, _) = faulty("STAND_IN_NO_ROUTE", "yes");
+    let problem = first_problem(&report, "vpnd");
     assert!(
         problem.contains("nothing was measured: client 1 would reach client 2 at 10.86.0.2"),
         "{problem}"
@@ -106,7 +106,7 @@ fn without_a_route_into_the_tunnel_nothing_is_measured() {
         problem.contains("through eth0, not through the tunnel device tun0; check the routes"),
         "{problem}"
     );
-    assert_eq!(run["pairs"].as_array().map(Vec::len), Some(0), "{run:#}");
+    assert_eq!(report["runs"][0]["pairs"].as_array().map(Vec::len), Some(0), "{report:#}");
 }
 
 #[test]
@@ -114,10 +114,10 @@ fn traffic_that_goes_past_the_tunnel_makes_the_run_broken() {
     if !can_run() {
         return;
     }
-    let (run, output) = faulty("STAND_IN_BYPASS", "yes");
-    assert_eq!(run["whole"], false);
-    assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0), "it was fast, and wrong: {run:#}");
-    let problem = first_problem(&run);
+    let (report, output) = faulty("STAND_IN_BYPASS", "yes");
+    let streams = &report["runs"][0]["pairs"][0]["ends"][0]["outcome"]["streams"];
+    assert!(streams[0]["bytes"].as_u64() > Some(0), "it was fast, and wrong: {report:#}");
+    let problem = first_problem(&report, "vpnd");
     assert!(problem.starts_with("only ") && problem.contains("went through the tunnel"), "{problem}");
     assert!(problem.contains("check the routes"), "{problem}");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -129,10 +129,9 @@ fn a_tunnel_that_leads_past_the_links_makes_the_run_broken() {
     if !can_run() {
         return;
     }
-    let (run, _) = faulty("STAND_IN_OTHER_LINK", "yes");
-    let problem = first_problem(&run);
+    let (report, _) = faulty("STAND_IN_OTHER_LINK", "yes");
+    let problem = first_problem(&report, "vpnd");
     assert!(problem.contains("of the tunnel's bytes crossed the links of the lab"), "{problem}");
-    assert_eq!(run["whole"], false);
 }
 
 /// The process that stands in for a gateway, in the lab of process `parent`.
@@ -164,11 +163,11 @@ fn a_gateway_that_is_killed_while_something_is_measured_makes_the_run_broken() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    let run = &report["runs"][0];
     // The kernel of the gateway carried everything all the same.
-    assert!(run["goodput_bits_per_second"].as_f64() > Some(0.0), "{run:#}");
-    assert!(first_problem(run).contains("of the VPN ended before the measurement did"), "{run:#}");
-    assert_eq!(run["whole"], false);
+    assert!(listed(&report, "goodput")[0].0 > 0.0, "{report:#}");
+    let problem = first_problem(&report, "vpnd");
+    assert!(problem.contains("of the VPN ended before the measurement did"), "{problem}");
+    assert_eq!(report["whole"], false);
     assert_eq!(report["observed"]["summary"].as_array().map(Vec::len), Some(0), "{report:#}");
 }
 
@@ -203,8 +202,8 @@ fn a_client_that_is_refused_shows_its_log_and_leaves_nothing() {
     if !can_run() {
         return;
     }
-    let (run, _) = faulty("STAND_IN_REFUSES", "client2");
-    let problem = first_problem(&run);
+    let (report, _) = faulty("STAND_IN_REFUSES", "client2");
+    let problem = first_problem(&report, "vpnd");
     assert!(problem.contains("vpnd connect (client 2) ended"), "{problem}");
     assert!(problem.contains("| login refused: wrong password"), "{problem}");
 }
@@ -236,13 +235,13 @@ fn the_real_vpnd_carries_every_byte_of_both_ip_versions_and_unprotected_if_told_
             "--clients 2 --vpn vpnd --vpnd {} -P 4 -t 1 -O 0.2 --verify --json {options}",
             program.display()
         );
-        let run = &measured(&line)["runs"][0];
-        assert_eq!(run["whole"], true, "{run:#}");
-        assert_eq!(run["problems"].as_array().map(Vec::len), Some(0), "{run:#}");
+        let report = measured(&line);
+        let run = &report["runs"][0];
+        assert_eq!(report["whole"], true, "{report:#}");
         assert_carried(run, 2);
         let cipher = run["facts"]["cipher"].as_str().expect("a cipher");
         assert_eq!(!cipher.starts_with("none"), protected, "{cipher}");
-        assert!(run["gbit_per_gateway_cpu_second"].as_f64() > Some(0.0), "{run:#}");
+        assert!(values(&report, "goodput per gateway CPU second")[0] > 0.0, "{report:#}");
     }
 }
 
@@ -270,13 +269,13 @@ fn vpnd_carries_every_byte_of_stock_wireguard_clients_to_each_other_and_to_the_g
             vpnd.display(),
             client.display()
         );
-        let run = &measured(&line)["runs"][0];
+        let report = measured(&line);
+        let run = &report["runs"][0];
         assert_eq!(
-            (&run["whole"], &run["system"]),
+            (&report["whole"], &run["label"]),
             (&true.into(), &"vpnd serving wireguard-go".into()),
-            "{run:#}"
+            "{report:#}"
         );
-        assert_eq!(run["problems"].as_array().map(Vec::len), Some(0), "{run:#}");
         assert_carried(run, if options.contains("gateway") { 1 } else { 2 });
         let facts = &run["facts"];
         assert!(
@@ -288,7 +287,7 @@ fn vpnd_carries_every_byte_of_stock_wireguard_clients_to_each_other_and_to_the_g
             |role: &str| run["programs"].as_array().into_iter().flatten().find(|of| of["role"] == role);
         let runs = |of: &str, name: &str| role(of).is_some_and(|of| of["command"].to_string().contains(name));
         assert!(runs("gateway", "vpnd server") && runs("client", "wireguard-go"), "{run:#}");
-        assert!(run["gbit_per_gateway_cpu_second"].as_f64() > Some(0.0), "{run:#}");
+        assert!(values(&report, "goodput per gateway CPU second")[0] > 0.0, "{report:#}");
     }
 }
 
@@ -333,9 +332,10 @@ fn the_example_of_a_system_of_ones_own_is_measured_over_both_ip_versions() {
         let output = child.wait_with_output().expect("it ends");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+        assert_eq!(report["whole"], true, "{report:#}");
         for (at, name) in ["mine, aes-256-gcm", "other, aes-256-gcm"].into_iter().enumerate() {
             let run = &report["runs"][at];
-            assert_eq!((&run["whole"], &run["system"]), (&true.into(), &name.into()), "{run:#}");
+            assert_eq!(run["label"], name, "{run:#}");
             assert_eq!(run["facts"]["version"], "example 1.0");
             assert_eq!(run["facts"]["cipher"], "none, asked for aes-256-gcm");
             assert_eq!(run["facts"]["mtu"], 1500);
@@ -377,7 +377,7 @@ fn a_script_that_fails_or_answers_wrongly_shows_its_log_and_the_others_go_on() {
         let output = trafficspeed(&line).output().expect("the program was built");
         assert_eq!(output.status.code(), Some(1), "{text}");
         let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-        let problem = first_problem(&report["runs"][0]);
+        let problem = first_problem(&report, "");
         assert!(expected.iter().all(|words| problem.contains(words)), "{text}: {problem}");
         let other = &report["runs"][1];
         assert_eq!(other["pairs"].as_array().map(Vec::len), Some(1), "the other system goes on: {other:#}");
@@ -452,7 +452,7 @@ fn programs_with_fixed_places_see_directories_of_their_own() {
     let pid = child.id();
     let output = child.wait_with_output().expect("it ends");
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    let problem = first_problem(&report["runs"][0]);
+    let problem = first_problem(&report, "");
     assert!(problem.contains("ended (exit status: 7)"), "{problem}");
     assert!(problem.ends_with(&format!("its log ends:\n    | ts{pid}g.test")), "{problem}");
     let here = fs::read_dir("/var/run/wireguard").expect("made by the adapter").flatten();

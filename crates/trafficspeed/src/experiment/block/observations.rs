@@ -7,7 +7,7 @@ use crate::experiment::quantities::of_cpu;
 use crate::observation::{Measured, Observations, Quantity};
 use crate::unit::significant;
 
-const THROUGHPUT: Quantity = Quantity::new("throughput", "bytes/s");
+pub const THROUGHPUT: Quantity = Quantity::new("throughput", "bytes/s");
 const TARGET_CPU: Quantity = Quantity::new("CPU at the target", "%");
 const ACKNOWLEDGED: Quantity = Quantity::count("blocks acknowledged");
 const VERIFIED: Quantity = Quantity::count("blocks verified");

@@ -11,7 +11,7 @@ use crate::load::tcp::{Job, Shape, Way};
 
 /// A voice packet is of no use after this, one way, in milliseconds: the limit for most uses of
 /// ITU-T G.114.
-pub const LATE_AFTER_MS: u32 = 150;
+const LATE_AFTER_MS: u32 = 150;
 /// Voice: 20 ms of G.711 with their RTP header, 200 bytes with UDP and IPv4.
 pub const VOICE: Datagrams = Datagrams { bytes: 172, at_once: 1, per_second: 50 };
 /// The picture of the call: every 40 ms one of ten packets at once, which show whether a path keeps

@@ -7,7 +7,6 @@ use crate::clock;
 use crate::coordinate::fleet::FleetError;
 use crate::coordinate::token::Token;
 use crate::experiment::environment::Environment;
-use crate::experiment::event::Event;
 use crate::experiment::generate::{LoadCampaign, LoadPlan, LoadRun, search};
 use crate::experiment::pair_run::{IntervalSamples, PairResult};
 use crate::experiment::progress::Progress;
@@ -38,7 +37,7 @@ pub fn run(
             }
         }
     }
-    Ok(campaign.close(interrupt, progress))
+    Ok(campaign.close(interrupt))
 }
 
 fn repetition(
@@ -58,7 +57,7 @@ fn repetition(
     let mut runs: Vec<LoadRun> = host_pairs.names().into_iter().map(new).collect();
     for run in &runs {
         progress.note(&format!("{}, run {repeat}", run.label));
-        progress.event(Event::LoadRunStarted(run));
+        progress.event("run_start", run);
     }
     let on_interval = |name: &str, number: usize, moment: &IntervalSamples| {
         plan.report(progress, (&format!("{name}{suffix}"), repeat), number, moment);

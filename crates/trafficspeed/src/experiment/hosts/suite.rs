@@ -61,7 +61,7 @@ pub fn run(
             }
         }
     }
-    Ok(campaign.close(interrupt, progress))
+    Ok(campaign.close(interrupt))
 }
 
 /// The hosts of a pair stand where the lab has what the system says of itself.

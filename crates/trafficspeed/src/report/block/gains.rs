@@ -2,8 +2,9 @@
 //! sealing above TCP, and the best that each way carries.
 
 use super::cell::{RATIOS, SPREAD, beside, figure, judged, mb, rounds, taken};
+use crate::experiment::block::observations::THROUGHPUT;
 use crate::experiment::block::{BlockReport, Route, Way, original};
-use crate::observation::differs;
+use crate::observation::{Comparison, differs};
 use crate::report::grid::Grid;
 use crate::report::noise::TAKEN;
 use crate::report::observed::Section;
@@ -94,17 +95,25 @@ pub(super) fn ratios(report: &BlockReport) -> Section {
     }
 }
 
-/// The judgement of each ratio in the tables.
-pub(super) fn judged_ratios(report: &BlockReport) -> Vec<Option<bool>> {
+/// Each ratio in the tables.
+pub(super) fn comparisons(report: &BlockReport) -> Vec<Comparison> {
     let ahead = report.asked.2.iter().map(|&n| Way::sealed(n));
     let to_tunnel = ahead.chain([Way::PLAIN]).map(|way| (way, Way::TUNNEL));
     let pairs: Vec<(Way, Way)> = to_tunnel.chain(as_many_in_progress(report)).collect();
-    let judge = |(delay, (way, by)): (f64, (Way, Way))| {
-        let ratio = report.ratio(delay, way, by)?;
-        Some(differs(Some(ratio), report.same(delay, way, by)))
+    let compare = |(delay, (way, by)): (f64, (Way, Way))| {
+        let (ratio, control) = (report.ratio(delay, way, by)?, report.same(delay, way, by));
+        Some(Comparison {
+            system: way.name(),
+            case: format!("{delay} ms, mean over block sizes"),
+            quantity: THROUGHPUT.name,
+            first: by.name(),
+            control,
+            ratio_to_first: Some(ratio),
+            differs_from_first: differs(Some(ratio), control),
+        })
     };
     let all = report.asked.0.iter().flat_map(|&delay| pairs.iter().map(move |&pair| (delay, pair)));
-    all.filter_map(judge).collect()
+    all.filter_map(compare).collect()
 }
 
 /// Each way that seals ahead, and those with as many blocks in progress that do not.

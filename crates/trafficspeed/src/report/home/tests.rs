@@ -91,17 +91,10 @@ fn the_page_and_its_pictures_are_well_formed() {
 }
 
 #[test]
-fn csv_has_a_row_for_each_figure_of_each_flow_and_json_the_summary() {
+fn csv_has_a_row_for_each_figure_of_each_flow() {
     let campaign = samples::campaign();
     let text = observed::csv([(campaign.observations(), &campaign.environment)]);
     // Two systems with five cases and one control with everything at once, in five rounds.
     let received = text.lines().filter(|line| line.contains(",received,bit/s,")).count();
     assert_eq!(received, 5 * (2 * (7 + 1 + 1 + 4 + 1) + 7));
-    let value = json(&campaign);
-    let summary = value["observed"]["summary"].as_array().expect("a summary");
-    let is_first = |one: &&Value| one["case"] == "download, all at once" && one["quantity"] == "received";
-    let first = summary.iter().find(is_first).expect("the download");
-    assert_eq!((&first["system"], &first["n"]), (&json!("vpnd"), &json!(5)));
-    assert!(value["observed"]["comparison"][0]["ratio_to_first"]["median"].is_number());
-    assert_eq!(value["settings"]["queue"][0], "100 ms");
 }

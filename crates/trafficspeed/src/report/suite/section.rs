@@ -6,7 +6,7 @@ use super::super::noise::far_beyond;
 use crate::experiment::outcome::Taken;
 use crate::experiment::suite::observations::case;
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
-use crate::observation::{self, ByRound, Observations};
+use crate::observation::{self, ByRound, Comparison, Observations};
 use crate::stats::{Spread, range};
 use crate::system::AGAIN;
 use crate::unit::significant;
@@ -116,14 +116,23 @@ impl Section {
         grid
     }
 
-    /// The judgement of each comparison with the first system.
-    pub fn judged(&self) -> impl Iterator<Item = Option<bool>> {
-        let of_row = |row: &SectionRow| {
-            let compared =
-                (1..self.columns.len()).filter(|at| row.to_first.get(*at).copied().flatten().is_some());
-            compared.map(|at| row.differs_from_first(at)).collect::<Vec<_>>()
+    /// Each system compared with the first.
+    pub fn comparisons(&self) -> Vec<Comparison> {
+        let of_row = |row: &SectionRow| -> Vec<Comparison> {
+            let compared = |(at, system): (usize, &String)| {
+                Some(Comparison {
+                    system: system.clone(),
+                    case: case(&self.name, &row.case),
+                    quantity: row.quantity.name().0,
+                    first: self.columns[0].clone(),
+                    control: row.control,
+                    ratio_to_first: Some(row.to_first.get(at).copied().flatten()?),
+                    differs_from_first: row.differs_from_first(at),
+                })
+            };
+            self.columns.iter().enumerate().skip(1).filter_map(compared).collect()
         };
-        self.rows.iter().flat_map(of_row)
+        self.rows.iter().flat_map(of_row).collect()
     }
 
     /// Rates that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ
