@@ -45,6 +45,7 @@ pub use grant::Authenticated;
 use grant::certificate_cause;
 use history::History;
 use login_record::LoginRecord;
+pub(crate) use own_changes::Chosen;
 use pending::{Attempt, LIFETIME, Pending, Step};
 use rounds::Demand;
 use throttle::{Guess, Person, Throttle};

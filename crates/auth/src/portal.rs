@@ -12,6 +12,7 @@ mod credentials;
 pub(crate) mod desk;
 pub(crate) mod devices;
 mod heard;
+mod invitations;
 mod visits;
 
 use std::net::IpAddr;

@@ -87,9 +87,40 @@ pub(crate) struct CodesPage<'p> {
     frame: Frame<'p>,
     form: String,
     problem: Option<&'p str>,
-    /// Made here of squares alone.
     image: String,
     secret: &'p str,
+}
+
+#[derive(Template)]
+#[template(path = "invitation.html")]
+pub(crate) struct InvitationPage<'p> {
+    frame: Frame<'p>,
+    form: String,
+    problem: Option<&'p str>,
+    user: &'p str,
+    image: String,
+    secret: &'p str,
+}
+
+impl<'p> InvitationPage<'p> {
+    /// `None` if the address does not fit into a code.
+    pub(crate) fn new(
+        frame: Frame<'p>,
+        form: String,
+        problem: Option<&'p str>,
+        user: &'p str,
+        (address, secret): (&str, &'p str),
+    ) -> Option<Self> {
+        Some(Self { frame, form, problem, user, image: qr_image(address)?, secret })
+    }
+}
+
+/// A drawing of a QR code, made of squares alone.
+fn qr_image(text: &str) -> Option<String> {
+    let code = QrCode::with_error_correction_level(text, EcLevel::M).ok()?;
+    let image = code.render::<svg::Color<'_>>().min_dimensions(200, 200).build();
+    // Without the line that only a file has.
+    image.find("<svg").map(|start| image[start..].to_owned())
 }
 
 impl<'p> CodesPage<'p> {
@@ -100,11 +131,7 @@ impl<'p> CodesPage<'p> {
         problem: Option<&'p str>,
         (address, secret): (&str, &'p str),
     ) -> Option<Self> {
-        let code = QrCode::with_error_correction_level(address, EcLevel::M).ok()?;
-        let image = code.render::<svg::Color<'_>>().min_dimensions(200, 200).build();
-        // Without the line that only a file has.
-        let image = image.find("<svg").map(|start| image[start..].to_owned())?;
-        Some(Self { frame, form, problem, image, secret })
+        Some(Self { frame, form, problem, image: qr_image(address)?, secret })
     }
 }
 

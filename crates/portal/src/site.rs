@@ -8,6 +8,7 @@ mod account;
 mod at_provider;
 mod desk;
 mod devices;
+mod invitations;
 
 use std::sync::Arc;
 
@@ -175,6 +176,8 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/desk/reset", post(desk::reset))
         .route("/desk/extend", post(desk::extend))
         .route("/desk/whois", post(desk::whois))
+        .route("/desk/invite", post(desk::invite))
+        .route("/invitation/{token}", get(invitations::open).post(invitations::accept))
         .route("/script.js", get(script))
         .route("/password", get(account::password).post(account::change_password))
         .route("/codes", post(account::codes))

@@ -18,6 +18,7 @@ pub mod audit;
 mod conformance;
 mod fixed_address;
 mod format;
+mod invitations;
 #[cfg(test)]
 mod kept;
 mod leases;
@@ -37,6 +38,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 pub use fixed_address::{AddressChange, FixedAddress};
+pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;
 pub use revocations::{Revocation, Revocations};
@@ -116,6 +118,6 @@ pub type CertificateHash = [u8; 32];
 
 /// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`.
 /// Callers take the part that they need.
-pub trait Store: Users + Sessions + Leases + Revocations + WireGuardDevices {}
+pub trait Store: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations {}
 
-impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices> Store for T {}
+impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations> Store for T {}

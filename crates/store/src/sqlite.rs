@@ -13,6 +13,7 @@ mod digest;
 mod events;
 mod faults;
 mod fixed_addresses;
+mod invitations;
 mod place;
 mod put_off;
 mod sessions;

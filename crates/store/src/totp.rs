@@ -40,6 +40,13 @@ pub fn to_type(secret: &TotpSecret) -> String {
     groups.join(" ")
 }
 
+/// The secret that [`to_type`] has made this of.
+pub fn from_typed(text: &str) -> Option<TotpSecret> {
+    let letters: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
+    let secret = totp_rs::Secret::try_from_base32(letters).ok()?;
+    (secret.as_ref().len() == SECRET_BYTES).then(|| TotpSecret::new(secret.as_ref().to_vec()))
+}
+
 /// The address as a QR code for a terminal, black on white whatever its colours are.
 pub fn qr_code(address: &str) -> Option<String> {
     let code = QrCode::with_error_correction_level(address, EcLevel::L).ok()?;

@@ -35,7 +35,7 @@ pub use message::{DeviceSummary, Opening, UserSecrets, UserSummary};
 pub(crate) use message::{FromStore, StoreLaunch};
 use message::{MAX_USERS, StagedUser, UserToAdd};
 use request::{
-    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, MakeCopy, ModifyUser,
+    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, Invite, MakeCopy, ModifyUser,
     OneUser, RecordDeed, RemoveDevice, RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates,
     Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, Users, Whois,
 };
@@ -50,7 +50,9 @@ use vpnd_ipc::request::{AnsweredBy as _, Reason, Request};
 use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
-use vpnd_store::{CertificateHash, NewUser, PasswordHash, StoreError, UserChange, UserImport};
+use vpnd_store::{
+    CertificateHash, InvitationHash, NewUser, PasswordHash, StoreError, UserChange, UserImport,
+};
 use vpnd_sys::account::{UnixUser, invoker};
 use vpnd_sys::logging::LogFormat;
 pub(crate) use wireguard::DeviceRequest;
@@ -128,6 +130,17 @@ impl AdminStore {
     pub fn set_password(&mut self, name: &str, hash: &PasswordHash, now_s: u64) -> Result<(), StoreError> {
         let hash = SecretBytes(hash.expose().as_bytes().to_vec().into());
         self.ask_about(name, SetPassword { name: name.to_owned(), hash, now_s })
+    }
+
+    /// Makes the invitation of a user, in place of an earlier one.
+    pub fn invite(
+        &mut self,
+        name: &str,
+        invitation: &InvitationHash,
+        until_s: u64,
+    ) -> Result<(), StoreError> {
+        let invitation = (*invitation).into();
+        self.ask_about(name, Invite { name: name.to_owned(), invitation, until_s })
     }
 
     /// Changes what a user is besides the password.

@@ -241,6 +241,10 @@ pub struct PasswordArgs {
     /// Read the password from this file, up to the first line break
     #[arg(long, value_name = "FILE")]
     pub password_file: Option<PathBuf>,
+    /// Set no password: print a link by which the user chooses one, and a second factor, within
+    /// seven days
+    #[arg(long)]
+    pub invite: bool,
 }
 
 /// Arguments of `vpnd user add`.

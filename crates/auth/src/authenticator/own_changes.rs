@@ -5,6 +5,7 @@
 //! of it was shown; a user changes them no more often than logging in. Users of other sources have
 //! nothing here that could be changed.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vpnd_proto::admission::Source;
@@ -14,11 +15,23 @@ use super::external::blocking;
 use super::throttle::Person;
 use super::{Authenticator, Cause, Login, LoginOutcome};
 use vpnd_ipc::gateway::portal::OwnChange;
+use vpnd_ipc::gateway::portal::invitations::InvitationStep;
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
 use vpnd_store::totp;
-use vpnd_store::{StoreError, TotpSecret, User, UserChange};
+use vpnd_store::{Accepted, InvitationHash, StoreError, TotpSecret, User, UserChange};
 use vpnd_sys::clock::now;
+
+/// What the user of an invitation has chosen.
+pub(crate) struct Chosen {
+    pub(crate) invitation: InvitationHash,
+    pub(crate) user: User,
+    pub(crate) password: Password,
+    pub(crate) totp: TotpSecret,
+    /// Of that secret.
+    pub(crate) code: Password,
+    pub(crate) source: IpAddr,
+}
 
 impl Authenticator {
     /// Gives a user another password, which is a revocation. `login` has the present one.
@@ -29,7 +42,7 @@ impl Authenticator {
         new: Password,
         now_s: u64,
     ) -> OwnChange {
-        let Some(turn) = self.own_turn(&login).await else {
+        let Some(turn) = self.own_turn(login.source).await else {
             return OwnChange::Refused(Refusal::Busy.into());
         };
         let this = Arc::clone(self);
@@ -104,16 +117,48 @@ impl Authenticator {
         Ok(OwnChange::Done)
     }
 
+    /// Gives the user of an invitation the password and the codes that they have chosen.
+    pub(crate) async fn accept_invitation(self: &Arc<Self>, chosen: Chosen, now_s: u64) -> InvitationStep {
+        let step = |refusal: Refusal| InvitationStep::Refused(refusal.into());
+        if !is_usable(&chosen.password, &chosen.user) {
+            return InvitationStep::PasswordUnusable;
+        }
+        let Some(code_step) = totp::matching_step(&chosen.totp, &chosen.code, now_s) else {
+            return InvitationStep::CodeWrong;
+        };
+        if let Some(OwnChange::Refused(refused)) = self.too_often(&chosen.user) {
+            return InvitationStep::Refused(refused);
+        }
+        let Some(turn) = self.own_turn(chosen.source).await else { return step(Refusal::Busy) };
+        let this = Arc::clone(self);
+        let accepted = blocking(move || {
+            let hashed = this.credentials.hash(&chosen.password);
+            drop(turn);
+            let Ok(password) = hashed else { return step(Refusal::Busy) };
+            let Chosen { invitation, totp, .. } = chosen;
+            let accepted = Accepted { invitation, password, totp, step: code_step };
+            match this.store.accept_invitation(&accepted, now_s) {
+                Ok(true) => InvitationStep::Done,
+                Ok(false) => InvitationStep::Over,
+                Err(error) => {
+                    tracing::error!(%error, "an invitation could not be accepted");
+                    step(Refusal::Internal)
+                }
+            }
+        });
+        accepted.await.unwrap_or(InvitationStep::Refused(Refusal::Internal.into()))
+    }
+
     /// A change costs writes as a login does, and counts as one of the user's.
     fn too_often(&self, user: &User) -> Option<OwnChange> {
         let wait_s = self.allowances().take(user.id, now()).err()?;
         Some(OwnChange::Refused(Refusal::Throttled.retry_after_s(Some(wait_s))))
     }
 
-    async fn own_turn(&self, login: &Login) -> Option<super::turns::Turn> {
+    async fn own_turn(&self, source: IpAddr) -> Option<super::turns::Turn> {
         match self.turns.at_once() {
             Some(turn) => Some(turn),
-            None => self.turns.wait(Source::from(login.source), Standing::Known, self.longest_wait).await,
+            None => self.turns.wait(Source::from(source), Standing::Known, self.longest_wait).await,
         }
     }
 }

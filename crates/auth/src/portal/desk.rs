@@ -18,11 +18,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::{Portal, now};
 use authority::{Act, Rates, admit};
 use vpnd_config::ServerConfig;
+use vpnd_config::https_url::HttpsUrl;
 use vpnd_ipc::gateway::auth::WorkerState;
 use vpnd_ipc::gateway::portal::Browser;
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, ChangeUser, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Replied, Role, ShowUser,
-    ShownUser, Whois,
+    AskWhois, ChangeUser, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link, Replied, Role,
+    ShowUser, ShownUser, Whois,
 };
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::UserName;
@@ -35,6 +36,8 @@ use watch::Watch;
 pub(crate) struct Desk {
     rules: vpnd_config::desk::Desk,
     recording: Recording,
+    /// Where the pages are, if that is known.
+    pages: Option<HttpsUrl>,
     /// The audit file.
     audit: PathBuf,
     /// Whether it is written.
@@ -53,9 +56,10 @@ struct Actor {
 
 impl Desk {
     pub(crate) fn of(config: &ServerConfig) -> Option<Self> {
-        let rules = config.portal.as_ref()?.desk.clone();
+        let portal = config.portal.as_ref()?;
         Some(Self {
-            rules,
+            rules: portal.desk.clone(),
+            pages: portal.url.clone(),
             recording: Recording::of(config),
             audit: config.server.state_dir.join(audit::FILE_NAME),
             records: config.audit.enabled,
@@ -178,7 +182,7 @@ impl Answer<ShowUser> for Portal {
 }
 
 impl Answer<ChangeUser> for Portal {
-    async fn answer(self: &Arc<Self>, change: ChangeUser) -> Result<Replied<()>, Reason> {
+    async fn answer(self: &Arc<Self>, change: ChangeUser) -> Result<Replied<Option<Link>>, Reason> {
         self.from_store(move |portal| match portal.actor(&change.browser, Act::Change)? {
             Ok(actor) => portal.change_user(&actor, &change),
             Err(refusal) => Ok(Err(refusal)),

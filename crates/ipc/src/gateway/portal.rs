@@ -7,6 +7,7 @@
 
 pub mod desk;
 pub mod devices;
+pub mod invitations;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,9 +22,11 @@ pub use super::idp::{Code, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
 use desk::{
-    AskWhois, ChangeUser, DeskQuery, DeskState, FindUsers, FoundUsers, Replied, ShowUser, ShownUser, Whois,
+    AskWhois, ChangeUser, DeskQuery, DeskState, FindUsers, FoundUsers, Link, Replied, ShowUser, ShownUser,
+    Whois,
 };
 use devices::{AddDevice, DeviceChange, DevicesQuery, OwnDevices, RemoveDevice, RenewDevice};
+use invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 
 /// The longest frame in either direction, bytes.
 pub const MAX_FRAME: usize = 64 << 10;
@@ -102,8 +105,10 @@ crate::requests! {
         Desk = 40, DeskQuery => Replied<DeskState>;
         FindUsers = 41, FindUsers => Replied<FoundUsers>;
         ShowUser = 42, ShowUser => Replied<ShownUser>;
-        ChangeUser = 43, ChangeUser => Replied<()>;
+        ChangeUser = 43, ChangeUser => Replied<Option<Link>>;
         Whois = 44, AskWhois => Replied<Whois>;
+        OpenInvitation = 45, OpenInvitation => InvitationStep;
+        AcceptInvitation = 46, AcceptInvitation => InvitationStep;
     }
 }
 

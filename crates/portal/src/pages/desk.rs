@@ -59,6 +59,15 @@ pub(crate) struct UserPage<'p> {
     is_enabled: bool,
     has_codes: bool,
     is_guest: bool,
+    can_be_invited: bool,
+}
+
+#[derive(Template)]
+#[template(path = "desk_link.html")]
+pub(crate) struct LinkPage<'p> {
+    pub(crate) frame: Frame<'p>,
+    pub(crate) name: &'p str,
+    pub(crate) link: &'p str,
 }
 
 #[derive(Template)]
@@ -151,6 +160,7 @@ impl<'p> UserPage<'p> {
             is_enabled: shown.user.state != UserState::Disabled,
             has_codes: shown.codes == Some(true),
             is_guest: shown.expires_s.is_some(),
+            can_be_invited: shown.can_be_invited,
             frame,
         }
     }

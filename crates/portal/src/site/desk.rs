@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::{Site, nothing, to};
 use crate::browser::{Visitor, form_of, unhex};
-use crate::pages::desk::{DeskPage, SearchPage, UserPage, WhoisPage};
+use crate::pages::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use crate::pages::page;
 use vpnd_ipc::gateway::portal::desk::{
     AskWhois, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, ShowUser,
@@ -108,6 +108,10 @@ pub(super) async fn reset(site: State<Arc<Site>>, visitor: Visitor, typed: Form<
     change(site, visitor, typed, Deed::ResetCodes).await
 }
 
+pub(super) async fn invite(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
+    change(site, visitor, typed, Deed::Invite).await
+}
+
 pub(super) async fn extend(site: State<Arc<Site>>, visitor: Visitor, typed: Form<Typed>) -> Response {
     let until = Text::cut(&typed.until);
     change(site, visitor, typed, Deed::Extend(until)).await
@@ -126,7 +130,11 @@ async fn change(
         return refused(site, visitor, DeskRefusal::NoReason).await;
     };
     match site.auth.request(ChangeUser { browser, user: name, deed, reason }).await {
-        Ok(Ok(())) => {
+        Ok(Ok(Some(link))) => {
+            let frame = site.frame(&visitor);
+            page(StatusCode::OK, &LinkPage { frame, name: &user, link: link.expose() })
+        }
+        Ok(Ok(None)) => {
             let name = form_urlencoded::byte_serialize(user.as_bytes()).collect::<String>();
             let place = HeaderValue::from_str(&format!("/desk/user?name={name}&done=1"));
             let place = place.unwrap_or(HeaderValue::from_static("/desk"));

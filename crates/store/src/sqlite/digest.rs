@@ -14,7 +14,7 @@ use super::super::UserId;
 use super::columns::bytes;
 
 /// All that a user is, in rows that are in a fixed order.
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "SELECT id, name, source, subject, password, enabled, generation, totp_secret, totp_step, created_s, expires_s,
             lapsed, sponsor, note
      FROM users WHERE id = ?",
@@ -23,6 +23,7 @@ const PARTS: [&str; 6] = [
     "SELECT sha256, at_s FROM revoked_certificates WHERE user_id = ? ORDER BY sha256",
     "SELECT address, device FROM fixed_addresses WHERE user_id = ? ORDER BY address",
     "SELECT public_key, device, name, preshared, renewed_s, walled_s FROM wireguard_devices WHERE user_id = ? ORDER BY public_key",
+    "SELECT token, until_s, generation FROM invitations WHERE user_id = ?",
 ];
 
 /// Writes down what the user is now; after each change, in its transaction.

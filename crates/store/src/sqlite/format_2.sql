@@ -1,4 +1,4 @@
--- Format 2 adds WireGuard devices. 'latest' and 'latest_own' are the latest handshakes' timestamps (TAI64N) of the device and of the
+-- Format 2 adds WireGuard devices and invitations. 'latest' and 'latest_own' are the latest handshakes' timestamps (TAI64N) of the device and of the
 -- gateway, 'outer' is where the device was heard from last; the digest of the user covers the rest.
 CREATE TABLE wireguard_devices (
     public_key BLOB PRIMARY KEY CHECK (length(public_key) = 32),
@@ -27,3 +27,11 @@ CREATE TRIGGER wireguard_forgotten AFTER UPDATE OF latest ON wireguard_devices W
     BEGIN UPDATE wireguard_version SET number = number + 1; END;
 CREATE TRIGGER wireguard_user AFTER UPDATE OF enabled, lapsed ON users
     BEGIN UPDATE wireguard_version SET number = number + 1; END;
+
+-- 'token' is a hash. An invitation is void once its user's generation is another.
+CREATE TABLE invitations (
+    user_id    BLOB PRIMARY KEY REFERENCES users (id) ON DELETE CASCADE,
+    token      BLOB NOT NULL UNIQUE CHECK (length(token) = 32),
+    until_s    INTEGER NOT NULL,
+    generation INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;

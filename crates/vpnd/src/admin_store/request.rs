@@ -40,6 +40,7 @@ vpnd_ipc::requests! {
         StageUsers = 12, StageUsers => Replied<()>;
         ImportStaged = 13, ImportStaged => Replied<()>;
         Secrets = 14, Secrets => Replied<Vec<UserSecrets>>;
+        Invite = 15, Invite => Replied<()>;
         MakeCopy = 20, MakeCopy => Replied<()>;
         CopyPart = 21, CopyPart => Replied<SecretBytes>;
         ReplacementPart = 22, ReplacementPart => Replied<()>;
@@ -92,6 +93,17 @@ pub(crate) struct SetPassword {
     pub(crate) hash: SecretBytes,
     #[n(2)]
     pub(crate) now_s: u64,
+}
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Invite {
+    #[n(0)]
+    pub(crate) name: String,
+    /// Hash of the link's token.
+    #[n(1)]
+    pub(crate) invitation: ByteArray<32>,
+    #[n(2)]
+    pub(crate) until_s: u64,
 }
 
 #[derive(Debug, Encode, Decode)]

@@ -16,7 +16,8 @@ use vpnd_store::audit::whois::Asked;
 use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::sqlite::{Replacement, Sqlite};
 use vpnd_store::{
-    ExternalUser, NewUser, PasswordHash, Sessions as _, StoreError, TotpSecret, User, UserImport, Users as _,
+    ExternalUser, Invitations as _, NewUser, PasswordHash, Sessions as _, StoreError, TotpSecret, User,
+    UserImport, Users as _,
 };
 
 use super::fault::Fault;
@@ -24,7 +25,7 @@ use super::message::{
     DeviceSummary, MAX_GROUP_BYTES, MAX_USERS, Opening, PART_BYTES, UserSecrets, UserSummary, UserToAdd,
 };
 use super::request::{
-    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, MakeCopy, ModifyUser,
+    AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, Invite, MakeCopy, ModifyUser,
     OneUser, RecordDeed, RemoveDevice, RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates,
     Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, Users, Whois,
 };
@@ -178,6 +179,12 @@ impl Serve<SetEnabled> for Served {
 impl Serve<SetPassword> for Served {
     fn serve(&mut self, SetPassword { name, hash, now_s }: SetPassword) -> Replied<()> {
         Ok(self.store()?.0.set_password(&name, &password_hash(&hash.0)?, now_s)?)
+    }
+}
+
+impl Serve<Invite> for Served {
+    fn serve(&mut self, Invite { name, invitation, until_s }: Invite) -> Replied<()> {
+        Ok(self.store()?.0.invite(&name, &invitation, until_s)?)
     }
 }
 

@@ -9,6 +9,7 @@
 mod encoding;
 mod import;
 mod modify;
+mod passwords;
 pub mod revoke;
 pub(super) mod secret_input;
 mod show;
@@ -22,7 +23,7 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
 use crate::admin_store::{AdminStore, Opening, Stores, UserSummary};
-use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserPasswdArgs, UserProfileArgs};
+use crate::cli::{StoreArgs, UserAddArgs, UserCertificateArgs, UserCommand, UserProfileArgs};
 pub(super) use modify::existing;
 use secret_input::{InputError, Source};
 use vpnd_config::access_profile::Who;
@@ -80,6 +81,10 @@ pub enum UserError {
     /// A file with mistakes. Nothing was changed.
     #[error("{file} has mistakes, and nothing was changed:{}", list_of(mistakes, *rest))]
     Rows { file: String, mistakes: Vec<String>, rest: usize },
+    #[error(
+        "--invite needs 'enabled = true' and 'url' in [portal] of {config}: the link leads to these pages"
+    )]
+    NoPages { config: String },
     #[error("a note has at most 500 characters, none of them a control character")]
     Note,
     #[error(
@@ -118,7 +123,7 @@ pub fn run(
         UserCommand::Import(args) => return import::import(args, stores, now_s, out),
         UserCommand::Export(args) => return import::export(args, stores, now_s, out),
         UserCommand::Devices(args) => return modify::devices(args, stores, now_s, out),
-        UserCommand::Passwd(args) => return passwd(args, stores, now_s, out),
+        UserCommand::Passwd(args) => return passwords::passwd(args, stores, now_s, out),
         UserCommand::Certificate(args) => return certificate(args, stores, now_s, out),
         UserCommand::Profile(args) => return write_profile(args, stores, out),
         UserCommand::Disable(args) => (args, "disabled"),
@@ -161,6 +166,7 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     if let Some(path) = args.profile_out.as_ref().filter(|path| path.exists()) {
         return Err(UserError::Profile(WriteError::Exists { path: path.clone() }));
     }
+    let pages = args.password.invite.then(|| passwords::pages(&config)).transpose()?;
     let mut store = stores.open(&config, Opening::Create)?;
     if store.user(&args.name)?.is_some() {
         return Err(StoreError::UserExists { name: args.name.clone() }.into());
@@ -177,6 +183,9 @@ fn add(args: &UserAddArgs, stores: &dyn Stores, now_s: u64, out: &mut dyn Write)
     writeln!(out, "user '{}' added", args.name)?;
     if secret.is_generated {
         writeln!(out, "password, shown only now: {}", secret.password.expose())?;
+    }
+    if let Some(pages) = pages {
+        passwords::invite(&args.name, pages, &mut store, now_s, out)?;
     }
     write_secret(out, &config, prepared.user.totp.as_ref(), &args.name)?;
     match &args.profile_out {
@@ -349,26 +358,6 @@ fn second_factor(user: &UserSummary) -> &'static str {
         (false, false) => "certificate",
         (true, false) => "code, certificate",
     }
-}
-
-fn passwd(
-    args: &UserPasswdArgs,
-    stores: &dyn Stores,
-    now_s: u64,
-    out: &mut dyn Write,
-) -> Result<(), UserError> {
-    let (_, mut store) = open(&args.store, stores)?;
-    if store.user(&args.name)?.is_none() {
-        return Err(StoreError::NoSuchUser { name: args.name.clone() }.into());
-    }
-    let secret = secret_input::choose(Source::from(&args.password), &args.name)?;
-    store.set_password(&args.name, &Hasher::default().hash(&secret.password)?, now_s)?;
-    store.audit(entry("user-password", &args.name, now_s))?;
-    writeln!(out, "user '{}' has a new password; sessions under the old one end", args.name)?;
-    if secret.is_generated {
-        writeln!(out, "password, shown only now: {}", secret.password.expose())?;
-    }
-    Ok(())
 }
 
 fn entry(event: &str, user: &str, now_s: u64) -> AuditEntry {

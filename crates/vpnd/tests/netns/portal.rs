@@ -9,6 +9,7 @@ mod at_provider;
 mod desk;
 mod devices;
 mod floods;
+mod invitations;
 mod taken_over;
 
 use std::fs;

@@ -1,22 +1,31 @@
 //! Changes of users at the desk, and questions who had an address.
 
 use super::authority::may_change;
-use super::{Actor, Portal};
+use super::{Actor, Desk, Portal};
 use crate::portal::first;
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::portal::desk::{AskWhois, ChangeUser, Deed, DeskRefusal, Replied, Whois, WhoisRecord};
-use vpnd_proto::control::Text;
+use vpnd_ipc::gateway::portal::desk::{
+    AskWhois, ChangeUser, Deed, DeskRefusal, Link, Replied, Whois, WhoisRecord,
+};
+use vpnd_proto::control::{SecretText, Text};
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::whois::{Asked, is_reason, question};
-use vpnd_store::{LOCAL, LiveUser, StoreError, User, UserChange};
+use vpnd_store::{INVITATION_LIFETIME_S, InvitationToken, LOCAL, LiveUser, StoreError, User, UserChange};
 use vpnd_sys::date::{Expiry, Moment};
 
 /// The longest time for which a guest is let in from here, seconds.
 const LONGEST_STAY_S: u64 = 366 * 86_400;
 
+/// The event that a deed is, what it was in words, and the link that was made.
+type Done = (&'static str, String, Option<Link>);
+
 impl Portal {
-    pub(super) fn change_user(&self, actor: &Actor, change: &ChangeUser) -> Result<Replied<()>, StoreError> {
+    pub(super) fn change_user(
+        &self,
+        actor: &Actor,
+        change: &ChangeUser,
+    ) -> Result<Replied<Option<Link>>, StoreError> {
         let ChangeUser { user, deed, reason, .. } = change;
         if !is_reason(reason) {
             return Ok(Err(DeskRefusal::NoReason));
@@ -29,17 +38,17 @@ impl Portal {
             tracing::info!(user = user.name, by = actor.user.name, ?refusal, "refused at the desk");
             return Ok(Err(refusal));
         }
-        let (event, detail) = match self.do_deed(&user, deed)? {
+        let (event, detail, link) = match self.do_deed(&actor.desk, &user, deed)? {
             Ok(done) => done,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let detail = if detail.is_empty() { reason.to_string() } else { format!("{detail}: {}", &**reason) };
         self.record_deed(actor.entry(event, &user.name, detail, (self.clocks.wall)()));
-        Ok(Ok(()))
+        Ok(Ok(link))
     }
 
-    /// Does it; the event that it is, and what it was in words.
-    fn do_deed(&self, user: &User, deed: &Deed) -> Result<Replied<(&'static str, String)>, StoreError> {
+    /// Does it; the event that it is, what it was in words, and the link that was made.
+    fn do_deed(&self, desk: &Desk, user: &User, deed: &Deed) -> Result<Replied<Done>, StoreError> {
         let (name, now_s) = (user.name.as_str(), (self.clocks.wall)());
         Ok(Ok(match deed {
             Deed::Kick(device) => {
@@ -47,20 +56,20 @@ impl Portal {
                 if !self.kick(user, device)? {
                     return Ok(Err(DeskRefusal::NotThere));
                 }
-                ("kicked", device.map_or_else(String::new, |device| format!("device {device}")))
+                ("kicked", device.map_or_else(String::new, |device| format!("device {device}")), None)
             }
             Deed::Disable => {
                 self.store.set_enabled(name, false, now_s)?;
-                ("user-disabled", String::new())
+                ("user-disabled", String::new(), None)
             }
             Deed::Enable => {
                 self.store.set_enabled(name, true, now_s)?;
-                ("user-enabled", String::new())
+                ("user-enabled", String::new(), None)
             }
             Deed::ResetCodes if user.source == LOCAL && user.totp.is_some() => {
                 let change = UserChange { totp: Some(None), ..UserChange::default() };
                 self.store.modify_user(name, &change, now_s)?;
-                ("user-modified", "totp: none".to_owned())
+                ("user-modified", "totp: none".to_owned(), None)
             }
             Deed::Extend(until) => {
                 let Some(until_s) = later_end(user, until, now_s) else {
@@ -68,9 +77,16 @@ impl Portal {
                 };
                 let change = UserChange { expires_s: Some(Some(until_s)), ..UserChange::default() };
                 self.store.modify_user(name, &change, now_s)?;
-                ("user-modified", format!("expires: {}", Expiry::At(until_s)))
+                ("user-modified", format!("expires: {}", Expiry::At(until_s)), None)
             }
-            Deed::ResetCodes => return Ok(Err(DeskRefusal::Unusable)),
+            Deed::Invite if user.source == LOCAL => {
+                let Some(pages) = &desk.pages else { return Ok(Err(DeskRefusal::Unusable)) };
+                let token = InvitationToken::new();
+                self.store.invite(name, &token.hash(), now_s + INVITATION_LIFETIME_S)?;
+                let link = SecretText::new(token.link(pages.as_str()).as_str()).ok();
+                ("user-invited", String::new(), link)
+            }
+            Deed::ResetCodes | Deed::Invite => return Ok(Err(DeskRefusal::Unusable)),
         }))
     }
 

@@ -8,6 +8,7 @@ use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::portal::desk::{Deed, UserState};
+use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
 use vpnd_ipc::request::Request;
 use vpnd_proto::control::{SecretText, Text, UserName};
@@ -20,7 +21,8 @@ use vpnd_sys::clock::Clocks;
 
 const INSIDE: [u8; 4] = [10, 86, 0, 7];
 const PORTAL: &str = "[portal]\nenabled = true\ncertificate = 'p'\nkey = 'k'\nviewer_groups = 'viewers'\n\
-                      help_desk_groups = 'desk'\nadministrator_groups = 'admins'\n";
+                      help_desk_groups = 'desk'\nadministrator_groups = 'admins'\n\
+                      url = 'https://vpn.uni.example'\n";
 
 struct Bench {
     _directory: tempfile::TempDir,
@@ -77,6 +79,10 @@ impl Bench {
     }
 
     async fn change(&self, browser: &Browser, user: &str, deed: Deed, reason: &str) -> Replied<()> {
+        self.link(browser, user, deed, reason).await.map(drop)
+    }
+
+    async fn link(&self, browser: &Browser, user: &str, deed: Deed, reason: &str) -> Replied<Option<Link>> {
         let (user, reason) = (Text::cut(user), Text::cut(reason));
         self.ask(ChangeUser { browser: browser.clone(), user, deed, reason }).await
     }
@@ -188,4 +194,50 @@ async fn users_are_found_by_name_and_address_and_questions_are_recorded() {
     let whois = recorded.iter().find(|record| record.kind == "whois").unwrap();
     assert!(whois.detail.as_ref().unwrap().ends_with(": complaint 4711"), "{whois:?}");
     assert_eq!(whois.by.as_deref(), Some("dora on the web pages"));
+}
+
+#[tokio::test]
+async fn an_invitation_sets_password_and_codes_once_and_nothing_else() {
+    let bench = Bench::new();
+    let dora = bench.browser("dora", INSIDE).await;
+    assert!(
+        bench.link(&dora, "ann", Deed::Invite, "lost it").await.is_err(),
+        "an administrator's is not hers"
+    );
+    let link = bench.link(&dora, "gus", Deed::Invite, "lost it").await.unwrap().unwrap();
+    let token = link.expose().strip_prefix("https://vpn.uni.example/invitation/").unwrap().to_owned();
+    let invitation = |token: &str| SecretText::<64>::new(token).unwrap();
+    let open = async |token: &str| {
+        let (issuer, before) = (Text::cut("VPN"), None);
+        let invitation = invitation(token);
+        bench.ask(OpenInvitation { invitation, address: INSIDE.into(), issuer, before }).await
+    };
+    for wrong in ["", "x", &"0".repeat(64)] {
+        assert!(matches!(open(wrong).await, InvitationStep::Over), "{wrong}");
+    }
+    let InvitationStep::Open { user, secret, .. } = open(&token).await else { panic!("not open") };
+    assert_eq!(&*user, "gus");
+    let totp = vpnd_store::totp::from_typed(secret.expose()).unwrap();
+    let code = vpnd_store::totp::code_at(&totp, vpnd_sys::clock::wall_s());
+    let accept = async |password: &str, code: &str| {
+        let accept = AcceptInvitation {
+            invitation: invitation(&token),
+            address: INSIDE.into(),
+            password: SecretText::new(password).unwrap(),
+            secret: secret.clone(),
+            code: SecretText::new(code).unwrap(),
+        };
+        bench.ask(accept).await
+    };
+    assert!(matches!(accept("short", &code).await, InvitationStep::PasswordUnusable));
+    assert!(matches!(accept("a long password", "x").await, InvitationStep::CodeWrong));
+    assert!(bench.user("gus").totp.is_none(), "nothing was changed");
+    assert!(matches!(accept("a long password", &code).await, InvitationStep::Done));
+    assert!(bench.user("gus").totp == Some(totp));
+    assert!(matches!(accept("a long password", &code).await, InvitationStep::Over), "once");
+    assert!(matches!(open(&token).await, InvitationStep::Over));
+    let events: Vec<String> = bench.audit.newest().into_iter().map(|entry| entry.event).collect();
+    assert_eq!(events[..2], ["invitation-accepted", "user-invited"]);
+    let hidden = format!("{:?}", bench.audit.newest());
+    assert!(!hidden.contains(&token));
 }

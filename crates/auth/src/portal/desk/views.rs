@@ -130,6 +130,7 @@ impl Portal {
             }),
             locked: may_change(&actor.desk.rules, &actor.user, actor.role, &user).err(),
             traffic: first(actor.desk.watch.traffic(&user.name, now())),
+            can_be_invited: user.source == LOCAL && actor.desk.pages.is_some(),
             user: found_user(&user, now_s),
         }))
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{List, Text};
+use vpnd_proto::control::{List, SecretText, Text};
 
 use super::devices::OwnDevices;
 use super::{Browser, MAX_SESSIONS, PortalHealth};
@@ -31,6 +31,8 @@ pub const MAX_RECORDS: usize = 64;
 pub type Typed = Text<MAX_TYPED>;
 /// A reason, which is recorded.
 pub type Reason = Text<512>;
+/// The link of an invitation, which is shown once.
+pub type Link = SecretText<640>;
 /// A reply, or why there is none.
 pub type Replied<T> = Result<T, DeskRefusal>;
 
@@ -94,7 +96,7 @@ pub struct ShowUser {
     pub user: Typed,
 }
 
-/// Change this user.
+/// Change this user. The reply has the link, if that was made.
 #[derive(Debug, Encode, Decode)]
 pub struct ChangeUser {
     #[n(0)]
@@ -136,6 +138,9 @@ pub enum Deed {
     /// Let a guest in until this day.
     #[n(4)]
     Extend(#[n(0)] Typed),
+    /// Make a link by which the user chooses another password and second factor.
+    #[n(5)]
+    Invite,
 }
 
 /// The gateway, for an overview.
@@ -268,6 +273,9 @@ pub struct ShownUser {
     /// Of those that the worker has told of in time.
     #[n(12)]
     pub traffic: List<DeviceTraffic, MAX_SESSIONS>,
+    /// Whether an invitation can be made.
+    #[n(13)]
+    pub can_be_invited: bool,
 }
 
 /// Logins of a user.

@@ -38,6 +38,8 @@ pub(super) enum Source {
     Descriptor(i32),
     /// A prompt if there is a terminal, else a password is made.
     Terminal,
+    /// A password is made that nobody sees.
+    Nobody,
 }
 
 /// A password, and whether a person has seen it yet.
@@ -48,6 +50,9 @@ pub(super) struct Chosen {
 
 impl From<&PasswordArgs> for Source {
     fn from(args: &PasswordArgs) -> Self {
+        if args.invite {
+            return Self::Nobody;
+        }
         match (args.password_fd, &args.password_file) {
             (Some(fd), _) => Self::Descriptor(fd),
             (None, Some(path)) => Self::File(path.clone()),
@@ -65,6 +70,7 @@ pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
         Source::Descriptor(fd) => {
             first_line(Path::new(&format!("/proc/self/fd/{fd}")), &format!("file descriptor {fd}"))?
         }
+        Source::Nobody => return Ok(Chosen { password: Password::generate(), is_generated: false }),
         Source::Terminal if io::stdin().is_terminal() => prompt_twice(user)?,
         Source::Terminal => return Ok(Chosen { password: Password::generate(), is_generated: true }),
     };

@@ -1,0 +1,57 @@
+//! Invitations in SQL.
+
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params};
+
+use super::super::{Accepted, InvitationHash, Invitations, StoreError, User, UserId};
+use super::Sqlite;
+use super::columns::bytes;
+use super::digest;
+use super::users::{self, StoreResult};
+
+impl Invitations for Sqlite {
+    fn invite(&self, name: &str, invitation: &InvitationHash, until_s: u64) -> Result<(), StoreError> {
+        self.change(|t| invite(t, name, invitation, until_s))
+    }
+
+    fn invited(&self, invitation: &InvitationHash, now_s: u64) -> Result<Option<User>, StoreError> {
+        self.read(|c| invited(c, invitation, now_s))
+    }
+
+    fn accept_invitation(&self, accepted: &Accepted, now_s: u64) -> Result<bool, StoreError> {
+        self.revoke(|t| accept(t, accepted, now_s))
+    }
+}
+
+fn invite(t: &Transaction<'_>, name: &str, invitation: &InvitationHash, until_s: u64) -> StoreResult<()> {
+    let Some(id) = users::id_of(t, name)? else { return users::no_such_user(name) };
+    if let Err(error) = users::local(t, id, name)? {
+        return Ok(Err(error));
+    }
+    let sql = "INSERT INTO invitations (user_id, token, until_s, generation)
+               SELECT id, ?2, ?3, generation FROM users WHERE id = ?1
+               ON CONFLICT (user_id) DO UPDATE SET
+                   token = excluded.token, until_s = excluded.until_s, generation = excluded.generation";
+    t.execute(sql, params![id.0, invitation, until_s])?;
+    digest::renew(t, id)?;
+    Ok(Ok(()))
+}
+
+fn invited(c: &Connection, invitation: &InvitationHash, now_s: u64) -> rusqlite::Result<Option<User>> {
+    let sql = "SELECT i.user_id FROM invitations i JOIN users u ON u.id = i.user_id
+               WHERE i.token = ?1 AND i.until_s > ?2 AND i.generation = u.generation AND u.enabled
+                   AND (u.expires_s IS NULL OR u.expires_s > ?2)";
+    let id = c
+        .prepare_cached(sql)?
+        .query_row(params![invitation, now_s], |row| bytes(row, "user_id").map(UserId))
+        .optional()?;
+    id.map_or(Ok(None), |id| users::by_id(c, id))
+}
+
+fn accept(t: &Transaction<'_>, accepted: &Accepted, now_s: u64) -> StoreResult<bool> {
+    let Some(user) = invited(t, &accepted.invitation, now_s)? else { return Ok(Ok(false)) };
+    t.execute("DELETE FROM invitations WHERE user_id = ?", [user.id.0])?;
+    let sql = "UPDATE users SET totp_secret = ?, totp_step = ? WHERE id = ?";
+    t.execute(sql, params![accepted.totp.expose(), accepted.step, user.id.0])?;
+    // This renews the digest.
+    Ok(users::set_password(t, &user.name, &accepted.password, now_s)?.map(|()| true))
+}
