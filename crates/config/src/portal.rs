@@ -17,6 +17,8 @@ use super::{ServerConfig, Tls};
 const HTTPS_PORT: u16 = 443;
 /// The longest name of the service, in bytes.
 const MAX_NAME: usize = 64;
+/// The most TCP connections of clients.
+const MAX_RELAYS: u64 = 20_000;
 /// Endings of files of images, and their media types. A drawing (SVG) is none: it can hold scripts.
 const IMAGES: [(&str, &str); 4] =
     [("png", "image/png"), ("jpg", "image/jpeg"), ("jpeg", "image/jpeg"), ("webp", "image/webp")];
@@ -37,6 +39,8 @@ pub struct Portal {
     pub url: Option<HttpsUrl>,
     /// Who has the pages of the help desk and of administrators.
     pub desk: Desk,
+    /// Clients' TCP connections that carry datagrams, at most; 0 is none.
+    pub relays: u32,
 }
 
 /// A file with an image.
@@ -78,6 +82,7 @@ pub(super) fn portal(
         }
         image
     });
+    let relays = s.number(p, "relays", 0..=MAX_RELAYS, 0) as u32;
     if !enabled {
         return None;
     }
@@ -95,6 +100,7 @@ pub(super) fn portal(
         logo,
         url,
         desk,
+        relays,
     };
     conflicts(s, p, &portal, config);
     Some(portal)

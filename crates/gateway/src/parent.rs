@@ -14,6 +14,7 @@ mod kept_child;
 pub(crate) mod listeners;
 mod machine;
 mod portal;
+mod relays;
 mod releases;
 mod reload;
 mod upgrade;
@@ -250,8 +251,12 @@ impl Gateway {
                         break Err(error);
                     }
                 }
-                role = kept_child::ended(&mut self.idp, &mut self.portal) => {
-                    if let Err(error) = self.restart(role).await {
+                event = kept_child::next(&mut self.idp, &mut self.portal) => {
+                    let handled = match event {
+                        kept_child::Event::Ended(role) => self.restart(role).await,
+                        kept_child::Event::Portal(message) => self.handle_portal(message).await,
+                    };
+                    if let Err(error) = handled {
                         break Err(error);
                     }
                 }
@@ -280,6 +285,10 @@ impl Gateway {
             FromWorker::ReportFirewall => {
                 self.reported = Some(None);
                 self.report_firewall().await
+            }
+            FromWorker::RelayKnown(here) => {
+                self.relay_known(here).await;
+                Ok(())
             }
             FromWorker::Failed(why) => Err(ChildError::Failed(why)),
             // Only within an upgrade.

@@ -22,6 +22,7 @@ mod parent_client;
 pub mod quic;
 mod rates;
 pub(crate) mod registry;
+pub mod relayed;
 mod releases;
 mod revocation;
 mod settings;
@@ -49,6 +50,7 @@ use crate::worker::core::{Core, HandoverSummary};
 use crate::worker::metrics::Metrics;
 use crate::worker::quic::acceptor::{Acceptor, AdmissionControl};
 use crate::worker::registry::Registry;
+use crate::worker::relayed::Relayed;
 use crate::worker::releases::Releases;
 use administration::{Administration, StaticInfo};
 use certificate::WorkerCertificate;
@@ -236,10 +238,10 @@ struct HandoverState {
 impl RunningWorker {
     async fn start(prepared: Prepared, initial: InitialState, channel: &Channel) -> anyhow::Result<Self> {
         let InitialState { devices, descriptors, predecessor } = initial;
-        let (config, releases) = (&prepared.config, Releases::default());
+        let (config, releases, relayed) = (&prepared.config, Releases::default(), Relayed::default());
         let (auth_gone, admin_over) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let auth = AuthClient::start(prepared.auth.clone(), Arc::clone(&auth_gone));
-        let mut registry = Registry::new(auth.clone(), config)?.releasing(releases.clone());
+        let mut registry = Registry::new(auth.clone(), config)?.releasing(releases.clone()).relayed(&relayed);
         let access = registry.access();
         let (event_sender, events) = mpsc::channel(EVENT_QUEUE);
         let handles = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>()?;
@@ -261,7 +263,7 @@ impl RunningWorker {
         let _ = process::prefer_current_thread(0);
         let (shard_failure, revoked) = (shards.failure(), prepared.clients.revoked()?);
         let (core, control) = Core::start(gateway, shards, events, registry, revoked, peers);
-        let admission = AdmissionControl::new(settings::admission(config));
+        let admission = AdmissionControl::new(settings::admission(config), relayed);
         let (keys, paused, for_quic) = (prepared.keys, Arc::<AtomicBool>::default(), admission.clone());
         let endpoint = quic::listen(quic_socket, prepared.tls, &keys, for_quic, Arc::clone(&paused), queue)?;
         let (server, closed) = server(config, &core, &auth, admission.clone());
@@ -335,6 +337,13 @@ impl RunningWorker {
                             self.clients.revoke(file.into(), &self.endpoint, &self.keys, &self.core).await?;
                         }
                         (ToWorker::Firewall(firewall), None) => self.administration.note_firewall(firewall),
+                        (ToWorker::Relay { here, client }, None) => {
+                            self.administration.admission.relayed().begin(here, client);
+                            self.administration.parent.send(FromWorker::RelayKnown(here)).await?;
+                        }
+                        (ToWorker::RelayOver { here, dropped }, None) => {
+                            self.administration.admission.relayed().end(here, dropped);
+                        }
                         (ToWorker::Forgotten, None) => self.administration.parent.released(),
                         (ToWorker::NotUpgraded(why), None) => self.administration.parent.upgraded(Err(why)),
                         (ToWorker::HandOver, Some(stream)) => {

@@ -167,12 +167,14 @@ fn send_with_descriptors(
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
+    // By a call that names no address, since not every process may use one that can.
+    if descriptors.is_empty() {
+        return Ok(rustix::net::send(stream.as_fd(), bytes, SendFlags::NOSIGNAL)?);
+    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        debug_assert!(fits, "the caller has counted them");
-    }
+    let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
+    debug_assert!(fits, "the caller has counted them");
     Ok(rustix::net::sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 

@@ -7,7 +7,7 @@
 //! | auth → parent | [`Prepared`] | [`FromAuth`] |
 //! | parent → idp | [`idp::IdpLaunch`] | |
 //! | idp → parent | [`Prepared`] | [`idp::FromIdp`] |
-//! | parent → portal | [`portal::PortalLaunch`] | |
+//! | parent → portal | [`portal::PortalLaunch`] | [`portal::ToPortal`] |
 //! | portal → parent | [`Prepared`] | [`portal::FromPortal`] |
 //! | parent → acme | [`acme::AcmeLaunch`] | |
 //! | acme → parent | [`Prepared`] | [`acme::FromAcme`] |
@@ -24,7 +24,7 @@ pub mod portal;
 pub mod refusal;
 pub mod wireguard;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use minicbor::bytes::ByteVec;
@@ -224,6 +224,23 @@ pub enum ToWorker {
     /// something else.
     #[n(11)]
     Firewall(#[n(0)] Firewall),
+    /// Datagrams from the first address, of this machine, are those of a client at the second one
+    /// from now on. Answered by [`FromWorker::RelayKnown`].
+    #[n(12)]
+    Relay {
+        #[n(0)]
+        here: SocketAddr,
+        #[n(1)]
+        client: SocketAddr,
+    },
+    /// The relay at this address is over, which has dropped so many datagrams.
+    #[n(13)]
+    RelayOver {
+        #[n(0)]
+        here: SocketAddr,
+        #[n(1)]
+        dropped: u64,
+    },
 }
 
 /// A configuration that was read again.
@@ -260,6 +277,9 @@ pub enum FromWorker {
     /// Send [`ToWorker::Firewall`] from now on.
     #[n(9)]
     ReportFirewall,
+    /// The answer to [`ToWorker::Relay`], with its first address.
+    #[n(10)]
+    RelayKnown(#[n(0)] SocketAddr),
 }
 
 /// Parent → auth process.

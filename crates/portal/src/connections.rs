@@ -6,13 +6,12 @@
 //! one as a whole, so a slow browser holds nothing for ever; a request that is under way then is
 //! answered. A request has a largest head and body.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -24,14 +23,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use crate::browser::Peer;
+use crate::places::Places;
+use crate::relays::Relays;
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::network_rates::NetworkRates;
-use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_sys::clock::now;
 
 /// Connections of one host each second, and six times as many at once; a browser takes up to six,
@@ -59,34 +58,17 @@ pub(crate) struct Listener {
     tls: TlsAcceptor,
     router: Router,
     rates: Mutex<NetworkRates>,
-    places: Arc<Mutex<Places>>,
-}
-
-/// Connections that there are.
-struct Places {
-    shares: Shares,
-    tasks: BTreeMap<PermitId, AbortHandle>,
-}
-
-/// The place of a connection, while it is there.
-struct Place {
-    permit: PermitId,
-    places: Arc<Mutex<Places>>,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut places = lock(&self.places);
-        places.shares.leave(self.permit);
-        places.tasks.remove(&self.permit);
-    }
+    places: Places,
+    relays: Arc<Relays>,
 }
 
 impl Listener {
-    pub(crate) fn new(socket: OwnedFd, tls: Arc<ServerConfig>, router: Router) -> io::Result<Self> {
-        let division =
-            Division { limit: MAX_CONNECTIONS, displace_after: DISPLACE_AFTER, displaced: Displaced::Oldest };
-        let places = Places { shares: Shares::new(division), tasks: BTreeMap::new() };
+    pub(crate) fn new(
+        socket: OwnedFd,
+        tls: Arc<ServerConfig>,
+        router: Router,
+        relays: Arc<Relays>,
+    ) -> io::Result<Self> {
         let socket = StdListener::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Self {
@@ -94,7 +76,8 @@ impl Listener {
             tls: TlsAcceptor::from(tls),
             router,
             rates: Mutex::new(NetworkRates::new(CONNECTIONS_PER_S, rand::random())),
-            places: Arc::new(Mutex::new(places)),
+            places: Places::new(MAX_CONNECTIONS, DISPLACE_AFTER),
+            relays,
         })
     }
 
@@ -102,7 +85,9 @@ impl Listener {
     pub(crate) async fn serve(self) -> Infallible {
         loop {
             match self.socket.accept().await {
-                Ok((stream, peer)) => self.begin(stream, peer.ip().to_canonical()),
+                Ok((stream, peer)) => {
+                    self.begin(stream, SocketAddr::new(peer.ip().to_canonical(), peer.port()))
+                }
                 Err(error) => {
                     tracing::debug!(%error, "a connection can't be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -112,38 +97,32 @@ impl Listener {
     }
 
     /// Serves a connection if there is a place for it.
-    fn begin(&self, stream: TcpStream, address: IpAddr) {
-        if !lock(&self.rates).take(now(), Source::from(address)) {
+    fn begin(&self, stream: TcpStream, peer: SocketAddr) {
+        let source = Source::from(peer.ip());
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if !rates.take(now(), source) {
             return;
         }
-        let mut places = lock(&self.places);
-        let entered = places.shares.enter(now(), Source::from(address), Standing::Stranger);
-        let Entered::In { permit, displaced } = entered else { return };
-        if let Some(task) = displaced.and_then(|displaced| places.tasks.remove(&displaced)) {
-            task.abort();
-        }
-        let place = Place { permit, places: Arc::clone(&self.places) };
-        let (tls, router) = (self.tls.clone(), self.router.clone());
-        let task = tokio::spawn(async move {
-            serve(stream, address, tls, router).await;
-            tracing::trace!(%address, "a connection of a browser has ended");
-            drop(place);
+        let Some(place) = self.places.take(source) else { return };
+        let (tls, router, relays) = (self.tls.clone(), self.router.clone(), Arc::clone(&self.relays));
+        place.hold(async move {
+            serve(stream, peer, tls, router, relays).await;
+            tracing::trace!(%peer, "a connection of a browser has ended");
         });
-        // The task can't have given its place back: that takes the lock.
-        places.tasks.insert(permit, task.abort_handle());
     }
 }
 
-async fn serve(stream: TcpStream, address: IpAddr, tls: TlsAcceptor, router: Router) {
+async fn serve(stream: TcpStream, peer: SocketAddr, tls: TlsAcceptor, router: Router, relays: Arc<Relays>) {
     // Pages are small, and are sent as a whole.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = tokio::time::timeout(TLS_TIMEOUT, tls.accept(stream)).await else { return };
-    let service = service_fn(move |request| answer(router.clone(), address, request));
+    let service = service_fn(move |request| answer(router.clone(), Arc::clone(&relays), peer, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
     let mut connection = pin!(connection);
     let mut ended = tokio::time::timeout(LIFETIME, connection.as_mut()).await;
     if ended.is_err() {
@@ -151,17 +130,21 @@ async fn serve(stream: TcpStream, address: IpAddr, tls: TlsAcceptor, router: Rou
         ended = tokio::time::timeout(HEAD_TIMEOUT + REQUEST_TIMEOUT, connection).await;
     }
     if let Ok(Err(error)) = ended {
-        tracing::trace!(%address, %error, "a connection of a browser broke");
+        tracing::trace!(%peer, %error, "a connection of a browser broke");
     }
 }
 
 async fn answer(
     mut router: Router,
-    address: IpAddr,
+    relays: Arc<Relays>,
+    peer: SocketAddr,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
+    if relays.is_wanted(&request) {
+        return Ok(relays.answer(peer, request).await);
+    }
     let mut request = request.map(Body::new);
-    request.extensions_mut().insert(Peer(address));
+    request.extensions_mut().insert(Peer(peer.ip()));
     match tokio::time::timeout(REQUEST_TIMEOUT, router.call(request)).await {
         Ok(answered) => answered,
         Err(_) => {
@@ -170,8 +153,4 @@ async fn answer(
             Ok(response)
         }
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,7 +4,8 @@
 //! request; what comes back is shown, and that is all that this process knows of anybody. It has no
 //! store, no file and no network but the connections to the socket that it was handed, which are
 //! bounded in number, time and size; an address that takes many loses them to others. Pages need no
-//! script and nothing from elsewhere.
+//! script and nothing from elsewhere. Where that is switched on, a connection may carry datagrams
+//! of the gateway's port instead, by a socket of the parent that leads nowhere else.
 #![deny(unsafe_code)]
 // A library in form only: its user is the daemon's dispatch of roles.
 #![allow(missing_docs)]
@@ -13,6 +14,8 @@ mod auth_client;
 mod browser;
 mod connections;
 mod pages;
+mod places;
+mod relays;
 mod site;
 mod texts;
 
@@ -25,6 +28,7 @@ use rustls::sign::SingleCertAndKey;
 
 use auth_client::AuthClient;
 use connections::Listener;
+use relays::Relays;
 use site::Site;
 use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
@@ -64,13 +68,13 @@ async fn serve(started: Started<PortalLaunch, Arc<ServerConfig>>, parent: Channe
         bail!("the portal was started without its channel to the auth process or its socket");
     };
     let (auth, answers) = AuthClient::start(Channel::new(auth.into(), MAX_FRAME)?);
-    let PortalLaunch { name, logo, providers, .. } = started.launch.message;
+    let PortalLaunch { name, logo, providers, relays, .. } = started.launch.message;
+    let (relays, serving) = Relays::start(parent.clone(), relays as usize);
     let site = Arc::new(Site::new(auth, name.to_string(), logo, providers.to_vec()));
-    let listener = Listener::new(listener, started.made, site::router(site))?;
+    let listener = Listener::new(listener, started.made, site::router(site), relays)?;
     parent.send(&Prepared::Prepared(started.protections), &[]).await?;
     tokio::select! {
-        // Nothing is sent on it after the first message: it ends.
-        ended = parent.receive::<()>() => ended.map(drop).context("the daemon's parent is lost"),
+        ended = serving => ended.context("the daemon's parent is lost"),
         ended = answers => ended.context("the auth process is lost"),
         never = listener.serve() => match never {},
     }

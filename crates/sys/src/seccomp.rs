@@ -18,7 +18,7 @@ use seccompiler::{
 pub enum SystemCalls {
     /// It works on descriptors that it was given.
     Descriptors,
-    /// As that, but it makes no sockets.
+    /// As that, but it makes no sockets, and what it sends goes where a socket is connected to.
     NoSockets,
     /// As the first, and it has several writes carried out by one call.
     ManyWrites,
@@ -93,6 +93,17 @@ fn rules(allowed: SystemCalls) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Backen
         for (number, mode) in FILE_MODES {
             rules.insert(*number, vec![masked(*mode, SPECIAL_BITS, 0)?]);
         }
+    }
+    if allowed == SystemCalls::NoSockets {
+        // A datagram socket sends to whatever address a call names, even where it is connected.
+        for number in [libc::SYS_sendmsg, libc::SYS_sendmmsg] {
+            rules.remove(&number);
+        }
+        let to_peer = SeccompRule::new(vec![
+            masked_condition(3, libc::MSG_FASTOPEN as u64, 0)?,
+            SeccompCondition::new(4, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?,
+        ])?;
+        rules.insert(libc::SYS_sendto, vec![to_peer]);
     }
     if allowed == SystemCalls::Resolver {
         // The C library loads the modules of its name services when they are first needed.

@@ -60,6 +60,7 @@ fn dependencies_point_one_way() {
         ("proto", vec!["vpnd-crypto"]),
         ("wireguard", vec!["vpnd-crypto", "vpnd-proto"]),
         ("control-channel", vec!["vpnd-crypto", "vpnd-proto"]),
+        ("relay", vec![]),
         ("sys", vec!["vpnd-proto"]),
         ("journal", vec!["vpnd-sys"]),
         ("pki", below.to_vec()),
@@ -70,7 +71,7 @@ fn dependencies_point_one_way() {
         // One crate for each process or its family. They see one another's messages alone, in
         // `ipc`; only auth opens the store.
         ("idp", with(&[])),
-        ("portal", with(&[])),
+        ("portal", with(&["vpnd-relay"])),
         ("auth", with(&["vpnd-store", "vpnd-wireguard"])),
         ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard", "vpnd-wireguard"])),
         ("client", with(&["vpnd-journal", "vpnd-shard"])),

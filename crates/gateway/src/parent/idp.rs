@@ -20,9 +20,9 @@ use vpnd_ipc::spawn::StartingChild;
 impl Failure for FromIdp {
     const LOSS: &'static str = "no logins of external sources";
 
-    fn into_reason(self) -> String {
+    fn into_reason(self) -> Result<String, Self> {
         let Self::Failed(why) = self;
-        why
+        Ok(why)
     }
 }
 
@@ -56,7 +56,8 @@ impl Idp {
 
     /// Waits until it has ended and should be there again. Safe to cancel.
     pub(super) async fn ended(&mut self) {
-        self.child.ended().await;
+        // It sends nothing but its end.
+        self.child.next().await;
     }
 
     /// Starts it again; the auth process's end of the channel to it.

@@ -16,6 +16,7 @@ use super::{Gateway, start_child};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::gateway::ToAuth;
+use vpnd_ipc::gateway::portal::FromPortal;
 use vpnd_ipc::spawn::{ChildError, FromChild, RunningChild};
 
 /// Limit for it to be prepared: nothing else is done meanwhile.
@@ -26,12 +27,20 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 /// A process that has lived this long was a good one.
 const LIFE: Duration = Duration::from_secs(60);
 
-/// The one message that it sends: why it gives up.
+/// A message of such a child.
 pub(super) trait Failure: FromChild {
     /// What the gateway lacks without it.
     const LOSS: &'static str;
 
-    fn into_reason(self) -> String;
+    /// Why it gives up, if the message is that; all others are given back.
+    fn into_reason(self) -> Result<String, Self>;
+}
+
+/// An event of the kept children.
+pub(super) enum Event {
+    /// One has ended and should be there again.
+    Ended(ChildRole),
+    Portal(FromPortal),
 }
 
 /// The child, there or not, with its first message.
@@ -71,10 +80,14 @@ impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
         Ok(to_auth.into())
     }
 
-    /// Waits until it has ended and should be there again. Safe to cancel.
-    pub(super) async fn ended(&mut self) {
+    /// Its next message; `None` once it has ended and should be there again. Safe to cancel.
+    pub(super) async fn next(&mut self) -> Option<M> {
         if let Some(child) = &mut self.running {
-            let error = child.receive().await.map_or_else(|error| error.to_string(), M::into_reason);
+            let error = match child.receive().await.map(M::into_reason) {
+                Ok(Ok(reason)) => reason,
+                Ok(Err(message)) => return Some(message),
+                Err(error) => error.to_string(),
+            };
             tracing::error!(%error, "{} until the {} process is there again", M::LOSS, self.role);
             self.running = None;
             let short = self.started.elapsed() < LIFE;
@@ -82,6 +95,20 @@ impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
             self.started = Instant::now();
         }
         tokio::time::sleep_until(self.started + self.delay).await;
+        None
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Sends it a message, if it is there. One that reads none is started again.
+    pub(super) async fn send<T: Encode<()>>(&mut self, message: &T, descriptors: &[OwnedFd]) {
+        if let Some(child) = &self.running
+            && let Err(error) = child.send(message, descriptors).await
+        {
+            tracing::debug!(%error, "the {} process is not sent a message", self.role);
+        }
     }
 
     /// The same as [`Self::start`] for one that has ended. If that fails it is tried later.
@@ -114,23 +141,23 @@ impl<L: Encode<()>, M: Failure> KeptChild<L, M> {
     }
 }
 
-/// Waits for the end of a kept child, and which one it is; never returns without one.
-pub(super) async fn ended(idp: &mut Option<Idp>, portal: &mut Option<Portal>) -> ChildRole {
-    let idp_ended = async {
+/// The next event of a kept child; never returns without one. Safe to cancel.
+pub(super) async fn next(idp: &mut Option<Idp>, portal: &mut Option<Portal>) -> Event {
+    let of_idp = async {
         match idp {
             Some(idp) => idp.ended().await,
             None => std::future::pending().await,
         }
     };
-    let portal_ended = async {
+    let of_portal = async {
         match portal {
-            Some(portal) => portal.ended().await,
+            Some(portal) => portal.next().await,
             None => std::future::pending().await,
         }
     };
     tokio::select! {
-        () = idp_ended => ChildRole::Idp,
-        () = portal_ended => ChildRole::Portal,
+        () = of_idp => Event::Ended(ChildRole::Idp),
+        message = of_portal => message.map_or(Event::Ended(ChildRole::Portal), Event::Portal),
     }
 }
 
@@ -138,7 +165,14 @@ impl Gateway {
     /// Starts a kept child again, and connects the auth process to it.
     pub(super) async fn restart(&mut self, role: ChildRole) -> Result<(), ChildError> {
         let (to_auth, message) = match role {
-            ChildRole::Portal => (restarted(self.portal.as_mut().map(Portal::restart)).await, ToAuth::Portal),
+            ChildRole::Portal => {
+                let to_auth = restarted(self.portal.as_mut().map(Portal::restart)).await;
+                // It goes on where only its files were read again.
+                if to_auth.is_some() || !self.portal.as_ref().is_some_and(Portal::is_running) {
+                    self.end_relays().await?;
+                }
+                (to_auth, ToAuth::Portal)
+            }
             _ => (restarted(self.idp.as_mut().map(Idp::restart)).await, ToAuth::Idp),
         };
         match to_auth {

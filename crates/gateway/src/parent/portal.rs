@@ -19,12 +19,14 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use zeroize::Zeroizing;
 
 use super::kept_child::{Failure, KeptChild};
+use super::relays::Relays;
 use super::{CHILD_END_TIMEOUT, Gateway};
 use vpnd_config::source::{Source, SourceKind};
 use vpnd_config::{LogoFile, ServerConfig, Tls};
 use vpnd_ipc::child::ChildRole;
-use vpnd_ipc::gateway::portal::{FromPortal, Logo, MAX_PROVIDERS, PortalLaunch, Provider};
+use vpnd_ipc::gateway::portal::{FromPortal, Logo, MAX_PROVIDERS, PortalLaunch, Provider, ToPortal};
 use vpnd_ipc::messages::{Common, SecretBytes};
+use vpnd_ipc::spawn::ChildError;
 use vpnd_pki::tls::{self, Identity};
 use vpnd_proto::control::{List, Text};
 
@@ -40,9 +42,11 @@ const MAX_LOGO_BYTES: u64 = 256 << 10;
 impl Failure for FromPortal {
     const LOSS: &'static str = "no web pages";
 
-    fn into_reason(self) -> String {
-        let Self::Failed(why) = self;
-        why
+    fn into_reason(self) -> Result<String, Self> {
+        match self {
+            Self::Failed(why) => Ok(why),
+            message => Err(message),
+        }
     }
 }
 
@@ -54,6 +58,7 @@ pub(super) struct Portal {
     retry: Option<(Instant, Duration)>,
     /// It stays open while one process follows another, and holds connections meanwhile.
     listener: OwnedFd,
+    pub(super) relays: Relays,
 }
 
 impl Portal {
@@ -89,6 +94,7 @@ impl Portal {
             name: Text::cut(&portal.name),
             logo: portal.logo.as_ref().map(read_logo).transpose()?,
             providers: providers(config),
+            relays: portal.relays,
         };
         let listener = match before.filter(|before| before.config.listen == portal.listen) {
             Some(before) => before.listener.try_clone()?,
@@ -97,16 +103,27 @@ impl Portal {
             })?,
         };
         let child = KeptChild::new(program, ChildRole::Portal, launch);
-        Ok(Some(Self { child, config: portal.clone(), tls: config.tls.clone(), retry, listener }))
+        let relays = Relays::new(config.server.listen, portal.relays);
+        Ok(Some(Self { child, config: portal.clone(), tls: config.tls.clone(), retry, listener, relays }))
     }
 
-    /// Waits until it should be there, for the first time or again. Safe to cancel.
-    pub(super) async fn ended(&mut self) {
-        let Some((at, _)) = self.retry else { return self.child.ended().await };
+    /// Its next message; `None` when it should be there, for the first time or again. Safe to
+    /// cancel.
+    pub(super) async fn next(&mut self) -> Option<FromPortal> {
+        let Some((at, _)) = self.retry else { return self.child.next().await };
         tokio::select! {
-            () = self.child.ended() => {}
-            () = tokio::time::sleep_until(at) => {}
+            message = self.child.next() => message,
+            () = tokio::time::sleep_until(at) => None,
         }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.child.is_running()
+    }
+
+    /// Sends it a message, if it is there.
+    pub(super) async fn send(&mut self, message: &ToPortal, descriptors: &[OwnedFd]) {
+        self.child.send(message, descriptors).await;
     }
 
     /// Starts it; the auth process's end of the channel to it. Nothing where it goes on.
@@ -189,16 +206,18 @@ impl Pair {
 
 impl Gateway {
     /// Goes on with this portal, if it is another one. Visits are kept by the auth process.
-    pub(super) async fn replace_portal(&mut self, next: Option<Portal>) {
+    pub(super) async fn replace_portal(&mut self, next: Option<Portal>) -> Result<(), ChildError> {
         if let (Some(old), Some(next)) = (&mut self.portal, &next)
             && old.is_as(next)
         {
             (old.config, old.tls, old.retry) = (next.config.clone(), next.tls.clone(), next.retry);
-            return;
+            return Ok(());
         }
+        self.end_relays().await?;
         if let Some(old) = std::mem::replace(&mut self.portal, next) {
             old.dismiss(CHILD_END_TIMEOUT).await;
         }
+        Ok(())
     }
 }
 

@@ -74,7 +74,7 @@ impl Gateway {
         // Before the worker: a login by new profiles is nothing to a policy that does not know them
         // yet.
         self.configure_auth(configuration).await?;
-        self.replace_portal(portal).await;
+        self.replace_portal(portal).await?;
         self.report_firewall().await?;
         Ok(Ok(()))
     }

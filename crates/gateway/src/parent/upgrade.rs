@@ -152,6 +152,8 @@ impl Gateway {
                 // asks for all of them again.
                 FromWorker::Released(addresses) => self.releases.begin(addresses)?,
                 FromWorker::ReportFirewall => self.reported = Some(None),
+                // The portal that waits for it ends with this worker.
+                FromWorker::RelayKnown(_) => {}
                 FromWorker::Failed(why) => return Err(ChildError::Failed(why)),
                 FromWorker::Upgrade => return Err(ChildError::Unexpected(ChildRole::Worker)),
             }

@@ -101,6 +101,16 @@ impl Administration {
 }
 
 impl Administration {
+    /// A session with its client's addresses instead of those of relays.
+    fn shown(&self, mut session: Session) -> Session {
+        for outer in &mut session.outer {
+            if let Some(client) = self.admission.relayed().over_tcp(*outer) {
+                (*outer, session.over_tcp) = (client, true);
+            }
+        }
+        session
+    }
+
     /// One line about the whole life of the gateway, upgrades included.
     pub(super) async fn log_end(&self, reason: &str) {
         let status = match self.status().await {
@@ -168,6 +178,8 @@ impl Handler for Administration {
         if let Some(audit) = &audit {
             counters.audit = [("lost".to_owned(), audit.lost)].into();
         }
+        counters.relays =
+            self.admission.relayed().counts().map(|(name, count)| (name.to_owned(), count)).into();
         let counters = counters.after(&self.before);
         let now = now();
         Ok(Status {
@@ -189,7 +201,8 @@ impl Handler for Administration {
             sources: sources.into_iter().map(Source::from).collect(),
             audit: audit
                 .map(|AuditHealth { failure, .. }| Audit { failure: failure.map(|why| why.to_string()) }),
-            portal: portal.map(Portal::from),
+            portal: portal
+                .map(|portal| Portal { relays: self.admission.relayed().count() as u64, ..portal.into() }),
             firewall: self.firewall.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             settings: self.in_force.lock().unwrap_or_else(PoisonError::into_inner).report(),
             drain: snapshot.drain.map(Drain::from),
@@ -198,7 +211,7 @@ impl Handler for Administration {
                 .sessions
                 .iter()
                 .zip(snapshot.profiles)
-                .map(|(session, profile)| Session { profile, ..Session::at(now, session) })
+                .map(|(session, profile)| self.shown(Session { profile, ..Session::at(now, session) }))
                 .collect(),
         })
     }

@@ -9,6 +9,7 @@ mod logins;
 mod rounds;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -209,6 +210,11 @@ impl ControlServer {
         Ok(())
     }
 
+    /// The client's address.
+    fn remote(&self, connection: &Connection) -> SocketAddr {
+        self.acceptor.client(connection.remote_address())
+    }
+
     /// Counts and logs a peer that broke the protocol.
     fn count(&self, connection: &Connection, failure: &Failure) {
         let counter = match failure {
@@ -219,7 +225,7 @@ impl ControlServer {
             _ => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        self.login_log.closed(connection.remote_address(), failure);
+        self.login_log.closed(self.remote(connection), failure);
     }
 
     async fn log_in(
@@ -273,7 +279,7 @@ impl ControlServer {
         device: DeviceId,
         refusal: Refusal,
     ) -> Result<T, Failure> {
-        self.login_log.refused(connection.remote_address(), &login.user, None, device, refusal.code());
+        self.login_log.refused(self.remote(connection), &login.user, None, device, refusal.code());
         self.refuse(writer, refusal.into()).await
     }
 
@@ -319,7 +325,7 @@ impl ControlServer {
             password: login.password.clone(),
             code: login.code.clone(),
             certificate: certificate_hash(connection).map(Into::into),
-            source: connection.remote_address().ip().to_canonical(),
+            source: self.remote(connection).ip().to_canonical(),
             device: device.0.into(),
         };
         let answer = self.auth.request(request).await?;
@@ -377,7 +383,7 @@ impl ControlServer {
                             None => self.logins.count_attach(&message),
                             Some(who) => {
                                 self.logins.count_answer(&message);
-                                self.login_log.answered(connection.remote_address(), who, &message);
+                                self.login_log.answered(self.remote(connection), who, &message);
                             }
                         }
                         answered = true;

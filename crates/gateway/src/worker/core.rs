@@ -164,6 +164,7 @@ impl Core {
     ) -> (Self, tokio::task::JoinHandle<()>) {
         let (requests, inbox) = mpsc::channel(QUEUE);
         let (drain, draining) = Drain::new();
+        let wireguard = wireguard.map(|wireguard| wireguard.relayed(registry.relays()));
         let task = CoreTask {
             gateway,
             shards,

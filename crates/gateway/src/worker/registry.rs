@@ -19,6 +19,7 @@ use vpnd_proto::session::{DeviceId, SessionId};
 
 use crate::worker::access::Access;
 use crate::worker::auth_client::AuthClient;
+use crate::worker::relayed::Relayed;
 use crate::worker::releases::Releases;
 use rules::Rules;
 use vpnd_config::access_profile::Who;
@@ -83,6 +84,7 @@ pub struct Registry {
     /// The sources whose sessions are accounted for.
     accounted: BTreeSet<String>,
     releases: Releases,
+    relayed: Relayed,
 }
 
 /// The user of a session, as far as access goes by it, and when the session was granted.
@@ -144,12 +146,23 @@ impl Registry {
             certificates: HashMap::new(),
             accounted: accounted.map(|source| source.name.clone()).collect(),
             releases: Releases::default(),
+            relayed: Relayed::default(),
         })
     }
 
     /// The same, which has the addresses of ended sessions released.
     pub fn releasing(self, releases: Releases) -> Self {
         Self { releases, ..self }
+    }
+
+    /// The same, where some clients' datagrams are relayed.
+    pub fn relayed(self, relayed: &Relayed) -> Self {
+        Self { relayed: relayed.clone(), ..self }
+    }
+
+    /// The clients whose datagrams are relayed.
+    pub(super) fn relays(&self) -> &Relayed {
+        &self.relayed
     }
 
     /// The access profiles in force.
@@ -315,14 +328,14 @@ impl Registry {
     /// written with the next changes.
     pub fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
         if self.known.contains_key(&session) {
-            self.writes.heard_at(session, lane, outer);
+            self.writes.heard_at(session, lane, self.relayed.client(outer));
         }
     }
 
     /// Two devices use the configuration of the session's one, which is written with the next changes.
     pub fn two_devices(&mut self, session: SessionId, outer: SocketAddr) {
         if self.known.contains_key(&session) {
-            self.writes.two_devices(session, outer);
+            self.writes.two_devices(session, self.relayed.client(outer));
         }
     }
 

@@ -34,6 +34,7 @@ use vpnd_wireguard::{Peers, PublicKey};
 
 use crate::worker::auth_client::AuthClient;
 use crate::worker::core::Core;
+use crate::worker::relayed::Relayed;
 use asking::FromAuth;
 use counts::Counts;
 use following::PeerList;
@@ -100,6 +101,7 @@ pub(crate) struct WireGuard {
     decisions: VecDeque<Decision>,
     /// The number of the last change of peers at the start.
     seen: u64,
+    relayed: Relayed,
 }
 
 impl WireGuard {
@@ -151,11 +153,17 @@ impl WireGuard {
             counts: Counts::default(),
             decisions: VecDeque::new(),
             seen: list.seen(),
+            relayed: Relayed::default(),
         };
         this.change(list.changes);
         let known: Vec<_> = this.peers.ids().filter(|id| this.peers.endpoint(*id).is_some()).collect();
         known.into_iter().for_each(|id| this.peers.on_no_session(now(), id));
         this
+    }
+
+    /// The same with clients whose datagrams are relayed.
+    pub(super) fn relayed(self, relayed: &Relayed) -> Self {
+        Self { relayed: relayed.clone(), ..self }
     }
 
     /// The next input.
@@ -177,7 +185,8 @@ impl WireGuard {
     pub(super) fn handle(&mut self, input: Input) {
         match input {
             Input::Datagram(datagram) => {
-                if let Err(dropped) = self.peers.on_datagram(now(), datagram.from, datagram.bytes()) {
+                let (from, source) = (datagram.from, self.relayed.client(datagram.from.remote));
+                if let Err(dropped) = self.peers.on_datagram_of(now(), from, source, datagram.bytes()) {
                     self.counts.add_dropped(dropped);
                 }
             }

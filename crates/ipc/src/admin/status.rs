@@ -105,6 +105,9 @@ pub struct Portal {
     pub up: bool,
     /// Browsers whose users have logged in.
     pub visits: u64,
+    /// TCP connections that carry datagrams.
+    #[serde(default)]
+    pub relays: u64,
 }
 
 /// A gateway's firewall table.
@@ -260,6 +263,11 @@ pub struct Counters {
     /// `time_ms`: other threads' turns in between count. Nothing but 0 without `busy_poll_us`.
     #[n(9)]
     pub polling: BTreeMap<String, u64>,
+    /// TCP connections that have carried datagrams (`begun`), and datagrams to their clients that
+    /// found no room (`dropped`).
+    #[serde(default)]
+    #[cbor(n(10), default)]
+    pub relays: BTreeMap<String, u64>,
 }
 
 impl Counters {
@@ -277,6 +285,7 @@ impl Counters {
             (&mut self.audit, &before.audit),
             (&mut self.ends, &before.ends),
             (&mut self.polling, &before.polling),
+            (&mut self.relays, &before.relays),
         ];
         for (counts, before) in kinds {
             for (name, count) in before {
@@ -305,6 +314,9 @@ pub struct Session {
     pub inner_v6: Option<Ipv6Addr>,
     /// The client's outer addresses: one for each of its ports in use.
     pub outer: Vec<SocketAddr>,
+    /// Whether its datagrams come over TCP; `outer` has the ports of that then.
+    #[serde(default)]
+    pub over_tcp: bool,
     /// Whether it has a control connection; a WireGuard client has keys instead.
     pub connected: bool,
     /// What its client speaks.
@@ -382,6 +394,7 @@ impl Session {
             inner_v4: core.addresses.ipv4,
             inner_v6: core.addresses.ipv6,
             outer: core.endpoints.iter().map(|endpoint| canonical(endpoint.remote)).collect(),
+            over_tcp: false,
             connected: core.connection.is_some() || core.wireguard,
             protocol: if core.wireguard { Protocol::WireGuard } else { Protocol::Vpnd },
             two_devices_s: core.two_places.map(age_s),

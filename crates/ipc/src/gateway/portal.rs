@@ -10,7 +10,7 @@ pub mod devices;
 pub mod invitations;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use minicbor::bytes::{ByteArray, ByteVec};
 use minicbor::{Decode, Encode};
@@ -54,6 +54,9 @@ pub struct PortalLaunch {
     /// Where users may log in besides, in the order of the buttons.
     #[n(5)]
     pub providers: List<Provider, MAX_PROVIDERS>,
+    /// Relays at the same time; 0 where there are none.
+    #[cbor(n(6), default)]
+    pub relays: u32,
 }
 
 /// An OpenID provider, as the login page shows it.
@@ -82,6 +85,37 @@ pub enum FromPortal {
     /// The child failed, and why. The number is that of each child's first report.
     #[n(2)]
     Failed(#[n(0)] String),
+    /// A client's TCP connection is to carry datagrams: make a relay's socket. Answered by
+    /// [`ToPortal::Relay`] or [`ToPortal::NoRelay`].
+    #[n(3)]
+    Relay {
+        /// Never the same twice.
+        #[n(0)]
+        number: u64,
+        /// The client's end of the TCP connection.
+        #[n(1)]
+        client: SocketAddr,
+    },
+    /// A relay is over. Not answered.
+    #[n(4)]
+    RelayOver {
+        #[n(0)]
+        number: u64,
+        /// Datagrams to the client that found no room.
+        #[n(1)]
+        dropped: u64,
+    },
+}
+
+/// Parent → portal, once it is prepared.
+#[derive(Debug, Encode, Decode)]
+pub enum ToPortal {
+    /// With the socket of the relay of this number, which is connected to the gateway's port.
+    #[n(0)]
+    Relay(#[n(0)] u64),
+    /// There is no socket for the relay of this number.
+    #[n(1)]
+    NoRelay(#[n(0)] u64),
 }
 
 crate::requests! {

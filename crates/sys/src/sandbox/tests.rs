@@ -268,6 +268,39 @@ fn nobody_reads_who_has_accounts() {
     });
 }
 
+/// A process that was given a socket to one place sends nothing anywhere else, whatever it does with
+/// it.
+#[test]
+fn a_connected_socket_leads_to_its_peer_alone() {
+    in_processes("a_connected_socket_leads_to_its_peer_alone", |kind| {
+        let [peer, other] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        other.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket2::SockRef::from(&socket).bind_device(Some(b"lo")).unwrap();
+        socket.connect(peer.local_addr().unwrap()).unwrap();
+        let elsewhere = other.local_addr().unwrap();
+        let named = || socket.send_to(b"x", elsewhere);
+        let message = || {
+            let bytes = [IoSlice::new(b"x")];
+            let mut none = rustix::net::SendAncillaryBuffer::default();
+            let flags = rustix::net::SendFlags::empty();
+            rustix::net::sendmsg_addr(&socket, &elsewhere, &bytes, &mut none, flags)
+        };
+        assert!(named().is_ok() && message().is_ok(), "an address that is named comes first");
+        (0..2).for_each(|_| assert!(other.recv(&mut [0]).is_ok()));
+        shut_in(kind, UnixUser::choose(None).unwrap());
+        if kind != SystemCalls::NoSockets {
+            return;
+        }
+        assert!(named().is_err() && message().is_err());
+        assert!(socket.connect(elsewhere).is_err());
+        let device = |name| socket2::SockRef::from(&socket).bind_device(name);
+        assert!(device(None).is_err() && device(Some(b"eth0")).is_err());
+        assert!(other.recv(&mut [0]).is_err(), "nothing comes there");
+        assert!(socket.send(b"x").is_ok() && peer.recv(&mut [0]).is_ok());
+    });
+}
+
 /// A mark decides through which tunnels a datagram goes: only the privileged process gives one.
 #[test]
 fn nobody_chooses_a_mark() {

@@ -10,6 +10,7 @@ mod desk;
 mod devices;
 mod floods;
 mod invitations;
+mod relays;
 mod taken_over;
 
 use std::fs;
@@ -358,7 +359,7 @@ fn a_certificate_that_is_half_renewed_keeps_nothing_else_from_being_reloaded() {
     let (gateway, client) = with_client(&lab);
     let browser = Browser::new(&lab, &lab.clients[1], &gateway);
     serves(&browser);
-    assert_eq!(gateway.status()["portal"], serde_json::json!({"up": true, "visits": 0}));
+    assert_eq!(gateway.status()["portal"], serde_json::json!({"up": true, "visits": 0, "relays": 0}));
     // The key is new already, the certificate is not.
     let old = lab.path("old.pem");
     fs::copy(gateway.file("portal.pem"), &old).unwrap();
@@ -373,7 +374,7 @@ fn a_certificate_that_is_half_renewed_keeps_nothing_else_from_being_reloaded() {
     fs::write(gateway.file("portal.pem"), certificate).unwrap();
     serves(&browser);
     browser.logged_in("ann");
-    assert_eq!(gateway.status()["portal"], serde_json::json!({"up": true, "visits": 1}));
+    assert_eq!(gateway.status()["portal"], serde_json::json!({"up": true, "visits": 1, "relays": 0}));
     ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
     // Another's key is taken over by no reload.
     let own = fs::read_to_string(gateway.file("server-key.pem")).unwrap();

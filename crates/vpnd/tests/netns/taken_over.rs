@@ -83,7 +83,7 @@ fn ask(question: u64, kind: u32, content: &dyn Fn(&mut Body)) -> Vec<u8> {
 /// A message of the parent: its number, and the rest of it.
 pub(crate) struct Sent {
     kind: u32,
-    descriptors: u32,
+    pub(crate) descriptors: u32,
     pub(crate) body: Vec<u8>,
 }
 
@@ -165,7 +165,8 @@ impl TakenOver {
         Self { worker: process, channel }
     }
 
-    fn new(parent: &Seen, part: &str) -> Self {
+    /// A part of this parent, with a copy of its end of the channel to that.
+    pub(crate) fn new(parent: &Seen, part: &str) -> Self {
         let worker = parent.child(part).pid();
         stop(worker);
         let process = pidfd_open(worker, PidfdFlags::empty()).unwrap();

@@ -1,5 +1,6 @@
 //! The messages of handshakes, on their way to and from the process with the static key.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use vpnd_proto::plane::Endpoint;
@@ -41,22 +42,41 @@ impl Peers {
     /// # Errors
     /// The reason if nothing comes of it.
     pub fn on_datagram(&mut self, now: Time, from: Endpoint, datagram: &[u8]) -> Result<(), Dropped> {
+        self.on_datagram_of(now, from, from.remote, datagram)
+    }
+
+    /// The same for one that counts for another address than it is answered at.
+    ///
+    /// # Errors
+    /// The reason if nothing comes of it.
+    pub fn on_datagram_of(
+        &mut self,
+        now: Time,
+        from: Endpoint,
+        source: SocketAddr,
+        datagram: &[u8],
+    ) -> Result<(), Dropped> {
         match Message::parse(datagram) {
             Ok(Message::Initiation(message)) => {
                 if !self.gate.is_for_us(message) {
                     return Err(Dropped::WrongMac);
                 }
-                self.admit(now, from, message.sender(), message)?;
+                self.admit(now, (from, source), message.sender(), message)?;
                 let pending = Pending::Respond { from, theirs: message.sender() };
                 self.pass_on(Request::Respond(*message), pending)
             }
-            Ok(Message::Response(message)) => self.on_response(now, from, message),
+            Ok(Message::Response(message)) => self.on_response(now, (from, source), message),
             Ok(Message::CookieReply(message)) => self.on_cookie_reply(now, message),
             Ok(Message::Transport(_)) | Err(_) => Err(Dropped::Malformed),
         }
     }
 
-    fn on_response(&mut self, now: Time, from: Endpoint, message: &Response) -> Result<(), Dropped> {
+    fn on_response(
+        &mut self,
+        now: Time,
+        (from, source): (Endpoint, SocketAddr),
+        message: &Response,
+    ) -> Result<(), Dropped> {
         if !self.gate.is_for_us(message) {
             return Err(Dropped::WrongMac);
         }
@@ -68,7 +88,7 @@ impl Peers {
         if begun.responses < FREE_RESPONSES {
             begun.responses += 1;
         } else {
-            self.admit(now, from, message.sender(), message)?;
+            self.admit(now, (from, source), message.sender(), message)?;
         }
         let pending = Pending::Finish { peer: id, from, ours, theirs: message.sender() };
         self.pass_on(Request::Finish(key, *message), pending)
@@ -78,11 +98,11 @@ impl Peers {
     fn admit(
         &mut self,
         now: Time,
-        from: Endpoint,
+        (from, source): (Endpoint, SocketAddr),
         sender: Index,
         message: &impl HandshakeMessage,
     ) -> Result<(), Dropped> {
-        match self.gate.admit(now, from.remote, sender, message, &mut self.random) {
+        match self.gate.admit(now, source, sender, message, &mut self.random) {
             Verdict::Pass => Ok(()),
             Verdict::TooMany => Err(Dropped::TooMany),
             Verdict::Cookie(reply) => {

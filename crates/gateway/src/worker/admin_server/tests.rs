@@ -104,7 +104,7 @@ fn the_json_has_the_promised_names() {
     assert_eq!(
         keys(&status["sessions"][0]),
         "backend connected connected_s device epoch group_limit id idle_s inner_v4 inner_v6 last_handshake_s outer \
-         path_datagram path_mtu profile protocol rx_bytes rx_halved rx_limit rx_packets suite two_devices_s tx_bytes tx_halved tx_limit tx_packets tx_single user user_rx_limit user_tx_limit"
+         over_tcp path_datagram path_mtu profile protocol rx_bytes rx_halved rx_limit rx_packets suite two_devices_s tx_bytes tx_halved tx_limit tx_packets tx_single user user_rx_limit user_tx_limit"
     );
     assert_eq!(
         keys(&status["offloads"]["tun"]),

@@ -246,7 +246,12 @@ fn audit(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
 fn portal(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
     let Some(portal) = status.portal else { return Ok(()) };
     out.gauge("portal_up", "Whether web pages are served", None, u64::from(portal.up))?;
-    out.gauge("portal_visits", "Browsers whose users have logged in", None, portal.visits)
+    out.gauge("portal_visits", "Browsers whose users have logged in", None, portal.visits)?;
+    out.gauge("relays", "TCP connections that carry clients' datagrams", None, portal.relays)?;
+    let relays = |name| Counters::of(&status.counters.relays, name);
+    out.counter("relays_begun", "TCP connections that have carried clients' datagrams", relays("begun"))?;
+    let help = "Datagrams to clients over TCP that found no room on their connection";
+    out.counter("relays_dropped", help, relays("dropped"))
 }
 
 fn firewall(out: &mut Families<'_, '_>, status: &Status) -> fmt::Result {
@@ -343,6 +348,9 @@ mod tests {
                 "vpnd_audit_lost counter",
                 "vpnd_portal_up gauge",
                 "vpnd_portal_visits gauge",
+                "vpnd_relays gauge",
+                "vpnd_relays_begun counter",
+                "vpnd_relays_dropped counter",
                 "vpnd_firewall_in_force gauge",
                 "vpnd_firewall_renewals counter",
                 "vpnd_connections_over_limit counter",
@@ -398,6 +406,8 @@ mod tests {
             "vpnd_audit_lost_total 2".to_owned(),
             "vpnd_portal_up 1".to_owned(),
             "vpnd_portal_visits 3".to_owned(),
+            "vpnd_relays 2".to_owned(),
+            "vpnd_relays_begun_total 5".to_owned(),
             "vpnd_firewall_in_force 1".to_owned(),
             "vpnd_firewall_renewals_total 2".to_owned(),
             "vpnd_connections_over_limit_total 30".to_owned(),

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares};
 use vpnd_proto::admission::{Admission, ConnectionDecision, Limits, RetryDecision, Source};
 
+use crate::worker::relayed::Relayed;
 use vpnd_sys::clock::now;
 
 /// A person who has typed for this long makes room for another.
@@ -28,17 +29,29 @@ pub struct AdmissionControl {
     not_quic: Arc<AtomicU64>,
     /// Messages of WireGuard's handshakes that found no place.
     wireguard_dropped: Arc<AtomicU64>,
+    relayed: Relayed,
 }
 
 impl AdmissionControl {
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits, relayed: Relayed) -> Self {
         let mut secret = [0; 16];
         vpnd_sys::random::random()(&mut secret);
         Self {
             admission: Arc::new(Mutex::new(Admission::new(limits, secret))),
             not_quic: Arc::default(),
             wireguard_dropped: Arc::default(),
+            relayed,
         }
+    }
+
+    /// The clients whose datagrams are relayed.
+    pub(crate) fn relayed(&self) -> &Relayed {
+        &self.relayed
+    }
+
+    /// The source that a datagram from this address counts for.
+    pub(super) fn source(&self, address: SocketAddr) -> Source {
+        Source::from(self.relayed.client(address).ip())
     }
 
     /// Counts of decisions, by outcome.
@@ -166,10 +179,15 @@ impl Acceptor {
         }
     }
 
+    /// The client at the other end of a connection with this address.
+    pub(crate) fn client(&self, remote: SocketAddr) -> SocketAddr {
+        self.admission.relayed.client(remote)
+    }
+
     /// A permit for a connection whose user is asked for a one-time code, which may take a person a
     /// while; `None` if its network has its share.
     pub(crate) fn code_permit(&self, remote: SocketAddr) -> Option<Permit> {
-        let source = Source::from(remote.ip());
+        let source = self.admission.source(remote);
         let standing = self.admission.lock().standing(source);
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         let Entered::In { permit, displaced } = codes.enter(now(), source, standing) else { return None };
@@ -190,7 +208,7 @@ impl Acceptor {
 
     /// A connection from this address has a session.
     pub(crate) fn session_started(&self, remote: SocketAddr) -> SessionGuard {
-        let source = Source::from(remote.ip());
+        let source = self.admission.source(remote);
         self.admission.lock().session_began(source);
         SessionGuard { admission: self.admission.clone(), source }
     }
@@ -200,7 +218,7 @@ impl Acceptor {
     pub(crate) async fn next(&self, endpoint: &Endpoint) -> Option<(Incoming, Permit)> {
         loop {
             let incoming = endpoint.accept().await?;
-            let source = Source::from(incoming.remote_address().ip());
+            let source = self.admission.source(incoming.remote_address());
             if !incoming.remote_address_validated() {
                 self.request_validation(incoming, source);
                 continue;

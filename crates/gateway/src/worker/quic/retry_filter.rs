@@ -19,7 +19,7 @@ use quinn::crypto::HandshakeTokenKey;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use rand::Rng as _;
-use vpnd_proto::admission::{RetryDecision, Source};
+use vpnd_proto::admission::RetryDecision;
 use vpnd_proto::plane::Endpoint;
 use vpnd_proto::wire::PacketClass;
 use vpnd_shard::handshake_queue::HandshakeQueue;
@@ -93,7 +93,7 @@ impl RetryFilter {
                 return false;
             }
         }
-        let source = Source::from(meta.addr.ip());
+        let source = self.admission.source(meta.addr);
         match retry::classify(datagram) {
             Kind::Other => true,
             Kind::Malformed => false,

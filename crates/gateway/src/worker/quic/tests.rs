@@ -11,6 +11,7 @@ use vpnd_proto::plane::Endpoint as OuterAddress;
 use super::acceptor::{Acceptor, Permit};
 use super::*;
 use crate::quic_keys::KeysError;
+use crate::worker::relayed::Relayed;
 use vpnd_pki::authority::Authority;
 use vpnd_pki::tls::{self, ClientCertificates, Identity, Presented, Trust};
 use vpnd_sys::udp::{SocketOptions, Steering, bind_reuseport_group};
@@ -72,7 +73,7 @@ impl Trusted {
 }
 
 fn admission(places: usize) -> AdmissionControl {
-    AdmissionControl::new(Limits { places, handshakes_per_s: 500 })
+    AdmissionControl::new(Limits { places, handshakes_per_s: 500 }, Relayed::default())
 }
 
 fn socket_of(member: QuicMember) -> Arc<dyn AsyncUdpSocket> {

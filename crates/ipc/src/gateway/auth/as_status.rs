@@ -11,7 +11,7 @@ impl From<PoolUsage> for status::Pool {
 
 impl From<PortalHealth> for status::Portal {
     fn from(PortalHealth { up, visits }: PortalHealth) -> Self {
-        Self { up, visits }
+        Self { up, visits, relays: 0 }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use comfy_table::presets::NOTHING;
@@ -152,12 +153,14 @@ fn not_recorded(reason: &str) -> String {
     format!("audit: NOTHING IS RECORDED: {}", vpnd_sys::text::plain(reason))
 }
 
-fn portal(Portal { up, visits }: Portal) -> String {
+fn portal(Portal { up, visits, relays }: Portal) -> String {
     let state = if up { "served" } else { "NOT SERVED: the portal's process is not there" };
-    format!(
-        "web pages: {state}, {} logged in",
-        count(usize::try_from(visits).unwrap_or(usize::MAX), "browser")
-    )
+    let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    let over_tcp = match relays {
+        0 => String::new(),
+        relays => format!(", {} for clients over TCP", count(number(relays), "connection")),
+    };
+    format!("web pages: {state}, {} logged in{over_tcp}", count(number(visits), "browser"))
 }
 
 fn pool(pool: &Pool) -> String {
@@ -309,6 +312,10 @@ fn sessions(sessions: &[Session], rates: Option<&Rates>) -> String {
     table.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
+fn outer_address(outer: &SocketAddr, over_tcp: bool) -> String {
+    if over_tcp { format!("{outer} (TCP)") } else { outer.to_string() }
+}
+
 fn is_limited(session: &Session) -> bool {
     session.rx_limit != 0 || session.tx_limit != 0 || session.group_limit
 }
@@ -323,7 +330,7 @@ fn row(session: &Session, rates: Option<&Rates>, (limits, user_limits): (bool, b
         session.id.chars().take(ID_DIGITS).collect(),
         session.user.clone(),
         or_nothing(join(inner_v4.iter().chain(&inner_v6), "\n")),
-        or_nothing(join(session.outer.iter(), "\n")),
+        or_nothing(join(session.outer.iter().map(|outer| outer_address(outer, session.over_tcp)), "\n")),
         or_nothing(join(suite, "\n")),
         session.epoch.map_or(NOTHING_THERE.to_owned(), |epoch| epoch.to_string()),
         if session.connected { "connected" } else { "away" }.to_owned(),
@@ -448,7 +455,7 @@ suites: aes-256-gcm (aws-lc, 9800 MB/s), chacha20-poly1305 (ring, 1900 MB/s)
 certificate: good for 21d 23h
 process worker: user 990, no capabilities, no new privileges, seccomp, landlock as far as this kernel has it, no dumps
 firewall inet vpnd_vpnd0: put back 2 times after another program had removed or changed it; 30 packets over max_connections_per_address dropped
-web pages: served, 3 browsers logged in
+web pages: served, 3 browsers logged in, 2 connections for clients over TCP
 pool 10.86.0.0/16: 2 of 65533 addresses taken
 pool fd00::/64: 1 of 1048576 addresses taken
 source campus: NO ANSWER for 10s, answered 12, failed 3; NO LONGER SHOWS 12 USERS with sessions, which go on: see 'vpnd doctor'

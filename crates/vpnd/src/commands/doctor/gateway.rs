@@ -214,7 +214,9 @@ fn portal(status: &Status) -> Option<Finding> {
     let portal = status.portal?;
     Some(if portal.up {
         let browsers = plural(usize::try_from(portal.visits).unwrap_or(usize::MAX), "browser");
-        Finding::good(CHECK, format!("web pages are served, {browsers} logged in"))
+        let relays = plural(usize::try_from(portal.relays).unwrap_or(usize::MAX), "client connection");
+        let over_tcp = if portal.relays == 0 { String::new() } else { format!(", {relays} over TCP") };
+        Finding::good(CHECK, format!("web pages are served, {browsers} logged in{over_tcp}"))
     } else {
         let advice = "the log says why: journalctl -u vpnd-server | grep -e portal -e 'web pages'; then run: vpnd reload";
         Finding::problem(CHECK, "web pages are switched on, and are not served", advice)

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use vpnd_proto::admission::Limits;
 
 use super::*;
+use crate::worker::relayed::Relayed;
 
 /// A socket that is read in batches of this many datagrams at most.
 const BATCH: usize = 4;
@@ -63,7 +64,7 @@ fn initial() -> Vec<u8> {
 /// Counts the strangers of `reads` reads that are answered.
 fn answered(found: usize, reads: usize) -> usize {
     let flood = Arc::new(Flood { found, strangers: AtomicU32::new(1), answered: Mutex::default() });
-    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
+    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 }, Relayed::default());
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
     let retry_filter = RetryFilter::new(
         Arc::clone(&flood) as _,
@@ -99,7 +100,7 @@ fn strangers_are_answered_less_often_the_longer_every_read_is_full() {
 #[test]
 fn merged_datagrams_are_sifted_one_by_one() {
     let flood = Arc::new(Flood { found: 0, strangers: AtomicU32::new(1), answered: Mutex::default() });
-    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
+    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 }, Relayed::default());
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
     let retry_filter = RetryFilter::new(
         Arc::clone(&flood) as _,
@@ -122,7 +123,7 @@ fn merged_datagrams_are_sifted_one_by_one() {
 #[test]
 fn a_first_byte_of_no_protocol_is_counted_and_goes_no_further() {
     let flood = Arc::new(Flood { found: 0, strangers: AtomicU32::new(1), answered: Mutex::default() });
-    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 });
+    let admission = AdmissionControl::new(Limits { places: 256, handshakes_per_s: 500 }, Relayed::default());
     let keys = super::super::Keys::load_or_create(tempfile::tempdir().unwrap().path()).unwrap();
     let tokens = Arc::clone(&keys.tokens) as _;
     let retry_filter =
