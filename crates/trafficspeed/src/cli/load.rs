@@ -238,15 +238,13 @@ impl FlowArgs {
             let bits_per_second = rate.filter(|rate| *rate > 0);
             let streams = self.streams;
             let task = Messages {
-                run_id: 0,
-                seed: 1,
                 protocol,
                 streams,
                 backward,
                 length,
                 bits_per_second,
-                open_loop: None,
                 sockets,
+                ..Messages::default()
             };
             NamedTask { name, task: Task::Messages(task.when_due()) }
         };
@@ -257,14 +255,11 @@ impl FlowArgs {
         let task = |&backward: &bool| {
             let way = if backward { Way::Backward } else { Way::Forward };
             let task = Task::Bulk(Job {
-                run_id: 0,
-                seed: 1,
                 streams: self.streams,
-                threads: 1,
                 write_bytes: self.length.unwrap_or(256 * 1024),
-                verify: false,
                 congestion: sockets.congestion,
                 shape: Shape { way, window: sockets.window, mss: sockets.mss },
+                ..Job::default()
             });
             NamedTask { name: named("TCP", backward), task }
         };

@@ -110,9 +110,9 @@ mod tests {
 
     use super::*;
     use crate::coordinate::message::Measurement;
-    use crate::load::congestion::CongestionControl;
+
     use crate::load::task::Task;
-    use crate::load::tcp::{Job, Shape};
+    use crate::load::tcp::Job;
 
     /// An agent in a thread of its own, and both ends of what it hears and says.
     pub(super) struct Host {
@@ -156,16 +156,7 @@ mod tests {
     }
 
     fn job() -> Job {
-        Job {
-            run_id: 77,
-            seed: 1,
-            streams: 4,
-            threads: 1,
-            write_bytes: 65536,
-            verify: true,
-            congestion: CongestionControl::default(),
-            shape: Shape::default(),
-        }
+        Job { run_id: 77, streams: 4, write_bytes: 65536, verify: true, ..Job::default() }
     }
 
     fn pair() -> (Host, Host) {

@@ -12,7 +12,7 @@ use super::pair_run::{IntervalSamples, Observer, PairResult, PairRun, Times};
 use super::progress::Progress;
 use crate::coordinate::fleet::Fleet;
 use crate::load::exchange::Exchange;
-use crate::load::task::{Protocol, Sockets, Task};
+use crate::load::task::{Protocol, Task};
 use crate::load::tcp::{Job, Shape};
 
 /// Bytes of a request of the probe, and of its answer.
@@ -28,11 +28,10 @@ pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<Vec<Task>> {
             run_id: rand::random(),
             seed: settings.seed,
             protocol: Protocol::Udp,
-            streams: 1,
             request: PROBE_BYTES,
             response: PROBE_BYTES,
             every_us: Some(settings.probe_every_ms * 1_000),
-            sockets: Sockets::default(),
+            ..Exchange::default()
         }));
     }
     all

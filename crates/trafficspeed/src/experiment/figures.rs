@@ -242,20 +242,10 @@ mod tests {
     use crate::coordinate::message::Sample;
     use crate::experiment::pair_run::IntervalSamples;
     use crate::load::exchange::Exchange;
-    use crate::load::task::{Findings, Protocol, Sockets};
+    use crate::load::task::Findings;
 
     fn messages(backward: bool) -> Task {
-        Task::Messages(Messages {
-            run_id: 1,
-            seed: 1,
-            protocol: Protocol::Udp,
-            streams: 1,
-            backward,
-            length: 100,
-            bits_per_second: None,
-            open_loop: None,
-            sockets: Sockets::default(),
-        })
+        Task::Messages(Messages { backward, length: 100, ..Messages::default() })
     }
 
     fn sender() -> TaskEnd {
@@ -396,16 +386,7 @@ mod tests {
     }
 
     fn requests() -> Task {
-        Task::Exchange(Exchange {
-            run_id: 1,
-            seed: 1,
-            protocol: Protocol::Tcp,
-            streams: 1,
-            request: 1,
-            response: 1,
-            every_us: None,
-            sockets: Sockets::default(),
-        })
+        Task::Exchange(Exchange { ..Exchange::default() })
     }
 
     #[test]

@@ -368,19 +368,10 @@ pub fn fresh(task: &Task) -> Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::tcp::{Job, Shape};
+    use crate::load::tcp::Job;
 
     fn plan(congestion: &[&str]) -> LoadPlan {
-        let task = Task::Bulk(Job {
-            run_id: 0,
-            seed: 1,
-            streams: 1,
-            threads: 1,
-            write_bytes: 1_000,
-            verify: false,
-            congestion: CongestionControl::default(),
-            shape: Shape::default(),
-        });
+        let task = Task::Bulk(Job { write_bytes: 1_000, ..Job::default() });
         LoadPlan {
             command: "stream",
             path: MeasuredPath::Lab(Box::new(lab())),

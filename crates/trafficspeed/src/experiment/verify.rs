@@ -230,14 +230,11 @@ type Measured = Result<(f64, CpuUse), TestbedError>;
 
 fn own(plan: &VerifyPlan, testbed: &mut Testbed, interrupt: &Interrupt) -> Measured {
     let task = Task::Bulk(Job {
-        run_id: 0,
-        seed: 1,
         streams: plan.streams,
-        threads: 1,
         write_bytes: plan.write_bytes,
-        verify: false,
         congestion: plan.links.congestion,
         shape: Shape { way: Way::Forward, window: plan.window, mss: None },
+        ..Job::default()
     });
     let duration = Duration::from_secs(plan.seconds.into());
     let times = Times { warmup: Duration::ZERO, duration, interval: Duration::from_secs(1) };

@@ -51,6 +51,22 @@ pub struct Exchange {
     pub sockets: Sockets,
 }
 
+impl Default for Exchange {
+    /// One byte asked and answered over one connection.
+    fn default() -> Self {
+        Self {
+            run_id: 0,
+            seed: 1,
+            protocol: Protocol::Tcp,
+            streams: 1,
+            request: 1,
+            response: 1,
+            every_us: None,
+            sockets: Sockets::default(),
+        }
+    }
+}
+
 impl Exchange {
     /// The first thing that is out of bounds, in words.
     pub fn problem(&self) -> Option<String> {
@@ -343,16 +359,7 @@ mod tests {
     /// What is found where `answered` questions take `each` and the next is not answered until the
     /// time is over.
     fn stalled(protocol: Protocol, answered: u64, each: Duration) -> WorkerResult {
-        let work = Exchange {
-            run_id: 1,
-            seed: 1,
-            protocol,
-            streams: 1,
-            request: 1,
-            response: 1,
-            every_us: None,
-            sockets: Sockets::default(),
-        };
+        let work = Exchange { protocol, ..Exchange::default() };
         let hand: Work = Box::new(move |stage| {
             ask(stage, &work, |number| {
                 if number <= answered {

@@ -63,6 +63,23 @@ pub struct Messages {
     pub sockets: Sockets,
 }
 
+impl Default for Messages {
+    /// One stream of small datagrams as fast as possible.
+    fn default() -> Self {
+        Self {
+            run_id: 0,
+            seed: 1,
+            protocol: Protocol::Udp,
+            streams: 1,
+            backward: false,
+            length: 100,
+            bits_per_second: None,
+            open_loop: None,
+            sockets: Sockets::default(),
+        }
+    }
+}
+
 impl Messages {
     /// The first thing that is out of bounds, in words.
     pub fn problem(&self) -> Option<String> {
@@ -515,17 +532,7 @@ mod tests {
     }
 
     fn work_of(length: u32) -> Messages {
-        Messages {
-            run_id: 77,
-            seed: 1,
-            protocol: Protocol::Udp,
-            streams: 1,
-            backward: false,
-            length,
-            bits_per_second: None,
-            open_loop: None,
-            sockets: Sockets::default(),
-        }
+        Messages { run_id: 77, length, ..Messages::default() }
     }
 
     #[test]

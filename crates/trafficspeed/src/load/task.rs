@@ -93,11 +93,10 @@ impl Task {
             run_id,
             seed,
             streams,
-            threads: 1,
             write_bytes: 1,
-            verify: false,
             congestion: sockets.congestion,
             shape: Shape { way: Way::Forward, window: sockets.window, mss: sockets.mss },
+            ..tcp::Job::default()
         })
     }
 

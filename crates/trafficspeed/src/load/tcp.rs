@@ -56,6 +56,22 @@ pub struct Job {
     pub shape: Shape,
 }
 
+impl Default for Job {
+    /// One stream of one thread.
+    fn default() -> Self {
+        Self {
+            run_id: 0,
+            seed: 1,
+            streams: 1,
+            threads: 1,
+            write_bytes: 256 * 1024,
+            verify: false,
+            congestion: CongestionControl::default(),
+            shape: Shape::default(),
+        }
+    }
+}
+
 /// Which way the data of a job go, and how its sockets are set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

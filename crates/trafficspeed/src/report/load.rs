@@ -171,22 +171,16 @@ pub(crate) mod samples {
     use crate::experiment::outcome::CpuUse;
     use crate::load::delays::DelaySummary;
     use crate::load::message::Messages;
-    use crate::load::task::{Protocol, Sockets};
+
     use crate::observe::HostCpu;
 
     /// Two systems, measured three times each, the first of which was once at a third of its rate
     /// in bit/s.
     pub(crate) fn campaign(rate: f64) -> LoadCampaign {
         let task = Task::Messages(Messages {
-            run_id: 1,
-            seed: 1,
-            protocol: Protocol::Udp,
-            streams: 1,
-            backward: false,
             length: 1_200,
             bits_per_second: Some(13_000_000),
-            open_loop: None,
-            sockets: Sockets::default(),
+            ..Messages::default()
         });
         let delay = DelaySummary { p50_us: 12_345.6, p99_us: 1_234_567.8, ..DelaySummary::default() };
         let figures = |rate: f64| Figures {

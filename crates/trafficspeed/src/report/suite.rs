@@ -153,25 +153,16 @@ pub(crate) mod tests {
     use crate::experiment::pair_run::Times;
     use crate::experiment::suite::{Case, Quantity, Row, StageInfo};
     use crate::experiment::testbed::RemoteEnd;
-    use crate::load::congestion::CongestionControl;
+
     use crate::load::task::Task;
-    use crate::load::tcp::{Job, Shape};
+    use crate::load::tcp::Job;
     use crate::report::observed;
     use crate::stats::five;
     use crate::system::{Cipher, Kind, Subject};
 
     fn row(label: &str, name: &str, repeat: u32, mbit: f64) -> Row {
         let second = Duration::from_secs(1);
-        let job = Job {
-            run_id: 1,
-            seed: 1,
-            streams: 1,
-            threads: 1,
-            write_bytes: 1,
-            verify: false,
-            congestion: CongestionControl::default(),
-            shape: Shape::default(),
-        };
+        let job = Job { write_bytes: 1, ..Job::default() };
         let point = |end| Point { end, received_bits_per_second: mbit * 1e6, ..Point::default() };
         Row {
             label: label.into(),

@@ -147,21 +147,10 @@ mod tests {
     use super::*;
     use crate::load::delays::DelaySummary;
     use crate::load::message::Messages;
-    use crate::load::task::{Protocol, Sockets};
 
     /// What each of the clients sends: 1,000 messages of 100 bytes in a second.
     fn task() -> Task {
-        Task::Messages(Messages {
-            run_id: 0,
-            seed: 1,
-            protocol: Protocol::Udp,
-            streams: 1,
-            backward: false,
-            length: 100,
-            bits_per_second: Some(800_000),
-            open_loop: None,
-            sockets: Sockets::default(),
-        })
+        Task::Messages(Messages { length: 100, bits_per_second: Some(800_000), ..Messages::default() })
     }
 
     fn end(seconds: f64, drops: u64, window: Sample, found: Findings) -> Measurement {

@@ -272,20 +272,9 @@ impl SearchTrial {
 mod tests {
     use super::*;
     use crate::load::message::Messages;
-    use crate::load::task::{Protocol, Sockets};
 
     fn task() -> Task {
-        Task::Messages(Messages {
-            run_id: 0,
-            seed: 1,
-            protocol: Protocol::Udp,
-            streams: 1,
-            backward: false,
-            length: 1_000,
-            bits_per_second: None,
-            open_loop: None,
-            sockets: Sockets::default(),
-        })
+        Task::Messages(Messages { length: 1_000, ..Messages::default() })
     }
 
     /// A path that carries up to `limit` bit/s and, beyond that, next to nothing; the sender

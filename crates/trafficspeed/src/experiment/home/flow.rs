@@ -6,7 +6,7 @@ use super::results::HomeSettings;
 use crate::load::message::Messages;
 use crate::load::message::open_loop::OpenLoop;
 use crate::load::page::Pages;
-use crate::load::task::{Protocol, Sockets, Task};
+use crate::load::task::{Sockets, Task};
 use crate::load::tcp::{Job, Shape, Way};
 
 /// A voice packet is of no use after this, one way, in milliseconds: the limit for most uses of
@@ -150,28 +150,22 @@ impl Flow {
 
 fn bulk(settings: &HomeSettings, way: Way) -> Task {
     Task::Bulk(Job {
-        run_id: 0,
         seed: settings.seed,
         streams: settings.streams,
-        threads: 1,
         write_bytes: WRITE_BYTES,
-        verify: false,
         congestion: settings.congestion,
         shape: Shape { way, window: None, mss: None },
+        ..Job::default()
     })
 }
 
 fn datagrams(of: Datagrams, backward: bool) -> Task {
     Task::Messages(Messages {
-        run_id: 0,
-        seed: 1,
-        protocol: Protocol::Udp,
-        streams: 1,
         backward,
         length: of.bytes,
         bits_per_second: Some(u64::from(of.bytes) * 8 * u64::from(of.per_second)),
         open_loop: Some(OpenLoop { burst: of.at_once, late_after_us: LATE_AFTER_MS * 1_000 }),
-        sockets: Sockets::default(),
+        ..Messages::default()
     })
 }
 

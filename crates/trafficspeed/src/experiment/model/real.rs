@@ -209,14 +209,11 @@ fn round(
 /// As fast as possible, with segments as long as the case has packets.
 pub(super) fn stream(congestion: CongestionControl, case: Case) -> Task {
     Task::Bulk(Job {
-        run_id: 0,
-        seed: 1,
         streams: case.streams,
-        threads: 1,
         write_bytes: WRITE_BYTES,
-        verify: false,
         congestion,
         shape: Socket { way: Way::Forward, window: None, mss: Some(case.packet - BARE_HEADERS) },
+        ..Job::default()
     })
 }
 

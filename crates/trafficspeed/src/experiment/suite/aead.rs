@@ -107,14 +107,10 @@ pub fn plan(options: &Options) -> SuitePlan {
 fn cases(options: &Options, code: Code) -> Vec<Case> {
     let one = |(way, name): (Way, &str)| {
         let task = Task::Bulk(Job {
-            run_id: 0,
-            seed: 1,
             streams: options.streams,
-            threads: 1,
-            write_bytes: 256 * 1024,
-            verify: false,
             congestion: options.links.congestion,
             shape: Shape { way, window: None, mss: Some(options.mss) },
+            ..Job::default()
         });
         Case {
             section: section(code).to_owned(),

@@ -58,9 +58,9 @@ mod tests {
     use crate::experiment::outcome::CpuUse;
     use crate::experiment::pair_run::Times;
     use crate::experiment::suite::Case;
-    use crate::load::congestion::CongestionControl;
+
     use crate::load::message::Messages;
-    use crate::load::task::Sockets;
+
     use crate::load::tcp::{Job, Shape, Way};
     use crate::system::vpnd::Code;
 
@@ -90,30 +90,11 @@ mod tests {
     }
 
     fn datagrams(bits_per_second: Option<u64>) -> Task {
-        Task::Messages(Messages {
-            run_id: 1,
-            seed: 1,
-            protocol: Protocol::Udp,
-            streams: 2,
-            backward: false,
-            length: 100,
-            bits_per_second,
-            open_loop: None,
-            sockets: Sockets::default(),
-        })
+        Task::Messages(Messages { streams: 2, length: 100, bits_per_second, ..Messages::default() })
     }
 
     fn bulk(way: Way) -> Task {
-        Task::Bulk(Job {
-            run_id: 1,
-            seed: 1,
-            streams: 1,
-            threads: 1,
-            write_bytes: 1,
-            verify: false,
-            congestion: CongestionControl::default(),
-            shape: Shape { way, ..Shape::default() },
-        })
+        Task::Bulk(Job { write_bytes: 1, shape: Shape { way, ..Shape::default() }, ..Job::default() })
     }
 
     #[test]

@@ -12,7 +12,6 @@ use crate::experiment::generate::Search;
 use crate::experiment::pair_run::Times;
 use crate::experiment::testbed::RemoteEnd;
 use crate::lab::LinkSettings;
-use crate::load::congestion::CongestionControl;
 use crate::load::exchange::Exchange;
 use crate::load::message::Messages;
 use crate::load::task::{Protocol, Sockets, Task};
@@ -196,32 +195,13 @@ fn searched(options: &Options, case: Case) -> Case {
 }
 
 fn bulk(write_bytes: u32, window: Option<u32>) -> Task {
-    Task::Bulk(Job {
-        run_id: 0,
-        seed: 1,
-        streams: 1,
-        threads: 1,
-        write_bytes,
-        verify: false,
-        congestion: CongestionControl::default(),
-        shape: Shape { way: Way::Forward, window, mss: None },
-    })
+    Task::Bulk(Job { write_bytes, shape: Shape { way: Way::Forward, window, mss: None }, ..Job::default() })
 }
 
 fn messages(protocol: Protocol, length: u32, bits_per_second: Option<u64>, window: Option<u32>) -> Messages {
     let sockets = Sockets { window, ..Sockets::default() };
     let streams = 1;
-    Messages {
-        run_id: 0,
-        seed: 1,
-        protocol,
-        streams,
-        backward: false,
-        length,
-        bits_per_second,
-        open_loop: None,
-        sockets,
-    }
+    Messages { protocol, streams, length, bits_per_second, sockets, ..Messages::default() }
 }
 
 fn streams(options: &Options, ip: u8) -> Vec<Case> {
@@ -254,16 +234,7 @@ fn datagrams(options: &Options, ip: u8) -> Vec<Case> {
 fn transactions(options: &Options, ip: u8) -> Vec<Case> {
     let one = |(protocol, word, request, response)| {
         let sockets = Sockets::default();
-        let task = Task::Exchange(Exchange {
-            run_id: 0,
-            seed: 1,
-            protocol,
-            streams: 1,
-            request,
-            response,
-            every_us: None,
-            sockets,
-        });
+        let task = Task::Exchange(Exchange { protocol, request, response, sockets, ..Exchange::default() });
         let name = format!("IPv{ip}, {word} {request}/{response} bytes");
         let shown = [Quantity::Transactions, Quantity::RoundTrip];
         case(options, "Request and response", name, task, ip, &shown)

@@ -250,7 +250,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::load::task::{Protocol, Sockets};
+    use crate::load::task::Protocol;
     use crate::load::worker_pool::{Schedule, WorkerPool};
 
     /// A request every 10 ms for 300 ms, of which the first ten do not count.
@@ -260,14 +260,11 @@ mod tests {
 
     fn work() -> Exchange {
         Exchange {
-            run_id: 1,
-            seed: 1,
             protocol: Protocol::Udp,
-            streams: 1,
             request: 64,
             response: 64,
             every_us: Some(EVERY_MS as u32 * 1_000),
-            sockets: Sockets::default(),
+            ..Exchange::default()
         }
     }
 

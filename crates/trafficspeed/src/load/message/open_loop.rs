@@ -110,21 +110,11 @@ pub(in crate::load) fn wait_until(stage: &SharedState, instant_ns: u64) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::task::{Protocol, Sockets};
+    use crate::load::task::Protocol;
 
     fn voice() -> Messages {
         let open_loop = Some(OpenLoop { burst: 1, late_after_us: 150_000 });
-        Messages {
-            run_id: 1,
-            seed: 1,
-            protocol: Protocol::Udp,
-            streams: 1,
-            backward: false,
-            length: 172,
-            bits_per_second: Some(68_800),
-            open_loop,
-            sockets: Sockets::default(),
-        }
+        Messages { length: 172, bits_per_second: Some(68_800), open_loop, ..Messages::default() }
     }
 
     #[test]

@@ -78,18 +78,16 @@ impl Findings {
 mod tests {
     use super::*;
     use crate::load::delays::DelaySummary;
-    use crate::load::tcp::{Job, Shape, StreamTotal};
+    use crate::load::tcp::{Job, StreamTotal};
 
     fn bulk(streams: u32) -> Task {
         Task::Bulk(Job {
             run_id: 7,
             seed: u64::MAX,
             streams,
-            threads: 1,
             write_bytes: 1_000,
-            verify: false,
             congestion: "reno".parse().unwrap(),
-            shape: Shape::default(),
+            ..Job::default()
         })
     }
 

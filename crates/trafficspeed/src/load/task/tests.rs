@@ -2,36 +2,16 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::clock;
-use crate::load::congestion::CongestionControl;
 use crate::load::message::open_loop::OpenLoop;
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn messages(protocol: Protocol, streams: u32, length: u32, rate: Option<u64>) -> Messages {
-    Messages {
-        run_id: 5,
-        seed: 1,
-        protocol,
-        streams,
-        backward: false,
-        length,
-        bits_per_second: rate,
-        open_loop: None,
-        sockets: Sockets::default(),
-    }
+    Messages { run_id: 5, protocol, streams, length, bits_per_second: rate, ..Messages::default() }
 }
 
 fn exchange(protocol: Protocol, request: u32, response: u32) -> Exchange {
-    Exchange {
-        run_id: 6,
-        seed: 1,
-        protocol,
-        streams: 2,
-        request,
-        response,
-        every_us: None,
-        sockets: Sockets::default(),
-    }
+    Exchange { run_id: 6, protocol, streams: 2, request, response, ..Exchange::default() }
 }
 
 fn connect(task: &Task) -> [Ready; 2] {
@@ -165,14 +145,11 @@ fn questions_that_are_due_all_leave_and_all_count() {
 fn bulk_data_go_the_way_they_are_told_with_the_segments_they_are_told() {
     for way in [Way::Forward, Way::Backward] {
         let job = tcp::Job {
-            run_id: 1,
-            seed: 1,
             streams: 2,
-            threads: 1,
             write_bytes: 65_536,
             verify: true,
-            congestion: CongestionControl::default(),
             shape: Shape { way, window: Some(65_536), mss: Some(1_000) },
+            ..tcp::Job::default()
         };
         let [listener, connector] = run(&Task::Bulk(job));
         let (sender, receiver) =

@@ -6,19 +6,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::clock;
-use crate::load::congestion::CongestionControl;
 
 fn job(streams: u32, verify: bool) -> Job {
-    Job {
-        run_id: 0x5eed,
-        seed: 11,
-        streams,
-        threads: 2,
-        write_bytes: 128 * 1024,
-        verify,
-        congestion: CongestionControl::default(),
-        shape: Shape::default(),
-    }
+    Job { run_id: 0x5eed, seed: 11, streams, threads: 2, write_bytes: 128 * 1024, verify, ..Job::default() }
 }
 
 fn connected(address: SocketAddr, listen: &Job, connect: &Job) -> (Vec<Stream>, Vec<Stream>) {

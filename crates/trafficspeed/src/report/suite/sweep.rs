@@ -179,7 +179,7 @@ fn keys(campaign: &SuiteCampaign, section: &Section, number: usize) -> Option<Pi
 mod tests {
     use super::*;
     use crate::load::message::Messages;
-    use crate::load::task::{Protocol, Sockets};
+
     use crate::report::chart::markup::assert_well_formed;
     use crate::report::delivered::tests::search;
     use crate::report::suite::sections;
@@ -194,15 +194,9 @@ mod tests {
             row.case.section = section.into();
             row.link_mtu = Some(1500 * factor);
             row.case.task = Task::Messages(Messages {
-                run_id: 0,
-                seed: 1,
-                protocol: Protocol::Udp,
-                streams: 1,
-                backward: false,
                 length: 500 * factor,
                 bits_per_second: Some(20_000_000 * u64::from(factor)),
-                open_loop: None,
-                sockets: Sockets::default(),
+                ..Messages::default()
             });
         }
         campaign
