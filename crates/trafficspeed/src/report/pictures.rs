@@ -181,30 +181,28 @@ impl View<'_> {
             return BarChart { title: title.into(), measure, bars }.svg();
         }
         let series = |label: &String| {
-            let points: Vec<Point> =
-                self.counts.iter().filter_map(|clients| point(label, *clients)).collect();
-            (!points.is_empty()).then(|| Series { label: label.clone(), style: self.style(label), points })
+            let points = self.counts.iter().filter_map(|clients| point(label, *clients));
+            Series { label: label.clone(), style: self.style(label), points: points.collect() }
         };
         LineChart {
             title: title.into(),
             x_label: "clients (two are a pair)".into(),
             measure,
             horizontal: Horizontal::Doubling(self.counts.iter().copied().map(f64::from).collect()),
-            series: self.order.iter().filter_map(series).collect(),
+            series: self.order.iter().map(series).collect(),
         }
         .svg()
     }
 
     fn repeats(&self) -> Option<Picture> {
         let counts = &self.counts;
-        let vpns: Vec<&String> = self.order.iter().filter(|label| !self.is_plain(label)).collect();
-        let shown: Vec<&String> = if vpns.is_empty() { self.order.iter().collect() } else { vpns };
         let values = |label: &str, clients: u32| -> Vec<f64> {
             let rates = self.table.values(label, &case(clients), GOODPUT);
             rates.into_iter().map(|rate| rate / 1e9).collect()
         };
-        let series: Vec<BoxSeries> = shown
-            .into_iter()
+        let series: Vec<BoxSeries> = self
+            .order
+            .iter()
             .map(|label| BoxSeries {
                 label: label.clone(),
                 style: self.style(label),

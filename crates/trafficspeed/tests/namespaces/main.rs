@@ -366,8 +366,12 @@ fn hosts_that_serve_are_measured_by_a_coordinator_with_the_token() {
     let token = token(directory.path(), "token");
     let (a, b) = (Served::start(&token), Served::start(&token));
     let pair = format!("{}={}", a.address, b.address);
-    let line = format!("run --pair {pair} --token-file {} -P 4 -t 1 -O 0.2 --verify --json", token.display());
+    let line = format!(
+        "run --pair {pair} --token-file {} -P 4 -t 1 -O 0.2 --verify --probe 20 --json",
+        token.display()
+    );
     let report = measured(&line);
+    assert!(values(&report, "round trip p50")[0] > 0.0, "{report:#}");
     assert!(report["whole"] == true && values(&report, "goodput")[0] > 0.0, "{report:#}");
     let offset = report["runs"][0]["pairs"][0]["ends"][0]["clock_offset_ms"].as_f64().expect("an offset");
     assert!(offset.abs() < 50.0, "the same machine has the same clock: {offset} ms");

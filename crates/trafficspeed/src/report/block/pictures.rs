@@ -82,7 +82,7 @@ fn over_delays(
         x_label: "one-way delay, ms".into(),
         measure,
         horizontal: Horizontal::Linear(end),
-        series: series.filter(|series| !series.points.is_empty()).collect(),
+        series: series.collect(),
     }
     .svg()
 }
@@ -143,7 +143,7 @@ fn over_size(
         x_label: "block, KB".into(),
         measure,
         horizontal: Horizontal::Doubling(sizes.iter().map(|&size| kilobytes(size)).collect()),
-        series: series.filter(|series| !series.points.is_empty()).collect(),
+        series: series.collect(),
     }
     .svg()?;
     let caption = format!(

@@ -152,7 +152,7 @@ fn curve(along: &[&BlockReport], axis: Axis, delay: f64, number: usize, at: &str
         x_label: axis.1.into(),
         measure: Measure::higher_is_better("acknowledged blocks, MB/s"),
         horizontal: Horizontal::Doubling(points.iter().map(|(x, _)| *x).collect()),
-        series: series.filter(|series| !series.points.is_empty()).collect(),
+        series: series.collect(),
     }
     .svg()?;
     let name = format!("block-{}-{number}-{}", axis.0, delay.to_string().replace('.', "-"));

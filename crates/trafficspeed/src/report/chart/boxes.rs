@@ -3,7 +3,8 @@
 //! values than [`QUARTILES_LEAST`] there are no quartiles worth the name, and no box is drawn.
 
 use super::axis::Axis;
-use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
+use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height, note_height};
+use super::ceiling::{self, Drawn};
 use super::{Measure, SAMPLES_MOST, STYLES};
 use crate::stats::{quantile, range};
 
@@ -32,32 +33,42 @@ pub struct BoxChart {
     pub series: Vec<BoxSeries>,
 }
 
+impl Drawn for BoxSeries {
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn values(&self) -> Vec<f64> {
+        self.groups.concat()
+    }
+}
+
 impl BoxChart {
     /// The picture, or nothing if there is no value.
     pub fn svg(&self) -> Option<String> {
-        let values = self.series.iter().flat_map(|series| series.groups.iter().flatten());
-        let highest = values.copied().reduce(f64::max)?;
-        let keys: Vec<Key<'_>> = self
-            .series
+        let (shown, beyond) = ceiling::split(&self.series)?;
+        let highest = shown.iter().filter_map(|series| series.highest()).reduce(f64::max)?;
+        let keys: Vec<Key<'_>> = shown
             .iter()
             .map(|series| Key { label: &series.label, style: series.style, line: false })
             .collect();
-        let top = legend_height(&keys);
+        let top = legend_height(&keys) + note_height(beyond.as_ref());
         let bottom = top + PLOT_HEIGHT;
         let vertical = Axis::from_zero(highest, bottom, top);
         let horizontal = Axis::groups(&self.groups, LEFT, WIDTH - RIGHT);
         let mut canvas = Canvas::new(&self.title, bottom + BELOW);
         canvas.legend(&keys);
+        canvas.note(beyond.as_ref(), top);
         canvas.grid(&vertical, &self.measure.label(), top, WIDTH - RIGHT);
         canvas.ticks(&horizontal, &self.x_label, bottom);
-        let slot = (WIDTH - RIGHT - LEFT) / self.groups.len() as f64 * 0.8 / self.series.len() as f64;
+        let slot = (WIDTH - RIGHT - LEFT) / self.groups.len() as f64 * 0.8 / shown.len() as f64;
         // A line between neighbouring groups.
         for group in 1..self.groups.len() as u32 {
             let x = horizontal.place(f64::from(group) - 0.5);
             canvas.put(format_args!(r#"<path class="grid" d="M{x:.1} {top:.1}V{bottom:.1}"/>"#));
         }
-        for (series, number) in self.series.iter().zip(0_u32..) {
-            let aside = (f64::from(number) - (self.series.len() as f64 - 1.0) / 2.0) * slot;
+        for (series, number) in shown.iter().zip(0_u32..) {
+            let aside = (f64::from(number) - (shown.len() as f64 - 1.0) / 2.0) * slot;
             for (values, group) in series.groups.iter().zip(0_u32..) {
                 let x = horizontal.place(f64::from(group)) + aside;
                 draw(&mut canvas, values, series.style % STYLES, x, slot, &vertical);

@@ -17,6 +17,7 @@ pub(super) const PLOT_HEIGHT: f64 = 280.0;
 pub(super) const BELOW: f64 = 52.0;
 
 const LEGEND_LINE: f64 = 22.0;
+const NOTE_HEIGHT: f64 = 20.0;
 /// Width of a character, about.
 pub(super) const CHARACTER: f64 = 7.4;
 
@@ -113,6 +114,12 @@ impl Canvas {
         }
     }
 
+    /// A note on what is not drawn, above the plot that begins at `top`.
+    pub(super) fn note(&mut self, note: Option<&String>, top: f64) {
+        let place = (LEFT, top - NOTE_HEIGHT + 2.0);
+        note.into_iter().for_each(|note| self.text_at("key", place, "start", note));
+    }
+
     /// A shape per style, so that lines can be told apart without colour.
     pub(super) fn marker(&mut self, style: usize, x: f64, y: f64) {
         let d = match style % STYLES {
@@ -152,6 +159,11 @@ fn places<'a>(keys: &'a [Key<'a>]) -> Vec<(&'a Key<'a>, f64, f64)> {
             place
         })
         .collect()
+}
+
+/// The room for a note on what is not drawn.
+pub(super) fn note_height(note: Option<&String>) -> f64 {
+    note.map_or(0.0, |_| NOTE_HEIGHT)
 }
 
 /// How much room the legend takes at the top.

@@ -27,22 +27,45 @@ pub(super) fn top<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Option<f6
     others.filter(|most| all.is_some_and(|all| *most > 0.0 && all >= DWARFS * most)).or(all)
 }
 
-/// The series that are drawn, and what is said of those that are not.
-pub(super) fn split(series: &[Series]) -> Option<(Vec<&Series>, Option<String>)> {
-    let highest_of = |one: &Series| Some((one.label.as_str(), highest([one])?)).map(|(_, value)| value);
-    let values = series.iter().filter_map(|one| Some((one.label.as_str(), highest_of(one)?)));
-    let top = top(values)?;
-    let is_beyond = |one: &&Series| is_ceiling(&one.label) && highest_of(one).is_some_and(|most| most > top);
-    let (beyond, drawn): (Vec<&Series>, Vec<&Series>) = series.iter().partition(is_beyond);
-    let note = |one: &&Series| {
-        let values: Vec<f64> = one.points.iter().map(|point| point.y).collect();
-        let (low, high) = crate::stats::range(&values)?;
+/// What a chart draws for one system.
+pub(super) trait Drawn {
+    fn label(&self) -> &str;
+    fn values(&self) -> Vec<f64>;
+    /// The highest place that it needs; nothing without a value.
+    fn highest(&self) -> Option<f64> {
+        self.values().into_iter().reduce(f64::max)
+    }
+}
+
+impl Drawn for Series {
+    fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn values(&self) -> Vec<f64> {
+        self.points.iter().map(|point| point.y).collect()
+    }
+
+    fn highest(&self) -> Option<f64> {
+        highest([self])
+    }
+}
+
+/// The series that are drawn, without those that have no value, and what is said of those that are
+/// beyond the axis; `None` if there is no value.
+pub(super) fn split<T: Drawn>(series: &[T]) -> Option<(Vec<&T>, Option<String>)> {
+    let filled: Vec<(&T, f64)> = series.iter().filter_map(|one| Some((one, one.highest()?))).collect();
+    let top = top(filled.iter().map(|(one, highest)| (one.label(), *highest)))?;
+    let is_beyond = |(one, highest): &(&T, f64)| is_ceiling(one.label()) && *highest > top;
+    let (beyond, drawn): (Vec<_>, Vec<_>) = filled.into_iter().partition(is_beyond);
+    let note = |(one, _): &(&T, f64)| {
+        let (low, high) = crate::stats::range(&one.values())?;
         let [low, high] = [low, high].map(significant);
         let range = if low == high { low } else { format!("{low} to {high}") };
-        Some(format!("{}: {range}, beyond this axis", one.label))
+        Some(format!("{}: {range}, beyond this axis", one.label()))
     };
     let notes: Vec<String> = beyond.iter().filter_map(note).collect();
-    Some((drawn, (!notes.is_empty()).then(|| notes.join("; "))))
+    Some((drawn.into_iter().map(|(one, _)| one).collect(), (!notes.is_empty()).then(|| notes.join("; "))))
 }
 
 #[cfg(test)]
@@ -79,6 +102,6 @@ mod tests {
             Some((2, None)),
             "a VPN is a rival"
         );
-        assert_eq!(split(&[]), None);
+        assert_eq!(split::<Series>(&[]), None);
     }
 }

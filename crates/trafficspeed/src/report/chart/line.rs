@@ -3,12 +3,10 @@
 use std::fmt::Write as _;
 
 use super::axis::Axis;
-use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height};
+use super::canvas::{BELOW, Canvas, Key, LEFT, PLOT_HEIGHT, RIGHT, WIDTH, legend_height, note_height};
 use super::{Measure, STYLES, Series, ceiling};
 
 const MOST_MARKERS: usize = 24;
-/// Room for what is said of a line that is not drawn.
-const NOTE_HEIGHT: f64 = 20.0;
 
 /// How the horizontal axis is laid out.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +37,7 @@ impl LineChart {
         let (series, beyond) = ceiling::split(&self.series)?;
         let highest = highest(series.iter().copied())?;
         let keys = keys(series.iter().copied());
-        let note_at = legend_height(&keys);
-        let top = note_at + beyond.as_ref().map_or(0.0, |_| NOTE_HEIGHT);
+        let top = legend_height(&keys) + note_height(beyond.as_ref());
         let bottom = top + PLOT_HEIGHT;
         let vertical = Axis::from_zero(highest, bottom, top);
         let horizontal = match &self.horizontal {
@@ -49,9 +46,7 @@ impl LineChart {
         };
         let mut canvas = Canvas::new(&self.title, bottom + BELOW);
         canvas.legend(&keys);
-        if let Some(note) = &beyond {
-            canvas.text_at("key", (LEFT, note_at + 2.0), "start", note);
-        }
+        canvas.note(beyond.as_ref(), top);
         canvas.grid(&vertical, &self.measure.label(), top, WIDTH - RIGHT);
         canvas.ticks(&horizontal, &self.x_label, bottom);
         for series in series {

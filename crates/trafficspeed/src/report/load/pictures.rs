@@ -97,7 +97,7 @@ fn lines(
         x_label: "seconds since the end of the warm-up".into(),
         measure,
         horizontal: Horizontal::Linear(end),
-        series: runs.iter().map(line).filter(|series| !series.points.is_empty()).collect(),
+        series: runs.iter().map(line).collect(),
     }
     .svg()
 }

@@ -8,11 +8,6 @@ use crate::experiment::suite::ipsec::UDP_SECTION;
 use crate::report::chart::{BoxChart, BoxSeries};
 use crate::report::page::Picture;
 
-/// The ceiling, as reports call it.
-const PLAIN: &str = "plain routing";
-/// The VPNs get a picture of their own beside the one with the ceiling where that is so much
-/// higher.
-const DWARFS: f64 = 2.0;
 /// The sections that are drawn so, each with its quantity.
 const DRAWN: [(&str, Quantity); 3] = [
     ("TCP stream", Quantity::Throughput),
@@ -23,26 +18,16 @@ const DRAWN: [(&str, Quantity); 3] = [
 /// The pictures of a section.
 pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> Vec<Picture> {
     let Some((_, quantity)) = DRAWN.iter().find(|(name, _)| *name == section.name) else { return Vec::new() };
-    let picture = |version: &str, with_plain: bool| {
+    let picture = |version: &str| {
         let begin = format!("{version}, ");
         let rows: Vec<&SectionRow> = section
             .rows
             .iter()
             .filter(|row| row.quantity == *quantity && row.case.starts_with(&begin))
             .collect();
-        let is_shown = |at: usize| with_plain || section.columns[at] != PLAIN;
-        let most = |is_shown: &dyn Fn(usize) -> bool| {
-            let values =
-                rows.iter().flat_map(|row| row.values.iter().zip(0..).filter(|(_, at)| is_shown(*at)));
-            values.flat_map(|(values, _)| values.values()).copied().reduce(f64::max)
-        };
-        let highest = most(&is_shown)?;
-        if !with_plain && most(&|_| true)? < DWARFS * highest {
-            return None;
-        }
-        let (scale, measure) = scaled(*quantity, highest);
-        let shown = section.columns.iter().zip(0..).filter(|(_, at)| is_shown(*at));
-        let series = shown.map(|(label, at)| BoxSeries {
+        let values = rows.iter().flat_map(|row| row.values.iter().flat_map(|values| values.values()));
+        let (scale, measure) = scaled(*quantity, values.copied().reduce(f64::max)?);
+        let series = section.columns.iter().zip(0..).map(|(label, at)| BoxSeries {
             label: label.clone(),
             style: style(campaign, label),
             groups: rows
@@ -50,22 +35,20 @@ pub fn pictures(campaign: &SuiteCampaign, section: &Section, number: usize) -> V
                 .map(|row| row.values[at].values().map(|value| value / scale).collect())
                 .collect(),
         });
-        let (words, end) = if with_plain { ("", "") } else { (", the VPNs alone", "-vpns") };
-        let title = format!("{}, {version}{words}", section.name);
+        let title = format!("{}, {version}", section.name);
         let svg = BoxChart {
             title: title.clone(),
             x_label: section.name.clone(),
             measure,
             groups: rows.iter().map(|row| short(row.case.trim_start_matches(&begin))).collect(),
-            series: series.filter(|series| series.groups.iter().any(|group| !group.is_empty())).collect(),
+            series: series.collect(),
         }
         .svg()?;
         let caption = "Each dot is one run, marker and line are the median, whiskers go from the lowest to the highest.";
-        let name = format!("suite-{number}-{}{end}", version.to_lowercase());
+        let name = format!("suite-{number}-{}", version.to_lowercase());
         Some(Picture { name, title, caption: caption.to_owned(), svg })
     };
-    let each = ["IPv4", "IPv6"].into_iter().flat_map(|version| [(version, true), (version, false)]);
-    each.filter_map(|(version, with_plain)| picture(version, with_plain)).collect()
+    ["IPv4", "IPv6"].into_iter().filter_map(picture).collect()
 }
 
 /// A case's name with as many words as fit below a group.
@@ -89,17 +72,13 @@ mod tests {
         }
         let drawn = pictures(&campaign, &sections(&campaign)[0], 2);
         let names: Vec<&str> = drawn.iter().map(|picture| picture.name.as_str()).collect();
-        assert_eq!(
-            names,
-            ["suite-2-ipv4", "suite-2-ipv4-vpns", "suite-2-ipv6"],
-            "plain routing is twice as fast over IPv4"
-        );
-        assert!(drawn[0].svg.contains("plain routing") && !drawn[1].svg.contains("plain routing"));
+        assert_eq!(names, ["suite-2-ipv4", "suite-2-ipv6"]);
+        assert!(drawn[0].svg.contains(">plain routing: 100, beyond this axis</text>"), "{}", drawn[0].svg);
         for picture in &drawn {
             assert_well_formed(&picture.svg);
             assert!(picture.svg.contains(">57344 bytes</text>") && picture.svg.contains("higher is better"));
         }
-        assert_eq!(drawn[0].svg.matches("class=\"dot").count(), 3, "every run that stands");
+        assert_eq!(drawn[0].svg.matches("class=\"dot").count(), 2, "every run that stands");
         campaign.rows.iter_mut().for_each(|row| row.case.section = "Live video over UDP".into());
         assert!(pictures(&campaign, &sections(&campaign)[0], 2).is_empty());
     }

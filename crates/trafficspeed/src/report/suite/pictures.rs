@@ -150,7 +150,7 @@ fn series(
         let points = all.filter_map(|point| Some(Point { x: point.end, y: value(point)?, range: None }));
         Series { label: row.label.clone(), style: style(campaign, &row.label), points: points.collect() }
     };
-    let series: Vec<Series> = rows.iter().map(line).filter(|series| !series.points.is_empty()).collect();
+    let series: Vec<Series> = rows.iter().map(line).collect();
     let end = series.iter().flat_map(|series| &series.points).map(|point| point.x).fold(0.0, f64::max);
     LineChart {
         title: title.to_owned(),

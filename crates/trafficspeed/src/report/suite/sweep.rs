@@ -136,7 +136,7 @@ fn lines(
         x_label: axis.label().into(),
         measure,
         horizontal: axis.horizontal(&places)?,
-        series: series.filter(|series| !series.points.is_empty()).collect(),
+        series: series.collect(),
     }
     .svg()
 }
