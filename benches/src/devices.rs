@@ -154,6 +154,7 @@ impl UdpPath {
                 contents,
                 segment_size,
                 src_ip: None,
+                may_fragment: false,
             };
             match self.near.try_send(&transmit) {
                 SendOutcome::Sent => left -= now,

@@ -76,6 +76,7 @@ impl Run {
             contents: &buffer[self.start..self.end],
             segment_size: (self.count > 1).then_some(self.segment),
             src_ip: self.outer.endpoint.local,
+            may_fragment: self.outer.may_fragment,
         }
     }
 }
@@ -284,7 +285,7 @@ mod tests {
 
     fn marked(port: u16, traffic_class: u8) -> Outer {
         let endpoint = Endpoint { remote: ([127, 0, 0, 1], port).into(), local: None };
-        Outer { endpoint, traffic_class, single: false }
+        Outer { endpoint, traffic_class, single: false, may_fragment: false }
     }
 
     fn push(batch: &mut Batch, port: u16, byte: u8, len: usize) {

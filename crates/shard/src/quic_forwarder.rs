@@ -82,6 +82,7 @@ impl AsyncUdpSocket for ForwardedSocket {
             contents: transmit.contents,
             segment_size: transmit.segment_size,
             src_ip: transmit.src_ip,
+            may_fragment: false,
         };
         self.sender.try_io(Interest::WRITABLE, |socket| match socket.try_send(&transmit) {
             SendOutcome::WouldBlock { .. } => Err(io::ErrorKind::WouldBlock.into()),

@@ -103,6 +103,8 @@ pub struct Transmit<'a> {
     pub segment_size: Option<usize>,
     /// The address to send from; `None` leaves it to the routing table.
     pub src_ip: Option<IpAddr>,
+    /// Whether the outer IP layer may fragment it.
+    pub may_fragment: bool,
 }
 
 /// Reason why a datagram was dropped on sending. Each is one counter.
@@ -180,6 +182,7 @@ pub struct ShardSocket {
     /// Destinations that do without segmentation offload.
     singles: Arc<Singles>,
     gro: bool,
+    is_v6: bool,
 }
 
 impl ShardSocket {
@@ -241,12 +244,17 @@ impl ShardSocket {
         // The time of arrival is not read, and its control message leaves no room for the
         // congestion mark of merged datagrams.
         set_flag(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, false).map_err(failed)?;
+        if address.is_ipv6() {
+            // Quinn's flag would forbid fragments for good. Without it the mode of path MTU
+            // discovery decides, which allows none until `with_fragments` changes it.
+            set_flag(&socket, libc::SOL_IPV6, libc::IPV6_DONTFRAG, false).map_err(failed)?;
+        }
         // A kernel before 5.0 has no merging to switch off.
         let gro = state.gro_segments() > 1 && options.gro;
         if state.gro_segments() > 1 && !options.gro {
             set_flag(&socket, libc::SOL_UDP, libc::UDP_GRO, false).map_err(failed)?;
         }
-        Ok(Self { socket, state, gso: options.gso, singles: Arc::default(), gro })
+        Ok(Self { socket, state, gso: options.gso, singles: Arc::default(), gro, is_v6: address.is_ipv6() })
     }
 
     /// The address that the socket is bound to.
@@ -275,6 +283,13 @@ impl ShardSocket {
 
     /// Hands a datagram, or a batch of `segment_size` each and a shorter last one, to the kernel.
     pub fn try_send(&self, transmit: &Transmit<'_>) -> SendOutcome {
+        if transmit.needs_fragments() {
+            return self.with_fragments(|| self.try_send_whole(transmit));
+        }
+        self.try_send_whole(transmit)
+    }
+
+    fn try_send_whole(&self, transmit: &Transmit<'_>) -> SendOutcome {
         let Some(segment) = transmit.segment_size.filter(|size| *size < transmit.contents.len()) else {
             return self.send_one(transmit);
         };

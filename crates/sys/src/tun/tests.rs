@@ -204,6 +204,7 @@ fn batch_comes_out_as(offloads: TunOffloads) -> Vec<(usize, u8)> {
         contents: &[5; 5000],
         segment_size: Some(1000),
         src_ip: None,
+        may_fragment: false,
     };
     assert_eq!(sender.try_send(&batch), SendOutcome::Sent);
     let mut got = Vec::new();
@@ -235,6 +236,7 @@ fn a_queue_wakes_its_shard() {
                 contents: &payload,
                 segment_size: None,
                 src_ip: None,
+                may_fragment: false,
             };
             assert_eq!(socket.get_ref().try_send(&one), SendOutcome::Sent);
             let read = queue.async_io(tokio::io::Interest::READABLE, |queue| queue.try_read(&mut buffer));

@@ -62,9 +62,24 @@ impl ShardSocket {
     /// Hands up to [`MAX_SENDS`] of `transmits` to the kernel at once. Returns how many it took,
     /// from the first on; what it has against the next one, [`Self::try_send`] says.
     pub fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
-        // A batch that has to be cut here can't be part of it.
-        let goes = |t: &&Transmit<'_>| t.segment_size.is_none() || self.segments_to(t.destination);
+        // A batch that has to be cut here can't be part of it; fragments are allowed for all or none.
+        let may_fragment = transmits.first().is_some_and(Transmit::needs_fragments);
+        let goes = |t: &&Transmit<'_>| {
+            (t.segment_size.is_none() || self.segments_to(t.destination))
+                && t.needs_fragments() == may_fragment
+        };
         let count = transmits.iter().take(MAX_SENDS).take_while(goes).count();
+        let transmits = &transmits[..count];
+        if may_fragment {
+            self.with_fragments(|| self.send_messages(transmits))
+        } else {
+            self.send_messages(transmits)
+        }
+    }
+
+    /// The same for these, of which there are at most [`MAX_SENDS`].
+    fn send_messages(&self, transmits: &[Transmit<'_>]) -> usize {
+        let count = transmits.len().min(MAX_SENDS);
         let mut sends = [const { MaybeUninit::<Send>::uninit() }; MAX_SENDS];
         let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MAX_SENDS];
         for ((transmit, send), header) in transmits[..count].iter().zip(&mut sends).zip(&mut headers) {

@@ -18,7 +18,14 @@ fn pair() -> (ShardSocket, ShardSocket, SocketAddr) {
 }
 
 fn transmit(destination: SocketAddr, contents: &[u8]) -> Transmit<'_> {
-    Transmit { destination, traffic_class: 0, contents, segment_size: None, src_ip: None }
+    Transmit {
+        destination,
+        traffic_class: 0,
+        contents,
+        segment_size: None,
+        src_ip: None,
+        may_fragment: false,
+    }
 }
 
 /// All datagrams that arrive within a moment, until `count` are there, and how many reads it took.

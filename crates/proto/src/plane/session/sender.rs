@@ -29,6 +29,9 @@ pub struct Outer {
     pub traffic_class: u8,
     /// Whether the datagram must stay out of batches, which are lost on the way.
     pub single: bool,
+    /// Whether the IP layer may fragment the datagram: nobody measures what the path of a stock WireGuard
+    /// client carries.
+    pub may_fragment: bool,
 }
 
 /// A sealed datagram.
@@ -143,7 +146,8 @@ impl Sender<'_> {
     #[must_use]
     pub fn outer(&self, traffic_class: u8) -> Outer {
         let traffic_class = traffic_class & self.epoch.copied;
-        Outer { endpoint: self.endpoint(), traffic_class, single: self.single }
+        let may_fragment = self.epoch.send.lane().is_none();
+        Outer { endpoint: self.endpoint(), traffic_class, single: self.single, may_fragment }
     }
 
     /// The outer header of this packet.

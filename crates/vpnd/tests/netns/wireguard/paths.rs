@@ -75,6 +75,32 @@ fn narrow_and_wide_paths_carry_what_the_file_says() {
 }
 
 #[test]
+fn full_packets_reach_a_device_behind_a_path_narrower_than_they_are() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, file) = gateway_for_phone(&lab);
+    // The router's link towards the phone, as it is before a tunnel.
+    lab.net.ip_batch(&format!(
+        "route add 198.18.1.2 dev {port} mtu 1280\nroute add fd18:1::2 dev {port} mtu 1280\n",
+        port = Lab::port(1)
+    ));
+    for outer in [GATEWAY_V4.into(), IpAddr::from(GATEWAY_V6)] {
+        let phone = Stock::start_towards(&lab, 1, &program, &file, outer);
+        ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+        let full = 1_280 - 28;
+        // The kernel learns from the first one what an IPv6 path carries.
+        eventually("a full packet arrives", PATIENCE, || {
+            ping(&lab.campus, phone.v4(), full, SECOND).then_some(())
+        });
+        for _ in 0..3 {
+            assert!(ping(&lab.campus, phone.v4(), full, SECOND), "each full packet over {outer}");
+        }
+        transfer(&lab.campus, phone.place, phone.v4(), 300_000, PATIENCE);
+    }
+    assert_eq!(sessions_of(&gateway, "wireguard").len(), 1);
+}
+
+#[test]
 fn no_datagram_is_larger_than_the_mtu_allows() {
     let Some(program) = program("wireguard-go") else { return };
     let Some(lab) = Lab::new(1) else { return };
