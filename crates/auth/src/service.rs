@@ -339,7 +339,7 @@ impl Service {
                 return None;
             }
             Write::Moved { session, outer, .. } => {
-                self.portal.heard().moved(SessionId(session.into()), outer.ip());
+                self.portal.heard().moved(SessionId(session.into()), outer.remote.ip());
                 return None;
             }
             Write::TwoDevices(..) => return None,

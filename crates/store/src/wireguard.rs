@@ -1,7 +1,8 @@
 //! WireGuard devices of users: public keys that stock clients show in place of a login.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::DeviceId;
 use zeroize::Zeroizing;
 
@@ -58,8 +59,9 @@ pub struct WireGuardDevice {
     pub latest: Option<HandshakeTime>,
     /// The latest timestamp that was shown to it.
     pub latest_own: Option<HandshakeTime>,
-    /// Where it was heard from last, until its session ends.
-    pub outer: Option<SocketAddr>,
+    /// Where it was heard from last, and the gateway's own address that it talks to, until its
+    /// session ends.
+    pub outer: Option<Endpoint>,
     /// Whether its user is enabled and not known to have expired.
     pub may_connect: bool,
 }
@@ -99,7 +101,7 @@ pub trait WireGuardDevices: Send + Sync {
     /// Keeps timestamps, all of them in one step. Those of devices that are gone count as kept.
     fn keep_handshakes(&self, shown: &[HandshakeShown]) -> Result<(), StoreError>;
     /// Keeps where devices were heard from, or that they are nowhere now; the last of each counts.
-    fn keep_outer(&self, heard: &[(DeviceId, Option<SocketAddr>)]) -> Result<(), StoreError>;
+    fn keep_outer(&self, heard: &[(DeviceId, Option<Endpoint>)]) -> Result<(), StoreError>;
     /// A number that is another one whenever something about devices or about who may have them
     /// has changed, but for timestamps and outer addresses.
     fn wireguard_version(&self) -> Result<u64, StoreError>;

@@ -98,7 +98,9 @@ impl Portal {
                 device: device.id.0.into(),
                 addresses: first(device.addresses),
                 session_age_s: device.session_since_s.map(|since_s| steady_s.saturating_sub(since_s)),
-                from: heard.from(user.id, device.id).or_else(|| Some(wireguard?.outer?.ip().to_canonical())),
+                from: heard
+                    .from(user.id, device.id)
+                    .or_else(|| Some(wireguard?.outer?.remote.ip().to_canonical())),
                 wireguard: wireguard.map(|device| OwnWireGuard {
                     name: Text::cut(&device.name),
                     key: Text::cut(&PublicKey(device.public_key).short()),

@@ -70,7 +70,7 @@ impl Service {
         }
         for write in writes {
             if let Write::Moved { session, outer, lane, left_out } = *write {
-                let to = Move { lane, outer, left_out };
+                let to = Move { lane, outer: outer.remote, left_out };
                 audit.record(Event::Moved { session: SessionId(session.into()), at_s, to });
             }
         }

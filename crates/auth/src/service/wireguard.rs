@@ -1,11 +1,12 @@
 //! The answers about stock WireGuard clients, and what their sessions leave in the store.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
 use vpnd_proto::control::{Code, Text};
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::{DeviceId, SessionId};
 
 use super::Service;
@@ -109,7 +110,7 @@ impl Service {
             wireguard.has_device(record.user, record.device).then_some(record)
         };
         let device = |session| record(session).map(|record| record.device);
-        let mut heard: Vec<(DeviceId, Option<SocketAddr>)> = Vec::new();
+        let mut heard: Vec<(DeviceId, Option<Endpoint>)> = Vec::new();
         for write in writes {
             match write {
                 Write::Moved { session, outer, .. } => {

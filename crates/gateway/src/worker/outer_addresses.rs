@@ -6,9 +6,9 @@
 //! module must not know whose sessions they are.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::time::Duration;
 
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::SessionId;
 use vpnd_proto::time::Time;
 use vpnd_proto::wire::MAX_CLIENT_LANES;
@@ -32,9 +32,9 @@ pub(super) struct OuterAddresses {
 struct Lanes {
     allowance: Allowance,
     /// As the audit file has them.
-    written: BTreeMap<u8, SocketAddr>,
+    written: BTreeMap<u8, Endpoint>,
     /// Lanes that are elsewhere since.
-    late: BTreeMap<u8, SocketAddr>,
+    late: BTreeMap<u8, Endpoint>,
     /// Addresses that were left before they were written.
     left_out: u32,
 }
@@ -46,7 +46,7 @@ impl OuterAddresses {
         now: Time,
         session: SessionId,
         lane: u8,
-        outer: SocketAddr,
+        outer: Endpoint,
     ) -> Option<Write> {
         let lanes = self.sessions.entry(session).or_default();
         lanes.heard(lane, outer);
@@ -93,7 +93,7 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    fn heard(&mut self, lane: u8, outer: SocketAddr) {
+    fn heard(&mut self, lane: u8, outer: Endpoint) {
         let before = self.late.remove(&lane);
         if self.written.get(&lane) != Some(&outer) {
             self.late.insert(lane, outer);
@@ -127,14 +127,14 @@ mod tests {
 
     const SESSION: SessionId = SessionId([1; 16]);
 
-    fn at(port: u16) -> SocketAddr {
-        SocketAddr::from(([192, 0, 2, 1], port))
+    fn at(port: u16) -> Endpoint {
+        Endpoint { remote: ([192, 0, 2, 1], port).into(), local: None }
     }
 
     /// Lane, port and number of those left out, of each.
     fn shown(writes: impl IntoIterator<Item = Write>) -> Vec<(u8, u16, u32)> {
         let shown = writes.into_iter().map(|write| match write {
-            Write::Moved { outer, lane, left_out, .. } => (lane, outer.port(), left_out),
+            Write::Moved { outer, lane, left_out, .. } => (lane, outer.remote.port(), left_out),
             other => panic!("{other:?}"),
         });
         shown.collect()

@@ -13,6 +13,7 @@ use std::time::Duration;
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{Code, UserName};
 use vpnd_proto::gateway::{Addresses, Authenticated, EndedSession, Gateway, SessionRecord};
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::policy::{PolicyError, Principal};
 use vpnd_proto::rate::SessionLimits;
 use vpnd_proto::session::{DeviceId, SessionId};
@@ -326,9 +327,12 @@ impl Registry {
 
     /// A lane of the session's client is heard from this address: if it is another one, it is
     /// written with the next changes.
-    pub fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
+    pub fn heard_at(&mut self, session: SessionId, lane: u8, outer: Endpoint) {
         if self.known.contains_key(&session) {
-            self.writes.heard_at(session, lane, self.relayed.client(outer));
+            let remote = self.relayed.client(outer.remote);
+            // What carried it here is no address to reach it from.
+            let local = outer.local.filter(|_| remote == outer.remote);
+            self.writes.heard_at(session, lane, Endpoint { remote, local });
         }
     }
 

@@ -232,7 +232,7 @@ impl WireGuard {
             self.refused.remove(&key);
             match peer {
                 Some(peer) => {
-                    let at = peer.outer.map(|remote| Endpoint { remote: self.as_bound(remote), local: None });
+                    let at = peer.outer.map(|at| self.as_bound(at));
                     self.peers.add(now(), key, at, peer.keepalive());
                 }
                 None => {
@@ -246,14 +246,20 @@ impl WireGuard {
         }
     }
 
-    /// An address as the socket names it: one for both IP versions names IPv4 addresses by their
+    /// The addresses as the socket names them: one for both IP versions names those of IPv4 by their
     /// mapped ones.
-    fn as_bound(&self, address: SocketAddr) -> SocketAddr {
+    fn as_bound(&self, Endpoint { remote, local }: Endpoint) -> Endpoint {
         let is_v6 = self.socket.local_addr().is_ok_and(|own| own.is_ipv6());
-        match address.ip().to_canonical() {
-            IpAddr::V4(v4) if is_v6 => (v4.to_ipv6_mapped(), address.port()).into(),
-            ip => (ip, address.port()).into(),
-        }
+        let named = |address: IpAddr| match address.to_canonical() {
+            IpAddr::V4(v4) if is_v6 => v4.to_ipv6_mapped().into(),
+            address => address,
+        };
+        Endpoint { remote: (named(remote.ip()), remote.port()).into(), local: local.map(named) }
+    }
+
+    /// The gateway's address that the peer of this session talks to.
+    pub(super) fn own_address(&self, id: SessionId) -> Option<IpAddr> {
+        self.peers.endpoint(*self.by_session.get(&id)?)?.local
     }
 
     /// The peer has a session, in this slot; false if there is no such peer any more.

@@ -6,14 +6,14 @@
 mod as_status;
 mod observation;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, Code, SecretText, Text, UserName};
 use vpnd_proto::gateway::Addresses;
-use vpnd_proto::plane::Activity;
+use vpnd_proto::plane::{Activity, Endpoint};
 use vpnd_proto::session::SessionId;
 
 pub use observation::{Count, Observed, SessionUse, WorkerState};
@@ -179,7 +179,7 @@ pub enum Write {
         #[n(0)]
         session: ByteArray<16>,
         #[n(1)]
-        outer: SocketAddr,
+        outer: Endpoint,
         #[n(2)]
         lane: u8,
         /// Addresses of the session since the last report that were left out.

@@ -4,13 +4,14 @@
 //! Invariants: no message has the static private key or a preshared key; the keys in one are those
 //! of a single session. What a device has shown by its handshake is durable before it is answered.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_crypto::Secret;
 use vpnd_proto::control::Text;
+use vpnd_proto::plane::Endpoint;
 use vpnd_wireguard::PublicKey;
 use vpnd_wireguard::handshakes::{self, Request, Responded};
 use vpnd_wireguard::message::{Initiation, Message, Response};
@@ -172,7 +173,7 @@ pub struct Peer {
     /// Where it was heard from last, by [`Write::Moved`](super::auth::Write::Moved), until its
     /// session ends.
     #[n(2)]
-    pub outer: Option<SocketAddr>,
+    pub outer: Option<Endpoint>,
 }
 
 impl Peer {

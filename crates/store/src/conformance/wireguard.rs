@@ -1,5 +1,6 @@
 //! Behaviour of [`crate::WireGuardDevices`].
 
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::DeviceId;
 
 use super::{Stand, named, session_of};
@@ -62,7 +63,8 @@ pub(crate) fn timestamps_of_handshakes_only_become_later(stand: &dyn Stand) {
     let gone = HandshakeShown { public_key: [9; 32], ..shown(1, false) };
     store.keep_handshakes(&[shown(5, false), gone, shown(3, true), shown(4, false)]).unwrap();
     store.keep_handshakes(&[shown(2, true), shown(1, false)]).unwrap();
-    let outer = "192.0.2.1:51820".parse().unwrap();
+    let remote = "192.0.2.1:51820".parse().unwrap();
+    let outer = Endpoint { remote, local: Some([198, 51, 100, 1].into()) };
     store.keep_outer(&[(DeviceId([2; 16]), None), (DeviceId([2; 16]), Some(outer))]).unwrap();
     let found = device(store.as_ref(), 2).unwrap();
     assert_eq!((found.latest, found.latest_own, found.outer), (Some([5; 12]), Some([3; 12]), Some(outer)));

@@ -1,8 +1,7 @@
 //! WireGuard devices in SQL.
 
-use std::net::SocketAddr;
-
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::DeviceId;
 
 use super::super::{
@@ -55,7 +54,7 @@ impl WireGuardDevices for Sqlite {
         self.change(|t| keep_handshakes(t, shown).map(Ok))
     }
 
-    fn keep_outer(&self, heard: &[(DeviceId, Option<SocketAddr>)]) -> Result<(), StoreError> {
+    fn keep_outer(&self, heard: &[(DeviceId, Option<Endpoint>)]) -> Result<(), StoreError> {
         self.change(|t| keep_outer(t, heard).map(Ok))
     }
 
@@ -158,11 +157,21 @@ fn keep_handshakes(t: &Transaction<'_>, shown: &[HandshakeShown]) -> rusqlite::R
     Ok(())
 }
 
-fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, Option<SocketAddr>)]) -> rusqlite::Result<()> {
+fn keep_outer(t: &Transaction<'_>, heard: &[(DeviceId, Option<Endpoint>)]) -> rusqlite::Result<()> {
     let mut update = t.prepare_cached("UPDATE wireguard_devices SET outer = ?2 WHERE device = ?1")?;
-    heard.iter().try_for_each(|(device, outer)| {
-        update.execute(params![device.0, outer.map(|outer| outer.to_string())]).map(drop)
-    })
+    heard
+        .iter()
+        .try_for_each(|(device, outer)| update.execute(params![device.0, outer.map(outer_text)]).map(drop))
+}
+
+/// The device's address, and behind a space the gateway's own, if it is known.
+fn outer_text(Endpoint { remote, local }: Endpoint) -> String {
+    local.map_or_else(|| remote.to_string(), |local| format!("{remote} {local}"))
+}
+
+fn parse_outer(text: &str) -> Option<Endpoint> {
+    let (remote, local) = text.split_once(' ').unwrap_or((text, ""));
+    Some(Endpoint { remote: remote.parse().ok()?, local: local.parse().ok() })
 }
 
 /// Forgets it, if it is a WireGuard device, and whether it was; the caller renews the user's
@@ -192,7 +201,7 @@ fn from_row(row: &Row<'_>) -> rusqlite::Result<WireGuardDevice> {
         walled_s: row.get("walled_s")?,
         latest: optional(row, "latest")?,
         latest_own: optional(row, "latest_own")?,
-        outer: outer.and_then(|outer| outer.parse().ok()),
+        outer: outer.as_deref().and_then(parse_outer),
         may_connect: row.get("may_connect")?,
     })
 }

@@ -345,6 +345,26 @@ fn a_gateway_that_comes_back_has_its_stock_clients_back() {
 }
 
 #[test]
+fn a_device_behind_a_firewall_is_reached_from_the_address_that_it_talks_to() {
+    let Some(program) = program("wireguard-go") else { return };
+    let Some(lab) = Lab::new(1) else { return };
+    let second = IpAddr::from([198, 18, 0, 9]);
+    lab.gateway.ip_batch(&format!("addr add {second}/24 dev {UPLINK}\n"));
+    lab.clients[0].nft(&format!(
+        "add table inet firewall\n\
+         add chain inet firewall input {{ type filter hook input priority 0; }}\n\
+         add rule inet firewall input iifname {UPLINK} meta l4proto udp ct state new drop\n"
+    ));
+    let (mut gateway, file) = gateway_for_phone(&lab);
+    let phone = Stock::start_towards(&lab, 1, &program, &file, second);
+    ping_until(phone.place, CAMPUS_V4.into(), PATIENCE);
+    gateway.kill();
+    gateway.start();
+    // The phone sends nothing by itself.
+    ping_until(&lab.campus, phone.v4(), BACK);
+}
+
+#[test]
 fn hundreds_of_devices_are_back_seconds_after_a_gateway_was_killed() {
     /// Of one user, at most.
     const OF_USER: usize = 60;

@@ -4,6 +4,7 @@ use vpnd_crypto::Secret;
 use vpnd_ipc::gateway::wireguard::{
     Admission, AdmitDevice, DeviceGrant, Handshake, HandshakeReply, PeersQuery,
 };
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::time::Time;
 use vpnd_store::NewWireGuardDevice;
 use vpnd_wireguard::handshakes::{Known, Refused as NoHandshake, Reply, Request as Step};
@@ -143,7 +144,7 @@ async fn a_device_is_granted_what_a_login_is() {
     assert_eq!(failed(&bench.service, keep(grant.session)).await, 0);
     let live = bench.service.store.live_sessions((bench.service.clocks.steady)()).unwrap();
     assert_eq!(live.iter().map(|session| session.device).collect::<Vec<_>>(), [PHONE]);
-    let outer = "198.51.100.1:4000".parse().unwrap();
+    let outer = Endpoint { remote: "198.51.100.1:4000".parse().unwrap(), local: Some([192, 0, 2, 1].into()) };
     let moved = Write::Moved { session: grant.session, outer, lane: 0, left_out: 0 };
     assert_eq!(failed(&bench.service, Commit(vec![moved])).await, 0);
     assert_eq!(bench.service.store.wireguard_devices().unwrap()[0].outer, Some(outer));

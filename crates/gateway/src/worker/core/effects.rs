@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::{Effect, Selector};
+use vpnd_proto::plane::Endpoint;
 
 use super::{CoreTask, Outgoing};
 
@@ -41,7 +42,10 @@ impl CoreTask {
                     self.shards.command(shard, command).await;
                     commanded = true;
                 }
-                Effect::HeardAt { session, lane, outer } => self.registry.heard_at(session, lane, outer),
+                Effect::HeardAt { session, lane, outer: remote } => {
+                    let local = self.wireguard.as_ref().and_then(|wireguard| wireguard.own_address(session));
+                    self.registry.heard_at(session, lane, Endpoint { remote, local });
+                }
                 Effect::Persist(record) => self.registry.persist(&record),
                 Effect::Forget(session) => self.registry.forget(session),
                 Effect::Send { connection, message } => {

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 
 use vpnd_proto::control::Code;
 use vpnd_proto::gateway::SessionRecord;
+use vpnd_proto::plane::Endpoint;
 use vpnd_proto::session::SessionId;
 
 use super::Ending;
@@ -43,7 +44,7 @@ impl WriteQueue {
     }
 
     /// A lane of the session's client is heard from this address.
-    pub(super) fn heard_at(&mut self, session: SessionId, lane: u8, outer: SocketAddr) {
+    pub(super) fn heard_at(&mut self, session: SessionId, lane: u8, outer: Endpoint) {
         self.writes.extend(self.outer.heard(now(), session, lane, outer));
     }
 

@@ -106,7 +106,7 @@ impl WireGuardSummary {
             renewed_s: device.renewed_s,
             walled_s: device.walled_s,
             may_connect: device.may_connect,
-            outer: device.outer,
+            outer: device.outer.map(|at| at.remote),
         }
     }
 
