@@ -3,6 +3,7 @@
 pub mod capacity;
 pub mod sessions;
 pub mod soak;
+pub mod wireguard;
 
 use clap::{Parser, Subcommand};
 
@@ -32,6 +33,9 @@ pub enum Command {
     /// Let many sessions come, go, move and be killed for hours, and see whether the gateway stands
     /// it.
     Soak(soak::SoakArgs),
+    /// Measure what WireGuard servers carry and what it costs them, by clients that take little of
+    /// the machine: vpnd's gateway beside others.
+    Wireguard(wireguard::WireGuardArgs),
     /// Many sessions in one process (used by the program itself).
     #[command(hide = true)]
     Swarm(sessions::SwarmArgs),

@@ -20,6 +20,7 @@ use trafficspeed::{output, terminal};
 use vpnd_endurance::cli::capacity::CapacityArgs;
 use vpnd_endurance::cli::sessions::{SessionsArgs, SwarmArgs};
 use vpnd_endurance::cli::soak::SoakArgs;
+use vpnd_endurance::cli::wireguard::WireGuardArgs;
 use vpnd_endurance::cli::{Cli, Command};
 use vpnd_endurance::{experiment, report};
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Sessions(args) => sessions(&args),
         Command::Capacity(args) => capacity(&args),
         Command::Soak(args) => soak(&args),
+        Command::Wireguard(args) => wireguard(&args),
         Command::Swarm(args) => swarm(&args),
         Command::Own(process) => process.run(),
     };
@@ -40,10 +42,7 @@ fn main() -> ExitCode {
 fn sessions(args: &SessionsArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     experiment::sessions::check(&plan)?;
-    if let Some(file) = &args.out {
-        let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-        make_room(directory.unwrap_or(Path::new(".")), &[file], args.force)?;
-    }
+    vacate(args.out.as_deref(), args.force)?;
     let interrupt = Interrupt::install()?;
     let results = match experiment::sessions::run(&plan, &Progress::new(args.quiet), &interrupt) {
         Err(error) if interrupt.is_set() => {
@@ -87,6 +86,24 @@ fn capacity(args: &CapacityArgs) -> anyhow::Result<ExitCode> {
     Ok(output::exit_code(results.interrupted, results.is_whole()))
 }
 
+fn wireguard(args: &WireGuardArgs) -> anyhow::Result<ExitCode> {
+    let plan = args.plan().map_err(anyhow::Error::msg)?;
+    experiment::wireguard::check(&plan)?;
+    vacate(args.out.as_deref(), args.force)?;
+    let interrupt = Interrupt::install()?;
+    let results = experiment::wireguard::run(&plan, &Progress::new(args.quiet), &interrupt);
+    let json = serde_json::to_string_pretty(&results)?;
+    if args.json {
+        terminal::print(&format!("{json}\n"));
+    } else {
+        terminal::print(&report::wireguard::table(&results));
+    }
+    if let Some(file) = &args.out {
+        fs::write(file, json).with_context(|| format!("writing {}", file.display()))?;
+    }
+    Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
 fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan();
     experiment::soak::check(&plan)?;
@@ -101,6 +118,13 @@ fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
         write(&plan.out, name, &picture)?;
     }
     Ok(output::exit_code(results.interrupted, results.is_whole()))
+}
+
+/// The same as [`make_room`] for one file, if there is to be one.
+fn vacate(file: Option<&Path>, force: bool) -> anyhow::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    make_room(directory.unwrap_or(Path::new(".")), &[file], force)
 }
 
 /// Finds out that results can't be written to `directory`, or that `files` are there already,

@@ -3,3 +3,4 @@
 pub mod capacity;
 pub mod sessions;
 pub mod soak;
+pub mod wireguard;

@@ -55,16 +55,21 @@ pub(crate) enum DialOutcome {
     Refused(Refused),
 }
 
-/// A socket that reaches `gateway`, at the address `source` if there is one.
-///
-/// # Errors
-/// If the system gives none.
-pub(crate) fn bind(gateway: SocketAddr, source: Option<IpAddr>) -> io::Result<UdpSocket> {
+/// Any port of the address `source`, or of all, for a socket that reaches `gateway`.
+pub(crate) fn local(gateway: SocketAddr, source: Option<IpAddr>) -> SocketAddr {
     let any = match gateway {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
     };
-    let socket = UdpSocket::bind((source.unwrap_or(any), 0))?;
+    SocketAddr::new(source.unwrap_or(any), 0)
+}
+
+/// A socket there that does not block.
+///
+/// # Errors
+/// If the system gives none.
+pub(crate) fn bind(local: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(local)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
 }

@@ -1,5 +1,5 @@
-//! Load in vpnd's own protocol: many sessions from few processes, each as an ordinary client would
-//! keep it.
+//! Load in vpnd's own protocol, or WireGuard's: many sessions from few processes, each as an
+//! ordinary client would keep it.
 //!
 //! A coordinator (`vpnd-endurance sessions`, `vpnd-endurance soak`) starts processes
 //! ([`processes`]) that run [`run`]. Each gets [`message::Command`]s on standard input and writes
@@ -21,6 +21,7 @@ pub mod processes;
 mod swarm;
 mod sys;
 pub mod tally;
+pub mod wireguard;
 
 pub use swarm::{SwarmError, run};
 

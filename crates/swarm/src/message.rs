@@ -9,13 +9,15 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::churn::{Counts, Plan};
-use crate::load;
+use crate::{load, wireguard};
 
 /// From the coordinator to a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Command {
     /// Open sessions; comes first and once.
     Open(Job),
+    /// The same with clients of stock WireGuard's protocol.
+    OpenWireGuard(wireguard::Job),
     /// Send a packet through each of the first so many sessions until it is answered.
     Verify(u32),
     /// From now on the first so many sessions send a packet each second.

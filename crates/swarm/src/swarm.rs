@@ -29,22 +29,23 @@ use vpnd_proto::time::Time;
 use vpnd_proto::timer::TimerQueue;
 use vpnd_proto::wire::Header;
 
-use crate::dial::{self, DialError, DialOutcome, SetUpError, bind};
+use crate::dial::{self, DialError, DialOutcome, SetUpError, bind, local};
 use crate::load::Load;
 use crate::member::{Member, Task};
 use crate::message::{Command, Job, Report};
-use crate::now_ns;
+use crate::{now_ns, wireguard};
 use lifecycle::{Churning, Lifecycle};
 use sockets::Sockets;
-use watch::{PACE, Watch};
+pub(crate) use watch::PACE;
+use watch::Watch;
 
 /// Sockets for data, and as many for control, that the sessions of a process share.
 const SOCKETS: usize = 8;
 /// Datagrams that wait for the thread at most.
 const QUEUE: usize = 4_096;
-const MAX_DATAGRAM: usize = 2_048;
+pub(crate) const MAX_DATAGRAM: usize = 2_048;
 /// Interval at which sessions count their traffic, and unanswered pings are sent again.
-const TICK: Duration = Duration::from_secs(1);
+pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// How often traffic that sends by the clock is looked after, at least.
 const BEAT: Duration = Duration::from_millis(1);
 /// Limit for sending the last message of a connection.
@@ -93,7 +94,7 @@ fn read_commands(sender: &UnboundedSender<Command>) {
     }
 }
 
-fn write(reports: &[Report]) {
+pub(crate) fn write(reports: &[Report]) {
     let mut text = Vec::new();
     for report in reports {
         serde_json::to_writer(&mut text, report).expect("a report is plain data");
@@ -104,7 +105,11 @@ fn write(reports: &[Report]) {
 }
 
 async fn serve(mut commands: UnboundedReceiver<Command>) -> Result<(), SwarmError> {
-    let Some(Command::Open(job)) = commands.recv().await else { return Err(SwarmError::NoJob) };
+    let job = match commands.recv().await {
+        Some(Command::Open(job)) => job,
+        Some(Command::OpenWireGuard(job)) => return wireguard::serve(job, commands).await,
+        _ => return Err(SwarmError::NoJob),
+    };
     let (sender, datagrams) = channel(QUEUE);
     let (swarm, events) = Swarm::new(job, &sender).await?;
     swarm.run(commands, events, datagrams).await
@@ -163,7 +168,7 @@ impl Swarm {
         let (events, event_queue) = unbounded_channel();
         let mut endpoints = Vec::new();
         for number in 0..SOCKETS {
-            endpoints.push(dial::endpoint(&job.ca_pem, bind(job.gateway, source(&job, number))?)?);
+            endpoints.push(dial::endpoint(&job.ca_pem, bind(local(job.gateway, source(&job, number)))?)?);
         }
         let sockets = Sockets::new(&job, datagrams)?;
         let requests = job
@@ -247,7 +252,7 @@ impl Swarm {
     fn handle_command(&mut self, command: Command) {
         match command {
             // A process has one job.
-            Command::Open(_) => {}
+            Command::Open(_) | Command::OpenWireGuard(_) => {}
             Command::Verify(count) => {
                 self.verifying = (0..self.members.len().min(count as usize)).collect();
                 self.ping_unverified();
@@ -471,6 +476,6 @@ fn source(job: &Job, number: usize) -> Option<IpAddr> {
     job.sources.get(number % job.sources.len().max(1)).copied()
 }
 
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     Time::from_nanos(now_ns())
 }

@@ -87,8 +87,8 @@ fn dependencies_point_one_way() {
                 "vpnd-wireguard",
             ]),
         ),
-        ("swarm", vec!["vpnd-control-channel", "vpnd-crypto", "vpnd-proto"]),
-        ("endurance", vec!["trafficspeed", "vpnd-swarm"]),
+        ("swarm", vec!["vpnd-control-channel", "vpnd-crypto", "vpnd-proto", "vpnd-wireguard"]),
+        ("endurance", vec!["trafficspeed", "vpnd-proto", "vpnd-store", "vpnd-swarm"]),
         ("trafficspeed", vec!["trusted-path"]),
         ("trusted-path", vec![]),
     ]);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::experiment::devices::MOST_OF_USER;
 use crate::experiment::sessions::{Restart, SessionsPlan, Traffic};
 use trafficspeed::system::Programs;
 
@@ -32,6 +33,10 @@ pub struct SessionsArgs {
     /// Sessions that send a packet to the gateway each second and expect an answer.
     #[arg(long, default_value_t = 0)]
     pub talkers: u32,
+    /// The sessions are WireGuard devices, in the gateway's store before the first handshake; users
+    /// are as many as these need.
+    #[arg(long, conflicts_with = "talkers")]
+    pub wireguard: bool,
     /// Restarts of the gateway, in this order, once all sessions are up.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "kill,clean")]
     pub restart: Vec<RestartArg>,
@@ -110,7 +115,12 @@ impl SessionsArgs {
         SessionsPlan {
             count: self.count,
             processes: self.processes.unwrap_or(self.count.div_ceil(5_000)).min(self.count),
-            users: self.users.min(self.count),
+            users: if self.wireguard {
+                self.users.max(self.count.div_ceil(MOST_OF_USER))
+            } else {
+                self.users.min(self.count)
+            },
+            wireguard: self.wireguard,
             at_once: self.at_once,
             talkers: self.talkers.min(self.count),
             restarts: restarts.collect(),
@@ -153,6 +163,9 @@ mod tests {
         assert_eq!(upgraded.restarts, [Restart::Upgrade; 2]);
         let many = plan("vpnd-endurance sessions --count 12000 --restart none").unwrap();
         assert_eq!((many.processes, many.restarts.len()), (3, 0));
+        let devices = plan("vpnd-endurance sessions --count 5000 --wireguard").unwrap();
+        assert!(devices.wireguard && devices.users == 100);
+        assert!(plan("vpnd-endurance sessions --wireguard --talkers 7").is_err(), "devices say nothing");
         assert!(plan("vpnd-endurance sessions --count 0").is_err());
         assert!(plan("vpnd-endurance sessions --count 70000").is_err());
         assert!(plan("vpnd-endurance sessions -t 5").is_err(), "seconds of what?");

@@ -3,10 +3,11 @@
 //!
 //! It must not know what an experiment measures.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command as Program;
 use std::time::Duration;
 
+use vpnd_store::StoreError;
 use vpnd_swarm::message::{Credentials, Job};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::Tally;
@@ -14,7 +15,7 @@ use vpnd_swarm::tally::Tally;
 use trafficspeed::experiment::outcome::{RemoteEnd, Settings};
 use trafficspeed::interrupt::Interrupt;
 use trafficspeed::lab::namespace::Namespace;
-use trafficspeed::lab::{Lab, LabError, LinkSettings};
+use trafficspeed::lab::{CLIENT_LINK, Lab, LabError, LinkSettings, run_tool};
 use trafficspeed::load::congestion::CongestionControl;
 use trafficspeed::system::vpnd::{PORT, Vpnd};
 use trafficspeed::system::{ClientAddress, System, SystemError};
@@ -30,6 +31,9 @@ pub enum SessionsError {
     Lab(#[from] LabError),
     #[error(transparent)]
     System(#[from] SystemError),
+    /// The gateway's store took no device.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("a process that holds sessions can't be started: {0}")]
     Process(#[from] std::io::Error),
     #[error("the gateway has ended by itself")]
@@ -101,6 +105,23 @@ pub fn job(
         own_sockets: false,
         campus: None,
     })
+}
+
+/// Gives client `number` of the lab, from 1, more addresses, and returns all `count`; the first is
+/// the one that the lab gave it.
+///
+/// # Errors
+/// [`LabError`] with what `ip` said.
+pub fn add_sources(lab: &Lab, number: u32, count: u8) -> Result<Vec<IpAddr>, LabError> {
+    let [a, b, c, d] = Lab::client_v4(number).octets();
+    let sources = (0..count).map(|more| Ipv4Addr::new(a, b, c, d + more));
+    let namespace = &lab.clients()[number as usize - 1];
+    for address in sources.clone().skip(1) {
+        let address = format!("{address}/24");
+        let add = ["-n", namespace.name(), "addr", "add", &address, "dev", CLIENT_LINK];
+        run_tool(Program::new("ip").args(add))?;
+    }
+    Ok(sources.map(IpAddr::V4).collect())
 }
 
 /// The program that holds sessions in `namespace`.

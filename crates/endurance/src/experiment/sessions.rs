@@ -14,8 +14,10 @@ use vpnd_swarm::message::{Command, Credentials};
 use vpnd_swarm::processes::Processes;
 use vpnd_swarm::tally::{self, Tally};
 
+use super::devices::{Devices, MTU};
 use super::held_sessions::{
-    self, SessionsError, add_users, holder, job, real_work, share_of, shares, take_reports, with_gateway,
+    self, SessionsError, add_sources, add_users, holder, job, real_work, share_of, shares, take_reports,
+    with_gateway,
 };
 use results::{Idle, PairRates, Phase, Restarted, SessionsResults};
 use trafficspeed::clock;
@@ -42,6 +44,9 @@ const SAMPLE: Duration = Duration::from_millis(500);
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
 /// From one phase to the next: answers that are under way arrive.
 const SETTLE: Duration = Duration::from_secs(2);
+/// Addresses that the devices of a process send from: of one, a gateway takes few handshakes a
+/// second.
+const SOURCES: u8 = 100;
 
 /// How a gateway is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -73,6 +78,8 @@ pub struct SessionsPlan {
     pub at_once: u32,
     /// Sessions that carry light traffic.
     pub talkers: u32,
+    /// They are WireGuard devices instead.
+    pub wireguard: bool,
     /// Restarts of the gateway.
     pub restarts: Vec<Restart>,
     /// How long to leave them alone first.
@@ -103,7 +110,8 @@ impl SessionsPlan {
             per_user: self.count.div_ceil(self.users),
             rekey_after_s: None,
         };
-        Vpnd::with_room(self.programs.clone(), Subject::new(Kind::Vpnd, Cipher::Auto), room)
+        let vpnd = Vpnd::with_room(self.programs.clone(), Subject::new(Kind::Vpnd, Cipher::Auto), room);
+        if self.wireguard { vpnd.serving_devices(MTU.into()) } else { vpnd }
     }
 }
 
@@ -147,6 +155,7 @@ fn begin(plan: &SessionsPlan) -> SessionsResults {
         count: plan.count,
         processes: plan.processes,
         users: plan.users,
+        wireguard: plan.wireguard,
         at_once: plan.at_once,
         environment: Environment::read(Some(SessionsPlan::links())),
         facts: trafficspeed::system::SystemInfo::default(),
@@ -205,14 +214,12 @@ impl Measurement<'_> {
     }
 
     fn log_in(&mut self, users: &[Credentials]) -> Result<(), SessionsError> {
+        let jobs = self.jobs(users)?;
         let mut tally = Tally::new(clock::now_ns());
         let (cpu, meter) = (self.cpu(), self.meter());
         let namespaces = &self.lab.clients()[self.plan.pair() as usize..];
-        let shares = shares(self.plan.count, self.plan.processes);
-        for (number, (namespace, share)) in namespaces.iter().zip(shares).enumerate() {
-            let at_once = share_of(self.plan.at_once, self.plan.processes, number as u32).max(1);
-            let job = job(self.system, share, at_once, users)?;
-            self.processes.start(holder(namespace)?, &Command::Open(job))?;
+        for (namespace, job) in namespaces.iter().zip(&jobs) {
+            self.processes.start(holder(namespace)?, job)?;
         }
         let mut samples = Vec::new();
         self.wait_until_up(&mut tally, "sessions logged in", &mut samples)?;
@@ -221,13 +228,42 @@ impl Measurement<'_> {
         Ok(())
     }
 
+    /// The first command of each process.
+    fn jobs(&mut self, users: &[Credentials]) -> Result<Vec<Command>, SessionsError> {
+        let SessionsPlan { count, processes, at_once, .. } = *self.plan;
+        let devices = self.plan.wireguard.then(|| Devices::add(self.system, self.lab, users, count));
+        let devices = devices.transpose()?;
+        let job = |(number, share): (u32, (u32, u32))| {
+            let at_once = share_of(at_once, processes, number).max(1);
+            match &devices {
+                None => Ok(Command::Open(job(self.system, share, at_once, users)?)),
+                Some(devices) => {
+                    let sources = add_sources(self.lab, self.plan.pair() + number + 1, SOURCES)?;
+                    Ok(Command::OpenWireGuard(devices.job(share, at_once, sources)))
+                }
+            }
+        };
+        let jobs = (0..).zip(shares(count, processes)).map(job).collect::<Result<_, SessionsError>>()?;
+        if devices.is_some() {
+            // Until the gateway has learnt of all of them.
+            std::thread::sleep(SETTLE);
+        }
+        Ok(jobs)
+    }
+
     fn restart(&mut self, how: Restart) -> Result<(), SessionsError> {
-        if how == Restart::Upgrade {
+        if how == Restart::Upgrade && !self.plan.wireguard {
             return self.upgrade();
         }
         let mut tally = Tally::new(clock::now_ns());
         let begun = Instant::now();
-        let back = self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?;
+        let back = if how == Restart::Upgrade {
+            // Keys of WireGuard are not handed on, so all devices come back as after a restart.
+            self.system.upgrade()?;
+            Instant::now()
+        } else {
+            self.system.restart(self.lab, how == Restart::Kill, self.interrupt)?
+        };
         let meter = self.meter();
         self.wait_until_up(&mut tally, "sessions back", &mut Vec::new())?;
         // A new process has used nothing yet.

@@ -17,9 +17,7 @@ pub mod trend;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
-use std::process::Command as Program;
 use std::time::{Duration, Instant};
 
 use rand::rngs::ChaCha8Rng;
@@ -28,14 +26,16 @@ use vpnd_swarm::churn;
 use vpnd_swarm::message::{Command, Job, Report};
 use vpnd_swarm::processes::Processes;
 
-use super::held_sessions::{self, SessionsError, add_users, holder, job, share_of, shares, with_gateway};
+use super::held_sessions::{
+    self, SessionsError, add_sources, add_users, holder, job, share_of, shares, with_gateway,
+};
 use results::{Incident, SoakResults};
 use sample::Sample;
 use trafficspeed::csv_table;
 use trafficspeed::experiment::environment::Environment;
 use trafficspeed::experiment::progress::Progress;
 use trafficspeed::interrupt::Interrupt;
-use trafficspeed::lab::{CLIENT_LINK, Lab, LinkSettings, run_tool};
+use trafficspeed::lab::{Lab, LinkSettings};
 use trafficspeed::observe::process_tree;
 use trafficspeed::system::vpnd::{Held, Room, Vpnd};
 use trafficspeed::system::{Cipher, Kind, Programs, Subject, System};
@@ -205,15 +205,8 @@ impl<'a> Soak<'a> {
         let users = add_users(self.system, self.plan.users)?;
         let at_once = (100 / self.plan.processes).max(1);
         for (number, share) in (1..).zip(shares(self.plan.clients, self.plan.processes)) {
-            let namespace = &self.lab.clients()[number as usize - 1];
-            let sources = (0..SOURCES).map(|more| source(number, more));
-            for address in sources.clone().skip(1) {
-                let address = format!("{address}/24");
-                let add = ["-n", namespace.name(), "addr", "add", &address, "dev", CLIENT_LINK];
-                run_tool(Program::new("ip").args(add))?;
-            }
             self.jobs.push(Job {
-                sources: sources.map(IpAddr::V4).collect(),
+                sources: add_sources(self.lab, number, SOURCES)?,
                 soak: Some(self.plan.seed),
                 ..job(self.system, share, at_once, &users)?
             });
@@ -365,10 +358,4 @@ impl<'a> Soak<'a> {
         all.sort_unstable();
         all
     }
-}
-
-/// The address number `more` of client `number`; the first is the one that the lab gave it.
-fn source(number: u32, more: u8) -> Ipv4Addr {
-    let [a, b, c, d] = Lab::client_v4(number).octets();
-    Ipv4Addr::new(a, b, c, d + more)
 }

@@ -32,8 +32,12 @@ fn text(results: &SessionsResults) -> String {
     line(grid(results).text(Some(NARROW)));
     line(DEFINITIONS.into());
     line(format!(
-        "{} sessions of {} users in {} processes; gateway: {}",
-        results.count, results.users, results.processes, results.facts.version
+        "{} {} of {} users in {} processes; gateway: {}",
+        results.count,
+        if results.wireguard { "WireGuard devices" } else { "sessions" },
+        results.users,
+        results.processes,
+        results.facts.version
     ));
     if let Some(each) = results.memory_each_kib() {
         let slope = results.slope_kib.map_or_else(|| "-".into(), significant);

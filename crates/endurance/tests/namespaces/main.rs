@@ -10,6 +10,7 @@
 mod capacity;
 mod sessions;
 mod soak;
+mod wireguard;
 
 use std::fs;
 use std::path::{Path, PathBuf};

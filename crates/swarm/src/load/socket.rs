@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -55,15 +55,15 @@ pub(crate) struct Received {
 }
 
 impl SessionSockets {
-    /// One for each of `count` sessions, connected to the gateway; and one in the namespace of the
-    /// campus, if there is one.
+    /// One for each of `count` sessions where `local` says, connected to the gateway; and one in the
+    /// namespace of the campus, if there is one.
     ///
     /// # Errors
     /// If the system gives too few.
     pub(crate) fn new(
         count: u32,
         gateway: SocketAddr,
-        source: Option<IpAddr>,
+        local: impl Fn(u32) -> SocketAddr,
         campus: Option<&Path>,
     ) -> io::Result<Self> {
         let limit = getrlimit(Resource::Nofile);
@@ -73,7 +73,7 @@ impl SessionSockets {
         }
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let open = |number: u32| {
-            let socket = bind(gateway, source)?;
+            let socket = bind(local(number))?;
             socket.connect(gateway)?;
             prepare(&epoll, &socket, number as usize)?;
             Ok(socket)
@@ -208,7 +208,9 @@ mod tests {
     #[tokio::test]
     async fn bursts_go_and_come_as_one_and_only_the_first_datagram_is_copied() {
         let gateway = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let sockets = SessionSockets::new(3, gateway.local_addr().unwrap(), None, None).unwrap();
+        let sockets =
+            SessionSockets::new(3, gateway.local_addr().unwrap(), |_| ([127, 0, 0, 1], 0).into(), None)
+                .unwrap();
         assert!(sockets.send(1, &[7; 2_500], 1_000));
         let mut buffer = [0; 2_000];
         gateway.set_read_timeout(Some(Duration::from_secs(5))).unwrap();

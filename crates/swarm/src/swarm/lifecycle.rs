@@ -11,7 +11,7 @@ use vpnd_proto::control::Code;
 use vpnd_proto::session::ConnectionId;
 use vpnd_proto::time::Time;
 
-use super::{SOCKETS, Swarm, SwarmError, bind, now};
+use super::{SOCKETS, Swarm, SwarmError, bind, local, now};
 use crate::churn::{self, Action, Churn, Counts};
 use crate::member::Member;
 use crate::message::{KeySource, Report};
@@ -107,7 +107,7 @@ impl Swarm {
             }
             if let Some(endpoint) = churn.rebind(seconds(at), self.endpoints.len()) {
                 let source = self.job.sources.get(churn.other(0, self.job.sources.len())).copied();
-                let socket = client_socket(bind(self.job.gateway, source)?)?;
+                let socket = client_socket(bind(local(self.job.gateway, source))?)?;
                 self.endpoints[endpoint].rebind_abstract(socket)?;
                 self.churning.counts.rebound += 1;
             }

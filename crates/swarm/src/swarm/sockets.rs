@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::Sender;
 
-use super::{MAX_DATAGRAM, Received, SOCKETS, SwarmError, bind, source};
+use super::{MAX_DATAGRAM, Received, SOCKETS, SwarmError, bind, local, source};
 use crate::load::socket::SessionSockets;
 use crate::message::Job;
 
@@ -27,12 +27,12 @@ impl Sockets {
             return Ok(Self::Own(SessionSockets::new(
                 job.count,
                 job.gateway,
-                source(job, 0),
+                |_| local(job.gateway, source(job, 0)),
                 job.campus.as_deref(),
             )?));
         }
         let share = |number| {
-            let socket = Arc::new(UdpSocket::from_std(bind(job.gateway, source(job, number))?)?);
+            let socket = Arc::new(UdpSocket::from_std(bind(local(job.gateway, source(job, number)))?)?);
             tokio::spawn(receive(Arc::clone(&socket), datagrams.clone()));
             Ok(socket)
         };

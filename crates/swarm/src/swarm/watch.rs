@@ -12,7 +12,7 @@ use super::{Swarm, now};
 use crate::message::Report;
 
 /// Between two packets of a watched session: how finely a gap is seen.
-pub(super) const PACE: Duration = Duration::from_millis(5);
+pub(crate) const PACE: Duration = Duration::from_millis(5);
 
 /// The sessions that are watched: the first ones of the process.
 #[derive(Debug, Default)]

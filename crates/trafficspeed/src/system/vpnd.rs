@@ -33,7 +33,7 @@ pub use machine_code::Code;
 use machine_code::{WITHOUT_AES, check_mask};
 use status::Session;
 pub use status::{Counters, Held};
-pub use stock_clients::{WIREGUARD_GO_PROFILE, WIREGUARD_GO_TAILSCALE_PROFILE};
+pub use stock_clients::{StockClients, WIREGUARD_GO_PROFILE, WIREGUARD_GO_TAILSCALE_PROFILE};
 
 /// How long the gateway may take until it answers.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
@@ -46,6 +46,8 @@ const PATH_TIMEOUT: Duration = Duration::from_secs(2);
 const FIRST_MTU: u32 = 1_280;
 /// The port of the gateway; any will do inside the lab.
 pub const PORT: u16 = 4433;
+/// The first bytes of all addresses in its tunnel.
+const POOL_V4: [u8; 2] = [10, 86];
 
 static VPND: Program = Program {
     name: "vpnd",
@@ -224,6 +226,11 @@ impl Vpnd {
         Some(Held::of(status, &self.files().directory.join("state")))
     }
 
+    /// The file of its users, sessions and devices. Only while it is up.
+    pub fn store(&self) -> PathBuf {
+        self.files().directory.join("state/vpnd.db")
+    }
+
     fn files(&self) -> &Files {
         self.files.as_ref().expect("a system that is up has its files")
     }
@@ -248,7 +255,8 @@ impl Vpnd {
                 .args(["init", "--dir"])
                 .arg(&self.files().directory)
                 .args(["--name", &name, "--listen", &listen])
-                .args(["--pool-v4", "10.86.0.0/16", "--pool-v6", "fd86::/64"]),
+                .args(["--pool-v4", &format!("{}.{}.0.0/16", POOL_V4[0], POOL_V4[1])])
+                .args(["--pool-v6", "fd86::/64"]),
         )?;
         self.edit_config()?;
         self.launch(&program, lab, interrupt)?;

@@ -12,6 +12,7 @@
 
 pub mod implementation;
 pub mod kernel;
+pub mod server;
 pub mod uapi;
 
 use std::fs;
@@ -27,6 +28,7 @@ use crate::lab::device::Device;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
 use crate::lab::{CLIENT_LINK, Lab};
 use implementation::Implementation;
+use server::{Client, Served, Server};
 use uapi::{KeyPair, Peer};
 
 /// Where every implementation puts the socket of its configuration protocol.
@@ -137,6 +139,32 @@ impl System for WireGuard {
     }
 }
 
+impl Server for WireGuard {
+    fn serve(
+        &mut self,
+        lab: &Lab,
+        clients: &[SocketAddr],
+        interrupt: &Interrupt,
+    ) -> Result<Served, SystemError> {
+        let program = self.programs.find(&self.implementation.program)?;
+        let mut gateway = Host::start(self.implementation, &program, lab, lab.gateway())?;
+        gateway.wait_for_socket(interrupt)?;
+        let gateway = self.gateway.insert(gateway);
+        let (mtu, hub) = (inner_mtu(lab)?, KeyPair::random());
+        let keys: Vec<KeyPair> = clients.iter().map(|_| KeyPair::random()).collect();
+        let peer = |((key, endpoint), number): ((&KeyPair, &SocketAddr), u32)| Peer {
+            endpoint: *endpoint,
+            ..client_peer(key, number)
+        };
+        let peers: Vec<Peer> = keys.iter().zip(clients).zip(1..).map(peer).collect();
+        gateway.set_up(lab.gateway(), &hub, &peers, 0, mtu)?;
+        self.fill_facts(&program, mtu);
+        let clients = keys.into_iter().zip(1..).map(|(key, number)| Client::new(key, inner_v4(number)));
+        let address = SocketAddr::new(Lab::SERVICE_V4.into(), PORT);
+        Ok(Served { key: hub.public, address, far: inner_v4(0), mtu, clients: clients.collect() })
+    }
+}
+
 impl Host {
     pub(super) fn start(
         implementation: &Implementation,
@@ -240,7 +268,8 @@ pub(super) fn inner_mtu(lab: &Lab) -> Result<u32, SystemError> {
 
 /// The inner address of a client, from 1; the gateway is number 0.
 fn inner_v4(number: u32) -> Ipv4Addr {
-    Ipv4Addr::new(10, 87, 1, number as u8)
+    let [_, _, high, low] = number.to_be_bytes();
+    Ipv4Addr::new(10, 87, 1 + high, low)
 }
 
 /// The same over IPv6.

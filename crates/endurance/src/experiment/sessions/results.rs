@@ -17,6 +17,8 @@ pub struct SessionsResults {
     pub processes: u32,
     /// Users that they belonged to.
     pub users: u32,
+    /// They are WireGuard devices.
+    pub wireguard: bool,
     /// Logins under way at once.
     pub at_once: u32,
     pub environment: Environment,
@@ -116,7 +118,9 @@ impl SessionsResults {
         let all = |phase: &Phase| {
             phase.storm.up == self.count && phase.answered == self.count && phase.storm.gave_up == 0
         };
-        let back = |restart: &Restarted| all(&restart.phase) && restart.phase.storm.logins == 0;
+        // Devices have nothing to attach with.
+        let attached = |restart: &Restarted| self.wireguard || restart.phase.storm.logins == 0;
+        let back = |restart: &Restarted| all(&restart.phase) && attached(restart);
         self.problems.is_empty() && self.login.as_ref().is_some_and(all) && self.restarts.iter().all(back)
     }
 
@@ -153,6 +157,7 @@ pub(crate) mod samples {
             count: 10,
             processes: 1,
             users: 2,
+            wireguard: false,
             at_once: 5,
             environment: Environment::default(),
             facts: SystemInfo::default(),

@@ -4,20 +4,22 @@
 //! The clients are the processes that the systems of plain WireGuard have, with the same MTU and
 //! keepalive, so that the two differ in the gateway alone.
 
-use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroizing;
 
-use super::{PROFILE, VPND, Vpnd, user};
+use super::{POOL_V4, PORT, PROFILE, VPND, Vpnd, user};
 use crate::interrupt::Interrupt;
+use crate::lab::device::Device;
 use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, run_tool};
 use crate::system::daemon::Daemon;
 use crate::system::wireguard::implementation::{Implementation, WIREGUARD_GO, WIREGUARD_GO_TAILSCALE};
+use crate::system::wireguard::server::{Client, Served, Server};
 use crate::system::wireguard::uapi::{KeyPair, Peer};
 use crate::system::wireguard::{CIPHERS, DEVICE, Host, KEEPALIVE_SECONDS, inner_mtu};
 use crate::system::{Cipher, ClientAddress, Profile, Programs, Subject, System, SystemError, SystemInfo};
@@ -27,7 +29,7 @@ pub const WIREGUARD_GO_PROFILE: Profile = Profile {
     label: "vpnd serving wireguard-go",
     ciphers: CIPHERS,
     programs: &[&VPND, &WIREGUARD_GO.program],
-    adapter: |programs, subject| Box::new(StockClients::new(programs, subject, &WIREGUARD_GO)),
+    adapter: |programs, subject| Box::new(StockClients::new(programs, subject, Some(&WIREGUARD_GO))),
     ..PROFILE
 };
 
@@ -35,65 +37,74 @@ pub const WIREGUARD_GO_PROFILE: Profile = Profile {
 pub const WIREGUARD_GO_TAILSCALE_PROFILE: Profile = Profile {
     label: "vpnd serving wireguard-go-tailscale",
     programs: &[&VPND, &WIREGUARD_GO_TAILSCALE.program],
-    adapter: |programs, subject| Box::new(StockClients::new(programs, subject, &WIREGUARD_GO_TAILSCALE)),
+    adapter: |programs, subject| {
+        Box::new(StockClients::new(programs, subject, Some(&WIREGUARD_GO_TAILSCALE)))
+    },
     ..WIREGUARD_GO_PROFILE
 };
 
 /// A gateway with stock clients in a lab.
 #[derive(Debug)]
-struct StockClients {
+pub struct StockClients {
     vpnd: Vpnd,
-    implementation: &'static Implementation,
+    /// That of its clients, if it makes any.
+    implementation: Option<&'static Implementation>,
     clients: Vec<Host>,
 }
 
 impl StockClients {
-    fn new(programs: &Programs, subject: Subject, implementation: &'static Implementation) -> Self {
+    fn new(programs: &Programs, subject: Subject, implementation: Option<&'static Implementation>) -> Self {
         // WireGuard has one suite, whose library is the same in all of a run.
         let suite = Some(Cipher::ChaCha20Poly1305.name().to_owned());
         let vpnd = Vpnd { suite, ..Vpnd::of(programs, subject) };
         Self { vpnd, implementation, clients: Vec::new() }
     }
 
-    /// Makes the device of client `number` at the gateway.
-    fn add_device(&self, vpnd: &Path, number: usize) -> Result<DeviceFile, SystemError> {
-        self.vpnd.add_user(&user(number))?;
-        let mut command = Command::new(vpnd);
-        command.args(["device", "add", "--wireguard", "--user", &user(number), "--config"]);
-        let printed = Zeroizing::new(run_tool(command.arg(self.vpnd.files().config()))?);
-        DeviceFile::parse(&printed).ok_or_else(|| SystemError::Start {
-            what: "`vpnd device add` printed no configuration that a client could use".into(),
-            log: String::new(),
-        })
+    /// A gateway whose clients others make.
+    pub fn without_clients(programs: &Programs, subject: Subject) -> Self {
+        Self::new(programs, subject, None)
     }
 
-    fn fill_facts(&mut self, vpnd: &Path, client: &Path, mtu: u32) {
+    /// Starts the gateway for devices with the MTU that fits into the links; returns its program
+    /// and that.
+    fn start_gateway(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<(PathBuf, u32), SystemError> {
+        let mtu = inner_mtu(lab)?;
+        self.vpnd.wireguard = Some(mtu);
+        let program = self.vpnd.start_gateway(lab, interrupt)?;
         let suite = Cipher::ChaCha20Poly1305.name();
-        let library = self.vpnd.files().status(vpnd).and_then(|status| status.library_of(suite));
-        let served = self.implementation.program.version_of(client);
+        let library = self.vpnd.files().status(&program).and_then(|status| status.library_of(suite));
         let facts = &mut self.vpnd.facts;
         facts.mtu = Some(mtu);
         facts.cipher = library.map_or_else(|| suite.to_owned(), |library| format!("{suite} ({library})"));
-        facts.version = format!("{}, serving {served}", facts.version);
         let route = "packets between clients are opened and sealed again in the gateway's process";
-        let notes = [self.implementation.note, route].into_iter().filter(|note| !note.is_empty());
-        facts.notes.extend(notes.map(str::to_owned));
+        facts.notes.push(route.to_owned());
+        Ok((program, mtu))
+    }
+
+    /// Makes the device of client `number` at the gateway.
+    fn add_device(&self, vpnd: &Path, number: usize) -> Result<DeviceFile, SystemError> {
+        self.vpnd.add_user(&user(number))?;
+        self.vpnd.add_device(vpnd, &user(number))
     }
 }
 
 impl System for StockClients {
     fn check(&self) -> Result<(), SystemError> {
-        self.vpnd.programs.find(&self.implementation.program)?;
+        if let Some(implementation) = self.implementation {
+            self.vpnd.programs.find(&implementation.program)?;
+        }
         self.vpnd.check()
     }
 
     fn bring_up(&mut self, lab: &Lab, interrupt: &Interrupt) -> Result<Vec<ClientAddress>, SystemError> {
-        let client = self.vpnd.programs.find(&self.implementation.program)?;
-        let mtu = inner_mtu(lab)?;
-        self.vpnd.wireguard = Some(mtu);
-        let vpnd = self.vpnd.start_gateway(lab, interrupt)?;
+        let implementation = self.implementation.expect("without clients it is only served");
+        let client = self.vpnd.programs.find(&implementation.program)?;
+        let (vpnd, _) = self.start_gateway(lab, interrupt)?;
+        let (facts, served) = (&mut self.vpnd.facts, implementation.program.version_of(&client));
+        facts.version = format!("{}, serving {served}", facts.version);
+        facts.notes.extend(Some(implementation.note.to_owned()).filter(|note| !note.is_empty()));
         for namespace in lab.clients() {
-            self.clients.push(Host::start(self.implementation, &client, lab, namespace)?);
+            self.clients.push(Host::start(implementation, &client, lab, namespace)?);
         }
         let mut addresses = Vec::new();
         for (number, namespace) in (1..).zip(lab.clients()) {
@@ -107,7 +118,6 @@ impl System for StockClients {
         for host in &mut self.clients {
             host.wait_for_handshake(interrupt)?;
         }
-        self.fill_facts(&vpnd, &client, mtu);
         Ok(addresses)
     }
 
@@ -130,6 +140,77 @@ impl System for StockClients {
         }
         self.clients.clear();
         self.vpnd.down();
+    }
+}
+
+impl Server for StockClients {
+    fn serve(
+        &mut self,
+        lab: &Lab,
+        clients: &[SocketAddr],
+        interrupt: &Interrupt,
+    ) -> Result<Served, SystemError> {
+        let (vpnd, mtu) = self.start_gateway(lab, interrupt)?;
+        let devices: Vec<DeviceFile> =
+            (1..=clients.len()).map(|number| self.add_device(&vpnd, number)).collect::<Result<_, _>>()?;
+        let key = devices.first().map_or([0; 32], |device| device.gateway);
+        let address = SocketAddr::new(Lab::SERVICE_V4.into(), PORT);
+        let client = |device: DeviceFile| {
+            let inner = device.client_address().v4.unwrap_or(Ipv4Addr::UNSPECIFIED);
+            Client::new(device.key, inner)
+        };
+        Ok(Served {
+            key,
+            address,
+            far: Vpnd::inside(lab)?,
+            mtu,
+            clients: devices.into_iter().map(client).collect(),
+        })
+    }
+}
+
+impl Vpnd {
+    /// Has it serve WireGuard devices, whose tunnels have this MTU.
+    #[must_use]
+    pub fn serving_devices(self, mtu: u32) -> Self {
+        Self { wireguard: Some(mtu), ..self }
+    }
+
+    /// Its public key for WireGuard devices, as the file of one more device of `user` has it. Only
+    /// while it is up.
+    ///
+    /// # Errors
+    /// [`SystemError`] with what `vpnd device add` said.
+    pub fn wireguard_key(&self, user: &str) -> Result<[u8; 32], SystemError> {
+        Ok(self.add_device(&self.programs.find(&VPND)?, user)?.gateway)
+    }
+
+    /// Makes a device of `user`.
+    fn add_device(&self, program: &Path, user: &str) -> Result<DeviceFile, SystemError> {
+        let mut command = Command::new(program);
+        command.args(["device", "add", "--wireguard", "--user", user, "--config"]);
+        let printed = Zeroizing::new(run_tool(command.arg(self.files().config()))?);
+        DeviceFile::parse(&printed).ok_or_else(|| SystemError::Start {
+            what: "`vpnd device add` printed no configuration that a client could use".into(),
+            log: String::new(),
+        })
+    }
+
+    /// The gateway's address in the tunnel.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn inside(lab: &Lab) -> Result<Ipv4Addr, SystemError> {
+        let devices = Device::all(lab.gateway())?;
+        let is_inner = |address: &IpAddr| match address {
+            IpAddr::V4(v4) if v4.octets()[..2] == POOL_V4 => Some(*v4),
+            _ => None,
+        };
+        let found = devices.iter().flat_map(|device| &device.addresses).find_map(is_inner);
+        found.ok_or_else(|| SystemError::Start {
+            what: "vpnd has no address in its tunnel".into(),
+            log: String::new(),
+        })
     }
 }
 

@@ -45,7 +45,7 @@ pub static WIREGUARD_GO_TAILSCALE: Implementation = Implementation {
     note: "the fork by itself, without Tailscale's client",
 };
 
-static BORINGTUN: Implementation = Implementation {
+pub static BORINGTUN: Implementation = Implementation {
     program: Program {
         name: "boringtun-cli",
         version: &["--version"],
@@ -57,7 +57,7 @@ static BORINGTUN: Implementation = Implementation {
     note: "4 threads, its default",
 };
 
-static GOTATUN: Implementation = Implementation {
+pub static GOTATUN: Implementation = Implementation {
     program: Program {
         name: "gotatun",
         version: &["--version"],
