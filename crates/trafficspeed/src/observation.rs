@@ -68,6 +68,8 @@ impl System {
 pub struct Observations {
     systems: Vec<System>,
     rows: Vec<Row>,
+    /// System, case and quantity of values that are lower bounds.
+    bounds: BTreeSet<(usize, String, &'static str)>,
     is_emulated: bool,
 }
 
@@ -197,6 +199,19 @@ impl Observations {
         self.rows.extend(found.into_iter().map(row));
     }
 
+    /// Notes that the values of a quantity are lower bounds: what made them could not do more.
+    pub fn bound(&mut self, system: &str, case: &str, quantity: Quantity) {
+        if let Some(system) = self.systems.iter().position(|known| known.label == system) {
+            self.bounds.insert((system, case.to_owned(), quantity.name));
+        }
+    }
+
+    /// Whether a system's values of a quantity are lower bounds.
+    pub fn is_bound(&self, system: &str, case: &str, quantity: Quantity) -> bool {
+        let place = self.systems.iter().position(|known| known.label == system);
+        place.is_some_and(|system| self.bounds.contains(&(system, case.to_owned(), quantity.name)))
+    }
+
     /// The systems in the order in which they were named.
     pub fn systems(&self) -> Vec<&str> {
         let systems = self.systems.iter().filter(|system| system.control_of().is_none());
@@ -292,11 +307,15 @@ impl Observations {
     }
 
     /// A/A: a system that was measured twice in each round under this congestion control, compared
-    /// with itself; `wanted` if that is one.
+    /// with itself; `wanted` if that is one. What could not do more hardly differs from itself, and
+    /// says nothing of what others may.
     pub fn control(&self, congestion: &str, wanted: &str, case: &str, quantity: Quantity) -> Option<Spread> {
         let under = self.systems.iter().filter(|system| system.congestion == congestion);
         let mut twice: Vec<(&str, String)> =
             under.filter_map(|system| Some((system.label.as_str(), system.control_of()?))).collect();
+        twice.retain(|(again, first)| {
+            ![*again, first].iter().any(|label| self.is_bound(label, case, quantity))
+        });
         twice.sort_by_key(|(_, first)| first != wanted);
         twice.into_iter().find_map(|(again, first)| self.ratio((again, &first), case, quantity))
     }
@@ -327,7 +346,6 @@ impl Observations {
         others.extend(is_alone.then_some(first));
         let mut all = Vec::new();
         for (case, quantity) in wanted {
-            let is_disturbed = self.is_disturbed(case);
             let control = self.control(&first.congestion, &first.label, case, *quantity);
             all.extend(others.iter().map(|system| {
                 let pair = (system.label.as_str(), first.label.as_str());
@@ -339,12 +357,33 @@ impl Observations {
                     first: first.label.clone(),
                     control,
                     ratio_to_first: ratio,
-                    differs_from_first: differs(ratio, control).filter(|_| !is_disturbed),
+                    differs_from_first: self.judged(pair, case, *quantity, ratio.zip(control)),
                 }
             }));
         }
         all.retain(|one| one.control.is_some() || one.ratio_to_first.is_some());
         all
+    }
+
+    /// Whether the ratio of two systems is a difference beside the control; `None` if nothing says
+    /// so: of few rounds, of a disturbed case, and of lower bounds if what they bound may be on the
+    /// other side.
+    fn judged(
+        &self,
+        (one, other): (&str, &str),
+        case: &str,
+        quantity: Quantity,
+        found: Option<(Spread, Spread)>,
+    ) -> Option<bool> {
+        let (ratio, control) = found?;
+        let differs = ratio.differs_beyond(control).filter(|_| !self.is_disturbed(case))?;
+        let holds = match [one, other].map(|system| self.is_bound(system, case, quantity)) {
+            [false, false] => true,
+            [true, false] => differs && ratio.median > 1.0,
+            [false, true] => differs && ratio.median < 1.0,
+            [true, true] => false,
+        };
+        holds.then_some(differs)
     }
 
     /// Every system, case and quantity of which something whole was observed.

@@ -338,6 +338,8 @@ mod tests {
         campaign.settings.clients = 8;
         let limited_by_sender = true;
         campaign.runs[0].search = Some(SearchOutcome { limited_by_sender, ..SearchOutcome::default() });
+        let shown = document(&campaign, None).text(true, true);
+        assert!(shown.contains("≥ 3.00 (1.00–3.00) Gbit/s"), "{shown}");
         let text = observed::csv([(campaign.observations(), &campaign.environment)]);
         let received = "plain routing,\"UDP from the client, 8 clients\",1,received,bit/s,3000000000,,cubic,";
         assert_eq!(text.matches(received).count(), 1, "{text}");

@@ -11,7 +11,10 @@ use crate::unit::{Unit, significant};
 /// Stands below tables of medians.
 pub const MEDIANS: &str = "\
 Medians of n rounds, the lowest and the highest in parentheses; counts are of all rounds together.
-!: of measurements that broke, where none is whole; they count in nothing.";
+≥: at least that, since the sender could not send more. !: of measurements that broke, where none is whole; they count in nothing.";
+
+/// Precedes a figure that the sender limited.
+pub const AT_LEAST: &str = "≥ ";
 
 /// Stands below a table of comparisons.
 pub const RATIOS: &str = "\
@@ -56,7 +59,8 @@ pub fn grid(table: &Observations, cases: &[String], quantities: &[Quantity], uni
             let mark = if is_whole { "" } else { " !" };
             let cells = quantities.iter().zip(&values).map(|(quantity, values)| {
                 let text = quantity.text(values, unit);
-                text.map_or_else(|| "–".to_owned(), |text| text + mark)
+                let at_least = if table.is_bound(system, case, *quantity) { AT_LEAST } else { "" };
+                text.map_or_else(|| "–".to_owned(), |text| format!("{at_least}{text}{mark}"))
             });
             if n > 0 {
                 let keys = [system.to_owned(), case.clone(), n.to_string()];

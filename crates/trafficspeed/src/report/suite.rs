@@ -102,7 +102,7 @@ pub fn document(campaign: &SuiteCampaign) -> Document<'_> {
         Document::new(&title, "trafficspeed suite", campaign.about.clone(), &campaign.environment);
     (document.interrupted, document.problems) = (campaign.interrupted, campaign.problems());
     let sections = sections(campaign);
-    let judged = comparisons(campaign).into_iter().map(|one| one.differs_from_first);
+    let judged = sections.iter().flat_map(Section::comparisons).map(|one| one.differs_from_first);
     document.lines(super::claims::lines([&campaign.observations()], judged));
     let choices = sentences(&verdicts(campaign)).into_iter().chain(load_averages(campaign));
     document.lines(choices.chain(conditions::all(campaign)).collect());
@@ -139,7 +139,7 @@ fn systems(campaign: &SuiteCampaign) -> Grid {
 
 /// Each system compared with the first of its section.
 pub fn comparisons(campaign: &SuiteCampaign) -> Vec<Comparison> {
-    sections(campaign).iter().flat_map(Section::comparisons).collect()
+    sections(campaign).iter().flat_map(Section::comparisons).cloned().collect()
 }
 
 #[cfg(test)]

@@ -30,6 +30,10 @@ impl SuiteCampaign {
                 is_disturbed: Taken::most(&row.cpu).is_disturbed(),
             };
             table.add(&measured, observed(row));
+            let bounds = row.case.quantities.iter().filter(|quantity| row.is_limited_by_sender(**quantity));
+            for quantity in bounds.filter(|_| row.error.is_none()) {
+                table.bound(&row.label, measured.case, quantity.observed());
+            }
         }
         table
     }

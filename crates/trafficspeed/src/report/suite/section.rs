@@ -3,10 +3,11 @@
 
 use super::super::grid::Grid;
 use super::super::noise::far_beyond;
+use super::super::observed::AT_LEAST;
 use crate::experiment::outcome::Taken;
 use crate::experiment::suite::observations::case;
 use crate::experiment::suite::{Quantity, Row, SuiteCampaign};
-use crate::observation::{self, ByRound, Comparison, Observations};
+use crate::observation::{ByRound, Comparison, Observations};
 use crate::stats::{Spread, range};
 use crate::system::AGAIN;
 use crate::unit::significant;
@@ -15,8 +16,6 @@ use crate::unit::significant;
 const ALIKE: f64 = 1.5;
 /// Follows a figure that does not differ from that of the first system beyond the A/A spread.
 const NO_DIFFERENCE: &str = " ≈";
-/// Precedes a figure that the sender limited.
-const AT_LEAST: &str = "≥ ";
 
 /// One part of the report: cases with their quantities, for each system.
 pub struct Section {
@@ -39,8 +38,8 @@ pub struct SectionRow {
     pub limited_by_sender: Vec<bool>,
     /// A system's second measurement in each round divided by its first.
     pub control: Option<Spread>,
-    /// The same for each system by the first one.
-    pub to_first: Vec<Option<Spread>>,
+    /// Each system compared with the first one.
+    pub compared: Vec<Option<Comparison>>,
     /// The most of the machine that the hypervisor took, and other processes, in percent.
     pub steal: Option<f64>,
     pub others: Option<f64>,
@@ -117,22 +116,8 @@ impl Section {
     }
 
     /// Each system compared with the first.
-    pub fn comparisons(&self) -> Vec<Comparison> {
-        let of_row = |row: &SectionRow| -> Vec<Comparison> {
-            let compared = |(at, system): (usize, &String)| {
-                Some(Comparison {
-                    system: system.clone(),
-                    case: case(&self.name, &row.case),
-                    quantity: row.quantity.name().0,
-                    first: self.columns[0].clone(),
-                    control: row.control,
-                    ratio_to_first: Some(row.to_first.get(at).copied().flatten()?),
-                    differs_from_first: row.differs_from_first(at),
-                })
-            };
-            self.columns.iter().enumerate().skip(1).filter_map(compared).collect()
-        };
-        self.rows.iter().flat_map(of_row).collect()
+    pub fn comparisons(&self) -> impl Iterator<Item = &Comparison> {
+        self.rows.iter().flat_map(|row| row.compared.iter().flatten())
     }
 
     /// Rates that a reader should look at: runs far from the others, and IPv4 and IPv6 that differ
@@ -182,7 +167,7 @@ impl SectionRow {
             values: Vec::new(),
             limited_by_sender: Vec::new(),
             control: None,
-            to_first: Vec::new(),
+            compared: Vec::new(),
             steal: None,
             others: None,
             is_disturbed: false,
@@ -192,24 +177,16 @@ impl SectionRow {
     /// Fills in what `table` has of this case, and how the systems compare within each round;
     /// `rows` are its measurements.
     fn compare(&mut self, table: &Observations, (section, columns): (&str, &[String]), rows: &[&Row]) {
-        let (quantity, observed, case) = (self.quantity, self.quantity.observed(), case(section, &self.case));
+        let (observed, case) = (self.quantity.observed(), case(section, &self.case));
         let values = |label: &String| table.by_round((label, &case), observed);
         self.values = columns.iter().map(values).collect();
-        let ratio = |one: &str, other: &str| table.ratio((one, other), &case, observed);
-        self.to_first = columns.iter().map(|label| ratio(label, columns.first()?)).collect();
-        let is_limited = |label: &String| {
-            let mut mine = rows.iter().filter(|row| row.label == *label && row.error.is_none());
-            mine.any(|row| row.is_limited_by_sender(quantity))
-        };
-        self.limited_by_sender = columns.iter().map(is_limited).collect();
-        let twice = rows.iter().find(|row| row.label.contains(AGAIN));
-        self.control = twice.and_then(|row| {
-            let first = row.label.replace(AGAIN, "");
-            // What the sender limited hardly differs from itself, and says nothing of what others
-            // may.
-            let is_bound = is_limited(&row.label) || is_limited(&first);
-            ratio(&row.label, &first).filter(|_| !is_bound)
-        });
+        self.limited_by_sender = columns.iter().map(|label| table.is_bound(label, &case, observed)).collect();
+        let all = columns.first().map(|first| table.compared_with(first, &[(case.clone(), observed)]));
+        let all = all.unwrap_or_default();
+        self.control = all.first().and_then(|one| one.control);
+        let compared =
+            |label: &String| all.iter().find(|one| one.system == *label && one.ratio_to_first.is_some());
+        self.compared = columns.iter().map(|label| compared(label).cloned()).collect();
         let taken = Taken::most(rows.iter().filter_map(|row| row.cpu.as_ref()));
         (self.steal, self.others) = (taken.steal, taken.others);
         self.is_disturbed = table.is_disturbed(&case);
@@ -235,19 +212,9 @@ impl SectionRow {
         self.limited_by_sender.get(column).copied().unwrap_or(false)
     }
 
-    /// Whether a system differs from the first one; `None` if nothing says so: of few rounds,
-    /// of a disturbed machine, and of figures that are lower bounds if what they bound may be on the other side.
+    /// Whether a system differs from the first one; `None` if nothing says so.
     pub fn differs_from_first(&self, column: usize) -> Option<bool> {
-        let to_first = self.to_first.get(column).copied().flatten();
-        let differs = observation::differs(to_first, self.control).filter(|_| !self.is_disturbed)?;
-        let is_higher = to_first.is_some_and(|ratio| ratio.median > 1.0);
-        let holds = match (self.is_limited_by_sender(column), self.is_limited_by_sender(0)) {
-            (false, false) => true,
-            (true, false) => differs && is_higher,
-            (false, true) => differs && !is_higher,
-            (true, true) => false,
-        };
-        holds.then_some(differs)
+        self.compared.get(column)?.as_ref()?.differs_from_first
     }
 
     /// How many times as much one of two measurements of the same system gave at most, where one
