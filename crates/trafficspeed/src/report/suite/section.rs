@@ -115,6 +115,20 @@ impl Section {
         grid
     }
 
+    /// The mean rates, a row for each case and a column for each system.
+    pub fn means(&self) -> Grid {
+        let mut grid = Grid::new(1, std::iter::once("case".to_owned()).chain(self.columns.iter().cloned()));
+        for row in self.rows.iter().filter(|row| row.quantity.is_rate()) {
+            let cells = (0..self.columns.len()).map(|at| {
+                let rates = row.rates(at);
+                let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+                if rates.is_empty() { "–".to_owned() } else { significant(mean) }
+            });
+            grid.rows.push(std::iter::once(row.case.clone()).chain(cells).collect());
+        }
+        grid
+    }
+
     /// Each system compared with the first.
     pub fn comparisons(&self) -> impl Iterator<Item = &Comparison> {
         self.rows.iter().flat_map(|row| row.compared.iter().flatten())
