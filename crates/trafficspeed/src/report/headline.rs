@@ -2,7 +2,7 @@
 //! lies within what a system differs from itself, and of a single round nothing at all.
 
 use super::claims;
-use crate::experiment::outcome::observations::{GATEWAY_COST, GOODPUT};
+use crate::experiment::outcome::observations::{GATEWAY_COST, GOODPUT, ROUND_TRIP_99};
 use crate::experiment::outcome::{Campaign, Run};
 use crate::observation::{Observations, Quantity};
 use crate::stats::{CLAIM_ROUNDS, Spread};
@@ -21,7 +21,7 @@ struct Claim {
     best: &'static str,
 }
 
-const CLAIMS: [Claim; 2] = [
+const CLAIMS: [Claim; 3] = [
     Claim {
         quantity: GOODPUT,
         is_higher_better: true,
@@ -35,6 +35,13 @@ const CLAIMS: [Claim; 2] = [
         does: "takes at its gateway",
         than: "times as much CPU time per Gbit as",
         best: "the cheapest of the other VPNs there",
+    },
+    Claim {
+        quantity: ROUND_TRIP_99,
+        is_higher_better: false,
+        does: "has round trips under load (99th percentile)",
+        than: "times as long as",
+        best: "the best of the other VPNs",
     },
 ];
 
@@ -195,7 +202,7 @@ mod tests {
         assert!(within[0].contains("no difference beyond that of a system to itself is shown"), "{within:?}");
         let once = sentences(&campaign(&[[40, 40, 10]]));
         assert!(once[0].ends_with("in 1 of the 5 rounds that it takes to claim a difference."), "{once:?}");
-        assert!(once[2].starts_with("Figures without verdicts: "), "{once:?}");
+        assert!(once[3].starts_with("Figures without verdicts: "), "{once:?}");
         let mut alone = campaign(&[[40, 40, 10]; 3]);
         alone.runs.retain(|run| run.label != "vpnd (again)");
         assert!(sentences(&alone)[0].contains("was not measured"));
@@ -257,7 +264,7 @@ mod tests {
             campaign.runs.push(Run { subject: Some(vpnd), label: vpnd.label(), ..run });
         }
         let said = sentences(&campaign);
-        assert_eq!(said.len(), 5, "{said:?}");
+        assert_eq!(said.len(), 7, "{said:?}");
         assert!(said[0].starts_with("With 8 clients, vpnd carries 4.00 times"), "{said:?}");
         let cost = "With 8 clients, vpnd takes at its gateway 0.250 times as much CPU time per Gbit as OpenVPN, the cheapest";
         assert!(said[2].starts_with(cost), "{said:?}");
@@ -285,7 +292,7 @@ mod tests {
             )
         };
         assert!(said[0].starts_with(&begin("0.25")) && said[1].starts_with(&begin("0.5")), "{said:?}");
-        assert_eq!(said.len(), 4, "and what that costs: {said:?}");
+        assert_eq!(said.len(), 6, "what that costs, and round trips: {said:?}");
         let table = campaign.observations();
         let found = campaign.comparisons(&table).concat();
         let share = |label: &str| label.split(", gateway ").nth(1).unwrap().to_owned();
