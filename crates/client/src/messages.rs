@@ -198,6 +198,8 @@ vpnd_ipc::requests! {
         Addresses = 5, LookUp => Vec<AsText<IpAddr>>;
         UseTunnelDns = 6, UseTunnelDns => ();
         Renew = 7, Renew => ();
+        Stream = 8, OpenStream => ();
+        OverTcp = 9, OverTcp => ();
     }
 }
 
@@ -205,6 +207,17 @@ vpnd_ipc::requests! {
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct OpenSocket(#[n(0)] pub AsText<SocketAddr>);
+
+/// A TCP connection to this address of the gateway, which has only just begun, and a UDP socket of
+/// this machine alone. Both come with the reply.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct OpenStream(#[n(0)] pub AsText<SocketAddr>);
+
+/// Whether the tunnel goes over TCP, for people.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct OverTcp(#[n(0)] pub bool);
 
 /// Addresses, routes and DNS from the gateway, as far as the user permits.
 #[derive(Debug, Encode, Decode)]

@@ -18,6 +18,7 @@ mod permission;
 mod plan;
 mod prompt;
 mod stop;
+mod transport;
 mod tunnel_dns;
 
 use std::os::fd::OwnedFd;
@@ -27,7 +28,7 @@ use anyhow::{Context as _, bail, ensure};
 use minicbor::bytes::ByteArray;
 use tokio::time::{Instant, sleep_until};
 use vpnd_crypto::{Binding, Preference};
-use vpnd_proto::control::{AsText, Renewal, SecretText};
+use vpnd_proto::control::{AsText, SecretText};
 
 use crate::args::{CleanupArgs, ConnectArgs};
 use crate::messages::{
@@ -44,6 +45,7 @@ use network::{NetworkSetup, TunnelOptions};
 use outer_path::OuterPaths;
 use prompt::Prompt;
 use stop::Stop;
+use transport::Transport;
 use tunnel_dns::DnsWatch;
 use vpnd_config::profile::{LOGIN_NAME_RULE, Profile, is_login_name};
 use vpnd_ipc::child::ChildRole;
@@ -73,9 +75,8 @@ const WORKER_END_TIMEOUT: Duration = Duration::from_secs(6);
 /// Shortest interval between lines about a network that can't be kept up to date.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The state in `systemctl status` and `vpnd status` while the gateway does not answer, and while it does.
+/// The state in `systemctl status` and `vpnd status` while the gateway does not answer.
 const CONNECTING: &str = "connecting";
-const CONNECTED: &str = "connected";
 
 /// Runs `vpnd connect` until the user ends it or the gateway refuses for good.
 ///
@@ -186,6 +187,7 @@ struct RunningClient {
     stop: Stop,
     /// The interface and the gateway, for `vpnd status`.
     title: String,
+    transport: Transport,
     /// Lines about a network that is not up to date.
     failures: LogLimit,
     /// Given up last: by then nothing of this tunnel is left.
@@ -259,6 +261,7 @@ impl RunningClient {
             limits,
             stop,
             title,
+            transport: Transport::of(profile),
             failures,
             layer,
         })
@@ -358,6 +361,8 @@ impl RunningClient {
                 let opened = opened.map_err(|error| error.to_string());
                 ToWorker::reply::<OpenSocket>(number, opened)
             }
+            ParentRequest::Stream(request) => self.open_stream(number, &request, &mut descriptors).await,
+            ParentRequest::OverTcp(request) => self.note_transport(number, &request),
             ParentRequest::Addresses(LookUp(server)) => match self.start_lookup(number, server).await {
                 Ok(()) => return Ok(()),
                 Err(why) => ToWorker::reply::<LookUp>(number, Err(why)),
@@ -394,7 +399,7 @@ impl RunningClient {
     /// After a request that ends a connection's set-up: the client counts as connected once it succeeded.
     fn connected(&self, outcome: &Result<(), String>) {
         if outcome.is_ok() {
-            self.note(CONNECTED);
+            self.note(self.transport.connected());
         }
     }
 
@@ -426,27 +431,6 @@ impl RunningClient {
     /// The key stays here, so an attacker in the worker can use it only while the client runs, and only to prove a connection.
     fn prove(&self, binding: ByteArray<32>) -> ByteArray<64> {
         self.device.key().sign(&Binding::new(binding.into())).into()
-    }
-
-    /// Keeps the gateway's addresses for the next start, and has them looked up from now on.
-    fn renew(&mut self, renewal: &Renewal) -> Result<(), String> {
-        match self.addresses.keep(renewal) {
-            Ok(true) => tracing::info!(
-                target: NEWS,
-                "from now on the gateway is at {}: kept in {}; 'renew = false' in [server] of the profile switches that off",
-                self.addresses.kept().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-                self.addresses.path().display()
-            ),
-            Ok(false) => {}
-            Err(error) => {
-                if self.failures.admits() {
-                    tracing::warn!("what the gateway says of its addresses is not kept: {error}");
-                }
-                return Err(error.to_string());
-            }
-        }
-        self.lookups.add(self.addresses.kept());
-        Ok(())
     }
 
     /// Looks up a gateway's addresses as without a tunnel, whose own DNS servers are out of reach without the gateway.

@@ -6,9 +6,12 @@
 mod devices;
 mod dial;
 mod distrust;
+mod over_tcp;
 mod parent_client;
 mod path;
+mod prepared;
 mod reach;
+mod transport;
 
 use std::collections::HashMap;
 use std::mem;
@@ -23,26 +26,27 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use vpnd_control_channel::login::Channel;
 use vpnd_control_channel::stream::{StreamError, Writer, close, close_code};
-use vpnd_crypto::{LabPermit, Preference, Suite};
-use vpnd_proto::client::{Action, Client, Config, Purpose};
-use vpnd_proto::control::{Code, FEATURE_CHALLENGES, FEATURE_RENEWAL, FEATURES, Message, Offer, Renewal};
+use vpnd_proto::client::{Action, Client, Purpose};
+use vpnd_proto::control::{Code, Message, Offer, Renewal};
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event};
-use vpnd_proto::session::{ConnectionId, Timers};
+use vpnd_proto::session::ConnectionId;
 use vpnd_proto::time::Time;
 
 use super::Refusal;
 use crate::messages::{Begin, FromWorker, WorkerLaunch};
 use devices::shard_specs;
 use dial::{Credentials, DialError, DialOutcome, Dialer};
+use over_tcp::Carrier;
 use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::{log_path, mapped};
+use prepared::Prepared;
 use reach::Reach;
+use transport::{Transport, linger};
 use vpnd_config::profile::{Profile, Trust};
 use vpnd_ipc::channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::messages::{self as common, Devices};
 use vpnd_pki::tls;
-use vpnd_shard::suites;
 use vpnd_shard::{EVENT_QUEUE, PollCounts, Shards};
 use vpnd_sys::clock::now;
 use vpnd_sys::logging::NEWS;
@@ -61,8 +65,13 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 pub fn run(stream: UnixStream) -> anyhow::Result<()> {
     // Files can't be read once the sandbox is on.
     let read_trust = |launch: &WorkerLaunch| {
-        let by_system = launch.profile()?.trust == Trust::System;
-        let made = by_system.then(tls::SystemTrust::read).transpose()?;
+        let profile = launch.profile()?;
+        let made = match profile.trust {
+            Trust::System => Some(tls::SystemTrust::read()?),
+            // The web server's certificate may be of one of these; without them it is of the pinned one.
+            Trust::Pinned { .. } if profile.tcp_port.is_some() => tls::SystemTrust::read().ok(),
+            Trust::Pinned { .. } => None,
+        };
         Ok(Preparation { writable: Vec::new(), tcp_ports: Vec::new(), made })
     };
     let started =
@@ -89,48 +98,6 @@ async fn serve(
     connected.run(events).await
 }
 
-/// State that is prepared before the devices are opened.
-struct Prepared {
-    core: Client,
-    tls: tls::Client,
-}
-
-impl Prepared {
-    /// Checks all that it was given.
-    fn new(
-        launch: &WorkerLaunch,
-        profile: &Profile,
-        system_trust: Option<tls::SystemTrust>,
-    ) -> anyhow::Result<Self> {
-        let lab = launch.insecure_lab.then(LabPermit::insecure);
-        let wanted = match &launch.suite {
-            Some(name) => vec![name.parse::<Suite>()?],
-            None => profile.suites.clone(),
-        };
-        let suites = suites::measure(&wanted, preference(launch.backend.as_deref())?, lab.is_some())?;
-        let (lanes, timers) = (launch.lanes as usize, Timers::default());
-        let renewal = if profile.renew { FEATURE_RENEWAL } else { 0 };
-        let features = FEATURES | FEATURE_CHALLENGES | renewal;
-        let config = Config { lanes, suites, features, lab, timers };
-        let core = Client::new(config, vpnd_sys::random::random())?;
-        let identity = profile.identity.as_ref().map(|identity| {
-            tls::Identity::from_pem(identity.certificate_pem.as_bytes(), identity.key_pem.as_bytes())
-        });
-        let trust = match &profile.trust {
-            Trust::System => {
-                tls::Trust::System(system_trust.context("the system's trust anchors are missing")?)
-            }
-            Trust::Pinned { ca_pem } => tls::Trust::Pinned(ca_pem.as_bytes()),
-        };
-        Ok(Self { core, tls: tls::client(&trust, identity.transpose()?)? })
-    }
-}
-
-fn preference(backend: Option<&str>) -> anyhow::Result<Preference> {
-    let Some(name) = backend else { return Ok(Preference::Auto) };
-    name.parse().with_context(|| format!("there is no backend {name}"))
-}
-
 /// Connection events that wait for the loop at most. More wait in the tasks that send them, and so does a
 /// gateway that sends faster than its messages are handled; the loop itself brings none.
 const CONNECTION_EVENT_QUEUE: usize = 64;
@@ -140,6 +107,8 @@ enum ConnectionEvent {
     Dialled(ConnectionId, Result<DialOutcome, DialError>),
     Message(ConnectionId, Message),
     Lost(ConnectionId, Option<Code>),
+    /// UDP has worked for a while.
+    UdpWorks,
 }
 
 /// A connection that the core uses.
@@ -148,6 +117,8 @@ struct LiveConnection {
     endpoint: quinn::Endpoint,
     writer: Writer,
     reader: JoinHandle<()>,
+    /// There only over TCP.
+    carrier: Option<Carrier>,
 }
 
 struct Connected {
@@ -176,6 +147,8 @@ struct Connected {
     tunnel_dns: Option<bool>,
     /// Whether the data sockets are for both protocol versions.
     dual_stack: bool,
+    /// What is done because the tunnel goes over TCP, or may have to.
+    transport: Transport,
 }
 
 impl Connected {
@@ -191,10 +164,12 @@ impl Connected {
         let specs = shard_specs(profile, launch.copy_dscp, devices, descriptors)?;
         let dual_stack =
             specs.iter().all(|spec| spec.socket.local_addr().is_ok_and(|address| address.is_ipv6()));
+        let ports = specs.iter().filter_map(|spec| Some(spec.socket.local_addr().ok()?.port())).collect();
+        let over_tcp = prepared.over_tcp.map(|over_tcp| over_tcp.of_lanes(ports));
         let shards = Shards::start(specs, &event_sender)?;
         let credentials =
             Credentials { user: launch.user, password: launch.password, device: launch.device.into() };
-        let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent)));
+        let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent), over_tcp));
         let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
         Ok(Self {
             core: prepared.core,
@@ -216,6 +191,7 @@ impl Connected {
             reach: Reach::new(launch.give_up_s),
             tunnel_dns: None,
             dual_stack,
+            transport: Transport::default(),
         })
     }
 
@@ -250,6 +226,7 @@ impl Connected {
                 event = parent_events.recv() => match event {
                     Some(ParentEvent::NetworkChanged) => {
                         self.core.network_changed(now());
+                        self.dialer.prefer_udp();
                         self.dialer.network_changed();
                     }
                     // What it has changed is undone by whoever starts next, or by `vpnd cleanup`.
@@ -298,6 +275,7 @@ impl Connected {
             self.core.handle_activity(now(), shard, seen);
         }
         self.core.handle_timeout(now());
+        self.leave_narrow_way();
         self.closing.retain(|task| !task.is_finished());
     }
 
@@ -336,8 +314,8 @@ impl Connected {
             ConnectionEvent::Dialled(connection, outcome) => {
                 self.attempts.remove(&connection);
                 match outcome {
-                    Ok(DialOutcome::Established(channel, endpoint)) => {
-                        self.established(connection, *channel, endpoint);
+                    Ok(DialOutcome::Established(channel, endpoint, carrier)) => {
+                        self.established(connection, *channel, endpoint, carrier);
                     }
                     Ok(DialOutcome::Refused(refused)) => {
                         let retry_after = Duration::from_millis(refused.retry_after_ms.unwrap_or(0).into());
@@ -379,14 +357,27 @@ impl Connected {
                 self.core.handle_message(now(), connection, message)
             }
             ConnectionEvent::Lost(connection, code) => {
-                self.live.remove(&connection);
+                if let Some(live) = self.live.remove(&connection) {
+                    linger(live.carrier);
+                }
                 self.core.connection_lost(now(), connection, code);
+            }
+            ConnectionEvent::UdpWorks => {
+                tracing::info!(target: NEWS, "UDP works here again: using it");
+                self.dialer.prefer_udp();
+                self.attach_anew();
             }
         }
         Ok(())
     }
 
-    fn established(&mut self, id: ConnectionId, channel: Channel, endpoint: quinn::Endpoint) {
+    fn established(
+        &mut self,
+        id: ConnectionId,
+        channel: Channel,
+        endpoint: quinn::Endpoint,
+        carrier: Option<Carrier>,
+    ) {
         let Channel { connection, mut reader, writer, established, secret } = channel;
         let gateway = connection.remote_address();
         // Sockets for both protocol versions name an IPv4 gateway by its mapped address.
@@ -409,7 +400,8 @@ impl Connected {
             };
             let _ = connection_events.send(ConnectionEvent::Lost(id, code)).await;
         });
-        self.live.insert(id, LiveConnection { connection, endpoint, writer, reader });
+        self.transport_is(carrier.is_some());
+        self.live.insert(id, LiveConnection { connection, endpoint, writer, reader, carrier });
         self.core.established(now(), id, &established, secret, gateway);
     }
 
@@ -423,6 +415,7 @@ impl Connected {
                         && shard == 0
                     {
                         log_path(size);
+                        self.transport.sized(now(), size);
                     }
                     self.shards.command(shard, command).await;
                 }
@@ -476,7 +469,8 @@ impl Connected {
         let (dialer, connection_events) = (Arc::clone(&self.dialer), self.connection_events.clone());
         let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
         let rtt = self.live.values().map(|live| live.connection.rtt()).min();
-        let current = self.live.values().map(|live| live.connection.remote_address()).next();
+        let over_udp = self.live.values().filter(|live| live.carrier.is_none());
+        let current = over_udp.map(|live| live.connection.remote_address()).next();
         let attempt = tokio::spawn(async move {
             let outcome = dialer.dial(&purpose, offer, current, rtt, may_look_up).await;
             let _ = connection_events.send(ConnectionEvent::Dialled(connection, outcome)).await;
@@ -495,6 +489,7 @@ impl Connected {
             let _ = tokio::time::timeout(FINISH_TIMEOUT, live.writer.finish()).await;
             close(&live.connection, code, "");
             let _ = tokio::time::timeout(FINISH_TIMEOUT, live.endpoint.wait_idle()).await;
+            linger(live.carrier);
         }));
     }
 }

@@ -6,8 +6,9 @@
 //! by its owner alone; the key never shows in `Debug` or in a problem. This module must not know
 //! how a connection is made.
 
+mod server_address;
+
 use std::fmt::{self, Write as _};
-use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -22,8 +23,9 @@ use zeroize::Zeroizing;
 
 use crate::document::{Document, Log as Problems, Problem, Section};
 use crate::{ConfigError, Invalid, Offload};
-use vpnd_pki::dns_name::DnsName;
 use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, WriteError};
+
+pub use server_address::{ADDRESS, ServerAddress, joined};
 
 /// The format that this program writes and reads.
 pub const FORMAT: u64 = 1;
@@ -43,6 +45,9 @@ pub struct Profile {
     pub trust: Trust,
     /// Whether the client keeps the addresses that the gateway says it has from now on.
     pub renew: bool,
+    /// The TCP port at which the gateway's addresses carry the same datagrams, for networks that
+    /// pass no UDP; `None` if there is none.
+    pub tcp_port: Option<u16>,
     /// The name to log in with; `None` if whoever connects says it.
     pub user: Option<String>,
     /// Whether to ask for a one-time code at login.
@@ -66,14 +71,6 @@ pub struct Profile {
     pub busy_poll: Duration,
     /// Switches for kernel offloads; steering means nothing to a client.
     pub offload: Offload,
-}
-
-/// A host name or address and a UDP port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerAddress {
-    /// A DNS name, or an address without brackets.
-    pub host: String,
-    pub port: u16,
 }
 
 /// Trust anchors for the gateway's certificate.
@@ -157,6 +154,9 @@ impl Profile {
         if !self.renew {
             writeln!(out, "# The gateway is where this file says, whatever it says itself.\nrenew = false")?;
         }
+        if let Some(port) = self.tcp_port {
+            writeln!(out, "# The same over TCP, where a network passes no UDP.\ntcp_port = {port}")?;
+        }
         writeln!(out, "\n[user]")?;
         match &self.user {
             Some(user) => writeln!(out, "name = {}", quoted(user))?,
@@ -199,6 +199,10 @@ impl Profile {
         if !self.busy_poll.is_zero() {
             writeln!(out, "busy_poll_us = {}", self.busy_poll.as_micros())?;
         }
+        self.write_offload(out)
+    }
+
+    fn write_offload(&self, out: &mut String) -> fmt::Result {
         let Offload { tun, tso, uso, udp_gso, udp_gro, .. } = self.offload;
         let switches = [("tun", tun), ("tso", tso), ("uso", uso), ("udp_gso", udp_gso), ("udp_gro", udp_gro)];
         if switches.iter().any(|(_, on)| !on) {
@@ -218,59 +222,6 @@ impl fmt::Debug for ClientIdentity {
     }
 }
 
-impl ServerAddress {
-    /// The address, if it needs no look-up.
-    #[must_use]
-    pub fn literal(&self) -> Option<SocketAddr> {
-        Some(SocketAddr::new(self.host.parse().ok()?, self.port))
-    }
-}
-
-impl fmt::Display for ServerAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.parse::<Ipv6Addr>() {
-            Ok(address) => write!(f, "[{address}]:{}", self.port),
-            Err(_) => write!(f, "{}:{}", self.host, self.port),
-        }
-    }
-}
-
-impl FromStr for ServerAddress {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-        if let Ok(address) = bare.parse::<Ipv6Addr>() {
-            return Ok(Self { host: address.to_string(), port: DEFAULT_PORT });
-        }
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0).ok_or(())?),
-            None => (text, DEFAULT_PORT),
-        };
-        let host = match host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            Some(inner) => inner.parse::<Ipv6Addr>().map_err(|_| ())?.to_string(),
-            None => host.parse::<DnsName>()?.as_str().to_owned(),
-        };
-        Ok(Self { host, port })
-    }
-}
-
-/// Text of a message about an address that is none.
-pub const ADDRESS: &str =
-    "a name or address with a port, such as \"vpn.example.org:4433\" or \"[2001:db8::1]:4433\"";
-
-/// The addresses of `first`, and behind them those of `second` that are others.
-#[must_use]
-pub fn joined(first: &[ServerAddress], second: &[ServerAddress]) -> Vec<ServerAddress> {
-    let mut all: Vec<ServerAddress> = Vec::with_capacity(first.len() + second.len());
-    for address in first.iter().chain(second) {
-        if !all.contains(address) {
-            all.push(address.clone());
-        }
-    }
-    all
-}
-
 fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     let mut document = Document::parse(text)?;
     let format = document.top(|s, p| s.number(p, "version", 1..=FORMAT, 0));
@@ -279,7 +230,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
             s.missing(p, "version", &format!("write version = {FORMAT}"));
         }
     });
-    let (servers, server_name, trust, renew) = document.section("server", read_server);
+    let (servers, server_name, trust, renew, tcp_port) = document.section("server", read_server);
     let (user, totp, identity) = document.section("user", read_user);
     let tunnel = document.section("tunnel", read_tunnel);
     let offload = document.section("offload", crate::device_offload);
@@ -292,6 +243,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         server_name,
         trust,
         renew,
+        tcp_port,
         user,
         totp,
         identity,
@@ -306,7 +258,10 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     })
 }
 
-fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, String, Trust, bool) {
+/// `[server]`: addresses, name, trust, whether they are renewed, and the port of TCP.
+type ServerSection = (Vec<ServerAddress>, String, Trust, bool, Option<u16>);
+
+fn read_server(s: &mut Section<'_>, p: &mut Problems) -> ServerSection {
     let present = s.has("addresses");
     let servers: Vec<ServerAddress> = s.list(p, "addresses", ADDRESS).unwrap_or_default();
     if !present {
@@ -346,7 +301,8 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> (Vec<ServerAddress>, St
             Trust::System
         }
     };
-    (servers, name, trust, s.flag(p, "renew", true))
+    let tcp_port = s.has("tcp_port").then(|| s.number(p, "tcp_port", 1..=65_535, 443) as u16);
+    (servers, name, trust, s.flag(p, "renew", true), tcp_port)
 }
 
 fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (Option<String>, bool, Option<ClientIdentity>) {

@@ -6,6 +6,7 @@
 //! client resumes for an hour at most before the gateway has to prove itself again
 //! ([`resumption`]).
 
+mod any_of;
 mod fault;
 mod presented;
 mod resumption;
@@ -25,6 +26,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use vpnd_control_channel::tls::{client_builder, finish};
 
+use any_of::AnyOf;
 pub use fault::{fault_in_words, in_words};
 use presented::PinningVerifier;
 pub use presented::{Chains, Presented};
@@ -241,6 +243,19 @@ pub fn to_server(trust: &Trust<'_>, identity: Option<Identity>) -> Result<Client
             .map_err(|source| TlsError::Refused { what: "the gateway's certificate or key", source })?,
         None => builder.with_no_client_auth(),
     })
+}
+
+/// The client's side of TLS 1.3 with the web server of a gateway, for which any of these vouches.
+///
+/// # Errors
+/// [`TlsError`] names the input that can't be used.
+pub fn to_pages(trusts: &[Trust<'_>]) -> Result<ClientConfig, TlsError> {
+    let builder = client_builder().map_err(|source| TlsError::Refused { what: "TLS 1.3", source })?;
+    let verifiers = trusts.iter().map(verifier).collect::<Result<Vec<_>, _>>()?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(AnyOf::new(verifiers)?);
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
 }
 
 /// How a client with this trust verifies a server.

@@ -1,8 +1,11 @@
-//! The control channel's sockets, opened for the worker: only a privileged process can mark them.
+//! The sockets of the control channel, and of a way over TCP, opened for the worker: only a
+//! privileged process can mark them.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// A socket for the control channel to `gateway`. Its datagrams carry the mark, so that they never
@@ -22,4 +25,19 @@ pub(super) fn socket(gateway: SocketAddr, mark: Option<u32>) -> io::Result<UdpSo
     let socket = marked()?;
     socket.bind(&any.into())?;
     Ok(socket.into())
+}
+
+/// A TCP connection to `gateway`, which has begun and never enters the tunnel; and a socket before
+/// it, which this machine alone reaches.
+pub(super) fn stream(gateway: SocketAddr, mark: u32) -> io::Result<[OwnedFd; 2]> {
+    let stream = Socket::new(Domain::for_address(gateway), Type::STREAM, Some(Protocol::TCP))?;
+    stream.set_mark(mark)?;
+    stream.set_nonblocking(true)?;
+    match stream.connect(&gateway.into()) {
+        Err(error) if Errno::from_io_error(&error) != Some(Errno::INPROGRESS) => return Err(error),
+        _ => {}
+    }
+    let before = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    before.set_nonblocking(true)?;
+    Ok([stream.into(), before.into()])
 }

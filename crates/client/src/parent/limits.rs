@@ -13,6 +13,7 @@ use vpnd_sys::allowance::Allowance;
 /// connect, and for the others once for each attempt or change.
 pub(super) struct Limits {
     sockets: Allowance,
+    streams: Allowance,
     changes: Allowance,
     sizes: Allowance,
     dns: Allowance,
@@ -20,6 +21,7 @@ pub(super) struct Limits {
     proofs: Allowance,
     questions: Allowance,
     renewals: Allowance,
+    notes: Allowance,
     /// A refusal has been logged.
     logged: bool,
 }
@@ -28,6 +30,7 @@ impl Limits {
     pub(super) const fn new() -> Self {
         Self {
             sockets: Allowance::new(512, Duration::from_millis(50)),
+            streams: Allowance::new(64, Duration::from_millis(500)),
             changes: Allowance::new(64, Duration::from_millis(500)),
             sizes: Allowance::new(256, Duration::from_millis(100)),
             dns: Allowance::new(64, Duration::from_millis(500)),
@@ -35,6 +38,7 @@ impl Limits {
             proofs: Allowance::new(256, Duration::from_millis(100)),
             questions: Allowance::new(16, Duration::from_secs(5)),
             renewals: Allowance::new(16, Duration::from_secs(30)),
+            notes: Allowance::new(64, Duration::from_millis(500)),
             logged: false,
         }
     }
@@ -46,9 +50,11 @@ impl Limits {
     pub(super) fn take(&mut self, request: &ParentRequest, now: Time) -> Result<(), String> {
         let (allowance, what) = match request {
             ParentRequest::Socket(_) => (&mut self.sockets, "sockets"),
+            ParentRequest::Stream(_) => (&mut self.streams, "TCP connections"),
             ParentRequest::Configure(_) => (&mut self.changes, "changes of the tunnel"),
             ParentRequest::Mtu(_) => (&mut self.sizes, "sizes of packets"),
             ParentRequest::UseTunnelDns(_) => (&mut self.dns, "changes of DNS servers"),
+            ParentRequest::OverTcp(_) => (&mut self.notes, "changes of its state"),
             ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
             ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
             ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
@@ -71,12 +77,16 @@ mod tests {
     use vpnd_proto::control::{AsText, List, Network, Renewal};
 
     use super::*;
-    use crate::messages::{Configure, LookUp, OpenSocket, Prove, Question, Renew, SetMtu, UseTunnelDns};
+    use crate::messages::{
+        Configure, LookUp, OpenSocket, OpenStream, OverTcp, Prove, Question, Renew, SetMtu, UseTunnelDns,
+    };
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
-        let asks: [(ParentRequest, usize); 8] = [
+        let asks: [(ParentRequest, usize); 10] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
+            (OpenStream(AsText("192.0.2.1:443".parse().unwrap())).into(), 64 + 120),
+            (OverTcp(true).into(), 64 + 120),
             (Configure(Network::default()).into(), 64 + 120),
             (SetMtu(1_400).into(), 256 + 600),
             (UseTunnelDns(true).into(), 64 + 120),

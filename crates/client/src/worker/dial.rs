@@ -6,6 +6,7 @@
 mod candidates;
 mod challenge;
 mod trials;
+mod ways;
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use vpnd_proto::control::{Code, Message, Offer, Refused, Renewal, SecretText, To
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
+use super::over_tcp::{Carrier, CarrierError, OverTcp};
 use super::parent_client::{ParentClient, ParentError};
 use crate::servers::with_new;
 use candidates::Drained;
@@ -36,6 +38,7 @@ use vpnd_proto::time::Time;
 use vpnd_sys::address_race;
 use vpnd_sys::clock::now;
 use vpnd_sys::udp::icmp::IcmpErrors;
+use ways::Ways;
 
 /// Head start of known addresses before the name is looked up again: the gateway may have moved.
 const LOOK_UP_AFTER: Duration = Duration::from_secs(1);
@@ -74,6 +77,8 @@ pub(super) enum DialError {
     TooLong(#[from] TooLong),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Carrier(#[from] CarrierError),
 }
 
 /// A fault that shows before the gateway has proved itself. It may pass: another host may have
@@ -131,8 +136,8 @@ impl DialError {
 
 /// The gateway's reply to a login or attach.
 pub(super) enum DialOutcome {
-    /// A new epoch, and the endpoint of its connection.
-    Established(Box<Channel>, quinn::Endpoint),
+    /// A new epoch, the endpoint of its connection, and what carries it if that is TCP.
+    Established(Box<Channel>, quinn::Endpoint, Option<Carrier>),
     /// No session.
     Refused(Refused),
 }
@@ -142,6 +147,14 @@ pub(super) struct Credentials {
     pub(super) password: SecretText<1024>,
     /// The public key of this device.
     pub(super) device: [u8; PUBLIC_KEY_LEN],
+}
+
+/// A connection whose handshake is complete.
+pub(super) struct Shaken {
+    endpoint: quinn::Endpoint,
+    connection: Connection,
+    /// There only over TCP.
+    carrier: Option<Carrier>,
 }
 
 /// Everything that attempts have in common.
@@ -158,6 +171,7 @@ pub(super) struct Dialer {
     network: watch::Sender<Option<Instant>>,
     trials: Mutex<Trials>,
     drained: Mutex<Drained>,
+    ways: Ways,
 }
 
 impl Dialer {
@@ -166,6 +180,7 @@ impl Dialer {
         tls: tls::Client,
         credentials: Credentials,
         parent: Arc<ParentClient>,
+        over_tcp: Option<OverTcp>,
     ) -> Self {
         // Addresses need no lookup, and names need one only where the profile has no address.
         let known = profile.servers.iter().filter_map(ServerAddress::literal);
@@ -179,6 +194,7 @@ impl Dialer {
             network: watch::Sender::new(None),
             trials: Mutex::new(Trials::default()),
             drained: Mutex::default(),
+            ways: Ways::new(over_tcp),
         }
     }
 
@@ -194,13 +210,13 @@ impl Dialer {
         rtt: Option<Duration>,
         may_look_up: bool,
     ) -> Result<DialOutcome, DialError> {
-        let (endpoint, connection) = self.shake_hands(purpose, current, rtt, may_look_up).await?;
-        let address = connection.remote_address();
-        let outcome = self.ask(purpose, offer, endpoint, connection).await.map_err(DialError::with_cause)?;
+        let shaken = self.shake_hands(purpose, current, rtt, may_look_up).await?;
+        let address = shaken.connection.remote_address();
+        let outcome = self.ask(purpose, offer, shaken).await.map_err(DialError::with_cause)?;
         match &outcome {
             DialOutcome::Refused(refused) if refused.code == Code::Drain => drop(self.note_drained(address)),
-            DialOutcome::Established(..) => self.answered(address),
-            DialOutcome::Refused(_) => {}
+            DialOutcome::Established(_, _, None) => self.answered(address),
+            DialOutcome::Established(_, _, Some(_)) | DialOutcome::Refused(_) => {}
         }
         Ok(outcome)
     }
@@ -234,8 +250,7 @@ impl Dialer {
         &self,
         purpose: &Purpose,
         offer: Offer,
-        endpoint: quinn::Endpoint,
-        connection: Connection,
+        Shaken { endpoint, connection, carrier }: Shaken,
     ) -> Result<DialOutcome, DialError> {
         let mut stream = RequestStream::open(connection).await?;
         let device = self.prove(&stream).await?;
@@ -245,7 +260,7 @@ impl Dialer {
             match stream.reply_within(longest).await? {
                 login::LoginReply::Established(established) => {
                     let channel = stream.establish(*established)?;
-                    return Ok(DialOutcome::Established(Box::new(channel), endpoint));
+                    return Ok(DialOutcome::Established(Box::new(channel), endpoint, carrier));
                 }
                 login::LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
                 login::LoginReply::OneTimeCodeWanted => stream.send(&self.one_time_code().await?).await?,
@@ -267,7 +282,7 @@ impl Dialer {
         current: Option<SocketAddr>,
         rtt: Option<Duration>,
         may_look_up: bool,
-    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+    ) -> Result<Shaken, DialError> {
         let is_move = *purpose == Purpose::Move;
         let mut changes = self.network.subscribe();
         let silent = tokio::time::sleep(HANDSHAKE_TIMEOUT);
@@ -282,6 +297,7 @@ impl Dialer {
             let attempt = |address| self.shake_hands_with(address, rtt, is_move);
             let head_start = self.head_start();
             let race = address_race::race(known, look_up, head_start, attempt);
+            let race = self.race_ways(race, rtt, is_move);
             tokio::pin!(race);
             let outcome = loop {
                 tokio::select! {
@@ -340,9 +356,9 @@ impl Dialer {
         address: SocketAddr,
         rtt: Option<Duration>,
         is_move: bool,
-    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+    ) -> Result<Shaken, DialError> {
         self.trials().begin(address);
-        let connected = self.try_address(address, rtt).await;
+        let connected = self.try_address(address, rtt, |_| {}).await;
         match &connected {
             Ok(_) => {
                 self.trials().clear();
@@ -368,8 +384,10 @@ impl Dialer {
         &self,
         address: SocketAddr,
         rtt: Option<Duration>,
-    ) -> Result<(quinn::Endpoint, Connection), DialError> {
+        use_port: impl FnOnce(u16),
+    ) -> Result<Shaken, DialError> {
         let socket = self.parent.socket(address).await?;
+        use_port(socket.local_addr()?.port());
         let errors = IcmpErrors::start(&socket)
             .inspect_err(|error| tracing::debug!(%error, "ICMP errors are not seen"));
         let endpoint = client_endpoint(socket, self.tls.quic()?, rtt)?;
@@ -383,7 +401,7 @@ impl Dialer {
             }
         };
         let connection = handshake.await.map_err(|error| DialError::of_handshake(address, error))?;
-        Ok((endpoint, connection))
+        Ok(Shaken { endpoint, connection, carrier: None })
     }
 
     /// Notes ICMP errors about datagrams to `address` as they come.

@@ -1,6 +1,6 @@
 //! The worker's requests to the privileged parent, and the parent's own messages.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
@@ -8,8 +8,8 @@ use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
 use vpnd_proto::control::{AsText, ChallengeAnswer, Network, Renewal};
 
 use crate::messages::{
-    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, Renew, SetMtu, ToWorker,
-    UseTunnelDns,
+    Configure, FromWorker, LookUp, OpenSocket, OpenStream, OverTcp, ParentRequest, Prove, Question, Renew,
+    SetMtu, ToWorker, UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -97,6 +97,21 @@ impl ParentClient {
         let ((), descriptors) = self.requests.request_with_descriptors(OpenSocket(AsText(gateway))).await?;
         let descriptor = descriptors.into_iter().next();
         Ok(descriptor.ok_or(ChannelError::Broken("an answer without a socket"))?.into())
+    }
+
+    /// A TCP connection to `gateway`, which has only just begun and never enters the tunnel; and a
+    /// UDP socket of this machine alone.
+    pub(super) async fn stream(&self, gateway: SocketAddr) -> Result<(TcpStream, UdpSocket), ParentError> {
+        let ((), descriptors) = self.requests.request_with_descriptors(OpenStream(AsText(gateway))).await?;
+        let Ok([stream, socket]) = <[_; 2]>::try_from(descriptors) else {
+            return Err(ChannelError::Broken("an answer without a connection").into());
+        };
+        Ok((stream.into(), socket.into()))
+    }
+
+    /// Has people told whether the tunnel goes over TCP.
+    pub(super) async fn over_tcp(&self, over_tcp: bool) -> Result<(), ParentError> {
+        Ok(self.requests.request(OverTcp(over_tcp)).await?)
     }
 
     /// The addresses of the gateway in this place of the list of [`crate::servers`].

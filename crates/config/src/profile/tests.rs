@@ -11,6 +11,7 @@ fn full() -> Profile {
         server_name: "vpn.example.org".to_owned(),
         trust: Trust::Pinned { ca_pem: certificate.pem() },
         renew: false,
+        tcp_port: Some(443),
         user: Some("ann".to_owned()),
         totp: true,
         identity: Some(ClientIdentity {

@@ -435,6 +435,11 @@ fn profile(
             addresses => addresses.to_vec(),
         },
         renew: true,
+        tcp_port: config
+            .portal
+            .as_ref()
+            .filter(|portal| portal.relays > 0)
+            .map(|portal| portal.listen.port()),
         server_name: first.clone(),
         trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
         user: user.map(str::to_owned),

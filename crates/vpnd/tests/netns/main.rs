@@ -70,6 +70,7 @@ mod order;
 mod ordinary;
 mod other_firewalls;
 mod outages;
+mod over_tcp;
 mod permission;
 mod persistent;
 mod port_blocks;

@@ -265,7 +265,7 @@ fn ends(process: &mut Process, hint: &str) {
 type Kind = (u32, &'static dyn Fn(&mut Body), u32, Duration);
 
 /// All that a client's worker may ask for.
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 10] = [
     (
         0,
         &|body| {
@@ -333,6 +333,23 @@ const KINDS: [Kind; 8] = [
         },
         16,
         Duration::from_secs(30),
+    ),
+    (
+        8,
+        &|body| {
+            // A port that the profile does not have.
+            body.array(1).unwrap().str("198.18.0.1:22").unwrap();
+        },
+        64,
+        Duration::from_millis(500),
+    ),
+    (
+        9,
+        &|body| {
+            body.array(1).unwrap().bool(false).unwrap();
+        },
+        64,
+        Duration::from_millis(500),
     ),
 ];
 
@@ -429,6 +446,10 @@ fn a_clients_worker_sets_nothing_that_the_profile_or_the_machine_forbids() {
         body.array(1).unwrap().u32(7).unwrap();
     });
     assert!(refused.is_some_and(|why| why.contains("no such gateway")), "names of the profile alone");
+    let refused = worker.ask(8, &|body: &mut Body| {
+        body.array(1).unwrap().str("198.18.0.2:22").unwrap();
+    });
+    assert!(refused.is_some_and(|why| why.contains("another TCP port")), "TCP where the profile has it");
     client.process().signal(Signal::INT);
     assert!(client.process().wait(LIMIT).success());
 }

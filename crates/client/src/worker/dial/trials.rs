@@ -46,6 +46,8 @@ pub(super) struct Trials {
     reported: bool,
     /// When the log had its last line about it.
     logged_at: Option<Time>,
+    /// Result of the last attempt over TCP.
+    over_tcp: Option<String>,
 }
 
 impl Trials {
@@ -82,6 +84,11 @@ impl Trials {
 
     pub(super) fn lookup_failed(&mut self, why: String) {
         self.lookup = Some(why);
+    }
+
+    /// There is no way over TCP.
+    pub(super) fn no_tcp(&mut self, why: String) {
+        self.over_tcp = Some(why);
     }
 
     pub(super) fn looked_up(&mut self) {
@@ -181,6 +188,9 @@ impl fmt::Display for Trials {
         }
         if let Some(more) = self.list.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
             write!(f, "; and {more} more addresses")?;
+        }
+        if let Some(why) = &self.over_tcp {
+            write!(f, "; {why}")?;
         }
         if let Some(why) = &self.lookup {
             write!(f, "; {why}")?;

@@ -1,0 +1,56 @@
+//! The way over TCP, where the profile has one: connections for the worker, and the words for it.
+
+use std::os::fd::OwnedFd;
+
+use vpnd_config::profile::Profile;
+use vpnd_proto::control::AsText;
+
+use super::{RunningClient, control_socket};
+use crate::messages::{OpenStream, OverTcp, ToWorker};
+
+/// Which way the tunnel may go, and goes.
+pub(super) struct Transport {
+    tcp_port: Option<u16>,
+    is_tcp: bool,
+}
+
+impl Transport {
+    pub(super) fn of(profile: &Profile) -> Self {
+        Self { tcp_port: profile.tcp_port, is_tcp: false }
+    }
+
+    /// The state of a client that is connected.
+    pub(super) fn connected(&self) -> &'static str {
+        if self.is_tcp {
+            "connected over TCP, which is slower: this network passes no UDP"
+        } else {
+            "connected"
+        }
+    }
+}
+
+impl RunningClient {
+    /// Begins a TCP connection to the gateway, at the one port that the profile has for that.
+    pub(super) async fn open_stream(
+        &mut self,
+        number: u64,
+        OpenStream(AsText(gateway)): &OpenStream,
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> ToWorker {
+        let opened = if self.transport.tcp_port == Some(gateway.port()) {
+            self.paths.watch(self.setup.netlink(), gateway.ip()).await;
+            let opened = control_socket::stream(*gateway, self.layer.layer().mark());
+            opened.map(|opened| descriptors.extend(opened)).map_err(|error| error.to_string())
+        } else {
+            Err("the profile has another TCP port, or none".to_owned())
+        };
+        ToWorker::reply::<OpenStream>(number, opened)
+    }
+
+    /// Shows which way the tunnel goes.
+    pub(super) fn note_transport(&mut self, number: u64, OverTcp(is_tcp): &OverTcp) -> ToWorker {
+        self.transport.is_tcp = *is_tcp;
+        self.connected(&Ok(()));
+        ToWorker::reply::<OverTcp>(number, Ok(()))
+    }
+}

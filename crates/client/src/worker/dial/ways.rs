@@ -1,0 +1,168 @@
+//! UDP or TCP: which of them a client tries first, and when it goes back to UDP.
+//!
+//! INVARIANT: without a TCP port in the profile there is UDP alone. A client that is on TCP stays
+//! there until UDP has worked for a while, so that it does not go back and forth.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use vpnd_control_channel::login::HANDSHAKE_TIMEOUT;
+use vpnd_proto::control::Code;
+
+use super::{DialError, Dialer, Shaken};
+use crate::worker::over_tcp::OverTcp;
+use vpnd_control_channel::stream::close;
+use vpnd_sys::address_race;
+
+/// Head start of the way that is tried first.
+const HEAD_START: Duration = Duration::from_secs(3);
+/// UDP is used again once it has worked for this long.
+const WORKS_FOR: Duration = Duration::from_secs(30);
+/// Interval of the tries while it works, and the longest one while it does not.
+const TRY_EACH: Duration = Duration::from_secs(10);
+const MAX_TRY_EACH: Duration = Duration::from_secs(60);
+
+/// The ways to the gateway, and what is known of this network.
+pub(super) struct Ways {
+    over_tcp: Option<OverTcp>,
+    /// UDP did not work here.
+    tcp_first: AtomicBool,
+    /// UDP works here, but not for large datagrams.
+    is_narrow: AtomicBool,
+}
+
+impl Ways {
+    pub(super) fn new(over_tcp: Option<OverTcp>) -> Self {
+        Self { over_tcp, tcp_first: AtomicBool::new(false), is_narrow: AtomicBool::new(false) }
+    }
+}
+
+impl Dialer {
+    /// Races UDP, as `udp` tries it, with TCP.
+    pub(super) async fn race_ways(
+        &self,
+        udp: impl Future<Output = Result<Shaken, Option<DialError>>>,
+        rtt: Option<Duration>,
+        is_move: bool,
+    ) -> Result<Shaken, Option<DialError>> {
+        let Some(over_tcp) = self.ways.over_tcp.as_ref().filter(|_| !is_move) else { return udp.await };
+        let tcp_first = self.ways.tcp_first.load(Ordering::Relaxed);
+        let after = |wait: bool| tokio::time::sleep(if wait { HEAD_START } else { Duration::ZERO });
+        let udp = async {
+            after(tcp_first).await;
+            udp.await
+        };
+        let tcp = async {
+            after(!tcp_first).await;
+            self.over_tcp(over_tcp, rtt).await
+        };
+        tokio::pin!(udp, tcp);
+        let shaken = tokio::select! {
+            shaken = &mut udp => match shaken {
+                Ok(shaken) => Ok(shaken),
+                // Its error says more to a person, unless TCP works.
+                Err(error) => tcp.await.map_err(|_| error),
+            },
+            shaken = &mut tcp => match shaken {
+                Ok(shaken) => Ok(shaken),
+                Err(_) => udp.await,
+            },
+        };
+        if let Ok(Shaken { carrier: Some(_), .. }) = &shaken
+            && !self.ways.tcp_first.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("this network passes only TCP {}: using that, slower", over_tcp.port);
+        }
+        shaken
+    }
+
+    /// A connection over TCP, to the first of the gateway's addresses that lets it.
+    async fn over_tcp(&self, over_tcp: &OverTcp, rtt: Option<Duration>) -> Result<Shaken, Option<DialError>> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for known in self.known().iter() {
+            let address = SocketAddr::new(known.ip(), over_tcp.port);
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        let nothing = None::<std::future::Ready<Result<Vec<SocketAddr>, DialError>>>;
+        let attempt = |address| self.over_carrier(over_tcp, address, rtt);
+        let shaken = address_race::race(addresses, nothing, Duration::ZERO, attempt).await;
+        shaken.inspect_err(|error| {
+            if let Some(error) = error {
+                self.trials().no_tcp(error.to_string());
+            }
+        })
+    }
+
+    async fn over_carrier(
+        &self,
+        over_tcp: &OverTcp,
+        address: SocketAddr,
+        rtt: Option<Duration>,
+    ) -> Result<Shaken, DialError> {
+        let carrier = over_tcp.open(&self.parent, address).await.inspect_err(|error| {
+            tracing::debug!(%address, %error, "no connection over TCP");
+        })?;
+        let shaken = self.try_address(carrier.local, rtt, |port| carrier.set_control(port)).await?;
+        self.trials().clear();
+        Ok(Shaken { carrier: Some(carrier), ..shaken })
+    }
+
+    /// Returns once UDP has worked for a while. Each try is a handshake, which a network that
+    /// passes small datagrams alone does not let through.
+    pub(in crate::worker) async fn udp_works(&self) {
+        let (mut since, mut wait) = (None, TRY_EACH);
+        loop {
+            tokio::time::sleep(wait).await;
+            if self.ways.is_narrow.load(Ordering::Relaxed) {
+                continue;
+            }
+            let works = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.tries_udp()).await.unwrap_or(false);
+            if !works {
+                (since, wait) = (None, (2 * wait).min(MAX_TRY_EACH));
+                continue;
+            }
+            let since = *since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= WORKS_FOR {
+                return;
+            }
+            wait = TRY_EACH;
+        }
+    }
+
+    /// Whether a handshake over UDP succeeds.
+    async fn tries_udp(&self) -> bool {
+        let known = self.known().clone();
+        let nothing = None::<std::future::Ready<Result<Vec<SocketAddr>, DialError>>>;
+        let attempt = |address| self.try_address(address, None, |_| {});
+        match address_race::race(known, nothing, Duration::ZERO, attempt).await {
+            Ok(Shaken { endpoint, connection, .. }) => {
+                close(&connection, Code::Bye, "");
+                endpoint.wait_idle().await;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// UDP is tried first again: it works, or this is another network.
+    pub(in crate::worker) fn prefer_udp(&self) {
+        self.ways.tcp_first.store(false, Ordering::Relaxed);
+        self.ways.is_narrow.store(false, Ordering::Relaxed);
+    }
+
+    /// Large datagrams vanish over UDP. Whether to go over TCP because of that, which is so once in
+    /// a network.
+    pub(in crate::worker) fn is_narrow(&self) -> bool {
+        let Some(over_tcp) = &self.ways.over_tcp else { return false };
+        if self.ways.is_narrow.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        self.ways.tcp_first.store(true, Ordering::Relaxed);
+        tracing::warn!("this network drops large datagrams: using TCP {}, slower", over_tcp.port);
+        true
+    }
+}

@@ -1,0 +1,280 @@
+//! A way to the gateway over TCP, for networks that pass no UDP (PROTOCOL §18).
+//!
+//! A carrier is one TCP connection, with a socket of this machine before it: what a connection of
+//! the control channel and the lanes send there goes to the gateway, and what comes back goes to
+//! them. So nothing else of the client knows that there is no UDP.
+//!
+//! INVARIANT: a carrier takes datagrams of this client's own sockets alone. Its certificate is
+//! checked, and proves nothing of the gateway: what is inside does that.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustls_pki_types::ServerName;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use vpnd_proto::wire::PacketClass;
+use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, relay};
+
+use super::parent_client::{ParentClient, ParentError};
+use vpnd_pki::tls::{self, TlsError, Trust};
+
+/// Limit for a connection to be ready.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(8);
+/// Bytes of an answer's head.
+const MAX_HEAD: usize = 8 << 10;
+/// Time in which the network acknowledges what was sent.
+const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The ends of the tunnel notice silence themselves.
+const PATIENCE: Patience = Patience { first: Duration::MAX, silence: Duration::MAX };
+
+/// Why there is no carrier.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CarrierError {
+    #[error(transparent)]
+    Parent(#[from] ParentError),
+    #[error("TCP {address} can't be reached: {source}")]
+    Connect { address: SocketAddr, source: io::Error },
+    #[error("TCP {0} does not answer within {OPEN_TIMEOUT:?}")]
+    Silent(SocketAddr),
+    #[error(
+        "the certificate at TCP {address} is not one that the profile or this machine trusts for the gateway ({source}): does \
+         a proxy of this network look into TLS?"
+    )]
+    Untrusted { address: SocketAddr, source: io::Error },
+    #[error("TLS with TCP {address} fails: {source}")]
+    Tls { address: SocketAddr, source: io::Error },
+    #[error("TCP {address} carries no tunnel: {answer}")]
+    Refused { address: SocketAddr, answer: String },
+}
+
+/// What all carriers of a client have in common.
+pub(super) struct OverTcp {
+    pub(super) port: u16,
+    tls: TlsConnector,
+    name: ServerName<'static>,
+    /// The ports of the lanes' sockets.
+    lanes: Arc<[u16]>,
+}
+
+/// A connection that carries datagrams. It ends when it is dropped.
+pub(super) struct Carrier {
+    /// Where datagrams for the gateway go.
+    pub(super) local: SocketAddr,
+    /// The port of the control channel's socket.
+    control: Arc<AtomicU16>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Carrier {
+    /// The control channel's socket that uses it.
+    pub(super) fn set_control(&self, port: u16) {
+        self.control.store(port, Ordering::Relaxed);
+    }
+}
+
+impl OverTcp {
+    /// Carriers to this port of the gateway of this name.
+    pub(super) fn new(port: u16, name: &str, trusts: &[Trust<'_>]) -> Result<Self, TlsError> {
+        let name =
+            ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Empty("the gateway's name"))?;
+        let tls = TlsConnector::from(Arc::new(tls::to_pages(trusts)?));
+        Ok(Self { port, tls, name, lanes: Arc::default() })
+    }
+
+    /// The same for lanes whose sockets have these ports.
+    pub(super) fn of_lanes(self, lanes: Vec<u16>) -> Self {
+        Self { lanes: lanes.into(), ..self }
+    }
+
+    /// Opens a carrier to this address.
+    pub(super) async fn open(
+        &self,
+        parent: &ParentClient,
+        address: SocketAddr,
+    ) -> Result<Carrier, CarrierError> {
+        let (tcp, socket) = parent.stream(address).await?;
+        let opened = timeout(OPEN_TIMEOUT, self.upgraded(tcp, address)).await;
+        let (stream, before) = opened.map_err(|_| CarrierError::Silent(address))??;
+        let failed = |source| CarrierError::Connect { address, source };
+        let socket = UdpSocket::from_std(socket).map_err(failed)?;
+        let local = socket.local_addr().map_err(failed)?;
+        let control = Arc::<AtomicU16>::default();
+        let own = Own {
+            socket,
+            control: Arc::clone(&control),
+            lane: AtomicU16::new(*self.lanes.first().unwrap_or(&0)),
+            lanes: Arc::clone(&self.lanes),
+        };
+        let task = tokio::spawn(async move {
+            let end = relay(stream, &before, &own, PATIENCE, &AtomicU64::new(0)).await;
+            tracing::debug!(%end, "a TCP connection to the gateway is over");
+        });
+        Ok(Carrier { local, control, task })
+    }
+
+    async fn upgraded(
+        &self,
+        tcp: std::net::TcpStream,
+        address: SocketAddr,
+    ) -> Result<(TlsStream<TcpStream>, Vec<u8>), CarrierError> {
+        let failed = |source| CarrierError::Connect { address, source };
+        let tcp = TcpStream::from_std(tcp).map_err(failed)?;
+        tcp.writable().await.map_err(failed)?;
+        if let Some(error) = tcp.take_error().map_err(failed)? {
+            return Err(failed(error));
+        }
+        let options = SockRef::from(&tcp);
+        options
+            .set_tcp_nodelay(true)
+            .and_then(|()| options.set_tcp_notsent_lowat(MAX_UNSENT_BELOW))
+            .and_then(|()| options.set_tcp_user_timeout(Some(ACKNOWLEDGEMENT_TIMEOUT)))
+            .map_err(failed)?;
+        let shaken = self.tls.connect(self.name.clone(), tcp).await;
+        let mut stream = shaken.map_err(|source| {
+            let is_certificate = source
+                .get_ref()
+                .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+                .is_some_and(|error| matches!(error, rustls::Error::InvalidCertificate(_)));
+            if is_certificate {
+                CarrierError::Untrusted { address, source }
+            } else {
+                CarrierError::Tls { address, source }
+            }
+        })?;
+        stream.get_mut().1.set_buffer_limit(Some(MAX_UNSENT_TLS));
+        let host = self.name.to_str();
+        let request =
+            format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n");
+        let refused = |answer: String| CarrierError::Refused { address, answer };
+        stream.write_all(request.as_bytes()).await.map_err(|error| refused(error.to_string()))?;
+        let (status, before) = answer(&mut stream).await.map_err(|error| refused(error.to_string()))?;
+        if status.split(' ').nth(1) != Some("101") {
+            return Err(refused(vpnd_sys::text::harmless(&status)));
+        }
+        Ok((stream, before))
+    }
+}
+
+/// The first line of an answer over HTTP/1.1, and what was read behind its head.
+pub(super) async fn answer(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) -> io::Result<(String, Vec<u8>)> {
+    const END: &[u8] = b"\r\n\r\n";
+    let mut head = Vec::new();
+    loop {
+        if let Some(at) = head.windows(END.len()).position(|bytes| bytes == END) {
+            let rest = head.split_off(at + END.len());
+            let status = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            return Ok((String::from_utf8_lossy(status).into_owned(), rest));
+        }
+        if head.len() > MAX_HEAD {
+            return Err(io::Error::other("its answer is too long"));
+        }
+        if stream.read_buf(&mut head).await? == 0 {
+            return Err(io::Error::other("it hangs up"));
+        }
+    }
+}
+
+/// A socket that only this client's own sockets use.
+struct Own {
+    socket: UdpSocket,
+    control: Arc<AtomicU16>,
+    /// The lane that has sent last.
+    lane: AtomicU16,
+    lanes: Arc<[u16]>,
+}
+
+impl Datagrams for Own {
+    fn send(&self, datagram: &[u8]) {
+        let port = match PacketClass::of(datagram) {
+            PacketClass::Quic => &self.control,
+            // Any lane takes what is for another one (PROTOCOL §7.2).
+            _ => &self.lane,
+        };
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.load(Ordering::Relaxed)));
+        let _ = self.socket.try_send_to(datagram, to);
+    }
+
+    async fn readable(&self) -> io::Result<()> {
+        self.socket.readable().await
+    }
+
+    fn try_receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let (len, from) = self.socket.try_recv_from(into)?;
+            let port = from.port();
+            if self.lanes.contains(&port) {
+                self.lane.store(port, Ordering::Relaxed);
+                return Ok(len);
+            }
+            if port == self.control.load(Ordering::Relaxed) {
+                return Ok(len);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::duplex;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_is_read_to_the_end_of_its_head_and_no_further_than_a_limit() {
+        let (mut here, mut there) = duplex(64 << 10);
+        there.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n\0\x01a").await.unwrap();
+        let (status, before) = answer(&mut here).await.unwrap();
+        assert_eq!((status.as_str(), &before[..]), ("HTTP/1.1 101 Switching Protocols", &b"\0\x01a"[..]));
+        there.write_all(&[b'x'; MAX_HEAD + 1]).await.unwrap();
+        assert!(answer(&mut here).await.unwrap_err().to_string().contains("too long"));
+        drop(there);
+        while here.read(&mut [0; 1024]).await.unwrap() > 0 {}
+        assert!(answer(&mut here).await.unwrap_err().to_string().contains("hangs up"));
+    }
+
+    #[tokio::test]
+    async fn a_carriers_socket_serves_its_own_client_alone() {
+        let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let [lane, control, other] = [(); 3].map(|()| bind());
+        let port = |socket: &std::net::UdpSocket| socket.local_addr().unwrap().port();
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let here = socket.local_addr().unwrap();
+        let (lanes, quic) = (Arc::from([port(&lane)]), Arc::new(AtomicU16::new(port(&control))));
+        let own = Own { socket, control: quic, lane: AtomicU16::new(port(&lane)), lanes };
+        other.send_to(b"\x80other", here).unwrap();
+        lane.send_to(b"\x80lane", here).unwrap();
+        control.send_to(b"\xC0control", here).unwrap();
+        let mut room = [0; 64];
+        let mut received = Vec::new();
+        while received.len() < 2 {
+            own.readable().await.unwrap();
+            while let Ok(len) = own.try_receive(&mut room) {
+                received.push(room[..len].to_vec());
+            }
+        }
+        assert_eq!(received, [b"\x80lane".to_vec(), b"\xC0control".to_vec()]);
+        for (socket, datagram) in [(&lane, b"\x80to"), (&control, b"\x40to")] {
+            own.socket.writable().await.unwrap();
+            own.send(datagram);
+            assert_eq!(socket.recv(&mut room).unwrap(), 3);
+            assert_eq!(room[..3], datagram[..]);
+        }
+    }
+}

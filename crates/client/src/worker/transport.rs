@@ -1,0 +1,98 @@
+//! Whether the tunnel goes over UDP or TCP, and what follows from that.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use vpnd_proto::control::Message;
+use vpnd_proto::time::Time;
+
+use super::over_tcp::Carrier;
+use super::{Connected, ConnectionEvent};
+use vpnd_sys::clock::now;
+
+/// The least size of datagrams that an honest path carries: a link of IPv6 has to carry as much.
+const LEAST_SIZE: u16 = 1_280 - 40 - 8;
+/// Time for the search for a size to find a larger one.
+const SEARCHED: Duration = Duration::from_secs(5);
+/// Datagrams of an epoch that is over may come so late over the TCP connection of that one.
+const LINGER: Duration = Duration::from_secs(15);
+
+/// The way of the tunnel.
+#[derive(Default)]
+pub(super) struct Transport {
+    /// Waits until UDP works; there while the tunnel goes over TCP.
+    udp: Option<JoinHandle<()>>,
+    /// Since when the path carries less than any should.
+    narrow: Option<Time>,
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Transport {
+    /// The path carries datagrams of this size.
+    pub(super) fn sized(&mut self, now: Time, size: u16) {
+        self.narrow = (size < LEAST_SIZE).then(|| self.narrow.unwrap_or(now));
+    }
+
+    fn stop(&mut self) {
+        if let Some(udp) = self.udp.take() {
+            udp.abort();
+        }
+    }
+}
+
+impl Connected {
+    /// The newest epoch is over TCP, or over UDP.
+    pub(super) fn transport_is(&mut self, over_tcp: bool) {
+        if over_tcp == self.transport.udp.is_some() {
+            return;
+        }
+        self.transport.stop();
+        self.transport.narrow = None;
+        if over_tcp {
+            let (dialer, events) = (Arc::clone(&self.dialer), self.connection_events.clone());
+            self.transport.udp = Some(tokio::spawn(async move {
+                loop {
+                    dialer.udp_works().await;
+                    if events.send(ConnectionEvent::UdpWorks).await.is_err() {
+                        return;
+                    }
+                }
+            }));
+        }
+        let parent = Arc::clone(&self.parent);
+        tokio::spawn(async move { parent.over_tcp(over_tcp).await });
+    }
+
+    /// Has a new connection made, for the session to go over it.
+    pub(super) fn attach_anew(&mut self) {
+        let connections: Vec<_> = self.live.keys().copied().collect();
+        // All but the connection of the session are passed over.
+        for connection in connections {
+            self.core.handle_message(now(), connection, Message::Wake);
+        }
+    }
+
+    /// Leaves UDP where large datagrams vanish.
+    pub(super) fn leave_narrow_way(&mut self) {
+        let narrow = self.transport.narrow.filter(|_| self.transport.udp.is_none());
+        if narrow.is_some_and(|since| now().since(since) >= SEARCHED) && self.dialer.is_narrow() {
+            self.attach_anew();
+        }
+    }
+}
+
+/// Ends a carrier a while after its connection.
+pub(super) fn linger(carrier: Option<Carrier>) {
+    if let Some(carrier) = carrier {
+        tokio::spawn(async move {
+            tokio::time::sleep(LINGER).await;
+            drop(carrier);
+        });
+    }
+}

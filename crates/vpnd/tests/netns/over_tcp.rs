@@ -1,0 +1,161 @@
+//! Behaviour: a client gets through a network that passes only TCP 443, changes to TCP where UDP
+//! stops in the middle or large datagrams vanish, and goes back once UDP has worked for a while:
+//! always without a login, and without losing what is open inside.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::client::{self, Client};
+use crate::gateway::{Gateway, Login, edit_toml, must, strings, write_secret};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::process::{self, Process};
+use crate::relay::PORT;
+use crate::traffic::{ping, ping_until, trickle_while};
+
+const SOON: Duration = Duration::from_secs(60);
+/// UDP has to work for 30 s first, and is tried each 10 to 60 s.
+const BACK: Duration = Duration::from_secs(240);
+
+/// A gateway that clients reach over TCP, too, and a user with a profile that says so.
+fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
+    let mut gateway = Gateway::init(lab);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = rcgen::CertificateParams::new(vec![GATEWAY_V4.to_string()]).unwrap();
+    let certificate = certificate.self_signed(&key).unwrap().pem();
+    fs::write(gateway.file("portal.pem"), &certificate).unwrap();
+    write_secret(&gateway.file("portal-key.pem"), &key.serialize_pem());
+    gateway.configure("portal.enabled", true);
+    gateway.configure("portal.certificate", "portal.pem");
+    gateway.configure("portal.key", "portal-key.pem");
+    gateway.configure("portal.relays", 100);
+    let ann = gateway.add_user("ann");
+    edit_toml(&ann.profile, |profile| {
+        assert_eq!(profile["server"]["tcp_port"].as_integer(), Some(443), "the profile knows");
+        profile["server"]["addresses"] = strings(&[&format!("{GATEWAY_V4}:{PORT}")]);
+        let ca = profile["server"]["ca"].as_str().unwrap().to_owned();
+        profile["server"]["ca"] = format!("{ca}{certificate}").into();
+    });
+    gateway.start();
+    eventually("pages are served", SOON, || {
+        let mut probe = process::command(lab, &lab.net, "curl");
+        probe.args(["--silent", "--insecure", "--output", "/dev/null"]);
+        probe.arg(format!("https://{GATEWAY_V4}/"));
+        process::run(probe).status.success().then_some(())
+    });
+    (gateway, ann)
+}
+
+/// A firewall of the network: these datagrams are dropped.
+fn drop_udp(lab: &Lab, which: &str) {
+    lab.net.nft(&format!(
+        "add table inet hole\n\
+         add chain inet hole forward {{ type filter hook forward priority 0; }}\n\
+         flush chain inet hole forward\n\
+         add rule inet hole forward {which} drop\n"
+    ));
+}
+
+fn pass_all(lab: &Lab) {
+    lab.net.nft("delete table inet hole\n");
+}
+
+fn is_over_tcp(gateway: &Gateway<'_>) -> bool {
+    let sessions = gateway.sessions();
+    assert_eq!(sessions.len(), 1, "{sessions:?}");
+    sessions[0]["over_tcp"] == true
+}
+
+fn has_logged(client: &mut Client<'_>, words: &str) {
+    eventually(&format!("the log has {words:?}"), SOON, || {
+        client.process().assert_running();
+        client.process().output().contains(words).then_some(())
+    });
+}
+
+#[test]
+fn a_network_that_passes_only_tcp_443_is_got_through() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = installation(&lab);
+    lab.net.nft(
+        "add table inet strict\n\
+         add chain inet strict forward { type filter hook forward priority 0; policy drop; }\n\
+         add rule inet strict forward tcp dport 443 accept\n\
+         add rule inet strict forward tcp sport 443 accept\n",
+    );
+    let began = Instant::now();
+    let mut client = Client::connect(&lab, 1, &ann);
+    println!("connected after {:?}", began.elapsed());
+    has_logged(&mut client, "passes only TCP 443: using that, slower");
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    assert!(ping(client.namespace(), CAMPUS_V4.into(), 1_300, SOON), "large packets, too");
+    crate::traffic::transfer(client.namespace(), &lab.campus, CAMPUS_V4.into(), 20_000_000, SOON);
+    assert!(is_over_tcp(&gateway));
+    let outer = gateway.sessions()[0]["outer"].to_string();
+    assert!(outer.contains("198.18.1.2:"), "the client's own address: {outer}");
+    client.interrupt();
+}
+
+#[test]
+fn what_is_open_inside_survives_udps_end_and_its_return() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = installation(&lab);
+    let mut client = Client::connect(&lab, 1, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    assert!(!is_over_tcp(&gateway), "UDP comes first");
+    let done = AtomicBool::new(false);
+    let talking = || !done.load(Ordering::Relaxed);
+    let namespace = client.namespace();
+    std::thread::scope(|scope| {
+        let lab = &lab;
+        scope.spawn(move || trickle_while(namespace, &lab.campus, CAMPUS_V4.into(), SOON, talking));
+        std::thread::sleep(Duration::from_secs(1));
+        drop_udp(lab, "meta l4proto udp");
+        let began = Instant::now();
+        eventually("it goes over TCP", SOON, || is_over_tcp(&gateway).then_some(()));
+        println!("over TCP after {:?}", began.elapsed());
+        ping_until(namespace, CAMPUS_V4.into(), SOON);
+        pass_all(lab);
+        let began = Instant::now();
+        eventually("it is back", BACK, || (!is_over_tcp(&gateway)).then_some(()));
+        assert!(began.elapsed() > Duration::from_secs(20), "not at once: {:?}", began.elapsed());
+        println!("back after {:?}", began.elapsed());
+        ping_until(namespace, CAMPUS_V4.into(), SOON);
+        done.store(true, Ordering::Relaxed);
+    });
+    has_logged(&mut client, "UDP works here again");
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "it was one session");
+}
+
+#[test]
+fn a_network_that_drops_large_datagrams_is_one_without_udp() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = installation(&lab);
+    // 1,200 bytes, UDP's header and that of IPv4.
+    drop_udp(&lab, "meta l4proto udp ip length > 1228");
+    let mut client = Client::connect(&lab, 1, &ann);
+    has_logged(&mut client, "drops large datagrams");
+    eventually("it goes over TCP", SOON, || is_over_tcp(&gateway).then_some(()));
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "it was one session");
+}
+
+#[test]
+fn a_certificate_that_nobody_vouches_for_is_named_and_not_used() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = installation(&lab);
+    edit_toml(&ann.profile, |profile| {
+        let ca = fs::read_to_string(gateway.file("ca.pem")).unwrap();
+        profile["server"]["ca"] = ca.into();
+    });
+    drop_udp(&lab, "meta l4proto udp");
+    let client = Process::start(&lab, "client1", client::command(&lab, 1, &ann, &[]));
+    eventually("the log says why", SOON, || {
+        client.output().contains("does a proxy of this network look into TLS?").then_some(())
+    });
+    assert!(gateway.sessions().is_empty());
+    let relays = must(gateway.ask(&["status"]));
+    assert!(!String::from_utf8_lossy(&relays.stdout).contains("over TCP"));
+}
