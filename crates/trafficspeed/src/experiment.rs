@@ -19,6 +19,7 @@ pub mod memory;
 pub mod model;
 pub mod outcome;
 pub mod pair_run;
+pub mod problems;
 pub mod progress;
 pub mod quantities;
 pub mod suite;

@@ -20,7 +20,6 @@ pub mod noise;
 pub mod observed;
 pub mod page;
 pub mod pictures;
-pub mod problems;
 pub mod published;
 pub mod results;
 pub mod side_by_side;

@@ -21,6 +21,7 @@ use super::generate::{Search, SearchOutcome, Second, fresh};
 use super::hog::{self, Hogs};
 use super::outcome::CpuUse;
 use super::pair_run::{EndReports, IntervalSamples, Times};
+use super::problems::said_once;
 use super::progress::Progress;
 use super::testbed::{RemoteEnd, Testbed, TestbedError, Trial};
 use super::turns::{as_reported, order, pause};
@@ -165,21 +166,15 @@ impl SuiteCampaign {
 
     /// Everything that went wrong, in words; the same of several measurements of a system once.
     pub fn problems(&self) -> Vec<String> {
-        let stages = self.stages.iter().filter_map(|stage| Some((&stage.label, stage.error.as_ref()?, None)));
-        let rows = self.rows.iter().filter_map(|row| Some((&row.label, row.error.as_ref()?, Some(row))));
-        let mut all: Vec<(&String, &String, Option<&Row>, usize)> = Vec::new();
-        for (label, error, row) in stages.chain(rows) {
-            match all.iter_mut().find(|known| (known.0, known.1) == (label, error)) {
-                Some((.., count)) => *count += 1,
-                None => all.push((label, error, row, 1)),
-            }
-        }
-        let line = |(label, error, row, count): (&String, &String, Option<&Row>, usize)| {
-            let first = row.map(|row| format!(", {}, run {}", row.case.name, row.repeat)).unwrap_or_default();
-            let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-            format!("{label}{first}{others}: {error}")
-        };
-        all.into_iter().map(line).collect()
+        let stages = self
+            .stages
+            .iter()
+            .filter_map(|stage| Some((stage.label.clone(), String::new(), stage.error.clone()?)));
+        let rows = self.rows.iter().filter_map(|row| {
+            let place = format!("{}, run {}", row.case.name, row.repeat);
+            Some((row.label.clone(), place, row.error.clone()?))
+        });
+        said_once(stages.chain(rows))
     }
 }
 

@@ -7,6 +7,7 @@ pub mod searched;
 use super::document::Document;
 use super::observed::{self, Section};
 use crate::experiment::generate::{LoadCampaign, LoadRun, NamedTask};
+use crate::experiment::problems::said_once;
 use crate::experiment::quantities as q;
 use crate::load::task::Task;
 use crate::unit::{Unit, rate, significant};
@@ -48,7 +49,7 @@ pub fn document(campaign: &LoadCampaign, unit: Option<Unit>) -> Document<'_> {
     };
     let mut document = Document::new(&title, "trafficspeed", lead, &campaign.environment);
     document.interrupted = campaign.interrupted;
-    document.problems = campaign.runs.iter().flat_map(problems).collect();
+    document.problems = problems(&campaign.runs);
     let (table, compared) = (campaign.observations(), campaign.compared());
     document.lines(observed::claims(&table, &compared));
     document.pictures(pictures::pictures(campaign));
@@ -68,8 +69,12 @@ pub fn document(campaign: &LoadCampaign, unit: Option<Unit>) -> Document<'_> {
     document
 }
 
-fn problems(run: &LoadRun) -> impl Iterator<Item = String> {
-    run.problems().into_iter().map(|why| format!("{}, run {}: {why}", run.label, run.repeat))
+fn problems(runs: &[LoadRun]) -> Vec<String> {
+    let of_run = |run: &LoadRun| {
+        let (label, place) = (run.label.clone(), format!("run {}", run.repeat));
+        run.problems().into_iter().map(move |problem| (label.clone(), place.clone(), problem))
+    };
+    said_once(runs.iter().flat_map(of_run))
 }
 
 /// The tables that have rows.

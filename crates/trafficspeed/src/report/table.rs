@@ -2,13 +2,13 @@
 
 use super::document::Document;
 use super::pictures::pictures;
-use super::problems::problems;
 use super::{headline, observed, published, systems};
 use crate::experiment::outcome::observations::{
     COMMUNICATION, GATEWAY_COST, GOODPUT, LIMIT_USED, ROUND_TRIP_50, ROUND_TRIP_99, STREAM_FAIRNESS,
     UNANSWERED, VPN_COST,
 };
-use crate::experiment::outcome::{Campaign, RemoteEnd};
+use crate::experiment::outcome::{Campaign, RemoteEnd, Run};
+use crate::experiment::problems::said_once;
 use crate::experiment::quantities::{BUSY, CLIENT_CPU, GATEWAY_CPU, OTHERS, STEAL};
 use crate::observation::{Observations, Quantity};
 use crate::unit::Unit;
@@ -104,6 +104,19 @@ pub fn document(campaign: &Campaign, unit: Unit) -> Document<'_> {
     .map(|(name, value)| (name.to_owned(), value))
     .into();
     document
+}
+
+/// Everything that went wrong, system by system.
+fn problems(campaign: &Campaign) -> Vec<String> {
+    let of_run = |run: &Run| {
+        let attempt = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
+        let place = format!("{} clients, run {}{attempt}", run.clients, run.repeat);
+        let label = run.label.clone();
+        run.problems().into_iter().map(move |problem| (label.clone(), place.clone(), problem))
+    };
+    let labels = campaign.labels();
+    let runs = labels.iter().flat_map(|label| campaign.runs.iter().filter(move |run| run.label == *label));
+    said_once(runs.flat_map(of_run))
 }
 
 /// Gateways whose CPU limit was not what held them back.

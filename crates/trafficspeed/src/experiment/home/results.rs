@@ -7,6 +7,7 @@ use crate::experiment::environment::Environment;
 use crate::experiment::figures::Figures;
 use crate::experiment::link_check::LinkChecked;
 use crate::experiment::outcome::CpuUse;
+use crate::experiment::problems::said_once;
 use crate::lab::emulator::{self, Observed};
 use crate::load::congestion::CongestionControl;
 use crate::system::{Subject, SystemInfo};
@@ -184,10 +185,10 @@ impl HomeCampaign {
     /// Everything that went wrong, in words.
     pub fn problems(&self) -> Vec<String> {
         let of = |run: &HomeRun| {
-            let place = format!("{}, round {}", run.label, run.repeat);
-            run.problems().into_iter().map(move |problem| format!("{place}: {problem}"))
+            let (label, place) = (run.label.clone(), format!("round {}", run.repeat));
+            run.problems().into_iter().map(move |problem| (label.clone(), place.clone(), problem))
         };
-        self.runs.iter().flat_map(of).collect()
+        said_once(self.runs.iter().flat_map(of))
     }
 
     /// Whether all that was asked for was measured as it should be.

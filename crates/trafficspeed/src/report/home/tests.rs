@@ -75,7 +75,7 @@ fn a_measurement_that_broke_has_no_figures_and_is_named() {
         (run.cases, run.error) = (Vec::new(), Some("did not come up".into()));
     }
     let text = document(&campaign).text(false, true);
-    assert!(text.contains("OpenVPN, round 2: did not come up"), "{text}");
+    assert!(text.contains("OpenVPN, round 1 and 4 more: did not come up"), "{text}");
     assert!(campaign.observations().summaries().iter().all(|one| one.system != "OpenVPN"));
     assert!(document(&campaign).page().contains("did not come up"));
 }

@@ -169,8 +169,8 @@ mod tests {
     fn a_run_without_a_result_is_no_picture_but_a_problem() {
         let failed = LoadRun { error: Some("did <not> come up".into()), ..run("vpnd", true) };
         assert_eq!(draw(&["x".to_owned()], std::slice::from_ref(&failed)), []);
-        assert_eq!(problems(&failed).collect::<Vec<_>>(), ["vpnd, run 1: did <not> come up"]);
+        assert_eq!(problems(&[failed]), ["vpnd, run 1: did <not> come up"]);
         let stopped = LoadRun { stopped_early: true, ..run("vpnd", true) };
-        assert_eq!(problems(&stopped).collect::<Vec<_>>(), ["vpnd, run 1: ended early"], "as in the text");
+        assert_eq!(problems(&[stopped]), ["vpnd, run 1: ended early"], "as in the text");
     }
 }
