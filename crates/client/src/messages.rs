@@ -235,6 +235,9 @@ pub struct SetMtu(#[n(0)] pub u16);
 #[cbor(transparent)]
 pub struct Prove(#[n(0)] pub ByteArray<32>);
 
+/// In the place of a gateway's: the profile's proxy.
+pub const THE_PROXY: u32 = u32::MAX;
+
 /// The addresses of a gateway, by its place in the list of [`crate::servers`]; at most [`MAX_ADDRESSES`].
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]

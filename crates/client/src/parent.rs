@@ -225,7 +225,11 @@ impl RunningClient {
             user,
             servers: profile.servers.iter().map(ToString::to_string).collect(),
         };
-        let lookups = Lookups::new(launch.common.clone(), profile.servers.clone());
+        let lookups = Lookups::new(
+            launch.common.clone(),
+            profile.servers.clone(),
+            profile.proxy.as_ref().map(|proxy| proxy.server.clone()),
+        );
         let lookup_user = launch.common.identity.as_ref().map(UnixUser::uid);
         let mut worker = StartingChild::start(ChildRole::Client)?;
         let sent = worker.send(&launch, &[]).await;

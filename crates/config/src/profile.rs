@@ -6,6 +6,7 @@
 //! by its owner alone; the key never shows in `Debug` or in a problem. This module must not know
 //! how a connection is made.
 
+mod proxy;
 mod server_address;
 
 use std::fmt::{self, Write as _};
@@ -25,6 +26,7 @@ use crate::document::{Document, Log as Problems, Problem, Section};
 use crate::{ConfigError, Invalid, Offload};
 use vpnd_sys::secret_file::{self, Existing, PUBLIC_MODE, SECRET_MODE, WriteError};
 
+pub use proxy::{PROXY, Proxy};
 pub use server_address::{ADDRESS, ServerAddress, joined};
 
 /// The format that this program writes and reads.
@@ -48,6 +50,8 @@ pub struct Profile {
     /// The TCP port at which the gateway's addresses carry the same datagrams, for networks that
     /// pass no UDP; `None` if there is none.
     pub tcp_port: Option<u16>,
+    /// The proxy through which that port is reached, too.
+    pub proxy: Option<Proxy>,
     /// The name to log in with; `None` if whoever connects says it.
     pub user: Option<String>,
     /// Whether to ask for a one-time code at login.
@@ -125,7 +129,8 @@ impl Profile {
     /// Writes the profile to a new file; with a client certificate's key it is one that only its
     /// owner can read.
     pub fn save(&self, path: &Path) -> Result<(), WriteError> {
-        let mode = if self.identity.is_some() { SECRET_MODE } else { PUBLIC_MODE };
+        let has_password = self.proxy.as_ref().is_some_and(|proxy| proxy.credentials.is_some());
+        let mode = if self.identity.is_some() || has_password { SECRET_MODE } else { PUBLIC_MODE };
         secret_file::write(path, self.to_toml().as_bytes(), mode, Existing::Refuse)
     }
 
@@ -141,22 +146,7 @@ impl Profile {
         let whose = self.user.as_deref().unwrap_or("any user");
         writeln!(out, "# Profile of vpnd for {whose}. Use: vpnd connect THIS_FILE")?;
         writeln!(out, "version = {FORMAT}\n\n[server]")?;
-        writeln!(out, "addresses = {}", list(self.servers.iter().map(ToString::to_string)))?;
-        writeln!(out, "# The name that the gateway's certificate must carry.")?;
-        writeln!(out, "name = {}", quoted(&self.server_name))?;
-        match &self.trust {
-            Trust::System => writeln!(out, "trust = \"system\"")?,
-            Trust::Pinned { ca_pem } => {
-                writeln!(out, "# Only this authority may vouch for the gateway.\ntrust = \"pinned\"")?;
-                writeln!(out, "ca = {}", *pem(ca_pem))?;
-            }
-        }
-        if !self.renew {
-            writeln!(out, "# The gateway is where this file says, whatever it says itself.\nrenew = false")?;
-        }
-        if let Some(port) = self.tcp_port {
-            writeln!(out, "# The same over TCP, where a network passes no UDP.\ntcp_port = {port}")?;
-        }
+        self.write_server(out)?;
         writeln!(out, "\n[user]")?;
         match &self.user {
             Some(user) => writeln!(out, "name = {}", quoted(user))?,
@@ -202,6 +192,29 @@ impl Profile {
         self.write_offload(out)
     }
 
+    fn write_server(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "addresses = {}", list(self.servers.iter().map(ToString::to_string)))?;
+        writeln!(out, "# The name that the gateway's certificate must carry.")?;
+        writeln!(out, "name = {}", quoted(&self.server_name))?;
+        match &self.trust {
+            Trust::System => writeln!(out, "trust = \"system\"")?,
+            Trust::Pinned { ca_pem } => {
+                writeln!(out, "# Only this authority may vouch for the gateway.\ntrust = \"pinned\"")?;
+                writeln!(out, "ca = {}", *pem(ca_pem))?;
+            }
+        }
+        if !self.renew {
+            writeln!(out, "# The gateway is where this file says, whatever it says itself.\nrenew = false")?;
+        }
+        if let Some(port) = self.tcp_port {
+            writeln!(out, "# The same over TCP, where a network passes no UDP.\ntcp_port = {port}")?;
+        }
+        if let Some(proxy) = &self.proxy {
+            writeln!(out, "proxy = {}", quoted(proxy.as_str()))?;
+        }
+        Ok(())
+    }
+
     fn write_offload(&self, out: &mut String) -> fmt::Result {
         let Offload { tun, tso, uso, udp_gso, udp_gro, .. } = self.offload;
         let switches = [("tun", tun), ("tso", tso), ("uso", uso), ("udp_gso", udp_gso), ("udp_gro", udp_gro)];
@@ -230,7 +243,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
             s.missing(p, "version", &format!("write version = {FORMAT}"));
         }
     });
-    let (servers, server_name, trust, renew, tcp_port) = document.section("server", read_server);
+    let server = document.section("server", read_server);
     let (user, totp, identity) = document.section("user", read_user);
     let tunnel = document.section("tunnel", read_tunnel);
     let offload = document.section("offload", crate::device_offload);
@@ -239,11 +252,12 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         return Err(problems);
     }
     Ok(Profile {
-        servers,
-        server_name,
-        trust,
-        renew,
-        tcp_port,
+        servers: server.servers,
+        server_name: server.name,
+        trust: server.trust,
+        renew: server.renew,
+        tcp_port: server.tcp_port,
+        proxy: server.proxy,
         user,
         totp,
         identity,
@@ -258,8 +272,15 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
     })
 }
 
-/// `[server]`: addresses, name, trust, whether they are renewed, and the port of TCP.
-type ServerSection = (Vec<ServerAddress>, String, Trust, bool, Option<u16>);
+/// `[server]`, as in [`Profile`].
+struct ServerSection {
+    servers: Vec<ServerAddress>,
+    name: String,
+    trust: Trust,
+    renew: bool,
+    tcp_port: Option<u16>,
+    proxy: Option<Proxy>,
+}
 
 fn read_server(s: &mut Section<'_>, p: &mut Problems) -> ServerSection {
     let present = s.has("addresses");
@@ -302,7 +323,18 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> ServerSection {
         }
     };
     let tcp_port = s.has("tcp_port").then(|| s.number(p, "tcp_port", 1..=65_535, 443) as u16);
-    (servers, name, trust, s.flag(p, "renew", true), tcp_port)
+    // It may hold a password, which no message shows.
+    let proxy = s.text(p, "proxy").map(Zeroizing::new).and_then(|text| {
+        let proxy = text.parse::<Proxy>().ok();
+        if proxy.is_none() {
+            s.problem(p, "proxy", format!("'proxy' in [server] must be {PROXY}"));
+        }
+        proxy
+    });
+    if tcp_port.is_none() && proxy.is_some() {
+        s.missing(p, "tcp_port", "a proxy carries TCP alone: write tcp_port = 443, or what the gateway has");
+    }
+    ServerSection { servers, name, trust, renew: s.flag(p, "renew", true), tcp_port, proxy }
 }
 
 fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (Option<String>, bool, Option<ClientIdentity>) {

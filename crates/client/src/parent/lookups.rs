@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES};
+use crate::messages::{FromLookup, LookupLaunch, MAX_ADDRESSES, THE_PROXY};
 use crate::servers::with_new;
 use vpnd_config::profile::ServerAddress;
 use vpnd_ipc::child::ChildRole;
@@ -33,12 +33,13 @@ type Found = Result<Vec<AsText<IpAddr>>, String>;
 pub(super) struct Lookups {
     common: Common,
     servers: Vec<ServerAddress>,
+    proxy: Option<ServerAddress>,
     running: JoinSet<(u64, Found)>,
 }
 
 impl Lookups {
-    pub(super) fn new(common: Common, servers: Vec<ServerAddress>) -> Self {
-        Self { common, servers, running: JoinSet::new() }
+    pub(super) fn new(common: Common, servers: Vec<ServerAddress>, proxy: Option<ServerAddress>) -> Self {
+        Self { common, servers, proxy, running: JoinSet::new() }
     }
 
     /// Has these addresses of the gateway looked up, too. Those from before keep their places.
@@ -52,7 +53,9 @@ impl Lookups {
     /// # Errors
     /// The reason why there is none, for the worker.
     pub(super) fn start(&mut self, number: u64, server: u32) -> Result<(), String> {
-        let server = self.servers.get(server as usize).ok_or("there is no such gateway")?;
+        let server =
+            if server == THE_PROXY { self.proxy.as_ref() } else { self.servers.get(server as usize) };
+        let server = server.ok_or("there is no such gateway")?;
         if self.running.len() >= MAX_RUNNING {
             return Err("too many names are being looked up".to_owned());
         }

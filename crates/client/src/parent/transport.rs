@@ -10,13 +10,15 @@ use crate::messages::{OpenStream, OverTcp, ToWorker};
 
 /// Which way the tunnel may go, and goes.
 pub(super) struct Transport {
-    tcp_port: Option<u16>,
+    /// The ports of the gateway and the proxy.
+    ports: Vec<u16>,
     is_tcp: bool,
 }
 
 impl Transport {
     pub(super) fn of(profile: &Profile) -> Self {
-        Self { tcp_port: profile.tcp_port, is_tcp: false }
+        let proxy = profile.proxy.as_ref().map(|proxy| proxy.server.port);
+        Self { ports: profile.tcp_port.into_iter().chain(proxy).collect(), is_tcp: false }
     }
 
     /// The state of a client that is connected.
@@ -30,14 +32,14 @@ impl Transport {
 }
 
 impl RunningClient {
-    /// Begins a TCP connection to the gateway, at the one port that the profile has for that.
+    /// Begins a TCP connection to the gateway or a proxy, at the ports that the profile has for that.
     pub(super) async fn open_stream(
         &mut self,
         number: u64,
         OpenStream(AsText(gateway)): &OpenStream,
         descriptors: &mut Vec<OwnedFd>,
     ) -> ToWorker {
-        let opened = if self.transport.tcp_port == Some(gateway.port()) {
+        let opened = if self.transport.ports.contains(&gateway.port()) {
             self.paths.watch(self.setup.netlink(), gateway.ip()).await;
             let opened = control_socket::stream(*gateway, self.layer.layer().mark());
             opened.map(|opened| descriptors.extend(opened)).map_err(|error| error.to_string())

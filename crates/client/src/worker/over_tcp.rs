@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -23,8 +24,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use vpnd_proto::wire::PacketClass;
 use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, relay};
+use zeroize::Zeroizing;
 
 use super::parent_client::{ParentClient, ParentError};
+use vpnd_config::profile::{Profile, Proxy, ServerAddress};
 use vpnd_pki::tls::{self, TlsError, Trust};
 
 /// Limit for a connection to be ready.
@@ -54,11 +57,20 @@ pub(super) enum CarrierError {
     Tls { address: SocketAddr, source: io::Error },
     #[error("TCP {address} carries no tunnel: {answer}")]
     Refused { address: SocketAddr, answer: String },
+    #[error("the proxy {address} does not connect to the gateway: {answer}")]
+    Proxy { address: SocketAddr, answer: String },
+    #[error(
+        "the proxy {0} wants another user and password: they stand in 'proxy' in [server] of the profile"
+    )]
+    ProxyPassword(SocketAddr),
 }
 
 /// What all carriers of a client have in common.
 pub(super) struct OverTcp {
     pub(super) port: u16,
+    pub(super) proxy: Option<Proxy>,
+    /// The gateway, as a proxy is asked for it.
+    target: String,
     tls: TlsConnector,
     name: ServerName<'static>,
     /// The ports of the lanes' sockets.
@@ -88,12 +100,14 @@ impl Carrier {
 }
 
 impl OverTcp {
-    /// Carriers to this port of the gateway of this name.
-    pub(super) fn new(port: u16, name: &str, trusts: &[Trust<'_>]) -> Result<Self, TlsError> {
-        let name =
-            ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Empty("the gateway's name"))?;
+    /// Carriers to this port of the profile's gateway.
+    pub(super) fn new(port: u16, profile: &Profile, trusts: &[Trust<'_>]) -> Result<Self, TlsError> {
+        let name = ServerName::try_from(profile.server_name.clone())
+            .map_err(|_| TlsError::Empty("the gateway's name"))?;
         let tls = TlsConnector::from(Arc::new(tls::to_pages(trusts)?));
-        Ok(Self { port, tls, name, lanes: Arc::default() })
+        let host = profile.servers.first().map_or(&profile.server_name, |server| &server.host);
+        let target = ServerAddress { host: host.clone(), port }.to_string();
+        Ok(Self { port, proxy: profile.proxy.clone(), target, tls, name, lanes: Arc::default() })
     }
 
     /// The same for lanes whose sockets have these ports.
@@ -101,14 +115,15 @@ impl OverTcp {
         Self { lanes: lanes.into(), ..self }
     }
 
-    /// Opens a carrier to this address.
+    /// Opens a carrier to this address of the gateway, or of the proxy.
     pub(super) async fn open(
         &self,
         parent: &ParentClient,
         address: SocketAddr,
+        proxy: Option<&Proxy>,
     ) -> Result<Carrier, CarrierError> {
         let (tcp, socket) = parent.stream(address).await?;
-        let opened = timeout(OPEN_TIMEOUT, self.upgraded(tcp, address)).await;
+        let opened = timeout(OPEN_TIMEOUT, self.upgraded(tcp, address, proxy)).await;
         let (stream, before) = opened.map_err(|_| CarrierError::Silent(address))??;
         let failed = |source| CarrierError::Connect { address, source };
         let socket = UdpSocket::from_std(socket).map_err(failed)?;
@@ -131,9 +146,10 @@ impl OverTcp {
         &self,
         tcp: std::net::TcpStream,
         address: SocketAddr,
+        proxy: Option<&Proxy>,
     ) -> Result<(TlsStream<TcpStream>, Vec<u8>), CarrierError> {
         let failed = |source| CarrierError::Connect { address, source };
-        let tcp = TcpStream::from_std(tcp).map_err(failed)?;
+        let mut tcp = TcpStream::from_std(tcp).map_err(failed)?;
         tcp.writable().await.map_err(failed)?;
         if let Some(error) = tcp.take_error().map_err(failed)? {
             return Err(failed(error));
@@ -144,6 +160,9 @@ impl OverTcp {
             .and_then(|()| options.set_tcp_notsent_lowat(MAX_UNSENT_BELOW))
             .and_then(|()| options.set_tcp_user_timeout(Some(ACKNOWLEDGEMENT_TIMEOUT)))
             .map_err(failed)?;
+        if let Some(proxy) = proxy {
+            self.connect_through(&mut tcp, proxy, address).await?;
+        }
         let shaken = self.tls.connect(self.name.clone(), tcp).await;
         let mut stream = shaken.map_err(|source| {
             let is_certificate = source
@@ -167,6 +186,35 @@ impl OverTcp {
             return Err(refused(vpnd_sys::text::harmless(&status)));
         }
         Ok((stream, before))
+    }
+}
+
+impl OverTcp {
+    /// Has a proxy connect to the gateway.
+    async fn connect_through(
+        &self,
+        tcp: &mut TcpStream,
+        proxy: &Proxy,
+        address: SocketAddr,
+    ) -> Result<(), CarrierError> {
+        let target = &self.target;
+        let mut request = Zeroizing::new(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n"));
+        if let Some(credentials) = &proxy.credentials {
+            let credentials = Zeroizing::new(BASE64_STANDARD.encode(credentials.as_bytes()));
+            request.push_str("Proxy-Authorization: Basic ");
+            request.push_str(&credentials);
+            request.push_str("\r\n");
+        }
+        request.push_str("\r\n");
+        let refused = |answer: String| CarrierError::Proxy { address, answer };
+        tcp.write_all(request.as_bytes()).await.map_err(|error| refused(error.to_string()))?;
+        let (status, before) = answer(tcp).await.map_err(|error| refused(error.to_string()))?;
+        match status.split(' ').nth(1) {
+            // The gateway is silent until it is sent something.
+            Some("200") if before.is_empty() => Ok(()),
+            Some("407") => Err(CarrierError::ProxyPassword(address)),
+            _ => Err(refused(vpnd_sys::text::harmless(&status))),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use vpnd_proto::control::{AsText, ChallengeAnswer, Network, Renewal};
 
 use crate::messages::{
     Configure, FromWorker, LookUp, OpenSocket, OpenStream, OverTcp, ParentRequest, Prove, Question, Renew,
-    SetMtu, ToWorker, UseTunnelDns,
+    SetMtu, THE_PROXY, ToWorker, UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -117,6 +117,12 @@ impl ParentClient {
     /// The addresses of the gateway in this place of the list of [`crate::servers`].
     pub(super) async fn addresses(&self, server: usize) -> Result<Vec<IpAddr>, ParentError> {
         let found = self.requests.request(LookUp(server as u32)).await?;
+        Ok(found.into_iter().map(|address| address.0).collect())
+    }
+
+    /// The addresses of the profile's proxy.
+    pub(super) async fn proxy_addresses(&self) -> Result<Vec<IpAddr>, ParentError> {
+        let found = self.requests.request(LookUp(THE_PROXY)).await?;
         Ok(found.into_iter().map(|address| address.0).collect())
     }
 

@@ -48,7 +48,7 @@ impl Prepared {
         let trust = pinned.as_ref().or(system.as_ref()).context("the system's trust anchors are missing")?;
         let tls = tls::client(trust, identity.transpose()?)?;
         let pages: Vec<_> = pinned.into_iter().chain(system).collect();
-        let pages = profile.tcp_port.map(|port| OverTcp::new(port, &profile.server_name, &pages));
+        let pages = profile.tcp_port.map(|port| OverTcp::new(port, profile, &pages));
         Ok(Self { core, tls, over_tcp: pages.transpose()? })
     }
 }

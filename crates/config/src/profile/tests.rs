@@ -12,6 +12,7 @@ fn full() -> Profile {
         trust: Trust::Pinned { ca_pem: certificate.pem() },
         renew: false,
         tcp_port: Some(443),
+        proxy: Some("http://ann:secret@proxy.example.org:3128".parse().unwrap()),
         user: Some("ann".to_owned()),
         totp: true,
         identity: Some(ClientIdentity {

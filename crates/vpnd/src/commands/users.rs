@@ -442,6 +442,7 @@ fn profile(
             .map(|portal| portal.listen.port()),
         server_name: first.clone(),
         trust: trust(config, &chain, first, leaf.as_ref().map_or(0, |leaf| leaf.not_after_s)),
+        proxy: None,
         user: user.map(str::to_owned),
         totp,
         identity: identity.map(|identity| ClientIdentity {

@@ -142,6 +142,70 @@ fn a_network_that_drops_large_datagrams_is_one_without_udp() {
     assert_eq!(gateway.status()["counters"]["logins"]["accepted"], 1, "it was one session");
 }
 
+/// Squid in the client's network, which passes nothing else; with a user, or for anybody.
+fn squid(lab: &Lab, user: Option<(&str, &str)>) -> Process {
+    let at = |name: &str| lab.path(name).display().to_string();
+    let rule = match user {
+        Some((user, password)) => {
+            let mut hash = process::command(lab, &lab.net, "openssl");
+            hash.args(["passwd", "-apr1", password]);
+            let hash = process::text(&must(process::run(hash)));
+            fs::write(lab.path("squid.users"), format!("{user}:{hash}")).unwrap();
+            format!(
+                "auth_param basic program /usr/lib/squid/basic_ncsa_auth {}\nacl known proxy_auth REQUIRED\n\
+                 http_access allow CONNECT known\n",
+                at("squid.users")
+            )
+        }
+        None => "http_access allow CONNECT\n".to_owned(),
+    };
+    let configuration = format!(
+        "http_port 3128\npid_filename none\naccess_log none\ncache_log /dev/null\ncache deny all\n\
+         netdb_filename none\nshutdown_lifetime 1 seconds\ncoredump_dir none\nvisible_hostname net\n\
+         {rule}http_access deny all\n"
+    );
+    fs::write(lab.path("squid.conf"), configuration).unwrap();
+    let mut squid = process::command(lab, &lab.net, "/usr/sbin/squid");
+    squid.args(["-N", "-f", &at("squid.conf")]);
+    let squid = Process::start(lab, "squid", squid);
+    eventually("the proxy is there", SOON, || {
+        lab.clients[0].within(|| std::net::TcpStream::connect("198.18.1.1:3128").ok()).map(drop)
+    });
+    squid
+}
+
+fn through(login: &Login, proxy: &str) {
+    edit_toml(&login.profile, |profile| {
+        let server = profile["server"].as_table_mut().unwrap();
+        server.insert("proxy".to_owned(), proxy.into());
+    });
+}
+
+#[test]
+fn an_http_proxy_is_a_way_with_its_password_or_without() {
+    for user in [None, Some(("ann", "s p:e@c%"))] {
+        let Some(lab) = Lab::new(1) else { return };
+        let (gateway, ann) = installation(&lab);
+        drop_udp(&lab, "meta nfproto { ipv4, ipv6 }");
+        let _squid = squid(&lab, user);
+        if user.is_some() {
+            through(&ann, "http://ann:wrong@198.18.1.1:3128");
+            let client = Process::start(&lab, "client1", client::command(&lab, 1, &ann, &[]));
+            eventually("the log says why", SOON, || {
+                let log = client.output();
+                assert!(!log.contains("wrong@"), "{log}");
+                log.contains("wants another user and password").then_some(())
+            });
+        }
+        let credentials = if user.is_some() { "ann:s%20p%3Ae%40c%25@" } else { "" };
+        through(&ann, &format!("http://{credentials}198.18.1.1:3128"));
+        let client = Client::connect(&lab, 1, &ann);
+        ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+        assert!(ping(client.namespace(), CAMPUS_V4.into(), 1_300, SOON));
+        assert!(is_over_tcp(&gateway));
+    }
+}
+
 #[test]
 fn a_certificate_that_nobody_vouches_for_is_named_and_not_used() {
     let Some(lab) = Lab::new(1) else { return };

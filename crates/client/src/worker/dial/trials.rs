@@ -46,8 +46,8 @@ pub(super) struct Trials {
     reported: bool,
     /// When the log had its last line about it.
     logged_at: Option<Time>,
-    /// Result of the last attempt over TCP.
-    over_tcp: Option<String>,
+    /// Results over TCP.
+    over_tcp: BTreeSet<String>,
 }
 
 impl Trials {
@@ -88,7 +88,9 @@ impl Trials {
 
     /// There is no way over TCP.
     pub(super) fn no_tcp(&mut self, why: String) {
-        self.over_tcp = Some(why);
+        if self.over_tcp.len() < MAX_NAMED {
+            self.over_tcp.insert(why);
+        }
     }
 
     pub(super) fn looked_up(&mut self) {
@@ -189,7 +191,7 @@ impl fmt::Display for Trials {
         if let Some(more) = self.list.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
             write!(f, "; and {more} more addresses")?;
         }
-        if let Some(why) = &self.over_tcp {
+        for why in &self.over_tcp {
             write!(f, "; {why}")?;
         }
         if let Some(why) = &self.lookup {

@@ -13,6 +13,7 @@ use vpnd_proto::control::Code;
 
 use super::{DialError, Dialer, Shaken};
 use crate::worker::over_tcp::OverTcp;
+use vpnd_config::profile::{Proxy, ServerAddress};
 use vpnd_control_channel::stream::close;
 use vpnd_sys::address_race;
 
@@ -87,24 +88,34 @@ impl Dialer {
                 addresses.push(address);
             }
         }
-        let nothing = None::<std::future::Ready<Result<Vec<SocketAddr>, DialError>>>;
-        let attempt = |address| self.over_carrier(over_tcp, address, rtt);
-        let shaken = address_race::race(addresses, nothing, Duration::ZERO, attempt).await;
-        shaken.inspect_err(|error| {
-            if let Some(error) = error {
-                self.trials().no_tcp(error.to_string());
-            }
-        })
+        let direct = addresses.clone();
+        let attempt = |address| {
+            let proxy = over_tcp.proxy.as_ref().filter(|_| !direct.contains(&address));
+            self.over_carrier(over_tcp, address, proxy, rtt)
+        };
+        let proxies = over_tcp.proxy.as_ref().map(|proxy| self.proxies(&proxy.server));
+        address_race::race(addresses, proxies, Duration::ZERO, attempt).await
+    }
+
+    /// The addresses of a proxy.
+    async fn proxies(&self, proxy: &ServerAddress) -> Result<Vec<SocketAddr>, DialError> {
+        if let Some(address) = proxy.literal() {
+            return Ok(vec![address]);
+        }
+        let found = self.parent.proxy_addresses().await?;
+        Ok(found.into_iter().map(|address| SocketAddr::new(address, proxy.port)).collect())
     }
 
     async fn over_carrier(
         &self,
         over_tcp: &OverTcp,
         address: SocketAddr,
+        proxy: Option<&Proxy>,
         rtt: Option<Duration>,
     ) -> Result<Shaken, DialError> {
-        let carrier = over_tcp.open(&self.parent, address).await.inspect_err(|error| {
+        let carrier = over_tcp.open(&self.parent, address, proxy).await.inspect_err(|error| {
             tracing::debug!(%address, %error, "no connection over TCP");
+            self.trials().no_tcp(error.to_string());
         })?;
         let shaken = self.try_address(carrier.local, rtt, |port| carrier.set_control(port)).await?;
         self.trials().clear();
