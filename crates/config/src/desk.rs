@@ -3,6 +3,8 @@
 //! INVARIANT: groups of a source give rights here only if that source is named for it: a directory
 //! that lies about its users makes none of them an administrator of all others.
 
+use std::str::FromStr;
+
 use ipnet::IpNet;
 use minicbor::{Decode, Encode};
 
@@ -39,6 +41,28 @@ pub enum DeskRole {
     /// Changes all others.
     #[n(2)]
     Administrator,
+}
+
+impl DeskRole {
+    /// The name for people and programs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::HelpDesk => "help-desk",
+            Self::Administrator => "administrator",
+        }
+    }
+}
+
+impl FromStr for DeskRole {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = [Self::Viewer, Self::HelpDesk, Self::Administrator];
+        let role = known.into_iter().find(|role| role.name() == text);
+        role.ok_or("write viewer, help-desk or administrator")
+    }
 }
 
 impl Desk {

@@ -5,6 +5,7 @@
 //! other sites and scripts out, and no page is kept by anybody.
 
 mod account;
+mod api;
 mod at_provider;
 mod desk;
 mod devices;
@@ -153,7 +154,7 @@ impl Site {
 
 /// All addresses.
 pub(crate) fn router(site: Arc<Site>) -> Router {
-    Router::new()
+    api::router()
         .route("/", get(overview))
         .route("/login", get(login_form).post(log_in))
         .route("/login/answer", post(answer))

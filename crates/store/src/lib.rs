@@ -13,6 +13,7 @@
 // A library in form only: its users are the daemon's other crates.
 #![allow(missing_docs)]
 
+mod api_tokens;
 pub mod audit;
 #[cfg(test)]
 mod conformance;
@@ -37,6 +38,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+pub use api_tokens::{ApiToken, ApiTokens};
 pub use fixed_address::{AddressChange, FixedAddress};
 pub use invitations::{Accepted, INVITATION_LIFETIME_S, InvitationHash, InvitationToken, Invitations};
 pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
@@ -118,6 +120,9 @@ pub type CertificateHash = [u8; 32];
 
 /// The gateway's store. [`sqlite::Sqlite`] is one; another passes the tests of `conformance`.
 /// Callers take the part that they need.
-pub trait Store: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations {}
+pub trait Store:
+    Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens
+{
+}
 
-impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations> Store for T {}
+impl<T: Users + Sessions + Leases + Revocations + WireGuardDevices + Invitations + ApiTokens> Store for T {}

@@ -7,6 +7,7 @@
 //! give them back. This module must not know what users may do.
 
 mod accounts;
+mod api_tokens;
 mod columns;
 mod connections;
 mod digest;

@@ -36,8 +36,9 @@ pub(crate) use message::{FromStore, StoreLaunch};
 use message::{MAX_USERS, StagedUser, UserToAdd};
 use request::{
     AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, Invite, MakeCopy, ModifyUser,
-    OneUser, RecordDeed, RemoveDevice, RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates,
-    Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, Users, Whois,
+    OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace, ReplacementPart, Replied,
+    RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, TokenSummary, Tokens,
+    Users, Whois,
 };
 #[cfg(test)]
 pub(crate) use served::InThisProcess;
@@ -51,7 +52,7 @@ use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
 use vpnd_store::{
-    CertificateHash, InvitationHash, NewUser, PasswordHash, StoreError, UserChange, UserImport,
+    ApiToken, CertificateHash, InvitationHash, NewUser, PasswordHash, StoreError, UserChange, UserImport,
 };
 use vpnd_sys::account::{UnixUser, invoker};
 use vpnd_sys::logging::LogFormat;
@@ -141,6 +142,21 @@ impl AdminStore {
     ) -> Result<(), StoreError> {
         let invitation = (*invitation).into();
         self.ask_about(name, Invite { name: name.to_owned(), invitation, until_s })
+    }
+
+    /// Adds a token of the API: `false` if there is one of that name.
+    pub(crate) fn add_api_token(&mut self, token: &ApiToken) -> Result<bool, StoreError> {
+        self.ask(TokenSummary::from(token.clone()))
+    }
+
+    /// All tokens of the API.
+    pub(crate) fn api_tokens(&mut self) -> Result<Vec<ApiToken>, StoreError> {
+        Ok(self.ask(Tokens)?.into_iter().map(ApiToken::from).collect())
+    }
+
+    /// `false` if there is no token of that name.
+    pub(crate) fn remove_api_token(&mut self, name: &str) -> Result<bool, StoreError> {
+        self.ask(RemoveToken(name.to_owned()))
     }
 
     /// Changes what a user is besides the password.

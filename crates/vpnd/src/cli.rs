@@ -11,6 +11,7 @@ mod drain;
 mod migrate;
 mod policy;
 mod source;
+mod token;
 mod user;
 
 use std::os::fd::RawFd;
@@ -27,6 +28,7 @@ pub use drain::DrainArgs;
 pub use migrate::{MigrateCommand, MigrateOpenvpnArgs};
 pub use policy::{PolicyCommand, PolicyTestArgs};
 pub use source::{SourceCommand, SourceConfirmArgs, SourceTestArgs};
+pub use token::{TokenAddArgs, TokenCommand, TokenListArgs, TokenRemoveArgs};
 pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
 };
@@ -68,6 +70,9 @@ pub enum Command {
     /// Manage devices of users that connect with a stock WireGuard client
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Manage tokens by which programs use the API of [portal]
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Test which packets a gateway's configuration permits
     #[command(subcommand)]
     Policy(PolicyCommand),

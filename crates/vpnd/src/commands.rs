@@ -12,4 +12,5 @@ pub mod migrate;
 pub mod policy;
 pub mod renew;
 pub mod source;
+pub mod tokens;
 pub mod users;

@@ -16,6 +16,7 @@ use vpnd::commands::devices::{self, DeviceError};
 use vpnd::commands::init::{self, InitError};
 use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
+use vpnd::commands::tokens;
 use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::commands::{audit, backup, check, doctor, migrate, source};
 use vpnd_client::parent as client;
@@ -85,6 +86,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             );
         }
         Command::User(command) => users::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
+        Command::Token(command) => tokens::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Device(command) => devices::run(&command, &Confined, wall_s(), &mut std::io::stdout())?,
         Command::Policy(PolicyCommand::Test(args)) => {
             let passes = policy::test(&args, &Confined, &mut std::io::stdout())?;

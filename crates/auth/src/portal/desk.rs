@@ -1,35 +1,37 @@
 //! The pages of the help desk and of administrators: what each may see and change.
 //!
 //! Invariants: who asks is the user of the browser's token, with the role that the user's groups
-//! have now; a request names a user, an address and a reason, and no right. It counts from the
+//! have now, or a program with a token of the API, which has a role; a request names a user, an address and a reason, and no right. It counts from the
 //! configured networks alone, a change only within ten minutes of a login, with a reason, on the
 //! record, and so often. A portal that was taken over can do this while such a person is logged in:
 //! the limits here are what bounds it.
 
+mod accounts;
 mod authority;
 mod deeds;
 mod views;
 mod watch;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Portal, now};
-use authority::{Act, Rates, admit};
+use authority::{Act, Rates, admit, permit};
 use vpnd_config::ServerConfig;
 use vpnd_config::https_url::HttpsUrl;
 use vpnd_ipc::gateway::auth::WorkerState;
 use vpnd_ipc::gateway::portal::Browser;
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, ChangeUser, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link, Replied, Role,
-    ShowUser, ShownUser, Whois,
+    AskWhois, Caller, ChangeUser, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link,
+    ListSessions, ListedSessions, Replied, Role, ShowUser, ShownUser, Whois,
 };
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::UserName;
 use vpnd_store::audit::whois::Recording;
 use vpnd_store::audit::{self, AuditEntry, Event};
-use vpnd_store::{StoreError, User};
+use vpnd_store::{ApiToken, StoreError, User};
 use watch::Watch;
 
 /// The rules in force, and what has been asked for under them.
@@ -48,10 +50,16 @@ pub(crate) struct Desk {
 
 /// Who does something at the desk.
 struct Actor {
-    user: User,
+    who: Who,
     role: Role,
     address: IpAddr,
     desk: Arc<Desk>,
+}
+
+enum Who {
+    Person(Box<User>),
+    /// The name of its token.
+    Program(String),
 }
 
 impl Desk {
@@ -82,7 +90,23 @@ impl Actor {
             user: user.to_owned(),
             source: self.address.to_string(),
             detail,
-            by: format!("{} on the web pages", self.user.name),
+            by: self.to_string(),
+        }
+    }
+
+    fn person(&self) -> Option<&User> {
+        match &self.who {
+            Who::Person(user) => Some(user),
+            Who::Program(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.who {
+            Who::Person(user) => write!(f, "{} on the web pages", user.name),
+            Who::Program(token) => write!(f, "token {token}"),
         }
     }
 }
@@ -102,22 +126,50 @@ impl Portal {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The person at this browser, if they may do this now.
-    fn actor(&self, browser: &Browser, act: Act) -> Result<Replied<Actor>, StoreError> {
+    /// Who this is, if they may do this now.
+    fn actor(&self, caller: &Caller, act: Act) -> Result<Replied<Actor>, StoreError> {
+        let actor = match caller {
+            Caller::Browser(browser) => self.person(browser, act)?,
+            Caller::Program { token, address } => self.program(token.expose(), *address, act)?,
+        };
+        if let Err(refusal) = &actor
+            && *refusal != DeskRefusal::NoVisit
+        {
+            tracing::info!(?caller, ?refusal, "refused at the desk");
+        }
+        Ok(actor)
+    }
+
+    fn person(&self, browser: &Browser, act: Act) -> Result<Replied<Actor>, StoreError> {
         let Some(user) = self.visitor(browser)? else { return Ok(Err(DeskRefusal::NoVisit)) };
         let Some(desk) = self.desk() else { return Ok(Err(DeskRefusal::NoRole)) };
         let is_recent = self.visits().is_recent(&browser.token, now());
         let role = match admit(&desk.rules, &user, browser.address, is_recent, act) {
             Ok(role) => role,
-            Err(refusal) => {
-                tracing::info!(user = user.name, address = %browser.address, ?refusal, "refused at the desk");
-                return Ok(Err(refusal));
-            }
+            Err(refusal) => return Ok(Err(refusal)),
         };
         if !desk.rates().take(user.id, act, now()) {
             return Ok(Err(DeskRefusal::TooOften));
         }
-        Ok(Ok(Actor { user, role, address: browser.address, desk }))
+        Ok(Ok(Actor { who: Who::Person(Box::new(user)), role, address: browser.address, desk }))
+    }
+
+    fn program(&self, text: &str, address: IpAddr, act: Act) -> Result<Replied<Actor>, StoreError> {
+        let Some(desk) = self.desk() else { return Ok(Err(DeskRefusal::NoVisit)) };
+        let Some((name, secret)) = ApiToken::parts(text) else { return Ok(Err(DeskRefusal::NoVisit)) };
+        let token = self.store.api_tokens()?.into_iter().find(|token| token.name == name);
+        let token = token.filter(|token| token.is_good(secret, (self.clocks.wall)()));
+        let Some(ApiToken { name, role, hash, .. }) = token else {
+            tracing::info!(%address, "a token of the API was refused");
+            return Ok(Err(DeskRefusal::NoVisit));
+        };
+        if let Err(refusal) = permit(&desk.rules, role, address, true, act) {
+            return Ok(Err(refusal));
+        }
+        if !desk.rates().take_of_program(hash, now()) {
+            return Ok(Err(DeskRefusal::TooOften));
+        }
+        Ok(Ok(Actor { who: Who::Program(name), role, address, desk }))
     }
 
     /// Takes what the worker has reported; the users whose sessions it is to report next, if it is
@@ -141,8 +193,8 @@ impl Portal {
 }
 
 impl Answer<DeskQuery> for Portal {
-    async fn answer(self: &Arc<Self>, DeskQuery(browser): DeskQuery) -> Result<Replied<DeskState>, Reason> {
-        let actor = match self.from_store(move |portal| portal.actor(&browser, Act::Look)).await? {
+    async fn answer(self: &Arc<Self>, DeskQuery(caller): DeskQuery) -> Result<Replied<DeskState>, Reason> {
+        let actor = match self.from_store(move |portal| portal.actor(&caller, Act::Look)).await? {
             Ok(actor) => actor,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -155,8 +207,18 @@ impl Answer<DeskQuery> for Portal {
 
 impl Answer<FindUsers> for Portal {
     async fn answer(self: &Arc<Self>, find: FindUsers) -> Result<Replied<FoundUsers>, Reason> {
-        self.from_store(move |portal| match portal.actor(&find.browser, Act::Look)? {
-            Ok(_) => portal.find_users(&find.text).map(Ok),
+        self.from_store(move |portal| match portal.actor(&find.caller, Act::Look)? {
+            Ok(_) => portal.find_users(&find.text, find.after.as_deref()).map(Ok),
+            Err(refusal) => Ok(Err(refusal)),
+        })
+        .await
+    }
+}
+
+impl Answer<ListSessions> for Portal {
+    async fn answer(self: &Arc<Self>, list: ListSessions) -> Result<Replied<ListedSessions>, Reason> {
+        self.from_store(move |portal| match portal.actor(&list.caller, Act::Look)? {
+            Ok(_) => portal.list_sessions(list.skip).map(Ok),
             Err(refusal) => Ok(Err(refusal)),
         })
         .await
@@ -165,8 +227,8 @@ impl Answer<FindUsers> for Portal {
 
 impl Answer<ShowUser> for Portal {
     async fn answer(self: &Arc<Self>, show: ShowUser) -> Result<Replied<ShownUser>, Reason> {
-        let ShowUser { browser, user } = show;
-        let actor = match self.from_store(move |portal| portal.actor(&browser, Act::Look)).await? {
+        let ShowUser { caller, user } = show;
+        let actor = match self.from_store(move |portal| portal.actor(&caller, Act::Look)).await? {
             Ok(actor) => actor,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -183,7 +245,7 @@ impl Answer<ShowUser> for Portal {
 
 impl Answer<ChangeUser> for Portal {
     async fn answer(self: &Arc<Self>, change: ChangeUser) -> Result<Replied<Option<Link>>, Reason> {
-        self.from_store(move |portal| match portal.actor(&change.browser, Act::Change)? {
+        self.from_store(move |portal| match portal.actor(&change.caller, Act::Change)? {
             Ok(actor) => portal.change_user(&actor, &change),
             Err(refusal) => Ok(Err(refusal)),
         })
@@ -193,7 +255,7 @@ impl Answer<ChangeUser> for Portal {
 
 impl Answer<AskWhois> for Portal {
     async fn answer(self: &Arc<Self>, ask: AskWhois) -> Result<Replied<Whois>, Reason> {
-        self.from_store(move |portal| match portal.actor(&ask.browser, Act::Ask)? {
+        self.from_store(move |portal| match portal.actor(&ask.caller, Act::Ask)? {
             Ok(actor) => Ok(portal.whois(&actor, &ask)),
             Err(refusal) => Ok(Err(refusal)),
         })

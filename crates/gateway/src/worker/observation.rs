@@ -20,6 +20,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(super) async fn report(administration: Arc<Administration>) {
     let mut observed = None;
     loop {
+        let was_reported = observed.is_some();
         let wanted = match administration.auth.request(Observed(observed.take())).await {
             Ok(wanted) => wanted,
             Err(NoReply::Gone(_)) => return,
@@ -28,9 +29,12 @@ pub(super) async fn report(administration: Arc<Administration>) {
                 None
             }
         };
-        tokio::time::sleep(INTERVAL).await;
-        if let Some(users) = wanted {
-            observed = administration.status().await.ok().map(|status| state(&status, &users));
+        match wanted {
+            // A page waits for it.
+            Some(users) if !was_reported => {
+                observed = administration.status().await.ok().map(|status| state(&status, &users));
+            }
+            _ => tokio::time::sleep(INTERVAL).await,
         }
     }
 }

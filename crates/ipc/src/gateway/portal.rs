@@ -22,8 +22,8 @@ pub use super::idp::{Code, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
 use desk::{
-    AskWhois, ChangeUser, DeskQuery, DeskState, FindUsers, FoundUsers, Link, Replied, ShowUser, ShownUser,
-    Whois,
+    AskWhois, ChangeUser, DeskQuery, DeskState, FindUsers, FoundUsers, Link, ListSessions, ListedSessions,
+    Replied, ShowUser, ShownUser, Whois,
 };
 use devices::{AddDevice, DeviceChange, DevicesQuery, OwnDevices, RemoveDevice, RenewDevice};
 use invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
@@ -141,6 +141,7 @@ crate::requests! {
         ShowUser = 42, ShowUser => Replied<ShownUser>;
         ChangeUser = 43, ChangeUser => Replied<Option<Link>>;
         Whois = 44, AskWhois => Replied<Whois>;
+        ListSessions = 47, ListSessions => Replied<ListedSessions>;
         OpenInvitation = 45, OpenInvitation => InvitationStep;
         AcceptInvitation = 46, AcceptInvitation => InvitationStep;
     }

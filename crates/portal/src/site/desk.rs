@@ -16,7 +16,7 @@ use crate::browser::{Visitor, form_of, unhex};
 use crate::pages::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use crate::pages::page;
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, ShowUser,
+    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, FindUsers, ShowUser,
 };
 use vpnd_proto::control::Text;
 
@@ -42,7 +42,7 @@ pub(super) struct Typed {
 pub(super) async fn overview(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
     let Some(browser) = visitor.browser() else { return to("/login") };
     let form = form_of(&browser.token);
-    match site.auth.request(DeskQuery(browser)).await {
+    match site.auth.request(DeskQuery(Caller::Browser(browser))).await {
         Ok(Ok(state)) => page(StatusCode::OK, &DeskPage::new(site.frame(&visitor), form, &state)),
         Ok(Err(refusal)) => refused(site, visitor, refusal).await,
         Err(_) => site.failed(&visitor),
@@ -56,7 +56,11 @@ pub(super) async fn users(
 ) -> Response {
     let text = parameter(query.as_deref(), "text").unwrap_or_default();
     let Some(browser) = visitor.browser() else { return to("/login") };
-    match site.auth.request(FindUsers { browser, text: Text::cut(&text) }).await {
+    match site
+        .auth
+        .request(FindUsers { caller: Caller::Browser(browser), text: Text::cut(&text), after: None })
+        .await
+    {
         Ok(Ok(found)) => page(StatusCode::OK, &SearchPage::new(site.frame(&visitor), &text, &found)),
         Ok(Err(refusal)) => refused(site, visitor, refusal).await,
         Err(_) => site.failed(&visitor),
@@ -72,7 +76,7 @@ pub(super) async fn user(
     let is_done = parameter(query.as_deref(), "done").is_some();
     let (Some(browser), Ok(user)) = (visitor.browser(), Text::new(name)) else { return to("/login") };
     let form = form_of(&browser.token);
-    match site.auth.request(ShowUser { browser, user }).await {
+    match site.auth.request(ShowUser { caller: Caller::Browser(browser), user }).await {
         Ok(Ok(shown)) => page(StatusCode::OK, &UserPage::new(site.frame(&visitor), form, &shown, is_done)),
         Ok(Err(refusal)) => refused(site, visitor, refusal).await,
         Err(_) => site.failed(&visitor),
@@ -80,7 +84,7 @@ pub(super) async fn user(
 }
 
 /// The first value of this name in a query.
-fn parameter(query: Option<&str>, name: &str) -> Option<String> {
+pub(super) fn parameter(query: Option<&str>, name: &str) -> Option<String> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     pairs.find(|(known, _)| known == name).map(|(_, value)| value.into_owned())
 }
@@ -129,7 +133,7 @@ async fn change(
     let (Ok(name), Ok(reason)) = (Text::new(user.as_str()), Text::new(reason)) else {
         return refused(site, visitor, DeskRefusal::NoReason).await;
     };
-    match site.auth.request(ChangeUser { browser, user: name, deed, reason }).await {
+    match site.auth.request(ChangeUser { caller: Caller::Browser(browser), user: name, deed, reason }).await {
         Ok(Ok(Some(link))) => {
             let frame = site.frame(&visitor);
             page(StatusCode::OK, &LinkPage { frame, name: &user, link: link.expose() })
@@ -154,7 +158,12 @@ pub(super) async fn whois(
         return site.not_ours(&visitor);
     };
     let Ok(reason) = Text::new(reason) else { return refused(site, visitor, DeskRefusal::NoReason).await };
-    let ask = AskWhois { browser, address: Text::cut(&address), at: Text::cut(&at), reason };
+    let ask = AskWhois {
+        caller: Caller::Browser(browser),
+        address: Text::cut(&address),
+        at: Text::cut(&at),
+        reason,
+    };
     match site.auth.request(ask).await {
         Ok(Ok(answer)) => page(StatusCode::OK, &WhoisPage::new(site.frame(&visitor), &address, &answer)),
         Ok(Err(refusal)) => refused(site, visitor, refusal).await,
@@ -163,10 +172,18 @@ pub(super) async fn whois(
 }
 
 async fn refused(site: Arc<Site>, visitor: Visitor, refusal: DeskRefusal) -> Response {
+    if refusal == DeskRefusal::NoVisit {
+        return to("/login");
+    }
     let texts = visitor.texts;
-    let status = match refusal {
-        DeskRefusal::NoVisit => return to("/login"),
+    site.message(&visitor, status(refusal), texts.desk.refused, (texts.desk.why_not)(refusal))
+}
+
+pub(super) fn status(refusal: DeskRefusal) -> StatusCode {
+    match refusal {
+        DeskRefusal::NoVisit => StatusCode::UNAUTHORIZED,
         DeskRefusal::NotThere => StatusCode::NOT_FOUND,
+        DeskRefusal::Taken => StatusCode::CONFLICT,
         DeskRefusal::TooOften => StatusCode::TOO_MANY_REQUESTS,
         DeskRefusal::NoReason | DeskRefusal::Unusable => StatusCode::UNPROCESSABLE_ENTITY,
         DeskRefusal::NotRecorded => StatusCode::SERVICE_UNAVAILABLE,
@@ -175,6 +192,5 @@ async fn refused(site: Arc<Site>, visitor: Visitor, refusal: DeskRefusal) -> Res
         | DeskRefusal::LogInAgain
         | DeskRefusal::Own
         | DeskRefusal::Senior => StatusCode::FORBIDDEN,
-    };
-    site.message(&visitor, status, texts.desk.refused, (texts.desk.why_not)(refusal))
+    }
 }

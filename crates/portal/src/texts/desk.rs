@@ -201,6 +201,7 @@ pub(super) const ENGLISH: DeskTexts = DeskTexts {
             "What was typed is no date or address that can be used here, or does not fit this user."
         }
         DeskRefusal::NotRecorded => "Nothing can be recorded now, so nothing was done.",
+        DeskRefusal::Taken => "There is a user of that name.",
     },
 };
 
@@ -313,5 +314,6 @@ pub(super) const GERMAN: DeskTexts = DeskTexts {
             "Die Eingabe ist kein Datum oder keine Adresse, die hier geht, oder passt nicht zu diesem Benutzer."
         }
         DeskRefusal::NotRecorded => "Zurzeit kann nichts festgehalten werden, also wurde nichts getan.",
+        DeskRefusal::Taken => "Einen Benutzer dieses Namens gibt es schon.",
     },
 };

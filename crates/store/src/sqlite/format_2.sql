@@ -1,4 +1,4 @@
--- Format 2 adds WireGuard devices and invitations. 'latest' and 'latest_own' are the latest handshakes' timestamps (TAI64N) of the device and of the
+-- Format 2 adds WireGuard devices, invitations and tokens of the API. 'latest' and 'latest_own' are the latest handshakes' timestamps (TAI64N) of the device and of the
 -- gateway, 'outer' is where the device was heard from last; the digest of the user covers the rest.
 CREATE TABLE wireguard_devices (
     public_key BLOB PRIMARY KEY CHECK (length(public_key) = 32),
@@ -34,4 +34,13 @@ CREATE TABLE invitations (
     token      BLOB NOT NULL UNIQUE CHECK (length(token) = 32),
     until_s    INTEGER NOT NULL,
     generation INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- 'hash' is of the token's secret and of all else in the row.
+CREATE TABLE api_tokens (
+    name      TEXT PRIMARY KEY,
+    role      TEXT NOT NULL,
+    created_s INTEGER NOT NULL,
+    until_s   INTEGER NOT NULL,
+    hash      BLOB NOT NULL CHECK (length(hash) = 32)
 ) STRICT, WITHOUT ROWID;

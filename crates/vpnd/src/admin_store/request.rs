@@ -14,10 +14,11 @@ use super::message::wireguard::{
     WireGuardKey, WireGuardSummary,
 };
 use super::message::{ChangeToMake, DeviceSummary, StagedUser, UserSecrets, UserSummary, UserToAdd};
+use vpnd_config::desk::DeskRole;
 use vpnd_ipc::messages::SecretBytes;
-use vpnd_store::CertificateHash;
 use vpnd_store::audit::AuditEntry;
 use vpnd_store::audit::query::{Answer, Cursor, Range, Record};
+use vpnd_store::{ApiToken, CertificateHash};
 
 /// A reply, or why there is none.
 pub(crate) type Replied<T> = Result<T, Fault>;
@@ -41,6 +42,9 @@ vpnd_ipc::requests! {
         ImportStaged = 13, ImportStaged => Replied<()>;
         Secrets = 14, Secrets => Replied<Vec<UserSecrets>>;
         Invite = 15, Invite => Replied<()>;
+        AddToken = 16, TokenSummary => Replied<bool>;
+        Tokens = 17, Tokens => Replied<Vec<TokenSummary>>;
+        RemoveToken = 18, RemoveToken => Replied<bool>;
         MakeCopy = 20, MakeCopy => Replied<()>;
         CopyPart = 21, CopyPart => Replied<SecretBytes>;
         ReplacementPart = 22, ReplacementPart => Replied<()>;
@@ -94,6 +98,42 @@ pub(crate) struct SetPassword {
     #[n(2)]
     pub(crate) now_s: u64,
 }
+
+/// A token of the API, to be added or as it is.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct TokenSummary {
+    #[n(0)]
+    pub(crate) name: String,
+    #[n(1)]
+    pub(crate) role: DeskRole,
+    #[n(2)]
+    pub(crate) created_s: u64,
+    #[n(3)]
+    pub(crate) until_s: u64,
+    #[n(4)]
+    pub(crate) hash: ByteArray<32>,
+}
+
+impl From<ApiToken> for TokenSummary {
+    fn from(token: ApiToken) -> Self {
+        let ApiToken { name, role, created_s, until_s, hash } = token;
+        Self { name, role, created_s, until_s, hash: hash.into() }
+    }
+}
+
+impl From<TokenSummary> for ApiToken {
+    fn from(token: TokenSummary) -> Self {
+        let TokenSummary { name, role, created_s, until_s, hash } = token;
+        Self { name, role, created_s, until_s, hash: hash.into() }
+    }
+}
+
+/// All tokens.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct Tokens;
+
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct RemoveToken(#[n(0)] pub(crate) String);
 
 #[derive(Debug, Encode, Decode)]
 pub(crate) struct Invite {

@@ -16,8 +16,8 @@ use vpnd_store::audit::whois::Asked;
 use vpnd_store::audit::{self, AuditEntry, AuditError, AuditFile, Event};
 use vpnd_store::sqlite::{Replacement, Sqlite};
 use vpnd_store::{
-    ExternalUser, Invitations as _, NewUser, PasswordHash, Sessions as _, StoreError, TotpSecret, User,
-    UserImport, Users as _,
+    ApiTokens as _, ExternalUser, Invitations as _, NewUser, PasswordHash, Sessions as _, StoreError,
+    TotpSecret, User, UserImport, Users as _,
 };
 
 use super::fault::Fault;
@@ -26,8 +26,9 @@ use super::message::{
 };
 use super::request::{
     AddCertificate, AddUser, CopyPart, Devices, Export, Exported, ImportStaged, Invite, MakeCopy, ModifyUser,
-    OneUser, RecordDeed, RemoveDevice, RemoveUser, Replace, ReplacementPart, Replied, RevokeCertificates,
-    Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, Users, Whois,
+    OneUser, RecordDeed, RemoveDevice, RemoveToken, RemoveUser, Replace, ReplacementPart, Replied,
+    RevokeCertificates, Secrets, SetEnabled, SetPassword, StageUsers, StoreRequest, TokenSummary, Tokens,
+    Users, Whois,
 };
 
 /// What comes and goes in several parts.
@@ -185,6 +186,24 @@ impl Serve<SetPassword> for Served {
 impl Serve<Invite> for Served {
     fn serve(&mut self, Invite { name, invitation, until_s }: Invite) -> Replied<()> {
         Ok(self.store()?.0.invite(&name, &invitation, until_s)?)
+    }
+}
+
+impl Serve<TokenSummary> for Served {
+    fn serve(&mut self, token: TokenSummary) -> Replied<bool> {
+        Ok(self.store()?.0.add_api_token(&token.into())?)
+    }
+}
+
+impl Serve<Tokens> for Served {
+    fn serve(&mut self, Tokens: Tokens) -> Replied<Vec<TokenSummary>> {
+        Ok(self.store()?.0.api_tokens()?.into_iter().map(TokenSummary::from).collect())
+    }
+}
+
+impl Serve<RemoveToken> for Served {
+    fn serve(&mut self, RemoveToken(name): RemoveToken) -> Replied<bool> {
+        Ok(self.store()?.0.remove_api_token(&name)?)
     }
 }
 

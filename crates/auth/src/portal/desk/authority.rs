@@ -2,6 +2,7 @@
 //! store.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ use vpnd_sys::allowance::Allowance;
 const LOOKS: (u32, Duration) = (60, Duration::from_secs(1));
 /// The same for changes and questions.
 const CHANGES: (u32, Duration) = (20, Duration::from_secs(30));
+
+/// Requests of one program.
+const PROGRAMS: (u32, Duration) = (1_000, Duration::from_millis(100));
 
 /// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,17 @@ pub(super) fn admit(
     act: Act,
 ) -> Result<Role, DeskRefusal> {
     let role = rules.role(&user.source, &user.groups).ok_or(DeskRefusal::NoRole)?;
+    permit(rules, role, address, is_recent, act).map(|()| role)
+}
+
+/// Whether somebody with this role may do this from there.
+pub(super) fn permit(
+    rules: &Desk,
+    role: Role,
+    address: IpAddr,
+    is_recent: bool,
+    act: Act,
+) -> Result<(), DeskRefusal> {
     let address = address.to_canonical();
     if !rules.networks.iter().any(|network| network.contains(&address)) {
         return Err(DeskRefusal::Elsewhere);
@@ -41,17 +56,22 @@ pub(super) fn admit(
     match act {
         Act::Ask | Act::Change if role < Role::HelpDesk => Err(DeskRefusal::NoRole),
         Act::Change if !is_recent => Err(DeskRefusal::LogInAgain),
-        Act::Look | Act::Ask | Act::Change => Ok(role),
+        Act::Look | Act::Ask | Act::Change => Ok(()),
     }
 }
 
-/// Whether a person with this role may change that user. The help desk has no power over those who
+/// Whether somebody with this role may change that user; `by` is the person, if it is one. The help desk has no power over those who
 /// administer, or it would have theirs.
-pub(super) fn may_change(rules: &Desk, by: &User, role: Role, user: &User) -> Result<(), DeskRefusal> {
+pub(super) fn may_change(
+    rules: &Desk,
+    by: Option<&User>,
+    role: Role,
+    user: &User,
+) -> Result<(), DeskRefusal> {
     let has_role = rules.role(&user.source, &user.groups).is_some();
     match role {
         Role::Viewer => Err(DeskRefusal::NoRole),
-        _ if by.id == user.id => Err(DeskRefusal::Own),
+        _ if by.is_some_and(|by| by.id == user.id) => Err(DeskRefusal::Own),
         Role::HelpDesk if has_role => Err(DeskRefusal::Senior),
         Role::HelpDesk | Role::Administrator => Ok(()),
     }
@@ -62,6 +82,8 @@ pub(super) fn may_change(rules: &Desk, by: &User, role: Role, user: &User) -> Re
 pub(super) struct Rates {
     looks: HashMap<UserId, Allowance>,
     changes: HashMap<UserId, Allowance>,
+    /// By the hash of the token.
+    programs: HashMap<[u8; 32], Allowance>,
 }
 
 impl Rates {
@@ -71,10 +93,24 @@ impl Rates {
             Act::Look => (LOOKS, &mut self.looks),
             Act::Ask | Act::Change => (CHANGES, &mut self.changes),
         };
-        // No more persons than have roles; those without a request for long are as new ones.
-        of_kind.retain(|known, allowance| *known == person || !allowance.is_full(now));
-        of_kind.entry(person).or_insert_with(|| Allowance::new(burst, interval)).take(now)
+        take(of_kind, person, (burst, interval), now)
     }
+
+    /// The same of a program.
+    pub(super) fn take_of_program(&mut self, token: [u8; 32], now: Time) -> bool {
+        take(&mut self.programs, token, PROGRAMS, now)
+    }
+}
+
+fn take<K: Eq + Hash>(
+    all: &mut HashMap<K, Allowance>,
+    key: K,
+    (burst, interval): (u32, Duration),
+    now: Time,
+) -> bool {
+    // No more than have roles; those without a request for long are as new ones.
+    all.retain(|known, allowance| *known == key || !allowance.is_full(now));
+    all.entry(key).or_insert_with(|| Allowance::new(burst, interval)).take(now)
 }
 
 #[cfg(test)]
@@ -133,7 +169,7 @@ mod tests {
         let rules = rules();
         let (admin, other, desk, guest) =
             (user(1, "admins"), user(2, "viewers"), user(3, "desk"), user(4, "guests"));
-        let may = |by: &User, role, target: &User| may_change(&rules, by, role, target);
+        let may = |by: &User, role, target: &User| may_change(&rules, Some(by), role, target);
         assert_eq!(may(&desk, Role::HelpDesk, &guest), Ok(()));
         assert_eq!(may(&desk, Role::HelpDesk, &admin), Err(DeskRefusal::Senior));
         assert_eq!(may(&desk, Role::HelpDesk, &other), Err(DeskRefusal::Senior));
@@ -151,6 +187,7 @@ mod tests {
         assert_eq!(done(&mut rates, ann, Act::Ask, Time::ZERO), 0, "they share it");
         assert_eq!(done(&mut rates, ann, Act::Look, Time::ZERO), 60);
         assert_eq!(done(&mut rates, bob, Act::Change, Time::ZERO), 20);
+        assert_eq!((0..5_000).filter(|_| rates.take_of_program([1; 32], Time::ZERO)).count(), 1_000);
         let later = Time::ZERO + Duration::from_secs(60);
         assert_eq!(done(&mut rates, ann, Act::Change, later), 2);
     }

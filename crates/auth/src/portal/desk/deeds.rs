@@ -1,24 +1,24 @@
 //! Changes of users at the desk, and questions who had an address.
 
 use super::authority::may_change;
-use super::{Actor, Desk, Portal};
+use super::{Actor, Portal, accounts};
 use crate::portal::first;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::portal::desk::{
     AskWhois, ChangeUser, Deed, DeskRefusal, Link, Replied, Whois, WhoisRecord,
 };
-use vpnd_proto::control::{SecretText, Text};
+use vpnd_proto::control::Text;
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::whois::{Asked, is_reason, question};
-use vpnd_store::{INVITATION_LIFETIME_S, InvitationToken, LOCAL, LiveUser, StoreError, User, UserChange};
+use vpnd_store::{LOCAL, LiveUser, StoreError, User, UserChange};
 use vpnd_sys::date::{Expiry, Moment};
 
 /// The longest time for which a guest is let in from here, seconds.
 const LONGEST_STAY_S: u64 = 366 * 86_400;
 
 /// The event that a deed is, what it was in words, and the link that was made.
-type Done = (&'static str, String, Option<Link>);
+pub(super) type Done = (&'static str, String, Option<Link>);
 
 impl Portal {
     pub(super) fn change_user(
@@ -33,22 +33,29 @@ impl Portal {
         if self.audit.as_ref().is_some_and(|audit| audit.health().failure.is_some()) {
             return Ok(Err(DeskRefusal::NotRecorded));
         }
-        let Some(user) = self.store.user(user)? else { return Ok(Err(DeskRefusal::NotThere)) };
-        if let Err(refusal) = may_change(&actor.desk.rules, &actor.user, actor.role, &user) {
-            tracing::info!(user = user.name, by = actor.user.name, ?refusal, "refused at the desk");
-            return Ok(Err(refusal));
-        }
-        let (event, detail, link) = match self.do_deed(&actor.desk, &user, deed)? {
+        let name = user.to_string();
+        let done = match (self.store.user(&name)?, deed) {
+            (user, Deed::Add(account)) => accounts::add(self, actor, user, (&name, account))?,
+            (None, _) => Err(DeskRefusal::NotThere),
+            (Some(user), deed) => match may_change(&actor.desk.rules, actor.person(), actor.role, &user) {
+                Ok(()) => self.do_deed(actor, &user, deed)?,
+                Err(refusal) => Err(refusal),
+            },
+        };
+        let (event, detail, link) = match done {
             Ok(done) => done,
-            Err(refusal) => return Ok(Err(refusal)),
+            Err(refusal) => {
+                tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
+                return Ok(Err(refusal));
+            }
         };
         let detail = if detail.is_empty() { reason.to_string() } else { format!("{detail}: {}", &**reason) };
-        self.record_deed(actor.entry(event, &user.name, detail, (self.clocks.wall)()));
+        self.record_deed(actor.entry(event, &name, detail, (self.clocks.wall)()));
         Ok(Ok(link))
     }
 
     /// Does it; the event that it is, what it was in words, and the link that was made.
-    fn do_deed(&self, desk: &Desk, user: &User, deed: &Deed) -> Result<Replied<Done>, StoreError> {
+    fn do_deed(&self, actor: &Actor, user: &User, deed: &Deed) -> Result<Replied<Done>, StoreError> {
         let (name, now_s) = (user.name.as_str(), (self.clocks.wall)());
         Ok(Ok(match deed {
             Deed::Kick(device) => {
@@ -80,11 +87,20 @@ impl Portal {
                 ("user-modified", format!("expires: {}", Expiry::At(until_s)), None)
             }
             Deed::Invite if user.source == LOCAL => {
-                let Some(pages) = &desk.pages else { return Ok(Err(DeskRefusal::Unusable)) };
-                let token = InvitationToken::new();
-                self.store.invite(name, &token.hash(), now_s + INVITATION_LIFETIME_S)?;
-                let link = SecretText::new(token.link(pages.as_str()).as_str()).ok();
-                ("user-invited", String::new(), link)
+                let Some(link) = accounts::invite(self, &actor.desk, name)? else {
+                    return Ok(Err(DeskRefusal::Unusable));
+                };
+                ("user-invited", String::new(), Some(link))
+            }
+            Deed::RemoveDevice(device) => {
+                let device = DeviceId((*device).into());
+                if !self.store.remove_device(name, device, now_s)? {
+                    return Ok(Err(DeskRefusal::NotThere));
+                }
+                ("device-removed", format!("device {device}"), None)
+            }
+            Deed::Remove | Deed::SetGroups(_) | Deed::Add(_) => {
+                return accounts::change(self, actor, user, deed);
             }
             Deed::ResetCodes | Deed::Invite => return Ok(Err(DeskRefusal::Unusable)),
         }))

@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::authenticator::{Authenticator, QUEUE_TIMEOUT, Settings};
 use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
-use vpnd_ipc::gateway::portal::desk::{Deed, UserState};
+use vpnd_ipc::gateway::portal::desk::{Deed, NewAccount, UserState};
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
 use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
 use vpnd_ipc::request::Request;
@@ -16,7 +16,7 @@ use vpnd_store::audit::AuditFile;
 use vpnd_store::audit::testing::Recorded;
 use vpnd_store::password::{Hasher, Password};
 use vpnd_store::sqlite::Sqlite;
-use vpnd_store::{NewUser, Revocations as _, TotpSecret, UserChange, Users as _};
+use vpnd_store::{ApiTokens as _, NewUser, Revocations as _, TotpSecret, UserChange, Users as _};
 use vpnd_sys::clock::Clocks;
 
 const INSIDE: [u8; 4] = [10, 86, 0, 7];
@@ -84,7 +84,7 @@ impl Bench {
 
     async fn link(&self, browser: &Browser, user: &str, deed: Deed, reason: &str) -> Replied<Option<Link>> {
         let (user, reason) = (Text::cut(user), Text::cut(reason));
-        self.ask(ChangeUser { browser: browser.clone(), user, deed, reason }).await
+        self.ask(ChangeUser { caller: Caller::Browser(browser.clone()), user, deed, reason }).await
     }
 
     fn user(&self, name: &str) -> User {
@@ -120,7 +120,8 @@ async fn each_role_does_what_it_may_and_says_why() {
     assert_eq!((entry.event.as_str(), entry.user.as_str()), ("user-disabled", "gus"));
     assert_eq!((entry.by.as_str(), entry.detail.as_str()), ("dora on the web pages", "call 4711"));
     assert_eq!(entry.source, "10.86.0.7");
-    let shown = bench.ask(ShowUser { browser: vic.clone(), user: Text::cut("gus") }).await.unwrap();
+    let shown =
+        bench.ask(ShowUser { caller: Caller::Browser(vic.clone()), user: Text::cut("gus") }).await.unwrap();
     assert_eq!((shown.user.state, shown.locked), (UserState::Disabled, Some(DeskRefusal::NoRole)));
     assert_eq!(bench.change(&dora, "gus", Deed::Enable, "call 4712").await, Ok(()));
     assert!(bench.user("gus").enabled);
@@ -167,7 +168,10 @@ async fn users_are_found_by_name_and_address_and_questions_are_recorded() {
     let bench = Bench::new();
     let [vic, dora] = [bench.browser("vic", INSIDE).await, bench.browser("dora", INSIDE).await];
     let find = async |text: &str| {
-        let found = bench.ask(FindUsers { browser: vic.clone(), text: Text::cut(text) }).await.unwrap();
+        let found = bench
+            .ask(FindUsers { caller: Caller::Browser(vic.clone()), text: Text::cut(text), after: None })
+            .await
+            .unwrap();
         found.users.iter().map(|user| user.name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(find("").await, ["ann", "dora", "gus", "vic"]);
@@ -177,12 +181,17 @@ async fn users_are_found_by_name_and_address_and_questions_are_recorded() {
     let from = [192, 0, 2, 9].into();
     bench.portal.heard().began(vpnd_proto::session::SessionId([2; 16]), gus, device, from);
     assert_eq!(find("192.0.2.9").await, ["gus"]);
-    let state = bench.ask(DeskQuery(vic.clone())).await.unwrap();
+    let state = bench.ask(DeskQuery(Caller::Browser(vic.clone()))).await.unwrap();
     assert_eq!((state.role, state.users), (Role::Viewer, 4));
 
     let ask = |browser: &Browser, address: &str, reason: &str| {
         let (address, at) = (Text::cut(address), Text::cut(""));
-        bench.ask(AskWhois { browser: browser.clone(), address, at, reason: Text::cut(reason) })
+        bench.ask(AskWhois {
+            caller: Caller::Browser(browser.clone()),
+            address,
+            at,
+            reason: Text::cut(reason),
+        })
     };
     assert_eq!(ask(&vic, "10.86.0.9", "why").await.err(), Some(DeskRefusal::NoRole));
     assert_eq!(ask(&dora, "10.86.0.9", " ").await.err(), Some(DeskRefusal::NoReason));
@@ -240,4 +249,48 @@ async fn an_invitation_sets_password_and_codes_once_and_nothing_else() {
     assert_eq!(events[..2], ["invitation-accepted", "user-invited"]);
     let hidden = format!("{:?}", bench.audit.newest());
     assert!(!hidden.contains(&token));
+}
+
+#[tokio::test]
+async fn a_program_does_what_its_token_may_from_the_networks_of_administration() {
+    let bench = Bench::new();
+    let now_s = vpnd_sys::clock::wall_s();
+    let token = |name: &str, role, until_s| {
+        let (token, text) = ApiToken::new(name, role, now_s, until_s);
+        assert!(bench.store.add_api_token(&token).unwrap());
+        text
+    };
+    let idm = token("idm", Role::Administrator, now_s + 60);
+    let desk = token("desk", Role::HelpDesk, now_s + 60);
+    let old = token("old", Role::Administrator, now_s);
+    let change = async |text: &str, from: [u8; 4], user: &str, deed| {
+        let caller = Caller::Program { token: SecretText::new(text).unwrap(), address: from.into() };
+        bench.ask(ChangeUser { caller, user: Text::cut(user), deed, reason: Text::cut("sync") }).await
+    };
+    let account = |group: &str| {
+        let groups = vpnd_proto::control::List::new(vec![Text::cut(group)]).unwrap();
+        Deed::Add(NewAccount { groups, expires: None, sponsor: None, note: Text::cut("") })
+    };
+    for wrong in [&old[..], "", "idm", &idm.replace("idm", "desk"), &format!("idm.{}", "0".repeat(64))] {
+        let refused = change(wrong, INSIDE, "eva", account("staff")).await;
+        assert_eq!(refused.err(), Some(DeskRefusal::NoVisit), "{wrong}");
+    }
+    let elsewhere = change(&idm, [192, 0, 2, 1], "eva", account("staff")).await;
+    assert_eq!(elsewhere.err(), Some(DeskRefusal::Elsewhere));
+    assert_eq!(change(&desk, INSIDE, "eva", account("staff")).await.err(), Some(DeskRefusal::NoRole));
+    assert_eq!(change(&desk, INSIDE, "ann", Deed::Disable).await.err(), Some(DeskRefusal::Senior));
+    assert_eq!(change(&idm, INSIDE, "ann", account("staff")).await.err(), Some(DeskRefusal::Taken));
+    assert_eq!(change(&idm, INSIDE, "a b", account("staff")).await.err(), Some(DeskRefusal::Unusable));
+    assert!(change(&idm, INSIDE, "eva", account("staff")).await.unwrap().is_some(), "with a link");
+    assert_eq!(bench.user("eva").groups, ["staff"]);
+    assert_eq!(bench.audit.newest()[0].by, "token idm");
+    let groups = vpnd_proto::control::List::new(vec![Text::cut("guests")]).unwrap();
+    assert!(change(&desk, INSIDE, "eva", Deed::SetGroups(groups.clone())).await.is_err());
+    assert!(change(&idm, INSIDE, "eva", Deed::SetGroups(groups)).await.is_ok());
+    assert_eq!(bench.user("eva").groups, ["guests"]);
+    assert!(change(&desk, INSIDE, "eva", Deed::Disable).await.is_ok());
+    assert!(change(&idm, INSIDE, "eva", Deed::Remove).await.is_ok());
+    assert!(bench.store.user("eva").unwrap().is_none());
+    assert!(bench.store.remove_api_token("idm").unwrap());
+    assert_eq!(change(&idm, INSIDE, "gus", Deed::Disable).await.err(), Some(DeskRefusal::NoVisit));
 }

@@ -10,15 +10,16 @@ use super::{Actor, Desk, Portal};
 use crate::lease;
 use crate::portal::{first, now};
 use vpnd_ipc::gateway::auth::{AuditHealth, SourceName};
+use vpnd_ipc::gateway::portal::MAX_SESSIONS;
 use vpnd_ipc::gateway::portal::desk::{
-    DeskRefusal, DeskState, FoundUser, FoundUsers, Logins, MAX_FOUND, MAX_GROUPS, MAX_LISTED, ProfileCount,
-    RefusedLogin, Replied, ShownUser, UserState, WorkerShown,
+    DeskRefusal, DeskState, FoundUser, FoundUsers, ListedSession, ListedSessions, Logins, MAX_FOUND,
+    MAX_GROUPS, MAX_LISTED, ProfileCount, RefusedLogin, Replied, ShownUser, UserState, WorkerShown,
 };
 use vpnd_ipc::request::Reason;
 use vpnd_proto::control::Text;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::{AuditFile, Event};
-use vpnd_store::{LOCAL, StoreError, User};
+use vpnd_store::{LOCAL, LiveSession, StoreError, User};
 
 impl Desk {
     /// The audit file, if something is recorded.
@@ -67,7 +68,7 @@ impl Portal {
     }
 
     /// The users whose name has this in it, the whole name first, or who have this address.
-    pub(super) fn find_users(&self, text: &str) -> Result<FoundUsers, StoreError> {
+    pub(super) fn find_users(&self, text: &str, after: Option<&str>) -> Result<FoundUsers, StoreError> {
         let text = text.trim();
         let mut found = match text.parse::<IpAddr>() {
             Ok(address) => self.users_at(address.to_canonical())?,
@@ -79,10 +80,32 @@ impl Portal {
                 users
             }
         };
+        if let Some(after) = after {
+            found.retain(|user| user.name.as_str() > after);
+            found.sort_by(|one, other| one.name.cmp(&other.name));
+        }
         let more = found.len().saturating_sub(MAX_FOUND) as u64;
         found.truncate(MAX_FOUND);
         let now_s = (self.clocks.wall)();
         Ok(FoundUsers { users: first(found.iter().map(|user| found_user(user, now_s))), more })
+    }
+
+    /// The sessions that there are, by the names of their users, but for the first ones.
+    pub(super) fn list_sessions(&self, skip: u64) -> Result<ListedSessions, StoreError> {
+        let now_s = (self.clocks.steady)();
+        let mut sessions = self.store.live_sessions(now_s)?;
+        sessions.sort_by(|one, other| (&one.user, one.id.0).cmp(&(&other.user, other.id.0)));
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let more = sessions.len().saturating_sub(skip).saturating_sub(MAX_SESSIONS) as u64;
+        let shown = |session: LiveSession| ListedSession {
+            user: Text::cut(&session.user),
+            source: SourceName::cut(&session.source),
+            device: session.device.0.into(),
+            addresses: first(session.addresses),
+            age_s: now_s.saturating_sub(session.started_s),
+            left_s: session.expires_s.saturating_sub(now_s),
+        };
+        Ok(ListedSessions { sessions: first(sessions.into_iter().skip(skip).map(shown)), more })
     }
 
     /// The users who have this inner address or had it last, and those who are heard from it.
@@ -128,7 +151,7 @@ impl Portal {
                 last_s: logins.last_s,
                 refused: first(logins.refused.into_iter().map(refused)),
             }),
-            locked: may_change(&actor.desk.rules, &actor.user, actor.role, &user).err(),
+            locked: may_change(&actor.desk.rules, actor.person(), actor.role, &user).err(),
             traffic: first(actor.desk.watch.traffic(&user.name, now())),
             can_be_invited: user.source == LOCAL && actor.desk.pages.is_some(),
             user: found_user(&user, now_s),

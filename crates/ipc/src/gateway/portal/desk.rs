@@ -72,26 +72,83 @@ pub enum DeskRefusal {
     /// Nothing can be recorded now, so nothing is done.
     #[n(10)]
     NotRecorded,
+    /// There is a user of that name.
+    #[n(11)]
+    Taken,
+}
+
+/// Who sends a request.
+#[derive(Clone, Debug, Encode, Decode)]
+pub enum Caller {
+    #[n(0)]
+    Browser(#[n(0)] Browser),
+    /// A program with this token of the API.
+    #[n(1)]
+    Program {
+        #[n(0)]
+        token: SecretText<128>,
+        #[n(1)]
+        address: IpAddr,
+    },
 }
 
 /// The state of the gateway.
 #[derive(Debug, Encode, Decode)]
-pub struct DeskQuery(#[n(0)] pub Browser);
+pub struct DeskQuery(#[n(0)] pub Caller);
 
 /// Users whose name has this in it, or who have or had last this address.
 #[derive(Debug, Encode, Decode)]
 pub struct FindUsers {
     #[n(0)]
-    pub browser: Browser,
+    pub caller: Caller,
     #[n(1)]
     pub text: Typed,
+    /// Only those whose names come after this one.
+    #[n(2)]
+    pub after: Option<Typed>,
+}
+
+/// The sessions that there are, but for so many.
+#[derive(Debug, Encode, Decode)]
+pub struct ListSessions {
+    #[n(0)]
+    pub caller: Caller,
+    #[n(1)]
+    pub skip: u64,
+}
+
+/// Sessions, in the order of their users' names.
+#[derive(Clone, Debug, Encode, Decode)]
+pub struct ListedSessions {
+    #[n(0)]
+    pub sessions: List<ListedSession, MAX_SESSIONS>,
+    /// Those behind them.
+    #[n(1)]
+    pub more: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ListedSession {
+    #[n(0)]
+    pub user: Text<128>,
+    #[n(1)]
+    pub source: SourceName,
+    #[n(2)]
+    pub device: ByteArray<16>,
+    #[n(3)]
+    pub addresses: List<IpAddr, 2>,
+    /// How long it has lasted, and when it ends at the latest, seconds from now.
+    #[n(4)]
+    pub age_s: u64,
+    #[n(5)]
+    pub left_s: u64,
 }
 
 /// All about this user.
 #[derive(Debug, Encode, Decode)]
 pub struct ShowUser {
     #[n(0)]
-    pub browser: Browser,
+    pub caller: Caller,
     #[n(1)]
     pub user: Typed,
 }
@@ -100,7 +157,7 @@ pub struct ShowUser {
 #[derive(Debug, Encode, Decode)]
 pub struct ChangeUser {
     #[n(0)]
-    pub browser: Browser,
+    pub caller: Caller,
     #[n(1)]
     pub user: Typed,
     #[n(2)]
@@ -113,7 +170,7 @@ pub struct ChangeUser {
 #[derive(Debug, Encode, Decode)]
 pub struct AskWhois {
     #[n(0)]
-    pub browser: Browser,
+    pub caller: Caller,
     #[n(1)]
     pub address: Typed,
     #[n(2)]
@@ -141,6 +198,30 @@ pub enum Deed {
     /// Make a link by which the user chooses another password and second factor.
     #[n(5)]
     Invite,
+    /// Remove this device; its session ends.
+    #[n(6)]
+    RemoveDevice(#[n(0)] ByteArray<16>),
+    /// Add the user, with an invitation.
+    #[n(7)]
+    Add(#[n(0)] NewAccount),
+    #[n(8)]
+    Remove,
+    #[n(9)]
+    SetGroups(#[n(0)] List<Typed, MAX_GROUPS>),
+}
+
+/// A user who is to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct NewAccount {
+    #[n(0)]
+    pub groups: List<Typed, MAX_GROUPS>,
+    /// The last day.
+    #[n(1)]
+    pub expires: Option<Typed>,
+    #[n(2)]
+    pub sponsor: Option<Typed>,
+    #[n(3)]
+    pub note: Text<512>,
 }
 
 /// The gateway, for an overview.

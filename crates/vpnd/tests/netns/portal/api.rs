@@ -1,0 +1,116 @@
+//! Behaviour: programs drive users, devices, sessions and audit by the API, with a token of a role,
+//! from the networks of administration; nobody without a token does, cookies or not.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::Output;
+
+use serde_json::{Value as Json, json};
+
+use super::{Browser, SOON, configure, serves};
+use crate::client::Client;
+use crate::gateway::{Gateway, must};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::process;
+use crate::traffic::ping_until;
+
+/// A program with this token, if it has one.
+struct Program<'p>(&'p Browser<'p>, Option<String>);
+
+impl Program<'_> {
+    fn ask(&self, path: &str, body: Option<&Json>) -> (u16, Json) {
+        let mut command = self.0.curl(&format!("/api/v1{path}"));
+        if let Some(token) = &self.1 {
+            command.args(["--header", &format!("Authorization: Bearer {token}")]);
+        }
+        if let Some(body) = body {
+            command.args(["--header", "Content-Type: application/json", "--data", &body.to_string()]);
+        }
+        let answer = Browser::run(command);
+        (answer.status, serde_json::from_str(&answer.body).unwrap_or_default())
+    }
+
+    fn get(&self, path: &str) -> (u16, Json) {
+        self.ask(path, None)
+    }
+
+    fn change(&self, user: &str, action: &str, body: &Json) -> u16 {
+        self.ask(&format!("/users/{user}/{action}"), Some(body)).0
+    }
+}
+
+/// `vpnd token …`.
+fn tokens(gateway: &Gateway<'_>, arguments: &[&str]) -> Output {
+    let mut command = gateway.vpnd(&["token"]);
+    command.args(arguments).arg("--config").arg(gateway.config());
+    must(process::run(command))
+}
+
+#[test]
+fn programs_do_what_their_tokens_may() {
+    let Some(lab) = Lab::new(2) else { return };
+    let mut gateway = Gateway::init(&lab);
+    let ann = gateway.add_user("ann");
+    configure(&gateway);
+    gateway.configure("portal.url", format!("https://{GATEWAY_V4}"));
+    gateway.configure("portal.admin_networks", "198.18.1.0/24");
+    let token = |name: &str, role: &str| {
+        let output = tokens(&gateway, &["add", name, "--role", role, "--expires", "2030-01-31"]);
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.rsplit(' ').next().unwrap().trim().to_owned()
+    };
+    let [idm, viewer] = [token("idm", "administrator"), token("eye", "viewer")];
+    gateway.start();
+    let client = Client::connect(&lab, 2, &ann);
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    let [here, elsewhere] = [0, 1].map(|at| Browser::new(&lab, &lab.clients[at], &gateway));
+    serves(&here);
+
+    let (idm_here, viewer) = (Program(&here, Some(idm.clone())), Program(&here, Some(viewer)));
+    assert_eq!(Program(&here, None).get("/openapi.json").1["info"]["title"], "vpnd");
+    here.logged_in("ann");
+    for wrong in [None, Some(String::new()), Some(format!("idm.{}", "0".repeat(64)))] {
+        assert_eq!(Program(&here, wrong).get("/users").0, 401, "a cookie is none");
+    }
+    assert_eq!(Program(&elsewhere, Some(idm)).get("/users"), (403, json!({"error": "elsewhere"})));
+
+    let (status, state) = viewer.get("/state");
+    assert_eq!((status, &state["role"], &state["users"]), (200, &json!("viewer"), &json!(1)), "{state}");
+    let (_, sessions) = viewer.get("/sessions");
+    let session = &sessions["sessions"][0];
+    assert_eq!((&session["user"], &sessions["more"]), (&json!("ann"), &json!(0)), "{sessions}");
+    let address = json!(client.v4().to_string());
+    assert!(session["addresses"].as_array().unwrap().contains(&address), "{session}");
+    let (_, user) = viewer.get("/users/ann");
+    assert_eq!((&user["state"], &user["devices"][0]["device"]), (&json!("enabled"), &session["device"]));
+    let because = json!({"reason": "left the university"});
+    assert_eq!(viewer.change("ann", "disable", &because), 403);
+    assert_eq!(idm_here.change("ann", "disable", &json!({})), 400);
+    assert_eq!(idm_here.change("ann", "disable", &json!({"reason": " "})), 422);
+    assert_eq!(idm_here.change("ann", "kick", &json!({"reason": "x", "device": "y"})), 400);
+    assert_eq!(gateway.sessions().len(), 1, "nothing was changed");
+
+    // Somebody comes, changes and goes.
+    let new = json!({"reason": "matriculated", "groups": ["students"], "expires": "2030-09-30"});
+    let (status, added) = idm_here.ask("/users/eva/add", Some(&new));
+    let link = added["invitation"].as_str().unwrap();
+    assert!(status == 200 && link.starts_with(&format!("https://{GATEWAY_V4}/invitation/")), "{added}");
+    assert_eq!(idm_here.change("eva", "add", &new), 409);
+    assert_eq!(idm_here.change("eva", "groups", &json!({"reason": "staff now", "groups": ["staff"]})), 200);
+    let (_, eva) = viewer.get("/users/eva");
+    assert_eq!((&eva["groups"], &eva["totp"]), (&json!(["staff"]), &json!(false)), "{eva}");
+    assert_eq!(viewer.get("/users?text=ev").1["users"][0]["name"], "eva");
+    assert_eq!(idm_here.change("eva", "remove", &because), 200);
+    assert_eq!(viewer.get("/users/eva"), (404, json!({"error": "not-there"})));
+    assert_eq!(idm_here.change("ann", "disable", &because), 200);
+    eventually("her session is over", SOON, || gateway.sessions().is_empty().then_some(()));
+    assert_eq!(crate::audit::recorded(&gateway, "user-disabled")[0]["by"], "token idm");
+    let (status, whois) =
+        idm_here.ask("/whois", Some(&json!({"address": address, "at": "", "reason": "complaint 4711"})));
+    assert!(status == 200 && whois["found"].is_array() && whois["notes"].is_array(), "{whois}");
+
+    let listed = process::text(&tokens(&gateway, &["list"]));
+    assert!(listed.contains("idm") && !listed.contains(idm_here.1.as_ref().unwrap()), "{listed}");
+    tokens(&gateway, &["remove", "idm"]);
+    assert_eq!(idm_here.get("/users").0, 401);
+}
