@@ -90,6 +90,8 @@ pub enum Command {
     Revoke(RevokeArgs),
     /// Connect to a gateway
     Connect(ConnectArgs),
+    /// Test what this network lets through to a gateway, and say what to do
+    Netcheck(NetcheckArgs),
     /// Undo what a client that was killed left behind: routes, rules, DNS
     Cleanup(CleanupArgs),
     /// Show a running gateway: sessions, offloads, counters
@@ -181,6 +183,16 @@ pub struct DoctorArgs {
     /// The gateway's configuration
     #[arg(long, default_value = DEFAULT_CONFIG)]
     pub config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `vpnd netcheck`.
+#[derive(Args, Debug)]
+pub struct NetcheckArgs {
+    /// The profile of the gateway; without one only the network itself is looked at
+    pub profile: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -9,6 +9,7 @@ pub mod devices;
 pub mod doctor;
 pub mod init;
 pub mod migrate;
+pub mod netcheck;
 pub mod policy;
 pub mod renew;
 pub mod source;

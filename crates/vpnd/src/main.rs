@@ -18,7 +18,7 @@ use vpnd::commands::policy::{self, PolicyTestError};
 use vpnd::commands::renew::{self, RenewError};
 use vpnd::commands::tokens;
 use vpnd::commands::users::{self, UserError, revoke};
-use vpnd::commands::{audit, backup, check, doctor, migrate, source};
+use vpnd::commands::{audit, backup, check, doctor, migrate, netcheck, source};
 use vpnd_client::parent as client;
 use vpnd_config::ConfigError;
 use vpnd_gateway::parent as gateway;
@@ -116,6 +116,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             vpnd_sys::logging::init(filter, format)?;
             serve(client::run(args))?;
         }
+        Command::Netcheck(args) => netcheck::netcheck(&args, &mut std::io::stdout())?,
         Command::Cleanup(args) => block_on(client::cleanup(&args))?,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vpnd", &mut std::io::stdout());

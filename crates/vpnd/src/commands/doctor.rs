@@ -8,7 +8,7 @@
 mod firewall;
 mod gateway;
 mod identity;
-mod machine;
+pub(super) mod machine;
 mod names;
 mod nat;
 mod passage;
@@ -59,19 +59,19 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn good(check: &'static str, found: impl Into<String>) -> Self {
+    pub(super) fn good(check: &'static str, found: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Good, found: found.into(), advice: None }
     }
 
-    fn unknown(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    pub(super) fn unknown(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Unknown, found: found.into(), advice: Some(advice.into()) }
     }
 
-    fn warning(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    pub(super) fn warning(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Warning, found: found.into(), advice: Some(advice.into()) }
     }
 
-    fn problem(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+    pub(super) fn problem(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { check, verdict: Verdict::Problem, found: found.into(), advice: Some(advice.into()) }
     }
 }
@@ -177,7 +177,7 @@ fn plural(count: usize, what: &str) -> String {
 }
 
 /// The worst first, each with its next step below.
-fn render(findings: &[Finding]) -> String {
+pub(super) fn render(findings: &[Finding]) -> String {
     let mut sorted: Vec<&Finding> = findings.iter().collect();
     sorted.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     let widest = |of: fn(&Finding) -> usize| sorted.iter().map(|finding| of(finding)).max().unwrap_or(0);

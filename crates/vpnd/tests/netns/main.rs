@@ -65,6 +65,7 @@ mod names;
 mod namespace;
 mod narrow;
 mod nat64;
+mod netcheck;
 mod openid;
 mod order;
 mod ordinary;

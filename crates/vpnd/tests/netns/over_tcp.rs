@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(60);
 const BACK: Duration = Duration::from_secs(240);
 
 /// A gateway that clients reach over TCP, too, and a user with a profile that says so.
-fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
+pub(crate) fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
     let mut gateway = Gateway::init(lab);
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(vec![GATEWAY_V4.to_string()]).unwrap();

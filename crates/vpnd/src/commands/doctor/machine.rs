@@ -125,7 +125,7 @@ fn udp() -> Vec<Finding> {
 }
 
 /// Whether something keeps the clock right. Certificates, one-time codes and logs go by it.
-pub(super) fn clock() -> Finding {
+pub(in crate::commands) fn clock() -> Finding {
     const CHECK: &str = "clock";
     match clock::is_synchronised() {
         Ok(true) => Finding::good(CHECK, "synchronised"),

@@ -1,0 +1,320 @@
+//! `vpnd netcheck`: what the network that this machine is in lets through to a gateway, and what to
+//! do about it.
+//!
+//! INVARIANT: looking changes nothing, and what is sent names nobody: neither a user nor a profile.
+//! It needs no privilege.
+
+mod tcp;
+mod udp;
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use rand::Rng as _;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::doctor::{Finding, machine, render};
+use crate::cli::NetcheckArgs;
+use tcp::{LoginPage, Pages, Port};
+use udp::{Loss, Probed};
+use vpnd_config::ConfigError;
+use vpnd_config::profile::{Profile, ServerAddress};
+
+/// Limit for one look-up, as clients have it.
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Addresses of the gateway that are tried.
+const MAX_ADDRESSES: usize = 8;
+/// Full packets of a tunnel with the usual MTU of 1,420 travel in packets of this size over IPv6.
+const FULL: usize = 1_500;
+/// The smallest size that costs little: a tunnel of 1,280 over IPv6.
+const ENOUGH: usize = 1_360;
+const FAMILIES: [(&str, &str); 2] = [("IPv4", "9.9.9.9:443"), ("IPv6", "[2620:fe::9]:443")];
+
+/// Why there is no report, or what it means for the exit code.
+#[derive(Debug, thiserror::Error)]
+pub enum NetcheckError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("this network stands between you and the gateway: {0}")]
+    Blocked(String),
+    #[error("can't write the report: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// The findings and one line of advice. INVARIANT: the names are an interface for scripts.
+#[derive(Debug, Serialize)]
+struct Report {
+    findings: Vec<Finding>,
+    advice: String,
+}
+
+/// What was found at one address of the gateway.
+struct Way {
+    server: ServerAddress,
+    address: SocketAddr,
+    udp: io::Result<Probed>,
+    /// The TCP port, what was found there, and whether the client would use it.
+    tcp: (u16, Port, bool),
+    login_page: Option<LoginPage>,
+}
+
+/// Looks at the network and writes the report.
+///
+/// # Errors
+/// [`NetcheckError::Blocked`] if no address of the gateway answers over UDP.
+pub fn netcheck(args: &NetcheckArgs, out: &mut dyn Write) -> Result<(), NetcheckError> {
+    let profile = args.profile.as_deref().map(Profile::load).transpose()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (report, ways) = runtime.block_on(examine(profile.as_ref()));
+    let text = if args.json {
+        serde_json::to_string_pretty(&report).map_err(io::Error::from)? + "\n"
+    } else {
+        render(&report.findings) + "\n" + &report.advice + "\n"
+    };
+    out.write_all(text.as_bytes())?;
+    if profile.is_none() || ways.iter().any(Way::is_usable) {
+        Ok(())
+    } else {
+        Err(NetcheckError::Blocked(report.advice))
+    }
+}
+
+async fn examine(profile: Option<&Profile>) -> (Report, Vec<Way>) {
+    let mut findings = families();
+    findings.push(machine::clock());
+    findings.push(invented_name().await);
+    let mut addresses = Vec::new();
+    for server in profile.iter().flat_map(|profile| &profile.servers) {
+        let (finding, found) = look_up(server).await;
+        findings.extend(finding);
+        addresses.extend(found.into_iter().map(|address| (server.clone(), address)));
+    }
+    addresses.truncate(MAX_ADDRESSES);
+    let pages = profile.map(Pages::of);
+    let ways = pages.iter().flat_map(|pages| {
+        addresses.iter().map(move |(server, address)| Way::examine(server.clone(), *address, pages))
+    });
+    let ways = join_all(ways).await;
+    findings.extend(ways.iter().flat_map(Way::findings));
+    let advice = advice(profile.is_some(), &ways);
+    (Report { findings, advice }, ways)
+}
+
+/// Whether the machine has a route for each version of IP.
+fn families() -> Vec<Finding> {
+    let finding = |(name, far): (&str, &str)| {
+        let own = UdpSocket::bind(if name == "IPv4" { "0.0.0.0:0" } else { "[::]:0" });
+        match own.and_then(|socket| socket.connect(far).and_then(|()| socket.local_addr())) {
+            Ok(own) => Finding::good("ip", format!("{name} goes out from {}", own.ip())),
+            Err(_) => Finding::unknown("ip", format!("there is no {name} here"), "one of the two is enough"),
+        }
+    };
+    let findings: Vec<Finding> = FAMILIES.into_iter().map(finding).collect();
+    if findings.iter().all(|finding| finding.advice.is_some()) {
+        return vec![Finding::problem("ip", "no route leads out of this machine", "connect it to a network")];
+    }
+    findings
+}
+
+/// Whether the name servers answer for a name that cannot exist (RFC 6761).
+async fn invented_name() -> Finding {
+    const CHECK: &str = "dns";
+    let name = format!("vpnd-{:016x}.invalid", rand::rng().next_u64());
+    match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name.as_str(), 443))).await {
+        Ok(Ok(mut found)) => match found.next() {
+            Some(found) => Finding::warning(
+                CHECK,
+                format!(
+                    "a name that does not exist has the address {}: the name servers here change answers",
+                    found.ip()
+                ),
+                "log in to the network in a browser if it wants that; else use another network",
+            ),
+            None => Finding::good(CHECK, "a name that does not exist has no address"),
+        },
+        Ok(Err(_)) => Finding::good(CHECK, "a name that does not exist has no address"),
+        Err(_) => Finding::warning(CHECK, "the name servers do not answer", "see /etc/resolv.conf"),
+    }
+}
+
+/// Where a server of the profile is.
+async fn look_up(server: &ServerAddress) -> (Option<Finding>, Vec<SocketAddr>) {
+    const CHECK: &str = "name";
+    if let Some(literal) = server.literal() {
+        return (None, vec![literal]);
+    }
+    let (host, began) = (&server.host, Instant::now());
+    let advice = "is the profile right, and does another network know the name?";
+    match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host.as_str(), server.port))).await {
+        Ok(Ok(found)) => {
+            let found: Vec<SocketAddr> = found.collect();
+            let list: Vec<String> = found.iter().map(|address| address.ip().to_string()).collect();
+            let line = format!("{host} is {}, after {}", list.join(", "), in_ms(began.elapsed()));
+            (Some(Finding::good(CHECK, line)), found)
+        }
+        Ok(Err(error)) => {
+            (Some(Finding::problem(CHECK, format!("{host} can't be looked up: {error}"), advice)), Vec::new())
+        }
+        Err(_) => {
+            let found = format!("{host} could not be looked up within {} s", LOOKUP_TIMEOUT.as_secs());
+            (Some(Finding::problem(CHECK, found, advice)), Vec::new())
+        }
+    }
+}
+
+impl Way {
+    async fn examine(server: ServerAddress, address: SocketAddr, pages: &Pages) -> Self {
+        let (udp, tcp, login_page) = tokio::join!(
+            udp::probe(address),
+            pages.examine(address.ip()),
+            tcp::login_page(&server.host, address.ip())
+        );
+        Self { server, address, udp, tcp: (pages.port, tcp, pages.is_used()), login_page }
+    }
+
+    fn answers(&self) -> bool {
+        self.udp.as_ref().is_ok_and(|probed| probed.median().is_some())
+    }
+
+    /// Whether the client would use TCP, and could.
+    fn carries_tcp(&self) -> bool {
+        matches!(self.tcp, (_, Port::Open, true))
+    }
+
+    fn is_usable(&self) -> bool {
+        self.answers() || self.carries_tcp()
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let mut findings = self.over_udp();
+        findings.push(self.over_tcp());
+        findings.extend(self.login_page.as_ref().map(|page| {
+            let whose = page.location.as_deref().unwrap_or("an answer without an address");
+            Finding::problem(
+                "login.page",
+                format!("something else answers for {} on TCP port 80: {whose}", self.server.host),
+                "log in to this network in a browser, then try again",
+            )
+        }));
+        findings
+    }
+
+    fn over_udp(&self) -> Vec<Finding> {
+        const CHECK: &str = "udp";
+        let at = self.address;
+        let probed = match &self.udp {
+            Ok(probed) => probed,
+            Err(error) => {
+                let advice = "there is no way there: see 'ip route get' with that address";
+                return vec![Finding::unknown(
+                    CHECK,
+                    format!("nothing can be sent to {at}: {error}"),
+                    advice,
+                )];
+            }
+        };
+        let (Some(median), Some(slowest)) = (probed.median(), probed.slowest()) else {
+            if self.carries_tcp() {
+                let advice = "the client goes over TCP by itself, which is slower";
+                return vec![Finding::warning(CHECK, format!("{at} does not answer over UDP"), advice)];
+            }
+            let advice = "is the gateway up? Another network tells: if it answers there, this one blocks it";
+            return vec![Finding::problem(CHECK, format!("{at} does not answer over UDP"), advice)];
+        };
+        let Loss { sent, lost } = probed.loss;
+        let found = format!(
+            "{at} answers after {} (at most {}), {lost} of {sent} lost",
+            in_ms(median),
+            in_ms(slowest)
+        );
+        let loss = if lost * 20 > sent {
+            Finding::warning(
+                CHECK,
+                found,
+                "a lossy network is slow: a cable or another place helps, the VPN can't",
+            )
+        } else {
+            Finding::good(CHECK, found)
+        };
+        vec![loss, self.sizes(probed.largest)]
+    }
+
+    fn sizes(&self, largest: usize) -> Finding {
+        const CHECK: &str = "udp.size";
+        let found = format!("{} gets packets of up to {largest} bytes", self.address);
+        if largest >= FULL {
+            Finding::good(CHECK, found)
+        } else if largest >= ENOUGH {
+            Finding::good(CHECK, format!("{found}; vpnd finds that size by itself"))
+        } else {
+            let advice = "vpnd works with that, slower. Stock WireGuard clients need 'MTU = 1280' or less in their file";
+            Finding::warning(CHECK, found, advice)
+        }
+    }
+
+    fn over_tcp(&self) -> Finding {
+        const CHECK: &str = "tcp";
+        let (port, found, is_used) = &self.tcp;
+        let at = SocketAddr::new(self.address.ip(), *port);
+        match found {
+            Port::Open if *is_used => {
+                Finding::good(CHECK, format!("{at} can be reached, and carries the VPN where UDP is blocked"))
+            }
+            Port::Open => {
+                Finding::good(CHECK, format!("{at} can be reached; the profile has no 'tcp_port' to use it"))
+            }
+            Port::Untrusted(reason) => Finding::warning(
+                CHECK,
+                format!("{at} answers, but TLS fails: {reason}"),
+                "a proxy of this network may look into TLS: the VPN does not go through it",
+            ),
+            Port::Refused => {
+                Finding::good(CHECK, format!("{at} can be reached; the gateway serves nothing there"))
+            }
+            Port::Silent => {
+                Finding::warning(CHECK, format!("{at} does not answer"), "it matters where UDP is blocked")
+            }
+        }
+    }
+}
+
+/// One line of advice.
+fn advice(has_profile: bool, ways: &[Way]) -> String {
+    let answering = ways.iter().filter(|way| way.answers());
+    let best = answering.min_by_key(|way| way.udp.as_ref().ok().and_then(Probed::median));
+    let has_page = ways.iter().any(|way| way.login_page.is_some());
+    let has_open = ways.iter().any(|way| way.tcp.1 == Port::Open);
+    match best {
+        _ if !has_profile => "name a profile to see what this network lets through to its gateway".to_owned(),
+        Some(way) => {
+            format!("this network lets the VPN through: vpnd connect reaches the gateway at {}", way.address)
+        }
+        None if has_page => {
+            "log in to this network in a browser first: it keeps everything else back".to_owned()
+        }
+        None if ways.iter().any(Way::carries_tcp) => {
+            "this network lets no UDP through to the gateway: vpnd connect uses TCP, which is slower"
+                .to_owned()
+        }
+        None if has_open => {
+            "this network lets no UDP through to the gateway, but TCP: ask for a profile with 'tcp_port'"
+                .to_owned()
+        }
+        None if ways.is_empty() => "the gateway's name has no address here".to_owned(),
+        None => {
+            "no address of the gateway answers: try another network, then ask who runs the gateway".to_owned()
+        }
+    }
+}
+
+fn in_ms(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1_000.0)
+}
+
+/// Bytes of the headers of UDP and IP.
+const fn headers(address: IpAddr) -> usize {
+    if address.is_ipv4() { 28 } else { 48 }
+}
