@@ -180,3 +180,6 @@ pub(crate) fn page(status: StatusCode, page: &impl Template) -> Response {
         }
     }
 }
+
+#[cfg(test)]
+mod gallery;
