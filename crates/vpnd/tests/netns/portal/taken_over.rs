@@ -19,6 +19,7 @@ const OVERVIEW: u32 = 3;
 const END_SESSION: u32 = 4;
 const LOG_OUT: u32 = 5;
 const FINISH: u32 = 10;
+const CHANGE_USER: u32 = 43;
 /// One that there is not.
 const UNKNOWN: u32 = 200;
 
@@ -90,6 +91,14 @@ fn whoever_takes_over_the_portal_has_no_user_without_a_token() {
             browser(body, token);
         }));
         reply(&mut portal, number);
+        // Disable her, as whoever is at the help desk.
+        let number = numbers.next().unwrap();
+        portal.send(&request(number, CHANGE_USER, |body| {
+            body.array(4).unwrap().array(2).unwrap().u32(0).unwrap().array(1).unwrap();
+            browser(body, token);
+            body.str("ann").unwrap().array(2).unwrap().u32(1).unwrap().array(0).unwrap().str("why").unwrap();
+        }));
+        assert_eq!(reply(&mut portal, number), [0x82, 1, 0], "no visit");
         // Back from a provider, with a state that nobody began.
         let number = numbers.next().unwrap();
         portal.send(&request(number, FINISH, |body| {
