@@ -7,7 +7,7 @@
 //! With source checks the kernel (`rp_filter`) or a rule of a firewall (`fib saddr`, `rpfilter`)
 //! looks up the route back to each source, and a full tunnel is the route to everything: the
 //! tunnel's own datagrams would be dropped, whose way back is found by their mark alone. So
-//! datagrams to the tunnel's own sockets get the mark on arrival that these give to what they send,
+//! packets to the tunnel's own sockets get the mark on arrival that these give to what they send,
 //! and so do answers to the user that looks up names. Which ports and addresses the sockets have
 //! does not matter. A firewall may come at any time, so this is done whether one checks or not. The
 //! kernel's check holds for the senders of ARP requests, too: where the local network's addresses
@@ -147,9 +147,9 @@ impl GuardRules {
             }
         }
         if let Some(Returning { mark, lookups, .. }) = self.returning {
-            // nft itself knows the names of the first two; the third's is in /etc/protocols, which
+            // nft itself knows the names of the first three; the fourth's is in /etc/protocols, which
             // small systems lack.
-            let own = format!("iifname != \"{}\" meta l4proto {{ udp, icmp, 58 }}", self.tunnel);
+            let own = format!("iifname != \"{}\" meta l4proto {{ tcp, udp, icmp, 58 }}", self.tunnel);
             script.line(&format!("{own} socket mark {mark:#x} meta mark set {mark:#x}"));
             if lookups.is_some() {
                 // Questions go beside all tunnels.

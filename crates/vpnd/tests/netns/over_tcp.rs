@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{self, Client};
 use crate::gateway::{Gateway, Login, edit_toml, must, strings, write_secret};
-use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, eventually};
+use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::process::{self, Process};
 use crate::relay::PORT;
 use crate::traffic::{ping, ping_until, trickle_while};
@@ -222,4 +222,24 @@ fn a_certificate_that_nobody_vouches_for_is_named_and_not_used() {
     assert!(gateway.sessions().is_empty());
     let relays = must(gateway.ask(&["status"]));
     assert!(!String::from_utf8_lossy(&relays.stdout).contains("over TCP"));
+}
+
+/// With a full tunnel the route back to the gateway leads into it, where no mark says otherwise.
+#[test]
+fn a_full_tunnel_goes_over_tcp_where_sources_are_checked() {
+    let Some(lab) = Lab::new(1) else { return };
+    let (gateway, ann) = installation(&lab);
+    edit_toml(&ann.profile, |profile| profile["tunnel"]["routes"] = "all".into());
+    let client = Client::connect(&lab, 1, &ann);
+    for place in ["all", "default", UPLINK] {
+        client.namespace().sysctl(&format!("net/ipv4/conf/{place}/rp_filter"), "1");
+    }
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
+    drop_udp(&lab, "meta l4proto udp");
+    eventually("it goes over TCP", SOON, || {
+        // Silence shows where something is sent.
+        ping(client.namespace(), CAMPUS_V4.into(), 56, Duration::from_millis(500));
+        is_over_tcp(&gateway).then_some(())
+    });
+    ping_until(client.namespace(), CAMPUS_V4.into(), SOON);
 }
