@@ -134,6 +134,14 @@ impl Accounting {
         }
     }
 
+    /// The user who was let in with one device goes on with another one, which is there.
+    pub fn moves(&self, user: UserId, from: DeviceId, to: DeviceId, station: IpAddr) {
+        let mut state = self.state();
+        if let Some(accepted) = state.accepted.remove(&(user, from)) {
+            state.accepted.insert((user, to), Accepted { station, ..accepted });
+        }
+    }
+
     /// A session may begin.
     pub fn granted(&self, id: SessionId, user: &User, device: DeviceId, addresses: Addresses) {
         let Some(ledger) = self.ledger(&user.source) else { return };

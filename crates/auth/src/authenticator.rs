@@ -13,6 +13,7 @@
 mod absences;
 mod allowances;
 mod at_provider;
+mod by_visit;
 mod cause;
 mod credentials;
 mod device;

@@ -147,6 +147,9 @@ async fn serve(started: Started<AuthLaunch>, parent: Channel) -> anyhow::Result<
 fn switch_portal(service: &Service, config: &ServerConfig) {
     service.portal().switch(config.portal.is_some());
     service.portal().set_desk(Desk::of(config));
+    if let Some(url) = config.portal.as_ref().and_then(|portal| portal.url.as_ref()) {
+        service.portal().serve_at(url.as_str());
+    }
 }
 
 /// Serves WireGuard devices, on the web pages too if clients can be told where the gateway is.

@@ -8,6 +8,7 @@
 //! could replace them.
 
 mod at_provider;
+mod connect;
 mod credentials;
 pub(crate) mod desk;
 pub(crate) mod devices;
@@ -27,10 +28,12 @@ use vpnd_proto::session::DeviceId;
 use crate::access::Access;
 use crate::authenticator::{Authenticated, Authenticator, Entrance, Login, LoginOutcome};
 use at_provider::AtProvider;
+use connect::Connects;
 use desk::Desk;
 use devices::Offer;
 pub(crate) use heard::Heard;
-use visits::{Found, Visit, Visits, WaitingLogin};
+use visits::{Found, Visits, WaitingLogin};
+pub(crate) use visits::{LoginFacts, Visit};
 use vpnd_config::factor::Requirement;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::channel::Channel;
@@ -65,6 +68,7 @@ pub(crate) struct Portal {
     connected: AtomicUsize,
     at_provider: Mutex<AtProvider>,
     desk: Mutex<Option<Arc<Desk>>>,
+    connects: Mutex<Connects>,
 }
 
 impl Portal {
@@ -87,6 +91,7 @@ impl Portal {
             connected: AtomicUsize::new(0),
             at_provider: Mutex::default(),
             desk: Mutex::default(),
+            connects: Mutex::default(),
         }
     }
 
@@ -95,13 +100,17 @@ impl Portal {
         self.is_on.store(is_on, Ordering::Relaxed);
     }
 
+    fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
     /// How it does, if it is switched on.
     pub(crate) fn health(&self) -> Option<PortalHealth> {
         let health = || PortalHealth {
             up: self.connected.load(Ordering::Relaxed) > 0,
             visits: self.visits().count(now()) as u64,
         };
-        self.is_on.load(Ordering::Relaxed).then(health)
+        self.is_on().then(health)
     }
 
     /// The same with this recorder of visits.
@@ -153,7 +162,7 @@ impl Portal {
             )
         };
         match outcome {
-            LoginOutcome::Granted(user) => LoginStep::LoggedIn(self.begin(&user, address)),
+            LoginOutcome::Granted(user) => LoginStep::LoggedIn(self.begin(&user, device, address)),
             LoginOutcome::CodeRequired(number) => demand(number, ChallengeKind::Code, None),
             LoginOutcome::Challenge(number, demanded) | LoginOutcome::Approval(number, demanded) => {
                 demand(number, demanded.kind, Some(demanded.text))
@@ -162,9 +171,16 @@ impl Portal {
         }
     }
 
-    fn begin(&self, user: &Authenticated, address: IpAddr) -> Token {
+    fn begin(&self, user: &Authenticated, device: DeviceId, address: IpAddr) -> Token {
         self.record("portal-login", &user.name, address, "");
-        let visit = Visit { user: user.id, generation: user.generation, factors: user.factors };
+        let now_s = (self.clocks.wall)();
+        let login = LoginFacts {
+            device,
+            auth_time_s: user.auth_time_s.map_or(now_s, |at_s| at_s.min(now_s)),
+            limits: user.limits,
+            addresses: user.addresses,
+        };
+        let visit = Visit { user: user.id, generation: user.generation, factors: user.factors, login };
         self.visits().begin(visit, address, now())
     }
 

@@ -142,7 +142,8 @@ impl Service {
     ) -> Result<LoginReply, Reason> {
         let refused = |refusal: Refusal| Ok(LoginReply::Refused(refusal.into()));
         // The profiles may be others than those by which the login was let in.
-        let (factors, auth_time_s) = (user.factors, (self.clocks.wall)());
+        let (factors, now_s) = (user.factors, (self.clocks.wall)());
+        let auth_time_s = user.auth_time_s.unwrap_or(now_s);
         let profile = match self.access.admit(user, factors) {
             Ok(profile) => profile,
             // To a password alone nothing shows that it was right, as for a login that is checked

@@ -28,6 +28,9 @@ pub struct ConnectArgs {
     /// Read the password from this file descriptor, up to the first line break
     #[arg(long, value_name = "N")]
     pub password_fd: Option<RawFd>,
+    /// Log in in a browser, on the gateway's web pages [default: as the profile says]
+    #[arg(long, conflicts_with_all = ["credentials", "password_fd"])]
+    pub browser: bool,
     /// Laboratory only: allow suites that do not protect traffic. Both ends need this switch
     #[arg(long)]
     pub insecure_lab: bool,

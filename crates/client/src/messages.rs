@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
-use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renewal, SecretText};
+use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renewal, SecretText, Text};
 
 use super::{Refusal, Unreached};
 use vpnd_config::profile::{Profile, ServerAddress};
@@ -60,6 +60,12 @@ pub struct WorkerLaunch {
     /// The gateway's addresses: those of the profile, and what the gateway has said of them since.
     #[n(12)]
     pub servers: Vec<String>,
+    /// Whether the user logs in in a browser.
+    #[n(13)]
+    pub browser: bool,
+    /// The machine's name, for the page on which the user logs in.
+    #[n(14)]
+    pub machine: String,
 }
 
 impl WorkerLaunch {
@@ -200,6 +206,8 @@ vpnd_ipc::requests! {
         Renew = 7, Renew => ();
         Stream = 8, OpenStream => ();
         OverTcp = 9, OverTcp => ();
+        Listen = 10, ListenForBrowser => u16;
+        Browse = 11, Browse => ();
     }
 }
 
@@ -248,6 +256,16 @@ pub struct LookUp(#[n(0)] pub u32);
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct UseTunnelDns(#[n(0)] pub bool);
+
+/// A TCP socket of the loopback interface that listens for the browser. It comes with the reply,
+/// which is its port.
+#[derive(Debug, Encode, Decode)]
+pub struct ListenForBrowser;
+
+/// Show this page to the person, and open it if that is possible.
+#[derive(Debug, Encode, Decode)]
+#[cbor(transparent)]
+pub struct Browse(#[n(0)] pub Text<1024>);
 
 /// Keep these addresses of the gateway, as far as the user permits.
 #[derive(Debug, Encode, Decode)]

@@ -4,6 +4,7 @@
 //! alone talks to the gateway ([`vpnd_ipc`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
 //! client can be cleaned up after.
 
+mod browser;
 mod control_socket;
 mod credentials;
 mod device;
@@ -20,11 +21,12 @@ mod prompt;
 mod stop;
 mod transport;
 mod tunnel_dns;
+mod user_login;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use minicbor::bytes::ByteArray;
 use tokio::time::{Instant, sleep_until};
 use vpnd_crypto::{Binding, Preference};
@@ -32,10 +34,9 @@ use vpnd_proto::control::{AsText, SecretText};
 
 use crate::args::{CleanupArgs, ConnectArgs};
 use crate::messages::{
-    Configure, FromWorker, LookUp, OpenSocket, ParentRequest, Prove, Question, Renew, SetMtu, ToWorker,
-    UseTunnelDns, WorkerLaunch,
+    Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question,
+    Renew, SetMtu, ToWorker, UseTunnelDns, WorkerLaunch,
 };
-use credentials::Source;
 use device::Device;
 use gateway_addresses::GatewayAddresses;
 use layer::OwnLayer;
@@ -47,7 +48,8 @@ use prompt::Prompt;
 use stop::Stop;
 use transport::Transport;
 use tunnel_dns::DnsWatch;
-use vpnd_config::profile::{LOGIN_NAME_RULE, Profile, is_login_name};
+use user_login::UserLogin;
+use vpnd_config::profile::Profile;
 use vpnd_ipc::child::ChildRole;
 use vpnd_ipc::messages::{Common, SecretBytes};
 use vpnd_ipc::spawn::{ChildError, RunningChild, StartingChild};
@@ -94,13 +96,15 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
         );
     }
     let journals = clean_up_after_others(&args).await?;
-    let user = user_name(&args, &profile)?;
-    let password = password(&args, &profile, &user)?;
+    let login = UserLogin::ask(&args, &profile)?;
     let identity = UnixUser::choose(args.user.as_deref())?;
-    tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&user));
-    let client =
-        RunningClient::start(&args, (&profile, text, addresses), (user, password), identity, &journals)
-            .await?;
+    match login.browser {
+        true => tracing::info!(target: NEWS, "connecting to {}", profile.server_name),
+        false => {
+            tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&login.user));
+        }
+    }
+    let client = RunningClient::start(&args, (&profile, text, addresses), login, identity, &journals).await?;
     client.serve().await
 }
 
@@ -149,31 +153,6 @@ async fn clean_up_after_others(args: &ConnectArgs) -> anyhow::Result<JournalDire
     Ok(directory)
 }
 
-/// The name to log in with: as given, as in the profile, or as a person types it.
-fn user_name(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<String> {
-    if let Some(name) = args.login.as_ref().or(profile.user.as_ref()) {
-        return Ok(name.clone());
-    }
-    let asked = credentials::ask_openly(&format!("User at {}: ", profile.server_name));
-    let name = match asked {
-        Err(credentials::CredentialsError::NoTerminal) => Err(credentials::CredentialsError::NoUser)?,
-        asked => asked?,
-    };
-    let name = name.trim();
-    ensure!(is_login_name(name), "'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
-    Ok(name.to_owned())
-}
-
-fn password(args: &ConnectArgs, profile: &Profile, user: &str) -> anyhow::Result<zeroize::Zeroizing<String>> {
-    let source = match (&args.credentials, args.password_fd) {
-        (Some(file), _) => Source::File(file.clone()),
-        (None, Some(fd)) => Source::Descriptor(fd),
-        (None, None) => Source::Prompt,
-    };
-    let prompt = format!("Password of {user} at {}: ", profile.server_name);
-    Ok(credentials::read(&source, &prompt)?)
-}
-
 /// A running client, as its privileged parent holds it.
 struct RunningClient {
     worker: RunningChild<FromWorker>,
@@ -199,7 +178,7 @@ impl RunningClient {
     async fn start(
         args: &ConnectArgs,
         (profile, text, addresses): (&Profile, zeroize::Zeroizing<String>, GatewayAddresses),
-        (user, password): (String, zeroize::Zeroizing<String>),
+        UserLogin { user, password, browser }: UserLogin,
         identity: Option<UnixUser>,
         journals: &JournalDirectory,
     ) -> anyhow::Result<Self> {
@@ -224,6 +203,8 @@ impl RunningClient {
             copy_dscp: args.copy_dscp || profile.copy_dscp,
             user,
             servers: profile.servers.iter().map(ToString::to_string).collect(),
+            browser,
+            machine: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         };
         let lookups = Lookups::new(
             launch.common.clone(),
@@ -395,6 +376,14 @@ impl RunningClient {
             }
             ParentRequest::Ask(_) => ToWorker::reply::<Question>(number, Ok(None)),
             ParentRequest::Prove(Prove(binding)) => ToWorker::reply::<Prove>(number, Ok(self.prove(binding))),
+            ParentRequest::Listen(ListenForBrowser) => {
+                let opened = browser::listener().map(|(listener, port)| {
+                    descriptors.push(OwnedFd::from(listener));
+                    port
+                });
+                ToWorker::reply::<ListenForBrowser>(number, opened.map_err(|error| error.to_string()))
+            }
+            ParentRequest::Browse(Browse(url)) => ToWorker::reply::<Browse>(number, browser::show(&url)),
             ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),
         };
         self.worker.send(&reply, &descriptors).await

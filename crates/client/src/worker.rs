@@ -167,8 +167,7 @@ impl Connected {
         let ports = specs.iter().filter_map(|spec| Some(spec.socket.local_addr().ok()?.port())).collect();
         let over_tcp = prepared.over_tcp.map(|over_tcp| over_tcp.of_lanes(ports));
         let shards = Shards::start(specs, &event_sender)?;
-        let credentials =
-            Credentials { user: launch.user, password: launch.password, device: launch.device.into() };
+        let credentials = Credentials::of(&launch);
         let dialer = Arc::new(Dialer::new(profile, prepared.tls, credentials, Arc::clone(&parent), over_tcp));
         let (connection_events, inbox) = mpsc::channel(CONNECTION_EVENT_QUEUE);
         Ok(Self {

@@ -8,6 +8,7 @@
 
 mod proxy;
 mod server_address;
+mod user_section;
 
 use std::fmt::{self, Write as _};
 use std::path::Path;
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::{CertificateDer, ServerName};
 use vpnd_crypto::Suite;
 use vpnd_proto::control::{MAX_GATEWAY_ADDRESSES, UserName};
 use vpnd_proto::wire::MAX_CLIENT_LANES;
@@ -56,6 +57,8 @@ pub struct Profile {
     pub user: Option<String>,
     /// Whether to ask for a one-time code at login.
     pub totp: bool,
+    /// Whether the user logs in in a browser.
+    pub browser: bool,
     /// The client's certificate, if the gateway requires one.
     pub identity: Option<ClientIdentity>,
     /// Suites to offer, best first; empty means by measured speed.
@@ -155,6 +158,9 @@ impl Profile {
             }
         }
         writeln!(out, "# Ask for a one-time code at login.\ntotp = {}", self.totp)?;
+        if self.browser {
+            writeln!(out, "# The user logs in in a browser, on the gateway's web pages.\nbrowser = true")?;
+        }
         if let Some(identity) = &self.identity {
             writeln!(out, "certificate = {}", *pem(&identity.certificate_pem))?;
             writeln!(out, "# Secret: with this key an attacker can try passwords as {whose}.")?;
@@ -244,7 +250,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         }
     });
     let server = document.section("server", read_server);
-    let (user, totp, identity) = document.section("user", read_user);
+    let (user, totp, browser, identity) = document.section("user", user_section::read);
     let tunnel = document.section("tunnel", read_tunnel);
     let offload = document.section("offload", crate::device_offload);
     let (problems, _) = document.finish();
@@ -260,6 +266,7 @@ fn read(text: &str) -> Result<Profile, Vec<Problem>> {
         proxy: server.proxy,
         user,
         totp,
+        browser,
         identity,
         suites: tunnel.suites,
         routes: tunnel.routes,
@@ -335,33 +342,6 @@ fn read_server(s: &mut Section<'_>, p: &mut Problems) -> ServerSection {
         s.missing(p, "tcp_port", "a proxy carries TCP alone: write tcp_port = 443, or what the gateway has");
     }
     ServerSection { servers, name, trust, renew: s.flag(p, "renew", true), tcp_port, proxy }
-}
-
-fn read_user(s: &mut Section<'_>, p: &mut Problems) -> (Option<String>, bool, Option<ClientIdentity>) {
-    let name = s.text(p, "name");
-    if let Some(name) = name.as_ref().filter(|name| !is_login_name(name)) {
-        s.problem(p, "name", format!("'name' in [user] must be {LOGIN_NAME_RULE}, not {name:?}"));
-    }
-    let totp = s.flag(p, "totp", false);
-    let identity = match (s.text(p, "certificate"), s.text(p, "key").map(Zeroizing::new)) {
-        (Some(certificate_pem), Some(key_pem)) => {
-            check_certificates(s, p, "certificate", &certificate_pem);
-            if PrivateKeyDer::from_pem_slice(key_pem.as_bytes()).is_err() {
-                s.problem(p, "key", "'key' in [user] must be a private key as PEM text".to_owned());
-            }
-            Some(ClientIdentity { certificate_pem, key_pem })
-        }
-        (None, None) => None,
-        (Some(_), None) => {
-            s.missing(p, "key", "the private key of 'certificate', as PEM text");
-            None
-        }
-        (None, Some(_)) => {
-            s.missing(p, "certificate", "the certificate of 'key', as PEM text");
-            None
-        }
-    };
-    (name, totp, identity)
 }
 
 /// `[tunnel]`, as in [`Profile`].

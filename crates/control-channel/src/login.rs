@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use vpnd_crypto::{Binding, EpochSecret};
 use vpnd_proto::client::Purpose;
 use vpnd_proto::control::{
-    Attach, Challenge, End, Established, Login, Message, Offer, Refused, SecretText, Software, UserName,
+    Attach, Challenge, End, Established, Login, LoginAt, Message, Offer, Refused, SecretText, Software,
+    UserName,
 };
 use vpnd_proto::device::DeviceProof;
 
@@ -87,7 +88,7 @@ pub fn request(
     let software = Some(Software::cut(software));
     match purpose {
         Purpose::Login | Purpose::Move => {
-            Message::Login(Login { user, password, device, offer, code: None, software })
+            Message::Login(Login { user, password, device, offer, code: None, software, grant: None })
         }
         Purpose::Attach { session, token } => {
             Message::Attach(Attach { token: token.clone(), offer, session: *session, software, device })
@@ -105,6 +106,8 @@ pub enum LoginReply {
     OneTimeCodeWanted,
     /// A login goes on with a challenge.
     Challenge(Challenge),
+    /// A login goes on in a browser.
+    LoginAt(LoginAt),
 }
 
 /// A connection on which a request is sent and answered.
@@ -176,6 +179,7 @@ impl RequestStream {
             }
             Some(Message::OneTimeCodeWanted) => Ok(LoginReply::OneTimeCodeWanted),
             Some(Message::Challenge(challenge)) => Ok(LoginReply::Challenge(challenge)),
+            Some(Message::LoginAt(at)) => Ok(LoginReply::LoginAt(at)),
             Some(_) => Err(LoginError::Unexpected("a message that is no answer")),
             None => Err(LoginError::Unexpected("the end of the stream")),
         }

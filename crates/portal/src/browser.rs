@@ -20,6 +20,8 @@ use vpnd_ipc::gateway::portal::{Browser, Token};
 const NAME: &str = "__Host-vpnd";
 /// The same for a browser that is at a provider.
 const AT_PROVIDER: &str = "__Host-vpnd-provider";
+/// The same for a browser in which a client logs in.
+const CONNECT: &str = "__Host-vpnd-connect";
 /// Keeps the hash in forms apart from any other of a token.
 const FORM: &[u8] = b"vpnd portal form";
 
@@ -33,6 +35,8 @@ pub(crate) struct Visitor {
     pub(crate) token: Option<Token>,
     /// Given when the browser left for a provider.
     pub(crate) at_provider: Option<Token>,
+    /// The ticket of a client that logs in in this browser.
+    pub(crate) ticket: Option<Token>,
     pub(crate) texts: &'static Texts,
     /// Whether the browser says that a page of another host has sent it.
     is_foreign: bool,
@@ -49,6 +53,7 @@ impl<S: Sync> FromRequestParts<S> for Visitor {
             address: peer.0,
             token: token_of(&parts.headers, NAME),
             at_provider: token_of(&parts.headers, AT_PROVIDER),
+            ticket: token_of(&parts.headers, CONNECT),
             texts: texts::preferred(languages.unwrap_or_default()),
             is_foreign: site.is_some_and(|site| site != "same-origin"),
         })
@@ -59,6 +64,11 @@ impl Visitor {
     /// For a request to the auth process.
     pub(crate) fn browser(&self) -> Option<Browser> {
         Some(Browser { token: self.token.clone()?, address: self.address })
+    }
+
+    /// The page behind a login.
+    pub(crate) fn home(&self) -> &'static str {
+        if self.ticket.is_some() { "/connect" } else { "/" }
     }
 
     /// Whether a form was ours, and sent by this browser.
@@ -88,6 +98,16 @@ pub(crate) fn cookie(token: &Token) -> String {
 /// Sets the cookie of a browser that goes to a provider, for the time that it may take there.
 pub(crate) fn provider_cookie(token: &Token) -> String {
     format!("{AT_PROVIDER}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=600", hex(&*token.0))
+}
+
+/// Sets the cookie of a browser in which a client logs in, for the time that it may take.
+pub(crate) fn connect_cookie(ticket: &Token) -> String {
+    format!("{CONNECT}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=600", hex(&*ticket.0))
+}
+
+/// Removes it.
+pub(crate) fn no_connect_cookie() -> String {
+    format!("{CONNECT}=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0")
 }
 
 /// Removes the cookie.
@@ -170,6 +190,7 @@ mod tests {
             address: [192, 0, 2, 1].into(),
             token: Some(token.clone()),
             at_provider: None,
+            ticket: None,
             texts: &texts::ENGLISH,
             is_foreign,
         };

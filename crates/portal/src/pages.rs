@@ -2,6 +2,7 @@
 //!
 //! INVARIANT: all that is not ours is escaped by the templates.
 
+pub(crate) mod connect;
 pub(crate) mod desk;
 pub(crate) mod devices;
 

@@ -7,6 +7,7 @@
 mod account;
 mod api;
 mod at_provider;
+mod connect;
 mod desk;
 mod devices;
 mod invitations;
@@ -121,7 +122,7 @@ impl Site {
 
     fn step(&self, visitor: &Visitor, user: &str, step: LoginStep) -> Response {
         match step {
-            LoginStep::LoggedIn(token) => with_cookie(to("/"), &cookie(&token)),
+            LoginStep::LoggedIn(token) => with_cookie(to(visitor.home()), &cookie(&token)),
             LoginStep::Demand { token, kind: ChallengeKind::Push, .. } => {
                 with_cookie(to("/login/wait"), &cookie(&token))
             }
@@ -162,6 +163,8 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/logout", post(log_out))
         .route("/oidc/start/{provider}", get(at_provider::start))
         .route("/oidc/callback/{provider}", get(at_provider::finish))
+        .route("/connect", get(connect::question).post(connect::answer))
+        .route("/connect/{ticket}", get(connect::arrive))
         .route("/sessions/end", post(end_session))
         .route("/devices", get(devices::devices))
         .route("/devices/add", get(devices::form).post(devices::add))
@@ -192,7 +195,7 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
 }
 
 async fn with_headers(mut response: Response) -> Response {
-    let policy = response.extensions_mut().remove::<Scripted>().map(|_| SCRIPTED);
+    let policy = response.extensions_mut().remove::<Policy>().map(|Policy(policy)| policy);
     let headers = response.headers_mut();
     headers.extend(HEADERS);
     headers.extend(policy.map(|policy| (CONTENT_SECURITY_POLICY, policy)));
@@ -200,12 +203,13 @@ async fn with_headers(mut response: Response) -> Response {
     response
 }
 
-/// Marks the answer with a page that has our script.
-#[derive(Clone, Copy)]
-struct Scripted;
+/// The policy of an answer that needs another one.
+#[derive(Clone)]
+struct Policy(HeaderValue);
 
+/// For a page that has our script.
 fn scripted(mut response: Response) -> Response {
-    response.extensions_mut().insert(Scripted);
+    response.extensions_mut().insert(Policy(SCRIPTED));
     response
 }
 

@@ -2,9 +2,11 @@
 //!
 //! INVARIANT: a text that is missing in a language does not compile.
 
+mod connect;
 mod desk;
 mod devices;
 
+use connect::ConnectTexts;
 use desk::DeskTexts;
 use devices::DeviceTexts;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
@@ -78,6 +80,7 @@ pub(crate) struct Texts {
     pub(crate) old_form: &'static str,
     pub(crate) old_form_text: &'static str,
     pub(crate) too_many_logins: &'static str,
+    pub(crate) connect: ConnectTexts,
     pub(crate) devices: DeviceTexts,
     pub(crate) desk: DeskTexts,
     /// So many seconds ago.
@@ -198,6 +201,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     old_form: "This page was too old",
     old_form_text: "Nothing was changed. Start again, and do not use the browser's back button.",
     too_many_logins: "Too many logins are under way. Try again in a few seconds.",
+    connect: connect::ENGLISH,
     devices: devices::ENGLISH,
     desk: desk::ENGLISH,
     ago: |seconds| match unit(seconds) {
@@ -221,8 +225,12 @@ pub(crate) static ENGLISH: Texts = Texts {
             "The directory with your account can't be reached. Try again in a minute."
         }
         Refusal::NotApproved => "The login was not approved in time.",
-        Refusal::NotConfirmed => "Your identity provider has not confirmed the login. Try again.",
-        Refusal::NeedsBrowser => "Accounts of this kind log in with the button of their identity provider.",
+        Refusal::NotConfirmed | Refusal::GrantVoid => {
+            "Your identity provider has not confirmed the login. Try again."
+        }
+        Refusal::NeedsBrowser | Refusal::StartInBrowser | Refusal::NoPages => {
+            "Accounts of this kind log in with the button of their identity provider."
+        }
         Refusal::Disabled => "Your account is disabled here. Ask the help desk.",
         Refusal::Expired => "Your account has expired. Ask the help desk to extend it.",
         Refusal::NoProfile => "Your account has no access to the VPN. Ask the help desk.",
@@ -305,6 +313,7 @@ pub(crate) static GERMAN: Texts = Texts {
     failed_text: "Das Gateway hat nicht geantwortet. Ihre VPN-Sitzungen laufen weiter. Versuchen Sie es gleich noch einmal.",
     old_form: "Diese Seite war zu alt",
     old_form_text: "Es wurde nichts geändert. Beginnen Sie von vorn und ohne die Zurück-Taste des Browsers.",
+    connect: connect::GERMAN,
     devices: devices::GERMAN,
     desk: desk::GERMAN,
     too_many_logins: "Zu viele Anmeldungen laufen gerade. Versuchen Sie es in ein paar Sekunden noch einmal.",
@@ -329,10 +338,10 @@ pub(crate) static GERMAN: Texts = Texts {
             "Das Verzeichnis mit Ihrem Konto ist nicht erreichbar. Versuchen Sie es in einer Minute noch einmal."
         }
         Refusal::NotApproved => "Die Anmeldung wurde nicht rechtzeitig bestätigt.",
-        Refusal::NotConfirmed => {
+        Refusal::NotConfirmed | Refusal::GrantVoid => {
             "Ihr Identitätsanbieter hat die Anmeldung nicht bestätigt. Versuchen Sie es noch einmal."
         }
-        Refusal::NeedsBrowser => {
+        Refusal::NeedsBrowser | Refusal::StartInBrowser | Refusal::NoPages => {
             "Konten dieser Art melden sich mit der Schaltfläche ihres Identitätsanbieters an."
         }
         Refusal::Disabled => "Ihr Konto ist hier gesperrt. Fragen Sie den Helpdesk.",

@@ -6,6 +6,7 @@
 //! knows nothing of sessions, connections or time.
 
 mod bounded;
+mod browser;
 mod challenge;
 mod code;
 mod frame;
@@ -16,6 +17,7 @@ use ipnet::IpNet;
 use minicbor::{Decode, Encode};
 
 pub use bounded::{AsText, List, SecretText, Text, TooLong};
+pub use browser::{Grant, LoginAt, LoginStart};
 pub use challenge::{Challenge, ChallengeAnswer, ChallengeKind, ChallengeResponse, ChallengeText};
 pub use code::Code;
 pub use frame::{Decoder, MAX_MESSAGE, MessageError, encode};
@@ -49,6 +51,11 @@ pub const FEATURE_MORE_ROUTES: u32 = 64;
 pub const FEATURE_RENEWAL: u32 = 128;
 /// Feature bit 8: this end takes part in the test of batches (PROTOCOL §9.4).
 pub const FEATURE_BATCHES: u32 = 256;
+/// Feature bit 9: this client logs in through a browser where the gateway wants that (PROTOCOL
+/// §4.3). Only a client with a person behind it sets it.
+pub const FEATURE_BROWSER: u32 = 512;
+/// Features of a client with a person behind it.
+pub const FEATURES_OF_PERSON: u32 = FEATURE_CHALLENGES | FEATURE_BROWSER;
 /// All features that this implementation has, but those that need a person.
 pub const FEATURES: u32 = FEATURE_PARTIAL_CHECKSUM
     | FEATURE_PATH_SIZE
@@ -103,6 +110,8 @@ pub enum Message {
     Bye,
     /// 4, from the client: the answer to [`Message::Challenge`].
     ChallengeResponse(ChallengeResponse),
+    /// 5, from the client: a login through a browser begins.
+    LoginStart(Box<LoginStart>),
     /// 16, from the gateway: the user has a second factor.
     OneTimeCodeWanted,
     /// 17, from the gateway: a new epoch.
@@ -124,6 +133,8 @@ pub enum Message {
     Routes(MoreRoutes),
     /// 25, from the gateway: the addresses that it has from now on.
     Renewal(Renewal),
+    /// 26, from the gateway: the page where a login through a browser goes on.
+    LoginAt(LoginAt),
     /// A message of a later version, by its number.
     Unknown(u32),
 }
@@ -150,6 +161,9 @@ pub struct Login {
     /// The client's software.
     #[n(5)]
     pub software: Option<Software>,
+    /// What a login through a browser has brought. User and password do not count then.
+    #[n(6)]
+    pub grant: Option<Box<Grant>>,
 }
 
 /// A session gets a new epoch (message 1).

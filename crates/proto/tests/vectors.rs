@@ -76,6 +76,7 @@ fn the_login_frame_is_the_pages() {
         },
         code: None,
         software: Some(Software::cut("vector/1")),
+        grant: None,
     });
     let frame = &vectors()["login frame"];
     assert_eq!(hex(&encode(&login)), hex(frame));

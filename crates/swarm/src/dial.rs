@@ -121,6 +121,8 @@ pub(crate) async fn dial(
             Ok(DialOutcome::Established(Box::new(stream.establish(*established)?)))
         }
         login::LoginReply::Refused(refused) => Ok(DialOutcome::Refused(refused)),
-        login::LoginReply::OneTimeCodeWanted | login::LoginReply::Challenge(_) => Err(DialError::OneTimeCode),
+        login::LoginReply::OneTimeCodeWanted
+        | login::LoginReply::Challenge(_)
+        | login::LoginReply::LoginAt(_) => Err(DialError::OneTimeCode),
     }
 }

@@ -30,6 +30,27 @@ pub fn invoker() -> String {
     }
 }
 
+/// Somebody with a home on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Person {
+    pub uid: u32,
+    pub gid: u32,
+    pub name: String,
+    pub home: String,
+}
+
+/// The person who has called sudo for this process, which is root's. `None` if that is nobody, or
+/// root.
+pub fn behind_sudo() -> Option<Person> {
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let uid = std::env::var("SUDO_UID").ok()?.parse().ok().filter(|uid| *uid != 0)?;
+    let user = User::from_uid(Uid::from_raw(uid)).ok()??;
+    let home = user.dir.to_str()?.to_owned();
+    Some(Person { uid, gid: user.gid.as_raw(), name: user.name, home })
+}
+
 /// A user and its group.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct UnixUser {

@@ -323,6 +323,9 @@ pub struct UserProfileArgs {
     /// Ask for a one-time code at each login
     #[arg(long)]
     pub totp: bool,
+    /// Log in in a browser, as users of OpenID providers do in any case
+    #[arg(long)]
+    pub browser: bool,
     /// Write it to this file [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub profile_out: Option<PathBuf>,

@@ -99,7 +99,7 @@ impl Authenticator {
         login: Login,
         now_s: u64,
     ) -> LoginOutcome {
-        let ProviderLogin { identity, factors, .. } = shown;
+        let ProviderLogin { identity, factors, auth_time_s } = shown;
         let Some(name) = identity.name.as_deref().filter(|name| self.is_name_of(&at, name)) else {
             return self.not_shown(&at, &login, SourceRefusal::NoName, now_s);
         };
@@ -114,7 +114,10 @@ impl Authenticator {
         // A one-time code may follow, which can be guessed.
         let person = Person::entry(&at.source.name, &identity.subject);
         match self.admit(&login, person, known, now_s) {
-            Ok(guess) => self.vouched_for(AtSource::shown(login, guess, at, *factors), identity, now_s),
+            Ok(guess) => {
+                let at = AtSource::shown(login, guess, at, (*factors, *auth_time_s));
+                self.vouched_for(at, identity, now_s)
+            }
             Err(throttled) => throttled,
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::grant::{certificate_cause, is_certified};
 use super::{Authenticated, Cause, Login};
 use crate::access::{Access, Decided, NotAdmitted};
-use vpnd_config::factor::Factors;
+use vpnd_config::factor::{Factors, Requirement};
 use vpnd_config::{AccessProfiles, Tunnel};
 use vpnd_store::password::{Hasher, NoMemory, Password};
 use vpnd_store::totp;
@@ -149,6 +149,30 @@ impl Credentials {
             return Ok(CheckResult::Refused(wrong));
         }
         user.factors = user.factors.and(Factors::ONE_TIME_CODE);
+        self.check_profile(login, Box::new(user), now_s)
+    }
+
+    /// Checks a user who has already shown all credentials but the certificate.
+    pub(super) fn check_shown(
+        &self,
+        login: &Login,
+        mut user: Authenticated,
+        now_s: u64,
+    ) -> Result<CheckResult, StoreError> {
+        let lacks_certificate = !user.certificates.is_empty() && !is_certified(login, Some(&user));
+        let lacks_code = user.totp.is_some() && user.factors.missing(&[Requirement::OneTimeCode]).is_some();
+        let cause = match (user.enabled, lacks_certificate, lacks_code) {
+            (false, ..) => Some(Cause::Disabled),
+            (_, true, _) => Some(certificate_cause(login)),
+            (_, _, true) => Some(Cause::NoCode),
+            _ => None,
+        };
+        if let Some(cause) = cause {
+            return Ok(CheckResult::Refused(cause));
+        }
+        if is_certified(login, Some(&user)) {
+            user.factors = user.factors.and(Factors::KEY);
+        }
         self.check_profile(login, Box::new(user), now_s)
     }
 

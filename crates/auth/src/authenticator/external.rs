@@ -301,7 +301,14 @@ impl Authenticator {
         let (limits, addresses) = (identity.accept.limits, identity.accept.addresses);
         match self.credentials.check_user(
             login,
-            Authenticated { user, factors: at.factors(), limits, addresses, is_shown: at.is_shown() },
+            Authenticated {
+                user,
+                factors: at.factors(),
+                limits,
+                addresses,
+                is_shown: at.is_shown(),
+                auth_time_s: at.auth_time_s(),
+            },
             now_s,
         ) {
             Ok(CheckResult::Refused(cause)) => self.refused(at, cause, now_s),

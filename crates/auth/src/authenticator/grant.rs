@@ -33,13 +33,15 @@ pub struct Authenticated {
     /// Whether the source itself has shown who it is, so that no guess of a password is confirmed by
     /// what is said of the user.
     pub is_shown: bool,
+    /// When the user has shown credentials; `None` if that was just now.
+    pub auth_time_s: Option<u64>,
 }
 
 impl Authenticated {
     /// A user for whom no source sets limits or addresses.
     pub fn here(user: User, factors: Factors) -> Self {
         let (limits, addresses) = (SourceLimits::default(), SourceAddresses::default());
-        Self { user, factors, limits, addresses, is_shown: false }
+        Self { user, factors, limits, addresses, is_shown: false, auth_time_s: None }
     }
 }
 

@@ -71,9 +71,9 @@ pub(super) struct AtSource {
     rounds: u8,
     /// When it began to wait for a person; `None` if it never has.
     waits_since: Option<Time>,
-    /// The factors by which the source says that it knows the user; `None` if it was asked about a
+    /// What the source says of how and when it has known the user; `None` if it was asked about a
     /// password.
-    shown: Option<Factors>,
+    shown: Option<(Factors, Option<u64>)>,
 }
 
 /// The reply of the idp process to a request, while its login waits for it.
@@ -85,8 +85,13 @@ impl AtSource {
     }
 
     /// A login whose user the source has asked for credentials itself.
-    pub(super) fn shown(login: Login, guess: Guess, source: Arc<ExternalSource>, factors: Factors) -> Self {
-        Self { shown: Some(factors), ..Self::new(login, guess, source) }
+    pub(super) fn shown(
+        login: Login,
+        guess: Guess,
+        source: Arc<ExternalSource>,
+        shown: (Factors, Option<u64>),
+    ) -> Self {
+        Self { shown: Some(shown), ..Self::new(login, guess, source) }
     }
 
     pub(super) fn is_shown(&self) -> bool {
@@ -99,7 +104,13 @@ impl AtSource {
 
     /// What has been proved if the source accepts the login now.
     pub(super) fn factors(&self) -> Factors {
-        self.source.source.factors(self.rounds > 0).and(self.shown.unwrap_or_default())
+        let shown = self.shown.map(|(factors, _)| factors);
+        self.source.source.factors(self.rounds > 0).and(shown.unwrap_or_default())
+    }
+
+    /// When the source has asked the user for credentials, if that may be long ago.
+    pub(super) fn auth_time_s(&self) -> Option<u64> {
+        self.shown.and_then(|(_, auth_time_s)| auth_time_s)
     }
 
     /// Time that is left of all that a login may wait.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use vpnd_config::factor::Factors;
+use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
 use vpnd_ipc::gateway::portal::Token;
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_proto::admission::{Network, Source};
@@ -49,11 +50,23 @@ pub(super) struct WaitingLogin {
 
 /// A user who has logged in, as the user was then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Visit {
-    pub(super) user: UserId,
+pub(crate) struct Visit {
+    pub(crate) user: UserId,
     /// A revocation of the user ends the visit.
-    pub(super) generation: u64,
-    pub(super) factors: Factors,
+    pub(crate) generation: u64,
+    pub(crate) factors: Factors,
+    pub(crate) login: LoginFacts,
+}
+
+/// What counts of a login for a session that comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LoginFacts {
+    /// The one that it was begun with.
+    pub(crate) device: DeviceId,
+    /// When the user has shown credentials.
+    pub(crate) auth_time_s: u64,
+    pub(crate) limits: SourceLimits,
+    pub(crate) addresses: SourceAddresses,
 }
 
 /// The state of a token.
@@ -276,10 +289,17 @@ fn find<T: Copy>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const ANN: Visit = Visit { user: UserId([1; 16]), generation: 3, factors: Factors::PASSWORD };
+    const LOGIN: LoginFacts = LoginFacts {
+        device: DeviceId([9; 16]),
+        auth_time_s: 5,
+        limits: SourceLimits { session_s: None, idle_s: None },
+        addresses: SourceAddresses { ipv4: None, ipv6: None },
+    };
+    pub(in crate::portal) const ANN: Visit =
+        Visit { user: UserId([1; 16]), generation: 3, factors: Factors::PASSWORD, login: LOGIN };
 
     fn address(text: &str) -> IpAddr {
         text.parse().unwrap()

@@ -11,9 +11,9 @@ use vpnd_proto::session::{DeviceId, SessionId};
 use super::{Service, credentials};
 use crate::authenticator::LoginOutcome;
 use vpnd_ipc::gateway::auth::{
-    Abandon, ApprovalQuery, AuthStatus, Carried, Commit, Committed, ConfirmAbsences, LoginReply,
-    LoginRequest, MAX_WRITES, Observed, Reason, RevocationQuery, Revocations, SessionQuery, StatusQuery,
-    StoredSession, TrafficReport, TypedAnswer,
+    Abandon, ApprovalQuery, AuthStatus, BrowserLogin, BrowserLoginReply, Carried, Commit, Committed,
+    ConfirmAbsences, LoginReply, LoginRequest, MAX_WRITES, Observed, Reason, RevocationQuery, Revocations,
+    SessionQuery, StatusQuery, StoredSession, TrafficReport, TypedAnswer,
 };
 use vpnd_ipc::request::Answer;
 use vpnd_store::StoreError;
@@ -21,8 +21,20 @@ use vpnd_store::StoreError;
 impl Answer<LoginRequest> for Service {
     async fn answer(self: &Arc<Self>, login: LoginRequest) -> Result<LoginReply, Reason> {
         let (device, outer) = (DeviceId(login.device.into()), login.source);
-        let outcome = self.authenticator.log_in(credentials(login), self.now_s()).await;
+        let outcome = match login.grant.clone() {
+            Some(grant) => {
+                let login = credentials(login);
+                self.blocking(move |service| Ok(service.portal.finish_in_browser(&grant, login))).await?
+            }
+            None => self.authenticator.log_in(credentials(login), self.now_s()).await,
+        };
         self.decided(outcome, device, Some(outer)).await
+    }
+}
+
+impl Answer<BrowserLogin> for Service {
+    async fn answer(self: &Arc<Self>, login: BrowserLogin) -> Result<BrowserLoginReply, Reason> {
+        Ok(self.portal.begin_in_browser(login))
     }
 }
 

@@ -67,6 +67,7 @@ fn login(password: &str, device: u8) -> LoginRequest {
         certificate: None,
         source: [192, 0, 2, 1].into(),
         device: [device; 16].into(),
+        grant: None,
     }
 }
 

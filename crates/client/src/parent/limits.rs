@@ -22,6 +22,7 @@ pub(super) struct Limits {
     questions: Allowance,
     renewals: Allowance,
     notes: Allowance,
+    browsers: Allowance,
     /// A refusal has been logged.
     logged: bool,
 }
@@ -39,6 +40,7 @@ impl Limits {
             questions: Allowance::new(16, Duration::from_secs(5)),
             renewals: Allowance::new(16, Duration::from_secs(30)),
             notes: Allowance::new(64, Duration::from_millis(500)),
+            browsers: Allowance::new(8, Duration::from_secs(30)),
             logged: false,
         }
     }
@@ -58,6 +60,7 @@ impl Limits {
             ParentRequest::Addresses(_) => (&mut self.lookups, "lookups"),
             ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
             ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
+            ParentRequest::Listen(_) | ParentRequest::Browse(_) => (&mut self.browsers, "browsers"),
             ParentRequest::Renew(_) => (&mut self.renewals, "changes of the gateway's addresses"),
         };
         if allowance.take(now) {
@@ -74,16 +77,17 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
-    use vpnd_proto::control::{AsText, List, Network, Renewal};
+    use vpnd_proto::control::{AsText, List, Network, Renewal, Text};
 
     use super::*;
     use crate::messages::{
-        Configure, LookUp, OpenSocket, OpenStream, OverTcp, Prove, Question, Renew, SetMtu, UseTunnelDns,
+        Browse, Configure, ListenForBrowser, LookUp, OpenSocket, OpenStream, OverTcp, Prove, Question, Renew,
+        SetMtu, UseTunnelDns,
     };
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
-        let asks: [(ParentRequest, usize); 10] = [
+        let asks: [(ParentRequest, usize); 12] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
             (OpenStream(AsText("192.0.2.1:443".parse().unwrap())).into(), 64 + 120),
             (OverTcp(true).into(), 64 + 120),
@@ -94,6 +98,8 @@ mod tests {
             (Prove([7; 32].into()).into(), 256 + 600),
             (Question::Code.into(), 16 + 12),
             (Renew(Renewal { addresses: List::default() }).into(), 16 + 2),
+            (ListenForBrowser.into(), 8 + 2),
+            (Browse(Text::default()).into(), 8 + 2),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();

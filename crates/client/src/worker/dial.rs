@@ -3,8 +3,10 @@
 //! Each attempt has a socket of its own, so that it leaves from whatever address the machine has
 //! now.
 
+mod browser;
 mod candidates;
 mod challenge;
+mod request;
 mod trials;
 mod ways;
 
@@ -17,20 +19,20 @@ use quinn::{ConnectError, Connection, ConnectionError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use vpnd_control_channel::login::{
-    self, ANSWER_TIMEOUT, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, request,
-    shake_hands,
+    self, ANSWER_TIMEOUT, Channel, HANDSHAKE_TIMEOUT, HandshakeError, LoginError, RequestStream, shake_hands,
 };
 use vpnd_control_channel::quic::client_endpoint;
-use vpnd_crypto::device::PUBLIC_KEY_LEN;
 use vpnd_proto::client::Purpose;
-use vpnd_proto::control::{Code, Message, Offer, Refused, Renewal, SecretText, TooLong, UserName};
+use vpnd_proto::control::{Code, Message, Offer, Refused, Renewal, TooLong};
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
 use super::over_tcp::{Carrier, CarrierError, OverTcp};
 use super::parent_client::{ParentClient, ParentError};
 use crate::servers::with_new;
+use browser::BrowserError;
 use candidates::Drained;
+pub(super) use request::Credentials;
 use trials::Trials;
 use vpnd_config::profile::{Profile, ServerAddress};
 use vpnd_pki::tls::{self, TlsError};
@@ -74,6 +76,8 @@ pub(super) enum DialError {
     #[error("the gateway asks: \"{0}\", and there is no answer: run 'vpnd connect' in a terminal")]
     NoPerson(String),
     #[error(transparent)]
+    Browser(#[from] BrowserError),
+    #[error(transparent)]
     TooLong(#[from] TooLong),
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -99,6 +103,7 @@ impl DialError {
         match self {
             Self::Distrust(_) => !was_up,
             Self::NoPerson(_) => true,
+            Self::Browser(error) => error.is_final(),
             _ => false,
         }
     }
@@ -142,19 +147,19 @@ pub(super) enum DialOutcome {
     Refused(Refused),
 }
 
-pub(super) struct Credentials {
-    pub(super) user: String,
-    pub(super) password: SecretText<1024>,
-    /// The public key of this device.
-    pub(super) device: [u8; PUBLIC_KEY_LEN],
-}
-
 /// A connection whose handshake is complete.
 pub(super) struct Shaken {
     endpoint: quinn::Endpoint,
     connection: Connection,
     /// There only over TCP.
     carrier: Option<Carrier>,
+}
+
+impl Shaken {
+    /// The gateway's address, if that can be told.
+    fn gateway(&self) -> Option<SocketAddr> {
+        self.carrier.is_none().then(|| self.connection.remote_address())
+    }
 }
 
 /// Everything that attempts have in common.
@@ -210,15 +215,23 @@ impl Dialer {
         rtt: Option<Duration>,
         may_look_up: bool,
     ) -> Result<DialOutcome, DialError> {
-        let shaken = self.shake_hands(purpose, current, rtt, may_look_up).await?;
-        let address = shaken.connection.remote_address();
-        let outcome = self.ask(purpose, offer, shaken).await.map_err(DialError::with_cause)?;
-        match &outcome {
-            DialOutcome::Refused(refused) if refused.code == Code::Drain => drop(self.note_drained(address)),
-            DialOutcome::Established(_, _, None) => self.answered(address),
-            DialOutcome::Established(_, _, Some(_)) | DialOutcome::Refused(_) => {}
+        match purpose {
+            Purpose::Login if self.credentials.browser.is_on() => {
+                return self.dial_in_browser(offer, current, rtt, may_look_up).await;
+            }
+            // Nobody sits there who would log in at another gateway.
+            Purpose::Move if self.credentials.browser.is_on() => return Err(DialError::NoOther),
+            _ => {}
         }
-        Ok(outcome)
+        let shaken = self.shake_hands(purpose, current, rtt, may_look_up).await?;
+        let outcome = self.ask(purpose, offer.clone(), None, shaken).await?;
+        match outcome {
+            DialOutcome::Refused(refused) if refused.code == Code::Browser && *purpose == Purpose::Login => {
+                self.credentials.browser.switch_on();
+                self.dial_in_browser(offer, current, rtt, may_look_up).await
+            }
+            outcome => Ok(outcome),
+        }
     }
 
     /// The gateway at this address is being drained. Whether that is news.
@@ -245,16 +258,15 @@ impl Dialer {
         known.insert(0, address);
     }
 
-    /// Sends the request, and waits for what comes of it.
-    async fn ask(
+    /// Sends the request on this connection, and waits for what comes of it.
+    async fn ask_on(
         &self,
-        purpose: &Purpose,
-        offer: Offer,
+        request: impl FnOnce(DeviceProof) -> Result<Message, DialError>,
         Shaken { endpoint, connection, carrier }: Shaken,
     ) -> Result<DialOutcome, DialError> {
         let mut stream = RequestStream::open(connection).await?;
         let device = self.prove(&stream).await?;
-        stream.send(&self.request(purpose, offer, device)?).await?;
+        stream.send(&request(device)?).await?;
         let mut longest = ANSWER_TIMEOUT;
         loop {
             match stream.reply_within(longest).await? {
@@ -263,6 +275,9 @@ impl Dialer {
                     return Ok(DialOutcome::Established(Box::new(channel), endpoint, carrier));
                 }
                 login::LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
+                login::LoginReply::LoginAt(_) => {
+                    return Err(LoginError::Unexpected("a page, which was not asked for").into());
+                }
                 login::LoginReply::OneTimeCodeWanted => stream.send(&self.one_time_code().await?).await?,
                 login::LoginReply::Challenge(challenge) => {
                     longest = challenge::time_for_reply(&challenge);
@@ -469,18 +484,6 @@ impl Dialer {
 
     fn known(&self) -> MutexGuard<'_, Vec<SocketAddr>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the parent sign, which alone has the device's key.
-    async fn prove(&self, stream: &RequestStream) -> Result<DeviceProof, DialError> {
-        let proof = self.parent.prove(&stream.binding()?).await.map_err(DialError::NoProof)?;
-        Ok(DeviceProof::new(self.credentials.device, proof))
-    }
-
-    fn request(&self, purpose: &Purpose, offer: Offer, device: DeviceProof) -> Result<Message, DialError> {
-        let user = UserName::new(&self.credentials.user)?;
-        let credentials = (user, self.credentials.password.clone());
-        Ok(request(purpose, offer, credentials, device, concat!("vpnd/", env!("CARGO_PKG_VERSION"))))
     }
 }
 

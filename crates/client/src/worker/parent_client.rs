@@ -1,15 +1,15 @@
 //! The worker's requests to the privileged parent, and the parent's own messages.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::mpsc;
 use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
-use vpnd_proto::control::{AsText, ChallengeAnswer, Network, Renewal};
+use vpnd_proto::control::{AsText, ChallengeAnswer, Network, Renewal, Text};
 
 use crate::messages::{
-    Configure, FromWorker, LookUp, OpenSocket, OpenStream, OverTcp, ParentRequest, Prove, Question, Renew,
-    SetMtu, THE_PROXY, ToWorker, UseTunnelDns,
+    Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, OpenStream, OverTcp, ParentRequest,
+    Prove, Question, Renew, SetMtu, THE_PROXY, ToWorker, UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -139,6 +139,18 @@ impl ParentClient {
     /// permit it.
     pub(super) async fn renew(&self, renewal: &Renewal) -> Result<(), ParentError> {
         Ok(self.requests.request(Renew(renewal.clone())).await?)
+    }
+
+    /// A socket at which a browser of this machine arrives, and its port.
+    pub(super) async fn listen_for_browser(&self) -> Result<(TcpListener, u16), ParentError> {
+        let (port, descriptors) = self.requests.request_with_descriptors(ListenForBrowser).await?;
+        let descriptor = descriptors.into_iter().next();
+        Ok((descriptor.ok_or(ChannelError::Broken("an answer without a socket"))?.into(), port))
+    }
+
+    /// Shows this page to the person.
+    pub(super) async fn browse(&self, url: Text<1024>) -> Result<(), ParentError> {
+        Ok(self.requests.request(Browse(url)).await?)
     }
 
     /// Sets what the tunnel's device carries.

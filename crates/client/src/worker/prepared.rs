@@ -3,7 +3,7 @@
 use anyhow::Context as _;
 use vpnd_crypto::{LabPermit, Preference, Suite};
 use vpnd_proto::client::{Client, Config};
-use vpnd_proto::control::{FEATURE_CHALLENGES, FEATURE_RENEWAL, FEATURES};
+use vpnd_proto::control::{FEATURE_RENEWAL, FEATURES, FEATURES_OF_PERSON};
 use vpnd_proto::session::Timers;
 
 use super::over_tcp::OverTcp;
@@ -34,7 +34,7 @@ impl Prepared {
         let suites = suites::measure(&wanted, preference(launch.backend.as_deref())?, lab.is_some())?;
         let (lanes, timers) = (launch.lanes as usize, Timers::default());
         let renewal = if profile.renew { FEATURE_RENEWAL } else { 0 };
-        let features = FEATURES | FEATURE_CHALLENGES | renewal;
+        let features = FEATURES | FEATURES_OF_PERSON | renewal;
         let config = Config { lanes, suites, features, lab, timers };
         let core = Client::new(config, vpnd_sys::random::random())?;
         let identity = profile.identity.as_ref().map(|identity| {

@@ -15,6 +15,7 @@ fn full() -> Profile {
         proxy: Some("http://ann:secret@proxy.example.org:3128".parse().unwrap()),
         user: Some("ann".to_owned()),
         totp: true,
+        browser: true,
         identity: Some(ClientIdentity {
             certificate_pem: certificate.pem(),
             key_pem: Zeroizing::new(key.serialize_pem()),

@@ -4,6 +4,7 @@
 //! and has a deadline; it reaches the control plane only after its credentials proved good, or with
 //! a token that the control plane checks.
 
+mod browser;
 mod login_log;
 mod logins;
 mod rounds;
@@ -193,6 +194,12 @@ impl ControlServer {
                 drop(permit);
                 accepted.map(|()| None)
             }
+            Message::LoginStart(start) => {
+                let started = Box::pin(self.start_in_browser(connection, &mut writer, *start)).await;
+                drop(permit);
+                finish_stream(&mut writer).await;
+                return started.inspect(|()| close(connection, Code::Bye, ""));
+            }
             _ => Err(Failure::Unexpected),
         };
         let logged_in = match accepted {
@@ -300,7 +307,7 @@ impl ControlServer {
             Ok(Decision::Refused(Refused { refusal: refusal @ Refusal::NoAddress, .. })) => {
                 self.refuse_here(connection, writer, login, device, refusal).await
             }
-            Ok(Decision::Refused(refused)) => self.refuse(writer, refused).await,
+            Ok(Decision::Refused(refused)) => self.refuse(writer, browser::for_client(login, refused)).await,
             Err(Failure::Undecided(why)) => {
                 tracing::error!(%why, "a login could not be completed");
                 self.refuse_here(connection, writer, login, device, Refusal::Internal).await
@@ -327,6 +334,7 @@ impl ControlServer {
             certificate: certificate_hash(connection).map(Into::into),
             source: self.remote(connection).ip().to_canonical(),
             device: device.0.into(),
+            grant: login.grant.as_deref().cloned(),
         };
         let answer = self.auth.request(request).await?;
         // A person types for longer than a password check takes, so that wait has permits of its

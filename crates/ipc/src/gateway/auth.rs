@@ -4,6 +4,7 @@
 //! lists have a largest length, so that a frame has one.
 
 mod as_status;
+mod browser;
 mod observation;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,11 +12,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::attach::{TokenHash, Tokens};
-use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, Code, SecretText, Text, UserName};
+use vpnd_proto::control::{
+    ChallengeAnswer, ChallengeKind, ChallengeText, Code, Grant, SecretText, Text, UserName,
+};
 use vpnd_proto::gateway::Addresses;
 use vpnd_proto::plane::{Activity, Endpoint};
 use vpnd_proto::session::SessionId;
 
+pub use browser::{BrowserLogin, BrowserLoginReply};
 pub use observation::{Count, Observed, SessionUse, WorkerState};
 
 use super::refusal::Refused;
@@ -50,6 +54,7 @@ crate::requests! {
         WireGuardHandshake = 11, Handshake => HandshakeReply;
         WireGuardAdmit = 12, AdmitDevice => Admission;
         WireGuardPeers = 13, PeersQuery => Option<PeerChanges>;
+        BrowserLogin = 14, BrowserLogin => BrowserLoginReply;
     }
 }
 
@@ -145,6 +150,9 @@ pub struct LoginRequest {
     pub source: IpAddr,
     #[n(5)]
     pub device: ByteArray<16>,
+    /// Of a login in a browser; user and password do not count then.
+    #[n(6)]
+    pub grant: Option<Grant>,
 }
 
 /// One change of the sessions that are kept.

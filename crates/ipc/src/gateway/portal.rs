@@ -5,6 +5,7 @@
 //! the auth process decides by it whose data are shown or changed; a device that a request names is
 //! one of that user's or none.
 
+pub mod connect;
 pub mod desk;
 pub mod devices;
 pub mod invitations;
@@ -21,6 +22,7 @@ use super::auth::SourceName;
 pub use super::idp::{Code, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
+use connect::{AnswerToClient, ConnectEnd, ConnectPage, ConnectQuery};
 use desk::{
     AskWhois, ChangeUser, DeskQuery, DeskState, FindUsers, FoundUsers, Link, ListSessions, ListedSessions,
     Replied, ShowUser, ShownUser, Whois,
@@ -144,6 +146,8 @@ crate::requests! {
         ListSessions = 47, ListSessions => Replied<ListedSessions>;
         OpenInvitation = 45, OpenInvitation => InvitationStep;
         AcceptInvitation = 46, AcceptInvitation => InvitationStep;
+        Connect = 32, ConnectQuery => ConnectPage;
+        AnswerToClient = 33, AnswerToClient => ConnectEnd;
     }
 }
 

@@ -91,7 +91,7 @@ pub(super) async fn finish(
         return site.failed(&visitor);
     }
     match step {
-        LoginStep::LoggedIn(token) => with_cookie(to("/"), &cookie(&token)),
+        LoginStep::LoggedIn(token) => with_cookie(to(visitor.home()), &cookie(&token)),
         step => site.step(&visitor, "", step),
     }
 }

@@ -128,6 +128,9 @@ codes! {
     /// 19: the login lacks a factor that the user's access profile requires.
     Factor = 19, "factor", Stop,
         "your account needs another factor for this access; ask the administrator to set it up";
+    /// 20: this user logs in through a browser.
+    Browser = 20, "browser", Stop,
+        "your account logs in through a browser: use 'vpnd connect --browser', or write browser = true into [user] of the profile";
 }
 
 impl From<u16> for Code {
@@ -170,7 +173,7 @@ mod tests {
             assert_eq!(usize::from(code.number()), at);
             assert_eq!(Code::from(code.number()), code);
         }
-        assert_eq!(Code::from(20), Code::Other(20));
+        assert_eq!(Code::from(21), Code::Other(21));
         assert_eq!(Code::Other(4711).number(), 4711);
     }
 

@@ -8,7 +8,8 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::{
     AsText, Attach, Challenge, ChallengeResponse, Close, End, Established, FEATURE_MORE_ROUTES, List, Login,
-    MAX_ROUTES, Message, MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused, Renewal, Update,
+    LoginAt, LoginStart, MAX_ROUTES, Message, MoreRoutes, Network, OneTimeCode, ROUTES_IN_MESSAGE, Refused,
+    Renewal, Update,
 };
 
 /// Longest message, in bytes, without its length.
@@ -80,6 +81,7 @@ fn write(message: &Message, body: &mut Vec<u8>) {
         Message::OneTimeCode(fields) => item(2, fields, body),
         Message::Bye => item(3, &Nothing, body),
         Message::ChallengeResponse(fields) => item(4, fields, body),
+        Message::LoginStart(fields) => item(5, fields, body),
         Message::OneTimeCodeWanted => item(16, &Nothing, body),
         Message::Established(fields) => {
             item(17, &Established { network: fitting(&fields.network), ..(**fields).clone() }, body);
@@ -92,6 +94,7 @@ fn write(message: &Message, body: &mut Vec<u8>) {
         Message::Drain => item(23, &Nothing, body),
         Message::Routes(fields) => item(24, fields, body),
         Message::Renewal(fields) => item(25, fields, body),
+        Message::LoginAt(fields) => item(26, fields, body),
         Message::Unknown(number) => item(*number, &Nothing, body),
     }
 }
@@ -143,6 +146,7 @@ impl Message {
             2 => Self::OneTimeCode(fields::<OneTimeCode>(&mut d)?),
             3 => fields::<Nothing>(&mut d).map(|_| Self::Bye)?,
             4 => Self::ChallengeResponse(fields::<ChallengeResponse>(&mut d)?),
+            5 => Self::LoginStart(Box::new(fields::<LoginStart>(&mut d)?)),
             16 => fields::<Nothing>(&mut d).map(|_| Self::OneTimeCodeWanted)?,
             17 => Self::Established(Box::new(fields::<Established>(&mut d)?)),
             18 => Self::Refused(fields::<Refused>(&mut d)?),
@@ -153,6 +157,7 @@ impl Message {
             23 => fields::<Nothing>(&mut d).map(|_| Self::Drain)?,
             24 => Self::Routes(fields::<MoreRoutes>(&mut d)?),
             25 => Self::Renewal(fields::<Renewal>(&mut d)?),
+            26 => Self::LoginAt(fields::<LoginAt>(&mut d)?),
             number => fields::<Nothing>(&mut d).map(|_| Self::Unknown(number))?,
         };
         if d.position() < body.len() {
@@ -172,7 +177,8 @@ impl Message {
             | Self::Attach(_)
             | Self::OneTimeCode(_)
             | Self::Bye
-            | Self::ChallengeResponse(_) => Some(End::Client),
+            | Self::ChallengeResponse(_)
+            | Self::LoginStart(_) => Some(End::Client),
             Self::OneTimeCodeWanted
             | Self::Established(_)
             | Self::Refused(_)
@@ -182,7 +188,8 @@ impl Message {
             | Self::Challenge(_)
             | Self::Drain
             | Self::Routes(_)
-            | Self::Renewal(_) => Some(End::Gateway),
+            | Self::Renewal(_)
+            | Self::LoginAt(_) => Some(End::Gateway),
             Self::Unknown(_) => None,
         }
     }

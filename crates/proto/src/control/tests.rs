@@ -72,13 +72,18 @@ fn client_messages_have_the_published_bytes() {
         offer: offer(),
         code: None,
         software: None,
+        grant: None,
     };
     let proof = proof();
     let fields = format!("00 63 616461 01 62 7077 02 {proof} 03");
     golden(&Message::Login(login.clone()), &format!("82 00 a4 {fields} {OFFER}"));
     login.code = Some(SecretText::new("123456").unwrap());
     login.software = Some(Text::new("v").unwrap());
-    golden(&Message::Login(login), &format!("82 00 a6 {fields} {OFFER} 04 66 313233343536 05 61 76"));
+    golden(&Message::Login(login.clone()), &format!("82 00 a6 {fields} {OFFER} 04 66 313233343536 05 61 76"));
+    (login.code, login.software) = (None, None);
+    login.grant = Some(Box::new(Grant { grant: [0x44; 32].into(), verifier: [0x55; 32].into() }));
+    let grant = format!("a2 00 5820 {} 01 5820 {}", "44".repeat(32), "55".repeat(32));
+    golden(&Message::Login(login), &format!("82 00 a5 {fields} {OFFER} 06 {grant}"));
 
     let (token, session) = (Token::from_bytes([0x22; 32]), SessionId([0x33; 16]));
     let device = DeviceProof::new([0x11; 32], [0x12; 64]);
@@ -90,6 +95,16 @@ fn client_messages_have_the_published_bytes() {
     golden(&Message::Bye, "82 03 a0");
     let answer = SecretText::new("123456").unwrap();
     golden(&Message::ChallengeResponse(ChallengeResponse { answer }), "82 04 a1 00 66 313233343536");
+    let start = LoginStart {
+        device,
+        port: 40_000,
+        state: [0x66; 32].into(),
+        challenge: [0x77; 32].into(),
+        name: Text::new("pc").unwrap(),
+        software: None,
+    };
+    let fields = format!("02 5820 {} 03 5820 {} 04 62 7063", "66".repeat(32), "77".repeat(32));
+    golden(&Message::LoginStart(Box::new(start)), &format!("82 05 a5 00 {proof} 01 199c40 {fields}"));
 }
 
 #[test]
@@ -132,6 +147,8 @@ fn gateway_messages_have_the_published_bytes() {
     golden(&Message::Routes(MoreRoutes { routes }), "82 18 18 a1 00 81 6a 31302e302e302e302f38");
     let addresses = List::new(vec![Text::new("a:1").unwrap()]).unwrap();
     golden(&Message::Renewal(Renewal { addresses }), "82 18 19 a1 00 81 63 613a31");
+    let at = LoginAt { url: Text::new("https://a").unwrap(), time_s: 600 };
+    golden(&Message::LoginAt(at), "82 18 1a a2 00 69 68747470733a2f2f61 01 190258");
 }
 
 #[test]
@@ -328,7 +345,7 @@ fn published(heading: &str) -> Vec<(u32, String)> {
 fn each_end_sends_the_messages_of_its_table_and_no_others() {
     let by_client = published("Client to gateway:");
     let by_gateway = published("Gateway to client:");
-    assert_eq!((by_client.len(), by_gateway.len()), (5, 10));
+    assert_eq!((by_client.len(), by_gateway.len()), (6, 11));
     let runner = &mut proptest::test_runner::TestRunner::deterministic();
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..2_000 {
@@ -404,9 +421,10 @@ fn secrets_are_not_printed() {
         offer: offer(),
         code: Some(SecretText::new("918273").unwrap()),
         software: None,
+        grant: Some(Box::new(Grant { grant: [91; 32].into(), verifier: [91; 32].into() })),
     });
     let printed = format!("{message:?} {message:#?}");
-    assert!(!printed.contains(secret) && !printed.contains("918273"), "{printed}");
+    assert!(!printed.contains(secret) && !printed.contains("918273") && !printed.contains("91"), "{printed}");
     let mut decoder = Decoder::new(End::Client);
     decoder.push(&encode(&message));
     assert_eq!(format!("{decoder:?}"), format!("Decoder {{ buffered: {}, .. }}", encode(&message).len()));
@@ -484,7 +502,8 @@ fn any_message() -> impl Strategy<Value = Message> {
             device: proof(device),
             offer,
             code,
-            software
+            software,
+            grant: None,
         })),
         attach.prop_map(move |(token, offer, session, software, device)| Message::Attach(Attach {
             token: Token::from_bytes(token),
@@ -510,7 +529,15 @@ fn any_message() -> impl Strategy<Value = Message> {
         Just(Message::Drain),
         vec(text(), 0..=MAX_GATEWAY_ADDRESSES)
             .prop_map(|addresses| { Message::Renewal(Renewal { addresses: List::new(addresses).unwrap() }) }),
-        (26u32..).prop_map(Message::Unknown),
+        (text(), any::<u16>()).prop_map(|(url, time_s)| Message::LoginAt(LoginAt { url, time_s })),
+        (any::<u16>(), any::<[u8; 32]>(), device(), text(), software()).prop_map(
+            move |(port, random, device, name, software)| {
+                let (state, challenge) = (random.into(), random.into());
+                let device = proof(device);
+                Message::LoginStart(Box::new(LoginStart { device, port, state, challenge, name, software }))
+            }
+        ),
+        (27u32..).prop_map(Message::Unknown),
     ]
 }
 

@@ -30,6 +30,7 @@ use vpnd_config::access_profile::Who;
 use vpnd_config::profile::{
     ClientIdentity, Profile, Routes, ServerAddress, Trust, USER_NAME_RULE, is_user_name,
 };
+use vpnd_config::source::SourceKind;
 use vpnd_config::{ConfigError, ServerConfig};
 use vpnd_pki::authority::{Authority, CertificateError, IssuedCertificate};
 use vpnd_pki::leaf::Leaf;
@@ -266,14 +267,18 @@ fn certificate(
 fn write_profile(args: &UserProfileArgs, stores: &dyn Stores, out: &mut dyn Write) -> Result<(), UserError> {
     let config = ServerConfig::load(&args.store.config)?;
     // The name as the gateway spells it. One of a source need not have been here.
+    let mut browser = args.browser;
     let name = match args.name.as_deref().map(|name| (name, config.source_of(name))) {
-        Some((_, Some((name, _)))) => Some(name),
+        Some((_, Some((name, source)))) => {
+            browser |= matches!(source.kind, SourceKind::Oidc(_));
+            Some(name)
+        }
         Some((name, None)) => {
             Some(modify::existing(&mut stores.open(&config, Opening::Existing)?, name)?.name)
         }
         None => None,
     };
-    let profile = profile(name.as_deref(), args.totp, &config, None)?;
+    let profile = Profile { browser, ..profile(name.as_deref(), args.totp, &config, None)? };
     match &args.profile_out {
         Some(path) => {
             profile.save(path).map_err(UserError::NewProfile)?;
@@ -445,6 +450,7 @@ fn profile(
         proxy: None,
         user: user.map(str::to_owned),
         totp,
+        browser: false,
         identity: identity.map(|identity| ClientIdentity {
             certificate_pem: identity.certificate_pem.clone(),
             key_pem: identity.key_pem.clone(),

@@ -136,7 +136,7 @@ impl<'l> Traveller<'l> {
 
     /// The page at this address, after all redirections but those to an address that begins with
     /// `stop`.
-    fn request(&self, address: &str, fields: &[(&str, &str)], follow: bool) -> Page {
+    pub(crate) fn request(&self, address: &str, fields: &[(&str, &str)], follow: bool) -> Page {
         let mut command = process::command(self.lab, self.place, "curl");
         command.args(["--silent", "--show-error", "--max-time", "60", "--cacert"]).arg(&self.trust);
         command.arg("--cookie").arg(&self.cookies).arg("--cookie-jar").arg(&self.cookies);

@@ -7,6 +7,7 @@
 mod account;
 mod api;
 mod at_provider;
+mod connect;
 mod desk;
 mod devices;
 mod floods;

@@ -132,6 +132,7 @@ impl Speaker {
             offer: offer(),
             code: None,
             software: None,
+            grant: None,
         })
     }
 

@@ -11,7 +11,7 @@ use crate::lab::{Lab, eventually};
 use crate::openid::{OpenId, Page, Traveller};
 use crate::process;
 
-fn with_provider<'l>(lab: &'l Lab, more: &str) -> Option<(OpenId<'l>, Gateway<'l>)> {
+pub(super) fn with_provider<'l>(lab: &'l Lab, more: &str) -> Option<(OpenId<'l>, Gateway<'l>)> {
     let provider = OpenId::start(lab, &json!({"ann": ["staff"], "bob": ["guests"], "eve": []}))?;
     let mut gateway = Gateway::init(lab);
     gateway.add_user("carl");

@@ -1,0 +1,64 @@
+//! Logins of clients whose users have logged in in a browser.
+//!
+//! INVARIANT: the user's record counts as it is now: nothing lets in who was disabled, changed or
+//! revoked since, and the certificate that the client shows is checked as in any login. No password
+//! can be guessed here, so what is refused is said.
+
+use super::{Authenticated, Authenticator, Cause, CheckResult, Login, LoginOutcome};
+use crate::portal::Visit;
+use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_sys::clock::now;
+
+impl Authenticator {
+    /// Logs in the user of this visit with the client's device; `None` if the client has shown
+    /// nothing that is good.
+    pub(crate) fn log_in_by_visit(&self, visit: Option<Visit>, login: Login, now_s: u64) -> LoginOutcome {
+        let void = |login: &Login| {
+            self.record_refused(login, Cause::GrantVoid, now_s);
+            Refusal::GrantVoid.into()
+        };
+        let Some(visit) = visit else { return void(&login) };
+        let user = match self.store.user_by_id(visit.user) {
+            Ok(Some(user)) => user,
+            Ok(None) => return void(&login),
+            Err(error) => return self.failed(&login, &error),
+        };
+        let login = Login { user: user.name.clone(), ..login };
+        if user.generation != visit.generation {
+            return void(&login);
+        }
+        if self.credentials.lack_certificate(&login, Some(&user)) {
+            return self.not_certified(&login, now_s);
+        }
+        let of_login = visit.login;
+        let user = Authenticated {
+            user,
+            factors: visit.factors,
+            limits: of_login.limits,
+            addresses: of_login.addresses,
+            is_shown: true,
+            auth_time_s: Some(of_login.auth_time_s),
+        };
+        match self.credentials.check_shown(&login, user, now_s) {
+            Ok(CheckResult::Granted(user)) => {
+                if let Err(wait_s) = self.allowances().take(user.id, now()) {
+                    return self.throttled(&login, wait_s);
+                }
+                self.external.accounting.moves(user.id, of_login.device, login.device, login.source);
+                self.history.remember(user.id, login.source, now_s);
+                self.record.granted(&login, now_s);
+                LoginOutcome::Granted(user)
+            }
+            Ok(CheckResult::NotAdmitted(why)) => {
+                self.record_refused(&login, Cause::from(why), now_s);
+                Refusal::from(why).into()
+            }
+            Ok(CheckResult::Refused(cause)) => {
+                self.record_refused(&login, cause, now_s);
+                Refusal::GrantVoid.into()
+            }
+            Ok(CheckResult::CodeRequired(_) | CheckResult::NotChecked(_)) => void(&login),
+            Err(error) => self.failed(&login, &error),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The browser in which a person logs in: where it comes back to, and who runs it.
+//!
+//! Invariants: nothing of it runs as root: the page is opened as the person who has called sudo, and
+//! only shown to anybody else. What the browser brings back is read by the worker, which has no
+//! privilege. The address comes from the worker, so it is checked here: an https address without a
+//! character that a terminal, a shell or a program could take for something else.
+
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::Stdio;
+
+use tokio::process::Command;
+use vpnd_sys::account::{self, Person};
+use vpnd_sys::logging::NEWS;
+
+/// What opens a page on a desktop.
+const OPENER: &str = "xdg-open";
+/// Search path of that program, whatever root's environment.
+const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// What a program needs to find the person's screen.
+const SCREEN: [&str; 3] = ["DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"];
+
+/// A socket for the browser, and its port.
+pub(super) fn listener() -> io::Result<(TcpListener, u16)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    let port = listener.local_addr()?.port();
+    Ok((listener, port))
+}
+
+/// Shows the page, and opens it if there is a person with a screen.
+///
+/// # Errors
+/// If that is no address of a page.
+pub(super) fn show(url: &str) -> Result<(), String> {
+    if !is_page(url) {
+        return Err("the address of the page to log in at is none".to_owned());
+    }
+    tracing::info!(target: NEWS, "log in in a browser on this machine: {url}");
+    let screen = SCREEN.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+    let screen: Vec<_> = screen.collect();
+    match account::behind_sudo() {
+        Some(person) if screen.iter().any(|(name, _)| *name != "XAUTHORITY") => {
+            if let Err(error) = command(OPENER, url, &person, &screen).spawn() {
+                tracing::info!(%error, "the page is not opened by itself: {OPENER} does not run");
+            }
+        }
+        _ => tracing::debug!("the page is not opened by itself: no person with a screen has called sudo"),
+    }
+    Ok(())
+}
+
+fn is_page(url: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:/?=&%[]".contains(c);
+    url.strip_prefix("https://").is_some_and(|rest| !rest.is_empty() && rest.chars().all(is_plain))
+}
+
+fn command(program: &str, url: &str, person: &Person, screen: &[(&str, String)]) -> Command {
+    let runtime = format!("/run/user/{}", person.uid);
+    let mut command = Command::new(program);
+    // Leaves all groups of root, too.
+    command.uid(person.uid).gid(person.gid).process_group(0).current_dir("/");
+    command.env_clear().env("PATH", SEARCH_PATH).env("HOME", &person.home).env("USER", &person.name);
+    command.env("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={runtime}/bus"));
+    command.env("XDG_RUNTIME_DIR", runtime).envs(screen.iter().map(|(name, value)| (name, value)));
+    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn nothing_but_the_address_of_a_page_is_shown() {
+        assert!(is_page("https://vpn.uni.example/connect/aB-_9") && is_page("https://[2001:db8::1]:8443/"));
+        for wrong in [
+            "",
+            "https://",
+            "http://vpn.uni.example/",
+            "file:///etc/shadow",
+            "--help",
+            "https://a.example/\n",
+            "https://a.example/\u{1b}[2J",
+            "https://a.example/$(id)",
+            "https://a.example/ b",
+            "https://a@b.example/",
+        ] {
+            assert!(!is_page(wrong) && show(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_opened_as_the_person_without_anything_of_root() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can become another user");
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let (opener, seen) = (directory.path().join("opener"), directory.path().join("seen"));
+        let script = format!(
+            "#!/bin/sh\n(id -u; id -G; grep CapEff /proc/self/status; env; echo \"$1\") > {}\n",
+            seen.display()
+        );
+        std::fs::write(&opener, script).unwrap();
+        for (path, mode) in [(directory.path(), 0o777), (opener.as_path(), 0o755)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let person =
+            Person { uid: 65_533, gid: 65_532, name: "ann".to_owned(), home: "/nonexistent".to_owned() };
+        let url = "https://vpn.uni.example/connect/a";
+        let screen = [("DISPLAY", ":0".to_owned())];
+        let mut opened = command(opener.to_str().unwrap(), url, &person, &screen).spawn().unwrap();
+        assert!(opened.wait().await.unwrap().success());
+        let seen = std::fs::read_to_string(seen).unwrap();
+        let lines: Vec<&str> = seen.lines().collect();
+        assert_eq!(lines[..3], ["65533", "65532", "CapEff:\t0000000000000000"], "{seen}");
+        assert!(lines.contains(&"HOME=/nonexistent") && lines.contains(&"DISPLAY=:0"), "{seen}");
+        assert!(lines.last() == Some(&url) && !seen.contains("CARGO"), "{seen}");
+    }
+
+    #[test]
+    fn the_socket_is_on_this_machine_alone() {
+        let (listener, port) = listener().unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(address.ip().is_loopback() && address.port() == port && port >= 1_024, "{address}");
+    }
+}

@@ -1,0 +1,158 @@
+//! Logins in a browser (PROTOCOL §4.3): begin at the gateway, wait for the browser, come back with a
+//! grant.
+//!
+//! Invariants: what a browser brings counts once, with the state of this login and from the gateway
+//! that it was begun at; its grant is sent to that gateway alone, with a verifier that never left
+//! this process. Whoever else connects to the socket gets a page that says nothing. A session that
+//! is over ends the client: nobody may sit there, and a page can't be reached through a tunnel that
+//! is down.
+
+mod arrival;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpListener;
+use vpnd_control_channel::login::{LoginError, LoginReply, RequestStream};
+use vpnd_proto::client::Purpose;
+use vpnd_proto::control::{Grant, LoginAt, LoginStart, Message, Offer, Software, Text};
+
+use super::request::SOFTWARE;
+use super::{DialError, DialOutcome, Dialer};
+use arrival::Brought;
+
+/// The longest that a gateway can have a person take.
+const LONGEST: Duration = Duration::from_secs(900);
+/// Attempts to come back with a grant, which is good for a minute.
+const ATTEMPTS: u32 = 5;
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Why a login in a browser brought nothing.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::worker) enum BrowserError {
+    #[error("the session is over: run 'vpnd connect' again to log in")]
+    SessionOver,
+    #[error("nobody has logged in in the browser in time: run 'vpnd connect' again")]
+    Nobody,
+    #[error("the login was refused in the browser")]
+    Denied,
+    #[error("the browser comes from {0}, which is not the gateway's page: tell your administrator")]
+    AnotherIssuer(String),
+    #[error("the gateway names a page that is none: {0}")]
+    NoPage(String),
+    #[error("this machine has no socket for the browser: {0}")]
+    Socket(std::io::Error),
+}
+
+impl BrowserError {
+    /// Whether only a person can try again.
+    pub(super) fn is_final(&self) -> bool {
+        !matches!(self, Self::Socket(_))
+    }
+}
+
+/// Whether the user logs in in a browser, as the profile or the gateway says.
+pub(super) struct InBrowser {
+    is_on: AtomicBool,
+    was_up: AtomicBool,
+    machine: Text<64>,
+}
+
+impl InBrowser {
+    pub(super) fn new(is_on: bool, machine: &str) -> Self {
+        Self { is_on: is_on.into(), was_up: false.into(), machine: Text::cut(machine) }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn switch_on(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// There is a session.
+    pub(super) fn was_up(&self) {
+        self.was_up.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Dialer {
+    pub(super) async fn dial_in_browser(
+        &self,
+        offer: Offer,
+        current: Option<SocketAddr>,
+        rtt: Option<Duration>,
+        may_look_up: bool,
+    ) -> Result<DialOutcome, DialError> {
+        if self.credentials.browser.was_up.load(Ordering::Relaxed) {
+            return Err(BrowserError::SessionOver.into());
+        }
+        let (listener, port) = self.parent.listen_for_browser().await?;
+        let listener = TcpListener::from_std(listener).map_err(BrowserError::Socket)?;
+        let [state, verifier] = [(); 2].map(|()| rand::random::<[u8; 32]>());
+        let shaken = self.shake_hands(&Purpose::Login, current, rtt, may_look_up).await?;
+        let gateway = shaken.gateway();
+        let mut stream = RequestStream::open(shaken.connection.clone()).await?;
+        let start = LoginStart {
+            device: self.prove(&stream).await?,
+            port,
+            state: state.into(),
+            challenge: <[u8; 32]>::from(Sha256::digest(verifier)).into(),
+            name: self.credentials.browser.machine.clone(),
+            software: Some(Software::cut(SOFTWARE)),
+        };
+        stream.send(&Message::LoginStart(Box::new(start))).await?;
+        let at = match stream.reply().await.map_err(DialError::from).map_err(DialError::with_cause)? {
+            LoginReply::LoginAt(at) => at,
+            LoginReply::Refused(refused) => return Ok(DialOutcome::Refused(refused)),
+            _ => return Err(LoginError::Unexpected("no page to log in at").into()),
+        };
+        drop((stream, shaken));
+        let grant = self.grant(&listener, &state, at).await?;
+        drop(listener);
+        self.come_back(gateway, offer, Grant { grant: grant.into(), verifier: verifier.into() }).await
+    }
+
+    /// Has the person log in.
+    async fn grant(
+        &self,
+        listener: &TcpListener,
+        state: &[u8; 32],
+        LoginAt { url, time_s }: LoginAt,
+    ) -> Result<[u8; 32], DialError> {
+        let page = url.split_once("/connect/").filter(|_| url.starts_with("https://"));
+        let (issuer, _) = page.ok_or_else(|| BrowserError::NoPage(url.to_string()))?;
+        self.parent.browse(url.clone()).await?;
+        let longest = Duration::from_secs(time_s.into()).min(LONGEST);
+        let arrived = tokio::time::timeout(longest, arrival::wait(listener, state)).await;
+        let Brought { issuer: from, grant } =
+            arrived.map_err(|_| BrowserError::Nobody)?.map_err(BrowserError::Socket)?;
+        if from != issuer {
+            return Err(BrowserError::AnotherIssuer(vpnd_sys::text::harmless(&from)).into());
+        }
+        Ok(grant.ok_or(BrowserError::Denied)?)
+    }
+
+    /// Logs in with the grant, at the gateway that it is from.
+    async fn come_back(
+        &self,
+        gateway: Option<SocketAddr>,
+        offer: Offer,
+        grant: Grant,
+    ) -> Result<DialOutcome, DialError> {
+        let mut attempt = 1;
+        let shaken = loop {
+            match self.shake_hands(&Purpose::Login, gateway, None, false).await {
+                Ok(shaken) if shaken.gateway() == gateway => break shaken,
+                Err(error) if attempt >= ATTEMPTS => return Err(error),
+                Ok(_) if attempt >= ATTEMPTS => return Err(DialError::NoOther),
+                _ => tokio::time::sleep(RETRY).await,
+            }
+            attempt += 1;
+        };
+        self.ask(&Purpose::Login, offer, Some(grant), shaken).await
+    }
+}
