@@ -14,6 +14,7 @@ pub(crate) mod desk;
 pub(crate) mod devices;
 mod heard;
 mod invitations;
+mod logout;
 mod visits;
 
 use std::net::IpAddr;
@@ -69,6 +70,7 @@ pub(crate) struct Portal {
     at_provider: Mutex<AtProvider>,
     desk: Mutex<Option<Arc<Desk>>>,
     connects: Mutex<Connects>,
+    logouts: Mutex<logout::Seen>,
 }
 
 impl Portal {
@@ -92,6 +94,7 @@ impl Portal {
             at_provider: Mutex::default(),
             desk: Mutex::default(),
             connects: Mutex::default(),
+            logouts: Mutex::default(),
         }
     }
 
@@ -271,14 +274,22 @@ impl Portal {
     }
 
     fn record(&self, event: &str, user: &str, address: IpAddr, detail: &str) {
+        self.add(event, user, address.to_string(), detail, "");
+    }
+
+    fn record_by(&self, event: &str, user: &str, by: &str) {
+        self.add(event, user, String::new(), "", by);
+    }
+
+    fn add(&self, event: &str, user: &str, source: String, detail: &str, by: &str) {
         if let Some(audit) = &self.audit {
             audit.record(Event::Entry(AuditEntry {
                 at_s: (self.clocks.wall)(),
                 event: event.to_owned(),
                 user: user.to_owned(),
-                source: address.to_string(),
+                source,
                 detail: detail.to_owned(),
-                by: String::new(),
+                by: by.to_owned(),
             }));
         }
     }

@@ -35,8 +35,8 @@ use vpnd_ipc::channel::Channel;
 use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway::idp::{
     AccountingRecord, DynamicRequest, FromIdp, Identity, IdpLaunch, IdpRequest, LoginAddress, LoginAnswer,
-    LoginCheck, MAX_FRAME, MAX_RECORDS, NextDynamicRequest, ProviderLogin, RedeemCode, SourceRefusal, Url,
-    UserRecheck, Verdict,
+    LoginCheck, MAX_FRAME, MAX_RECORDS, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout,
+    RedeemCode, SourceRefusal, Url, UserRecheck, Verdict,
 };
 use vpnd_ipc::messages::Prepared;
 use vpnd_ipc::request::{self, Answer, Reason, Request};
@@ -119,6 +119,16 @@ impl Question for RedeemCode {
         _: &SourceServer,
     ) -> Result<Result<ProviderLogin, SourceRefusal>, ServerError> {
         source.provider()?.redeem(&source.source, self).await
+    }
+}
+
+impl Question for ReadLogout {
+    async fn ask(
+        &self,
+        source: &PreparedSource,
+        _: &SourceServer,
+    ) -> Result<Option<ProviderLogout>, ServerError> {
+        source.provider()?.logout(&source.source, self).await
     }
 }
 
@@ -245,6 +255,12 @@ impl Answer<RedeemCode> for Idp {
         redeem: RedeemCode,
     ) -> Result<Result<ProviderLogin, SourceRefusal>, Reason> {
         asked(&self.sources, &redeem.source, async |source| source.ask(&redeem).await).await
+    }
+}
+
+impl Answer<ReadLogout> for Idp {
+    async fn answer(self: &Arc<Self>, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
+        asked(&self.sources, &read.source, async |source| source.ask(&read).await).await
     }
 }
 

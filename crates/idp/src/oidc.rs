@@ -19,6 +19,7 @@ use form_urlencoded::{Serializer, byte_serialize};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
@@ -32,11 +33,15 @@ use vpnd_config::https_url::HttpsUrl;
 use vpnd_config::secret_place;
 use vpnd_config::source::{Oidc, Source};
 use vpnd_config::source_tls::SourceTls;
-use vpnd_ipc::gateway::idp::{LoginAddress, ProviderLogin, RedeemCode, SourceRefusal, Url};
+use vpnd_ipc::gateway::idp::{
+    LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, SourceRefusal, Url,
+};
 use vpnd_sys::clock::wall_s;
 
 /// Types of an ID token.
 const ID_TOKEN: [&str; 1] = ["jwt"];
+/// Types of a logout token: some providers have none of its own.
+const LOGOUT_TOKEN: [&str; 2] = ["logout+jwt", "jwt"];
 /// Time after which a token with an unknown key has the keys fetched again.
 const NEXT_FETCH: Duration = Duration::from_secs(2);
 
@@ -229,6 +234,24 @@ impl Provider {
         let verified = fetched.verify(token, types);
         *keys = Known::new(fetched, Instant::now());
         Ok(verified)
+    }
+
+    /// Who has logged out at the provider; `None` if the token does not prove that.
+    pub(super) async fn logout(
+        &self,
+        source: &Source,
+        read: &ReadLogout,
+    ) -> Result<Option<ProviderLogout>, ServerError> {
+        let description = self.description().await?;
+        let verified = self.verify(&description, read.token.expose(), &LOGOUT_TOKEN).await?;
+        let checked = verified.map_err(NotProved::from).and_then(|claims| {
+            let (subject, number) = claims::check_logout(&claims, &self.settings, wall_s())?;
+            Ok(ProviderLogout { subject, id: <[u8; 32]>::from(Sha256::digest(number)).into() })
+        });
+        if let Err(reason) = &checked {
+            tracing::warn!(source = source.name, %reason, "a logout token does not count");
+        }
+        Ok(checked.ok())
     }
 
     /// What the provider says of itself.

@@ -163,6 +163,7 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/logout", post(log_out))
         .route("/oidc/start/{provider}", get(at_provider::start))
         .route("/oidc/callback/{provider}", get(at_provider::finish))
+        .route("/oidc/logout/{provider}", post(at_provider::logged_out))
         .route("/connect", get(connect::question).post(connect::answer))
         .route("/connect/{ticket}", get(connect::arrive))
         .route("/sessions/end", post(end_session))

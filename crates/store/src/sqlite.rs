@@ -224,6 +224,13 @@ impl Users for Sqlite {
         self.read(|c| users::by_id(c, id))
     }
 
+    fn user_by_subject(&self, source: &str, subject: &str) -> Result<Option<User>, StoreError> {
+        self.read(|c| match accounts::by_subject(c, source, subject)? {
+            Some((id, _)) => users::by_id(c, id),
+            None => Ok(None),
+        })
+    }
+
     fn users(&self) -> Result<Vec<User>, StoreError> {
         self.read(users::all)
     }

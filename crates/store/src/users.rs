@@ -165,6 +165,8 @@ pub trait Users: Send + Sync {
     fn user(&self, name: &str) -> Result<Option<User>, StoreError>;
     /// The user with this id.
     fn user_by_id(&self, id: UserId) -> Result<Option<User>, StoreError>;
+    /// The user whom this source has under this subject.
+    fn user_by_subject(&self, source: &str, subject: &str) -> Result<Option<User>, StoreError>;
     /// All users, by name.
     fn users(&self) -> Result<Vec<User>, StoreError>;
     /// Lets a user in or not. Disabling is a revocation.

@@ -14,8 +14,11 @@ use super::rounds::{AtSource, REPLY_MARGIN};
 use super::throttle::Person;
 use super::{Authenticator, Cause, Entrance, Login, LoginOutcome};
 use vpnd_config::source::{LOGIN_TIMEOUT, SourceKind};
-use vpnd_ipc::gateway::idp::{LoginAddress, ProviderLogin, RedeemCode, SourceRefusal, Url};
+use vpnd_ipc::gateway::idp::{
+    LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, SourceRefusal, Url,
+};
 use vpnd_ipc::gateway::refusal::Refusal;
+use vpnd_ipc::request::Reason;
 use vpnd_store::password::Password;
 use vpnd_sys::clock::now;
 
@@ -48,6 +51,16 @@ impl Authenticator {
     ) -> LoginOutcome {
         self.record.refused(&login_of("", address, device), source, Cause::NotApproved, now_s);
         Refusal::NotConfirmed.into()
+    }
+
+    /// Who has logged out at a provider; `None` if that is not proved.
+    pub(crate) async fn read_logout(&self, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
+        let Some(at) = self.provider(&read.source) else { return Ok(None) };
+        let reply = self.external.idp.request(read, LOGIN_TIMEOUT + REPLY_MARGIN).await;
+        if let Err(why) = &reply {
+            self.record.source_failed(&at.source.name, why);
+        }
+        reply
     }
 
     /// Logs in the user whose code this is.

@@ -81,6 +81,31 @@ pub(super) fn check_login(
     Ok(())
 }
 
+/// The event of a logout token (OpenID Connect Back-Channel Logout 1.0 §2.4).
+const LOGOUT: &str = "http://schemas.openid.net/event/backchannel-logout";
+
+/// Checks a logout token (§2.6 there). Returns by what the user is known, and the token's number.
+pub(super) fn check_logout<'c>(
+    claims: &'c Claims,
+    settings: &Oidc,
+    now_s: u64,
+) -> Result<(Subject, &'c str), ClaimError> {
+    check_token(claims, settings, now_s)?;
+    if claims.contains_key("exp") && time(claims, "exp").is_none_or(|expires_s| expires_s + SKEW_S <= now_s) {
+        return Err(ClaimError::Time);
+    }
+    let event = claims.get("events").and_then(|events| events.get(LOGOUT));
+    if !event.is_some_and(Value::is_object) {
+        return Err(ClaimError::Missing("event of a logout"));
+    }
+    // Else an ID token could pass for one.
+    if claims.contains_key("nonce") {
+        return Err(ClaimError::Nonce);
+    }
+    let number = text(claims, "jti").filter(|number| !number.is_empty()).ok_or(ClaimError::Missing("jti"))?;
+    Ok((subject(claims, settings).ok_or(ClaimError::Missing("sub"))?, number))
+}
+
 /// Whether the user's claims are to be asked for, since a token lacks some.
 pub(super) fn are_incomplete(claims: &Claims, settings: &Oidc) -> bool {
     !claims.contains_key(&settings.user_claim)
@@ -343,5 +368,41 @@ mod tests {
         assert_eq!(of("amr", json!("otp")), "");
         assert_eq!(of("acr", json!("https://refeds.org/profile/mfa")), "mfa");
         assert_eq!(of("acr", json!("https://refeds.org/profile/sfa")), "");
+    }
+
+    #[test]
+    fn a_logout_is_the_providers_for_this_gateway_of_now_and_no_login() {
+        let source = source("");
+        let check = |name: &str, value: Value| {
+            let mut claims = claims("nonce", Value::Null);
+            claims.insert("events".to_owned(), json!({ LOGOUT: {} }));
+            claims.insert("jti".to_owned(), json!("7"));
+            match value {
+                Value::Null => drop(claims.remove(name)),
+                value => drop(claims.insert(name.to_owned(), value)),
+            }
+            check_logout(&claims, settings(&source), NOW)
+                .map(|(subject, number)| (subject, number.to_owned()))
+        };
+        let (subject, number) = check("x", json!(1)).unwrap();
+        assert_eq!(Some(subject), super::subject(&claims("x", json!(1)), settings(&source)));
+        assert_eq!(number, "7");
+        assert!(check("exp", Value::Null).is_ok() && check("sid", json!("s")).is_ok());
+        for (name, value) in [
+            ("iss", json!("https://another.example")),
+            ("aud", json!("another")),
+            ("iat", json!(NOW - 3_600)),
+            ("iat", json!(NOW + 3_600)),
+            ("exp", json!(NOW - 3_600)),
+            ("events", Value::Null),
+            ("events", json!({ "another": {} })),
+            ("events", json!({ LOGOUT: 1 })),
+            ("nonce", json!("n")),
+            ("jti", Value::Null),
+            ("jti", json!("")),
+            ("sub", Value::Null),
+        ] {
+            assert!(check(name, value.clone()).is_err(), "{name}: {value}");
+        }
     }
 }

@@ -24,7 +24,9 @@ pub use accounting::{
 pub use dynamic_authorization::{
     DynamicAction, DynamicRequest, DynamicResult, ErrorCause, SessionAttributes,
 };
-pub use provider::{Code, LoginAddress, ProviderLogin, Random, RedeemCode, Url};
+pub use provider::{
+    Code, LoginAddress, LogoutToken, ProviderLogin, ProviderLogout, Random, ReadLogout, RedeemCode, Url,
+};
 
 /// The longest frame in either direction, bytes.
 pub const MAX_FRAME: usize = 64 << 10;
@@ -66,6 +68,7 @@ crate::requests! {
         Next = 4, NextDynamicRequest => DynamicRequest;
         Address = 5, LoginAddress => Url;
         Redeem = 6, RedeemCode => Result<ProviderLogin, SourceRefusal>;
+        ReadLogout = 7, ReadLogout => Option<ProviderLogout>;
     }
 }
 

@@ -19,7 +19,7 @@ use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, ChallengeText, List, S
 
 pub use super::auth::PortalHealth;
 use super::auth::SourceName;
-pub use super::idp::{Code, Url};
+pub use super::idp::{Code, LogoutToken, Url};
 use super::refusal::Refused;
 use crate::messages::{Common, SecretBytes};
 use connect::{AnswerToClient, ConnectEnd, ConnectPage, ConnectQuery};
@@ -148,6 +148,7 @@ crate::requests! {
         AcceptInvitation = 46, AcceptInvitation => InvitationStep;
         Connect = 32, ConnectQuery => ConnectPage;
         AnswerToClient = 33, AnswerToClient => ConnectEnd;
+        LoggedOut = 34, LoggedOutAtProvider => bool;
     }
 }
 
@@ -220,6 +221,17 @@ pub struct FinishAtProvider {
     pub code: Option<Code>,
     #[n(4)]
     pub issuer: Option<Text<512>>,
+}
+
+/// A provider says that a user has logged out there. The reply is whether it has proved that.
+#[derive(Debug, Encode, Decode)]
+pub struct LoggedOutAtProvider {
+    #[n(0)]
+    pub source: SourceName,
+    #[n(1)]
+    pub token: LogoutToken,
+    #[n(2)]
+    pub address: IpAddr,
 }
 
 /// What a person has typed for the login of this browser: a one-time code, or the answer to a

@@ -6,16 +6,18 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{Form, Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse as _, Response};
+use serde::Deserialize;
 
 use super::{Site, nothing, to, with_cookie};
 use crate::browser::{Visitor, cookie};
 use vpnd_ipc::gateway::auth::SourceName;
 use vpnd_ipc::gateway::portal::{
-    Browser, Code, FinishAtProvider, LogOut, LoginStep, ProviderStart, StartAtProvider,
+    Browser, Code, FinishAtProvider, LogOut, LoggedOutAtProvider, LoginStep, LogoutToken, ProviderStart,
+    StartAtProvider,
 };
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_proto::control::Text;
@@ -62,6 +64,31 @@ pub(super) async fn start(
         }
         Ok(ProviderStart::Refused(refused)) => site.refused(&visitor, "", refused),
         Err(_) => site.failed(&visitor),
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Logout {
+    logout_token: String,
+}
+
+/// A provider says that a user has logged out there (OpenID Connect Back-Channel Logout 1.0 §2.8).
+pub(super) async fn logged_out(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Path(provider): Path<String>,
+    Form(Logout { logout_token }): Form<Logout>,
+) -> StatusCode {
+    let Some(known) = site.providers.iter().find(|known| *known.source == *provider) else {
+        return StatusCode::NOT_FOUND;
+    };
+    let Ok(token) = LogoutToken::new(logout_token) else { return StatusCode::BAD_REQUEST };
+    let Some(turn) = site.auth.login_turn(visitor.address) else { return StatusCode::TOO_MANY_REQUESTS };
+    let said = LoggedOutAtProvider { source: known.source.clone(), token, address: visitor.address };
+    match site.auth.request_in_turn(said, turn).await {
+        Ok(true) => StatusCode::OK,
+        Ok(false) => StatusCode::BAD_REQUEST,
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

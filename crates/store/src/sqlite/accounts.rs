@@ -236,7 +236,11 @@ fn insert(t: &Transaction<'_>, user: &ExternalUser, now_s: u64) -> rusqlite::Res
     Ok(id)
 }
 
-fn by_subject(c: &Connection, source: &str, subject: &str) -> rusqlite::Result<Option<(UserId, String)>> {
+pub(super) fn by_subject(
+    c: &Connection,
+    source: &str,
+    subject: &str,
+) -> rusqlite::Result<Option<(UserId, String)>> {
     c.prepare_cached("SELECT id, name FROM users WHERE source = ? AND subject = ?")?
         .query_row([source, subject], |row| Ok((UserId(bytes(row, "id")?), row.get("name")?)))
         .optional()

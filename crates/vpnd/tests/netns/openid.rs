@@ -75,6 +75,8 @@ impl<'l> OpenId<'l> {
         command.arg(script).env("ISSUER", format!("https://{PROVIDERS}:{PORT}"));
         command.env("REDIRECT", format!("https://{GATEWAY_V4}/oidc/callback/uni"));
         command.env("CERTIFICATE", lab.path("provider.pem")).env("KEY", lab.path("provider-key.pem"));
+        command.env("LOGOUT", format!("https://{GATEWAY_V4}/oidc/logout/uni"));
+        command.env("NODE_EXTRA_CA_CERTS", lab.path("trusted-portal.pem"));
         command.env("PACKAGES", &self.packages).env("NODE_NO_WARNINGS", "1");
         command.env("MODE", lab.path("provider-mode")).env("GROUPS", lab.path("provider-groups.json"));
         let mut process = Process::start(lab, "oidc-provider", command);
@@ -189,6 +191,20 @@ impl<'l> Traveller<'l> {
     /// Logs in at the provider and comes back.
     pub(crate) fn log_in(&self, user: &str) -> Page {
         self.get(&self.at_provider(user))
+    }
+
+    /// Logs out there; the moment at which the form was sent.
+    pub(crate) fn log_out_at_provider(&self) -> std::time::Instant {
+        let page = self.get(&format!("https://{PROVIDERS}:{PORT}/session/end"));
+        let part = |before: &str| {
+            let rest = page.body.split(before).nth(1).unwrap_or_else(|| panic!("no {before} in {page:?}"));
+            rest.split('"').next().unwrap().to_owned()
+        };
+        let (form, proof) = (part("action=\""), part("name=\"xsrf\" value=\""));
+        let since = std::time::Instant::now();
+        let gone = self.request(&form, &[("xsrf", &proof), ("logout", "yes")], true);
+        assert_eq!(gone.status, 200, "{gone:?}");
+        since
     }
 
     /// The page of whoever has logged in.

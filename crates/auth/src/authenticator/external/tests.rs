@@ -19,7 +19,8 @@ use vpnd_config::source::Recheck;
 use vpnd_ipc::channel::{self, Channel};
 use vpnd_ipc::gateway::idp::{
     AcceptAttributes, AccountingRecord, Continuation, DynamicRequest, IdpChallenge, IdpRequest, LoginAddress,
-    LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, RedeemCode, Url, UserRecheck,
+    LoginAnswer, MAX_FRAME, NextDynamicRequest, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, Url,
+    UserRecheck,
 };
 use vpnd_ipc::request::{self, Answer};
 use vpnd_store::audit::testing::Recorded;
@@ -200,6 +201,12 @@ impl Answer<RedeemCode> for ToldIdp {
             Verdict::Refused(refusal) => Ok(Err(refusal)),
             other => panic!("no verdict about a code: {other:?}"),
         }
+    }
+}
+
+impl Answer<ReadLogout> for ToldIdp {
+    async fn answer(self: &Arc<Self>, _: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
+        Ok(None)
     }
 }
 

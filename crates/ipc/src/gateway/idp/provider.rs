@@ -3,11 +3,12 @@
 //! INVARIANT: what proves that an answer belongs to a login (nonce and verifier) is the auth
 //! process's, which sends it with each request: the idp process keeps nothing of a login.
 
+use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_config::factor::Factors;
 use vpnd_proto::control::{SecretText, Text};
 
-use super::{Identity, SourceName};
+use super::{Identity, SourceName, Subject};
 
 /// A random text of a login: state, nonce, verifier or its hash, base64url.
 pub type Random = Text<43>;
@@ -44,6 +45,28 @@ pub struct RedeemCode {
     pub nonce: Random,
     #[n(4)]
     pub verifier: SecretText<43>,
+}
+
+/// What a provider sends when a user has logged out there.
+pub type LogoutToken = SecretText<12_288>;
+
+/// Who has logged out at a provider, by the token that it has sent.
+#[derive(Debug, Encode, Decode)]
+pub struct ReadLogout {
+    #[n(0)]
+    pub source: SourceName,
+    #[n(1)]
+    pub token: LogoutToken,
+}
+
+/// A logout that a provider has signed.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ProviderLogout {
+    #[n(0)]
+    pub subject: Subject,
+    /// Hash of its number: each counts once.
+    #[n(1)]
+    pub id: ByteArray<32>,
 }
 
 /// A login that a provider vouches for.

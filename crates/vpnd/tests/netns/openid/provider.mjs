@@ -31,6 +31,8 @@ const provider = (key) => {
       id_token_signed_response_alg: key.alg,
       ...(LOGOUT && { backchannel_logout_uri: LOGOUT }),
     }],
+    // The library refuses addresses that are no public ones, as those of the laboratory are.
+    fetch: (url, options) => fetch(url, { ...options, dispatcher: undefined }),
     jwks: { keys: [key] },
     cookies: { keys: ['a key of the tests'] },
     claims: { openid: ['sub'], profile: ['preferred_username', 'groups'] },
@@ -41,6 +43,7 @@ const provider = (key) => {
       claims: () => ({ sub: id, preferred_username: id, groups: groups(id) }),
     },
   });
+  made.on('backchannel.error', (_, error) => console.log('a logout was not delivered:', error, error.cause));
   made.use(async (context, next) => {
     if (mode() === 'slow' && context.method === 'POST' && context.path === '/token') {
       await new Promise((resolve) => { setTimeout(resolve, 60_000); });

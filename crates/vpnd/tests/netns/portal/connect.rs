@@ -110,6 +110,55 @@ fn a_client_logs_in_at_the_provider_and_goes_on_without_the_browser() {
 }
 
 #[test]
+fn who_logs_out_at_the_provider_is_out_here() {
+    let Some(lab) = Lab::new(2) else { return };
+    let Some((mut provider, mut gateway)) = with_provider(&lab, "") else { return };
+    // It has to trust the pages that it tells of logouts.
+    std::fs::copy(gateway.file("portal.pem"), lab.path("trusted-portal.pem")).unwrap();
+    provider.stop();
+    provider.restart();
+    gateway.terminate();
+    gateway.configure("wireguard.enabled", true);
+    gateway.start();
+    let local = Browser::new(&lab, &lab.clients[1], &gateway);
+    serves(&local);
+    let mut client = Process::start(&lab, "client1", in_browser(&lab, 1, &gateway));
+    let ann = Traveller::new(&lab, &lab.clients[0], &gateway.file("portal.pem"));
+    ann.get(&page_of(&mut client));
+    answer(&ann, &ann.log_in("ann"), "yes");
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    let device = |arguments: &[&str]| {
+        let mut command = gateway.vpnd(&[&["device"], arguments].concat());
+        command.arg("--config").arg(gateway.config());
+        must(process::run(command))
+    };
+    device(&["add", "--user", "ann@uni.example", "--wireguard", "--name", "phone"]);
+    let walled = || {
+        let listed = device(&["list", "--json"]).stdout;
+        let listed: serde_json::Value = serde_json::from_slice(&listed).unwrap();
+        !listed[0]["walled_s"].is_null()
+    };
+    assert!(!walled());
+
+    // What anybody can send ends nothing.
+    for token in ["", "x", "e30.e30.AA"] {
+        assert_eq!(local.post("/oidc/logout/uni", &[("logout_token", token)]).status, 400, "{token}");
+    }
+    assert_eq!(local.post("/oidc/logout/other", &[("logout_token", "x")]).status, 404);
+    assert!(ann.overview().is_some() && gateway.sessions().len() == 1);
+
+    let since = ann.log_out_at_provider();
+    eventually("her session is over", SOON, || gateway.sessions().is_empty().then_some(()));
+    eprintln!("from the logout at the provider to the end of the session: {:?}", since.elapsed());
+    let status = client.wait(SOON);
+    let log = client.output();
+    assert!(!status.success() && log.contains("the server of this account has ended the session"), "{log}");
+    assert!(ann.overview().is_none(), "and her visit, too");
+    assert!(walled(), "and her phone has to be renewed");
+    assert_eq!(crate::audit::recorded(&gateway, "logged-out")[0]["user"], "ann@uni.example");
+}
+
+#[test]
 fn a_client_whose_user_a_provider_knows_is_sent_to_the_browser_by_the_gateway() {
     let Some(lab) = Lab::new(1) else { return };
     let Some((_provider, gateway)) = with_provider(&lab, "") else { return };

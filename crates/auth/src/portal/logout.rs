@@ -1,0 +1,100 @@
+//! Users who have logged out at their provider (OpenID Connect Back-Channel Logout 1.0).
+//!
+//! Invariants: who has logged out comes from idp alone, out of a token that it has verified, and
+//! each token counts once; it ends the sessions and visits of its user and nobody else's, those of
+//! WireGuard devices included, which need the user's login to come back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use vpnd_config::revocation_cause::RevocationCause;
+use vpnd_ipc::gateway::idp::{ProviderLogout, ReadLogout};
+use vpnd_ipc::gateway::portal::LoggedOutAtProvider;
+use vpnd_ipc::request::{Answer, Reason};
+use vpnd_proto::session::DeviceId;
+use vpnd_proto::time::Time;
+use vpnd_store::{LiveUser, StoreError};
+
+use super::{Portal, now};
+
+/// How long a token is remembered: longer than one counts.
+const REMEMBERED: Duration = Duration::from_secs(15 * 60);
+/// Tokens that are remembered.
+const LIMIT: usize = 16_384;
+
+/// The tokens that have counted.
+#[derive(Default)]
+pub(super) struct Seen(HashMap<(String, [u8; 32]), Time>);
+
+impl Seen {
+    /// Whether this one is new, and there is room to remember it.
+    fn is_new(&mut self, source: &str, id: [u8; 32], now: Time) -> bool {
+        if self.0.len() >= LIMIT {
+            self.0.retain(|_, at| now.since(*at) < REMEMBERED);
+        }
+        self.0.len() < LIMIT && self.0.insert((source.to_owned(), id), now).is_none()
+    }
+}
+
+impl Portal {
+    fn log_out(&self, source: &str, logout: &ProviderLogout) -> Result<(), StoreError> {
+        let Some(user) = self.store.user_by_subject(source, &logout.subject)? else {
+            tracing::debug!(source, "a user has logged out at a provider who was never here");
+            return Ok(());
+        };
+        let now_s = (self.clocks.wall)();
+        // A WireGuard client comes back by itself, if it may.
+        for device in self.wireguard_devices(&user)?.into_keys() {
+            self.store.wall_wireguard_device(DeviceId(device), now_s)?;
+        }
+        self.store.end_sessions(&LiveUser::of(&user), RevocationCause::Disconnected, now_s)?;
+        self.visits().end_of(user.id);
+        tracing::info!(user = user.name, source, "a user has logged out at the provider: sessions end");
+        self.record_by("logged-out", &user.name, &format!("provider {source}"));
+        Ok(())
+    }
+}
+
+impl Answer<LoggedOutAtProvider> for Portal {
+    async fn answer(self: &Arc<Self>, said: LoggedOutAtProvider) -> Result<bool, Reason> {
+        let LoggedOutAtProvider { source, token, address } = said;
+        let read = ReadLogout { source: source.clone(), token };
+        let Some(logout) = self.authenticator.read_logout(read).await? else {
+            tracing::info!(source = &*source, %address, "what was sent as a logout proves none");
+            return Ok(false);
+        };
+        let is_new = self.logouts.lock().unwrap_or_else(PoisonError::into_inner).is_new(
+            &source,
+            logout.id.into(),
+            now(),
+        );
+        if !is_new {
+            tracing::info!(source = &*source, %address, "a logout token came again");
+            return Ok(false);
+        }
+        self.from_store(move |portal| portal.log_out(&source, &logout)).await?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_counts_once_and_what_is_remembered_is_bounded() {
+        let mut seen = Seen::default();
+        assert!(seen.is_new("uni", [1; 32], Time::ZERO) && !seen.is_new("uni", [1; 32], Time::ZERO));
+        assert!(seen.is_new("other", [1; 32], Time::ZERO), "another provider's");
+        for number in 0..2 * LIMIT {
+            let mut id = [2; 32];
+            id[..8].copy_from_slice(&(number as u64).to_le_bytes());
+            seen.is_new("uni", id, Time::ZERO);
+        }
+        assert_eq!(seen.0.len(), LIMIT);
+        assert!(!seen.is_new("uni", [3; 32], Time::ZERO), "one that can't be remembered does not count");
+        assert!(!seen.is_new("uni", [1; 32], Time::ZERO + (REMEMBERED - Duration::from_secs(1))));
+        assert!(seen.is_new("uni", [3; 32], Time::ZERO + REMEMBERED) && seen.0.len() == 1);
+    }
+}
