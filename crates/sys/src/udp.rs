@@ -298,7 +298,7 @@ impl ShardSocket {
         }
         match self.send_message(transmit) {
             Ok(()) => SendOutcome::Sent,
-            Err(error) if is_offload_refusal(&error) => self.without_offload(transmit, segment),
+            Err(error) if is_offload_refusal(&error, transmit) => self.without_offload(transmit, segment),
             Err(error) => classify_send(&error, transmit),
         }
     }
@@ -392,9 +392,12 @@ impl AsRawFd for ShardSocket {
     }
 }
 
-/// The answers of a kernel or driver that can't segment, among others.
-fn is_offload_refusal(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL))
+/// The answers of a kernel or driver that can't segment, among others. No kernel fragments what it
+/// segments: datagrams that are longer than the path is known to be go by themselves.
+fn is_offload_refusal(error: &io::Error, transmit: &Transmit<'_>) -> bool {
+    let error = Errno::from_io_error(error);
+    let is_too_long = transmit.may_fragment && error == Some(Errno::MSGSIZE);
+    is_too_long || matches!(error, Some(Errno::IO | Errno::INVAL))
 }
 
 fn classify_send(error: &io::Error, transmit: &Transmit<'_>) -> SendOutcome {
