@@ -38,8 +38,10 @@ pub(crate) struct Visitor {
     /// The ticket of a client that logs in in this browser.
     pub(crate) ticket: Option<Token>,
     pub(crate) texts: &'static Texts,
-    /// Whether the browser says that a page of another host has sent it.
+    /// Whether the browser says that a page of another host, or a person, has sent it.
     is_foreign: bool,
+    /// The same of a page of another host alone.
+    is_led: bool,
 }
 
 impl<S: Sync> FromRequestParts<S> for Visitor {
@@ -56,6 +58,7 @@ impl<S: Sync> FromRequestParts<S> for Visitor {
             ticket: token_of(&parts.headers, CONNECT),
             texts: texts::preferred(languages.unwrap_or_default()),
             is_foreign: site.is_some_and(|site| site != "same-origin"),
+            is_led: site.is_some_and(|site| site != "same-origin" && site != "none"),
         })
     }
 }
@@ -66,6 +69,11 @@ impl Visitor {
         Some(Browser { token: self.token.clone()?, address: self.address })
     }
 
+    /// Whether a page of another host has led the browser here.
+    pub(crate) const fn is_led(&self) -> bool {
+        self.is_led
+    }
+
     /// The page behind a login.
     pub(crate) fn home(&self) -> &'static str {
         if self.ticket.is_some() { "/connect" } else { "/" }
@@ -73,7 +81,12 @@ impl Visitor {
 
     /// Whether a form was ours, and sent by this browser.
     pub(crate) fn has_sent(&self, form: &str) -> bool {
-        let is_ours = |token| bool::from(form_of(token).as_bytes().ct_eq(form.as_bytes()));
+        !self.is_foreign && self.token.as_ref().is_some_and(|token| is_same(&form_of(token), form))
+    }
+
+    /// The same of a form that asks about this ticket.
+    pub(crate) fn has_answered(&self, ticket: &Token, form: &str) -> bool {
+        let is_ours = |token| is_same(&form_about(token, ticket), form);
         !self.is_foreign && self.token.as_ref().is_some_and(is_ours)
     }
 }
@@ -88,6 +101,18 @@ pub(crate) fn form_of(token: &Token) -> String {
     let mut hash = Sha256::new_with_prefix(FORM);
     hash.update(*token.0);
     hex(&hash.finalize())
+}
+
+/// The same for a form that asks about this ticket, and about no other.
+pub(crate) fn form_about(token: &Token, ticket: &Token) -> String {
+    let mut hash = Sha256::new_with_prefix(FORM);
+    hash.update(*token.0);
+    hash.update(*ticket.0);
+    hex(&hash.finalize())
+}
+
+fn is_same(ours: &str, form: &str) -> bool {
+    ours.as_bytes().ct_eq(form.as_bytes()).into()
 }
 
 /// Sets the cookie.
@@ -184,21 +209,37 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_form_is_good_for_its_browser_alone() {
-        let visitor = |token: &Token, is_foreign| Visitor {
+    fn visitor(token: &Token, is_foreign: bool) -> Visitor {
+        Visitor {
             address: [192, 0, 2, 1].into(),
             token: Some(token.clone()),
             at_provider: None,
             ticket: None,
             texts: &texts::ENGLISH,
             is_foreign,
-        };
+            is_led: is_foreign,
+        }
+    }
+
+    #[test]
+    fn a_form_is_good_for_its_browser_alone() {
         let (ann, eve) = (fresh_token(), fresh_token());
         assert!(visitor(&ann, false).has_sent(&form_of(&ann)));
         assert!(!visitor(&ann, true).has_sent(&form_of(&ann)), "by a page of another host");
         assert!(!visitor(&ann, false).has_sent(&form_of(&eve)));
         assert!(!visitor(&ann, false).has_sent(""));
         assert!(!visitor(&ann, false).has_sent(&hex(&*ann.0)), "the token itself is in no page");
+    }
+
+    #[test]
+    fn a_form_is_about_one_ticket_of_one_browser() {
+        let [browser, other, ticket, next] = [1, 2, 3, 4].map(|byte| Token([byte; 32].into()));
+        let form = form_about(&browser, &ticket);
+        assert!(visitor(&browser, false).has_answered(&ticket, &form));
+        assert!(!visitor(&browser, false).has_answered(&next, &form));
+        assert!(!visitor(&other, false).has_answered(&ticket, &form));
+        assert!(!visitor(&browser, true).has_answered(&ticket, &form));
+        assert!(!visitor(&browser, false).has_answered(&ticket, &form_of(&browser)));
+        assert!(!visitor(&browser, false).has_sent(&form));
     }
 }

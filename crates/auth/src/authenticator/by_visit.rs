@@ -23,6 +23,10 @@ impl Authenticator {
             Ok(None) => return void(&login),
             Err(error) => return self.failed(&login, &error),
         };
+        // The machine's other users see where the client waits, and could answer as themselves.
+        if !login.user.is_empty() && !login.user.eq_ignore_ascii_case(&user.name) {
+            return void(&login);
+        }
         let login = Login { user: user.name.clone(), ..login };
         if user.generation != visit.generation {
             return void(&login);

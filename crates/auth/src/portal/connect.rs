@@ -195,7 +195,7 @@ impl Portal {
         let connects = self.connects();
         let Some(login) = connects.asked(&query.ticket, now()) else { return Ok(ConnectPage::Over) };
         Ok(ConnectPage::Ask {
-            name: login.name.clone(),
+            name: Text::cut(&vpnd_sys::text::harmless(&login.name)),
             from: login.source,
             port: login.port,
             user: UserName::cut(&user.name),

@@ -103,7 +103,7 @@ refusals! {
     StartInBrowser = 21, Browser, "refused", None, None;
     /// What a login in a browser has brought is used already, too old or another device's.
     GrantVoid = 22, Credentials, "refused", None,
-        Some("the login in the browser has ended or was for another device; connect again");
+        Some("the login in the browser has ended, or was for another device or user; connect again");
     /// No web page has an address that a client can be sent to.
     NoPages = 23, Credentials, "refused", None,
         Some("this gateway has no web page for logins: connect with user name and password, or ask the administrator");

@@ -2,7 +2,7 @@
 //!
 //! Invariants: what a client is sent comes from the auth process as it is, and goes to a port of the
 //! browser's own machine: no address that anybody else has said. Nothing is sent before the person
-//! has answered a form of ours.
+//! has answered a form of ours about this very client.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 use super::{Policy, Site, nothing, to, with_cookie};
-use crate::browser::{Visitor, connect_cookie, form_of, no_connect_cookie};
+use crate::browser::{Visitor, connect_cookie, form_about, no_connect_cookie};
 use crate::pages::connect::ConnectPage as Page;
 use crate::pages::page;
 use vpnd_ipc::gateway::portal::Token;
@@ -37,9 +37,12 @@ pub(super) async fn arrive(
 ) -> Response {
     let ticket = URL_SAFE_NO_PAD.decode(ticket).ok().and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     match ticket {
-        // The address with the ticket is not kept in the browser's history.
-        Some(ticket) => with_cookie(to("/connect"), &connect_cookie(&Token(ticket.into()))),
-        None => nothing(State(site), visitor).await,
+        // The address with the ticket is not kept in the browser's history. A link of another page
+        // would have the person answer a question that somebody else has asked.
+        Some(ticket) if !visitor.is_led() => {
+            with_cookie(to("/connect"), &connect_cookie(&Token(ticket.into())))
+        }
+        _ => nothing(State(site), visitor).await,
     }
 }
 
@@ -47,7 +50,7 @@ pub(super) async fn arrive(
 pub(super) async fn question(State(site): State<Arc<Site>>, visitor: Visitor) -> Response {
     let Some(ticket) = visitor.ticket.clone() else { return nothing(State(site), visitor).await };
     let Some(browser) = visitor.browser() else { return to("/login") };
-    let form = form_of(&browser.token);
+    let form = form_about(&browser.token, &ticket);
     match site.auth.request(ConnectQuery { ticket, browser }).await {
         Ok(ConnectPage::Ask { name, from, port, user, source }) => {
             let frame = site.frame(&visitor);
@@ -66,8 +69,8 @@ pub(super) async fn answer(
     visitor: Visitor,
     Form(Answered { form, answer }): Form<Answered>,
 ) -> Response {
-    let (true, Some(browser), Some(ticket)) = (visitor.has_sent(&form), visitor.browser(), &visitor.ticket)
-    else {
+    let answered = visitor.ticket.as_ref().filter(|ticket| visitor.has_answered(ticket, &form));
+    let (Some(browser), Some(ticket)) = (visitor.browser(), answered) else {
         return site.not_ours(&visitor);
     };
     let answer = AnswerToClient { ticket: ticket.clone(), browser, allowed: answer == "yes" };

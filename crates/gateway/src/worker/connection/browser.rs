@@ -22,7 +22,7 @@ impl ControlServer {
         }
         let request = BrowserLogin {
             device: device.0.into(),
-            source: connection.remote_address().ip().to_canonical(),
+            source: self.remote(connection).ip().to_canonical(),
             port: start.port,
             state: start.state,
             challenge: start.challenge,

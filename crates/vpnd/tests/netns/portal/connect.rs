@@ -67,12 +67,16 @@ fn a_client_logs_in_at_the_provider_and_goes_on_without_the_browser() {
     let page = ann.get(&page_of(&mut client));
     assert!(page.address.ends_with("/login") && page.body.contains("/oidc/start/uni"), "{page:?}");
     // Nobody has logged in, so nothing is asked, and nobody can answer.
-    assert_eq!(answer(&ann, &page, "yes").address, format!("https://{GATEWAY_V4}/login"));
+    assert_eq!(answer(&ann, &page, "yes").status, 403);
     let page = ann.log_in("ann");
     assert!(page.address.ends_with("/connect") && page.body.contains("ann@uni.example"), "{page:?}");
     assert!(page.body.contains("198.18.1.2"), "from where the device asks: {page:?}");
     let forged = [("form", "0"), ("answer", "yes")];
     assert_eq!(ann.request(&format!("https://{GATEWAY_V4}/connect"), &forged, true).status, 403);
+    // The answer is about the client that was shown, whichever link was opened since.
+    ann.get(&format!("https://{GATEWAY_V4}/connect/{}", "A".repeat(43)));
+    assert_eq!(answer(&ann, &page, "yes").status, 403);
+    let page = ann.get(&page_of(&mut client));
     let back = answer(&ann, &page, "yes");
     assert!(
         back.address.starts_with("http://127.0.0.1:") && back.body.contains("You are logged in"),
@@ -160,7 +164,7 @@ fn who_logs_out_at_the_provider_is_out_here() {
 
 #[test]
 fn a_client_whose_user_a_provider_knows_is_sent_to_the_browser_by_the_gateway() {
-    let Some(lab) = Lab::new(1) else { return };
+    let Some(lab) = Lab::new(2) else { return };
     let Some((_provider, gateway)) = with_provider(&lab, "") else { return };
     serves(&Browser::new(&lab, &lab.clients[0], &gateway));
     let profile = lab.path("ann.toml");
@@ -174,6 +178,15 @@ fn a_client_whose_user_a_provider_knows_is_sent_to_the_browser_by_the_gateway() 
     ann.get(&page_of(&mut client));
     answer(&ann, &ann.log_in("ann"), "yes");
     ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+
+    // Another user of the machine sees where a client waits, and answers there.
+    let started = command(&lab, 2, &login, &["--login", "zoe@uni.example"]);
+    let mut zoe = Process::start(&lab, "client2", started);
+    let ann = Traveller::new(&lab, &lab.clients[1], &gateway.file("portal.pem"));
+    ann.get(&page_of(&mut zoe));
+    answer(&ann, &ann.log_in("ann"), "yes");
+    eventually("the login counts for nothing", SOON, || zoe.output().contains("refused").then_some(()));
+    assert_eq!(gateway.sessions().len(), 1);
 }
 
 #[test]
