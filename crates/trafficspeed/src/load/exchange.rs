@@ -353,6 +353,9 @@ pub(super) fn read_exact(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::load::worker_pool::{Schedule, WorkerPool};
 
@@ -360,12 +363,15 @@ mod tests {
     /// time is over.
     fn stalled(protocol: Protocol, answered: u64, each: Duration) -> WorkerResult {
         let work = Exchange { protocol, ..Exchange::default() };
+        let is_asked = Arc::new(AtomicBool::new(false));
+        let last = Arc::clone(&is_asked);
         let hand: Work = Box::new(move |stage| {
             ask(stage, &work, |number| {
                 if number <= answered {
                     std::thread::sleep(each);
                     return Ok(());
                 }
+                last.store(true, Ordering::Relaxed);
                 while stage.runs() {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -375,7 +381,7 @@ mod tests {
         let schedule = Schedule { start_ns: 0, begin_ns: 0, end_ns: u64::MAX, peer_ahead_ns: 0 };
         let pool = WorkerPool::begin(schedule, vec![hand]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        while pool.read().received_messages < answered && Instant::now() < deadline {
+        while !is_asked.load(Ordering::Relaxed) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
         std::thread::sleep(Duration::from_millis(100));
