@@ -19,7 +19,7 @@ use vpnd_ipc::gateway::portal::invitations::InvitationStep;
 use vpnd_ipc::gateway::refusal::Refusal;
 use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
 use vpnd_store::totp;
-use vpnd_store::{Accepted, InvitationHash, StoreError, TotpSecret, User, UserChange};
+use vpnd_store::{Accepted, InvitationHash, PasswordHash, StoreError, TotpSecret, User, UserChange};
 use vpnd_sys::clock::now;
 
 /// What the user of an invitation has chosen.
@@ -147,6 +147,18 @@ impl Authenticator {
             }
         });
         accepted.await.unwrap_or(InvitationStep::Refused(Refusal::Internal.into()))
+    }
+
+    /// The hash of a password that nobody knows, for a user who is invited.
+    pub(crate) async fn unknown_password(self: &Arc<Self>, source: IpAddr) -> Option<PasswordHash> {
+        let turn = self.own_turn(source).await?;
+        let this = Arc::clone(self);
+        let hashed = blocking(move || {
+            let hashed = this.credentials.hash(&Password::generate());
+            drop(turn);
+            hashed.ok()
+        });
+        hashed.await.ok().flatten()
     }
 
     /// A change costs writes as a login does, and counts as one of the user's.

@@ -1,10 +1,11 @@
 //! The pages of the help desk and of administrators: what each may see and change.
 //!
 //! Invariants: who asks is the user of the browser's token, with the role that the user's groups
-//! have now, or a program with a token of the API, which has a role; a request names a user, an address and a reason, and no right. It counts from the
-//! configured networks alone, a change only within ten minutes of a login, with a reason, on the
-//! record, and so often. A portal that was taken over can do this while such a person is logged in:
-//! the limits here are what bounds it.
+//! have now, or a program with a token of the API, which has a role; a request names a user, an
+//! address and a reason, and no right. It counts from the configured networks alone, a change only
+//! within ten minutes of a login, with a reason, on the record, and so often. A portal that was taken
+//! over can do this while such a person is logged in: the limits here are what bounds it, and people
+//! add nobody and give no groups.
 
 mod accounts;
 mod authority;
@@ -19,18 +20,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Portal, now};
 use authority::{Act, Rates, admit, permit};
+use views::Sought;
 use vpnd_config::ServerConfig;
 use vpnd_config::https_url::HttpsUrl;
 use vpnd_ipc::gateway::auth::WorkerState;
 use vpnd_ipc::gateway::portal::Browser;
 use vpnd_ipc::gateway::portal::desk::{
-    AskWhois, Caller, ChangeUser, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link,
+    AskWhois, Caller, ChangeUser, Deed, DeskQuery, DeskRefusal, DeskState, FindUsers, FoundUsers, Link,
     ListSessions, ListedSessions, Replied, Role, ShowUser, ShownUser, Whois,
 };
 use vpnd_ipc::request::{Answer, Reason};
 use vpnd_proto::control::UserName;
 use vpnd_store::audit::whois::Recording;
-use vpnd_store::audit::{self, AuditEntry, Event};
+use vpnd_store::audit::{self, AuditEntry, AuditFile, Event};
 use vpnd_store::{ApiToken, StoreError, User};
 use watch::Watch;
 
@@ -92,6 +94,22 @@ impl Actor {
             detail,
             by: self.to_string(),
         }
+    }
+
+    /// Records what is about to be done or shown; the file that has it.
+    fn record(&self, event: &str, user: &str, detail: String, at_s: u64) -> Replied<AuditFile> {
+        let mut file = self.desk.audit_file().ok_or(DeskRefusal::NotRecorded)?;
+        let recorded = file.record(&[Event::Entry(self.entry(event, user, detail, at_s))]);
+        recorded.map_err(|error| {
+            tracing::error!(%error, event, user, by = %self, "it can't be recorded, and so is not done");
+            DeskRefusal::NotRecorded
+        })?;
+        Ok(file)
+    }
+
+    /// Whether it adds users.
+    fn adds_users(&self) -> bool {
+        self.person().is_none() && self.role == Role::Administrator
     }
 
     fn person(&self) -> Option<&User> {
@@ -181,15 +199,6 @@ impl Portal {
         }
         desk.watch.wanted(now())
     }
-
-    /// Records what was done, and logs it.
-    fn record_deed(&self, entry: AuditEntry) {
-        let AuditEntry { event, user, source, detail, by, .. } = &entry;
-        tracing::info!(event, user, by, address = source, detail, "done at the desk");
-        if let Some(audit) = &self.audit {
-            audit.record(Event::Entry(entry));
-        }
-    }
 }
 
 impl Answer<DeskQuery> for Portal {
@@ -207,8 +216,9 @@ impl Answer<DeskQuery> for Portal {
 
 impl Answer<FindUsers> for Portal {
     async fn answer(self: &Arc<Self>, find: FindUsers) -> Result<Replied<FoundUsers>, Reason> {
-        self.from_store(move |portal| match portal.actor(&find.caller, Act::Look)? {
-            Ok(_) => portal.find_users(&find.text, find.after.as_deref()).map(Ok),
+        let sought = Sought::of(&find.text);
+        self.from_store(move |portal| match portal.actor(&find.caller, sought.act())? {
+            Ok(actor) => portal.find_users(&actor, &sought, find.after.as_deref()),
             Err(refusal) => Ok(Err(refusal)),
         })
         .await
@@ -245,11 +255,16 @@ impl Answer<ShowUser> for Portal {
 
 impl Answer<ChangeUser> for Portal {
     async fn answer(self: &Arc<Self>, change: ChangeUser) -> Result<Replied<Option<Link>>, Reason> {
-        self.from_store(move |portal| match portal.actor(&change.caller, Act::Change)? {
-            Ok(actor) => portal.change_user(&actor, &change),
-            Err(refusal) => Ok(Err(refusal)),
-        })
-        .await
+        let caller = change.caller.clone();
+        let actor = match self.from_store(move |portal| portal.actor(&caller, Act::Change)).await? {
+            Ok(actor) => actor,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let password = match change.deed {
+            Deed::Add(_) if actor.adds_users() => self.authenticator.unknown_password(actor.address).await,
+            _ => None,
+        };
+        self.from_store(move |portal| portal.change_user(&actor, &change, password)).await
     }
 }
 

@@ -36,6 +36,15 @@ fn invite(t: &Transaction<'_>, name: &str, invitation: &InvitationHash, until_s:
     Ok(Ok(()))
 }
 
+/// Removes all there are.
+pub(super) fn forget(t: &Transaction<'_>) -> rusqlite::Result<()> {
+    let mut statement = t.prepare("SELECT user_id FROM invitations")?;
+    let invited = statement.query_map((), |row| bytes(row, "user_id").map(UserId))?;
+    let invited = invited.collect::<Result<Vec<_>, _>>()?;
+    t.execute("DELETE FROM invitations", ())?;
+    invited.into_iter().try_for_each(|id| digest::renew(t, id))
+}
+
 fn invited(c: &Connection, invitation: &InvitationHash, now_s: u64) -> rusqlite::Result<Option<User>> {
     let sql = "SELECT i.user_id FROM invitations i JOIN users u ON u.id = i.user_id
                WHERE i.token = ?1 AND i.until_s > ?2 AND i.generation = u.generation AND u.enabled

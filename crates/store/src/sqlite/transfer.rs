@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use super::connections::{Connections, open};
-use super::{Sqlite, StoreError};
+use super::{Sqlite, StoreError, invitations};
 use vpnd_sys::secret_file;
 
 /// The steps by which a replacement takes a store's place. INVARIANT: after each of them the old
@@ -81,13 +81,18 @@ impl Replacement {
         })
     }
 
-    /// Checks it as a whole, without its sessions, and puts it in place. Whether there was a store,
+    /// Checks it as a whole, without its sessions, and puts it in place. Invitations and tokens of
+    /// the API go too: since it was made some may have been used or removed. Whether there was a store,
     /// which is `….replaced` now.
     pub fn publish(self) -> Result<bool, StoreError> {
         self.file.sync_all().map_err(|error| self.failed(error))?;
         let store = Sqlite::open(&self.temporary)?;
         // Inner addresses stay reserved for their devices.
-        store.change(|t| t.execute("DELETE FROM sessions", ()).map(drop).map(Ok))?;
+        store.change(|t| {
+            t.execute("DELETE FROM sessions", ())?;
+            t.execute("DELETE FROM api_tokens", ())?;
+            invitations::forget(t).map(Ok)
+        })?;
         // SQLite empties its log into the file when the last connection ends.
         drop(store);
         if BESIDE.iter().any(|suffix| beside(&self.temporary, suffix).exists()) {
@@ -202,7 +207,10 @@ fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{NewUser, PasswordHash, Users as _};
+    use crate::{
+        ApiToken, ApiTokens as _, InvitationToken, Invitations as _, NewUser, PasswordHash, Users as _,
+    };
+    use vpnd_config::desk::DeskRole;
 
     fn named(name: &str) -> NewUser {
         NewUser::new(name, PasswordHash::new("x".to_owned()))
@@ -293,6 +301,24 @@ mod tests {
         let kept = path.with_extension("db.replaced");
         assert!(fs::read(&kept).unwrap() == bytes);
         assert!(fs::read(beside(&kept, "-wal")).unwrap() == log);
+    }
+
+    #[test]
+    fn a_backup_brings_no_token_and_no_invitation_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("vpnd.db");
+        let source = other(directory.path());
+        let (token, invitation) =
+            (ApiToken::new("idm", DeskRole::Administrator, 1, 100).0, InvitationToken::new().hash());
+        let old = Sqlite::open(&source).unwrap();
+        assert!(old.add_api_token(&token).unwrap());
+        old.invite("cid", &invitation, 100).unwrap();
+        assert!(old.invited(&invitation, 2).unwrap().is_some());
+        drop(old);
+        assert_eq!(replacement(&path, &source).publish().ok(), Some(false));
+        let store = Sqlite::open(&path).unwrap();
+        assert!(store.api_tokens().unwrap().is_empty() && store.invited(&invitation, 2).unwrap().is_none());
+        assert_eq!(users(&path), ["cid"], "whole");
     }
 
     #[test]

@@ -192,6 +192,7 @@ pub fn restore(
     writeln!(
         out,
         "users that were disabled, removed or given other passwords since can log in again: repeat that first\n\
+         tokens of the API and invitations are gone: make others (vpnd token add, vpnd user passwd NAME --invite)\n\
          next: vpnd doctor --config {name}, then systemctl start vpnd-server. Clients log in anew"
     )?;
     Ok(())

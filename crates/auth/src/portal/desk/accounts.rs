@@ -1,23 +1,24 @@
 //! Users that administrators and programs add, remove and put into groups.
 //!
-//! INVARIANT: only administrators do this, since groups give roles.
+//! INVARIANT: only administrators' programs do this, since groups give roles.
 
-use super::deeds::Done;
+use super::deeds::Planned;
 use super::{Actor, Desk, Portal};
 use vpnd_config::profile::is_user_name;
 use vpnd_ipc::gateway::portal::desk::{Deed, DeskRefusal, Link, NewAccount, Replied, Role, Typed};
 use vpnd_proto::control::SecretText;
-use vpnd_store::password::{Hasher, Password};
-use vpnd_store::{INVITATION_LIFETIME_S, InvitationToken, LOCAL, NewUser, StoreError, User, UserChange};
+use vpnd_store::{
+    INVITATION_LIFETIME_S, InvitationToken, LOCAL, NewUser, PasswordHash, StoreError, User, UserChange,
+};
 use vpnd_sys::date::Expiry;
 
-/// Adds a user whose password nobody has yet, and makes the invitation.
-pub(super) fn add(
-    portal: &Portal,
-    actor: &Actor,
-    existing: Option<User>,
-    (name, account): (&str, &NewAccount),
-) -> Result<Replied<Done>, StoreError> {
+/// Adds a user with this password, which nobody knows, and makes the invitation.
+pub(super) fn add<'a>(
+    portal: &'a Portal,
+    actor: &'a Actor,
+    existing: Option<&User>,
+    (name, account, password): (&'a str, &NewAccount, Option<PasswordHash>),
+) -> Result<Replied<Planned<'a>>, StoreError> {
     if actor.role < Role::Administrator {
         return Ok(Err(DeskRefusal::NoRole));
     }
@@ -41,9 +42,14 @@ pub(super) fn add(
     if !is_user_name(name) || is_endless_guest || is_over || note.chars().any(char::is_control) {
         return Ok(Err(DeskRefusal::Unusable));
     }
-    let Ok(password) = Hasher::default().hash(&Password::generate()) else {
-        return Ok(Err(DeskRefusal::TooOften));
-    };
+    let Some(password) = password else { return Ok(Err(DeskRefusal::TooOften)) };
+    let mut detail = format!("groups: {}", groups.join(" "));
+    if let Some(expires_s) = expires_s {
+        detail.push_str(&format!(", expires: {}", Expiry::At(expires_s)));
+    }
+    if let Some(sponsor) = sponsor {
+        detail.push_str(&format!(", sponsor: {}", &**sponsor));
+    }
     let user = NewUser {
         groups,
         expires_s,
@@ -51,36 +57,35 @@ pub(super) fn add(
         note: note.to_string(),
         ..NewUser::new(name, password)
     };
-    portal.store.add_user(&user, now_s)?;
-    let link = invite(portal, &actor.desk, name)?;
-    Ok(Ok(("user-added", String::new(), link)))
+    Ok(Ok(Planned::new("user-added", detail, move || {
+        portal.store.add_user(&user, now_s)?;
+        invite(portal, &actor.desk, name).map(Ok)
+    })))
 }
 
 /// Removes a user, or puts them into other groups.
-pub(super) fn change(
-    portal: &Portal,
+pub(super) fn change<'a>(
+    portal: &'a Portal,
     actor: &Actor,
-    user: &User,
+    user: &'a User,
     deed: &Deed,
-) -> Result<Replied<Done>, StoreError> {
+) -> Replied<Planned<'a>> {
     if actor.role < Role::Administrator {
-        return Ok(Err(DeskRefusal::NoRole));
+        return Err(DeskRefusal::NoRole);
     }
     let now_s = (portal.clocks.wall)();
-    Ok(match deed {
-        Deed::Remove => {
-            portal.store.remove_user(&user.name, now_s)?;
-            Ok(("user-removed", String::new(), None))
-        }
+    match deed {
+        Deed::Remove => Ok(Planned::new("user-removed", String::new(), move || {
+            portal.store.remove_user(&user.name, now_s).map(|_| Ok(None))
+        })),
         Deed::SetGroups(groups) if user.source == LOCAL => {
-            let Some(groups) = names(groups) else { return Ok(Err(DeskRefusal::Unusable)) };
+            let groups = names(groups).ok_or(DeskRefusal::Unusable)?;
             let detail = format!("groups: {}", groups.join(" "));
             let change = UserChange { groups: Some(groups), ..UserChange::default() };
-            portal.store.modify_user(&user.name, &change, now_s)?;
-            Ok(("user-modified", detail, None))
+            Ok(Planned::modify(portal, user, detail, change, now_s))
         }
         _ => Err(DeskRefusal::Unusable),
-    })
+    }
 }
 
 /// Makes the invitation of a user; its link, if it is known where the pages are.

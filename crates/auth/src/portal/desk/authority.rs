@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use vpnd_config::desk::Desk;
-use vpnd_ipc::gateway::portal::desk::{DeskRefusal, Role};
+use vpnd_ipc::gateway::portal::desk::{Deed, DeskRefusal, Role};
 use vpnd_proto::time::Time;
 use vpnd_store::{User, UserId};
 use vpnd_sys::allowance::Allowance;
@@ -60,8 +60,19 @@ pub(super) fn permit(
     }
 }
 
-/// Whether somebody with this role may change that user; `by` is the person, if it is one. The help desk has no power over those who
-/// administer, or it would have theirs.
+/// Whether people may do this to that user, whatever their role. INVARIANT: nothing here makes an
+/// administrator or gives an account of one, or a portal that was taken over would keep the rights of
+/// the person whose browser it sends for.
+pub(super) fn is_for_people(rules: &Desk, deed: &Deed, user: Option<&User>) -> bool {
+    match deed {
+        Deed::Add(_) | Deed::Remove | Deed::SetGroups(_) | Deed::RemoveDevice(_) => false,
+        Deed::Invite => user.is_none_or(|user| rules.role(&user.source, &user.groups).is_none()),
+        Deed::Kick(_) | Deed::Disable | Deed::Enable | Deed::ResetCodes | Deed::Extend(_) => true,
+    }
+}
+
+/// Whether somebody with this role may change that user; `by` is the person, if it is one. The help
+/// desk has no power over those who administer, or it would have theirs.
 pub(super) fn may_change(
     rules: &Desk,
     by: Option<&User>,
@@ -177,6 +188,22 @@ mod tests {
         assert_eq!(may(&admin, Role::Administrator, &desk), Ok(()));
         assert_eq!(may(&admin, Role::Administrator, &admin), Err(DeskRefusal::Own));
         assert_eq!(may(&other, Role::Viewer, &guest), Err(DeskRefusal::NoRole));
+    }
+
+    #[test]
+    fn people_invite_nobody_with_a_role_and_add_and_remove_nothing() {
+        let (rules, invites) = (rules(), |user: &User| is_for_people(&rules(), &Deed::Invite, Some(user)));
+        assert!(invites(&user(1, "guests")) && invites(&user(1, "")));
+        assert!(!["admins", "desk", "viewers"].into_iter().any(|group| invites(&user(1, group))));
+        let guest = user(1, "guests");
+        for deed in [
+            Deed::Remove,
+            Deed::SetGroups(vpnd_proto::control::List::default()),
+            Deed::RemoveDevice([1; 16].into()),
+        ] {
+            assert!(!is_for_people(&rules, &deed, Some(&guest)), "{deed:?}");
+        }
+        assert!(is_for_people(&rules, &Deed::Disable, Some(&guest)));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Changes of users at the desk, and questions who had an address.
+//!
+//! INVARIANT: each is on the disk, with its reason and with who asks, before it is done.
 
-use super::authority::may_change;
+use super::authority::{is_for_people, may_change};
 use super::{Actor, Portal, accounts};
 use crate::portal::first;
 use vpnd_config::revocation_cause::RevocationCause;
@@ -11,99 +13,124 @@ use vpnd_proto::control::Text;
 use vpnd_proto::session::DeviceId;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::whois::{Asked, is_reason, question};
-use vpnd_store::{LOCAL, LiveUser, StoreError, User, UserChange};
+use vpnd_store::{LOCAL, LiveUser, PasswordHash, StoreError, User, UserChange};
 use vpnd_sys::date::{Expiry, Moment};
 
 /// The longest time for which a guest is let in from here, seconds.
 const LONGEST_STAY_S: u64 = 366 * 86_400;
 
-/// The event that a deed is, what it was in words, and the link that was made.
-pub(super) type Done = (&'static str, String, Option<Link>);
+/// A deed that may be done, until it is on the record.
+pub(super) struct Planned<'a> {
+    event: &'static str,
+    /// Its description, for the record.
+    detail: String,
+    act: Box<dyn FnOnce() -> Result<Replied<Option<Link>>, StoreError> + 'a>,
+}
+
+impl<'a> Planned<'a> {
+    pub(super) fn new(
+        event: &'static str,
+        detail: String,
+        act: impl FnOnce() -> Result<Replied<Option<Link>>, StoreError> + 'a,
+    ) -> Self {
+        Self { event, detail, act: Box::new(act) }
+    }
+
+    pub(super) fn modify(
+        portal: &'a Portal,
+        user: &'a User,
+        detail: String,
+        change: UserChange,
+        now_s: u64,
+    ) -> Self {
+        Self::new("user-modified", detail, move || {
+            portal.store.modify_user(&user.name, &change, now_s).map(|_| Ok(None))
+        })
+    }
+}
 
 impl Portal {
+    /// Records a change and makes it; `password` is that of a user who is added.
     pub(super) fn change_user(
         &self,
         actor: &Actor,
         change: &ChangeUser,
+        password: Option<PasswordHash>,
     ) -> Result<Replied<Option<Link>>, StoreError> {
         let ChangeUser { user, deed, reason, .. } = change;
         if !is_reason(reason) {
             return Ok(Err(DeskRefusal::NoReason));
         }
-        if self.audit.as_ref().is_some_and(|audit| audit.health().failure.is_some()) {
-            return Ok(Err(DeskRefusal::NotRecorded));
-        }
-        let name = user.to_string();
-        let done = match (self.store.user(&name)?, deed) {
-            (user, Deed::Add(account)) => accounts::add(self, actor, user, (&name, account))?,
+        let (name, rules, person) = (user.to_string(), &actor.desk.rules, actor.person());
+        let user = self.store.user(&name)?;
+        let planned = match (&user, deed) {
+            (user, deed) if person.is_some() && !is_for_people(rules, deed, user.as_ref()) => {
+                Err(DeskRefusal::NoRole)
+            }
+            (user, Deed::Add(account)) => {
+                accounts::add(self, actor, user.as_ref(), (&name, account, password))?
+            }
             (None, _) => Err(DeskRefusal::NotThere),
-            (Some(user), deed) => match may_change(&actor.desk.rules, actor.person(), actor.role, &user) {
-                Ok(()) => self.do_deed(actor, &user, deed)?,
-                Err(refusal) => Err(refusal),
-            },
-        };
-        let (event, detail, link) = match done {
-            Ok(done) => done,
-            Err(refusal) => {
-                tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
-                return Ok(Err(refusal));
+            (Some(user), deed) => {
+                may_change(rules, person, actor.role, user).and_then(|()| self.plan(actor, user, deed))
             }
         };
-        let detail = if detail.is_empty() { reason.to_string() } else { format!("{detail}: {}", &**reason) };
-        self.record_deed(actor.entry(event, &name, detail, (self.clocks.wall)()));
-        Ok(Ok(link))
+        let done = match planned {
+            Err(refusal) => Err(refusal),
+            Ok(Planned { event, detail, act }) => {
+                let detail =
+                    if detail.is_empty() { reason.to_string() } else { format!("{detail}: {}", &**reason) };
+                tracing::info!(event, user = name, by = %actor, address = %actor.address, detail, "asked for at the desk");
+                match actor.record(event, &name, detail, (self.clocks.wall)()) {
+                    Ok(_) => act()?,
+                    Err(refusal) => Err(refusal),
+                }
+            }
+        };
+        if let Err(refusal) = &done {
+            tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
+        }
+        Ok(done)
     }
 
-    /// Does it; the event that it is, what it was in words, and the link that was made.
-    fn do_deed(&self, actor: &Actor, user: &User, deed: &Deed) -> Result<Replied<Done>, StoreError> {
+    /// Finds what a deed takes, and whether it fits the user.
+    fn plan<'a>(&'a self, actor: &'a Actor, user: &'a User, deed: &Deed) -> Replied<Planned<'a>> {
         let (name, now_s) = (user.name.as_str(), (self.clocks.wall)());
-        Ok(Ok(match deed {
+        let set_enabled =
+            move |is_enabled| move || self.store.set_enabled(name, is_enabled, now_s).map(|_| Ok(None));
+        Ok(match deed {
             Deed::Kick(device) => {
                 let device = device.as_ref().map(|device| DeviceId((*device).into()));
-                if !self.kick(user, device)? {
-                    return Ok(Err(DeskRefusal::NotThere));
-                }
-                ("kicked", device.map_or_else(String::new, |device| format!("device {device}")), None)
+                let detail = device.map_or_else(String::new, |device| format!("device {device}"));
+                Planned::new("kicked", detail, move || Ok(found(self.kick(user, device)?)))
             }
-            Deed::Disable => {
-                self.store.set_enabled(name, false, now_s)?;
-                ("user-disabled", String::new(), None)
-            }
-            Deed::Enable => {
-                self.store.set_enabled(name, true, now_s)?;
-                ("user-enabled", String::new(), None)
-            }
+            Deed::Disable => Planned::new("user-disabled", String::new(), set_enabled(false)),
+            Deed::Enable => Planned::new("user-enabled", String::new(), set_enabled(true)),
             Deed::ResetCodes if user.source == LOCAL && user.totp.is_some() => {
                 let change = UserChange { totp: Some(None), ..UserChange::default() };
-                self.store.modify_user(name, &change, now_s)?;
-                ("user-modified", "totp: none".to_owned(), None)
+                Planned::modify(self, user, "totp: none".to_owned(), change, now_s)
             }
             Deed::Extend(until) => {
-                let Some(until_s) = later_end(user, until, now_s) else {
-                    return Ok(Err(DeskRefusal::Unusable));
-                };
+                let until_s = later_end(user, until, now_s).ok_or(DeskRefusal::Unusable)?;
                 let change = UserChange { expires_s: Some(Some(until_s)), ..UserChange::default() };
-                self.store.modify_user(name, &change, now_s)?;
-                ("user-modified", format!("expires: {}", Expiry::At(until_s)), None)
+                Planned::modify(self, user, format!("expires: {}", Expiry::At(until_s)), change, now_s)
             }
-            Deed::Invite if user.source == LOCAL => {
-                let Some(link) = accounts::invite(self, &actor.desk, name)? else {
-                    return Ok(Err(DeskRefusal::Unusable));
-                };
-                ("user-invited", String::new(), Some(link))
+            Deed::Invite if user.source == LOCAL && actor.desk.pages.is_some() => {
+                Planned::new("user-invited", String::new(), move || {
+                    accounts::invite(self, &actor.desk, name).map(Ok)
+                })
             }
             Deed::RemoveDevice(device) => {
                 let device = DeviceId((*device).into());
-                if !self.store.remove_device(name, device, now_s)? {
-                    return Ok(Err(DeskRefusal::NotThere));
-                }
-                ("device-removed", format!("device {device}"), None)
+                Planned::new("device-removed", format!("device {device}"), move || {
+                    Ok(found(self.store.remove_device(name, device, now_s)?))
+                })
             }
             Deed::Remove | Deed::SetGroups(_) | Deed::Add(_) => {
                 return accounts::change(self, actor, user, deed);
             }
-            Deed::ResetCodes | Deed::Invite => return Ok(Err(DeskRefusal::Unusable)),
-        }))
+            Deed::ResetCodes | Deed::Invite => return Err(DeskRefusal::Unusable),
+        })
     }
 
     /// Ends the session of a device, or all, and the visits of the user: `false` if the device has
@@ -151,6 +178,11 @@ impl Portal {
             notes: first(notes.iter().map(|note| Text::cut(note))),
         })
     }
+}
+
+/// Whether there was what something was to be done to.
+fn found(is_there: bool) -> Replied<Option<Link>> {
+    if is_there { Ok(None) } else { Err(DeskRefusal::NotThere) }
 }
 
 /// The time at which a guest's account ends from now on, if that is later than now and not too far.

@@ -5,20 +5,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
-use super::authority::may_change;
-use super::{Actor, Desk, Portal};
+use super::authority::{is_for_people, may_change};
+use super::{Act, Actor, Desk, Portal};
 use crate::lease;
 use crate::portal::{first, now};
 use vpnd_ipc::gateway::auth::{AuditHealth, SourceName};
 use vpnd_ipc::gateway::portal::MAX_SESSIONS;
 use vpnd_ipc::gateway::portal::desk::{
-    DeskRefusal, DeskState, FoundUser, FoundUsers, ListedSession, ListedSessions, Logins, MAX_FOUND,
+    Deed, DeskRefusal, DeskState, FoundUser, FoundUsers, ListedSession, ListedSessions, Logins, MAX_FOUND,
     MAX_GROUPS, MAX_LISTED, ProfileCount, RefusedLogin, Replied, ShownUser, UserState, WorkerShown,
 };
 use vpnd_ipc::request::Reason;
 use vpnd_proto::control::Text;
+use vpnd_store::audit::AuditFile;
 use vpnd_store::audit::query::Record;
-use vpnd_store::audit::{AuditFile, Event};
+use vpnd_store::audit::whois::{Asked, question};
 use vpnd_store::{LOCAL, LiveSession, StoreError, User};
 
 impl Desk {
@@ -29,6 +30,28 @@ impl Desk {
         }
         let file = self.recording.open(&self.audit);
         file.map_err(|error| tracing::error!(%error, "the desk has no audit file")).ok()
+    }
+}
+
+/// Text of a search.
+pub(super) enum Sought {
+    Name(String),
+    Address(IpAddr),
+}
+
+impl Sought {
+    pub(super) fn of(text: &str) -> Self {
+        let text = text.trim();
+        let address = text.parse::<IpAddr>().map(|address| Self::Address(address.to_canonical()));
+        address.unwrap_or_else(|_| Self::Name(text.to_owned()))
+    }
+
+    /// The kind of request: a search for an address asks who has it.
+    pub(super) fn act(&self) -> Act {
+        match self {
+            Self::Name(_) => Act::Look,
+            Self::Address(_) => Act::Ask,
+        }
     }
 }
 
@@ -68,11 +91,22 @@ impl Portal {
     }
 
     /// The users whose name has this in it, the whole name first, or who have this address.
-    pub(super) fn find_users(&self, text: &str, after: Option<&str>) -> Result<FoundUsers, StoreError> {
-        let text = text.trim();
-        let mut found = match text.parse::<IpAddr>() {
-            Ok(address) => self.users_at(address.to_canonical())?,
-            Err(_) => {
+    pub(super) fn find_users(
+        &self,
+        actor: &Actor,
+        sought: &Sought,
+        after: Option<&str>,
+    ) -> Result<Replied<FoundUsers>, StoreError> {
+        let now_s = (self.clocks.wall)();
+        let mut found = match sought {
+            Sought::Address(address) => {
+                let asked = Asked { address: *address, port: None };
+                if let Err(refusal) = actor.record("whois", "", question(asked, now_s, "search"), now_s) {
+                    return Ok(Err(refusal));
+                }
+                self.users_at(*address)?
+            }
+            Sought::Name(text) => {
                 let wanted = text.to_lowercase();
                 let mut users = self.store.users()?;
                 users.retain(|user| user.name.to_lowercase().contains(&wanted));
@@ -86,8 +120,7 @@ impl Portal {
         }
         let more = found.len().saturating_sub(MAX_FOUND) as u64;
         found.truncate(MAX_FOUND);
-        let now_s = (self.clocks.wall)();
-        Ok(FoundUsers { users: first(found.iter().map(|user| found_user(user, now_s))), more })
+        Ok(Ok(FoundUsers { users: first(found.iter().map(|user| found_user(user, now_s))), more }))
     }
 
     /// The sessions that there are, by the names of their users, but for the first ones.
@@ -127,15 +160,14 @@ impl Portal {
     pub(super) fn show_user(&self, actor: &Actor, name: &str) -> Result<Replied<ShownUser>, StoreError> {
         let now_s = (self.clocks.wall)();
         let Some(user) = self.store.user(name)? else { return Ok(Err(DeskRefusal::NotThere)) };
-        let logins = match actor.desk.audit_file() {
-            None => None,
-            Some(mut file) => {
-                let entry = actor.entry("user-shown", &user.name, String::new(), now_s);
-                let logins =
-                    file.record(&[Event::Entry(entry)]).and_then(|()| file.logins(&user.name, now_s));
-                logins.map_err(|error| tracing::error!(%error, "the desk has no logins to show")).ok()
-            }
+        let file = match actor.record("user-shown", &user.name, String::new(), now_s) {
+            Ok(file) => file,
+            Err(refusal) => return Ok(Err(refusal)),
         };
+        let logins = file.logins(&user.name, now_s);
+        let logins = logins.map_err(|error| tracing::error!(%error, "the desk has no logins to show")).ok();
+        let may_be_invited =
+            actor.person().is_none() || is_for_people(&actor.desk.rules, &Deed::Invite, Some(&user));
         let revoked = |certificate: &_| user.revoked_certificates.contains(certificate);
         Ok(Ok(ShownUser {
             profile: self.access.of(&user).map(|profile| Text::cut(profile.title())),
@@ -153,7 +185,7 @@ impl Portal {
             }),
             locked: may_change(&actor.desk.rules, actor.person(), actor.role, &user).err(),
             traffic: first(actor.desk.watch.traffic(&user.name, now())),
-            can_be_invited: user.source == LOCAL && actor.desk.pages.is_some(),
+            can_be_invited: user.source == LOCAL && actor.desk.pages.is_some() && may_be_invited,
             user: found_user(&user, now_s),
         }))
     }

@@ -101,7 +101,9 @@ fn each_role_at_the_desk_does_what_it_may() {
     assert_eq!(nobody.change("disable", "vic", "because"), 403);
 
     // A viewer looks, and changes nothing.
-    let found = viewer.tunnelled(&format!("/desk/users?text={}", guest.v4()), &[]);
+    let by_address = format!("/desk/users?text={}", guest.v4());
+    assert_eq!(viewer.tunnelled(&by_address, &[]).status, 403, "who has an address is a question");
+    let found = desk.tunnelled(&by_address, &[]);
     assert!(found.status == 200 && found.body.contains("href=\"/desk/user?name=gus\""), "{found:?}");
     let page = viewer.tunnelled("/desk/user?name=gus", &[]);
     assert!(page.body.contains(&guest.v4().to_string()) && page.body.contains("198.18.2.2"), "{page:?}");
