@@ -83,10 +83,10 @@ impl AuthChannel {
     /// decision and what follows it.
     fn log_in(&mut self, number: u64, user: &str) -> (u32, Vec<u8>) {
         let reply = self.ask(number, |body| {
-            body.array(2).unwrap().u32(LOGIN).unwrap().array(3).unwrap().array(10).unwrap();
+            body.array(2).unwrap().u32(LOGIN).unwrap().array(3).unwrap().array(11).unwrap();
             body.str(user).unwrap().str(&format!("{user}'s password")).unwrap();
             body.null().unwrap().null().unwrap();
-            body.encode(IpAddr::from([198, 18, 1, 2])).unwrap().bytes(&[9; 16]).unwrap();
+            body.encode(IpAddr::from([198, 18, 1, 2])).unwrap().bytes(&[9; 16]).unwrap().null().unwrap();
             body.str("staff").unwrap().encode(OF_STAFF).unwrap().u32(1).unwrap().array(0).unwrap();
             body.str("staff").unwrap().encode(OF_STAFF).unwrap();
         });
