@@ -212,7 +212,12 @@ impl Authenticator {
     ) -> LoginOutcome {
         match checked {
             Ok(CheckResult::Granted(user)) => self.granted(login, user, guess, now_s),
-            Ok(CheckResult::CodeRequired(user)) => self.require_code(login, Ok(user), guess, now_s),
+            Ok(CheckResult::CodeRequired(user)) => {
+                // The question that a wrong password leads to (`refuse_login`): without it a right one
+                // would be answered sooner.
+                let _ = self.store.has_one_time_codes();
+                self.require_code(login, Ok(user), guess, now_s)
+            }
             Ok(CheckResult::Refused(cause)) => self.refuse_login(login, cause, guess, now_s),
             Ok(CheckResult::NotAdmitted(why)) => self.not_admitted(login, why, guess, now_s),
             Ok(CheckResult::NotChecked(none)) => {
