@@ -217,6 +217,8 @@ fn no_place() -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_S.into());
+    // The limit of new connections is then that of such requests.
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -6,6 +6,8 @@ pub const MAX_DATAGRAM: usize = u16::MAX as usize;
 const LENGTH: usize = 2;
 /// Room to begin with: most connections are idle.
 const LEAST: usize = 4 << 10;
+/// Room that stays while nothing waits in it: what one record of TLS fills.
+const KEPT: usize = 32 << 10;
 const MOST: usize = 2 * (LENGTH + MAX_DATAGRAM);
 
 /// Appends a datagram in the form of the stream.
@@ -55,6 +57,10 @@ impl Frames {
         let is_full = self.end == self.buffer.len();
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
+        if self.end == 0 && self.buffer.len() > KEPT {
+            self.buffer.truncate(KEPT);
+            self.buffer.shrink_to_fit();
+        }
         if is_full && self.buffer.len() < MOST {
             self.buffer.resize((2 * self.buffer.len()).min(MOST), 0);
         }
@@ -78,6 +84,24 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_datagram_leaves_no_room_behind() {
+        let mut stream = Vec::new();
+        put(&mut stream, &[7; MAX_DATAGRAM]);
+        let mut frames = Frames::new(&[]);
+        let mut left = &stream[..];
+        while !left.is_empty() {
+            let space = frames.space();
+            let len = space.len().min(left.len());
+            space[..len].copy_from_slice(&left[..len]);
+            frames.filled(len);
+            left = &left[len..];
+        }
+        assert!(frames.buffer.len() > KEPT);
+        assert_eq!(frames.next().map(<[u8]>::len), Some(MAX_DATAGRAM));
+        assert!(!frames.space().is_empty() && frames.buffer.capacity() <= KEPT);
+    }
 
     #[test]
     fn datagrams_come_out_as_they_went_in_whatever_the_pieces() {

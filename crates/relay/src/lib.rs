@@ -115,7 +115,10 @@ async fn from_stream(
         }
         let now = Instant::now();
         if any {
-            (heard, partial) = (now, None);
+            heard = now;
+        }
+        if any || !frames.is_partial() {
+            partial = None;
         }
         let (until, end) = if frames.is_partial() {
             (*partial.get_or_insert(now) + STALLED, End::Cut)

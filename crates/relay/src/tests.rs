@@ -113,6 +113,19 @@ async fn silent_and_slow_peers_are_given_up() {
     assert!(matches!(silent.relay.await.unwrap(), End::Silent));
     assert_eq!(began.elapsed(), PATIENCE.silence);
 
+    // An empty datagram in two pieces is whole, so the next one has its own time.
+    let empty = running(64);
+    let mut peer = empty.peer;
+    empty.kept.arrive(b"y");
+    for (piece, after) in [(&b"\0"[..], 1), (b"\0", STALLED.as_secs()), (b"\x01x", 1)] {
+        tokio::time::sleep(Duration::from_secs(after)).await;
+        peer.write_all(piece).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(*empty.kept.sent.lock().unwrap(), [b"x".to_vec()]);
+    drop(peer);
+    assert!(matches!(empty.relay.await.unwrap(), End::Closed));
+
     // A byte now and then of one datagram.
     let slow = running(64);
     let mut peer = slow.peer;

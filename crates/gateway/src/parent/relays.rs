@@ -20,10 +20,13 @@ use vpnd_ipc::gateway::portal::{FromPortal, ToPortal};
 use vpnd_ipc::spawn::ChildError;
 use vpnd_sys::allowance::Allowance;
 use vpnd_sys::clock::now;
+use vpnd_sys::log_limit::LogLimit;
 
 const DEVICE: &[u8] = b"lo";
 /// Bytes of datagrams that wait for the portal at most, and for the gateway.
 const BUFFER: usize = 1 << 20;
+/// Lines of the log about sockets that the portal did not get.
+static REFUSALS: LogLimit = LogLimit::new(20, Duration::from_secs(5));
 
 /// A relay.
 struct Relay {
@@ -94,7 +97,9 @@ impl Gateway {
             FromPortal::Relay { number, client } => match portal.relays.begin(number) {
                 Ok(here) => self.worker.send(&ToWorker::Relay { here, client }, &[]).await,
                 Err(error) => {
-                    tracing::warn!(%error, "no socket for a client's TCP connection");
+                    if REFUSALS.admits() {
+                        tracing::warn!(%error, "no socket for a client's TCP connection");
+                    }
                     portal.send(&ToPortal::NoRelay(number), &[]).await;
                     Ok(())
                 }
