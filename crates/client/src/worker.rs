@@ -36,7 +36,7 @@ use super::Refusal;
 use crate::messages::{Begin, FromWorker, WorkerLaunch};
 use devices::shard_specs;
 use dial::{Credentials, DialError, DialOutcome, Dialer};
-use over_tcp::Carrier;
+use over_tcp::{Carrier, gateway_of};
 use parent_client::{ParentClient, ParentError, ParentEvent};
 use path::{log_path, mapped};
 use prepared::Prepared;
@@ -343,7 +343,8 @@ impl Connected {
             ConnectionEvent::Message(connection, message) => {
                 if matches!(message, Message::Drain)
                     && let Some(live) = self.live.get(&connection)
-                    && self.dialer.note_drained(live.connection.remote_address())
+                    && let Some(gateway) = gateway_of(&live.connection, live.carrier.as_ref())
+                    && self.dialer.note_drained(gateway)
                 {
                     tracing::warn!("the gateway is draining: looking for another one of the profile");
                 }
@@ -468,8 +469,8 @@ impl Connected {
         let (dialer, connection_events) = (Arc::clone(&self.dialer), self.connection_events.clone());
         let may_look_up = !self.core.is_within_reach() || self.core.is_in_doubt();
         let rtt = self.live.values().map(|live| live.connection.rtt()).min();
-        let over_udp = self.live.values().filter(|live| live.carrier.is_none());
-        let current = over_udp.map(|live| live.connection.remote_address()).next();
+        let mut live = self.live.values();
+        let current = live.find_map(|live| gateway_of(&live.connection, live.carrier.as_ref()));
         let attempt = tokio::spawn(async move {
             let outcome = dialer.dial(&purpose, offer, current, rtt, may_look_up).await;
             let _ = connection_events.send(ConnectionEvent::Dialled(connection, outcome)).await;

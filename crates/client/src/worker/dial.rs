@@ -27,7 +27,7 @@ use vpnd_proto::control::{Code, Message, Offer, Refused, Renewal, TooLong};
 use vpnd_proto::device::DeviceProof;
 
 use super::distrust::Distrust;
-use super::over_tcp::{Carrier, CarrierError, OverTcp};
+use super::over_tcp::{Carrier, CarrierError, OverTcp, gateway_of};
 use super::parent_client::{ParentClient, ParentError};
 use crate::servers::with_new;
 use browser::BrowserError;
@@ -158,7 +158,7 @@ pub(super) struct Shaken {
 impl Shaken {
     /// The gateway's address, if that can be told.
     fn gateway(&self) -> Option<SocketAddr> {
-        self.carrier.is_none().then(|| self.connection.remote_address())
+        gateway_of(&self.connection, self.carrier.as_ref())
     }
 }
 
@@ -311,8 +311,8 @@ impl Dialer {
             let look_up = (!is_move && (may_look_up || known.is_empty())).then(|| self.look_up());
             let attempt = |address| self.shake_hands_with(address, rtt, is_move);
             let head_start = self.head_start();
-            let race = address_race::race(known, look_up, head_start, attempt);
-            let race = self.race_ways(race, rtt, is_move);
+            let race = address_race::race(known.clone(), look_up, head_start, attempt);
+            let race = self.race_ways(race, &known, rtt, is_move);
             tokio::pin!(race);
             let outcome = loop {
                 tokio::select! {

@@ -81,6 +81,8 @@ pub(super) struct OverTcp {
 pub(super) struct Carrier {
     /// Where datagrams for the gateway go.
     pub(super) local: SocketAddr,
+    /// The gateway's own address over UDP, if that can be told.
+    pub(super) gateway: Option<SocketAddr>,
     /// The port of the control channel's socket.
     control: Arc<AtomicU16>,
     task: JoinHandle<()>,
@@ -90,6 +92,12 @@ impl Drop for Carrier {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// The address of the gateway at the other end of a connection over UDP or by this carrier, if that
+/// can be told.
+pub(super) fn gateway_of(connection: &quinn::Connection, carrier: Option<&Carrier>) -> Option<SocketAddr> {
+    carrier.map_or_else(|| Some(connection.remote_address()), |carrier| carrier.gateway)
 }
 
 impl Carrier {
@@ -119,7 +127,7 @@ impl OverTcp {
     pub(super) async fn open(
         &self,
         parent: &ParentClient,
-        address: SocketAddr,
+        (address, gateway): (SocketAddr, Option<SocketAddr>),
         proxy: Option<&Proxy>,
     ) -> Result<Carrier, CarrierError> {
         let (tcp, socket) = parent.stream(address).await?;
@@ -139,7 +147,7 @@ impl OverTcp {
             let end = relay(stream, &before, &own, PATIENCE, &AtomicU64::new(0)).await;
             tracing::debug!(%end, "a TCP connection to the gateway is over");
         });
-        Ok(Carrier { local, control, task })
+        Ok(Carrier { local, gateway, control, task })
     }
 
     async fn upgraded(

@@ -19,10 +19,10 @@ use crate::traffic::{ping, ping_until};
 const SECOND: Duration = Duration::from_secs(1);
 /// Limit for whatever a test waits for; it goes on as soon as that is there.
 const LIMIT: Duration = Duration::from_secs(60);
-const SECOND_GATEWAY: &str = "198.18.2.2";
+pub(crate) const SECOND_GATEWAY: &str = "198.18.2.2";
 
 /// A second gateway with the certificate of the first, and the campus's address behind it.
-fn second_gateway<'l>(lab: &'l Lab, first: &Gateway<'l>) -> Gateway<'l> {
+pub(crate) fn second_gateway<'l>(lab: &'l Lab, first: &Gateway<'l>) -> Gateway<'l> {
     let place = &lab.clients[1];
     place.ip_batch(&format!("addr add {CAMPUS_V4}/32 dev lo\n"));
     let second = Gateway::init_elsewhere(lab, "second", place, &[SECOND_GATEWAY]);
@@ -36,14 +36,14 @@ fn second_gateway<'l>(lab: &'l Lab, first: &Gateway<'l>) -> Gateway<'l> {
 }
 
 /// Adds an address to those of a profile, as its last.
-fn add_address(login: &Login, address: &str) {
+pub(crate) fn add_address(login: &Login, address: &str) {
     edit_toml(&login.profile, |profile| {
         let addresses = profile["server"]["addresses"].as_array_mut().expect("a list");
         addresses.push(format!("{address}:4433").into());
     });
 }
 
-fn drain(gateway: &Gateway<'_>, arguments: &[&str]) -> String {
+pub(crate) fn drain(gateway: &Gateway<'_>, arguments: &[&str]) -> String {
     let words: Vec<&str> = ["drain"].iter().chain(arguments).copied().collect();
     process::text(&must(gateway.ask(&words)))
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::{self, Client};
+use crate::drain::{SECOND_GATEWAY, add_address, drain, second_gateway};
 use crate::gateway::{Gateway, Login, edit_toml, must, strings, write_secret};
 use crate::lab::{CAMPUS_V4, GATEWAY_V4, Lab, UPLINK, eventually};
 use crate::process::{self, Process};
@@ -27,10 +28,7 @@ pub(crate) fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
     let certificate = certificate.self_signed(&key).unwrap().pem();
     fs::write(gateway.file("portal.pem"), &certificate).unwrap();
     write_secret(&gateway.file("portal-key.pem"), &key.serialize_pem());
-    gateway.configure("portal.enabled", true);
-    gateway.configure("portal.certificate", "portal.pem");
-    gateway.configure("portal.key", "portal-key.pem");
-    gateway.configure("portal.relays", 100);
+    relays(&gateway);
     let ann = gateway.add_user("ann");
     edit_toml(&ann.profile, |profile| {
         assert_eq!(profile["server"]["tcp_port"].as_integer(), Some(443), "the profile knows");
@@ -46,6 +44,14 @@ pub(crate) fn installation(lab: &Lab) -> (Gateway<'_>, Login) {
         process::run(probe).status.success().then_some(())
     });
     (gateway, ann)
+}
+
+/// From its start on it carries the tunnel over TCP, with the files of its portal that are there.
+fn relays(gateway: &Gateway<'_>) {
+    gateway.configure("portal.enabled", true);
+    gateway.configure("portal.certificate", "portal.pem");
+    gateway.configure("portal.key", "portal-key.pem");
+    gateway.configure("portal.relays", 100);
 }
 
 /// A firewall of the network: these datagrams are dropped.
@@ -73,6 +79,29 @@ fn has_logged(client: &mut Client<'_>, words: &str) {
         client.process().assert_running();
         client.process().output().contains(words).then_some(())
     });
+}
+
+#[test]
+fn a_login_leads_past_a_gateway_that_is_drained() {
+    let Some(lab) = Lab::new(2) else { return };
+    let (first, ann) = installation(&lab);
+    let mut second = second_gateway(&lab, &first);
+    fs::write(second.file("portal.pem"), fs::read(first.file("portal.pem")).unwrap()).unwrap();
+    let key = fs::read_to_string(first.file("portal-key.pem")).unwrap();
+    write_secret(&second.file("portal-key.pem"), &key);
+    relays(&second);
+    // The user is known at both, with one password and one profile.
+    let profile = fs::read(&ann.profile).unwrap();
+    fs::remove_file(&ann.profile).unwrap();
+    second.add_user("ann");
+    fs::write(&ann.profile, profile).unwrap();
+    add_address(&ann, SECOND_GATEWAY);
+    second.start();
+    drop_udp(&lab, "meta l4proto udp");
+    drain(&first, &["--within", "2h", "--no-wait"]);
+    let _client = Client::connect(&lab, 1, &ann);
+    ping_until(&lab.clients[0], CAMPUS_V4.into(), SOON);
+    assert!(is_over_tcp(&second) && first.sessions().is_empty());
 }
 
 #[test]

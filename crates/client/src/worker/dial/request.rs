@@ -42,15 +42,17 @@ impl Dialer {
         grant: Option<Grant>,
         shaken: Shaken,
     ) -> Result<DialOutcome, DialError> {
-        let address = shaken.connection.remote_address();
+        let gateway = shaken.gateway();
         let request = self.request(purpose, offer, grant);
         let outcome = self.ask_on(request, shaken).await.map_err(DialError::with_cause)?;
         match &outcome {
-            DialOutcome::Refused(refused) if refused.code == Code::Drain => drop(self.note_drained(address)),
-            DialOutcome::Established(_, _, carrier) => {
+            DialOutcome::Refused(refused) if refused.code == Code::Drain => {
+                gateway.map(|gateway| self.note_drained(gateway));
+            }
+            DialOutcome::Established(..) => {
                 self.credentials.browser.was_up();
-                if carrier.is_none() {
-                    self.answered(address);
+                if let Some(gateway) = gateway {
+                    self.answered(gateway);
                 }
             }
             DialOutcome::Refused(_) => {}

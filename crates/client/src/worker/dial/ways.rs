@@ -4,6 +4,7 @@
 //! there until UDP has worked for a while, so that it does not go back and forth.
 
 use std::net::SocketAddr;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -41,10 +42,11 @@ impl Ways {
 }
 
 impl Dialer {
-    /// Races UDP, as `udp` tries it, with TCP.
+    /// Races UDP, as `udp` tries it, with TCP to these gateways, in this order.
     pub(super) async fn race_ways(
         &self,
         udp: impl Future<Output = Result<Shaken, Option<DialError>>>,
+        gateways: &[SocketAddr],
         rtt: Option<Duration>,
         is_move: bool,
     ) -> Result<Shaken, Option<DialError>> {
@@ -57,7 +59,7 @@ impl Dialer {
         };
         let tcp = async {
             after(!tcp_first).await;
-            self.over_tcp(over_tcp, rtt).await
+            self.over_tcp(over_tcp, gateways, rtt).await
         };
         tokio::pin!(udp, tcp);
         let shaken = tokio::select! {
@@ -80,18 +82,29 @@ impl Dialer {
     }
 
     /// A connection over TCP, to the first of the gateway's addresses that lets it.
-    async fn over_tcp(&self, over_tcp: &OverTcp, rtt: Option<Duration>) -> Result<Shaken, Option<DialError>> {
+    async fn over_tcp(
+        &self,
+        over_tcp: &OverTcp,
+        gateways: &[SocketAddr],
+        rtt: Option<Duration>,
+    ) -> Result<Shaken, Option<DialError>> {
         let mut addresses: Vec<SocketAddr> = Vec::new();
-        for known in self.known().iter() {
-            let address = SocketAddr::new(known.ip(), over_tcp.port);
+        for gateway in gateways {
+            let address = SocketAddr::new(gateway.ip(), over_tcp.port);
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
         let direct = addresses.clone();
-        let attempt = |address| {
-            let proxy = over_tcp.proxy.as_ref().filter(|_| !direct.contains(&address));
-            self.over_carrier(over_tcp, address, proxy, rtt)
+        // A proxy leads to the first of the profile.
+        let first = self.servers.lock().unwrap_or_else(PoisonError::into_inner).first().cloned();
+        let behind_proxy = first.and_then(|server| server.literal());
+        let attempt = |address: SocketAddr| {
+            let is_direct = direct.contains(&address);
+            let gateway = gateways.iter().find(|gateway| gateway.ip() == address.ip()).copied();
+            let gateway = if is_direct { gateway } else { behind_proxy };
+            let proxy = over_tcp.proxy.as_ref().filter(|_| !is_direct);
+            self.over_carrier(over_tcp, (address, gateway), proxy, rtt)
         };
         let proxies = over_tcp.proxy.as_ref().map(|proxy| self.proxies(&proxy.server));
         address_race::race(addresses, proxies, Duration::ZERO, attempt).await
@@ -109,12 +122,12 @@ impl Dialer {
     async fn over_carrier(
         &self,
         over_tcp: &OverTcp,
-        address: SocketAddr,
+        to: (SocketAddr, Option<SocketAddr>),
         proxy: Option<&Proxy>,
         rtt: Option<Duration>,
     ) -> Result<Shaken, DialError> {
-        let carrier = over_tcp.open(&self.parent, address, proxy).await.inspect_err(|error| {
-            tracing::debug!(%address, %error, "no connection over TCP");
+        let carrier = over_tcp.open(&self.parent, to, proxy).await.inspect_err(|error| {
+            tracing::debug!(address = %to.0, %error, "no connection over TCP");
             self.trials().no_tcp(error.to_string());
         })?;
         let shaken = self.try_address(carrier.local, rtt, |port| carrier.set_control(port)).await?;
