@@ -53,7 +53,7 @@ impl Authenticator {
         Refusal::NotConfirmed.into()
     }
 
-    /// Who has logged out at a provider; `None` if that is not proved.
+    /// Checks a logout token; returns who has logged out, or `None` if it proves nothing.
     pub(crate) async fn read_logout(&self, read: ReadLogout) -> Result<Option<ProviderLogout>, Reason> {
         let Some(at) = self.provider(&read.source) else { return Ok(None) };
         let reply = self.external.idp.request(read, LOGIN_TIMEOUT + REPLY_MARGIN).await;

@@ -60,7 +60,7 @@ causes! {
     NotProved = "not-proved";
     /// The user's provider asks for credentials itself; nothing was checked.
     NeedsBrowser = "needs-browser";
-    /// What a client has brought of a login in a browser is used already, too old or another's.
+    /// The grant of a login in a browser is used already, too old, or for another client or user.
     GrantVoid = "grant-void";
     /// Everything was right, and no access profile is for the user.
     NoProfile = "no-profile";

@@ -22,13 +22,13 @@ use vpnd_store::totp;
 use vpnd_store::{Accepted, InvitationHash, PasswordHash, StoreError, TotpSecret, User, UserChange};
 use vpnd_sys::clock::now;
 
-/// What the user of an invitation has chosen.
+/// The choices of an invited user.
 pub(crate) struct Chosen {
     pub(crate) invitation: InvitationHash,
     pub(crate) user: User,
     pub(crate) password: Password,
     pub(crate) totp: TotpSecret,
-    /// Of that secret.
+    /// A code of that secret.
     pub(crate) code: Password,
     pub(crate) source: IpAddr,
 }
