@@ -9,9 +9,9 @@ mod firewall;
 mod gateway;
 mod identity;
 pub(super) mod machine;
-mod names;
+pub(super) mod names;
 mod nat;
-mod passage;
+pub(super) mod passage;
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

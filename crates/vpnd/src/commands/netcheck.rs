@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use rand::Rng as _;
 use serde::Serialize;
-use tokio::time::timeout;
 
+use super::doctor::names::look_up;
+use super::doctor::passage::FAR;
 use super::doctor::{Finding, machine, render};
 use crate::cli::NetcheckArgs;
 use tcp::{LoginPage, Pages, Port};
@@ -23,15 +24,12 @@ use udp::{Loss, Probed};
 use vpnd_config::ConfigError;
 use vpnd_config::profile::{Profile, ServerAddress};
 
-/// Limit for one look-up, as clients have it.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses of the gateway that are tried.
 const MAX_ADDRESSES: usize = 8;
 /// Full packets of a tunnel with the usual MTU of 1,420 travel in packets of this size over IPv6.
 const FULL: usize = 1_500;
 /// The smallest size that costs little: a tunnel of 1,280 over IPv6.
 const ENOUGH: usize = 1_360;
-const FAMILIES: [(&str, &str); 2] = [("IPv4", "9.9.9.9:443"), ("IPv6", "[2620:fe::9]:443")];
 
 /// Why there is no report, or what it means for the exit code.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +86,7 @@ async fn examine(profile: Option<&Profile>) -> (Report, Vec<Way>) {
     findings.push(invented_name().await);
     let mut addresses = Vec::new();
     for server in profile.iter().flat_map(|profile| &profile.servers) {
-        let (finding, found) = look_up(server).await;
+        let (finding, found) = addresses_of(server).await;
         findings.extend(finding);
         addresses.extend(found.into_iter().map(|address| (server.clone(), address)));
     }
@@ -105,14 +103,19 @@ async fn examine(profile: Option<&Profile>) -> (Report, Vec<Way>) {
 
 /// Whether the machine has a route for each version of IP.
 fn families() -> Vec<Finding> {
-    let finding = |(name, far): (&str, &str)| {
-        let own = UdpSocket::bind(if name == "IPv4" { "0.0.0.0:0" } else { "[::]:0" });
-        match own.and_then(|socket| socket.connect(far).and_then(|()| socket.local_addr())) {
+    let finding = |far: IpAddr| {
+        let (name, any): (_, SocketAddr) =
+            if far.is_ipv4() { ("IPv4", ([0; 4], 0).into()) } else { ("IPv6", ([0; 16], 0).into()) };
+        let own = UdpSocket::bind(any).and_then(|socket| {
+            socket.connect((far, 443))?;
+            socket.local_addr()
+        });
+        match own {
             Ok(own) => Finding::good("ip", format!("{name} goes out from {}", own.ip())),
             Err(_) => Finding::unknown("ip", format!("there is no {name} here"), "one of the two is enough"),
         }
     };
-    let findings: Vec<Finding> = FAMILIES.into_iter().map(finding).collect();
+    let findings: Vec<Finding> = FAR.into_iter().map(finding).collect();
     if findings.iter().all(|finding| finding.advice.is_some()) {
         return vec![Finding::problem("ip", "no route leads out of this machine", "connect it to a network")];
     }
@@ -123,44 +126,38 @@ fn families() -> Vec<Finding> {
 async fn invented_name() -> Finding {
     const CHECK: &str = "dns";
     let name = format!("vpnd-{:016x}.invalid", rand::rng().next_u64());
-    match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name.as_str(), 443))).await {
-        Ok(Ok(mut found)) => match found.next() {
-            Some(found) => Finding::warning(
-                CHECK,
-                format!(
-                    "a name that does not exist has the address {}: the name servers here change answers",
-                    found.ip()
-                ),
-                "log in to the network in a browser if it wants that; else use another network",
+    match look_up(&name, 443).await {
+        Ok(found) if !found.is_empty() => Finding::warning(
+            CHECK,
+            format!(
+                "a name that does not exist has the address {}: the name servers here change answers",
+                found[0].ip()
             ),
-            None => Finding::good(CHECK, "a name that does not exist has no address"),
-        },
-        Ok(Err(_)) => Finding::good(CHECK, "a name that does not exist has no address"),
-        Err(_) => Finding::warning(CHECK, "the name servers do not answer", "see /etc/resolv.conf"),
+            "log in to the network in a browser if it wants that; else use another network",
+        ),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Finding::warning(CHECK, "the name servers do not answer", "see /etc/resolv.conf")
+        }
+        Ok(_) | Err(_) => Finding::good(CHECK, "a name that does not exist has no address"),
     }
 }
 
 /// Where a server of the profile is.
-async fn look_up(server: &ServerAddress) -> (Option<Finding>, Vec<SocketAddr>) {
+async fn addresses_of(server: &ServerAddress) -> (Option<Finding>, Vec<SocketAddr>) {
     const CHECK: &str = "name";
     if let Some(literal) = server.literal() {
         return (None, vec![literal]);
     }
     let (host, began) = (&server.host, Instant::now());
-    let advice = "is the profile right, and does another network know the name?";
-    match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((host.as_str(), server.port))).await {
-        Ok(Ok(found)) => {
-            let found: Vec<SocketAddr> = found.collect();
+    match look_up(host, server.port).await {
+        Ok(found) => {
             let list: Vec<String> = found.iter().map(|address| address.ip().to_string()).collect();
             let line = format!("{host} is {}, after {}", list.join(", "), in_ms(began.elapsed()));
             (Some(Finding::good(CHECK, line)), found)
         }
-        Ok(Err(error)) => {
+        Err(error) => {
+            let advice = "is the profile right, and does another network know the name?";
             (Some(Finding::problem(CHECK, format!("{host} can't be looked up: {error}"), advice)), Vec::new())
-        }
-        Err(_) => {
-            let found = format!("{host} could not be looked up within {} s", LOOKUP_TIMEOUT.as_secs());
-            (Some(Finding::problem(CHECK, found, advice)), Vec::new())
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Names: those of the gateway, by which clients find it, and the name servers that it pushes.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -25,11 +26,24 @@ pub(super) async fn gateway_names(config: &ServerConfig) -> Vec<Finding> {
     futures_util::future::join_all(names.map(|name| gateway_name(name, config.server.listen.port()))).await
 }
 
+/// The addresses of a name, as this machine finds them.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`] if nothing answers, or what the look-up says.
+pub(in crate::commands) async fn look_up(name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let found = timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, port))).await;
+    let silent = |_| {
+        let seconds = LOOKUP_TIMEOUT.as_secs();
+        io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {seconds} s"))
+    };
+    Ok(found.map_err(silent)??.collect())
+}
+
 async fn gateway_name(name: &str, port: u16) -> Finding {
     const CHECK: &str = "names";
-    let addresses: Vec<IpAddr> = match timeout(LOOKUP_TIMEOUT, tokio::net::lookup_host((name, port))).await {
-        Ok(Ok(found)) => found.map(|address| address.ip()).collect(),
-        Ok(Err(error)) => {
+    let addresses: Vec<IpAddr> = match look_up(name, port).await {
+        Ok(found) => found.into_iter().map(|address| address.ip()).collect(),
+        Err(error) if error.kind() != io::ErrorKind::TimedOut => {
             let advice = "clients look it up: give it an address in the public DNS, or rename the gateway ('vpnd init --name')";
             return Finding::warning(CHECK, format!("{name} can't be looked up here: {error}"), advice);
         }

@@ -19,7 +19,7 @@ use vpnd_sys::tool::ToolError;
 
 const CHECK: &str = "firewall";
 /// Hosts far away, from which clients come, and to which they go where everything is pushed.
-const FAR: [IpAddr; 2] =
+pub(in crate::commands) const FAR: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)), IpAddr::V6(Ipv6Addr::new(0x2620, 0xfe, 0, 0, 0, 0, 0, 9))];
 /// Ports of the test packets' senders and receivers.
 const SENDER: u16 = 50_000;
