@@ -42,7 +42,7 @@ impl Ignored {
         tracing::warn!(
             source,
             attributes = names.join(", "),
-            "the RADIUS server sends attributes that are ignored; docs/IDENTITY.md lists those that count"
+            "the RADIUS server sends attributes that are ignored; docs/RADIUS.md lists those that count"
         );
         named.extend(new);
     }
