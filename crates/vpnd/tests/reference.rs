@@ -3,12 +3,13 @@
 //!
 //! Which values a key takes is what the parser says about a wrong one, its meaning and its default
 //! are the example's, which `examples.rs` holds against the parser. `VPND_WRITE_REFERENCE=1` writes
-//! the file anew.
+//! the file.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,13 @@ const HEAD: &str = "# Configuration of the gateway\n\n\
 Every key of `server.toml`.\n\
 A test makes this page from the parser's messages and from [config/server.toml](../config/server.toml), a good file to begin with.\n\
 `vpnd check FILE` reports every mistake with its line.\n\
-`vpnd reload` applies a changed file as a whole or not at all, but for keys that take effect at a restart, which it names.\n\
+`vpnd reload` applies a changed file as a whole or not at all, but for what is marked \"restart\", which it names.\n\
 Relative paths start at the directory of the file.\n";
+
+/// The comment of a key that means what it means in the table of the same name above.
+const AS_ABOVE: &str = "As above.";
+/// The shortest description of values that is given once.
+const LONG: usize = 60;
 
 /// A key of the example.
 struct Setting {
@@ -62,10 +68,8 @@ fn read(example: &str) -> (Vec<String>, Vec<Setting>) {
         if bare.starts_with('[') && bare.ends_with(']') {
             place += 1;
             lines.push(bare.to_owned());
-            // What stands above a list of tables is about the list.
-            let about = if bare.starts_with("[[") { meaning.trim().to_owned() } else { String::new() };
             let (key, value, line) = (String::new(), bare.to_owned(), lines.len() - 1);
-            settings.push(Setting { place, key, value, meaning: about, line });
+            settings.push(Setting { place, key, value, meaning: meaning.trim().to_owned(), line });
             meaning.clear();
             follows = false;
         } else if let Some((key, value)) = setting(bare) {
@@ -102,6 +106,33 @@ fn takes(lines: &[String], setting: &Setting) -> String {
         expects.rsplit_once(", not ").map(|(expects, _)| expects.to_owned())
     });
     said.unwrap_or_else(|| panic!("the parser does not say what '{}' takes: {problems}", setting.key))
+}
+
+/// The example as it is, and with what decides about other keys' defaults and needs changed: the
+/// portal served, clients that reach each other, a profile that requires nothing. A key is the same
+/// line in each.
+fn variants(lines: &[String], settings: &[Setting]) -> Vec<Vec<String>> {
+    let section = |head: &str| {
+        let at = settings.iter().position(|setting| setting.key.is_empty() && setting.value == head);
+        &settings[at.unwrap_or_else(|| panic!("the example has no {head}"))..]
+    };
+    let line = |head: &str, key: &str| {
+        let found = section(head).iter().find(|setting| setting.key == key);
+        found.unwrap_or_else(|| panic!("the example has no '{key}' in {head}")).line
+    };
+    let mut portal = lines.to_vec();
+    portal[line("[portal]", "enabled")] = "enabled = true".to_owned();
+    portal[section("[acme]")[0].line..].fill(String::new());
+    let mut open = lines.to_vec();
+    open[line("[policy]", "client_to_client")] = "client_to_client = true".to_owned();
+    open[line("[wireguard]", "enabled")] = "enabled = true".to_owned();
+    open[line("[[profile]]", "require")].clear();
+    vec![lines.to_vec(), portal, open]
+}
+
+/// Those of the variants that have the setting as the example has it.
+fn having<'v>(variants: &'v [Vec<String>], setting: &'v Setting) -> impl Iterator<Item = &'v Vec<String>> {
+    variants.iter().filter(|lines| lines[setting.line] == variants[0][setting.line])
 }
 
 /// Whether the parser demands the key where its section has these others alone.
@@ -148,27 +179,60 @@ fn need(lines: &[String], settings: &[Setting], setting: &Setting) -> Option<Str
     Some(format!("Needed with {}", with.join(" or ")))
 }
 
-fn entry(lines: &[String], settings: &[Setting], setting: &Setting, section: &str) -> String {
-    let Setting { key, value, meaning, .. } = setting;
-    let effect = if waits(section, key) { " Takes effect at a restart." } else { "" };
-    let shown = match (need(lines, settings, setting), is_default(lines, setting)) {
-        (Some(needed), _) => format!("{needed}; for example `{value}`."),
-        (None, true) => format!("Default: `{value}`."),
-        (None, false) => format!("Optional; for example `{value}`."),
-    };
-    format!("- **`{key}`**: {}. {shown} {meaning}{effect}\n", takes(lines, setting))
-}
-
-/// Whether a configuration with the key as shown is the same as without.
-fn is_default(lines: &[String], setting: &Setting) -> bool {
-    let mut without = lines.to_vec();
-    without[setting.line].clear();
+/// Whether a configuration with the key as shown is the same as without, in each variant that may
+/// have it.
+fn is_default(variants: &[Vec<String>], setting: &Setting) -> bool {
     let read = |lines: &[String]| {
         let mut config = parse(&(lines.join("\n") + "\n")).ok()?;
         config.places = Default::default();
         Some(format!("{config:?}"))
     };
-    read(lines).is_some_and(|with| read(&without) == Some(with))
+    let is_same = |with: &Vec<String>| {
+        let mut without = with.clone();
+        without[setting.line].clear();
+        read(with).is_none_or(|config| read(&without) == Some(config))
+    };
+    having(variants, setting).all(is_same)
+}
+
+/// What the reader can't see from the value that is shown. A long description is given at the first
+/// key that takes such values, and `given` has it then.
+fn values(takes: String, key: &str, given: &mut BTreeMap<String, String>) -> String {
+    if let Some(range) = takes.strip_prefix("a whole number from ") {
+        return format!("{range}. ");
+    }
+    if ["a string", "true or false"].contains(&takes.as_str()) {
+        return String::new();
+    }
+    if let Some(first) = given.get(&takes) {
+        return format!("As `{first}`. ");
+    }
+    let (first, rest) = takes.split_at(1);
+    let sentence = format!("{}{rest}. ", first.to_uppercase());
+    if takes.len() >= LONG {
+        given.insert(takes, key.to_owned());
+    }
+    sentence
+}
+
+/// A key's line; `restart` is whether to say that it waits for a restart.
+fn entry(
+    variants: &[Vec<String>],
+    settings: &[Setting],
+    setting: &Setting,
+    restart: bool,
+    given: &mut BTreeMap<String, String>,
+) -> String {
+    let Setting { key, value, meaning, .. } = setting;
+    let need = having(variants, setting).find_map(|lines| need(lines, settings, setting));
+    let shown = match (need, is_default(variants, setting)) {
+        (Some(needed), _) => format!("{needed}. Example: `{value}`."),
+        (None, true) => format!("Default: `{value}`."),
+        (None, false) => format!("Example: `{value}`."),
+    };
+    let takes = values(takes(&variants[0], setting), key, given);
+    let mark = if restart { " (restart)" } else { "" };
+    format!("- **`{key}`**{mark}: {meaning} {takes}{shown}\n")
 }
 
 #[test]
@@ -176,26 +240,30 @@ fn the_reference_is_what_the_parser_says() {
     let example = fs::read_to_string(root().join("config/server.toml")).unwrap();
     let (lines, settings) = read(&example);
     parse(&(lines.join("\n") + "\n")).expect("the example with everything switched on is good");
-    let mut text = HEAD.to_owned();
-    let (before, mut section) = (std::iter::once(None).chain(settings.iter().map(Some)), "");
-    for (setting, before) in settings.iter().zip(before) {
-        if setting.key.is_empty() {
-            section = setting.value.trim_matches(['[', ']']);
-            write!(text, "\n## `{}`\n\n", setting.value).unwrap();
-            if !setting.meaning.trim().is_empty() {
-                write!(text, "{}\n\n", setting.meaning.trim()).unwrap();
-            }
-        } else {
-            // Repeated keys of a second [[source]] and of rules in profiles are explained where
-            // they stand first.
-            let is_as_above =
-                before.is_some_and(|before| !before.key.is_empty() && before.meaning == setting.meaning);
+    let variants = variants(&lines, &settings);
+    let (mut text, mut given) = (HEAD.to_owned(), BTreeMap::new());
+    for table in settings.chunk_by(|_, next| !next.key.is_empty()) {
+        let (head, keys) = table.split_first().expect("a chunk is never empty");
+        let section = head.value.trim_matches(['[', ']']);
+        let all_wait = keys.iter().all(|setting| waits(section, &setting.key));
+        write!(text, "\n## `{}`{}\n\n", head.value, if all_wait { " (restart)" } else { "" }).unwrap();
+        if !head.meaning.is_empty() {
+            write!(text, "{}\n\n", head.meaning).unwrap();
+        }
+        let (above, own): (Vec<_>, Vec<_>) = keys.iter().partition(|setting| setting.meaning == AS_ABOVE);
+        for (number, setting) in own.iter().enumerate() {
+            let has_own = number == 0 || own[number - 1].meaning != setting.meaning;
             assert!(
-                !setting.meaning.is_empty() && !is_as_above,
+                !setting.meaning.is_empty() && has_own,
                 "config/server.toml has no comment of its own above '{}'",
                 setting.key
             );
-            text.push_str(&entry(&lines, &settings, setting, section));
+            let restart = !all_wait && waits(section, &setting.key);
+            text.push_str(&entry(&variants, &settings, setting, restart, &mut given));
+        }
+        if !above.is_empty() {
+            let keys = above.iter().map(|setting| format!("`{}`", setting.key)).collect::<Vec<_>>();
+            writeln!(text, "- As above: {}", keys.join(", ")).unwrap();
         }
     }
     let path = root().join("docs/CONFIGURATION.md");
@@ -206,6 +274,6 @@ fn the_reference_is_what_the_parser_says() {
     assert!(
         written == text,
         "docs/CONFIGURATION.md is not what the parser says now; \
-         VPND_WRITE_REFERENCE=1 cargo test -p vpnd --test reference writes it anew"
+         VPND_WRITE_REFERENCE=1 cargo test -p vpnd --test reference writes it"
     );
 }
