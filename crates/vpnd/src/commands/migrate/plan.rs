@@ -40,7 +40,7 @@ const OTHERWISE: [(&str, &str); 36] = [
     ("tls-verify", "no scripts"),
     ("iroute", "a client is a host, no router for a network"),
     ("iroute-ipv6", "a client is a host, no router for a network"),
-    ("port-share", "vpnd has its UDP port for itself, and no TCP"),
+    ("port-share", "vpnd has its UDP port for itself, and over TCP relays in [portal]"),
     ("management", "'vpnd status', 'vpnd kick', [admin] metrics"),
     ("status", "'vpnd status'"),
     ("route", "the gateway makes no routes of its own besides those of the pools"),
