@@ -29,6 +29,7 @@ use tower_service::Service as _;
 use crate::browser::Peer;
 use crate::places::Places;
 use crate::relays::Relays;
+use crate::site::headers;
 use vpnd_proto::admission::Source;
 use vpnd_proto::admission::network_rates::NetworkRates;
 use vpnd_sys::clock::now;
@@ -150,7 +151,7 @@ async fn answer(
         Err(_) => {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::REQUEST_TIMEOUT;
-            Ok(response)
+            Ok(headers::complete(response).await)
         }
     }
 }

@@ -10,6 +10,7 @@ mod at_provider;
 mod connect;
 mod desk;
 mod devices;
+pub(crate) mod headers;
 mod invitations;
 
 use std::sync::Arc;
@@ -17,19 +18,18 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Form, RawQuery, State};
-use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, SET_COOKIE,
-};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use crate::auth_client::AuthClient;
 use crate::browser::{Visitor, cookie, form_of, fresh_token, no_cookie, unhex};
 use crate::pages::{AnswerPage, Frame, LoginPage, MessagePage, OverviewPage, WaitPage, page};
+use headers::scripted;
 use vpnd_ipc::gateway::portal::{
     Change, EndSession, LogOut, LoginStep, Logo, OverviewQuery, PortalAnswer, PortalApproval, PortalLogin,
     Provider,
@@ -41,27 +41,6 @@ use vpnd_proto::control::{ChallengeAnswer, ChallengeKind, SecretText, UserName};
 const MAX_BODY_BYTES: usize = 16 << 10;
 const STYLE: &str = include_str!("../assets/style.css");
 const SCRIPT: &str = include_str!("../assets/script.js");
-/// The policy of pages with our script, which asks this host alone.
-const SCRIPTED: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-);
-
-/// On every answer.
-const HEADERS: [(HeaderName, HeaderValue); 7] = [
-    (
-        HeaderName::from_static("content-security-policy"),
-        HeaderValue::from_static(
-            "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
-        ),
-    ),
-    (HeaderName::from_static("strict-transport-security"), HeaderValue::from_static("max-age=31536000")),
-    (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff")),
-    (HeaderName::from_static("x-frame-options"), HeaderValue::from_static("DENY")),
-    (HeaderName::from_static("referrer-policy"), HeaderValue::from_static("no-referrer")),
-    (HeaderName::from_static("cross-origin-opener-policy"), HeaderValue::from_static("same-origin")),
-    (HeaderName::from_static("cross-origin-resource-policy"), HeaderValue::from_static("same-origin")),
-];
-
 /// What pages are made of.
 pub(crate) struct Site {
     auth: AuthClient,
@@ -153,65 +132,54 @@ impl Site {
     }
 }
 
+type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
+
+/// Addresses of pages; those of the API are in `api`.
+const ROUTES: [Route; 33] = [
+    ("/", || get(overview)),
+    ("/login", || get(login_form).post(log_in)),
+    ("/login/answer", || post(answer)),
+    ("/login/wait", || get(wait)),
+    ("/logout", || post(log_out)),
+    ("/oidc/start/{provider}", || get(at_provider::start)),
+    ("/oidc/callback/{provider}", || get(at_provider::finish)),
+    ("/oidc/logout/{provider}", || post(at_provider::logged_out)),
+    ("/connect", || get(connect::question).post(connect::answer)),
+    ("/connect/{ticket}", || get(connect::arrive)),
+    ("/sessions/end", || post(end_session)),
+    ("/devices", || get(devices::devices)),
+    ("/devices/add", || get(devices::form).post(devices::add)),
+    ("/devices/end", || post(end_session_of_device)),
+    ("/devices/remove", || post(devices::remove)),
+    ("/devices/renew", || post(devices::renew)),
+    ("/desk", || get(desk::overview)),
+    ("/desk/users", || get(desk::users)),
+    ("/desk/user", || get(desk::user)),
+    ("/desk/kick", || post(desk::kick)),
+    ("/desk/disable", || post(desk::disable)),
+    ("/desk/enable", || post(desk::enable)),
+    ("/desk/reset", || post(desk::reset)),
+    ("/desk/extend", || post(desk::extend)),
+    ("/desk/whois", || post(desk::whois)),
+    ("/desk/invite", || post(desk::invite)),
+    ("/invitation/{token}", || get(invitations::open).post(invitations::accept)),
+    ("/script.js", || get(script)),
+    ("/password", || get(account::password).post(account::change_password)),
+    ("/codes", || post(account::codes)),
+    ("/codes/take", || post(account::take_codes)),
+    ("/style.css", || get(style)),
+    ("/logo", || get(logo)),
+];
+
 /// All addresses.
 pub(crate) fn router(site: Arc<Site>) -> Router {
-    api::router()
-        .route("/", get(overview))
-        .route("/login", get(login_form).post(log_in))
-        .route("/login/answer", post(answer))
-        .route("/login/wait", get(wait))
-        .route("/logout", post(log_out))
-        .route("/oidc/start/{provider}", get(at_provider::start))
-        .route("/oidc/callback/{provider}", get(at_provider::finish))
-        .route("/oidc/logout/{provider}", post(at_provider::logged_out))
-        .route("/connect", get(connect::question).post(connect::answer))
-        .route("/connect/{ticket}", get(connect::arrive))
-        .route("/sessions/end", post(end_session))
-        .route("/devices", get(devices::devices))
-        .route("/devices/add", get(devices::form).post(devices::add))
-        .route("/devices/end", post(end_session_of_device))
-        .route("/devices/remove", post(devices::remove))
-        .route("/devices/renew", post(devices::renew))
-        .route("/desk", get(desk::overview))
-        .route("/desk/users", get(desk::users))
-        .route("/desk/user", get(desk::user))
-        .route("/desk/kick", post(desk::kick))
-        .route("/desk/disable", post(desk::disable))
-        .route("/desk/enable", post(desk::enable))
-        .route("/desk/reset", post(desk::reset))
-        .route("/desk/extend", post(desk::extend))
-        .route("/desk/whois", post(desk::whois))
-        .route("/desk/invite", post(desk::invite))
-        .route("/invitation/{token}", get(invitations::open).post(invitations::accept))
-        .route("/script.js", get(script))
-        .route("/password", get(account::password).post(account::change_password))
-        .route("/codes", post(account::codes))
-        .route("/codes/take", post(account::take_codes))
-        .route("/style.css", get(style))
-        .route("/logo", get(logo))
+    ROUTES
+        .iter()
+        .fold(api::router(), |router, (path, route)| router.route(path, route()))
         .fallback(nothing)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(middleware::map_response(with_headers))
+        .layer(middleware::map_response(headers::complete))
         .with_state(site)
-}
-
-async fn with_headers(mut response: Response) -> Response {
-    let policy = response.extensions_mut().remove::<Policy>().map(|Policy(policy)| policy);
-    let headers = response.headers_mut();
-    headers.extend(HEADERS);
-    headers.extend(policy.map(|policy| (CONTENT_SECURITY_POLICY, policy)));
-    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
-}
-
-/// The policy of an answer that needs another one.
-#[derive(Clone)]
-struct Policy(HeaderValue);
-
-/// For a page that has our script.
-fn scripted(mut response: Response) -> Response {
-    response.extensions_mut().insert(Policy(SCRIPTED));
-    response
 }
 
 /// A redirection that is a GET whatever it follows.
@@ -417,3 +385,6 @@ async fn end(
         Err(_) => site.failed(&visitor),
     }
 }
+
+#[cfg(test)]
+mod tests;

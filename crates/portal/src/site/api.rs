@@ -59,6 +59,12 @@ pub(super) fn router() -> Router<Arc<Site>> {
         .fold(Router::new(), |router, (_, path, route)| router.route(&format!("/api/v1{path}"), route()))
 }
 
+/// All addresses, for tests of the whole site.
+#[cfg(test)]
+pub(super) fn addresses() -> impl Iterator<Item = String> {
+    ROUTES.iter().map(|(_, path, _)| format!("/api/v1{path}"))
+}
+
 /// What a change says besides its address.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use axum::extract::{Form, Path, State};
 use axum::http::StatusCode;
-use axum::http::header::{HeaderValue, LOCATION};
+use axum::http::header::LOCATION;
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-use super::{Policy, Site, nothing, to, with_cookie};
+use super::headers::towards;
+use super::{Site, nothing, to, with_cookie};
 use crate::browser::{Visitor, connect_cookie, form_about, no_connect_cookie};
 use crate::pages::connect::ConnectPage as Page;
 use crate::pages::page;
@@ -89,15 +90,4 @@ fn over(site: &Site, visitor: &Visitor) -> Response {
     let texts = &visitor.texts.connect;
     let response = site.message(visitor, StatusCode::GONE, texts.over, texts.over_text);
     with_cookie(response, &no_connect_cookie())
-}
-
-/// The answer of a page whose form leads to a client at this port of the browser's machine.
-fn towards(mut response: Response, port: u16) -> Response {
-    let policy = format!(
-        "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self' http://127.0.0.1:{port}; base-uri 'none'; frame-ancestors 'none'"
-    );
-    if let Ok(policy) = HeaderValue::from_str(&policy) {
-        response.extensions_mut().insert(Policy(policy));
-    }
-    response
 }

@@ -7,7 +7,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{OfSession, Site, nothing, scripted, to};
+use super::headers::scripted;
+use super::{OfSession, Site, nothing, to};
 use crate::browser::{Visitor, form_of, unbase64, unhex};
 use crate::pages::devices::{AddDevicePage, AddedDevicePage, DevicesPage};
 use crate::pages::page;

@@ -26,6 +26,7 @@ mod blocked;
 mod border;
 mod busy_poll;
 mod certificates;
+mod chromium;
 mod cleanup;
 mod client;
 mod congestion;

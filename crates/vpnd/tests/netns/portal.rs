@@ -12,6 +12,7 @@ mod desk;
 mod devices;
 mod floods;
 mod invitations;
+mod policies;
 mod relays;
 mod taken_over;
 

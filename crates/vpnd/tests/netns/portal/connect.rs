@@ -18,7 +18,7 @@ use vpnd_store::sqlite::Sqlite;
 use vpnd_store::totp;
 
 /// `vpnd connect` with a profile that says nothing of a user but that a browser logs in.
-fn in_browser(lab: &Lab, number: usize, gateway: &Gateway<'_>) -> Command {
+pub(super) fn in_browser(lab: &Lab, number: usize, gateway: &Gateway<'_>) -> Command {
     let profile = lab.path(format!("browser-{number}.toml"));
     if !profile.exists() {
         let path = profile.to_str().unwrap();
@@ -33,7 +33,7 @@ fn in_browser(lab: &Lab, number: usize, gateway: &Gateway<'_>) -> Command {
 }
 
 /// The page that the client names.
-fn page_of(client: &mut Process) -> String {
+pub(super) fn page_of(client: &mut Process) -> String {
     eventually("the client names a page", SOON, || {
         client.assert_running();
         let output = client.output();

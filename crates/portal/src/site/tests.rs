@@ -1,0 +1,124 @@
+use std::collections::BTreeSet;
+
+use axum::body::{Body, to_bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HeaderName};
+use axum::http::{Method, Request};
+use tower_service::Service as _;
+use vpnd_ipc::channel::{self, Channel};
+use vpnd_ipc::gateway::portal::connect::{ConnectEnd, ConnectPage};
+use vpnd_ipc::gateway::portal::devices::DeviceChange;
+use vpnd_ipc::gateway::portal::{MAX_FRAME, PortalRequest, Token};
+use vpnd_ipc::request::{Numbered, Reason, encoded};
+use vpnd_proto::control::Text;
+
+use super::*;
+use crate::browser::{Peer, form_about, hex};
+
+const PORT: u16 = 40_123;
+const TOKEN: [u8; 32] = [7; 32];
+
+/// Answers as the auth process does where a page with a policy of its own comes of it.
+async fn answer(channel: Channel) {
+    while let Ok(Some(received)) = channel.receive::<Numbered<PortalRequest>>().await {
+        let Numbered { number, content } = received.alone().unwrap();
+        let content = match content {
+            PortalRequest::Approval(_) => encoded(&Ok(None::<LoginStep>)),
+            PortalRequest::AddDevice(_) => encoded(&Ok(DeviceChange::Added(Text::cut("[Interface]\n")))),
+            PortalRequest::Connect(_) => encoded(&Ok(ConnectPage::Ask {
+                name: Text::cut("laptop"),
+                from: [192, 0, 2, 1].into(),
+                port: PORT,
+                user: UserName::cut("ann"),
+                source: Text::cut("local"),
+            })),
+            PortalRequest::AnswerToClient(_) => encoded(&Ok(ConnectEnd::To {
+                url: Text::cut(&format!("http://127.0.0.1:{PORT}/?grant=x")),
+                port: PORT,
+            })),
+            _ => encoded::<()>(&Err(Reason::cut("a test"))),
+        };
+        channel.send(&Numbered { number, content }, &[]).await.unwrap();
+    }
+}
+
+/// The site, with an auth process that [`answer`]s.
+fn site() -> Router {
+    let (ours, theirs) = channel::pair().unwrap();
+    let (auth, replies) = AuthClient::start(Channel::new(ours, MAX_FRAME).unwrap());
+    tokio::spawn(replies);
+    tokio::spawn(answer(Channel::new(theirs, MAX_FRAME).unwrap()));
+    router(Arc::new(Site::new(auth, "VPN".to_owned(), None, Vec::new())))
+}
+
+/// A request of a browser that has logged in, or not, with a form that is as good as can be.
+fn request(method: Method, path: &str, logged_in: bool) -> Request<Body> {
+    let [token, ticket] = [TOKEN, [8; 32]].map(|bytes| Token(bytes.into()));
+    let form = if path == "/connect" { form_about(&token, &ticket) } else { form_of(&token) };
+    let key = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc%3D";
+    let body = format!("form={form}&name=phone&public_key={key}&answer=yes");
+    let mut request = Request::builder().method(method).uri(path);
+    if logged_in {
+        let cookies = format!("__Host-vpnd={}; __Host-vpnd-connect={}", hex(&TOKEN), hex(&[8; 32]));
+        request = request.header(COOKIE, cookies);
+    }
+    let mut request =
+        request.header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(Body::from(body)).unwrap();
+    request.extensions_mut().insert(Peer([192, 0, 2, 1].into()));
+    request
+}
+
+/// Every address that there is, with something in the place of each variable, and one that there is
+/// not.
+fn addresses() -> BTreeSet<String> {
+    let pages = ROUTES.iter().map(|(path, _)| (*path).to_owned());
+    let all = pages.chain(api::addresses()).chain(["/nothing".to_owned()]);
+    all.map(|path| {
+        path.split('/')
+            .map(|part| if part.starts_with('{') { "x" } else { part })
+            .collect::<Vec<_>>()
+            .join("/")
+    })
+    .collect()
+}
+
+/// The one value of a header.
+fn only<'r>(response: &'r Response, name: &HeaderName, at: &str) -> &'r str {
+    let values: Vec<_> = response.headers().get_all(name).iter().collect();
+    assert_eq!(values.len(), 1, "{at}: {name}: {values:?}");
+    values[0].to_str().unwrap()
+}
+
+#[tokio::test]
+async fn every_answer_has_each_header_once_and_the_policy_that_its_page_needs() {
+    let mut site = site();
+    let mut policies = BTreeSet::new();
+    for (path, method, logged_in) in addresses().into_iter().flat_map(|path| {
+        {
+            let methods = [Method::GET, Method::POST, Method::PUT];
+            methods.map(|method| [true, false].map(|logged_in| (path.clone(), method.clone(), logged_in)))
+        }
+        .into_iter()
+        .flatten()
+    }) {
+        let at = format!("{method} {path}, logged in: {logged_in}");
+        let response = site.call(request(method, &path, logged_in)).await.unwrap();
+        for (name, value) in headers::HEADERS {
+            assert_eq!(only(&response, &name, &at), value, "{at}");
+        }
+        only(&response, &CACHE_CONTROL, &at);
+        let policy = only(&response, &CONTENT_SECURITY_POLICY, &at).to_owned();
+        for part in
+            ["default-src 'none'; ", "form-action 'self'", "; base-uri 'none'", "; frame-ancestors 'none'"]
+        {
+            assert!(policy.contains(part) && !policy.contains("unsafe"), "{at}: {policy}");
+        }
+        let leads_on = response.status() != StatusCode::NOT_FOUND && path == "/connect" && logged_in;
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let has_script = body.windows(7).any(|text| text == b"<script") && !path.ends_with(".js");
+        assert_eq!(policy.contains("script-src 'self'; connect-src 'self'"), has_script, "{at}: {policy}");
+        let towards = policy.contains(&format!("form-action 'self' http://127.0.0.1:{PORT};"));
+        assert!(!towards || leads_on, "{at}: {policy}");
+        policies.insert(policy);
+    }
+    assert_eq!(policies.len(), 3, "each kind of page was there: {policies:?}");
+}
