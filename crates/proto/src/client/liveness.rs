@@ -186,7 +186,9 @@ impl Client {
 
     pub(super) fn check_silence(&mut self, now: Time) {
         let silence = self.liveness.silence(now);
-        if silence >= self.in_force.silence && self.liveness.probing.is_none() && self.epochs.is_alive() {
+        // Probes for one lane go on while others answer, for ever if nothing passes there.
+        let is_asked = self.liveness.probing.as_ref().is_some_and(|probing| !probing.answered);
+        if silence >= self.in_force.silence && !is_asked && self.epochs.is_alive() {
             self.liveness.begin(Cause::Silence);
             self.probe_again(now);
         }

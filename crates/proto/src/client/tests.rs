@@ -518,6 +518,28 @@ fn silence_is_noticed_and_soon_ends_in_an_attach_beside_the_probes() {
 }
 
 #[test]
+fn a_lane_that_never_answers_hides_no_silence() {
+    let mut client = client();
+    let (connection, _) = connect(&mut client).unwrap();
+    grant(&mut client, START, connection, &answer(1));
+    hear(&mut client, START, 1);
+    let slot = client.session.as_ref().unwrap().slot;
+    let asked = all_probes(&mut client);
+    for (_, id) in asked.into_iter().filter(|(lane, id)| *lane == 0 || id & PATH_PROBE != 0) {
+        client.handle_event(START, Event::ProbeReply { slot, lane: 0, id, size: 4 });
+    }
+    client.handle_timeout(millis(250));
+    assert_eq!(probes(&mut client).len(), 1, "the other lane is asked again");
+    let sent = Activity { tx_packets: 1, last_tx_packet: millis(300), ..Activity::default() };
+    client.handle_activity(millis(1_000), 0, sent);
+    assert_eq!(probes(&mut client).len(), 0);
+    client.handle_activity(millis(1_300), 0, Activity::default());
+    assert_eq!(probes(&mut client).len(), 2, "both lanes are asked");
+    client.handle_timeout(millis(1_800));
+    assert!(connect(&mut client).is_some(), "an attach");
+}
+
+#[test]
 fn a_changed_network_is_doubted_soon_whatever_was_waited_for_before() {
     let mut client = silent();
     client.handle_timeout(millis(1_600));
