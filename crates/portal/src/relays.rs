@@ -26,7 +26,7 @@ use crate::places::Places;
 use vpnd_ipc::channel::{Channel, ChannelError, Received};
 use vpnd_ipc::gateway::portal::{FromPortal, ToPortal};
 use vpnd_proto::admission::Source;
-use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, relay};
+use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, Run, RunSocket, relay};
 
 /// Limit for the parent to make a socket.
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
@@ -137,7 +137,7 @@ impl Relays {
         }
         let Ok(Ok(upgraded)) = timeout(UPGRADE_TIMEOUT, upgrade).await else { return };
         let Some((stream, before)) = stream(upgraded) else { return };
-        let end = relay(stream, &before, &Connected(socket), PATIENCE, &known.dropped).await;
+        let end = relay(stream, &before, &Connected(RunSocket::new(socket)), PATIENCE, &known.dropped).await;
         tracing::debug!(%peer, %end, "a client's TCP connection is over");
     }
 
@@ -172,20 +172,19 @@ impl Relays {
 }
 
 /// A socket that is connected to the gateway's port.
-struct Connected(UdpSocket);
+struct Connected(RunSocket);
 
 impl Datagrams for Connected {
-    fn send(&self, datagram: &[u8]) {
-        // As on any path, what can't be sent is lost.
-        let _ = self.0.try_send(datagram);
+    fn send(&self, run: &[u8], segment: usize) {
+        self.0.send(run, segment, None);
     }
 
     async fn readable(&self) -> std::io::Result<()> {
         self.0.readable().await
     }
 
-    fn try_receive(&self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.0.try_recv(into)
+    fn try_receive(&self, into: &mut [u8]) -> std::io::Result<Run> {
+        Ok(self.0.try_receive(into)?.0)
     }
 }
 

@@ -9,6 +9,7 @@
 #![allow(missing_docs)]
 
 mod frames;
+mod runs;
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use frames::Frames;
 pub use frames::{MAX_DATAGRAM, put};
+use runs::Collected;
+pub use runs::{Run, RunSocket};
 
 /// The name of the protocol in the `Upgrade` header of HTTP.
 pub const PROTOCOL: &str = "UoTLV/1";
@@ -31,22 +34,24 @@ pub const MAX_UNSENT_BELOW: u32 = 32 << 10;
 pub const MAX_UNSENT_TLS: usize = 16 << 10;
 /// Time for the rest of a datagram whose beginning has come, and for a peer to take anything.
 const STALLED: Duration = Duration::from_secs(30);
-/// Datagrams received at once, before the stream has its turn.
+/// Datagrams or runs of them received before the stream has its turn, and bytes.
 const BATCH: usize = 64;
+const BATCH_BYTES: usize = 64 << 10;
 
 /// The socket's side.
 pub trait Datagrams {
-    /// Sends a datagram; one that can't be sent at once is lost.
-    fn send(&self, datagram: &[u8]);
+    /// Sends a run: datagrams of `segment` bytes, the last of which may be shorter. Those that can't
+    /// be sent at once are lost.
+    fn send(&self, run: &[u8], segment: usize);
 
     /// Waits until a datagram may be there.
     fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Receives a datagram.
+    /// Receives a run.
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] if there is none.
-    fn try_receive(&self, into: &mut [u8]) -> io::Result<usize>;
+    fn try_receive(&self, into: &mut [u8]) -> io::Result<Run>;
 }
 
 /// How patient a relay is.
@@ -108,11 +113,7 @@ async fn from_stream(
     let mut frames = Frames::new(before);
     let (mut heard, mut partial) = (Instant::now(), None);
     loop {
-        let mut any = false;
-        while let Some(datagram) = frames.next() {
-            datagrams.send(datagram);
-            any = true;
-        }
+        let any = send_all(&mut frames, datagrams);
         let now = Instant::now();
         if any {
             heard = now;
@@ -132,6 +133,32 @@ async fn from_stream(
             },
             Err(_) => return Err(end),
         }
+    }
+}
+
+/// Sends what is whole, in runs; whether there was anything.
+fn send_all(frames: &mut Frames, datagrams: &impl Datagrams) -> bool {
+    thread_local! {
+        static COLLECTED: std::cell::RefCell<Collected> = std::cell::RefCell::default();
+    }
+    COLLECTED.with_borrow_mut(|collected| {
+        let mut any = false;
+        while let Some(datagram) = frames.next() {
+            any = true;
+            if !collected.take(datagram) {
+                flush(collected, datagrams);
+                collected.take(datagram);
+            }
+        }
+        flush(collected, datagrams);
+        any
+    })
+}
+
+fn flush(collected: &mut Collected, datagrams: &impl Datagrams) {
+    if let Some((run, segment)) = collected.run() {
+        datagrams.send(run, segment);
+        collected.clear();
     }
 }
 
@@ -197,24 +224,36 @@ impl Queue {
         }
         self.bytes.drain(..std::mem::take(&mut self.sent));
         ROOM.with_borrow_mut(|room| {
-            let mut any = false;
+            let (mut any, mut bytes) = (false, 0);
             for _ in 0..BATCH {
                 match datagrams.try_receive(room) {
-                    Ok(len) if self.bytes.len() + len > MAX_QUEUE => {
-                        dropped.fetch_add(1, Ordering::Relaxed);
+                    Ok(run) => {
+                        self.append(&room[..run.len], run.segment, dropped);
                         any = true;
-                    }
-                    Ok(len) => {
-                        put(&mut self.bytes, &room[..len]);
-                        (any, self.is_flushed) = (true, false);
+                        bytes += run.len;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // About a datagram that was sent before, such as that nobody was there.
                     Err(_) => {}
                 }
+                if bytes >= BATCH_BYTES {
+                    break;
+                }
             }
             any
         })
+    }
+
+    /// Takes the datagrams of a run for which there is room, and counts the others.
+    fn append(&mut self, run: &[u8], segment: usize, dropped: &AtomicU64) {
+        for datagram in run.chunks(segment.max(1)) {
+            if self.bytes.len() + datagram.len() > MAX_QUEUE {
+                dropped.fetch_add(1, Ordering::Relaxed);
+            } else {
+                put(&mut self.bytes, datagram);
+                self.is_flushed = false;
+            }
+        }
     }
 
     /// Sends some of it; whether anything moved. Safe to cancel.

@@ -25,8 +25,8 @@ impl Kept {
 }
 
 impl Datagrams for Kept {
-    fn send(&self, datagram: &[u8]) {
-        self.sent.lock().unwrap().push(datagram.to_vec());
+    fn send(&self, run: &[u8], segment: usize) {
+        self.sent.lock().unwrap().extend(run.chunks(segment).map(<[u8]>::to_vec));
     }
 
     async fn readable(&self) -> io::Result<()> {
@@ -36,12 +36,12 @@ impl Datagrams for Kept {
         Ok(())
     }
 
-    fn try_receive(&self, into: &mut [u8]) -> io::Result<usize> {
+    fn try_receive(&self, into: &mut [u8]) -> io::Result<Run> {
         let Some(next) = self.waiting.lock().unwrap().pop_front() else {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         into[..next.len()].copy_from_slice(&next);
-        Ok(next.len())
+        Ok(Run::single(next.len()))
     }
 }
 

@@ -6,7 +6,10 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+/// Bytes that wait before a TCP connection at most, in each direction.
+const BUFFER: usize = 1 << 20;
 
 /// A socket for the control channel to `gateway`. Its datagrams carry the mark, so that they never
 /// enter the tunnel. It is not connected: the machine may get another address.
@@ -39,5 +42,9 @@ pub(super) fn stream(gateway: SocketAddr, mark: u32) -> io::Result<[OwnedFd; 2]>
     }
     let before = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     before.set_nonblocking(true)?;
+    // Some runs of datagrams, each of 64 KiB.
+    let buffers = SockRef::from(&before);
+    buffers.set_recv_buffer_size(BUFFER)?;
+    buffers.set_send_buffer_size(BUFFER)?;
     Ok([stream.into(), before.into()])
 }

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use vpnd_proto::wire::PacketClass;
-use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, relay};
+use vpnd_relay::{Datagrams, MAX_UNSENT_BELOW, MAX_UNSENT_TLS, PROTOCOL, Patience, Run, RunSocket, relay};
 use zeroize::Zeroizing;
 
 use super::parent_client::{ParentClient, ParentError};
@@ -138,7 +138,7 @@ impl OverTcp {
         let local = socket.local_addr().map_err(failed)?;
         let control = Arc::<AtomicU16>::default();
         let own = Own {
-            socket,
+            socket: RunSocket::new(socket),
             control: Arc::clone(&control),
             lane: AtomicU16::new(*self.lanes.first().unwrap_or(&0)),
             lanes: Arc::clone(&self.lanes),
@@ -249,7 +249,7 @@ pub(super) async fn answer(
 
 /// A socket that only this client's own sockets use.
 struct Own {
-    socket: UdpSocket,
+    socket: RunSocket,
     control: Arc<AtomicU16>,
     /// The lane that has sent last.
     lane: AtomicU16,
@@ -257,30 +257,35 @@ struct Own {
 }
 
 impl Datagrams for Own {
-    fn send(&self, datagram: &[u8]) {
-        let port = match PacketClass::of(datagram) {
-            PacketClass::Quic => &self.control,
+    fn send(&self, run: &[u8], segment: usize) {
+        let is_quic = |datagram: &[u8]| matches!(PacketClass::of(datagram), PacketClass::Quic);
+        let mut left = run;
+        while !left.is_empty() {
+            let first = is_quic(left);
+            let alike = left.chunks(segment).take_while(|datagram| is_quic(datagram) == first).count();
+            let (part, rest) = left.split_at((alike * segment).min(left.len()));
+            left = rest;
             // Any lane takes what is for another one (PROTOCOL §7.2).
-            _ => &self.lane,
-        };
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.load(Ordering::Relaxed)));
-        let _ = self.socket.try_send_to(datagram, to);
+            let port = if first { &self.control } else { &self.lane };
+            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.load(Ordering::Relaxed)));
+            self.socket.send(part, segment, Some(to));
+        }
     }
 
     async fn readable(&self) -> io::Result<()> {
         self.socket.readable().await
     }
 
-    fn try_receive(&self, into: &mut [u8]) -> io::Result<usize> {
+    fn try_receive(&self, into: &mut [u8]) -> io::Result<Run> {
         loop {
-            let (len, from) = self.socket.try_recv_from(into)?;
-            let port = from.port();
+            let (run, from) = self.socket.try_receive(into)?;
+            let port = from.map_or(0, |from| from.port());
             if self.lanes.contains(&port) {
                 self.lane.store(port, Ordering::Relaxed);
-                return Ok(len);
+                return Ok(run);
             }
             if port == self.control.load(Ordering::Relaxed) {
-                return Ok(len);
+                return Ok(run);
             }
         }
     }
@@ -310,7 +315,7 @@ mod tests {
         let bind = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let [lane, control, other] = [(); 3].map(|()| bind());
         let port = |socket: &std::net::UdpSocket| socket.local_addr().unwrap().port();
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let socket = RunSocket::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let here = socket.local_addr().unwrap();
         let (lanes, quic) = (Arc::from([port(&lane)]), Arc::new(AtomicU16::new(port(&control))));
         let own = Own { socket, control: quic, lane: AtomicU16::new(port(&lane)), lanes };
@@ -321,16 +326,18 @@ mod tests {
         let mut received = Vec::new();
         while received.len() < 2 {
             own.readable().await.unwrap();
-            while let Ok(len) = own.try_receive(&mut room) {
-                received.push(room[..len].to_vec());
+            while let Ok(run) = own.try_receive(&mut room) {
+                received.push(room[..run.len].to_vec());
             }
         }
         assert_eq!(received, [b"\x80lane".to_vec(), b"\xC0control".to_vec()]);
-        for (socket, datagram) in [(&lane, b"\x80to"), (&control, b"\x40to")] {
-            own.socket.writable().await.unwrap();
-            own.send(datagram);
-            assert_eq!(socket.recv(&mut room).unwrap(), 3);
-            assert_eq!(room[..3], datagram[..]);
+        // A run for both parts where its datagrams do.
+        own.send(b"\x80to\x80un\x40to\x40", 3);
+        for (socket, datagram) in
+            [(&lane, &b"\x80to"[..]), (&lane, b"\x80un"), (&control, b"\x40to"), (&control, b"\x40")]
+        {
+            let len = socket.recv(&mut room).unwrap();
+            assert_eq!(&room[..len], datagram);
         }
     }
 }

@@ -24,7 +24,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Notify, mpsc};
 use tokio_rustls::TlsConnector;
-use vpnd_relay::{Datagrams, Patience};
+use vpnd_relay::{Datagrams, Patience, Run};
 
 use super::{SOON, configure, portal_of};
 use crate::audit::recorded;
@@ -68,8 +68,10 @@ struct Flow {
 }
 
 impl Datagrams for Flow {
-    fn send(&self, datagram: &[u8]) {
-        let _ = self.listen.try_send_to(datagram, self.client);
+    fn send(&self, run: &[u8], segment: usize) {
+        for datagram in run.chunks(segment) {
+            let _ = self.listen.try_send_to(datagram, self.client);
+        }
     }
 
     async fn readable(&self) -> std::io::Result<()> {
@@ -79,12 +81,12 @@ impl Datagrams for Flow {
         Ok(())
     }
 
-    fn try_receive(&self, into: &mut [u8]) -> std::io::Result<usize> {
+    fn try_receive(&self, into: &mut [u8]) -> std::io::Result<Run> {
         let Ok(datagram) = self.inbox.lock().unwrap().try_recv() else {
             return Err(std::io::ErrorKind::WouldBlock.into());
         };
         into[..datagram.len()].copy_from_slice(&datagram);
-        Ok(datagram.len())
+        Ok(Run::single(datagram.len()))
     }
 }
 
