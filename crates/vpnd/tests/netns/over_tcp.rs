@@ -16,6 +16,8 @@ use crate::process::{self, Process};
 use crate::relay::PORT;
 use crate::traffic::{ping, ping_until, trickle_while};
 
+mod speed;
+
 const SOON: Duration = Duration::from_secs(60);
 /// UDP has to work for 30 s first, and is tried each 10 to 60 s.
 const BACK: Duration = Duration::from_secs(240);
