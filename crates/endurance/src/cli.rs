@@ -17,12 +17,12 @@ use trafficspeed::own_processes::OwnProcess;
 #[derive(Debug, Parser)]
 #[command(name = "vpnd-endurance", version)]
 pub struct Cli {
-    /// What is measured.
+    /// The measurement.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What can be measured.
+/// The measurements.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Open many sessions from few processes, and see what they cost the gateway.

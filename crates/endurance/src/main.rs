@@ -120,7 +120,7 @@ fn soak(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     Ok(output::exit_code(results.interrupted, results.is_whole()))
 }
 
-/// The same as [`make_room`] for one file, if there is to be one.
+/// Does as [`make_room`] for one file, if there is to be one.
 fn vacate(file: Option<&Path>, force: bool) -> anyhow::Result<()> {
     let Some(file) = file else { return Ok(()) };
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -3,8 +3,8 @@
 //!
 //! Invariants: only a configured address is answered, and only a request that is made and signed
 //! with that server's secret, is not older than [`WINDOW_S`] and was made since this process began;
-//! each is passed on once, and whoever repeats it gets the reply of before. Requests are bounded in
-//! rate and number, whoever sends them, and hold up no login.
+//! each is passed on once, and its repetitions get the first reply. Requests are bounded in
+//! rate and number, whatever their sender, and hold up no login.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -34,7 +34,7 @@ use vpnd_sys::clock::{now, wall_s};
 const WINDOW_S: u64 = 300;
 /// Requests that are remembered: more than come in twice the window at the largest rate.
 const MAX_SEEN: usize = 16_384;
-/// Requests that are passed on: so many at once, and then one in each interval.
+/// Requests that are passed on: this number at once, and then one in each interval.
 const BURST: u32 = 100;
 const INTERVAL: Duration = Duration::from_millis(50);
 /// Datagrams whose signature is looked at, the same way. Further ones are dropped: source addresses
@@ -49,7 +49,7 @@ const QUEUE: usize = 64;
 /// Limit for the auth process. A server asks again after a few seconds.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What becomes of a request: why it is not done, if it is not.
+/// The outcome of a request: why it is not done, if it is not.
 type Decision = Option<ErrorCause>;
 type Passed = (DynamicRequest, oneshot::Sender<Decision>);
 
@@ -164,7 +164,7 @@ impl Listener {
         loop {
             let (len, from) = match socket.recv_from(&mut buffer).await {
                 Ok(received) => received,
-                // A reply to somebody who is gone, for example.
+                // A reply to a peer that is gone, for example.
                 Err(error) => {
                     tracing::debug!(%error, "a request about sessions can't be received");
                     tokio::time::sleep(INTERVAL).await;

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a password reaches a server only over TLS, in a bind as the one entry that the
 //! user's name leads to; an empty one reaches none, for a server takes that for an anonymous bind
-//! and agrees; exactly one entry is the user's, or nobody's. Referrals are not followed: they would
+//! and agrees; exactly one entry is the user's, or none. Referrals are not followed: they would
 //! have the gateway send passwords where a server says.
 
 mod ber;
@@ -49,7 +49,7 @@ const HEX: &str = "hex:";
 pub(super) struct Directory {
     settings: Ldap,
     tls: SourceTls,
-    /// Of the gateway's own account.
+    /// The password of the gateway's account.
     password: Option<Zeroizing<String>>,
     answered: Answered,
     memory: ReplyMemory,
@@ -240,7 +240,7 @@ impl Directory {
     }
 }
 
-/// Searches below a base, for so many entries.
+/// Searches below a base, for this number of entries.
 async fn run(
     connection: &mut Connection,
     source: &Source,
@@ -271,7 +271,7 @@ fn exactly_one(found: Found) -> Result<Result<Entry, SourceRefusal>, ServerError
     }
 }
 
-/// What the server makes of the user's password.
+/// The server's verdict on the user's password.
 fn bind_result(outcome: &Outcome) -> Result<Result<(), SourceRefusal>, ServerError> {
     match outcome.code {
         SUCCESS => Ok(Ok(())),

@@ -60,7 +60,7 @@ struct PreparedSource {
 /// Made before the process shuts itself in.
 struct Made {
     sources: Vec<PreparedSource>,
-    /// Of the sources that are configured for it, in their order.
+    /// Listeners of the sources that are configured for it, in their order.
     listeners: Vec<Listener>,
 }
 

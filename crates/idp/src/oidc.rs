@@ -2,7 +2,7 @@
 //!
 //! Invariants: what a browser brings counts only together with the nonce and the verifier of the
 //! login that auth began, in a token that the provider has signed for this gateway and that came
-//! from the provider itself; the browser's part names nobody. Addresses of the provider come from
+//! from the provider itself; the browser's part names no user. Addresses of the provider come from
 //! its own description, which must be of the configured issuer, and are https. A provider that
 //! lies, is slow or is down costs the one login.
 
@@ -40,7 +40,7 @@ use vpnd_sys::clock::wall_s;
 
 /// Types of an ID token.
 const ID_TOKEN: [&str; 1] = ["jwt"];
-/// Types of a logout token: some providers have none of its own.
+/// Types of a logout token: some providers have no special one.
 const LOGOUT_TOKEN: [&str; 2] = ["logout+jwt", "jwt"];
 /// Time after which a token with an unknown key has the keys fetched again.
 const NEXT_FETCH: Duration = Duration::from_secs(2);
@@ -113,7 +113,7 @@ impl Provider {
             .map_err(|_| ServerError::Answer("the address of its login page is too long".to_owned()))
     }
 
-    /// Who has logged in.
+    /// The user that has logged in.
     pub(super) async fn redeem(
         &self,
         source: &Source,
@@ -162,7 +162,7 @@ impl Provider {
         Ok(Ok(claims))
     }
 
-    /// What the provider gives for a code; `None` if it takes the code for none.
+    /// The provider's answer to a code; `None` if it refuses the code.
     async fn tokens(
         &self,
         description: &Description,
@@ -236,7 +236,7 @@ impl Provider {
         Ok(verified)
     }
 
-    /// Who has logged out at the provider; `None` if the token does not prove that.
+    /// The user that has logged out at the provider; `None` if the token does not prove that.
     pub(super) async fn logout(
         &self,
         source: &Source,
@@ -254,7 +254,7 @@ impl Provider {
         Ok(checked.ok())
     }
 
-    /// What the provider says of itself.
+    /// The provider's description of itself.
     async fn description(&self) -> Result<Description, ServerError> {
         let mut known = self.description.lock().await;
         if let Some(description) = known.current() {

@@ -1,6 +1,6 @@
 //! Users of a RADIUS server (RFC 2865), by their password.
 //!
-//! Invariants: each login has a number and an authenticator of its own, and by UDP a socket; a
+//! Invariants: each login has its own number and authenticator, and by UDP its own socket; a
 //! repeated request is the same bytes; only the server that was asked can reply, by address, secret
 //! and signature ([`packet`]), or in TLS by its certificate ([`radsec`]); whatever else comes by
 //! UDP is dropped and waited past. Between the rounds of a login nothing is kept here: the auth
@@ -36,7 +36,7 @@ use vpnd_sys::address_race;
 
 /// Time after which a request is sent once more.
 const RESEND: Duration = Duration::from_secs(1);
-/// The same while a person may have to approve it: the server has it then, most likely, and works
+/// The time while a person may have to approve it: the server has it then, most likely, and works
 /// on it.
 const RESEND_PUSH: Duration = Duration::from_secs(5);
 /// Time without a packet after which a connection is looked after.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Bytes that a source's replies may take at the same time.
 const MAX_BYTES: usize = 16 << 20;
 
-/// Of one source.
+/// The memory of one source's replies.
 #[derive(Clone, Default)]
 pub(super) struct ReplyMemory(Arc<AtomicUsize>);
 
@@ -32,7 +32,7 @@ impl ReplyMemory {
 }
 
 impl Held {
-    /// Holds so many bytes from now on, instead of those before.
+    /// Holds this number of bytes from now on, instead of those before.
     pub(super) fn set(&mut self, bytes: usize) -> Result<(), NoMemory> {
         let Self { memory: ReplyMemory(all), bytes: before } = self;
         let change = |all: usize| (all - *before).checked_add(bytes).filter(|all| *all <= MAX_BYTES);

@@ -208,7 +208,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_that_accepts_and_says_nothing_loses() {
-        // The kernel accepts for both; nobody ever speaks at the first.
+        // The kernel accepts for both; the first sends nothing.
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let speaking = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addresses = vec![silent.local_addr().unwrap(), speaking.local_addr().unwrap()];

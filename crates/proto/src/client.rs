@@ -105,7 +105,7 @@ pub enum Action {
     /// From now on the tunnel carries inner packets of up to this many bytes: the gateway's
     /// setting, or less if the path carries less. May be below what IPv6 needs.
     PathMtu(u16),
-    /// Batches to this address are lost on the way, and avoided from now on. Nothing to do but say so.
+    /// Batches to this address are lost on the way, and avoided from now on. For the log only.
     BatchesLost(SocketAddr),
     /// Keep the addresses that the gateway has from now on, if the user permits.
     Renew(Renewal),

@@ -161,7 +161,7 @@ pub struct Login {
     /// The client's software.
     #[n(5)]
     pub software: Option<Software>,
-    /// What a login through a browser has brought. User and password do not count then.
+    /// The grant of a login through a browser. User and password do not count then.
     #[n(6)]
     pub grant: Option<Box<Grant>>,
 }

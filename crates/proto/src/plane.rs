@@ -77,7 +77,7 @@ pub struct Endpoint {
 pub enum Role {
     /// Many sessions; sources are checked, packets are routed among clients and the TUN device.
     Gateway,
-    /// One session; packets must be for one of its own addresses.
+    /// One session; packets must be for one of its addresses.
     Client,
 }
 

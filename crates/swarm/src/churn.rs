@@ -22,7 +22,7 @@ pub struct Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// End the session, and log in again after so many seconds.
+    /// End the session, and log in again after this number of seconds.
     Leave(f64),
     /// Send from another socket from now on: another port, often another address.
     Roam,

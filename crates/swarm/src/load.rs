@@ -9,9 +9,9 @@
 //! before it, so losses are counted exactly although most packets are never looked at.
 //!
 //! Bulk flows send as fast as their turns come (a closed loop), or at a rate whatever becomes of it
-//! (an open loop). Beside them further sessions can send calls: small packets at a steady pace,
+//! (an open loop). Further sessions can send calls as well: small packets at a steady pace,
 //! each of which is opened. In pairs receivers acknowledge the runs that arrive, since what a
-//! gateway carries for real clients holds acknowledgements in datagrams of their own.
+//! gateway carries for real clients holds acknowledgements in separate datagrams.
 
 mod acknowledge;
 mod flow;
@@ -41,7 +41,7 @@ pub(crate) use plan::End;
 pub use plan::{Direction, Plan};
 use socket::Received;
 
-/// The longest delay that is told apart, in microseconds.
+/// The longest delay that has its own bucket, in microseconds.
 const MOST_DELAY_US: u64 = 60_000_000;
 /// The most packets of one segmented send: every kernel with UDP GSO takes as many.
 pub const MOST_BURST: u16 = 64;
@@ -56,8 +56,8 @@ pub const CALL_PACE: Duration = Duration::from_millis(20);
 /// Bytes of the small packets among bulk traffic.
 pub const SMALL_PACKET: u16 = 64;
 
-/// Full packets are so many bytes shorter than the tunnel would take: then no probe of the path is
-/// as long as they are and merged into a run of them, where nobody would see it.
+/// Full packets are this many bytes below the tunnel's maximum: then no probe of the path is
+/// as long as they are and merged into a run of them, where it would go unnoticed.
 pub(crate) const PROBE_MARGIN: u16 = 8;
 
 /// The counts of a process's traffic over some time.
@@ -220,7 +220,7 @@ pub(crate) struct Load {
 impl Load {
     /// `templates` has one entry for each flow of the plan, all bulk ones of one length, as all
     /// calls and all acknowledgements; `datagram_len` gives the length of the datagram that carries
-    /// so many bytes.
+    /// this many bytes.
     pub(crate) fn new(
         plan: Plan,
         templates: Vec<Templates>,
@@ -328,7 +328,7 @@ impl Load {
             }
         };
         let small = u64::from(self.plan.small);
-        // Spread evenly: of a hundred bursts in a row, so many.
+        // Spread evenly: this number of a hundred bursts in a row.
         let burst = self.flows[flow].next_burst() + flow as u64;
         let is_small = self.templates[flow].small.is_some() && (burst * small) % 100 < small;
         Some(Turn { flow, packets: self.burst, is_small })
@@ -387,7 +387,7 @@ impl Load {
         is_turn || self.is_call(flow) || self.is_bulk(flow) && self.flows[flow].wants_opening(now)
     }
 
-    /// A run of so many packets with so many bytes of payload has arrived; `first` is the number of
+    /// A run of packets with its bytes of payload has arrived; `first` is the number of
     /// its first one, if that was opened.
     pub(crate) fn arrived(&mut self, flow: usize, run: (u64, u64), first: Option<u64>, now: Time) {
         self.change(flow, |account| account.arrived(run, first, now));
@@ -409,7 +409,7 @@ impl Load {
     }
 
     /// Notes the delay of an opened packet: until now, or for a call until its socket had it. That
-    /// of acknowledgements is nobody's.
+    /// of acknowledgements does not count.
     pub(crate) fn note_delay(&mut self, flow: usize, stamp: Stamp, run: Received) {
         if flow >= self.plan.flows() {
             return;
@@ -543,7 +543,7 @@ mod tests {
     fn losses_are_found_by_the_number_of_a_later_packet_and_the_flow_goes_on() {
         let mut load = load();
         send_all(&mut load, at(0));
-        // Of the burst of session 0 the first seven are lost.
+        // The first seven packets of session 0's burst are lost.
         arrived(&mut load, 0, 3, 7, at(1));
         let counts = load.take_counts(at(10));
         assert_eq!((counts.lost, counts.arrived, counts.reordered), (7, 3, 0));
@@ -621,7 +621,7 @@ mod tests {
         assert_eq!((arriving(0, 500), arriving(4, 232), arriving(4, 88)), (None, Some((5, 148)), None));
     }
 
-    /// How many bursts each flow has.
+    /// Bursts of each flow.
     fn bursts(flows: &[usize]) -> Vec<usize> {
         let count = |flow| flows.iter().filter(|&&sent| sent == flow).count();
         (0..=flows.iter().copied().max().unwrap_or(0)).map(count).collect()

@@ -402,7 +402,7 @@ mod tests {
         let counted = |member: &Member| member.plane.activity(member.slot.unwrap()).unwrap().tx_packets;
         assert_eq!(counted(&member), 1);
         // A session whose one packet were counted again each second would never seem idle: it would
-        // renew its keys for ever.
+        // renew its keys without end.
         member.tick(now, &mut tasks);
         assert_eq!(counted(&member), 0);
     }

@@ -16,13 +16,13 @@ use crate::{load, wireguard};
 pub enum Command {
     /// Open sessions; comes first and once.
     Open(Job),
-    /// The same with clients of stock WireGuard's protocol.
+    /// Open sessions with clients of stock WireGuard's protocol.
     OpenWireGuard(wireguard::Job),
-    /// Send a packet through each of the first so many sessions until it is answered.
+    /// Send a packet through each of the first sessions, this number of them, until it is answered.
     Verify(u32),
-    /// From now on the first so many sessions send a packet each second.
+    /// The first sessions, this number of them, send a packet each second.
     Talk(u32),
-    /// Watch the first so many sessions, and report those that were watched until now.
+    /// Watch the first sessions, this number of them, and report those that were watched until now.
     Watch(u32),
     /// From now on sessions leave, move and lose connections by the plan; without one they stay.
     Churn(Option<Plan>),
@@ -53,7 +53,7 @@ pub struct Job {
     pub sources: Vec<IpAddr>,
     /// In a soak test: the seed of the devices' keys. The process then reports once a second.
     pub soak: Option<u64>,
-    /// Each session has a socket of its own, as clients have; needed for [`Command::Load`].
+    /// Each session has its own socket, as clients have; needed for [`Command::Load`].
     pub own_sockets: bool,
     /// The file of the network namespace in which the campus is; for traffic with it.
     pub campus: Option<PathBuf>,
@@ -127,8 +127,8 @@ pub enum Report {
         session: u32,
         at_ns: u64,
         what: String,
-        /// The process had stood still for so many seconds shortly before, as when a machine is
-        /// suspended: no wonder.
+        /// The process had stood still for this number of seconds before, as when a machine is
+        /// suspended.
         after_stall_s: Option<f64>,
     },
     /// Bulk traffic since the last such report.

@@ -80,7 +80,7 @@ impl Processes {
                 }
             }
             if !was_killed.load(Ordering::Relaxed) {
-                // Nobody receives any more when the measurement is over.
+                // There is no receiver when the measurement is over.
                 let _ = sender.send(Report::Broken("a process that holds sessions has ended".into()));
             }
         });

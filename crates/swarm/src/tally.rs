@@ -57,7 +57,7 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of `values`, by the nearest rank; all zero if there are none.
+    /// The percentiles of `values`, by the nearest rank; all zero if there are none.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let rank = |percent: usize| {

@@ -380,7 +380,7 @@ impl Crowd {
         let template = templates[turn.flow].of(turn);
         let write = |packet: &mut [u8]| {
             template.write(packet, stamp);
-            // Nobody completes checksums behind WireGuard.
+            // There is nothing behind WireGuard that completes checksums.
             complete(packet).expect("a template's packet is whole");
             stamp.number += 1;
         };

@@ -12,7 +12,7 @@ use trafficspeed::lab::cpu_limit::CpuLimit;
 use trafficspeed::lab::emulator::impairment::Rate;
 use trafficspeed::system::{Cipher, Kind, Priority, Programs, Subject};
 
-/// As many sessions as the gateway of a lab has addresses for, and a process has descriptors.
+/// The most sessions: addresses of a lab's gateway, and descriptors of a process.
 const MOST_SESSIONS: i64 = 20_000;
 /// Real clients beyond which they would need the whole machine.
 const MOST_REAL: i64 = 64;
@@ -24,7 +24,7 @@ pub struct CapacityArgs {
     #[arg(long, value_delimiter = ',', default_value = "2,8,64,256,1024,4096",
         value_parser = clap::value_parser!(u32).range(2..=MOST_SESSIONS))]
     pub sessions: Vec<u32>,
-    /// Who sends to whom: sessions to each other through the gateway, as in experiment 1; to a
+    /// Direction: sessions to each other through the gateway, as in experiment 1; to a
     /// socket on the gateway's machine, which stands for the campus; from it; or both.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "pairs")]
     pub direction: Vec<DirectionArg>,
@@ -36,21 +36,21 @@ pub struct CapacityArgs {
     #[arg(long, value_delimiter = ',', default_value = "44",
         value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_BURST)))]
     pub burst: Vec<u16>,
-    /// Of a hundred bursts, so many are of small packets (64 bytes).
+    /// Bursts of small packets (64 bytes), out of a hundred.
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub small: u32,
-    /// What each session sends, for example 5mbit, whatever becomes of it; without it as fast as
+    /// Rate that each session sends, for example 5mbit, even if it is lost; without it as fast as
     /// turns come.
     #[arg(long, value_delimiter = ',')]
     pub rate: Vec<Rate>,
-    /// The first session has as much on its way as so many others, as one with so many connections
-    /// would.
+    /// The first session has as much on its way as this number of others, as one with many
+    /// connections would.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub greedy: u32,
-    /// So many sessions beside those have calls: 200 bytes each 20 ms, in pairs or with the campus.
+    /// Further sessions that have calls: 200 bytes each 20 ms, in pairs or with the campus.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub calls: u32,
-    /// In pairs, of a hundred merged runs that a session receives, so many are answered by an
+    /// In pairs, merged runs out of a hundred that a session answers by an
     /// acknowledgement (56 bytes), as TCP's receivers do; 0: none. Traffic with the campus is UDP
     /// and has none.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_values_t = [USUAL_ACKNOWLEDGE],
@@ -61,7 +61,7 @@ pub struct CapacityArgs {
     #[arg(long, value_name = "MILLISECONDS", value_delimiter = ',', default_values_t = [USUAL_ACK_DELAY_MS],
         value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub ack_delay: Vec<u32>,
-    /// What the gateway's programs may use of the CPU: `all`, or so many cores, such as 0.5, so
+    /// CPU of the gateway's programs: `all`, or a number of cores, such as 0.5, so
     /// that the gateway is the bottleneck. With several, each case is measured with each, in turns.
     #[arg(long, value_name = "CORES", value_delimiter = ',', default_value = "all", value_parser = gateway_cpu)]
     pub gateway_cpu: Vec<GatewayCpu>,
@@ -74,7 +74,7 @@ pub struct CapacityArgs {
     /// out of work, or as much as 600 bursts have.
     #[arg(long, value_parser = clap::value_parser!(u32).range(64..=1_048_576))]
     pub in_flight: Option<u32>,
-    /// Of so many merged runs of a session, one is authenticated and opened.
+    /// Merged runs of a session for each one that is authenticated and opened.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: u32,
     /// Real clients with 32 TCP streams a pair that are measured on the same gateway, even numbers:
@@ -118,7 +118,7 @@ pub struct CapacityArgs {
     pub quiet: bool,
 }
 
-/// Who sends to whom.
+/// The direction of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DirectionArg {
     Pairs,
@@ -153,7 +153,7 @@ fn packet(word: &str) -> Result<Packet, String> {
     Ok(Packet(Some(bytes)))
 }
 
-/// What the gateway's programs may use of the CPU.
+/// The CPU of the gateway's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatewayCpu(Option<CpuLimit>);
 

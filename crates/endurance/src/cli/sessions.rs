@@ -20,14 +20,14 @@ pub struct SessionsArgs {
     /// Sessions to open.
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=MAX_SESSIONS))]
     pub count: u32,
-    /// Processes that hold them, each in a namespace of its own; by default one for 5,000 sessions.
+    /// Processes that hold them, each in its own namespace; by default one for 5,000 sessions.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=MAX_PROCESSES))]
     pub processes: Option<u32>,
     /// Users that share the sessions; the lab's gateway allows each of them as many as that takes.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub users: u32,
-    /// Logins that are under way at once; the gateway lets only so many wait for their password to
-    /// be checked.
+    /// Logins that are under way at once; the gateway lets a limited number wait for their password
+    /// to be checked.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub at_once: u32,
     /// Sessions that send a packet to the gateway each second and expect an answer.

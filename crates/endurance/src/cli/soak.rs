@@ -17,7 +17,7 @@ pub struct SoakArgs {
     /// Sessions.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub clients: u32,
-    /// Processes that hold them, each in a namespace of its own; by default one for 125 sessions,
+    /// Processes that hold them, each in its own namespace; by default one for 125 sessions,
     /// two at least.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processes: Option<u32>,

@@ -14,7 +14,7 @@ use trafficspeed::system::{Cipher, Kind, Priority, Programs, Subject};
 /// Clients whose ports and devices a lab has room for.
 const MOST_CLIENTS: i64 = 1_000;
 
-/// What WireGuard servers carry for clients that cost little.
+/// Measures what WireGuard servers carry for clients that cost little.
 #[derive(Debug, Args)]
 pub struct WireGuardArgs {
     /// The servers; the first is measured twice in each round.
@@ -24,7 +24,7 @@ pub struct WireGuardArgs {
     #[arg(long, value_delimiter = ',', default_value = "8",
         value_parser = clap::value_parser!(u32).range(1..=MOST_CLIENTS))]
     pub clients: Vec<u32>,
-    /// Who sends to whom: clients to a socket on the server's machine, which stands for the campus,
+    /// Direction: clients to a socket on the server's machine, which stands for the campus,
     /// or to each other through the server; then their number is even.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "up")]
     pub direction: Vec<DirectionArg>,

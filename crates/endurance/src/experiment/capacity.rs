@@ -4,8 +4,8 @@
 //! Real clients would need most of a machine that they share with the gateway. So one process holds
 //! all sessions and makes their traffic as cheaply as it can (`vpnd_swarm::load`): sessions send to
 //! each other in pairs through the gateway, or to and from a socket on the gateway's own machine,
-//! which stands for the campus. Beside it real clients with TCP connections can be measured on the
-//! same gateway, to see that the load is a fair stand-in: the figure to compare is the gateway's
+//! which stands for the campus. Real clients with TCP connections can be measured on the same
+//! gateway, to see that the load is a fair stand-in: the figure to compare is the gateway's
 //! CPU time for each Gbit. All cases take turns within each round, every second round from the last
 //! to the first, so that drift of the machine hits all alike and no case gains by its place. The
 //! case that costs are compared with is measured a second time in each round (A/A): a ratio of two
@@ -43,17 +43,17 @@ use words::{name, row_name};
 
 /// Bytes on their way at most: so few that no queue of a gateway without a limit overflows.
 const IN_FLIGHT: u64 = 2 << 20;
-/// The same if it has a limit. The scheduler lets it use up several periods' quota at once and then
+/// With a limited CPU. The scheduler lets it use up several periods' quota at once and then
 /// stand still, for 4 ms each with 250 ticks a second, so there has to be work for as long; and
 /// this little is what the queues of one shard hold, should all sessions be there.
 const LIMITED_IN_FLIGHT: u64 = 6 << 20;
-/// Short bursts take more room there than they have bytes: so many of a few packets fit.
+/// Short bursts take more room there than they have bytes: only a few packets fit.
 const LIMITED_BURSTS: u64 = 600;
 /// About the bytes of a packet that is as long as the tunnel takes.
 const FULL_PACKET: u16 = 1_412;
-/// How long the coordinator waits for a report before it looks at the clock.
+/// Time that the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(20);
-/// How long the process may take to report its counts.
+/// Time for the process to report its counts.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Users that the sessions belong to.
 const USERS: u32 = 16;
@@ -69,12 +69,12 @@ pub struct CapacityPlan {
     pub cases: Vec<Case>,
     /// Bytes on their way at most, if not the usual.
     pub in_flight: Option<u64>,
-    /// Of so many merged runs of a flow one is authenticated.
+    /// Merged runs of a flow for each one that is authenticated.
     pub sample: u32,
     pub seconds: f64,
     pub warmup_seconds: f64,
     pub repeats: u32,
-    /// How long all sessions may take to come up.
+    /// Time for all sessions to come up.
     pub login_timeout: Duration,
     pub programs: Programs,
 }
@@ -315,7 +315,7 @@ impl Measurement<'_> {
         }
     }
 
-    /// What the links have brought to the gateway until now.
+    /// Bytes that the links have brought to the gateway until now.
     fn received(&self) -> Option<Received> {
         Counters::received_over_links(self.lab.gateway()).ok()
     }
@@ -328,8 +328,8 @@ impl Measurement<'_> {
         cpu_limit::change(self.lab.gateway().name(), limit).map_err(|error| error.to_string())
     }
 
-    /// Waits until the first so many sessions have keys: those of sessions that were not used for
-    /// minutes have run out. The others are left alone, since whoever is used renews its keys
+    /// Waits until the first `count` sessions have keys: those of sessions that were not used for
+    /// minutes have run out. The others are left alone, since a session in use renews its keys
     /// later, while something else is measured.
     fn wake(&mut self, count: u32) -> Result<(), String> {
         self.process.send(0, &Command::Verify(count));
@@ -425,7 +425,7 @@ fn failures(tally: &Tally) -> String {
     if words.is_empty() { "the others did not come up in time (--patience)".into() } else { words.join("; ") }
 }
 
-/// How much of its quota a gateway used.
+/// Share of its quota that a gateway used.
 fn quota_percent(cores: f64, limit: Option<CpuLimit>) -> Option<f64> {
     limit.map(|limit| 100.0 * cores / limit.cores())
 }
@@ -460,7 +460,7 @@ fn figures(
         packet: Some(counts.packet),
         packets_per_second: Some(arrived as f64 * 1e9 / counts.took_ns as f64),
         gateway_seconds_per_gbit: per_gbit(used.gateway),
-        // Known to whoever measures, as of real clients.
+        // Known to the measuring program, as of real clients.
         received_at_once: None,
         gateway_wakes_per_gbit: per_gbit(used.gateway_wakes as f64),
         gateway_cores: cores,
@@ -483,14 +483,14 @@ fn figures(
     })
 }
 
-/// How many times the median of the others the first one carried.
+/// What the first one carried, relative to the median of the others.
 fn greedy_share(goodputs: &[f64]) -> Option<f64> {
     let (first, others) = goodputs.split_first()?;
     let others = Spread::of(others).filter(|others| others.median > 0.0)?;
     Some(first / others.median)
 }
 
-/// What arrived of what all flows were to send at this rate, in percent.
+/// Share of what all flows were to send at this rate that arrived, percent.
 fn delivered_percent(load: &LoadPlan, rate: u64, counts: &Counts) -> f64 {
     let flows = f64::from(load.sessions) * if load.direction == Direction::Both { 2.0 } else { 1.0 };
     let seconds = counts.took_ns as f64 / 1e9;

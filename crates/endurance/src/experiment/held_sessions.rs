@@ -49,7 +49,7 @@ pub fn check(links: LinkSettings, system: &Vpnd) -> Result<(), SessionsError> {
     Ok(system.check()?)
 }
 
-/// Has `measure` use a gateway with the addresses of its real clients, in a lab with so many client
+/// Has `measure` use a gateway with the addresses of its real clients, in a lab with these client
 /// namespaces. Both are gone afterwards.
 ///
 /// # Errors

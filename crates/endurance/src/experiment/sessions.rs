@@ -34,13 +34,13 @@ use trafficspeed::stats::median;
 use trafficspeed::system::vpnd::{Room, Vpnd};
 use trafficspeed::system::{Cipher, ClientAddress, Kind, Programs, Subject, System};
 
-/// Real clients that are measured beside the sessions.
+/// Real clients that are measured together with the sessions.
 const PAIR: u32 = 2;
-/// How long the coordinator waits for a report before it looks at the clock.
+/// Time that the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(100);
 /// How often the gateway's memory is looked at while sessions come up.
 const SAMPLE: Duration = Duration::from_millis(500);
-/// How long packets may take through all sessions.
+/// Time for packets to pass through all sessions.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(30);
 /// From one phase to the next: answers that are under way arrive.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -82,11 +82,11 @@ pub struct SessionsPlan {
     pub wireguard: bool,
     /// Restarts of the gateway.
     pub restarts: Vec<Restart>,
-    /// How long to leave them alone first.
+    /// Time to leave them alone first.
     pub settle: Duration,
-    /// How long to watch them doing nothing.
+    /// Time to watch them doing nothing.
     pub idle: Duration,
-    /// How long all sessions may take to come up.
+    /// Time for all sessions to come up.
     pub login_timeout: Duration,
     /// Whether and how a pair of real clients is measured.
     pub traffic: Option<Traffic>,

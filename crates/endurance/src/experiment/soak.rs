@@ -40,11 +40,11 @@ use trafficspeed::observe::process_tree;
 use trafficspeed::system::vpnd::{Held, Room, Vpnd};
 use trafficspeed::system::{Cipher, Kind, Programs, Subject, System};
 
-/// How long the coordinator waits for a report before it looks at the clock.
+/// Time that the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(100);
 /// How often a log gets a line of progress.
 const NOTE: Duration = Duration::from_secs(60);
-/// How long the gateway and the clients may take until they agree on who is there, once the churn
+/// Time for the gateway and the clients to agree on the live sessions, once the churn
 /// has ended.
 const SETTLE: Duration = Duration::from_secs(120);
 /// Addresses that each process sends from.
@@ -61,7 +61,7 @@ pub struct SoakPlan {
     pub users: u32,
     /// Sessions that send a packet each second.
     pub talkers: u32,
-    /// How long it goes on once all are up.
+    /// Duration once all are up.
     pub time: Duration,
     /// The part of it at the beginning that is not judged.
     pub warm_up: Duration,
@@ -73,7 +73,7 @@ pub struct SoakPlan {
     pub kill_every: Duration,
     /// Age at which keys are replaced.
     pub rekey_after: Duration,
-    /// How long all sessions may take to come up.
+    /// Time for all sessions to come up.
     pub login_timeout: Duration,
     /// Decides which session acts when and how.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! What a WireGuard server carries for clients that cost little: vpnd's gateway and others, treated
+//! Load of a WireGuard server by clients that cost little: vpnd's gateway and others, treated
 //! the same.
 //!
 //! Stock clients need most of a machine that they share with the server, so a measurement with them
@@ -27,9 +27,9 @@ use trafficspeed::lab::{Lab, LinkSettings};
 use trafficspeed::system::wireguard::server::{Served, server};
 use trafficspeed::system::{Programs, Subject, SystemInfo};
 
-/// How long the coordinator waits for a report before it looks at the clock.
+/// Time that the coordinator waits for a report before it looks at the clock.
 const POLL: Duration = Duration::from_millis(20);
-/// How long all handshakes may take, and a report.
+/// Time for all handshakes, and for a report.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The port of the first client.
 const FIRST_PORT: u16 = 20_000;
@@ -51,7 +51,7 @@ pub struct WireGuardPlan {
     pub programs: Programs,
 }
 
-/// One server with so many clients.
+/// One server with its number of clients.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub server: String,

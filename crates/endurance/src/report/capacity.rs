@@ -76,7 +76,7 @@ fn text(results: &CapacityResults) -> String {
     text
 }
 
-/// What the case that was measured twice was of itself.
+/// The ratio of the case that was measured twice to itself.
 fn same(results: &CapacityResults) -> Option<String> {
     let (row, [cost, goodput]) = results.against_itself()?;
     Some(format!(
@@ -282,7 +282,7 @@ fn dash() -> String {
     "-".into()
 }
 
-/// The cost over the sessions, as a file of its own.
+/// The cost over the sessions, as a separate file.
 pub fn picture(results: &CapacityResults) -> Option<String> {
     let kinds: BTreeSet<_> = results.first_rows().map(kind).collect();
     let of_kind = |(style, label): (usize, String)| {
@@ -303,7 +303,7 @@ pub fn picture(results: &CapacityResults) -> Option<String> {
     Some(standalone::svg(&chart.svg()?))
 }
 
-/// What the cases of one line have in common.
+/// The part that the cases of one line have in common.
 fn kind(row: &Row) -> String {
     let load = row.case.traffic().map_or_else(|| "real clients".into(), describe);
     load + &limited(row.case.gateway_cpu())

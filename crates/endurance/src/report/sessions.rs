@@ -94,7 +94,7 @@ fn text(results: &SessionsResults) -> String {
     text
 }
 
-/// A pair of real clients alone and beside the sessions.
+/// A pair of real clients alone and with the sessions.
 fn pair(traffic: &PairRates) -> String {
     let (alone, beside) = (Spread::of(&traffic.alone), Spread::of(&traffic.beside));
     let rate = |runs: Option<Spread>| runs.map_or_else(|| "-".into(), |spread| spread.text(gbit));
@@ -114,7 +114,7 @@ fn pair(traffic: &PairRates) -> String {
     )
 }
 
-/// What others took of the machine.
+/// The share of the machine that others took.
 fn taken(of: Taken) -> String {
     let (steal, others) = (percent(of.steal), percent(of.others));
     format!("the hypervisor took {steal}, processes without a part in it {others}")

@@ -57,7 +57,7 @@ pub fn text(results: &SoakResults) -> String {
     text
 }
 
-/// Memory, descriptors, and sessions over time: files of their own with their names. An axis has
+/// Memory, descriptors, and sessions over time: separate files with their names. An axis has
 /// one unit.
 pub fn pictures(results: &SoakResults) -> Vec<(&'static str, String)> {
     let stride = results.samples.len().div_ceil(MAX_POINTS).max(1);

@@ -83,7 +83,7 @@ fn a_hundred_sessions_log_in_carry_packets_and_come_back_without_passwords() {
         );
         assert!(phase["memory"]["pss_kib"].as_u64() > Some(1_000));
     }
-    // What others took is told of each phase. What a killed gateway used in its life is none of it,
+    // The share of others is reported for each phase. CPU time of a killed gateway is not in it,
     // so no share is beyond the whole.
     let phases = restarts.iter().map(|restart| &restart["phase"]).chain([login, &report["idle"]]);
     for taken in phases.map(|phase| &phase["taken"]) {

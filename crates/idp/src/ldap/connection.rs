@@ -66,8 +66,8 @@ async fn start_tls<S: AsyncRead + AsyncWrite + Unpin>(
         Reply::Extended(Outcome { code: SUCCESS, .. }) => {}
         _ => return Err(ServerError::Answer("the server refuses StartTLS".to_owned())),
     }
-    // Somebody on the way could have put replies there, which would count as if they had come over
-    // TLS.
+    // An attacker on the path could have put replies there, which would count as if they had come
+    // over TLS.
     if !plain.received.is_empty() {
         return Err(Malformed("bytes before TLS").into());
     }
@@ -148,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(reply)
     }
 
-    /// Receives so many bytes at most.
+    /// Receives this number of bytes at most.
     async fn receive(&mut self, most: usize) -> Result<(), ServerError> {
         if self.total >= MAX_RECEIVED {
             return Err(Malformed("too many bytes").into());
@@ -228,7 +228,7 @@ mod tests {
     async fn endless_messages_are_cut_off() {
         let long = [0x30, 0x84, 0x7F, 0xFF, 0xFF, 0xFF];
         assert!(matches!(lying(&long).await.bind("cn=a", "x").await, Err(ServerError::Malformed(_))));
-        // References to other servers, for ever.
+        // References to other servers without end.
         let reference = [&[0x30, 0x82, 0x10, 0x08, 2, 1, 1, 0x73, 0x82, 0x10, 0x01][..], &[0; 4097]].concat();
         let cut = flooding(reference, &ReplyMemory::default()).search(&SEARCH).await;
         assert!(matches!(cut, Err(ServerError::Malformed(_))), "{cut:?}");

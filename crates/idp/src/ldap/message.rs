@@ -9,7 +9,7 @@ use super::ber::{self, Bytes, ENUMERATED, INTEGER, Malformed, OCTET_STRING, Read
 
 /// The longest message of a server, bytes: an entry with thousands of groups.
 pub const MAX_MESSAGE: usize = 1 << 20;
-/// Of an attribute these are kept: more than the groups that a user may have.
+/// Values of an attribute that are kept: more than the groups that a user may have.
 const MAX_VALUES: usize = 1_000;
 const MAX_VALUE_BYTES: usize = 128 << 10;
 /// The longest name of an entry.
@@ -54,7 +54,7 @@ pub struct Search<'s> {
     pub size_limit: u32,
     /// Time that the server may take, seconds.
     pub time_limit_s: u32,
-    /// As [`super::filter::Filter::encode`] makes it.
+    /// The filter as [`super::filter::Filter::encode`] makes it.
     pub filter: &'s [u8],
     pub attributes: &'s [&'s str],
 }
@@ -317,7 +317,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A search's entry with so many of these values of an attribute.
+    /// A search's entry with this number of values of an attribute.
     pub(in super::super) fn entry_with(name: &str, value: &[u8], count: usize) -> Bytes {
         let mut out = Bytes::default();
         ber::element(&mut out, SEQUENCE, |out| {

@@ -1,4 +1,4 @@
-//! What the claims of a verified token say: whether it is for a login that was begun here, and who
+//! Claims of a verified token: whether it is for a login that was begun here, and who
 //! the user is.
 //!
 //! Invariants: issuer, audience, nonce and times are checked before anything else counts; a user is
@@ -15,7 +15,7 @@ use vpnd_config::user_name;
 use vpnd_ipc::gateway::idp::{AcceptAttributes, GroupName, Identity, ProviderLogin, SourceRefusal, Subject};
 use vpnd_proto::control::{List, UserName};
 
-/// How much clocks may differ.
+/// The most that clocks may differ.
 const SKEW_S: u64 = 60;
 /// How old a token may be that has just been asked for.
 const MAX_AGE_S: u64 = 600;
@@ -124,7 +124,7 @@ pub(super) fn complete(claims: &mut Claims, more: Claims) -> Result<(), ClaimErr
     Ok(())
 }
 
-/// Who has logged in, by claims that were checked.
+/// The user that has logged in, by claims that were checked.
 pub(super) fn login(
     claims: &Claims,
     source: &Source,
@@ -139,7 +139,7 @@ pub(super) fn login(
     Ok(ProviderLogin { identity, factors: factors(claims, settings), auth_time_s: time(claims, "auth_time") })
 }
 
-/// By what the user is known for ever: a hash of issuer and subject, so that another provider in
+/// The user's permanent identity: a hash of issuer and subject, so that another provider in
 /// the place of this one has other users.
 pub(super) fn subject(claims: &Claims, settings: &Oidc) -> Option<Subject> {
     let subject =

@@ -41,7 +41,7 @@ impl Https {
         Self { tls, answered: Answered::default() }
     }
 
-    /// What is at this address. `authorization` says in whose name it is asked for.
+    /// Fetches what is at this address. `authorization` says in whose name it is asked for.
     pub(super) async fn get(
         &self,
         url: &HttpsUrl,

@@ -1,4 +1,4 @@
-//! What a provider says of itself (OpenID Connect Discovery 1.0), and for how long that is believed.
+//! A provider's description of itself (OpenID Connect Discovery 1.0), and how long it counts.
 //!
 //! INVARIANT: the description is that of the configured issuer, letter by letter; all its addresses
 //! are https.
@@ -43,7 +43,7 @@ struct Metadata {
     code_challenge_methods_supported: Option<Vec<String>>,
 }
 
-/// What was fetched, and when.
+/// A value that was fetched, and when.
 pub(super) struct Known<T>(Option<(T, Instant)>);
 
 impl<T> Default for Known<T> {
@@ -57,7 +57,7 @@ impl<T> Known<T> {
         Self(Some((value, at)))
     }
 
-    /// What still counts.
+    /// The value, if it still counts.
     pub(super) fn current(&self) -> Option<&T> {
         self.0.as_ref().filter(|(_, at)| at.elapsed() < LIFETIME).map(|(value, _)| value)
     }

@@ -1,7 +1,7 @@
 //! The attributes of an Access-Accept: those that count besides the groups, and those that do not,
 //! each of which is named once in the log.
 //!
-//! INVARIANT: an attribute makes no session longer and gives nobody more than the gateway does
+//! INVARIANT: an attribute makes no session longer and gives no user more than the gateway does
 //! without it; an address is a wish, which counts if the auth process finds it in the pool and
 //! free. A server that sends more than is kept gets less back.
 
@@ -64,7 +64,7 @@ const fn counts(kind: u8) -> bool {
     )
 }
 
-/// What counts of the attributes besides the groups; `user` is the name of the login.
+/// Attributes that count besides the groups; `user` is the name of the login.
 pub(super) fn attributes(user: &str, attributes: &[Attribute]) -> AcceptAttributes {
     let values = |kind| attributes.iter().filter(move |attribute| attribute.kind == kind);
     let number =

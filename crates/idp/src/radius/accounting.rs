@@ -23,7 +23,7 @@ impl Client {
         since: Instant,
     ) -> Result<(), ServerError> {
         // The packet that is sent again is the same. With another time it would be another one,
-        // with a number of its own.
+        // with its own number.
         let waited_s = u32::try_from(since.elapsed().as_secs()).unwrap_or(u32::MAX);
         let delay_s = record.delay_s.saturating_add(waited_s);
         let nas_identifier = &self.settings.nas_identifier;

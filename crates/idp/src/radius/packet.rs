@@ -110,7 +110,7 @@ impl AccessRequest<'_> {
         let mut out = Zeroizing::new(Vec::with_capacity(MAX_PACKET));
         out.extend_from_slice(&[ACCESS_REQUEST, self.id, 0, 0]);
         out.extend_from_slice(&self.authenticator);
-        // The first, so that nothing before it can be chosen by somebody else.
+        // The first, so that an attacker can choose nothing before it.
         attribute(&mut out, MESSAGE_AUTHENTICATOR, &[0; 16]);
         attribute(&mut out, USER_NAME, self.user.as_bytes());
         attribute(&mut out, USER_PASSWORD, &hidden(self.password.as_bytes(), secret, &self.authenticator));
@@ -127,11 +127,11 @@ impl AccessRequest<'_> {
         out
     }
 
-    /// What the server replies, if it is this that it replies to.
+    /// The server's reply, if it is one to this request.
     pub fn reply(&self, packet: &[u8], secret: &[u8]) -> Result<Reply, NoReply> {
         let Some(header) = packet.first_chunk::<HEADER>() else { return Err(NoReply::Malformed) };
         let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        // What lies behind the length is padding.
+        // Bytes behind the length are padding.
         let packet = packet.get(..len).filter(|packet| packet.len() >= HEADER).ok_or(NoReply::Malformed)?;
         let (code, id) = (header[0], header[1]);
         if id != self.id {
@@ -351,7 +351,7 @@ pub(crate) mod tests {
         let padded = [&good[..], b"padding"].concat();
         assert!(request.reply(&padded, SECRET).is_ok());
         let refused = |packet: &[u8]| request.reply(packet, SECRET).unwrap_err();
-        // As BlastRADIUS makes it: right by the old rules.
+        // A forgery by BlastRADIUS: right by the old rules.
         assert_eq!(refused(&reply_to(&packet, ACCESS_ACCEPT, &group, SECRET, false)), NoReply::Unsigned);
         assert_eq!(refused(&reply_to(&packet, ACCESS_ACCEPT, &[], b"other", true)), NoReply::Authenticator);
         let other = AccessRequest { authenticator: [7; 16], ..self::request() }.encode(SECRET);

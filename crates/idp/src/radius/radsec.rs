@@ -1,7 +1,7 @@
 //! RADIUS in TLS (RadSec, RFC 6614): one connection to each server, which all requests to it share.
 //!
 //! Invariants: nothing is sent before the server has proved its name; a reply goes to the request
-//! with its number and to no other, and the number of a request that nobody waits for any more is
+//! with its number and to no other, and the number of a request that was given up is
 //! not given again before its reply has come; whatever is no reply to a request under way ends the
 //! connection, and the requests on it with it. What a server sends is kept for one packet at a
 //! time. One attempt to connect is under way at a time, and after a failure there is a pause before
@@ -143,7 +143,7 @@ impl Connections {
             return Err(ServerError::Connect(io::Error::other(reason)));
         }
         let watchdog = Watchdog::new(&self.options);
-        // A task of its own: the attempt and what it teaches must not end with a request that has
+        // A separate task: the attempt and what it teaches must not end with a request that has
         // waited for too long.
         let (tls, answered) = (self.tls.clone(), Arc::clone(&self.answered));
         let opening = tokio::spawn(open(place, server.clone(), tls, watchdog, answered));
@@ -330,7 +330,7 @@ impl Connection {
         let mut table = self.table();
         match std::mem::take(&mut table.numbers[usize::from(packet[1])]) {
             Number::Free => return Err("an unexpected reply".to_owned()),
-            // Whoever waited may have gone in this moment.
+            // The waiting task may have ended in this moment.
             Number::Awaited(waiting) => drop(waiting.send(packet)),
             Number::Abandoned => table.abandoned -= 1,
         }

@@ -1,6 +1,6 @@
 //! Rates of hosts and of the networks that they are in, for one kind of event.
 //!
-//! INVARIANT: memory is fixed. What is turned away counts against nobody.
+//! INVARIANT: memory is fixed. A refused event counts for no source.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
@@ -9,8 +9,8 @@ use super::source::{LEVELS, Source};
 use super::{BURST_S, WIDER, take};
 use crate::time::Time;
 
-/// So many events of a host each second, [`BURST_S`] times as many at once, and more of its site and
-/// provider.
+/// The number of events of a host each second, [`BURST_S`] times as many at once, and more of its
+/// site and provider.
 #[derive(Debug)]
 pub struct NetworkRates {
     secret: DefaultHasher,
@@ -18,7 +18,7 @@ pub struct NetworkRates {
 }
 
 impl NetworkRates {
-    /// `secret` is random, so that nobody outside knows which sources share a cell of a table.
+    /// `secret` is random, so that no attacker knows which sources share a cell of a table.
     #[must_use]
     pub fn new(per_s: u64, secret: [u8; 16]) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -32,7 +32,7 @@ impl NetworkRates {
     }
 }
 
-/// Of the provider, the site and the host.
+/// The sketches of the provider, the site and the host.
 pub(super) fn ladder(per_s: u64) -> [Sketch; LEVELS] {
     WIDER.map(|wider| {
         let per_s = per_s.saturating_mul(wider);

@@ -39,7 +39,7 @@ const ROUND: [Standing; 7] = {
 const RESERVE: usize = 4;
 /// A provider, a site and a host may hold one of this many places.
 const SHARES: [usize; LEVELS] = [2, 3, 4];
-/// As the shares, for hosts that are not strangers, which many people may share. Only they
+/// The share of hosts that are not strangers, which many people may share. Only they
 /// themselves count, not their neighbours.
 const OWN_SHARE: usize = 2;
 

@@ -20,7 +20,7 @@ const FIRST_WAITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_m
 /// After this time without an answer to the first probe after silence, an attach is tried while
 /// probing goes on: a gateway that restarted has lost the keys, and will never answer a probe.
 const DOUBT: Duration = Duration::from_millis(500);
-/// As [`DOUBT`], after a change of network, when the way to the gateway's address is more likely to
+/// The same time after a change of network, when the way to the gateway's address is more likely to
 /// be gone: an attach finds another of its addresses.
 const DOUBT_AFTER_MOVE: Duration = Duration::from_millis(250);
 /// The longest time between two probes of a lane on which nothing comes while others receive.

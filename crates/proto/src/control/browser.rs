@@ -10,7 +10,7 @@ use crate::device::DeviceProof;
 
 /// A login through a browser begins (message 5).
 ///
-/// INVARIANT: the way back is a port of the client's own machine and no address, so that nobody can
+/// INVARIANT: the way back is a port of the client's machine and no address: no attacker can
 /// have a grant sent elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
@@ -51,10 +51,10 @@ pub struct LoginAt {
 #[derive(Clone, PartialEq, Eq, Encode, Decode)]
 #[cbor(map)]
 pub struct Grant {
-    /// As the browser brought it.
+    /// The grant that the browser brought.
     #[n(0)]
     pub grant: ByteArray<32>,
-    /// Of the challenge that the login began with.
+    /// The verifier of the challenge that the login began with.
     #[n(1)]
     pub verifier: ByteArray<32>,
 }

@@ -51,7 +51,7 @@ impl Indexes {
         free
     }
 
-    /// How many there are.
+    /// The number of them.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.taken.len()

@@ -40,7 +40,7 @@ pub struct SessionSpec {
     pub limits: Option<Limits>,
     /// Its flows that policy remembers, in all shards; unused at a client.
     pub flows: Arc<Flows>,
-    /// What all shards know of the path to the peer.
+    /// State of the path to the peer, common to all shards.
     pub path: Arc<SharedPath>,
 }
 

@@ -136,9 +136,9 @@ pub enum Claim {
 pub(super) struct Arrival {
     /// The features of its epoch (PROTOCOL §3.4).
     pub(super) features: u32,
-    /// As in [`Origin`].
+    /// The congestion mark, as in [`Origin`].
     pub(super) mark: Ecn,
-    /// As in [`Origin`].
+    /// The flag of the same name, as in [`Origin`].
     pub(super) congested: bool,
 }
 

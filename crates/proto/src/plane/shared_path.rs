@@ -1,4 +1,4 @@
-//! What the shards of an end share about a session's path. Confirmations that large datagrams
+//! State that the shards of an end share about a session's path. Confirmations that large datagrams
 //! arrive (PROTOCOL §13.2): one shard may receive large datagrams and another send the packet that
 //! confirms them, and one may receive the confirmation of what another has sent. And whether batches
 //! arrive (§9.4): one shard receives the report, all send.
@@ -20,7 +20,7 @@ const WRITE_EVERY: Duration = Duration::from_millis(10);
 /// Batches that were lost are tried again after this time: kernels are updated, routes change.
 pub(crate) const AVOID_BATCHES: Duration = Duration::from_secs(600);
 
-/// What is known of one session's path, in separate cache lines.
+/// State of one session's path, in separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct SharedPath {

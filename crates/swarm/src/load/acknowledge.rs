@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-/// Of a hundred merged runs, so many are answered unless something else is wanted. At a gateway
+/// Merged runs that are answered unless something else is requested, out of a hundred. At a gateway
 /// with two clients and 32 TCP connections between them 0.84 to 1.38 acknowledgements came for each
 /// run of data, with eight clients 0.42 to 1.42.
 pub const USUAL_ACKNOWLEDGE: u32 = 100;
@@ -19,17 +19,17 @@ pub const USUAL_ACK_DELAY_MS: u32 = 5;
 /// Acknowledgements that go back side by side. There they came in runs of 3 to 12 and 5 to 10, so
 /// that about each eighth message was one of acknowledgements.
 const SIDE_BY_SIDE: u64 = 7;
-/// What a receiver owes when it answers without waiting, in hundredths of a packet.
+/// Debt of a receiver that answers without waiting, in hundredths of a packet.
 const ENOUGH: u64 = 100 * SIDE_BY_SIDE;
 
 /// The acknowledgements of all bulk flows.
 #[derive(Debug)]
 pub(super) struct Acknowledger {
-    /// Of a hundred runs, so many are answered.
+    /// Runs that are answered, out of a hundred.
     percent: u64,
-    /// How long an acknowledgement waits.
+    /// Time that an acknowledgement waits.
     delay: Duration,
-    /// What each flow's receiver owes, in hundredths of a packet.
+    /// Debt of each flow's receiver, in hundredths of a packet.
     owed: Vec<u64>,
     /// Since when it has owed a packet.
     since: Vec<Time>,
@@ -129,7 +129,7 @@ mod tests {
         (0..8).for_each(|_| acknowledger.run_arrived(0, at(10)));
         assert_eq!((acknowledger.next(at(12)), acknowledger.next(at(16))), (Some((0, 7)), None));
         assert_eq!((acknowledger.next(at(17)), acknowledger.next(at(99))), (Some((0, 1)), None));
-        // Whoever has answered begins anew.
+        // A receiver that has answered starts again.
         (0..7).for_each(|_| acknowledger.run_arrived(0, at(100)));
         assert_eq!(acknowledger.next(at(101)), Some((0, 7)));
         acknowledger.run_arrived(0, at(104));

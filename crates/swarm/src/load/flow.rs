@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use vpnd_proto::time::Time;
 
-/// A flow in which nothing arrived for so long has lost what was on its way: many times the delay
+/// A flow in which nothing arrived for this long has lost what was on its way: many times the delay
 /// of any full queue here.
 const EXPIRY: Duration = Duration::from_millis(500);
-/// One run in so long is opened at least. A gateway asks often whether large datagrams still
+/// One run in this time is opened at least. A gateway asks often whether large datagrams still
 /// arrive, and a client that has opened one in the 50 ms before needs not find out by probes; those
 /// would cost the gateway more than it has to do for real clients.
 const OPEN_EVERY: Duration = Duration::from_millis(40);
@@ -125,7 +125,7 @@ impl Flow {
         self.bursts += 1;
     }
 
-    /// So many packets with so many bytes of payload arrived side by side, the first with this
+    /// A run of packets with its bytes of payload arrived side by side, the first with this
     /// number if it was opened.
     pub(super) fn arrived(&mut self, (packets, payload): (u64, u64), first: Option<u64>, now: Time) {
         match first {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Who sends to whom.
+/// The direction of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -22,12 +22,12 @@ impl Direction {
         self != Self::Pairs
     }
 
-    /// How many flows there are between so many sessions.
+    /// The number of flows between these sessions.
     fn flows(self, sessions: usize) -> usize {
         if self == Self::Both { 2 * sessions } else { sessions }
     }
 
-    /// The ends of each flow between so many sessions.
+    /// The ends of each flow between these sessions.
     pub(crate) fn ends(self, sessions: usize) -> Vec<[End; 2]> {
         let up = (0..sessions).map(|session| [End::Session(session), End::Campus]);
         let down = (0..sessions).map(|session| [End::Campus, End::Session(session)]);
@@ -61,7 +61,7 @@ pub(crate) enum End {
 /// The traffic of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The first so many sessions have a part in it; an even number if they work in pairs.
+    /// The number of sessions that have a part in it, the first ones; even if they work in pairs.
     pub sessions: u32,
     pub direction: Direction,
     /// Bytes of each inner packet; as long as the tunnel takes if absent.
@@ -71,20 +71,20 @@ pub struct Plan {
     /// Bytes on their way over all sessions at most. Sessions that would send more wait for their
     /// turn.
     pub in_flight: u64,
-    /// Of so many merged runs of a flow, one is authenticated and opened.
+    /// Merged runs of a flow for each one that is authenticated and opened.
     pub sample: u32,
     /// Bits of inner packets that each flow sends in a second, whatever becomes of them; as fast as
     /// it can if absent.
     pub rate: Option<u64>,
-    /// Of a hundred bursts of a flow, so many are of small packets.
+    /// Bursts of a flow that are of small packets, out of a hundred.
     pub small: u32,
-    /// The first session may have as much on its way as so many others: it stands for one with as
-    /// many connections.
+    /// The first session may have as much on its way as this number of others: it stands for one
+    /// with as many connections.
     pub greedy: u32,
-    /// So many sessions after those have calls with each other, or with the campus.
+    /// Sessions after those that have calls with each other, or with the campus.
     pub calls: u32,
-    /// Of a hundred merged runs that arrive at a session from its partner, so many are answered by
-    /// an acknowledgement. Traffic with the campus is UDP and has none.
+    /// Merged runs from its partner that a session answers by an acknowledgement, out of a hundred.
+    /// Traffic with the campus is UDP and has none.
     pub acknowledge: u32,
     /// Milliseconds for which an acknowledgement waits at most until others go with it.
     pub ack_delay_ms: u32,
@@ -147,7 +147,7 @@ impl Plan {
 pub(super) mod tests {
     use super::*;
 
-    /// Bursts of ten between so many sessions, one at a time.
+    /// Bursts of ten between these sessions, one at a time.
     pub(in super::super) fn plan(sessions: u32) -> Plan {
         Plan {
             sessions,

@@ -126,7 +126,7 @@ impl SessionSockets {
         Some(received)
     }
 
-    /// The same at the campus, with the address that they came from.
+    /// Takes the next datagrams at the campus, with the address that they came from.
     pub(crate) fn receive_at_campus(&self, buffer: &mut [u8]) -> Option<(Received, Ipv4Addr)> {
         let (received, from) = receive::<SockaddrIn>(self.campus.as_ref()?, buffer)?;
         Some((received, from?.ip()))
@@ -137,7 +137,7 @@ impl SessionSockets {
         send::<()>(&self.sockets[number], datagrams, segment, None)
     }
 
-    /// The same from the campus.
+    /// Sends datagrams of `segment` bytes each from the campus.
     pub(crate) fn send_from_campus(&self, datagrams: &[u8], segment: usize, to: Ipv4Addr) -> bool {
         let to = SockaddrIn::from(SocketAddrV4::new(to, PORT));
         self.campus.as_ref().is_some_and(|socket| send(socket, datagrams, segment, Some(&to)))
@@ -147,7 +147,7 @@ impl SessionSockets {
 fn prepare(epoll: &OwnedFd, socket: &UdpSocket, number: usize) -> io::Result<()> {
     setsockopt(socket, UdpGroSegment, &true)?;
     if setsockopt(socket, RcvBufForce, &BUFFER).is_err() {
-        // As much as the system allows.
+        // The most that the system allows.
         rustix::net::sockopt::set_socket_recv_buffer_size(socket, BUFFER)?;
     }
     Ok(epoll::add(epoll, socket, EventData::new_u64(number as u64), EventFlags::IN)?)

@@ -20,9 +20,9 @@ use crate::now_ns;
 /// A session that logs in is missed after this time: longer than a gateway takes to check a
 /// process's passwords.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(120);
-/// A session whose packets are not answered for so long is cut off, whatever moved.
+/// A session whose packets are not answered for this long is cut off, whatever moved.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A process that did nothing for so long was stopped, or the whole machine was.
+/// A process that did nothing for this long was stopped, or the whole machine was.
 const STALL: Duration = Duration::from_secs(5);
 /// Time after a stall in which ends of sessions are attributed to it: connections time out within a
 /// minute.

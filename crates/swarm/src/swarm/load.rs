@@ -172,7 +172,7 @@ impl Swarm {
         }
     }
 
-    /// A run of a flow arrived, so many packets with so many bytes of payload; of some the first
+    /// A run of a flow arrived, with its packets and bytes of payload; of some the first
     /// one is opened.
     fn received_run(
         &mut self,
@@ -214,7 +214,7 @@ impl Swarm {
     pub(super) fn send_turns(&mut self) {
         let Some(mut load) = self.load.take() else { return };
         let start = now();
-        // What comes due in the meantime has to wait until what has arrived is read.
+        // Work that is due in the meantime waits until what has arrived is read.
         while let Some(turn) = load.next_turn(start) {
             self.send_burst(&mut load, turn);
         }
@@ -273,7 +273,7 @@ impl Swarm {
         Some(sockets.send_from_campus(&buffer[..size * turn.packets as usize], size, to))
     }
 
-    /// Lets flows go on that would wait for ever.
+    /// Lets flows go on that would wait without end.
     pub(super) fn revive_load(&mut self) {
         if let Some(load) = &mut self.load {
             load.revive(now());

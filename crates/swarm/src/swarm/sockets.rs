@@ -59,7 +59,7 @@ impl Sockets {
         }
     }
 
-    /// Waits until sessions have received something at sockets of their own, and writes down which.
+    /// Waits until sessions have received something at their own sockets, and notes which.
     pub(super) async fn ready(&self, sessions: &mut Vec<usize>) {
         match self {
             Self::Shared(_) => std::future::pending().await,

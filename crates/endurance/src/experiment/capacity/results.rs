@@ -20,14 +20,14 @@ pub enum Case {
         /// Sessions that send.
         sessions: u32,
         traffic: Traffic,
-        /// What the gateway's programs have of the CPU, if it is limited.
+        /// CPU of the gateway's programs, if it is limited.
         gateway_cpu: Option<CpuLimit>,
     },
     /// Real clients with TCP connections in pairs.
     Real { clients: u32, gateway_cpu: Option<CpuLimit> },
 }
 
-/// What made traffic is like, however many sessions there are.
+/// Made traffic, whatever the number of sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Traffic {
     pub direction: Direction,
@@ -37,13 +37,13 @@ pub struct Traffic {
     pub burst: u16,
     /// Bits of inner packets that each session sends in a second; as fast as it can if absent.
     pub rate: Option<u64>,
-    /// Of a hundred bursts, so many are of small packets.
+    /// Bursts of small packets, out of a hundred.
     pub small: u32,
-    /// The first session has as much on its way as so many others.
+    /// The first session has as much on its way as this number of others.
     pub greedy: u32,
     /// Sessions with calls beside.
     pub calls: u32,
-    /// Of a hundred merged runs in pairs, so many are acknowledged.
+    /// Merged runs in pairs that are acknowledged, out of a hundred.
     pub acknowledge: u32,
     /// Milliseconds for which an acknowledgement waits at most until others go with it.
     pub ack_delay_ms: u32,
@@ -64,7 +64,7 @@ impl Traffic {
 }
 
 impl Case {
-    /// What made traffic is like, but for the sessions.
+    /// Made traffic, but for the sessions.
     pub fn traffic(self) -> Option<Traffic> {
         match self {
             Self::Made { traffic, .. } => Some(traffic),
@@ -80,7 +80,7 @@ impl Case {
         }
     }
 
-    /// What the gateway's programs have of the CPU, if it is limited.
+    /// CPU of the gateway's programs, if it is limited.
     pub fn gateway_cpu(self) -> Option<CpuLimit> {
         match self {
             Self::Made { gateway_cpu, .. } | Self::Real { gateway_cpu, .. } => gateway_cpu,
@@ -99,7 +99,7 @@ pub fn base_sessions(cases: impl IntoIterator<Item = Case>) -> Option<u32> {
 /// The count of sessions that costs are compared with, if it is among those measured. So few that
 /// all they touch is in the core's cache.
 const BASE_SESSIONS: u32 = 8;
-/// A gateway that used so much of its quota was the bottleneck: the rest is what the kernel does
+/// A gateway that used this share of its quota was the bottleneck: the rest is what the kernel does
 /// not give out evenly.
 pub const SATURATED_PERCENT: f64 = 95.0;
 
@@ -123,21 +123,21 @@ pub struct Figures {
     pub gateway_wakes_per_gbit: f64,
     /// CPU seconds that the gateway used in a second.
     pub gateway_cores: f64,
-    /// The same in percent of its quota, if it has one.
+    /// Percent of its quota, if it has one.
     pub quota_percent: Option<f64>,
     /// Seconds for each Gbit in which the gateway looked for packets instead of sleeping, part of
     /// its CPU seconds; other threads' turns in between count, so it is an upper bound. Of made
     /// traffic alone, with polling.
     pub polling_seconds_per_gbit: Option<f64>,
-    /// CPU seconds of whoever sends and receives, without the generators of real clients.
+    /// CPU seconds of sender and receiver, without the generators of real clients.
     pub load_seconds_per_gbit: f64,
     /// How often their threads were woken, for each Gbit: by the gateway, while it sends.
     pub load_wakes_per_gbit: f64,
     /// Jain's index over the sessions' goodputs.
     pub fairness: Option<f64>,
-    /// How many times the others' median the first session carried, if it was greedy.
+    /// What the first session carried, relative to the others' median, if it was greedy.
     pub greedy_share: Option<f64>,
-    /// What arrived of the rate that was to be sent, in percent.
+    /// Share of the rate that was to be sent which arrived, percent.
     pub delivered_percent: Option<f64>,
     /// The calls beside.
     pub calls: Option<CallCounts>,
@@ -198,7 +198,7 @@ fn cost(figures: &Figures) -> f64 {
 /// The cost of a case by that of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RelativeCost {
-    /// Of each round.
+    /// One for each round.
     pub ratio: Spread,
     /// Whether that is a difference: beyond the ratios of a case to itself, in all rounds on the
     /// same side of 1. `None` where nothing says so: of few rounds, without a case measured twice,
@@ -213,7 +213,7 @@ pub struct CapacityResults {
     pub busy_poll_us: Option<u32>,
     /// Sessions that were up all the time, those without traffic included.
     pub sessions: u32,
-    /// Of so many merged runs of a flow one was authenticated.
+    /// Merged runs of a flow for each one that was authenticated.
     pub sample: u32,
     pub seconds: f64,
     pub repeats: u32,
@@ -249,7 +249,7 @@ impl CapacityResults {
         Some((first, [again.times(first, cost)?, again.times(first, |figures| figures.goodput)?]))
     }
 
-    /// How many times the cost of the case with [`CapacityResults::base_sessions`], among those
+    /// The cost, relative to the case with [`CapacityResults::base_sessions`], among those
     /// that are alike otherwise. None of that case itself, but of its second measurement.
     pub fn relative_cost(&self, row: &Row) -> Option<RelativeCost> {
         let kind = |case: Case| Some((case.traffic()?, case.gateway_cpu()));
@@ -262,7 +262,7 @@ impl CapacityResults {
         self.compared(row, base)
     }
 
-    /// The cost of a row by that of another, beside the ratios of a case to itself.
+    /// The cost of a row relative to that of another, with the ratios of a case to itself.
     fn compared(&self, row: &Row, other: &Row) -> Option<RelativeCost> {
         let ratio = row.times(other, cost)?;
         let is_quiet =
@@ -287,13 +287,13 @@ impl CapacityResults {
         shares.filter(|(_, percent)| *percent < SATURATED_PERCENT).collect()
     }
 
-    /// How many times the cost of as many real clients that of made traffic is: 1 if the load is a
+    /// The cost of as many real clients, relative to that of made traffic: 1 if the load is a
     /// fair stand-in.
     pub fn against_real(&self, row: &Row) -> Option<RelativeCost> {
         self.compared(row, self.real_row(row)?)
     }
 
-    /// As many real clients in the same setting, if made traffic is in the form of theirs.
+    /// The same number of real clients in this setting, if made traffic is in the form of theirs.
     pub fn real_row(&self, row: &Row) -> Option<&Row> {
         let Case::Made { sessions, traffic, gateway_cpu } = row.case else { return None };
         let is_alike = matches!(
@@ -333,7 +333,7 @@ pub(crate) mod samples {
         }
     }
 
-    /// Two counts of sessions, real clients beside the smaller one, and that one a second time.
+    /// Two counts of sessions, real clients for the smaller one, and that one a second time.
     pub(crate) fn results() -> CapacityResults {
         let figures = |(round, cost)| Figures {
             round,

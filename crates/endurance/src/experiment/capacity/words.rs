@@ -26,7 +26,7 @@ pub fn row_name(row: &Row) -> String {
     name(row.case) + again(row)
 }
 
-/// What names a second measurement.
+/// The name of a second measurement.
 pub fn again(row: &Row) -> &'static str {
     if row.again { AGAIN } else { "" }
 }

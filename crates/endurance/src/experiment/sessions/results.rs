@@ -38,7 +38,7 @@ pub struct SessionsResults {
     pub talked: (u64, u64),
     /// Restarts of the gateway, in order.
     pub restarts: Vec<Restarted>,
-    /// A pair of real clients alone, and beside the sessions.
+    /// A pair of real clients alone, and with the sessions.
     pub traffic: Option<PairRates>,
     /// The user ended it.
     pub interrupted: bool,
@@ -58,7 +58,7 @@ pub struct Phase {
     pub answered: u32,
     /// The gateway's memory afterwards.
     pub memory: Memory,
-    /// Of the machine, meanwhile: until all were up, from the first login, from before sessions
+    /// The machine's CPU meanwhile: until all were up, from the first login, from before sessions
     /// were watched for an upgrade, or from when a restarted gateway was there.
     pub taken: Taken,
 }
@@ -71,7 +71,7 @@ pub struct Idle {
     pub gateway_cpu_seconds: f64,
     /// CPU seconds of the processes that hold the sessions.
     pub clients_cpu_seconds: f64,
-    /// Of the machine, meanwhile.
+    /// The machine's CPU meanwhile.
     pub taken: Taken,
 }
 
@@ -90,7 +90,7 @@ pub struct Restarted {
     pub phase: Phase,
 }
 
-/// The same sessions while nothing happened, and meanwhile.
+/// These sessions while nothing happened, and meanwhile.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Beside {
     /// While nothing happened: what machine and measurement do by themselves.
@@ -102,10 +102,10 @@ pub struct Beside {
 /// Throughput of a pair of real clients, payload bits per second, each way together.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairRates {
-    /// Without sessions beside it.
+    /// Without sessions.
     pub alone: Vec<f64>,
     pub beside: Vec<f64>,
-    /// Of the machine, the most in a measurement alone and in one beside the sessions.
+    /// The machine's CPU, the most in a measurement alone and in one with the sessions.
     pub taken: [Taken; 2],
     /// The ratio of the medians.
     pub ratio: Option<f64>,

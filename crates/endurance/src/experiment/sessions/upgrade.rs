@@ -17,17 +17,17 @@ use trafficspeed::clock;
 /// Sessions that are watched, in all processes together: few, so that the measurement takes little
 /// of the machine.
 const WATCHED: u32 = 32;
-/// How long they are watched while nothing happens, and once more after that before the upgrade
+/// Time for which they are watched while nothing happens, and again after that before the upgrade
 /// begins.
 const CALM: Duration = Duration::from_secs(3);
-/// How long processes may take to report their watched sessions.
+/// Time for processes to report their watched sessions.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Measurement<'_> {
     /// Upgrades the gateway, and waits until each session has a control connection again.
     pub(super) fn upgrade(&mut self) -> Result<(), SessionsError> {
         // A reading while sessions are watched could be a gap of theirs. The gateway's parent goes
-        // on, so its old children's time stays with it and counts as nobody else's.
+        // on, so its old children's time stays with it and counts for no other process.
         let meter = self.meter();
         self.watch(WATCHED);
         self.wait(&mut Tally::new(clock::now_ns()), CALM);

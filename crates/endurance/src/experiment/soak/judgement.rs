@@ -11,10 +11,10 @@ const MAX_KIB_AN_HOUR: f64 = 1024.0;
 /// fill hours. It is judged by the growth itself.
 const SHORTEST_FOR_SLOPE_S: f64 = 1800.0;
 const MAX_KIB_OF_SHORT: f64 = 16.0 * 1024.0;
-/// Descriptors and threads may differ by so many from one moment to another.
+/// Descriptors and threads may differ by this number from one moment to another.
 const SLACK: f64 = 4.0;
 
-/// Of the time after the warm-up.
+/// The judgement of the time after the warm-up.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Judgement {
     /// Seconds that were judged.

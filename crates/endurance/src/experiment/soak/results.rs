@@ -28,7 +28,7 @@ pub struct SoakResults {
     pub kills: u32,
     /// Incidents: something happened to a session that it did not do itself.
     pub unexplained: u32,
-    /// The same where the process that held the session had been stopped, or the whole machine.
+    /// Incidents where the process that held the session had been stopped, or the whole machine.
     pub after_stalls: u32,
     /// The first of both kinds.
     pub events: Vec<Incident>,
@@ -51,7 +51,7 @@ pub struct Incident {
     pub second: f64,
     pub session: u32,
     pub what: String,
-    /// Its process had stood still for so many seconds.
+    /// Seconds for which its process had stood still.
     pub after_stall_s: Option<f64>,
 }
 

@@ -23,7 +23,7 @@ pub struct Trend {
 }
 
 impl Trend {
-    /// Of points (x, y) in order of x; `None` for fewer than eight.
+    /// The trend of points (x, y) in order of x; `None` for fewer than eight.
     pub fn of(points: &[(f64, f64)]) -> Option<Self> {
         let points = grouped(points);
         let mut slopes = Vec::new();

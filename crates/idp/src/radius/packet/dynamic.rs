@@ -112,7 +112,7 @@ impl Request {
         }
     }
 
-    /// Refuses what would be ignored otherwise: a server that is told "done" must have got all that
+    /// Refuses what would be ignored otherwise: a server that receives an ACK must have all that
     /// it asked for.
     fn check_attributes(&self, nas_identifier: &str, group_kinds: &[u8]) -> Result<(), ErrorCause> {
         for Attribute { kind, value } in &self.attributes {
@@ -147,7 +147,7 @@ impl Request {
         attribute(&mut out, MESSAGE_AUTHENTICATOR, &[0; 16]);
         let states = || self.attributes.iter().filter(|attribute| attribute.kind == PROXY_STATE);
         let rest: usize = states().map(|state| state.value.len() + 2).sum();
-        // Beside the longest states of proxies, which have to go back, there is no room for it.
+        // With the longest states of proxies, which have to go back, there is no room for it.
         if let Some(error) = error.filter(|_| out.len() + 6 + rest <= MAX_PACKET) {
             attribute(&mut out, ERROR_CAUSE, &(error as u32).to_be_bytes());
         }
@@ -264,7 +264,7 @@ pub(crate) mod tests {
         assert_eq!(found[1], (ERROR_CAUSE, 503u32.to_be_bytes().to_vec()));
         assert_eq!(found[2..], [(PROXY_STATE, b"one".to_vec()), (PROXY_STATE, b"two".to_vec())]);
         assert_eq!(request.reply(None, SECRET)[0], 44);
-        // As many states as fit: no reply is longer than a packet.
+        // The most states that fit: no reply is longer than a packet.
         let states = [(PROXY_STATE, &[7; 253][..]); 15];
         let packet =
             self::request(COA_REQUEST, &[&states[..], &[(PROXY_STATE, &[7; 231])]].concat(), SECRET, true);

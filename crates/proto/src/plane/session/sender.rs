@@ -29,8 +29,8 @@ pub struct Outer {
     pub traffic_class: u8,
     /// Whether the datagram must stay out of batches, which are lost on the way.
     pub single: bool,
-    /// Whether the IP layer may fragment the datagram: nobody measures what the path of a stock WireGuard
-    /// client carries.
+    /// Whether the IP layer may fragment the datagram: the path of a stock WireGuard client is
+    /// not measured.
     pub may_fragment: bool,
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //!   campus ──▶ queue of the device, which drops what finds it full ──▶ shard ──▶ clients
 //!     ▲                                                                            │
-//!     └──────────── for each datagram that is sent, so many new packets ◀──────────┘
+//!     └──────────── for each datagram that is sent, as many new packets ◀──────────┘
 //! ```
 
 use std::cell::Cell;
@@ -313,7 +313,7 @@ fn greedy() -> Vec<usize> {
     vec![0, 1, 2, 3, 4]
 }
 
-/// The same, and for one in 401 packets a sixth.
+/// The same traffic, and for one in 401 packets a sixth client.
 fn with_a_modest_one() -> Vec<usize> {
     (0..80).flat_map(|_| greedy()).chain([5]).collect()
 }

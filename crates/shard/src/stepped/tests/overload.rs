@@ -4,7 +4,7 @@
 //! ```text
 //!   peers ──▶ queue of the kernel, which drops what finds it full ──▶ shard ──▶ TUN device
 //!     ▲                                                                            │
-//!     └──────────── for each packet that is written, so many new ones ◀────────────┘
+//!     └──────────── for each packet that is written, as many new ones ◀────────────┘
 //! ```
 
 use std::cell::Cell;
