@@ -54,7 +54,7 @@ pub struct Cli {
     pub command: Option<Command>,
 }
 
-/// What can be done, in the order of the overview.
+/// Commands, in the order of the overview.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Let all pairs of clients talk at once, in a laboratory on this machine; the word `lab` may
@@ -162,7 +162,7 @@ pub struct SystemArgs {
     #[arg(long)]
     pub no_encryption: bool,
     /// The CPU priority of the systems: what each takes by itself, or the same for all; by default
-    /// the first, beside other VPNs and in `compare` both.
+    /// the first, among other VPNs and in `compare` both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
     /// Do not measure a system a second time in each round, which shows how far a system differs
@@ -299,7 +299,7 @@ pub enum Switch {
 impl SystemArgs {
     /// The measured systems, with `priorities` unless the user names others. Of a system without
     /// any of the ciphers there is none, unless that is so of all: then nothing can be measured,
-    /// which whoever measures says.
+    /// which the person who measures chooses.
     pub fn subjects(&self, priorities: &[Priority]) -> Vec<Subject> {
         let chosen = if self.priority.is_empty() { priorities } else { &self.priority };
         let all = Subject::with_shares(&Subject::with_priorities(&self.all(), chosen), &self.gateway_cpu);
@@ -321,8 +321,8 @@ impl SystemArgs {
         self.with_control(self.subjects(Subject::usual_priorities(&self.vpn)), |_| false)
     }
 
-    /// The same with one of them as its own control for each share of the CPU, unless the user does
-    /// without: the one that `is_wanted`, or the first VPN.
+    /// The subjects with one of them as its own control for each share of the CPU, unless the user
+    /// does without: the one that `is_wanted`, or the first VPN.
     pub fn with_control(
         &self,
         mut subjects: Vec<Subject>,
@@ -374,7 +374,7 @@ impl LabArgs {
     /// The work as reports record it, on a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// In words, if a client has nobody to talk to.
+    /// In words, if a client has no partner.
     pub fn settings(&self, cpus: u32) -> Result<Settings, String> {
         check_pairs(&self.clients, self.to)?;
         Ok(Settings { far: self.to, ..self.work.settings(self.threads(cpus)) })
@@ -396,7 +396,7 @@ pub enum IpVersion {
 }
 
 impl IpVersion {
-    /// As reports have it.
+    /// The number that reports have.
     pub fn number(self) -> u8 {
         match self {
             Self::V4 => 4,
@@ -466,7 +466,7 @@ fn clients(text: &str) -> Result<u32, String> {
     Ok(count)
 }
 
-/// Says so if a number of clients leaves one without a partner.
+/// Fails if a number of clients leaves one without a partner.
 fn check_pairs(clients: &[u32], to: RemoteEnd) -> Result<(), String> {
     match clients.iter().find(|count| to == RemoteEnd::Client && !count.is_multiple_of(2)) {
         None => Ok(()),

@@ -1,4 +1,4 @@
-//! The one clock of a measurement: CLOCK_MONOTONIC in nanoseconds. CPU clocks beside it.
+//! The one clock of a measurement: CLOCK_MONOTONIC in nanoseconds. CPU clocks as well.
 //!
 //! All processes of one machine share it, whatever network namespace they are in, so that an
 //! instant agreed by the coordinator means the same to each of them. Between machines
@@ -28,7 +28,7 @@ pub fn thread_cpu_ns() -> u64 {
     read_ns(ClockId::ThreadCPUTime)
 }
 
-/// How long it is until `instant_ns`; zero if it has passed.
+/// Time until `instant_ns`; zero if it has passed.
 pub fn until(instant_ns: u64) -> Duration {
     Duration::from_nanos(instant_ns.saturating_sub(now_ns()))
 }

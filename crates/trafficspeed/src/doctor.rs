@@ -170,7 +170,7 @@ pub fn generator_lines(findings: &[GeneratorFinding]) -> String {
     findings.iter().map(line).collect()
 }
 
-/// Installs the programs of a system that are missing; `on_step` hears every command before it
+/// Installs the programs of a system that are missing; `on_step` gets every command before it
 /// runs.
 pub fn install(kind: Kind, programs: &Programs, on_step: impl Fn(&str)) -> Result<Finding, InstallError> {
     let profile = kind.profile();

@@ -9,7 +9,7 @@
 //!                                    2001:2:0:2::1/64              2001:2:0:2::2/64
 //! ```
 //!
-//! Every client has a link of its own to the gateway, which routes between them and has the service
+//! Every client has its own link to the gateway, which routes between them and has the service
 //! address 198.18.0.1 (2001:2::1) on its loopback; the addresses are those reserved for benchmarks
 //! (RFC 2544, RFC 5180). Each may have a host behind it ([`topology`]). No link leads out of the
 //! namespaces. Where a link is to be slow, lossy or narrow, both its ends are TAP devices of the
@@ -50,7 +50,7 @@ pub const MAX_CLIENTS: u32 = 254;
 /// The device of every client's link to the gateway.
 pub const CLIENT_LINK: &str = "eth0";
 
-/// How long fragments wait for the others of their datagram, in seconds, which a lab sets to one:
+/// Time that fragments wait for the others of their datagram, in seconds, which a lab sets to one:
 /// the kernel's 30 s would pass before each measurement that follows a flood of fragments
 /// ([`Lab::await_few_fragments`]).
 const FRAGMENT_TIMES: [&str; 2] = ["net/ipv4/ipfrag_time", "net/ipv6/ip6frag_time"];
@@ -77,11 +77,11 @@ pub struct LinkSettings {
     pub mtu: u32,
     /// Impairments of the links; none if absent.
     pub emulation: Option<Emulation>,
-    /// Of all TCP in the lab that chooses none itself, such as a VPN's tunnel over TCP.
+    /// Congestion control of TCP that chooses none itself, such as a VPN's tunnel over TCP.
     pub congestion: CongestionControl,
-    /// Of the VPN's programs at the gateway, all together.
+    /// CPU of the VPN's programs at the gateway, all together.
     pub gateway_cpu: Option<CpuLimit>,
-    /// TCP in all namespaces may have buffers of so many bytes, a quarter of that from the first
+    /// TCP in all namespaces may have buffers of this many bytes, a quarter of that from the first
     /// round trip on, and keeps its window after a pause; as the kernel sizes them if absent.
     pub window_bytes: Option<u32>,
     pub topology: Topology,
@@ -206,7 +206,7 @@ impl Lab {
     pub fn await_few_fragments(&self, interrupt: &Interrupt) -> Result<(), LabError> {
         self.namespaces().try_for_each(|namespace| {
             namespace.within(|| {
-                // Whoever measures next sees the interrupt.
+                // The next measurement sees the interrupt.
                 let _: Result<(), ConnectError> = fragments::await_few(&mut || interrupt.is_set());
                 Ok(())
             })
@@ -254,7 +254,7 @@ impl Lab {
 
     /// The gateway's own address, on its loopback: where every client reaches a VPN server.
     pub const SERVICE_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-    /// The same over IPv6.
+    /// The service over IPv6.
     pub const SERVICE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 
     /// The gateway's address that client `number` (from 1) reaches directly.

@@ -257,7 +257,7 @@ fn begin(settings: &Settings, environment: &Environment, output: &OutputArgs) {
     output::progress(output).event("start", &start);
 }
 
-/// Compares systems, anew or from where an earlier session was interrupted.
+/// Compares systems, from the start or from where an earlier session was interrupted.
 fn compare(args: CompareArgs, has_work: bool) -> anyhow::Result<ExitCode> {
     let directory = args.directory();
     let resumes = args.resume.is_some();

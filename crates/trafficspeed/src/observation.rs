@@ -23,7 +23,7 @@ pub const AGAIN: &str = " (again)";
 const HEAD: [&str; 10] =
     ["system", "case", "round", "quantity", "unit", "value", "problem", "congestion", "links", "machine"];
 
-/// What was measured at a time: the key of its rows.
+/// A measurement at a time: the key of its rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
     pub system: &'a str,
@@ -34,7 +34,7 @@ pub struct Measured<'a> {
     pub round: u32,
     /// Why it does not count; empty if it was made as it should be.
     pub problem: &'a str,
-    /// Others took so much of the machine meanwhile that nothing is claimed of the case.
+    /// Others took too much of the machine meanwhile to claim anything of the case.
     pub is_disturbed: bool,
 }
 
@@ -44,7 +44,7 @@ struct Row {
     system: usize,
     case: String,
     round: u32,
-    /// What was observed; nothing if the measurement broke before that.
+    /// The observed value; nothing if the measurement broke before that.
     found: Option<(Quantity, f64)>,
     problem: String,
     is_disturbed: bool,
@@ -109,7 +109,7 @@ pub struct Summary {
     pub sum: Option<f64>,
 }
 
-/// One system compared with another, beside a system compared with itself, which tells a
+/// One system compared with another, and a system compared with itself, which tells a
 /// difference from chance.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
@@ -122,12 +122,12 @@ pub struct Comparison {
     pub control: Option<Spread>,
     /// This system divided by the first one.
     pub ratio_to_first: Option<Spread>,
-    /// `None` where nothing says so.
+    /// `None` where it is not judged.
     pub differs_from_first: Option<bool>,
 }
 
 /// Whether the ratios of two systems differ from those of a system to itself; `None` where too few
-/// rounds say so.
+/// rounds were measured.
 pub fn differs(ratio: Option<Spread>, same: Option<Spread>) -> Option<bool> {
     ratio?.differs_beyond(same?)
 }
@@ -135,7 +135,7 @@ pub fn differs(ratio: Option<Spread>, same: Option<Spread>) -> Option<bool> {
 /// A value of each round, by its number.
 pub type ByRound = BTreeMap<u32, f64>;
 
-/// Values as those of so many rounds.
+/// Values as those of this many rounds.
 pub fn in_rounds(values: &[f64]) -> ByRound {
     (1..).zip(values.iter().copied()).collect()
 }
@@ -218,7 +218,7 @@ impl Observations {
         systems.map(|system| system.label.as_str()).collect()
     }
 
-    /// The same with controls at the end.
+    /// The systems with controls at the end.
     pub fn systems_and_controls(&self) -> Vec<&str> {
         let controls = self.systems.iter().filter(|system| system.control_of().is_some());
         self.systems().into_iter().chain(controls.map(|system| system.label.as_str())).collect()
@@ -254,7 +254,7 @@ impl Observations {
         self.rows.iter().filter(|row| row.problem.is_empty() && row.found.is_some())
     }
 
-    /// How many whole measurements were disturbed, and of how many.
+    /// The number of whole measurements that were disturbed, and the number of all.
     pub fn disturbed(&self) -> (usize, usize) {
         let place = |row: &Row| (row.system, row.case.clone(), row.round);
         let all: BTreeSet<_> = self.whole().map(place).collect();
@@ -365,8 +365,8 @@ impl Observations {
         all
     }
 
-    /// Whether the ratio of two systems is a difference beside the control; `None` if nothing says
-    /// so: of few rounds, of a disturbed case, and of lower bounds if what they bound may be on the
+    /// Whether the ratio of two systems is a difference, judged by the control; `None` for too few
+    /// rounds, a disturbed case, and lower bounds if what they bound may be on the
     /// other side.
     fn judged(
         &self,

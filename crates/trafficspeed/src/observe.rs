@@ -161,7 +161,7 @@ pub struct ProcessStat {
     pub parent: u32,
     /// User and system time of all threads, living and dead.
     pub cpu_seconds: f64,
-    /// The same of children that ended and were waited for.
+    /// CPU time of children that ended and were waited for.
     pub ended_children: f64,
     /// When the process started, in ticks since boot: together with the id it names a process for
     /// good.

@@ -1,5 +1,5 @@
-//! The processes that a laboratory starts of its own program: agents, programs in namespaces, load
-//! on the CPU.
+//! The processes that a laboratory starts from its own program: agents, programs in namespaces,
+//! load on the CPU.
 //!
 //! Every program that builds laboratories takes these commands, hidden from its user.
 

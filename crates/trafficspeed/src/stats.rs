@@ -23,7 +23,7 @@ pub struct Spread {
     pub median: f64,
     pub low: f64,
     pub high: f64,
-    /// How many values.
+    /// The number of values.
     pub n: usize,
 }
 
@@ -39,7 +39,7 @@ impl Spread {
         Self { median: self.median / by, low: self.low / by, high: self.high / by, n: self.n }
     }
 
-    /// As text: the median, and the lowest and highest in parentheses if there are several values.
+    /// Text: the median, and the lowest and highest in parentheses if there are several values.
     pub fn text(self, show: impl Fn(f64) -> String) -> String {
         match self.n {
             0 | 1 => show(self.median),
@@ -65,7 +65,7 @@ impl Spread {
         (self.n.min(same.n) >= CLAIM_ROUNDS).then(|| self.is_beyond(same))
     }
 
-    /// The same of however many rounds.
+    /// The comparison for any number of rounds.
     fn is_beyond(self, same: Self) -> bool {
         let most = same.widest_ratio();
         (self.median > most && self.low > 1.0) || (self.median < 1.0 / most && self.high < 1.0)
@@ -215,7 +215,7 @@ mod tests {
         assert!(fewer[0] > 0.1 && fewer[1] > 0.03, "{fewer:?}");
     }
 
-    /// The same with noise that goes on from one measurement to the next (AR(1)): each differs by
+    /// The test with noise that goes on from one measurement to the next (AR(1)): each differs by
     /// `persistence` of what the one before differed by, and something new. The three take their
     /// turns among other systems, in shuffled order or always in the same.
     fn false_claims_of_persistent_noise(persistence: f64, is_shuffled: bool) -> f64 {

@@ -52,7 +52,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub enum Kind {
     /// This project's VPN.
     Vpnd,
-    /// The same with its own AES-GCM, which it uses only if told to.
+    /// vpnd with its own AES-GCM, which it uses only if the configuration says so.
     VpndVaes,
     /// WireGuard's original user-space implementation, in Go.
     WireguardGo,
@@ -164,14 +164,14 @@ pub struct Profile {
     pub adapter: fn(&Programs, Subject) -> Box<dyn System>,
 }
 
-/// What a system may ask of the kernel's scheduler.
+/// The priority that a system may ask of the kernel's scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
-    /// What it takes as its makers deliver it.
+    /// The priority that its makers deliver.
     #[default]
     Own,
-    /// The same for all systems: nice value 0.
+    /// One for all systems: nice value 0.
     Same,
 }
 
@@ -188,10 +188,10 @@ pub struct Subject {
     #[serde(default)]
     pub priority: Priority,
     /// Measured a second time beside itself, as a control: the differences between the two are
-    /// nobody's merit.
+    /// no system's merit.
     #[serde(default)]
     pub again: bool,
-    /// What its programs at the gateway get of the CPU, where several shares are compared.
+    /// CPU of its programs at the gateway, where several shares are compared.
     #[serde(default)]
     pub gateway_cpu: Option<CpuLimit>,
 }
@@ -221,7 +221,7 @@ impl Subject {
         subjects
     }
 
-    /// The priorities with which `kinds` are measured if nobody names any: beside a VPN that takes
+    /// The priorities with which `kinds` are measured if none is named: with a VPN that takes
     /// none both, so that no figure of a comparison owes something to the scheduler in silence;
     /// otherwise what each takes by itself.
     pub fn usual_priorities(kinds: &[Kind]) -> &'static [Priority] {
@@ -229,7 +229,7 @@ impl Subject {
         if kinds.iter().any(takes_none) { &[Priority::Own, Priority::Same] } else { &[Priority::Own] }
     }
 
-    /// Each of `subjects` with each of `priorities`; a system that takes no priority of its own
+    /// Each of `subjects` with each of `priorities`; a system that takes no priority
     /// stays as it is.
     pub fn with_priorities(subjects: &[Self], priorities: &[Priority]) -> Vec<Self> {
         let mut all = Vec::new();
@@ -273,7 +273,7 @@ impl Subject {
         Self { priority: other.priority, gateway_cpu: other.gateway_cpu, ..self } == other
     }
 
-    /// The same as its own control.
+    /// The subject as its own control.
     pub const fn again(self) -> Self {
         Self { again: true, ..self }
     }
@@ -413,7 +413,7 @@ pub struct SystemInfo {
     pub notes: Vec<String>,
 }
 
-/// Says so if this machine has no TUN devices.
+/// Fails if this machine has no TUN devices.
 ///
 /// # Errors
 /// [`SystemError::Missing`], with what to do about it.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A module may use those of the layers above its own in this list, and no other of its own layer.
+/// A module may use those of the layers above it in this list, and no other of its layer.
 const LAYERS: [&[&str]; 12] = [
     &["clock", "csv_table", "interrupt", "line", "observe", "stats", "sys", "terminal", "unit"],
     &["observation"],

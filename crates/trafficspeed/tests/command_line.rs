@@ -1,4 +1,4 @@
-//! What the program says without a laboratory: to somebody who types its bare name or options of
+//! Output of the program without a laboratory: to a user who types its bare name or options of
 //! another program, and into pipes whose reader has gone.
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +16,7 @@ fn answer(words: &[&str]) -> String {
     String::from_utf8(stderr).expect("text")
 }
 
-/// The writing end of a pipe that nobody reads.
+/// The writing end of a pipe without a reader.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("there are descriptors");
     drop(reader);

@@ -146,7 +146,7 @@ impl BlockArgs {
         OutputArgs { out: self.out.clone(), force, json, csv, quiet, ..OutputArgs::default() }
     }
 
-    /// Who meets instead of the lab, if anyone.
+    /// The pair of hosts that meets instead of the lab, if there is one.
     ///
     /// # Errors
     /// In words, what is wrong with the pairs.
@@ -226,7 +226,7 @@ impl BlockArgs {
     }
 }
 
-/// The one of the sealed blocks if nobody names another, where a system has it.
+/// The cipher of the sealed blocks if none is named, where a system has it.
 fn cipher_of(kind: Kind) -> Cipher {
     let has = kind.profile().ciphers.contains(&Cipher::Aes256Gcm);
     if has { Cipher::Aes256Gcm } else { Cipher::Auto }

@@ -34,7 +34,7 @@ pub struct CompareArgs {
     /// The work.
     #[command(flatten)]
     pub work: WorkArgs,
-    /// Compare the others with this system too, beside plain routing: its name in --vpn, or as the
+    /// Compare the others with this system too, besides plain routing: its name in --vpn, or as the
     /// report calls it.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
@@ -68,7 +68,7 @@ pub struct ReportArgs {
     /// Also write every picture as a file.svg.
     #[arg(long)]
     pub svg: bool,
-    /// Compare the others with this system, beside plain routing, as the report calls it.
+    /// Compare the others with this system, besides plain routing, as the report calls it.
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
     /// Where results go; --out is the one directory itself by default.
@@ -94,7 +94,7 @@ impl CompareArgs {
     /// The plan for a machine with `cpus` CPUs.
     ///
     /// # Errors
-    /// In words, if the baseline is none of the systems, a client has nobody to talk to, or the
+    /// In words, if the baseline is none of the systems, a client has no partner, or the
     /// user's own systems have names that do not fit.
     pub fn plan(&self, cpus: u32) -> Result<ComparePlan, String> {
         super::check_pairs(&self.clients, self.to)?;

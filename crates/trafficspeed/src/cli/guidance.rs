@@ -1,4 +1,4 @@
-//! What leads somebody on who types the bare name, a command that does not exist, or the options of
+//! Hints for a user who types the bare name, a command that does not exist, or the options of
 //! another program.
 
 use clap::CommandFactory as _;
@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use super::Cli;
 
-/// What a bare `trafficspeed` shows.
+/// The output of a bare `trafficspeed`.
 pub const EXAMPLES: &str = "\
 trafficspeed measures what a VPN carries as its clients grow. Five ways to begin, as root where a laboratory is built:
 
@@ -20,7 +20,7 @@ trafficspeed measures what a VPN carries as its clients grow. Five ways to begin
 Between real hosts: trafficspeed serve --help, trafficspeed run --help. Everything: trafficspeed --help.
 ";
 
-/// What `trafficspeed --help` shows: one screen, with the commands in groups. Their options are
+/// The output of `trafficspeed --help`: one screen, with the commands in groups. Their options are
 /// shown by each.
 pub const OVERVIEW: &str = "\
 Measures what a VPN carries as its clients grow.

@@ -26,7 +26,7 @@ pub struct HostsArgs {
 }
 
 impl HostsArgs {
-    /// Who meets; `None`: the lab is meant.
+    /// The pairs of hosts that meet; `None`: the lab is meant.
     pub fn host_pairs(&self) -> Option<HostPairsPlan> {
         let token_file = self.token_file.clone()?;
         let (pairs, label) = (self.pairs.clone(), self.label.clone());

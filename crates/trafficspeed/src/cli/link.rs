@@ -45,7 +45,7 @@ pub struct LinkArgs {
     /// The same for the direction down.
     #[arg(long, value_name = "TIME")]
     pub delay_down: Option<Span>,
-    /// How much shorter or longer the delay of a packet may be; the order is kept.
+    /// Most by which the delay of a packet is shorter or longer; the order is kept.
     #[arg(long, value_name = "TIME")]
     pub jitter: Option<Span>,
     /// The same for the direction down.
@@ -66,7 +66,7 @@ pub struct LinkArgs {
     /// The same for the direction down.
     #[arg(long, value_name = "PERCENT")]
     pub reorder_down: Option<Share>,
-    /// How much later these come.
+    /// Time by which these arrive later.
     #[arg(long, value_name = "TIME", default_value = "1ms")]
     pub reorder_late: Span,
     /// Share of packets that arrive twice.
@@ -91,7 +91,7 @@ pub struct LinkArgs {
     /// Seed of everything that happens by chance on the links.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub link_seed: u64,
-    /// Who emulates: this program, or the kernel's netem where it has it.
+    /// Emulator: this program, or the kernel's netem where it has it.
     #[arg(long, value_enum, default_value_t = Kind::User)]
     pub emulator: Kind,
 }
@@ -190,7 +190,7 @@ impl SystemArgs {
         LinkSettings { emulation, congestion, gateway_cpu, ..self.lab.links() }
     }
 
-    /// The same where only one share of the CPU is measured.
+    /// The link where only one share of the CPU is measured.
     ///
     /// # Errors
     /// In words, for several.

@@ -17,7 +17,7 @@ use crate::load::message::Messages;
 use crate::load::task::{MAX_THREADED_STREAMS, Protocol, Sockets, Task};
 use crate::load::tcp::{Job, MAX_STREAMS, Shape, Way};
 
-/// From one round trip to the next of those that are measured beside other load, in microseconds.
+/// From one round trip to the next of those that are measured under other load, in microseconds.
 const PING_EVERY_US: u32 = 10_000;
 /// Bytes of a datagram unless the user names another size: fits every path.
 const DATAGRAM_BYTES: u32 = 1200;
@@ -58,7 +58,7 @@ pub struct PathArgs {
     /// Or real hosts.
     #[command(flatten, next_help_heading = "Between real hosts, where `trafficspeed serve` runs")]
     pub hosts: HostsArgs,
-    /// Clients that measure at once, each with a partner of its own at the gateway (or behind it);
+    /// Clients that measure at once, each with its own partner at the gateway (or behind it);
     /// figures are sums over all, and each client does what the other options say.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CLIENTS)))]
     pub clients: u32,
@@ -111,7 +111,7 @@ pub struct FlowArgs {
     /// Bytes of the socket buffers. K and M are understood.
     #[arg(short = 'w', long, value_parser = size)]
     pub window: Option<u32>,
-    /// Also measure round trips (UDP, 64 bytes, 100 a second, each when it is due) beside the load.
+    /// Also measure round trips (UDP, 64 bytes, 100 a second, each when it is due) under the load.
     #[arg(long)]
     pub ping: bool,
 }
@@ -165,7 +165,7 @@ pub struct RrArgs {
     /// Bytes of request and response.
     #[arg(long, default_value = "1/1", value_name = "REQUEST/RESPONSE", value_parser = sizes)]
     pub size: (u32, u32),
-    /// How many ask at once.
+    /// Requests at once.
     #[arg(short = 'P', long = "parallel", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_THREADED_STREAMS)))]
     pub streams: u32,
 }

@@ -15,7 +15,7 @@ use crate::load::congestion::CongestionControl;
 use crate::load::tcp::MAX_STREAMS;
 use crate::system::{Cipher, Kind, Programs};
 
-/// As its adapter names it.
+/// The name that its adapter has.
 const VPND: &str = "vpnd";
 /// Range of a target, in bit/s.
 const RATES: std::ops::RangeInclusive<f64> = 1e6..=1e13;

@@ -59,12 +59,12 @@ pub struct ScaleArgs {
     /// Ciphers to measure; all of the experiment by default.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub cipher: Vec<Cipher>,
-    /// Systems to measure beside plain routing, each with those of the ciphers that it has, or with
+    /// Systems to measure besides plain routing, each with those of the ciphers that it has, or with
     /// its own choice.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "vpnd")]
     pub vpn: Vec<Kind>,
     /// The CPU priority of the systems: what each takes by itself, or the same for all; by default
-    /// the first, beside other VPNs both.
+    /// the first, among other VPNs both.
     #[arg(long, value_delimiter = ',', value_enum)]
     pub priority: Vec<Priority>,
     /// The `vpnd` program; by default the one beside trafficspeed, then the one in PATH.
@@ -106,7 +106,7 @@ pub struct IpsecArgs {
     /// The parts of the original to measure.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "stream,datagram,transaction,time,video")]
     pub part: Vec<SuitePart>,
-    /// Sweeps beside the original's measurements.
+    /// Sweeps besides the original's measurements.
     #[arg(long, value_delimiter = ',', value_enum, default_value = "payload,mtu,rate")]
     pub sweep: Vec<Sweep>,
     /// No sweeps.
@@ -152,7 +152,7 @@ pub struct AeadArgs {
 pub enum CodeChoice {
     /// The fastest for this CPU.
     Native,
-    /// As on a CPU without AES instructions.
+    /// Code for a CPU without AES instructions.
     WithoutAes,
     /// Both.
     Both,
@@ -214,7 +214,7 @@ impl SuiteArgs {
         }
     }
 
-    /// Who meets for what, if not in the lab.
+    /// The pairs of hosts and their options, if not in the lab.
     pub fn between_hosts(&self) -> Option<(ipsec::Options, HostPairsPlan)> {
         let Suite::Ipsec(args) = &self.which else { return None };
         Some((args.options(), args.hosts.host_pairs()?))

@@ -18,9 +18,9 @@ use crate::clock;
 use crate::load::task::Ready;
 use crate::observe::HostInfo;
 
-/// How long the connections of a job may take to be made.
+/// Time that the connections of a job may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long data under way may take to arrive after the end.
+/// Time that data under way may take to arrive after the end.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// How far ahead a start may lie.
 const MAX_LEAD: Duration = Duration::from_secs(60);
@@ -114,7 +114,7 @@ mod tests {
     use crate::load::task::Task;
     use crate::load::tcp::Job;
 
-    /// An agent in a thread of its own, and both ends of what it hears and says.
+    /// An agent in its own thread, and both ends of its channel.
     pub(super) struct Host {
         commands: Sender<Command>,
         reports: Receiver<Report>,

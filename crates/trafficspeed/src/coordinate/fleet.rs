@@ -19,7 +19,7 @@ use crate::interrupt::Interrupt;
 use crate::line::{LineReader, LineWriter};
 use crate::observe::HostInfo;
 
-/// How long an agent may take for an answer that needs no work.
+/// Time that an agent may take for an answer that needs no work.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Round trips that the estimate of a clock's offset is chosen from.
 const CLOCK_ROUNDS: u32 = 15;
@@ -215,7 +215,7 @@ impl Fleet {
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return None,
             };
             if let Event::Lost(why) = &event {
-                // A loss is told once, whichever of reader and writer saw it first.
+                // A loss is reported once, whichever of reader and writer saw it first.
                 if self.members[number].lost.is_some() {
                     continue;
                 }

@@ -39,7 +39,7 @@ pub enum Command {
         tasks: Vec<Task>,
         /// The address to listen on; the ports are the system's choice.
         bind: IpAddr,
-        /// How long to wait for the other host's connections, in milliseconds: others may connect
+        /// Time to wait for the other host's connections, in milliseconds: others may connect
         /// before it.
         timeout_ms: u64,
     },
@@ -79,9 +79,9 @@ pub enum Command {
         blocks: Blocks,
         /// Seed of their content.
         seed: u64,
-        /// How many were acknowledged.
+        /// The number of acknowledged ones.
         acknowledged: u64,
-        /// How many were sent.
+        /// The number of sent ones.
         sent: u64,
     },
     /// End what is going on; if data moves, report what was measured so far.
@@ -116,7 +116,7 @@ pub enum Report {
     Sample {
         /// Number of the interval, from 0 at the end of the warm-up.
         number: u64,
-        /// How long it really was.
+        /// Its real length.
         seconds: f64,
         /// Each task's part of it at this end.
         tasks: Vec<Sample>,
@@ -127,7 +127,7 @@ pub enum Report {
     BlockPlace {
         /// For people.
         description: String,
-        /// How much it holds.
+        /// Its size.
         bytes: u64,
     },
     /// The target's connection is over.

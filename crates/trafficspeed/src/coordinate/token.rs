@@ -4,8 +4,8 @@
 //! Challenge and response with HMAC-SHA-256: both sides send 32 random bytes, then each proves the
 //! token over both challenges and its own role, the coordinator first. The token never crosses the
 //! network. Every later line carries a code under a key derived from the token and both challenges,
-//! with its direction and number, so that nobody can alter, repeat or insert commands. The lines
-//! are not secret: they hold measurements.
+//! with its direction and number, so that no attacker can alter, repeat or insert commands. The
+//! lines are not secret: they hold measurements.
 //!
 //! It is no protection against guessing a poor token offline. Tokens made by `trafficspeed token`
 //! have 256 bits.
@@ -146,7 +146,7 @@ pub fn prove(
 /// The agent's side: has the coordinator prove the token before it proves its own.
 ///
 /// # Errors
-/// As [`prove`].
+/// Like [`prove`].
 pub fn demand(
     token: &Token,
     input: &mut impl BufRead,

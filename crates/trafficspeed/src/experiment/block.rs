@@ -13,7 +13,7 @@
 //! At each delay one lab with the tunnel up serves all of them in turns, in shuffled order, so
 //! that drift hits all alike.
 //!
-//! What fails takes nothing else along: a case, a delay and a plan of several each say why they
+//! A failure ends nothing else: a case, a delay and a plan of several each say why they
 //! have no figures, and the others are measured.
 
 pub mod model;
@@ -58,7 +58,7 @@ pub const CALIBRATION_AHEAD: u32 = 10;
 /// estimate only.
 const LAB: Duration = Duration::from_secs(4);
 const CASE_SECONDS: f64 = 0.2;
-/// So many cases without a figure end a delay: where the tunnel is down, each takes a timeout.
+/// This number of cases without a figure ends a delay: where the tunnel is down, each times out.
 const MOST_FAILED: usize = 10;
 
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ pub struct Writes {
     /// The target asks for each block first, as iSCSI does without unsolicited data: two round
     /// trips for each.
     pub ready_first: bool,
-    /// What OP-n is sealed with.
+    /// Cipher of OP-n.
     pub sealing: Sealing,
     /// Measure the tunnel a second time in each round, as its own control.
     pub control: bool,
@@ -96,9 +96,9 @@ pub fn sealing_as(tunnel: Cipher) -> Option<Sealing> {
 #[derive(Clone, Debug)]
 pub struct BlockPlan {
     pub delays: Vec<Span>,
-    /// Of the link, each way; as fast as the machine can if absent.
+    /// Rate of the link, each way; as fast as the machine can if absent.
     pub rate: Option<Rate>,
-    /// Of the VPN's programs at the target's side and of the target.
+    /// CPU of the VPN's programs at the target's side and of the target.
     pub cpu: Option<CpuLimit>,
     /// The most that TCP's buffers in the lab take.
     pub window_bytes: u32,
@@ -132,7 +132,7 @@ impl Writes {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// The blocks of one size, with a secret of their own.
+    /// The blocks of one size, with their own secret.
     pub fn blocks(&self, block_bytes: u32, protection: Protection) -> Blocks {
         let size = u64::from(block_bytes);
         let span_bytes = (self.span_bytes / size).max(1) * size;

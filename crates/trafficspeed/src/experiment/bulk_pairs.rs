@@ -18,7 +18,7 @@ use crate::load::tcp::{Job, Shape};
 /// Bytes of a request of the probe, and of its answer.
 const PROBE_BYTES: u32 = 64;
 
-/// The work of each of `pairs` pairs: the first has a probe beside it, whose requests leave when
+/// The work of each of `pairs` pairs: the first also has a probe, whose requests leave when
 /// they are due.
 pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<Vec<Task>> {
     let run_id: u64 = rand::random();
@@ -37,7 +37,7 @@ pub(super) fn tasks(settings: &Settings, pairs: usize) -> Vec<Vec<Task>> {
     all
 }
 
-/// What the probe found, if the pair had one and its ends reported.
+/// Figures of the probe, if the pair had one and its ends reported.
 pub(super) fn probe(tasks: &[Task], result: &PairResult) -> Option<Figures> {
     let probe = tasks.get(1).filter(|_| result.error.is_none())?;
     Some(Figures { series: Vec::new(), ..figures(probe, 1, &result.reports) })
@@ -110,7 +110,7 @@ fn add(totals: &mut Vec<Interval>, number: usize, moment: &IntervalSamples) {
         totals.resize(number + 1, Interval::default());
     }
     let total = &mut totals[number];
-    // The first task is the load; a probe beside it is not.
+    // The first task is the load; a probe is not.
     for load in moment.tasks.iter().filter_map(|tasks| tasks.first()) {
         total.received += load.received_bytes;
         total.sent += load.sent_bytes;

@@ -27,7 +27,7 @@ pub struct ComparePlan {
     pub traffic: TrafficPlan,
     /// When a measurement is repeated.
     pub limits: Limits,
-    /// Which system the others are compared with, beside plain routing: its label.
+    /// Which system the others are compared with, besides plain routing: its label.
     pub baseline: Option<String>,
 }
 

@@ -65,7 +65,7 @@ impl CpuMeter {
     pub fn used(&self) -> Option<CpuUse> {
         let (first, last) = (self.first?, self.last?);
         Some(CpuUse {
-            // One that nobody has waited for takes its time along, and less than none was never used.
+            // One that was not waited for takes its time along, and less than none was never used.
             gateway: (last.gateway - first.gateway).max(0.0),
             gateway_wakes: last.gateway_wakes.saturating_sub(first.gateway_wakes),
             clients: (last.clients - first.clients).max(0.0),
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn two_readings_are_needed_and_the_time_between_them_counts() {
-        // A process of its own: other tests start some, too.
+        // A separate process: other tests start some, too.
         let script = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); sleep 0.001; done";
         let mut child = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
         let own = vec![child.id()];

@@ -57,8 +57,8 @@ impl Environment {
         Self::of_each(links.as_slice())
     }
 
-    /// The same of labs one after the other, whose links may differ in MTU and congestion control:
-    /// all of these are named.
+    /// The environment of labs one after the other, whose links may differ in MTU and congestion
+    /// control: all of these are named.
     pub fn of_each(all: &[LinkSettings]) -> Self {
         let links = all.first();
         Self {

@@ -32,7 +32,7 @@ pub struct Figures {
     pub lost: Option<u64>,
     /// Their share, in percent.
     pub lost_percent: Option<f64>,
-    /// Of the messages that the rate asked for, those that arrived, in percent, at most 100. A
+    /// Share of the messages that the rate asked for which arrived, percent, at most 100. A
     /// sender that gets no CPU skips what it should have sent, and none of that is lost on the way;
     /// absent without a rate.
     pub delivered_percent: Option<f64>,
@@ -44,9 +44,9 @@ pub struct Figures {
     pub late: Option<u64>,
     /// Messages that never came or came too late, in percent of those that were sent.
     pub missed_percent: Option<f64>,
-    /// How long after they were due messages left: the generator's own part of their delay.
+    /// Lateness of messages: the generator's own part of their delay.
     pub lateness: Option<DelaySummary>,
-    /// How long each page took, ms.
+    /// Duration of each page, ms.
     pub pages_ms: Vec<f64>,
     /// Questions without an answer, pages that never were whole.
     pub timeouts: Option<u64>,
@@ -66,14 +66,14 @@ pub struct Figures {
 pub struct Point {
     /// Its end, in seconds from the beginning.
     pub end: f64,
-    /// How long it was.
+    /// Its length.
     pub seconds: f64,
     /// Bits of payload that arrived, per second.
     pub received_bits_per_second: f64,
     /// Messages that arrived, or transactions, per second.
     pub received_per_second: f64,
     /// Messages that turned out to be missing, less those that came late; `None` if nothing came,
-    /// for then nobody knows.
+    /// for then it is unknown.
     pub missing: Option<i64>,
     /// Mean one-way delay or round trip, in microseconds.
     pub delay_mean_us: Option<f64>,
@@ -177,7 +177,7 @@ impl Figures {
     }
 }
 
-/// Of the messages that the rate asked for while they counted, those that arrived, in percent.
+/// Share of the messages that the rate asked for while they counted which arrived, percent.
 fn delivered_percent(work: &Messages, sender: &Measurement, here: &TaskEnd, there: &TaskEnd) -> Option<f64> {
     // Messages count from the agreed instant to the agreed end, however late the agent's readings
     // were.

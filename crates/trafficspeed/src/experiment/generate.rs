@@ -125,7 +125,7 @@ pub struct LoadRun {
     pub hosts: Vec<HostEnd>,
     /// Task by task; sums over all clients.
     pub figures: Vec<Figures>,
-    /// Of several clients, each one's own figures, client by client and task by task, without their
+    /// Figures of each of several clients, client by client and task by task, without their
     /// course over time.
     pub by_client: Vec<Vec<Figures>>,
     pub cpu: Option<CpuUse>,
@@ -192,7 +192,7 @@ impl LoadPlan {
         self.congestion.iter().map(|&congestion| LinkSettings { congestion, ..lab.links }).collect()
     }
 
-    /// As [`check`], under each congestion control.
+    /// Like [`check`], under each congestion control.
     ///
     /// # Errors
     /// The first thing that is missing.
@@ -352,7 +352,7 @@ fn measure(
     Ok(())
 }
 
-/// The same task with a run id of its own.
+/// This task with its own run id.
 pub fn fresh(task: &Task) -> Task {
     let mut task = task.clone();
     let run_id = rand::random();

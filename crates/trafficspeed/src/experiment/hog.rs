@@ -17,7 +17,7 @@ const TERMS: u32 = 50_000;
 /// The load average has shown the hogs once it is this share of their number: after two to three
 /// minutes.
 const SHOWN: f64 = 0.93;
-/// So long it may take: a load average of 0 comes to 0.95 of its end in three minutes.
+/// The longest wait: a load average of 0 comes to 0.95 of its end in three minutes.
 pub const LOAD_TIMEOUT: Duration = Duration::from_secs(200);
 /// Between two looks at it; the kernel renews it every five seconds.
 const LOAD_PERIOD: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const LOAD_PERIOD: Duration = Duration::from_secs(1);
 pub struct Hogs(Vec<Child>);
 
 impl Hogs {
-    /// Starts `count` processes that end after `timeout` at the latest.
+    /// Starts `count` processes that end within `timeout`.
     ///
     /// # Errors
     /// [`LabError::System`].
@@ -58,7 +58,7 @@ impl Hogs {
         }
     }
 
-    /// How many still run.
+    /// The number that still run.
     pub fn running(&mut self) -> usize {
         self.0.iter_mut().filter_map(|child| child.try_wait().ok()).filter(Option::is_none).count()
     }
@@ -74,7 +74,7 @@ impl Drop for Hogs {
     }
 }
 
-/// Whether the load average has come to that of so many hogs.
+/// Whether the load average has come to that of this many hogs.
 fn shows(load_average: f64, hogs: usize) -> bool {
     load_average >= SHOWN * hogs as f64
 }
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_load_average_is_awaited_for_minutes_and_not_forever() {
         assert!(shows(0.0, 0) && shows(1.9, 2) && !shows(1.8, 2) && !shows(0.0, 1));
-        // What an average over a minute has come to at the timeout, from nothing.
+        // An average over a minute has come to this at the timeout, from nothing.
         assert!(shows(2.0 * (1.0 - (-LOAD_TIMEOUT.as_secs_f64() / 60.0).exp()), 2));
         let interrupt = Interrupt::default();
         let since = Instant::now();

@@ -4,7 +4,7 @@
 //! Systems take turns within each round; each gets a fresh lab, in which everything runs at once
 //! first, and then each part alone. The link stands below every system and treats outer packets
 //! alike, whoever sent them. Before the first round it is measured by itself
-//! ([`super::link_check`]), and beside each measurement stands its own account: what it lost
+//! ([`super::link_check`]), and each measurement has its own account of it: what it lost
 //! because it was asked to, what its queue dropped, how late frames left.
 
 pub mod flow;
@@ -32,10 +32,10 @@ use crate::unit::significant;
 use flow::{Case, Flow};
 use results::{CaseResult, HomeCampaign, HomeRun, HomeSettings, LinkCounts, LinkUse};
 
-/// How long the link is probed, and loaded each way, before the first round; and how often.
+/// Time for which the link is probed, and loaded each way, before the first round; and how often.
 const LINK_CHECK: Duration = Duration::from_secs(1);
 const PROBES_PER_SECOND: u32 = 500;
-/// The time to measure a link, to bring a system up, and to connect and drain beside a measurement,
+/// The time to measure a link, to bring a system up, and to connect and drain before and after,
 /// about.
 const LINK_CHECK_TIME: Duration = Duration::from_secs(6);
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
@@ -44,7 +44,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const CASE_TIME: Duration = Duration::from_millis(600);
 /// The warm-up of a part alone, which has the path to itself.
 const ALONE_WARMUP: Duration = Duration::from_millis(500);
-/// Of so many frames one may get lost by the emulator's own fault before a measurement counts as
+/// One of this many frames may get lost by the emulator's own fault before a measurement counts as
 /// spoilt.
 const SPOILT_OF: u64 = 1_000;
 

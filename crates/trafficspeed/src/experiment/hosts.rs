@@ -36,7 +36,7 @@ pub const DEFAULT_PORT: u16 = 5206;
 /// `[2001:db8::1]:5206/fd86::5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSpec {
-    /// As the user wrote it.
+    /// The text that the user wrote.
     pub text: String,
     /// Host and port of the control connection.
     pub control: String,

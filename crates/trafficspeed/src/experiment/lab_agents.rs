@@ -24,7 +24,7 @@ use crate::lab::{Lab, LabError};
 use crate::load::task::Task;
 use crate::system::{ClientAddress, System, SystemError};
 
-/// How long routes may take to follow the addresses.
+/// Time that routes may take to follow the addresses.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why there is no result of a system in a lab.
@@ -165,7 +165,7 @@ impl LabAgents {
         self.add_at_gateway(lab, system, &[], interrupt)
     }
 
-    /// The same, with a target of blocks, which are written to `place`; it shares the CPU limit of
+    /// Agents with a target of blocks, which are written to `place`; it shares the CPU limit of
     /// the VPN's programs there.
     ///
     /// # Errors
@@ -242,7 +242,7 @@ impl LabAgents {
         &mut self.fleet
     }
 
-    /// How many agents there are.
+    /// The number of agents.
     pub fn count(&self) -> usize {
         self.agents.len()
     }
@@ -286,7 +286,7 @@ impl LabAgents {
         let mut metered = Metered { cpu: CpuMeter::new(system.processes()), observer };
         let Schedule { lead, times } = schedule;
         let results = run_pairs(&mut self.fleet, pairs, times, lead, &mut metered, interrupt);
-        // What the user breaks off may end before this looks.
+        // A process that the user breaks off may end before this looks.
         let ended = watched.ended().filter(|_| !interrupt.is_set());
         let mut cpu = metered.cpu.used();
         if let Some(cpu) = &mut cpu {
@@ -330,7 +330,7 @@ impl LabAgents {
         self.clients().map(|(_, agent)| Reading::take(&agent.namespace)).collect()
     }
 
-    /// The account of the first client's devices since `before`, while it moved so much.
+    /// The account of the first client's devices since `before`, while it moved this much.
     ///
     /// # Errors
     /// [`LabError`].

@@ -23,7 +23,7 @@ use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, LabError, LinkSettings};
 use crate::load::delays::{DelaySummary, Delays};
 
-/// How long after the last probe a late one may still come, beside the link's own delay.
+/// Time in which a late probe may still arrive after the last one, in addition to the link's delay.
 const GRACE: Duration = Duration::from_millis(500);
 /// Socket buffers, so that no end loses what the link carried.
 const BUFFER_BYTES: usize = 16 << 20;
@@ -41,9 +41,9 @@ const MAX_PROBES: u64 = 100_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct LinkCheckPlan {
     pub links: LinkSettings,
-    /// The same emulation, which is always there.
+    /// The emulation, which is always there.
     pub emulation: Emulation,
-    /// How long to probe, and how long to load.
+    /// Time to probe, and time to load.
     pub duration: Duration,
     /// Probes per second, each way.
     pub probes_per_second: u32,

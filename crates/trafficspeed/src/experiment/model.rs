@@ -1,7 +1,7 @@
 //! Experiment 3: where the time goes, and a model of it that is held against the real VPN.
 //!
 //! The stages of a running tunnel, those of the kernel among them, are measured on this host in
-//! streams through whole shards of pieces of several sizes, and fitted as so much for each call,
+//! streams through whole shards of pieces of several sizes, and fitted as an amount for each call,
 //! packet and byte. Their sum over what passes says what the VPN's processes cost for a Gbit and
 //! how fast it can go; the real VPN then carries each case, and the error is shown. The stages are
 //! measured by `vpnd-stages`, another program: this crate knows nothing of vpnd's inside.
@@ -90,9 +90,9 @@ impl ModelPlan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Model {
     pub environment: Environment,
-    /// That of the measured connections; older reports do not say it.
+    /// The congestion control of the measured connections; older reports lack it.
     pub congestion: Option<CongestionControl>,
-    /// As the program measured them.
+    /// The figures as the program measured them.
     pub raw: Raw,
     /// The stages alone, repeated in memory or between idle devices, with their fits.
     pub stages: Vec<Stage>,
@@ -134,7 +134,7 @@ pub struct Compared {
     pub predicted: Option<Prediction>,
     /// With what passed in its own run.
     pub counted: Option<Prediction>,
-    /// CPU time of the reference run beside the VPN.
+    /// CPU time of the reference run outside the VPN.
     pub beside: Option<Beside>,
     pub real: Option<Real>,
     /// CPU seconds of everything for a Gbit in the reference run, as measured.
@@ -157,7 +157,7 @@ impl Compared {
         self.error_of(self.predicted.as_ref()?)
     }
 
-    /// The same for the sum over what passed in its own run.
+    /// The error of the sum over what passed in its own run.
     pub fn counted_error(&self) -> Option<f64> {
         self.error_of(self.counted.as_ref()?)
     }

@@ -54,7 +54,7 @@ pub struct Settings {
     pub threads: u32,
     /// Clients measure with each other, or each with a partner behind the gateway.
     pub far: RemoteEnd,
-    /// Milliseconds from one request of the probe beside the load to the next; 0: without a probe.
+    /// Milliseconds from one request of the probe under load to the next; 0: without a probe.
     #[serde(default)]
     pub probe_every_ms: u32,
     /// The systems in the order of reports; those without a place come last.
@@ -71,7 +71,7 @@ pub struct Campaign {
     pub runs: Vec<Run>,
     /// The user ended it early.
     pub interrupted: bool,
-    /// The label of the system that the others are compared with, beside plain routing.
+    /// The label of the system that the others are compared with, besides plain routing.
     pub baseline: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct Run {
     pub pairs: Vec<Pair>,
     /// Totals of every second, in order.
     pub intervals: Vec<Interval>,
-    /// The round trips of the first pair's probe beside the load.
+    /// The round trips of the first pair's probe under load.
     #[serde(default)]
     pub probe: Option<Figures>,
     /// CPU time within the measurement; lab only.
@@ -119,7 +119,7 @@ pub struct Run {
 /// A program of a VPN, as the kernel ran it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// Whose it is: the gateway's or a client's.
+    /// The owner: the gateway or a client.
     pub role: String,
     pub command: String,
     /// SHA-256 of the executable in hexadecimal; empty if it could not be read.
@@ -213,7 +213,7 @@ impl HostOutcome {
 pub struct Interval {
     pub received: u64,
     pub sent: u64,
-    /// How many hosts reported this second.
+    /// The number of hosts that reported this second.
     pub hosts: u32,
 }
 
@@ -398,7 +398,7 @@ impl Run {
         Some(cpu.gateway_wakes as f64 / gbit)
     }
 
-    /// The same of all clients' VPN processes.
+    /// Wakes of all clients' VPN processes for each Gbit.
     pub fn client_wakes_per_gbit(&self) -> Option<f64> {
         let (cpu, gbit) = self.cpu_and_gbit()?;
         Some(cpu.client_wakes as f64 / gbit)
@@ -437,7 +437,7 @@ impl Run {
         problems
     }
 
-    /// That it was not finished, in words; `None` if it was, or another attempt stands for it.
+    /// Words that it was not finished; `None` if it was, or another attempt stands for it.
     fn unfinished(&self) -> Option<String> {
         let open = self.interrupted && !self.superseded;
         let after = || format!("interrupted after {:.1} s", self.seconds());

@@ -20,12 +20,12 @@ use crate::unit::rate;
 
 mod stall;
 
-/// How long connecting may take, and what each stream of each pair adds: pairs connect one after
+/// Time that connecting may take, and what each stream of each pair adds: pairs connect one after
 /// the other, and a stream takes a round trip. An end may first have to wait for 31 s
 /// ([`crate::load::fragments`]).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(45);
 const CONNECT_TIMEOUT_EACH: Duration = Duration::from_millis(200);
-/// What a coordinator waits longer than the hosts, whose own words say more.
+/// Time that a coordinator waits longer than the hosts, whose own words say more.
 const CONNECT_GRACE: Duration = Duration::from_secs(15);
 /// Grace for the reports after the last drain.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ pub trait Observer {
     fn mark(&mut self, _mark: Mark) {}
     /// Both ends of pair number `pair` have reported interval `number`.
     fn interval(&mut self, pair: usize, number: usize, moment: &IntervalSamples);
-    /// So many pairs measure; again whenever one fails.
+    /// This number of pairs measure; called again whenever one fails.
     fn pairs_left(&mut self, _count: usize) {}
 }
 
@@ -93,7 +93,7 @@ pub struct EndReports {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct IntervalSamples {
-    /// How long it was at each end, in seconds.
+    /// Its length at each end, in seconds.
     pub seconds: [f64; 2],
     /// Task by task, at each end.
     pub tasks: [Vec<Sample>; 2],
@@ -319,7 +319,7 @@ impl Drive<'_, '_> {
         marks.finish(observer);
     }
 
-    /// How many pairs have not failed.
+    /// The number of pairs that have not failed.
     fn sound(&self) -> usize {
         self.states.iter().filter(|state| state.is_sound()).count()
     }
@@ -374,14 +374,14 @@ impl EndReports {
         self.ends.iter().any(|end| end.stopped_early)
     }
 
-    /// That the pair received nothing for seconds, in words: what carried it stood still, so that
+    /// Words that the pair received nothing for seconds: what carried it stood still, so that
     /// its figures are no result.
     pub fn stall(&self) -> Option<String> {
         let (second, best) = stall::standstill(&self.samples)?;
         Some(format!("stalled: nothing from second {second} on, {} in the best second", rate(None, best)))
     }
 
-    /// What makes it no result, in words: faults that the ends reported, and a stall.
+    /// Reasons that it is no result, in words: faults that the ends reported, and a stall.
     pub fn faults(&self) -> Vec<String> {
         let late = self.ends.iter().filter(|end| end.is_void()).map(|end| {
             format!("nothing was measured: an end was {:.0} ms late, its machine is too busy", end.late_ms)

@@ -1,6 +1,6 @@
 //! Everything that went wrong in an experiment, each thing said once.
 
-/// What went wrong: the system, in which of its measurements, and what.
+/// A fault: the system, in which of its measurements, and what went wrong.
 pub type Problem = (String, String, String);
 
 /// One line for each problem of each system, in the order in which they appeared: where it came

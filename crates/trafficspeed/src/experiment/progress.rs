@@ -39,13 +39,13 @@ impl Progress {
         Self { events, ..self }
     }
 
-    /// The same with throughput in `unit`.
+    /// Progress with throughput in `unit`.
     #[must_use]
     pub fn with_unit(self, unit: Unit) -> Self {
         Self { unit, ..self }
     }
 
-    /// The same for measurement `number` of `total`, when all that are left take `left`.
+    /// Progress of measurement `number` of `total`, when all that are left take `left`.
     #[must_use]
     pub fn part(&self, number: usize, total: usize, left: Duration) -> Self {
         Self { part: format!("[{number}/{total}, {} left]  ", for_people(left)), ..self.clone() }
@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// The present activity, for whoever watches a terminal.
+    /// Shows the present activity to a person at a terminal.
     pub fn live(&self, what: &str) {
         if self.live {
             terminal::show(format_args!("\r\x1b[K{}{what} …", self.part));

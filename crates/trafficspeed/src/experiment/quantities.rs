@@ -1,4 +1,4 @@
-//! What is observed of every load and of the machine beneath it, as quantities of the one table.
+//! Quantities of every load and of the machine beneath it, as rows of the one table.
 
 use super::figures::Figures;
 use super::outcome::CpuUse;
@@ -42,7 +42,7 @@ pub const OTHERS: Quantity = Quantity::new("others", "%").decimals(1).together(R
 pub const VPN_DROPS: Quantity = Quantity::count("dropped at the VPN's sockets");
 pub const GENERATOR_DROPS: Quantity = Quantity::count("dropped at generators");
 
-/// What a load observed.
+/// The quantities of a load.
 pub fn of_load(figures: &Figures) -> Vec<(Quantity, Option<f64>)> {
     let at = |delays: Option<&DelaySummary>, share: f64| delays.map(|delays| delays.at(share));
     let count = |count: Option<u64>| count.map(|count| count as f64);
@@ -77,7 +77,7 @@ pub fn of_load(figures: &Figures) -> Vec<(Quantity, Option<f64>)> {
     ]
 }
 
-/// What the machine spent meanwhile: parts in percent of one core, and what others took in percent
+/// Expenses of the machine meanwhile: parts in percent of one core, and what others took in percent
 /// of the machine.
 pub fn of_cpu(cpu: Option<&CpuUse>) -> Vec<(Quantity, Option<f64>)> {
     let Some(cpu) = cpu else { return Vec::new() };

@@ -35,13 +35,13 @@ pub use quantity::Quantity;
 
 /// How the names of the sweeps' sections begin.
 pub const SWEEP: &str = "Sweep: ";
-/// The time to build a lab and bring a system up, and to connect and drain beside a measurement,
+/// The time to build a lab and bring a system up, and to connect and drain before and after,
 /// about.
 const STAGE_TIME: Duration = Duration::from_millis(2_500);
 const CASE_TIME: Duration = Duration::from_millis(600);
 /// Trials of a search, about.
 const SEARCH_TRIALS: u32 = 12;
-/// How much longer than its measurement a CPU hog may live, should nobody end it.
+/// Time that a CPU hog may outlive its measurement, if it is not ended.
 const HOG_GRACE: Duration = Duration::from_secs(60);
 
 /// One measurement of a stage.
@@ -54,9 +54,9 @@ pub struct Case {
     pub ip: u8,
     /// The figures that are shown of it.
     pub quantities: Vec<Quantity>,
-    /// CPU hogs beside it.
+    /// CPU hogs that run meanwhile.
     pub hogs: u32,
-    /// Search the highest rate at which at most so much is lost, and measure at that.
+    /// Search the highest rate at which at most this much is lost, and measure at that.
     pub search: Option<Search>,
     #[serde(skip)]
     pub times: Times,
@@ -70,7 +70,7 @@ pub struct Stage {
     /// The machine code of its ciphers.
     pub code: Code,
     pub links: LinkSettings,
-    /// Whether other VPNs are beside it, so that a cipher alone would not name it.
+    /// Whether there are other VPNs, so that a cipher alone would not name it.
     pub among_others: bool,
     /// Measured in it; none: only what the system says of itself is of interest.
     pub cases: Vec<Case>,
@@ -216,7 +216,7 @@ pub(super) fn are_several(kinds: &[Kind]) -> bool {
     kinds.iter().any(|kind| !matches!(kind, Kind::Vpnd | Kind::None))
 }
 
-/// What is measured of `kinds` with `ciphers`: each system with those that it has, or with its own
+/// Measurements of `kinds` with `ciphers`: each system with those that it has, or with its own
 /// choice if it has none; and with each of `priorities` that it may take.
 pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher], priorities: &[Priority]) -> Vec<Subject> {
     let of = |&kind: &Kind| {
@@ -232,7 +232,7 @@ pub(super) fn subjects(kinds: &[Kind], ciphers: &[Cipher], priorities: &[Priorit
 }
 
 impl SuitePlan {
-    /// How many measurements there are.
+    /// The number of measurements.
     pub fn count(&self) -> usize {
         self.repeats as usize * self.stages.iter().map(|stage| stage.cases.len()).sum::<usize>()
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The near end connects, the far end listens. Many measurements can be made one after the other.
-//! Where several clients measure at once, each has a far end of its own at the gateway, or on the
+//! Where several clients measure at once, each has its own far end at the gateway, or on the
 //! host behind it.
 
 use std::path::Path;
@@ -104,7 +104,7 @@ impl Testbed {
         Ok(testbed)
     }
 
-    /// Builds a lab of so many clients and brings `system` up in it.
+    /// Builds a lab of this many clients and brings `system` up in it.
     ///
     /// # Errors
     /// Any of [`TestbedError`]; whatever was made is removed again.
@@ -129,7 +129,7 @@ impl Testbed {
         }
     }
 
-    /// Builds a lab of so many clients, and for each of them a partner at the gateway.
+    /// Builds a lab of this many clients, and for each of them a partner at the gateway.
     ///
     /// # Errors
     /// Any of [`TestbedError`]; whatever was made is removed again.
@@ -189,8 +189,8 @@ impl Testbed {
     /// the clients, and the CPU time of all.
     ///
     /// # Errors
-    /// As [`Testbed::measure`], also if a single one of the clients fails: the others would not be
-    /// what was asked for.
+    /// Like [`Testbed::measure`], also if a single one of the clients fails: the others would not
+    /// be what was asked for.
     pub fn measure_clients(
         &mut self,
         trial: &ClientsTrial,

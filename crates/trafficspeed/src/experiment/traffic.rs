@@ -96,7 +96,7 @@ pub fn run(plan: &TrafficPlan, progress: &Progress, interrupt: &Interrupt) -> Ca
     Campaign::new(plan.settings.clone(), environment, runs, interrupted, None)
 }
 
-/// Makes one measurement, for the `attempt`th time, in a lab of its own. Whatever goes wrong is in
+/// Makes one measurement, for the `attempt`th time, in its own lab. Whatever goes wrong is in
 /// the result.
 pub fn run_one(
     plan: &TrafficPlan,

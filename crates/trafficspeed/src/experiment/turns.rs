@@ -7,7 +7,7 @@ use rand::SeedableRng as _;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-/// The machine is left idle for so long before each turn: what the one before left to be done, such
+/// The machine is left idle for this long before each turn: what the one before left to do, such
 /// as the removal of its namespaces, is then not in the next one's figures.
 pub const PAUSE: Duration = Duration::from_millis(500);
 
@@ -21,7 +21,7 @@ pub fn order<T>(all: impl IntoIterator<Item = T>, round: u32) -> Vec<T> {
     all
 }
 
-/// What was measured in shuffled order, in the order of reports: each has its place in that.
+/// Measurements in shuffled order, in the order of reports: each has its place in that.
 pub fn as_reported<T, P: Ord + Copy>(all: Vec<T>, places: &[P]) -> Vec<T> {
     let mut placed: Vec<(T, P)> = all.into_iter().zip(places.iter().copied()).collect();
     placed.sort_by_key(|(_, place)| *place);

@@ -58,7 +58,7 @@ pub struct VerifyPlan {
 pub struct Generated {
     pub name: String,
     pub version: String,
-    /// Of each round, bit/s that arrived; none of those that failed.
+    /// Bit/s that arrived in each round; none for those that failed.
     pub bits_per_second: Vec<Option<f64>>,
     /// CPU time meanwhile, of each round that has a figure.
     pub cpu: Vec<CpuUse>,
@@ -87,9 +87,9 @@ pub struct Verification {
 pub enum Agreement {
     Agrees,
     Differs,
-    /// Further from 1 than permitted, and no further than this program's generator from itself.
+    /// Further from 1 than permitted, and within this program's generator compared with itself.
     WithinControl,
-    /// Of too few rounds, or on an emulated machine, which says nothing.
+    /// Too few rounds, or an emulated machine, which says nothing.
     NotJudged,
     NotMeasured,
 }
@@ -225,7 +225,7 @@ fn named(plan: &VerifyPlan) -> Vec<Generated> {
     std::iter::once(own(OWN.into())).chain(others).chain([own(format!("{OWN}{AGAIN}"))]).collect()
 }
 
-/// What arrived in bit/s, and CPU time meanwhile.
+/// Bit/s that arrived, and CPU time meanwhile.
 type Measured = Result<(f64, CpuUse), TestbedError>;
 
 fn own(plan: &VerifyPlan, testbed: &mut Testbed, interrupt: &Interrupt) -> Measured {

@@ -2,9 +2,9 @@
 //! a gateway makes of the same time and not how much its clients leave it.
 //!
 //! It is a control group with a quota, version 2 where the machine has that and version 1
-//! otherwise. Its name follows from the namespace's, so whoever removes the namespace finds it.
-//! What the kernel does for the gateway outside its programs' system calls, such as receiving from
-//! a link, is not in it.
+//! otherwise. Its name follows from the namespace's, so removing the namespace finds it.
+//! Work that the kernel does for the gateway outside its programs' system calls, such as receiving
+//! from a link, is not in it.
 
 use std::fmt;
 use std::fs;
@@ -20,12 +20,12 @@ use serde::{Deserialize, Serialize};
 use super::LabError;
 
 /// The kernel's least quota, and its least period. A quota is given out as often as that allows: a
-/// gateway that has used it up stands still until the next one, which nobody should take for the
+/// gateway that has used it up stands still until the next one, which is not a
 /// delay of its queues.
 const LEAST_US: f64 = 1_000.0;
 /// The period of limits in files from before it was chosen.
 const FORMER_PERIOD_US: u64 = 10_000;
-/// How long the kernel may take to take down what was ended.
+/// Time that the kernel may take to take down what was ended.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_CORES: f64 = 0.1;
 const MAX_CORES: f64 = 1024.0;
@@ -113,7 +113,7 @@ impl CpuLimit {
         self.quota_us as f64 / self.period_us as f64
     }
 
-    /// Says so if this machine can't limit CPU time.
+    /// Fails if this machine can't limit CPU time.
     ///
     /// # Errors
     /// [`LabError::Missing`].

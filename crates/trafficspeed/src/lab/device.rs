@@ -84,7 +84,7 @@ impl Counters {
         Ok(text.lines().filter_map(Self::parse).collect())
     }
 
-    /// What all of the lab's own links have brought to `namespace`.
+    /// Bytes that all of the lab's own links have brought to `namespace`.
     ///
     /// # Errors
     /// [`LabError::System`].
@@ -212,7 +212,7 @@ impl Tunnel {
         tunnels.map(|link| Self { name: link.ifname, queue: link.txqlen }).collect()
     }
 
-    /// Gives it a transmit queue of so many packets; the kernel resizes the ring behind it too.
+    /// Gives it a transmit queue of this many packets; the kernel resizes the ring behind it too.
     ///
     /// # Errors
     /// [`LabError::Tool`].

@@ -44,7 +44,7 @@ pub const HELD_BYTES: usize = 128 << 20;
 /// Most bytes held for all directions of a lab.
 pub const HELD_BYTES_TOTAL: usize = 2 << 30;
 
-/// Who emulates.
+/// The emulator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Kind {
     /// This program, between TAP devices.
@@ -57,13 +57,13 @@ pub enum Kind {
 /// The impairments of every client's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulation {
-    /// Who emulates.
+    /// The emulator.
     pub kind: Kind,
     /// From the client to the gateway.
     pub up: Impairment,
     /// From the gateway to the client.
     pub down: Impairment,
-    /// Seed of all chance; each direction of each link gets another of its own from it.
+    /// Seed of all chance; each direction of each link gets another from it.
     pub seed: u64,
 }
 
@@ -186,9 +186,9 @@ pub struct Figures {
     pub refused: u64,
     /// The emulator's own error: how late frames left, µs.
     pub late_median_us: f64,
-    /// The same, 99th percentile, µs.
+    /// The 99th percentile of it, µs.
     pub late_p99_us: f64,
-    /// The same, the latest of all, µs.
+    /// The latest of all, µs.
     pub late_max_us: f64,
     /// CPU seconds of the emulator's threads.
     pub cpu_seconds: f64,

@@ -44,7 +44,7 @@ pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[O
     if let Err(error) = cpu_limit::join(namespace) {
         return error;
     }
-    // A session of its own, as a service manager gives every service: a Ctrl-C at the terminal is
+    // A separate session, as a service manager gives every service: a Ctrl-C at the terminal is
     // for the coordinator alone, which ends the others in order, and where the kernel shares the
     // CPU among sessions (`autogroup` in sched(7)) no VPN has to share the generators' part.
     if let Err(error) = rustix::process::setsid() {
@@ -53,9 +53,9 @@ pub fn exec_inside(parent: u32, namespace: &str, private: &[PathBuf], words: &[O
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace]);
     if !private.is_empty() {
-        // `ip netns exec` has given the process a mount namespace whose mounts nobody else sees,
-        // and they end with it, also after a crash. They come after it because they may hide the
-        // place of the namespaces' names.
+        // `ip netns exec` has given the process a mount namespace whose mounts no other process can
+        // see, and they end with it, also after a crash. They come after it because they may hide
+        // the place of the namespaces' names.
         command.args(["sh", "-c", MOUNT_AND_EXEC, "sh"]).arg((private.len() / 2).to_string()).args(private);
     }
     let source = command.args(words).exec();

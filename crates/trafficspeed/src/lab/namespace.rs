@@ -55,9 +55,9 @@ impl Namespace {
         run_tool(Command::new("ip").args(["-n", &self.name]).args(words)).map(drop)
     }
 
-    /// A command that will run in it as a process group of its own and end when this program ends.
+    /// A command that will run in it as its own process group and end when this program ends.
     ///
-    /// Where it looks for a directory of `private` it sees one of its own instead.
+    /// Where it looks for a directory of `private` it sees another one instead.
     pub fn command(&self, program: &OsStr, private: &[PrivateDirectory]) -> Command {
         let own = std::env::current_exe().expect("the kernel names a running program");
         let mut command = Command::new(own);

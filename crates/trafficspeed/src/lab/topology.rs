@@ -36,7 +36,7 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// What a reader of the figures must know of it.
+    /// Remarks on it for a reader of the figures.
     pub const fn method(self) -> Option<&'static str> {
         match self {
             Self::Direct => None,

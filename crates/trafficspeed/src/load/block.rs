@@ -51,7 +51,7 @@ pub const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=16 << 20;
 pub const MAX_AHEAD: u32 = 256;
 /// Largest part of the target that is written, in bytes.
 pub const MAX_SPAN_BYTES: u64 = 1 << 40;
-/// How long either end waits for the other.
+/// Time that either end waits for the other.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest warm-up and longest counted time, in milliseconds: a day.
 const MOST_MS: u64 = 86_400_000;
@@ -113,7 +113,7 @@ pub struct Blocks {
     /// Shared by the two ends.
     pub secret: Secret,
     pub protection: Protection,
-    /// What sealed blocks are sealed with.
+    /// Cipher of sealed blocks.
     #[serde(default, skip_serializing_if = "Sealing::is_default")]
     pub sealing: Sealing,
     /// Bytes of each block.
@@ -121,7 +121,7 @@ pub struct Blocks {
     /// Bytes of the target that are written, again and again from the start; a multiple of the
     /// block.
     pub span_bytes: u64,
-    /// Of both ends of the connection.
+    /// Congestion control of both ends of the connection.
     pub congestion: CongestionControl,
     /// The target asks for a block's data before they are sent: two round trips for each.
     pub ready_first: bool,

@@ -28,7 +28,7 @@ impl CongestionControl {
         std::str::from_utf8(&self.0[..len]).expect("only ASCII gets in")
     }
 
-    /// What TCP that chooses none itself can have in a namespace: this one if the machine lets
+    /// The congestion control of TCP without a choice in a namespace: this one if the machine lets
     /// namespaces choose it (its own default, or one of `net.ipv4.tcp_allowed_congestion_control`),
     /// otherwise the machine's default.
     #[must_use]
@@ -59,7 +59,7 @@ impl CongestionControl {
         Ok(socket.into())
     }
 
-    /// That of a socket.
+    /// The congestion control of a socket.
     ///
     /// # Errors
     /// The kernel's.

@@ -7,7 +7,7 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest delay that is told apart, in nanoseconds; longer ones count as this long.
+/// The longest delay that has its own bucket, in nanoseconds; longer ones count as this long.
 const LONGEST_NS: u64 = 60_000_000_000;
 /// Shares at which a summary gives the delay, for the curve of the distribution.
 const SHARES: [f64; 21] = [
@@ -60,7 +60,7 @@ impl Delays {
 /// The distribution of many delays, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DelaySummary {
-    /// How many there were.
+    /// Their number.
     pub count: u64,
     pub mean_us: f64,
     pub deviation_us: f64,

@@ -22,7 +22,7 @@ use super::task::{Protocol, Sockets};
 use super::worker_pool::{QUIET, SharedState, Work, WorkerResult};
 use crate::clock;
 
-/// How long a datagram's answer may take.
+/// Time that a datagram's answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest request or response.
 pub const MAX_BYTES: u32 = 60_000;
@@ -37,7 +37,7 @@ pub struct Exchange {
     pub seed: u64,
     /// Over TCP or UDP.
     pub protocol: Protocol,
-    /// How many ask at once.
+    /// The number that ask at once.
     pub streams: u32,
     /// Bytes of a request.
     pub request: u32,
@@ -103,7 +103,7 @@ pub(super) enum Silence {
 }
 
 impl Silence {
-    /// What was wrong with the stream, if anything was.
+    /// The stream's fault, if it has one.
     pub(super) fn fault(self) -> Option<String> {
         match self {
             Self::Over | Self::Lost => None,
@@ -131,7 +131,7 @@ pub(super) fn ask_tcp(work: Exchange, mut socket: TcpStream) -> Work {
     })
 }
 
-/// As [`ask_tcp`], over UDP.
+/// Like [`ask_tcp`], over UDP.
 pub(super) fn ask_udp(work: Exchange, socket: UdpSocket) -> Work {
     if let Some(every_us) = work.every_us {
         return when_due::ask_udp(work, every_us, socket);
@@ -248,7 +248,7 @@ pub(super) fn answer_tcp(work: Exchange, mut socket: TcpStream) -> Work {
     })
 }
 
-/// As [`answer_tcp`], over UDP: until nothing comes any more.
+/// Like [`answer_tcp`], over UDP: until nothing comes any more.
 pub(super) fn answer_udp(work: Exchange, socket: UdpSocket) -> Work {
     Box::new(move |stage| {
         let mut response = Payload::new(work.seed).chunk(1, 0, work.response as usize).to_vec();
@@ -359,7 +359,7 @@ mod tests {
     use super::*;
     use crate::load::worker_pool::{Schedule, WorkerPool};
 
-    /// What is found where `answered` questions take `each` and the next is not answered until the
+    /// The findings where `answered` questions take `each` and the next is not answered until the
     /// time is over.
     fn stalled(protocol: Protocol, answered: u64, each: Duration) -> WorkerResult {
         let work = Exchange { protocol, ..Exchange::default() };

@@ -1,4 +1,4 @@
-//! What earlier traffic left in the kernel's queue of fragments.
+//! Leftovers of earlier traffic in the kernel's queue of fragments.
 //!
 //! A datagram that is longer than a packet arrives as fragments, and if one of them is lost, the
 //! others wait for it until `ipfrag_time` is over (30 s by default). The queue has a limit (4 MiB
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// default of their time.
 ///
 /// # Errors
-/// [`ConnectError::Stopped`] when `stopped` says so first.
+/// [`ConnectError::Stopped`] when `stopped` returns true first.
 pub fn await_few(stopped: &mut dyn FnMut() -> bool) -> Result<(), ConnectError> {
     wait_while(|| waiting_bytes() > HARMLESS_BYTES, stopped)
 }

@@ -36,8 +36,8 @@ const KIND_SHIFT: u32 = 56;
 /// Refusals in a row (the peer's port is closed) that a UDP sender bears.
 const MAX_REFUSALS: u32 = 1_000;
 /// Messages per second, of all streams together, up to which each leaves on its own when it is due.
-/// Of more, several are due at every wake of a sender, and only one that sends them together keeps
-/// up.
+/// With more, several are due at every wake of a sender, and only one that sends them together
+/// keeps up.
 const MOST_WHEN_DUE: f64 = 1e9 / QUANTUM_NS as f64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ impl Messages {
         Some(rate / (8.0 * f64::from(self.length)))
     }
 
-    /// The same over UDP at a rate, if it is not too high: each message leaves when it is due. A
+    /// Messages over UDP at a rate, if it is not too high: each message leaves when it is due. A
     /// paced sender that was held up gives up what it is late with and stamps the rest when it
     /// sends, so the messages that fared worst would be missing from the delays.
     pub fn when_due(self) -> Self {
@@ -125,7 +125,7 @@ impl Messages {
     }
 }
 
-/// Messages with random payload, whose headers are written anew for each batch.
+/// Messages with random payload, whose headers are rewritten for each batch.
 struct Batch {
     bytes: Vec<u8>,
     length: usize,
@@ -443,7 +443,7 @@ pub(super) fn run_udp(
     )
 }
 
-/// As [`run_udp`]. The connection stays open until the stream is drained.
+/// Like [`run_udp`]. The connection stays open until the stream is drained.
 pub(super) fn run_tcp(
     work: &Arc<Messages>,
     stream: u32,
@@ -463,7 +463,7 @@ pub(super) fn run_tcp(
     })
 }
 
-/// How long after the end a receiver may still wait, at most.
+/// Time that a receiver may still wait after the end, at most.
 pub(super) const DRAIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 
 /// The shortest sleep, in nanoseconds.
 pub const QUANTUM_NS: u64 = 100_000;
-/// How much delay is made up for, in nanoseconds.
+/// Delay that is made up for, in nanoseconds.
 pub const DEBT_NS: u64 = 5_000_000;
 
 /// A schedule of messages.
@@ -35,7 +35,7 @@ impl Pace {
         Self { gap_ns, origin_ns, given: 0 }
     }
 
-    /// How many of at most `most` messages are due at `now_ns`; they count as sent.
+    /// The number of at most `most` messages that are due at `now_ns`; they count as sent.
     pub fn due(&mut self, now_ns: u64, most: u64) -> Due {
         let Some(gap) = self.gap_ns else { return Due::Send(most) };
         if now_ns < self.instant(self.given, gap) {
@@ -43,7 +43,7 @@ impl Pace {
         }
         let behind = now_ns - self.instant(self.given, gap);
         if behind > DEBT_NS.max((2.0 * gap) as u64) {
-            // The schedule begins anew; what was missed shows as a lower rate.
+            // The schedule begins again; what was missed shows as a lower rate.
             self.origin_ns = now_ns;
             self.given = 0;
         }

@@ -1,7 +1,7 @@
 //! The data every stream carries: seeded random bytes, so that no tunnel gains by compressing.
 //!
 //! All streams of a process share one buffer of [`PAYLOAD_BYTES`]; each reads it as a ring from a
-//! start of its own. The period is far beyond the window of the compressors that VPNs use (LZO,
+//! different start. The period is far beyond the window of the compressors that VPNs use (LZO,
 //! LZ4: at most 64 KiB). Both ends build the same buffer from the seed, so a receiver can check
 //! every byte by its position.
 

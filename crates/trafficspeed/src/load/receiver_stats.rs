@@ -9,7 +9,7 @@
 
 use super::delays::Delays;
 
-/// How many numbers back a duplicate is recognised.
+/// Numbers back to which a duplicate is recognised.
 pub const REMEMBERED: u64 = 1 << 16;
 const WORDS: usize = (REMEMBERED / 64) as usize;
 

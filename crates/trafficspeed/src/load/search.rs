@@ -72,7 +72,7 @@ impl RateSearch {
         self.low
     }
 
-    /// How many trials were made.
+    /// The number of trials that were made.
     pub fn trials(&self) -> u32 {
         self.trials
     }

@@ -47,7 +47,7 @@ pub struct Sockets {
     pub window: Option<u32>,
     /// Largest TCP segment in bytes, TCP options included; the path decides if absent.
     pub mss: Option<u32>,
-    /// Of TCP only.
+    /// For TCP only.
     pub congestion: CongestionControl,
 }
 
@@ -282,7 +282,7 @@ fn works(task: &Task, sockets: Connected, connector: bool) -> io::Result<Vec<Wor
     }
 }
 
-/// Sockets for threads of their own: blocking, but not for long, and without Nagle's wait.
+/// Sockets for separate threads: blocking, but not for long, and without Nagle's wait.
 fn plain(streams: Vec<Stream>) -> io::Result<Vec<TcpStream>> {
     let set = |stream: Stream| {
         let socket = stream.socket;
@@ -368,7 +368,7 @@ impl Running {
     }
 }
 
-/// The findings of one end of a task over its whole life, beside the sums.
+/// The findings of one end of a task over its whole life, besides the sums.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Findings {
     /// Messages or questions that this end sent while they counted.
@@ -386,10 +386,10 @@ pub struct Findings {
     /// Messages that came too late to be of use, where they say when that is.
     #[serde(default)]
     pub late: u64,
-    /// How long after they were due this end's messages left, where they are due at fixed instants.
+    /// Lateness of this end's messages, where they are due at fixed instants.
     #[serde(default)]
     pub lateness: Option<DelaySummary>,
-    /// How long each page took, ms; those that never came until they were given up.
+    /// Duration of each page, ms; those that never came until they were given up.
     #[serde(default)]
     pub pages_ms: Vec<f64>,
     /// Questions that were not answered in time, pages that never were whole.

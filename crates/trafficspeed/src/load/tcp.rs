@@ -158,7 +158,7 @@ struct Shared {
     phase: AtomicU8,
     /// Bytes per connection, in the order of the streams handed to `begin`.
     bytes: Box<[AtomicU64]>,
-    /// How many connections ended with a fault.
+    /// The number of connections that ended with a fault.
     broken: AtomicUsize,
     payload: Payload,
     job: Job,

@@ -2,7 +2,7 @@
 //!
 //! The listening host opens one socket per stream and tells the ports; the connecting host greets
 //! each until it is greeted back, and confirms. On a path that loses packets any of the three may
-//! be missing: greetings are repeated, each is answered, and silence confirms too. From then on
+//! be missing: greetings are repeated, each is answered, and silence confirms too. Afterwards
 //! both ends' sockets are connected, so the kernel keeps strangers' datagrams away.
 
 use std::fs;
@@ -25,8 +25,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 const GREETING: &[u8; 8] = b"tsGREET\0";
 const ANSWER: &[u8; 8] = b"tsREPLY\0";
 const CONFIRMATION: &[u8; 8] = b"tsAGREE\0";
-/// Whoever has greeted and then is silent for so long has its answer: a greeting without one is
-/// repeated every [`WAIT_TIMEOUT`].
+/// A peer that has greeted and then is silent for this long has its answer: a greeting without one
+/// is repeated every [`WAIT_TIMEOUT`].
 const SILENCE: Duration = Duration::from_secs(1);
 const GREETING_BYTES: usize = 20;
 /// Columns before the inode in the kernel's tables of sockets; the last one has the drops.

@@ -14,7 +14,7 @@ use super::delays::Delays;
 use super::receiver_stats::ReceiverStats;
 use crate::clock;
 
-/// How long a system call may wait.
+/// Time that a system call may wait.
 pub(super) const WAIT_TIMEOUT: Duration = Duration::from_millis(50);
 /// A datagram that has not come this long after the last one will not come, unless others took half
 /// as long.
@@ -160,9 +160,9 @@ pub(super) struct WorkerResult {
     pub(super) timeouts: u64,
     /// Messages that came, but too late to be of use.
     pub(super) late: u64,
-    /// How long after they were due messages left.
+    /// Lateness of messages.
     pub(super) lateness: Option<Delays>,
-    /// How long each page took, one after the other.
+    /// Duration of each page, one after the other.
     pub(super) pages_ms: Vec<f64>,
     /// Why it ended before its time.
     pub(super) fault: Option<String>,

@@ -1,9 +1,9 @@
-//! What is observed: its name and unit, and how its values are shown.
+//! Observed quantities: name and unit, and how values are shown.
 
 use crate::stats::Spread;
 use crate::unit::{Unit, significant};
 
-/// What is observed. Its name stands for it: no two quantities of an experiment have the same.
+/// An observed quantity. Its name stands for it: no two of an experiment have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity {
     pub name: &'static str,
@@ -12,7 +12,7 @@ pub struct Quantity {
     pub format: Format,
 }
 
-/// What several rounds of a quantity say together.
+/// The way in which several rounds of a quantity are summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
     /// Their median, with the lowest and the highest.

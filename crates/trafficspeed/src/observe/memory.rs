@@ -67,7 +67,7 @@ mod tests {
     fn processes_below_count() {
         let mut below =
             Command::new("sh").args(["-c", "sleep 60 & echo; wait"]).stdout(Stdio::piped()).spawn().unwrap();
-        // It has a child of its own once it speaks.
+        // It has its own child once it speaks.
         below.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
         let (alone, all) = (Memory::read(below.id()).unwrap(), Memory::of_tree(below.id()).unwrap());
         for (pid, _) in process_tree(&[below.id()]).iter().rev() {

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-/// How much of a command line is kept.
+/// The part of a command line that is kept.
 const MOST_COMMAND_BYTES: usize = 4096;
 
 /// The command line of process `pid` and the SHA-256 of its executable in hexadecimal (empty if it

@@ -1,5 +1,5 @@
 //! The block experiment: the ratio table in the original's form with the original's figures beside
-//! ours, peaks, CPU, and the model beside the measurement.
+//! ours, peaks, CPU, and the model compared with the measurement.
 //!
 //! INVARIANT: every figure that was measured stands as a median with the spread of its rounds and
 //! their number, and no ratio counts as a difference within that of the tunnel to itself.
@@ -22,7 +22,7 @@ use crate::unit::significant;
 use notes::notes;
 pub use pictures::pictures;
 
-/// What ways differ in.
+/// Differences of ways.
 pub fn comparisons(report: &BlockReport) -> Vec<Comparison> {
     gains::comparisons(report)
 }

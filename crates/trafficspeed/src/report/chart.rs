@@ -1,7 +1,7 @@
 //! Charts as inline SVG, drawn by their data alone. They know nothing of VPNs or experiments, but
 //! that plain routing is a ceiling and no rival ([`ceiling`]).
 //!
-//! Whoever has results picks the chart that shows them and fills in its fields; `svg` gives the
+//! The caller picks the chart that shows its results and fills in the fields; `svg` gives the
 //! picture, or nothing if there is nothing to draw:
 //!
 //! - [`LineChart`]: a value over a number of clients, a payload size, an MTU, time; whiskers show
@@ -12,7 +12,7 @@
 //!
 //! Colours come from the page's style (`.s0` to `.s13`), so that one picture is right on screen, in
 //! dark mode and in print; [`standalone`] makes a file of it that needs no page. Every series also
-//! has a marker shape and a dash pattern of its own, so that it needs no colour. Text from outside
+//! has its own marker shape and dash pattern, so that it needs no colour. Text from outside
 //! is escaped. Every value's axis says which way is better ([`Measure`]), since a picture is also
 //! seen without its page.
 

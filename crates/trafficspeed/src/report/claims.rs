@@ -1,4 +1,4 @@
-//! What stands above a report's figures: how many comparisons were judged, and how many of them
+//! Lines above a report's figures: how many comparisons were judged, and how many of them
 //! chance alone would claim; or why none were.
 
 use crate::observation::Observations;
@@ -19,7 +19,7 @@ pub fn mark(differs: Option<bool>) -> &'static str {
 }
 
 /// The lines about `judged`, each comparison that a report shows: whether it is a difference, or
-/// `None` where nothing says so.
+/// `None` where nothing was judged.
 pub fn lines<'a>(
     tables: impl IntoIterator<Item = &'a Observations>,
     judged: impl IntoIterator<Item = Option<bool>>,

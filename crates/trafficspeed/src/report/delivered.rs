@@ -1,5 +1,5 @@
-//! How much of what was offered over UDP arrived: a curve of all trials of the searches for the
-//! highest rate.
+//! The share of what was offered over UDP that arrived: a curve of all trials of the searches
+//! for the highest rate.
 
 use super::chart::{Horizontal, LineChart, Measure, Point, Series};
 use crate::experiment::generate::SearchOutcome;

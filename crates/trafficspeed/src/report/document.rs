@@ -1,8 +1,8 @@
-//! What a report says, in the order in which it is read: made once by each experiment, and shown as
-//! text for a terminal and as a page.
+//! The contents of a report, in the order in which it is read: made once by each experiment, and
+//! shown as text for a terminal and as a page.
 //!
-//! What only a page can hold (pictures, tables of command lines, the set-up) is left out of the
-//! text, with a heading that has nothing else below it.
+//! Contents that only a page can hold (pictures, tables of command lines, the set-up) are left
+//! out of the text, with a heading that has nothing else below it.
 
 use super::grid::{Grid, NARROW, wrapped};
 use super::observed::Section;
@@ -10,7 +10,7 @@ use super::page::{Page, Picture};
 use super::published::Figures;
 use crate::experiment::environment::Environment;
 
-/// What stands in a report that the user ended.
+/// The line of a report that the user ended.
 const INTERRUPTED: &str = "Interrupted: the figures are of what was measured until then.";
 
 enum Part {
@@ -22,7 +22,7 @@ enum Part {
     Texts(Grid),
     /// A table that only a page has.
     Beyond(Grid),
-    /// What words mean, for readers who do not know them yet.
+    /// Meanings of words, for readers who do not know them yet.
     Words(String),
     Picture(Picture),
 }
@@ -31,13 +31,13 @@ enum Part {
 pub struct Document<'a> {
     title: String,
     heading: &'static str,
-    /// What was done, in a sentence or two.
+    /// The measurement, in a sentence or two.
     pub lead: String,
     environment: Option<&'a Environment>,
     pub interrupted: bool,
-    /// What went wrong.
+    /// Faults.
     pub problems: Vec<String>,
-    /// What belongs to the set-up besides the machine, each with its name.
+    /// Parts of the set-up besides the machine, each with its name.
     pub set_up: Vec<(String, String)>,
     parts: Vec<Part>,
 }
@@ -63,7 +63,7 @@ impl<'a> Document<'a> {
         self.parts.push(Part::Lines("", lines));
     }
 
-    /// What a reader should look at.
+    /// Adds remarks that a reader should look at.
     pub fn remarks(&mut self, lines: Vec<String>) {
         self.parts.push(Part::Lines("problems", lines));
     }
@@ -99,7 +99,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// What was published before: where, beside what was found here, and its tables.
+    /// Adds earlier publications: where, next to what was found here, and their tables.
     pub fn published(&mut self, source: &str, beside: Vec<[String; 3]>, figures: &[Figures]) {
         self.section("What was published before");
         self.lines(vec![format!("{source}. Text for comparison, not results of this run.")]);

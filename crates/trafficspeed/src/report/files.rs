@@ -130,7 +130,7 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FilesError> 
     read.map(Some).map_err(|error| FilesError::Damaged { path, why: error.to_string() })
 }
 
-/// Writes a file so that nobody sees it half-written.
+/// Writes a file so that no reader sees it half-written.
 ///
 /// # Errors
 /// [`FilesError::Io`].
@@ -139,7 +139,7 @@ pub fn write(directory: &Path, name: &str, bytes: &[u8]) -> Result<(), FilesErro
     let put = || {
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(bytes)?;
-        // Temporary files are for their owner only; reports are for whoever may see the directory.
+        // Temporary files are for their owner only; reports for all who may see the directory.
         let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
         fs::set_permissions(file.path(), readable)?;
         file.persist(&path).map_err(|error| error.error)?;

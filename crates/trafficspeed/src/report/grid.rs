@@ -14,7 +14,7 @@ const BESIDE: usize = 3;
 
 /// A table whose first columns are text and name the row; the others are figures.
 pub struct Grid {
-    /// How many columns name the row.
+    /// The number of columns that name the row.
     pub keys: usize,
     pub head: Vec<String>,
     pub rows: Vec<Vec<String>>,
@@ -34,7 +34,7 @@ impl Grid {
         Self { rows, ..Self::new(keys, head) }
     }
 
-    /// The same without the columns of figures in which no row has one, but nothing or a dash.
+    /// The grid without the columns of figures in which no row has one, but nothing or a dash.
     #[must_use]
     pub fn without_empty(&self) -> Self {
         let has_figure = |row: &Vec<String>, at: usize| {
@@ -61,7 +61,7 @@ impl Grid {
         self.rows.iter().filter_map(sentence).collect()
     }
 
-    /// As text of at most `width` columns, one table below the other if it takes several; `None`:
+    /// Text of at most `width` columns, one table below the other if it takes several; `None`:
     /// one table, however wide.
     pub fn text(&self, width: Option<usize>) -> String {
         let tables = self.parts(width).into_iter().map(|columns| self.table(&columns, width).to_string());

@@ -9,15 +9,15 @@ use crate::stats::{CLAIM_ROUNDS, Spread};
 use crate::system::{Kind, Subject};
 use crate::unit::significant;
 
-/// What is claimed of a system beside the others.
+/// A claim about a system compared with the others.
 struct Claim {
     quantity: Quantity,
     is_higher_better: bool,
-    /// What the system does, after its name.
+    /// The verb with its object, after the system's name.
     does: &'static str,
     /// Between the factor and the other system.
     than: &'static str,
-    /// What the other system is.
+    /// The other system, in words.
     best: &'static str,
 }
 

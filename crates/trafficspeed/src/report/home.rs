@@ -166,7 +166,7 @@ fn link_line(name: &str, way: &Way) -> String {
     )
 }
 
-/// Every system by its own account.
+/// Lines about every system.
 fn system_lines(campaign: &HomeCampaign, table: &Observations) -> Vec<String> {
     let line = |run: &HomeRun| {
         let facts = &run.facts;

@@ -107,7 +107,7 @@ fn sections(campaign: &LoadCampaign, unit: Option<Unit>) -> Vec<Section> {
     ])
 }
 
-/// What else is to be said of a run.
+/// Remarks on a run.
 fn notes(campaign: &LoadCampaign, run: &LoadRun) -> Vec<String> {
     let (name, mut lines) = (format!("{}, run {}", run.label, run.repeat), Vec::new());
     let mut say = |line: String| lines.push(format!("{name}: {line}"));

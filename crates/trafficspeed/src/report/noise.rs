@@ -13,7 +13,7 @@ pub fn far(of: &str, values: &[f64], show: impl Fn(f64) -> String) -> Option<Str
     far_beyond(of, 1.0, values, show)
 }
 
-/// The same, of those that are more than `same` times the median, or less than its `same`th part:
+/// Those values that are more than `same` times the median, or less than its `same`th part:
 /// as far apart as measurements of one system are, none stands out.
 pub fn far_beyond(of: &str, same: f64, values: &[f64], show: impl Fn(f64) -> String) -> Option<String> {
     let middle = median(values)?;

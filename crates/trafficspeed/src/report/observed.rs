@@ -25,7 +25,7 @@ median lies further from 1 than any ratio of A/A did, and all rounds went the sa
 /// One table of a report under its heading.
 pub struct Section {
     pub name: String,
-    /// What it means, if its heading does not say all.
+    /// The meaning, if its heading does not say all.
     pub caption: String,
     pub grid: Grid,
 }
@@ -71,7 +71,7 @@ pub fn grid(table: &Observations, cases: &[String], quantities: &[Quantity], uni
     grid
 }
 
-/// What systems differ in.
+/// Differences of systems.
 pub fn differences(comparisons: &[Comparison]) -> Grid {
     let mut firsts: Vec<&str> = comparisons.iter().map(|one| one.first.as_str()).collect();
     firsts.sort_unstable();
@@ -87,7 +87,7 @@ pub fn differences(comparisons: &[Comparison]) -> Grid {
     grid
 }
 
-/// What stands above the tables of a report: how far its claims go.
+/// Lines above the tables of a report: how far its claims go.
 pub fn claims(table: &Observations, wanted: &[(String, Quantity)]) -> Vec<String> {
     let comparisons = table.comparisons(wanted);
     let compared = comparisons.iter().filter(|one| one.ratio_to_first.is_some());

@@ -1,7 +1,7 @@
 //! A page of HTML that stands alone: no script, no font, no picture from anywhere else; readable on
 //! a phone, in dark mode and on paper.
 //!
-//! Whoever has results adds sections, figures and tables in the order in which they are to be read.
+//! The caller adds sections, figures and tables in the order in which they are to be read.
 //! Every text is escaped here, so callers pass plain text.
 
 use std::fmt::Write as _;
@@ -72,7 +72,7 @@ impl Page {
         self.put(format_args!("<ul class=\"{class}\">\n{}\n</ul>", items.join("\n")));
     }
 
-    /// The same behind a line that says how much it is, which the reader unfolds.
+    /// Adds items behind a line that says how many they are, which the reader unfolds.
     pub fn folded(&mut self, class: &str, summary: &str, items: &[String]) {
         self.put(format_args!("<details><summary>{}</summary>", escape(summary)));
         self.list(class, items);

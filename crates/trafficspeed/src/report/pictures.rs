@@ -1,4 +1,4 @@
-//! Every picture of a campaign, by name: for the page, and as files of their own.
+//! Every picture of a campaign, by name: for the page, and as separate files.
 
 use std::path::Path;
 

@@ -44,7 +44,7 @@ pub fn beside(campaign: &Campaign) -> Vec<[String; 3]> {
         return Vec::new();
     }
     let table = campaign.observations();
-    // A second measurement is a control, and no system of its own.
+    // A second measurement is a control, and no separate system.
     let is_system = |label: &String| !label.contains(AGAIN) && !is_plain(campaign, label);
     let vpns: Vec<String> = campaign.labels().into_iter().filter(is_system).collect();
     let mut rows = Vec::new();
@@ -106,7 +106,7 @@ fn is_encrypted(subject: &Subject) -> bool {
 
 /// For each system that was measured with and without encryption and all else the same, the lowest
 /// and highest ratio over the clients. The second measurement of a system is its control, and no
-/// system of its own.
+/// separate system.
 fn unprotected(campaign: &Campaign, table: &Observations) -> Vec<String> {
     let subjects = campaign.runs.iter().filter_map(|run| run.subject).filter(|subject| !subject.again);
     let mut subjects: Vec<Subject> = subjects.collect();

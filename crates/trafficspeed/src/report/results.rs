@@ -37,7 +37,7 @@ pub enum Results {
     Model(Box<Model>),
     /// `block`.
     Block(Box<BlockReport>),
-    /// The same under several limits of link and CPU.
+    /// Blocks under several limits of link and CPU.
     BlockSweep(Vec<BlockReport>),
 }
 
@@ -58,7 +58,7 @@ impl Results {
         }
     }
 
-    /// What systems differ in.
+    /// Differences of systems.
     pub fn comparisons(&self) -> Vec<Comparison> {
         match self {
             Self::Traffic(campaign) => campaign.comparisons(&campaign.observations()).concat(),

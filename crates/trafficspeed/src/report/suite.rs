@@ -79,7 +79,7 @@ pub fn sentences(verdicts: &[Verdict]) -> Vec<String> {
     verdicts.iter().map(sentence).collect()
 }
 
-/// What the load average was beside CPU hogs.
+/// The load average with CPU hogs.
 pub fn load_averages(campaign: &SuiteCampaign) -> Option<String> {
     let loads: Vec<f64> = campaign.rows.iter().filter_map(|row| row.load_average).collect();
     let spread = Spread::of(&loads)?;
@@ -124,7 +124,7 @@ pub fn document(campaign: &SuiteCampaign) -> Document<'_> {
     document
 }
 
-/// What each system said of itself.
+/// The description that each system gave of itself.
 fn systems(campaign: &SuiteCampaign) -> Grid {
     let head = ["system", "version", "cipher", "MTU of the links", "MTU of the tunnel", "notes"];
     let mut grid = Grid::new(1, head);

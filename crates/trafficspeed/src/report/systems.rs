@@ -36,7 +36,7 @@ pub fn common_buffers(campaign: &Campaign) -> Option<String> {
     are_set.then(|| format!("Buffers: {METHOD}."))
 }
 
-/// What each system said of itself.
+/// The description that each system gave of itself.
 pub fn described(systems: &[System]) -> Grid {
     let mut grid = Grid::new(1, ["system", "version", "cipher", "MTU", "notes"]);
     grid.rows.extend(systems.iter().map(|system| {
@@ -59,7 +59,7 @@ pub fn programs(systems: &[System]) -> Grid {
     grid
 }
 
-/// What each pair had, for the first whole run of each system at its largest number of clients.
+/// Figures of each pair, for the first whole run of each system at its largest number of clients.
 pub fn pairs(campaign: &Campaign) -> Grid {
     let head = ["system", "pair", "goodput, Gbit/s", "slowest stream, Mbit/s", "fastest stream, Mbit/s"];
     let mut grid = Grid::new(2, head);

@@ -165,7 +165,7 @@ fn lead(campaign: &Campaign, table: &Observations) -> String {
     )
 }
 
-/// Whether a ratio is a difference, in a word; `None` if nothing says so.
+/// Whether a ratio is a difference, in a word; `None` if that is not judged.
 pub(super) fn difference(differs: Option<bool>) -> &'static str {
     match differs {
         Some(true) => "yes",

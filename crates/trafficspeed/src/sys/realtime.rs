@@ -25,7 +25,7 @@ pub fn at_once<T>(work: impl FnOnce() -> T) -> T {
     let done = work();
     if first {
         let parameters = libc::sched_param { sched_priority: 0 };
-        // SAFETY: as above. Nobody needs a right to give up a priority, so it can't fail.
+        // SAFETY: as above. Giving up a priority takes no right, so it can't fail.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameters) };
     }
     done

@@ -1,4 +1,4 @@
-//! The same buffers for every system: what its UDP sockets and the queues of its tunnel devices
+//! Buffers, alike for every system: what its UDP sockets and the queues of its tunnel devices
 //! hold.
 //!
 //! Left alone, each program takes what its makers chose, from some 200 KiB of the kernel's own to
@@ -32,16 +32,16 @@ use crate::observe::process_ids;
 pub const UDP_BYTES: usize = 8 << 20;
 /// Packets that wait at most in each tunnel device of the gateway.
 pub const GATEWAY_QUEUE: u32 = 2_000;
-/// The same at a client.
+/// The queue at a client.
 pub const CLIENT_QUEUE: u32 = 500;
 
-/// What a reader of the figures must know of it; the same for all systems.
+/// A remark for a reader of the figures; the same for all systems.
 pub const METHOD: &str = "each UDP socket of a VPN has receive and send buffers of 8 MiB, and each queue of its TUN and TAP devices \
                           2,000 packets at the gateway and 500 at a client (a super-packet is one), whatever its programs chose; \
                           those with a socket and a queue for each core, such as vpnd, have as many; TCP sockets keep the kernel's \
                           own sizing";
 
-/// Gives a system that is up its buffers. Returns in words what has others all the same.
+/// Gives a system that is up its buffers. Returns in words what still has others.
 ///
 /// # Errors
 /// [`SystemError::Lab`].

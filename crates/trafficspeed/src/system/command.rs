@@ -23,9 +23,9 @@ use crate::observe::ProcessStat;
 use crate::terminal;
 use answer::ScriptAnswer;
 
-/// How long the script may take to bring the system up.
+/// Time that the script may take to bring the system up.
 const UP_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the other may take to take it down.
+/// Time that the other may take to take it down.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer answers are none.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;

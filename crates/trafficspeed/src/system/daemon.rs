@@ -14,10 +14,10 @@ use super::{SystemError, pause};
 use crate::interrupt::Interrupt;
 use crate::lab::namespace::{Namespace, PrivateDirectory};
 
-/// How much of a log's end an error shows.
+/// The part of a log's end that an error shows.
 const TAIL_BYTES: u64 = 4096;
 const TAIL_LINES: usize = 12;
-/// How long a process may take to end in order.
+/// Time that a process may take to end in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Daemon {
         Self::start_with(&[], name, namespace, program, arguments, log)
     }
 
-    /// The same for a program that sees directories of its own in the place of shared ones.
+    /// Starts a program that sees its own directories in the place of shared ones.
     ///
     /// # Errors
     /// [`SystemError::Io`].
@@ -79,7 +79,7 @@ impl Daemon {
         SystemError::Start { what: format!("{} {what}", self.name), log: tail(&self.log) }
     }
 
-    /// Says so if the process has ended.
+    /// Fails if the process has ended.
     ///
     /// # Errors
     /// [`SystemError::Start`].

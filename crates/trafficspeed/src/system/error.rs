@@ -16,7 +16,7 @@ pub enum SystemError {
     Start {
         /// The event that did not happen.
         what: String,
-        /// The last lines of its own log.
+        /// The last lines of its log.
         log: String,
     },
     /// The user ended it.

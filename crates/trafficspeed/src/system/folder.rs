@@ -1,7 +1,7 @@
-//! The files of one system in one lab: a directory for root only, whose files nobody else ever sees
+//! The files of one system in one lab: a directory for root only, whose files no reader ever sees
 //! half-written.
 //!
-//! The lab removes it with everything in it, so no adapter cleans up files of its own.
+//! The lab removes it with everything in it, so no adapter cleans up its own files.
 
 use std::fs;
 use std::io::Write;

@@ -17,9 +17,9 @@ use crate::lab::LabError;
 use crate::lab::namespace::Namespace;
 use crate::load::congestion::CongestionControl;
 
-/// How long a server may take until it listens.
+/// Time that a server may take until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take beside the time that it was given.
+/// Time that a client may take in addition to the time that it was given.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bulk TCP data from the client to the server.
@@ -35,7 +35,7 @@ pub struct BulkLoad {
     pub congestion: CongestionControl,
 }
 
-/// What a client says that the server received.
+/// A client's report of what the server received.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Received {
     pub bytes: u64,

@@ -47,7 +47,7 @@ pub fn steps(program: &Program) -> Vec<Step> {
         }
         Source::Go { module, version } => {
             // The program gets the name of its module, which two systems may share, so each has a
-            // folder of its own.
+            // separate folder.
             let folder = Path::new(CACHE).join("go").join(program.name);
             let built = folder.join(module.rsplit('/').next().expect("a split has a part"));
             let target = Path::new(CACHE).join("bin").join(program.name);

@@ -16,7 +16,7 @@ pub fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// What a reader must know of each of the kernel's systems.
+/// A remark on each of the kernel's systems.
 pub const NOTE: &str =
     "runs in the kernel, in its interrupt time and threads, which belong to no process of the VPN";
 

@@ -21,9 +21,9 @@ use crate::lab::device::{Device, kind};
 use crate::lab::namespace::Namespace;
 use config::{TlsIdentity, Tunnel};
 
-/// How long the server may take until it is ready.
+/// Time that the server may take until it is ready.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long one client may take once all are started; a lost datagram costs seconds.
+/// Time that one client may take once all are started; a lost datagram costs seconds.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 static OPENVPN: Program = Program {

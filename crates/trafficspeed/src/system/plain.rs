@@ -42,7 +42,7 @@ impl System for Plain {
     }
 
     fn remark(&mut self, _note: String) {
-        // It has neither sockets nor devices of its own that there could be a remark about.
+        // It has neither sockets nor devices that there could be a remark about.
     }
 
     fn facts(&self) -> SystemInfo {

@@ -48,9 +48,9 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 91, 0, 1);
 const NETWORK: &str = "10.91.0.0/16";
 /// Headers of IP, GRE, PPP and MPPE, rounded up.
 const OVERHEAD: u32 = 60;
-/// How long pptpd may take until it listens.
+/// Time that pptpd may take until it listens.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take once all are started.
+/// Time that a client may take once all are started.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// PPTP before it runs.
@@ -162,7 +162,7 @@ fn listens() -> Result<bool, LabError> {
     Ok(fs::read_to_string(path).map_err(failed)?.contains(":06BB 00000000:0000 0A"))
 }
 
-/// What pppd and pptp of one host see in the place of the machine's own settings and sockets.
+/// Directories that pppd and pptp of one host see instead of the machine's settings and sockets.
 fn private_directories(folder: &Folder, secrets: &str) -> Result<[PrivateDirectory; 2], SystemError> {
     let (settings, sockets) = (folder.sub("etc-ppp")?, folder.sub("sockets")?);
     settings.write("chap-secrets", secrets)?;
@@ -191,7 +191,7 @@ fn secret(number: u32, secret: [u64; 2]) -> String {
     format!("{} gateway {a:016x}{b:016x} {}\n", user(number), address(number))
 }
 
-/// What both ends ask of PPP; without MPPE of 128 bits neither goes on.
+/// Options of PPP at both ends; without MPPE of 128 bits neither goes on.
 fn common_options(mtu: u32) -> String {
     format!(
         "refuse-pap\nrefuse-chap\nrefuse-mschap\nrefuse-eap\nrequire-mppe-128\nnobsdcomp\nnodeflate\nnovj\n\

@@ -20,7 +20,7 @@ use crate::lab::find_program;
 /// Where programs that were built by `trafficspeed doctor --install` are; only root can write
 /// there.
 pub const CACHE: &str = "/var/cache/trafficspeed";
-/// How long a program may take to say its version.
+/// Time that a program may take to say its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than this of what a program says is not read.
 const VERSION_BYTES: u64 = 64 * 1024;
@@ -87,7 +87,7 @@ pub struct Programs {
     named: BTreeMap<String, PathBuf>,
     scripts: Vec<Scripts>,
     busy_poll_us: Option<u32>,
-    /// What systems have chosen by themselves, by system; all clones share it.
+    /// Choices that systems have made by themselves, by system; all clones share it.
     choices: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
@@ -105,14 +105,14 @@ impl Programs {
         Self { scripts, ..self }
     }
 
-    /// Has vpnd poll for so many microseconds, at the gateway and at its clients, instead of what
+    /// Has vpnd poll for this many microseconds, at the gateway and at its clients, instead of what
     /// it does by itself.
     #[must_use]
     pub fn with_busy_poll(self, busy_poll_us: Option<u32>) -> Self {
         Self { busy_poll_us, ..self }
     }
 
-    /// How long vpnd polls, if not as it does by itself.
+    /// Time for which vpnd polls, if not as it does by itself.
     pub fn busy_poll_us(&self) -> Option<u32> {
         self.busy_poll_us
     }
@@ -124,7 +124,7 @@ impl Programs {
         choices.entry(system).or_insert(now).clone()
     }
 
-    /// What `system` has chosen in this run, if it has.
+    /// The choice of `system` in this run, if it has made one.
     pub fn choice(&self, system: &str) -> Option<String> {
         self.choices.lock().unwrap_or_else(PoisonError::into_inner).get(system).cloned()
     }

@@ -25,11 +25,11 @@ use crate::observe::children_of;
 use script::{BRIDGE_DEVICE, DEVICE, Transport};
 use status::Status;
 
-/// How long a program may take until it answers to commands.
+/// Time that a program may take until it answers to commands.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long one set of commands may take.
+/// Time that one set of commands may take.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a client may take until its transport is complete; UDP acceleration needs up to 20 s.
+/// Time that a client may take until its transport is complete; UDP acceleration needs up to 20 s.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often a client is asked; the answer costs the CPU a tenth of a second.
 const ASK_EVERY: Duration = Duration::from_millis(500);
@@ -171,7 +171,7 @@ impl Host {
         if !file.exists() {
             self.folder.write(&format!("{name}.txt"), commands)?;
         }
-        // Every answer has a log of its own; it leaves nothing but its cache in /tmp.
+        // Every answer has its own log; it leaves nothing but its cache in /tmp.
         let log = self.folder.path(&format!("{name}.log"));
         remove_old(&log)?;
         let own = self.folder.sub("command")?.directory().to_owned();
@@ -280,7 +280,7 @@ impl System for SoftEther {
         (0..self.clients.len()).map(|at| self.finish_client(at, interrupt)).collect()
     }
 
-    /// The hub has no address of its own; a bridge joins it to a TAP device of the gateway.
+    /// The hub has no address; a bridge joins it to a TAP device of the gateway.
     fn gateway_address(
         &mut self,
         lab: &Lab,

@@ -25,11 +25,11 @@ use crate::lab::namespace::Namespace;
 use crate::lab::{Lab, find_program, run_tool};
 use config::DEVICE;
 
-/// How long a charon may take until it listens to commands.
+/// Time that a charon may take until it listens to commands.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long one client may take to be connected once it was told to.
+/// Time that one client may take to be connected once it was told to.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How many seconds one command of swanctl may take.
+/// Seconds that one command of swanctl may take.
 const COMMAND_SECONDS: &str = "20";
 
 const SOURCE: Source = Source::Debian {
@@ -45,7 +45,7 @@ const SOURCE: Source = Source::Debian {
 static SWANCTL: Program = Program { name: "swanctl", version: &[], places: &[], source: SOURCE };
 
 /// The charon that needs no systemd, only its name: it reads one configuration file and keeps no
-/// state of its own.
+/// no state.
 static CHARON: Program = Program { name: "charon-systemd", version: &[], places: &[], source: SOURCE };
 
 /// Not a program, but as necessary as one.
@@ -165,7 +165,7 @@ fn ask(swanctl: &Path, folder: &Folder, words: &[&str]) -> Result<String, System
     Ok(run_tool(&mut command)?)
 }
 
-/// An association for a subnet needs an address of its own in it, or charon refuses its route.
+/// An association for a subnet needs its own address in it, or charon refuses its route.
 fn give_gateway_its_addresses(gateway: &Namespace) -> Result<(), SystemError> {
     gateway.ip(&["addr", "add", &format!("{}/32", config::GATEWAY_V4), "dev", "lo"])?;
     gateway.ip(&["addr", "add", &format!("{}/128", config::GATEWAY_V6), "dev", "lo", "nodad"])?;

@@ -35,11 +35,11 @@ use status::Session;
 pub use status::{Counters, Held};
 pub use stock_clients::{StockClients, WIREGUARD_GO_PROFILE, WIREGUARD_GO_TAILSCALE_PROFILE};
 
-/// How long the gateway may take until it answers.
+/// Time that the gateway may take until it answers.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long all clients together may take to be connected.
+/// Time that all clients together may take to be connected.
 const CLIENTS_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a connected client may take to find out what its path carries. A path that carries no
+/// Time that a connected client may take to find out what its path carries. A path that carries no
 /// more than the least takes all of it.
 const PATH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The MTU of a tunnel whose path is not known yet.
@@ -104,7 +104,7 @@ pub struct Vpnd {
 /// A gateway for more sessions than real clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Namespaces of the lab that get a real client; the others are left to whoever opens the
+    /// Namespaces of the lab that get a real client; the others are left to the holder of the
     /// sessions.
     pub clients: usize,
     pub sessions: u32,
@@ -114,7 +114,7 @@ pub struct Room {
     pub rekey_after_s: Option<u32>,
 }
 
-/// How long an idle thread of the data path looks for the next packet, as vpnd names it.
+/// Time for which an idle thread of the data path looks for the next packet, as vpnd names it.
 const BUSY_POLL: &str = "busy_poll_us";
 /// The one library whose use of CPU instructions can be restricted from outside, as vpnd names it.
 const RESTRICTABLE: &str = "aws-lc";
@@ -336,7 +336,7 @@ impl Vpnd {
             "--journal-dir".as_ref(),
             journal.as_os_str(),
         ];
-        // A client offers the suites of the laboratory only when it is told to.
+        // A client offers the suites of the laboratory only with the switch.
         let suite = self.suite.as_deref().map_or(vec![], |suite| vec!["--suite", suite]);
         let backend = self.backend.as_deref().map_or(vec![], |backend| vec!["--backend", backend]);
         let choices = self.insecure().iter().copied().chain(suite).chain(backend).map(AsRef::as_ref);

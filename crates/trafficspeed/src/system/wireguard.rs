@@ -41,9 +41,9 @@ const PORT: u16 = 51820;
 const OVERHEAD: u32 = 80;
 /// How often a client says that it is there; it also makes it begin the handshake.
 pub(super) const KEEPALIVE_SECONDS: u16 = 25;
-/// How long a process may take until its socket is there.
+/// Time that a process may take until its socket is there.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long all handshakes together may take; one that is lost is repeated after 5 s.
+/// Time that all handshakes together may take; one that is lost is repeated after 5 s.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One implementation of WireGuard in a lab.
@@ -272,7 +272,7 @@ fn inner_v4(number: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 87, 1 + high, low)
 }
 
-/// The same over IPv6.
+/// The inner address over IPv6.
 fn inner_v6(number: u32) -> Ipv6Addr {
     Ipv6Addr::new(0xfd87, 0, 0, 0, 0, 0, 1, number as u16)
 }

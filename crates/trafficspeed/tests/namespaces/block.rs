@@ -134,8 +134,8 @@ fn what_was_acknowledged_is_in_the_file_whenever_the_target_is_killed() {
     assert!(acknowledged > 0, "six rounds without one answer test nothing");
 }
 
-/// Carries both directions between the ends and cuts them after so many bytes of the writer: in the
-/// middle of a block.
+/// Carries both directions between the ends and cuts them after this many bytes of the writer: in
+/// the middle of a block.
 fn cut_after(listener: &TcpListener, port: u16, bytes: usize) {
     let (near, _) = listener.accept().expect("the writer comes");
     let far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("the target is there");

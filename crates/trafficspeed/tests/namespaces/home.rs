@@ -30,7 +30,7 @@ fn observed(report: &Value, system: &str, flow: &str, quantity: &str) -> f64 {
 
 const CALL: [&str; 4] = ["voice down", "voice up", "video down", "video up"];
 
-/// What a link of 10 ms ± 2 ms, 2 % of losses and 20 Mbit/s with a queue of 50 ms lets through.
+/// Bounds of a link of 10 ms ± 2 ms, 2 % of losses and 20 Mbit/s with a queue of 50 ms.
 fn check_bounds(report: &Value, system: &str) {
     let figure = |flow: &str, quantity: &str| observed(report, system, flow, quantity);
     for flow in CALL {
@@ -47,7 +47,7 @@ fn check_bounds(report: &Value, system: &str) {
     assert!(figure("pages", "page p50") > 420_000.0, "{report:#}");
 }
 
-/// What the link lost of a case's frames, in percent, up and down.
+/// Losses of a case's frames on the link, in percent, up and down.
 fn link_losses(run: &Value) -> [f64; 2] {
     [0, 1].map(|way| {
         let cases = run["cases"].as_array().expect("cases");
@@ -75,7 +75,7 @@ fn a_home_gets_no_more_than_its_link_gives_through_a_vpn_and_without() {
     for (system, run) in ["plain routing", "vpnd"].into_iter().zip(report["runs"].as_array().expect("runs")) {
         check_bounds(&report, system);
         assert_eq!(run["cases"].as_array().map(Vec::len), Some(1));
-        // Of some thousand frames; losses hit those of every system alike.
+        // Among some thousand frames; losses hit those of every system alike.
         for lost in link_losses(run) {
             assert!((0.8..4.0).contains(&lost), "{system}: {lost} % lost, {run:#}");
         }

@@ -1,8 +1,8 @@
 //! Ctrl-C in the middle of every kind of measurement: what was measured is shown, and nothing stays
 //! behind.
 //!
-//! The plain experiment, `compare`, `stream` and block writes between hosts have tests of their own
-//! beside their others.
+//! The plain experiment, `compare`, `stream` and block writes between hosts have their own tests
+//! besides others.
 
 use std::path::Path;
 use std::process::{Child, Stdio};

@@ -46,7 +46,7 @@ fn chance_does_what_was_asked_for_and_the_rate_is_not_exceeded() {
     let line = "link-check --loss 20% --duplicate 10% --reorder 10% --reorder-late 30ms --rate 8mbit -t 2 --probes 500 -J";
     let checked = measured(line);
     for way in ["up", "down"] {
-        // Of 1,000 packets; the standard deviations are about 13 and 9.
+        // Out of 1,000 packets; the standard deviations are about 13 and 9.
         let lost = 1000.0 - number(&checked, &format!("/{way}/probes/arrived"));
         assert!((130.0..280.0).contains(&lost), "{way}: {lost} lost");
         let twice = number(&checked, &format!("/{way}/probes/twice"));
@@ -116,7 +116,7 @@ fn a_cpu_limit_is_removed_with_what_has_forked_away_from_its_namespace() {
         let group =
             ["", "/cpu", "/cpu,cpuacct"].map(|place| format!("/sys/fs/cgroup{place}/trafficspeed-{name}"));
         let group = group.iter().find(|group| Path::new(group).is_dir()).expect("the group");
-        // One process waits for nobody, so it stays in the group when its parent is ended.
+        // One process is not waited for, so it stays in the group when its parent is ended.
         let script = format!("echo $$ > '{group}/cgroup.procs'; sleep 1000 & exec sleep 1000");
         let mut child = Command::new("sh").args(["-c", &script]).spawn().expect("sh runs");
         let ids = || fs::read_to_string(format!("{group}/cgroup.procs")).unwrap_or_default();

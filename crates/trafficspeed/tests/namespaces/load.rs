@@ -99,7 +99,7 @@ fn a_search_ends_with_a_rate_that_was_carried() {
     assert!(trials.iter().all(|trial| trial["carried"] == false || number(&trial["lost_percent"]) <= 5.0));
 }
 
-/// Of datagrams that are longer than a packet each trial that is too fast leaves fragments behind.
+/// Datagrams longer than a packet: each trial that is too fast leaves fragments behind.
 #[test]
 fn a_search_with_fragments_finds_what_a_narrow_link_carries() {
     if !can_run() {

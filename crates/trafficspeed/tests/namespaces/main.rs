@@ -108,7 +108,7 @@ fn values(report: &Value, quantity: &str) -> Vec<f64> {
     listed.into_iter().map(|(value, _)| value).collect()
 }
 
-/// What was wrong with the first measurement that broke, of the systems whose names begin so.
+/// The fault of the first measurement that broke, of the systems whose names begin so.
 fn first_problem<'a>(report: &'a Value, system: &str) -> &'a str {
     let rows = report["observed"]["values"].as_array().expect("values").iter();
     let mut broken = rows.filter(|row| row["system"].as_str().is_some_and(|name| name.starts_with(system)));
@@ -267,7 +267,7 @@ fn cleanup_leaves_a_namespace_that_took_an_old_name() {
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     wait_until("the agents end with their parent", || agents_of(pid).is_empty());
-    // Somebody else's namespace now stands under the name of the second client. It is made while
+    // Another namespace now stands under the name of the second client. It is made while
     // the old one is there, so that the kernel cannot give it the same inode.
     let (foreign, name) = (format!("tsforeign{pid}"), format!("ts{pid}c2"));
     let shell = format!(
@@ -319,7 +319,7 @@ fn a_system_that_is_missing_is_said_before_anything_changes() {
     assert_eq!(values(&report, "goodput").len(), 1, "{report:#}");
 }
 
-/// `trafficspeed serve` on a loopback port of its own.
+/// `trafficspeed serve` on its own loopback port.
 struct Served {
     child: Child,
     address: String,

@@ -64,7 +64,7 @@ fn each_peer_that_fails_to_start_shows_its_log_and_the_others_go_on() {
     assert_eq!(other["pairs"].as_array().map(Vec::len), Some(1), "the other system goes on: {other:#}");
 }
 
-/// Keeps OpenVPN's log, and negotiates AES-128-GCM whatever it is told; its device leads nowhere.
+/// Keeps OpenVPN's log, and negotiates AES-128-GCM in any case; its device leads nowhere.
 const STUBBORN: &str = "\
 case \"$1 ${2:-}\" in
 --version*) echo 'OpenVPN 0 (stand-in)'; exit ;;

@@ -44,7 +44,7 @@ fn hosts_behind_routers_measure_vpnd_and_plain_routing_over_both_ip_versions() {
             assert!(number(&row["figures"]["received_bits_per_second"]) > 0.0, "{row:#}");
         }
     }
-    // Each place has CPU time of its own, the VPN's at both routers and the generators' at both
+    // Each place has its own CPU time, the VPN's at both routers and the generators' at both
     // hosts. One stream may take less than the kernel counts.
     let streams = |label: &str| {
         let mine = rows.iter().filter(|row| row["label"] == label && row["case"]["section"] == "TCP stream");

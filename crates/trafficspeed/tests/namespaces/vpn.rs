@@ -163,7 +163,7 @@ fn a_gateway_that_is_killed_while_something_is_measured_makes_the_run_broken() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    // The kernel of the gateway carried everything all the same.
+    // The kernel of the gateway still carried everything.
     assert!(listed(&report, "goodput")[0].0 > 0.0, "{report:#}");
     let problem = first_problem(&report, "vpnd");
     assert!(problem.contains("of the VPN ended before the measurement did"), "{problem}");
@@ -417,7 +417,7 @@ fn what_a_script_started_is_ended_by_cleanup_after_kill_9() {
     let _alone = cleaning();
     let directory = tempfile::tempdir().expect("a directory");
     let pids = directory.path().join("pids");
-    // A session of its own and a lost parent: nothing but its namespace tells whose it is.
+    // A separate session and a lost parent: nothing but its namespace shows whose it is.
     let text = format!("#!/bin/sh\nsetsid sleep 1000 &\necho $! >>{}\nwait\n", pids.display());
     let up = script(directory.path(), "up", &text);
     let line = format!("--clients 2 --vpn command --command-up {} -t 1 --json", up.display());

@@ -32,8 +32,8 @@ impl BlockPermission {
     }
 
     /// For the agents of a lab: their coordinator started them and speaks to them by pipes that
-    /// nobody else reads, so there is no token, and the secret of each connection is as good as any
-    /// that it could be bound to.
+    /// no other process reads, so there is no token, and the secret of each connection is as good
+    /// as any that it could be bound to.
     pub fn in_lab(place: Option<Place>) -> Self {
         Self { key: Zeroizing::default(), place }
     }

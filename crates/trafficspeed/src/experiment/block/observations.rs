@@ -12,7 +12,7 @@ const TARGET_CPU: Quantity = Quantity::new("CPU at the target", "%");
 const ACKNOWLEDGED: Quantity = Quantity::count("blocks acknowledged");
 const VERIFIED: Quantity = Quantity::count("blocks verified");
 const PER_SYNC: Quantity = Quantity::new("blocks for each sync", "");
-/// CPU time of both ends, and of the VPN's programs beside them where they carried the blocks.
+/// CPU time of both ends, and of the VPN's programs where they carried the blocks.
 const ENDS_CPU: [Quantity; 2] = [Quantity::new("writer CPU", "s"), Quantity::new("target CPU", "s")];
 const VPN_CPU: [Quantity; 2] =
     [Quantity::new("writer's VPN CPU", "s"), Quantity::new("gateway's VPN CPU", "s")];
@@ -46,7 +46,7 @@ impl BlockReport {
         }
     }
 
-    /// What else a case was measured under.
+    /// Other limits under which a case was measured.
     fn limits_in_words(&self) -> String {
         let rate = self.rate_bits.map(|bits| format!("link of {} Mbit/s, ", significant(bits as f64 / 1e6)));
         let cores = self.cores.map(|cores| format!("{} % of a core, ", significant(cores * 100.0)));

@@ -43,12 +43,12 @@ impl Way {
     /// Through the tunnel, waiting for each answer.
     pub const TUNNEL: Self = Self::of(Route::Tunnel, 1);
 
-    /// So many blocks in progress on a route.
+    /// A number of blocks in progress on a route.
     pub const fn of(route: Route, ahead: u32) -> Self {
         Self { route, ahead, again: false }
     }
 
-    /// The same again: what it differs from its first measurement is no difference of two ways.
+    /// A second measurement: its difference from the first one is no difference of two ways.
     #[must_use]
     pub const fn again(self) -> Self {
         Self { again: true, ..self }
@@ -80,7 +80,7 @@ impl Way {
 }
 
 /// All ways that are measured with these numbers of blocks in progress, in the order in which they
-/// take turns: beside the original's, plain and tunnel with as many in progress, which is what
+/// take turns: the original's, and plain and tunnel with as many in progress, which is what
 /// tells queue depth from encrypting ahead; then the tunnel a second time with each number of
 /// `controls`, after all others.
 pub fn ways(ahead: &[u32], controls: &[u32]) -> Vec<Way> {
@@ -159,7 +159,7 @@ impl Case {
     }
 
     /// CPU seconds of the VPN's programs on the writer's side and at the gateway, as far as they
-    /// carried the blocks; `None` where they did and nobody counted.
+    /// carried the blocks; `None` where they did and it was not counted.
     pub fn vpn_cpu_seconds(&self) -> Option<[f64; 2]> {
         match self.way.route {
             Route::Tunnel => self.cpu.map(|cpu| [cpu.clients, cpu.gateway]),
@@ -169,7 +169,7 @@ impl Case {
     }
 
     /// CPU seconds of a part for each GB of acknowledged blocks; `None` where that is not known:
-    /// older reports have the target's side alone, and between real hosts nobody sees the VPN's
+    /// older reports have the target's side alone, and between real hosts it does not see the VPN's
     /// programs.
     fn seconds_per_gb(&self, part: CpuPart) -> Option<f64> {
         let each = |seconds: f64| {
@@ -215,7 +215,7 @@ pub struct BlockReport {
     pub controls: Vec<u32>,
     /// The target asked for each block first.
     pub ready_first: bool,
-    /// What OP-n was sealed with.
+    /// Cipher of OP-n.
     pub sealing: Sealing,
     /// The cipher that the tunnel was asked for; unknown between real hosts and in older reports.
     pub tunnel_asked: Option<Cipher>,
@@ -345,7 +345,7 @@ impl BlockReport {
         cases.filter_map(|case| Some(((case.repeat, case.block_bytes), figure(case)?))).collect()
     }
 
-    /// Of the machine, during the cases at a delay.
+    /// Share of the machine that others took during the cases at a delay.
     pub fn taken(&self, delay_ms: f64) -> Taken {
         let cases = self.cases.iter().filter(|case| case.delay_ms == delay_ms);
         Taken::most(cases.filter_map(|case| case.cpu.as_ref()))
@@ -367,7 +367,7 @@ impl BlockReport {
         self.rounds(delay_ms, way, |case| case.target_cpu_percent).means(&self.asked.1)
     }
 
-    /// The same of blocks of one size.
+    /// CPU of blocks of one size.
     pub fn cpu_of(&self, delay_ms: f64, block_bytes: u32, way: Way) -> Option<Spread> {
         let of = self.sound(delay_ms, block_bytes, way).filter_map(|case| case.target_cpu_percent);
         Spread::of(&of.collect::<Vec<_>>())
@@ -385,7 +385,7 @@ impl BlockReport {
         self.rounds(delay_ms, way, |case| case.seconds_per_gb(part)).medians(&self.asked.1)
     }
 
-    /// The same of one way by that of another, for each block size and round.
+    /// Cost of one way relative to that of another, for each block size and round.
     pub fn cost_ratio(&self, delay_ms: f64, (way, by): (Way, Way), part: CpuPart) -> Option<Spread> {
         let costs = |way| self.rounds(delay_ms, way, |case| case.seconds_per_gb(part));
         costs(way).by(&costs(by)).medians(&self.asked.1)

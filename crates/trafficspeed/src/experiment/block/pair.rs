@@ -17,11 +17,11 @@ use crate::load::block::target::Received;
 use crate::load::block::writer::Wrote;
 use crate::load::block::{Blocks, IDLE_TIMEOUT, Protection, WriterJob};
 
-/// How long an end may take for what needs no work.
+/// Time that an end may take for what needs no work.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a connection may last beyond the time that it was given, and comparing afterwards.
+/// Time that a connection may last beyond the time that it was given, and comparing afterwards.
 const END_TIMEOUT: Duration = Duration::from_secs(180);
-/// How long one end may take to notice that the other is gone.
+/// Time that one end may take to notice that the other is gone.
 const ALONE_TIMEOUT: Duration = IDLE_TIMEOUT.saturating_add(Duration::from_secs(10));
 const POLL: Duration = Duration::from_millis(100);
 
@@ -180,7 +180,7 @@ impl BlockPair<'_> {
                 Event::Report(Report::TookBlocks(received)) => connected.received = Some(received),
                 Event::Report(Report::Failed { why }) | Event::Lost(why) => {
                     connected.faults.push(format!("{}: {why}", self.fleet.name(host)));
-                    // The other end may wait for a connection that nobody makes.
+                    // The other end may wait for a connection that never comes.
                     waiting.iter().filter(|&&other| other != host).for_each(|&other| {
                         self.fleet.send(other, &Command::Stop);
                     });
@@ -226,7 +226,7 @@ impl BlockPair<'_> {
         }
     }
 
-    /// The next event until `deadline`. Once the user interrupts, both hosts are told to stop.
+    /// The next event until `deadline`. Once the user interrupts, both hosts stop.
     fn event(&mut self, deadline: Instant) -> Result<Option<(usize, Event)>, Interrupted> {
         loop {
             if self.interrupt.is_set() {

@@ -121,7 +121,7 @@ fn a_gigabyte_costs_what_both_ends_and_the_vpn_used_for_it_and_only_the_tunnel_n
     }
     let ratio = middle(report.cost_ratio(0.0, (Way::sealed(10), Way::TUNNEL), CpuPart::All)).unwrap();
     assert!((ratio - 0.3).abs() < 1e-9, "{ratio}");
-    // Between real hosts nobody counted all of it.
+    // Between real hosts not all of it was counted.
     let mut unknown = sample();
     unknown.cases.iter_mut().for_each(|case| case.cpu = None);
     assert_eq!(unknown.cost(0.0, Way::TUNNEL, CpuPart::All), None);

@@ -121,7 +121,7 @@ impl Journal {
         };
         let mut file = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
         file.write_all(&line(&Line::<_, &Run>::Header(header))).map_err(failed)?;
-        // Temporary files are for their owner only; results are for whoever may see the directory.
+        // Temporary files are for their owner only; results for all who may see the directory.
         file.as_file().set_permissions(Permissions::from_mode(0o644)).map_err(failed)?;
         file.as_file().sync_all().map_err(failed)?;
         file.persist_noclobber(&path).map_err(|error| failed(error.error))?;

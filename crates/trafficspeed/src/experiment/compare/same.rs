@@ -17,7 +17,7 @@ use crate::system::{Cipher, Programs};
 /// The names of the parts that say what a round measures.
 const SYSTEMS: &str = "systems (--vpn, --cipher)";
 const CLIENTS: &str = "clients (--clients)";
-/// What stands between the values of these parts.
+/// The text between the values of these parts.
 const BETWEEN_SYSTEMS: &str = "; ";
 const BETWEEN_COUNTS: &str = ", ";
 
@@ -54,7 +54,7 @@ impl Identity {
             (CLIENTS, counts.join(BETWEEN_COUNTS)),
             // Whatever is added to these one day belongs to the identity without being named here.
             ("links", format!("{:?}", traffic.links)),
-            // What they are on this machine: namespaces may not have the congestion control that
+            // Their values on this machine: namespaces may not have the congestion control that
             // was asked for.
             ("links in words, with the VPNs' own TCP", environment.links.clone().unwrap_or_default()),
             ("programs", format!("{:?}", traffic.programs)),
@@ -71,7 +71,7 @@ impl Identity {
         Self { parts }
     }
 
-    /// How many measurements a round has: every system with every number of clients. `None` if
+    /// The number of measurements in a round: every system with every number of clients. `None` if
     /// another version named these parts otherwise. Systems of the user's own may share a label, so
     /// labels are counted as often as they are there; a number of clients that was given twice is
     /// measured once.
@@ -99,7 +99,7 @@ impl Identity {
     }
 }
 
-/// What the scripts of the user's own systems hold, which their paths do not say.
+/// Contents of the scripts of the user's own systems, which their paths do not show.
 fn scripts(programs: &Programs) -> String {
     let digest = |path: &Path| -> String {
         match fs::read(path) {

@@ -11,7 +11,7 @@ use crate::stats::median;
 /// The time of a measurement beside its own seconds while none has been made: the lab, bringing a
 /// system up, draining.
 const OVERHEAD_SECONDS: f64 = 2.0;
-/// The same for each client.
+/// The overhead for each client.
 const OVERHEAD_PER_CLIENT_SECONDS: f64 = 0.25;
 
 /// Whether `run` is an attempt at `slot`.
@@ -30,7 +30,7 @@ pub fn left(slots: &[Slot], runs: &[Run], attempts: u32) -> Vec<Slot> {
     slots.iter().copied().filter(|slot| !is_done(*slot)).collect()
 }
 
-/// How long `slots` take, judged by what earlier `runs` took and by how often they had to be
+/// Time that `slots` take, judged by what earlier `runs` took and by how often they had to be
 /// repeated.
 pub fn time_left(slots: &[Slot], settings: &Settings, runs: &[Run]) -> Duration {
     let window = settings.warmup_seconds + settings.seconds;
@@ -138,7 +138,7 @@ mod tests {
         let slots = plan.slots();
         let is_alike = |slot: &&Slot| (slot.subject.kind, slot.clients, slot.repeat) == (Kind::Vpnd, 2, 2);
         let alike = [*slots.iter().find(is_alike).unwrap()];
-        // Two seconds of measurement, and 2.5 or 3 beside it, for two rounds of two systems.
+        // Two seconds of measurement, and 2.5 or 3 around it, for two rounds of two systems.
         let guess = time_left(&slots, &plan.settings, &[]);
         assert!((guess.as_secs_f64() - 4.0 * (4.5 + 5.0)).abs() < 1e-6, "{guess:?}");
         let mut run = samples::run(Kind::Vpnd, 2, 1, 1_000);

@@ -52,7 +52,7 @@ fn end_of(side: usize, ends: &[&Measurement]) -> Measurement {
         sending_seconds: most(|end| end.sending_seconds),
         stopped_early: ends.iter().any(|end| end.stopped_early),
         cpu_seconds: ends.iter().map(|end| end.cpu_seconds).sum(),
-        // Each client is a host of its own; the partners are on one, and each of them has counted
+        // Each client is its own host; the partners are on one, and each of them has counted
         // all that it dropped.
         socket_drops: if side == NEAR { drops.sum() } else { drops.max().unwrap_or(0) },
         tasks: (0..tasks).map(task).collect(),
@@ -108,7 +108,7 @@ pub(super) fn figures(tasks: &[Task], clients: &[EndReports]) -> Vec<Vec<Figures
     clients.iter().zip(0..).map(of).collect()
 }
 
-/// What went wrong at single clients, in words.
+/// Faults of single clients, in words.
 pub(super) fn faults(clients: &[EndReports]) -> Vec<String> {
     let mut faults = Vec::new();
     for (reports, number) in clients.iter().zip(1..) {
@@ -148,7 +148,7 @@ mod tests {
     use crate::load::delays::DelaySummary;
     use crate::load::message::Messages;
 
-    /// What each of the clients sends: 1,000 messages of 100 bytes in a second.
+    /// The task of each client: 1,000 messages of 100 bytes in a second.
     fn task() -> Task {
         Task::Messages(Messages { length: 100, bits_per_second: Some(800_000), ..Messages::default() })
     }
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// A client that sends 1,000 messages, of which so many arrive at its partner within `seconds`.
+    /// A client that sends 1,000 messages, of which `received` arrive at its partner in time.
     fn client(received: u64, seconds: f64) -> EndReports {
         let sent = Sample { sent_messages: 1_000, sent_bytes: 100_000, ..Sample::default() };
         let came = Sample {

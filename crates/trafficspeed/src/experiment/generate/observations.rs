@@ -10,7 +10,7 @@ use crate::observation::{Measured, Observations, Quantity};
 pub const SEARCHED: Quantity = Quantity::new("highest rate", "packets/s").decimals(0);
 /// 1 where the generator could not send more than that.
 pub const LIMITED_BY_SENDER: Quantity = Quantity::count("searches that the sender limited");
-/// Of the tunnel as it came up.
+/// The tunnel's MTU as it came up.
 pub const MTU: Quantity = Quantity::new("MTU", "bytes");
 
 impl LoadCampaign {
@@ -27,7 +27,7 @@ impl LoadCampaign {
         self.settings.tasks.iter().map(|named| self.case(named)).collect()
     }
 
-    /// What systems are compared by under each load.
+    /// The quantities by which systems are compared under each load.
     pub fn compared(&self) -> Vec<(String, Quantity)> {
         let quantity = |named: &NamedTask| match named.task {
             Task::Exchange(_) | Task::Pages(_) => TRANSACTIONS,

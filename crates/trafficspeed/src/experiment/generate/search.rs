@@ -48,7 +48,7 @@ pub struct SearchOutcome {
     /// Messages per second of the best trial that was carried; zero if none was. Where the rate was
     /// lowered since, those of the measurement that held.
     pub packets_per_second: f64,
-    /// As `packets_per_second`, in bits of payload.
+    /// The rate of `packets_per_second`, in bits of payload.
     pub bits_per_second: f64,
     /// The rate that was asked for then; absent: as fast as possible.
     pub asked_bits_per_second: Option<f64>,
@@ -155,7 +155,7 @@ impl Search {
 fn at_rate(task: &Task, rate: Option<f64>) -> Task {
     let mut task = fresh(task);
     if let Task::Messages(work) = &mut task {
-        // What a path carries is a count, not a delay, and the paced sender reaches higher rates.
+        // The path's capacity is a count, not a delay, and the paced sender reaches higher rates.
         work.open_loop = None;
         // Less than one bit per second is no rate.
         work.bits_per_second = rate.map(|rate| ((rate as u64) / u64::from(work.streams)).max(1));
@@ -177,7 +177,7 @@ impl SearchOutcome {
         trial.carried
     }
 
-    /// Of the multiples of the rate that was found those below `most`, what the sender can do, near
+    /// The multiples of the rate that was found below `most`, the sender's maximum, near
     /// which no trial was.
     fn untried_above(&self, most: f64) -> Vec<f64> {
         let Some(found) = self.asked_bits_per_second else { return Vec::new() };

@@ -30,7 +30,7 @@ const WRITE_BYTES: u32 = 256 * 1024;
 pub struct Datagrams {
     /// Payload of each.
     pub bytes: u32,
-    /// How many leave at once.
+    /// The number that leave at once.
     pub at_once: u32,
     pub per_second: u32,
 }
@@ -128,7 +128,7 @@ impl Flow {
         }
     }
 
-    /// Its name beside the other flows of a case, or alone.
+    /// Its name among the other flows of a case, or alone.
     pub fn beside(self, case: Case) -> String {
         let others = if case == Case::AtOnce { case.name() } else { "alone" };
         format!("{}, {others}", self.name())

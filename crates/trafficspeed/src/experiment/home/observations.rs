@@ -7,7 +7,7 @@ use crate::experiment::outcome::Taken;
 use crate::experiment::quantities::{DELAY_50, DELAY_99, PAGE_50, RECEIVED, of_cpu, of_drops, of_load};
 use crate::observation::{Measured, Observations, Quantity, Rounds};
 
-/// What arrived, in percent of the link's rate in that direction.
+/// The share of the link's rate in that direction that arrived, percent.
 pub const LINK_SHARE: Quantity = Quantity::new("share of the link", "%");
 /// Lost because it was asked for, and dropped at the queue, up and down.
 pub const LINK_LOST: [Quantity; 2] = [link("link lost up"), link("link lost down")];
@@ -17,7 +17,7 @@ const fn link(name: &'static str) -> Quantity {
     Quantity::new(name, "%").decimals(2).together(Rounds::Median)
 }
 
-/// What systems are compared by.
+/// The quantities by which systems are compared.
 pub fn compared() -> Vec<(String, Quantity)> {
     let all = [
         (Flow::Download, &[RECEIVED][..]),

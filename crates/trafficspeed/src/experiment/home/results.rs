@@ -17,15 +17,15 @@ use crate::system::{Subject, SystemInfo};
 pub struct HomeSettings {
     /// IP version inside.
     pub ip: u8,
-    /// Of everything at once.
+    /// The time of everything at once.
     pub seconds: f64,
     pub warmup_seconds: f64,
-    /// Of each part alone; zero for none.
+    /// The time of each part alone; zero for none.
     pub alone_seconds: f64,
     pub repeats: u32,
     /// TCP connections of the download, and of the upload.
     pub streams: u32,
-    /// Of all measured connections.
+    /// The congestion control of all measured connections.
     pub congestion: CongestionControl,
     /// Seed of the payload.
     pub seed: u64,
@@ -82,14 +82,14 @@ pub struct CaseResult {
     pub case: Case,
     pub flows: Vec<(Flow, Figures)>,
     pub cpu: Option<CpuUse>,
-    /// What the link did with frames meanwhile, up and down; the warm-up's included.
+    /// The link's counts of frames meanwhile, up and down; the warm-up's included.
     pub link: [LinkCounts; 2],
     /// Datagrams that the kernels of the client and the gateway dropped at full sockets, the VPN's
     /// and the generators'.
     pub socket_drops: [u64; 2],
     /// Those of them that the generators did not take in time.
     pub generator_drops: [u64; 2],
-    /// What was wrong with it, or why there is nothing.
+    /// Its faults, or the reason that there is nothing.
     pub problems: Vec<String>,
 }
 
@@ -136,7 +136,7 @@ impl LinkCounts {
         }
     }
 
-    /// What came after `earlier`.
+    /// The counts after `earlier`.
     pub(super) fn since(self, earlier: Self) -> Self {
         Self {
             entered: self.entered - earlier.entered,

@@ -137,7 +137,7 @@ impl HostPairs {
         self.pairs.iter().filter_map(|(name, pair)| Some((name.as_str(), pair.as_ref().ok()?)))
     }
 
-    /// How many pairs were reached.
+    /// The number of pairs that were reached.
     pub fn count(&self) -> usize {
         self.reached().count()
     }

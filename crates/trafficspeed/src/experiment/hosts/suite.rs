@@ -2,7 +2,7 @@
 //! lead through.
 //!
 //! Left out is whatever needs a lab: ciphers side by side, links of another MTU, and CPU hogs
-//! beside the load.
+//! with the load.
 
 use super::host_pairs::{HostPairs, HostPairsPlan};
 use crate::coordinate::fleet::FleetError;

@@ -1,7 +1,7 @@
 //! The costs of the stages of a running tunnel, fitted from streams through whole shards in pieces
 //! of several sizes.
 //!
-//! Each stage is a sum of so much for each call, packet or byte. What a stage costs is read from
+//! Each stage is a sum of an amount for each call, packet or byte. What a stage costs is read from
 //! runs without a cipher; the ciphers are what sealing and opening take beyond that in runs with
 //! them.
 

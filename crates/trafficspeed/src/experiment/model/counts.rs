@@ -33,7 +33,7 @@ pub enum Unit {
     AckWrites,
     /// How often the client's shards sleep and are woken.
     ClientWakes,
-    /// The same of the gateway's.
+    /// Wakes of the gateway's.
     GatewayWakes,
 }
 
@@ -61,7 +61,7 @@ pub struct Counts {
     pub acks: f64,
     pub ack_runs: f64,
     pub ack_writes: f64,
-    /// Of the client and of the gateway.
+    /// Wakes of the client and of the gateway.
     pub wakes: [f64; 2],
 }
 

@@ -1,4 +1,4 @@
-//! A straight line through a stage's costs over sizes: so much for each call and so much for each
+//! A straight line through a stage's costs over sizes: an amount for each call and an amount for each
 //! byte.
 
 use anyhow::ensure;
@@ -58,7 +58,7 @@ impl Line {
         Self { worst: points.iter().map(off).fold(0.0, f64::max), ..line }
     }
 
-    /// Nanoseconds for a call with so many bytes.
+    /// Nanoseconds for a call with this many bytes.
     pub fn ns(&self, bytes: f64) -> f64 {
         self.each + bytes * self.per_byte
     }

@@ -7,7 +7,7 @@ use crate::observation::{AGAIN, Measured, Observations, Quantity};
 
 /// The VPN's CPU time for a Gbit and throughput, as measured.
 const MEASURED: [Quantity; 2] = [Quantity::new("VPN CPU per Gbit", "s"), Quantity::rate("throughput")];
-/// The same as predicted.
+/// The predicted quantities.
 const PREDICTED: [Quantity; 2] =
     [Quantity::new("predicted VPN CPU per Gbit", "s"), Quantity::rate("predicted throughput")];
 /// How far the prediction is off, also with what passed in the run itself.

@@ -2,7 +2,7 @@
 //! null against no tunnel, and one algorithm against itself.
 //!
 //! The original had 3DES with SHA-1, 3DES, DES, no algorithm, and no IPsec. In their places: the
-//! suite with a MAC of its own, the cipher without instructions of the CPU, the one with, none, and
+//! suite with a separate MAC, the cipher without instructions of the CPU, the one with, none, and
 //! no tunnel.
 
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub struct Row {
     pub vpn_seconds_per_gbit: f64,
     /// Goodput of each turn.
     pub each: Vec<f64>,
-    /// Of the machine, meanwhile.
+    /// Share of the machine that others took meanwhile.
     pub taken: Taken,
     /// Why there is no figure.
     pub error: Option<String>,

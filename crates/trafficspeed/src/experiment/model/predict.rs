@@ -32,13 +32,13 @@ pub struct Prediction {
     pub parts: Vec<Part>,
 }
 
-/// CPU time beside the VPN's processes while such a load is carried, and the share of the machine
+/// CPU time outside the VPN's processes while such a load is carried, and the share of the machine
 /// in use.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beside {
     /// CPU seconds of the generators for a Gbit.
     pub generators: f64,
-    /// Of kernel threads and interrupts that are charged to no process.
+    /// CPU time of kernel threads and interrupts that are charged to no process.
     pub kernel: f64,
     /// The share of the available CPU time that was used.
     pub in_use: f64,
@@ -133,7 +133,7 @@ impl Prediction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Saving {
     pub stage: String,
-    /// Of the CPU time of everything that the load needs.
+    /// Share of the CPU time of everything that the load needs.
     pub share: f64,
 }
 
@@ -180,7 +180,7 @@ pub struct Judgement {
 }
 
 impl Judgement {
-    /// Of these errors, as shares of what was measured.
+    /// Summary of these errors, as shares of what was measured.
     pub fn of(errors: &[f64]) -> Self {
         let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
         Self {
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn throughput_is_the_time_there_is_over_the_time_of_a_gbit() {
         let made = prediction("aes");
-        // 0.11 of the VPN, 0.06 beside it.
+        // 0.11 of the VPN, 0.06 outside it.
         assert!(near(made.bits_per_second(1.7, BESIDE, false) / 1e9, 10.0));
         assert!(near(made.bits_per_second(1.7, Beside { in_use: 0.5, ..BESIDE }, false) / 1e9, 5.0));
         // With cores enough the client's one shard is the limit of one stream.

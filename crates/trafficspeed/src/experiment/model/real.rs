@@ -31,8 +31,8 @@ use crate::system::{Subject, SystemInfo};
 /// Bytes of each send call, as `trafficspeed stream` has them.
 const WRITE_BYTES: u32 = 256 * 1024;
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Length of IPv4 and TCP headers without options: the segment size that a socket is told counts
-/// options.
+/// Length of IPv4 and TCP headers without options: the segment size of a socket
+/// includes options.
 const BARE_HEADERS: u32 = 40;
 
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ pub struct Real {
     /// CPU seconds of the client's VPN process for a Gbit of payload.
     pub client_seconds_per_gbit: f64,
     pub gateway_seconds_per_gbit: f64,
-    /// CPU time beside them, and the share of the machine in use.
+    /// CPU time outside them, and the share of the machine in use.
     pub beside: Beside,
     /// Cores that were to be had: without those that other processes and the hypervisor took.
     pub cpus: f64,
@@ -61,7 +61,7 @@ pub struct Real {
     pub each: Vec<f64>,
     /// The VPN's CPU seconds for a Gbit of each.
     pub cpu_each: Vec<f64>,
-    /// Of the machine, meanwhile.
+    /// Share of the machine that others took meanwhile.
     pub taken: Taken,
     /// The VPN's CPU seconds for a Gbit, the least and the most of all repetitions.
     pub cpu_range: (f64, f64),
@@ -137,7 +137,7 @@ pub fn measure(
     Ok(taken.into_iter().map(|taken| taken.map(Turns::finish)).collect())
 }
 
-/// What one suite's turns have found.
+/// The results of one suite's turns.
 struct Turns {
     facts: Option<SystemInfo>,
     cases: Vec<anyhow::Result<Vec<Round>>>,
@@ -206,7 +206,7 @@ fn round(
     Round::of(&found, &measured, counts).context("the streams carried nothing")
 }
 
-/// As fast as possible, with segments as long as the case has packets.
+/// A stream as fast as possible, with segments as long as the case has packets.
 pub(super) fn stream(congestion: CongestionControl, case: Case) -> Task {
     Task::Bulk(Job {
         streams: case.streams,

@@ -1,4 +1,4 @@
-//! The figures of `vpnd-stages`, measured in a lab of their own.
+//! The figures of `vpnd-stages`, measured in their own lab.
 
 use std::io::{Read, Seek};
 use std::process::{Child, Command, Stdio};
@@ -23,9 +23,9 @@ pub static STAGES: Program = Program {
 const FORM: u32 = 3;
 /// Longer output is an error of the program.
 const MOST_BYTES: u64 = 16 << 20;
-/// How long the program may take beside its samples.
+/// Time that the program may take in addition to its samples.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(180);
-/// Stages and sizes that it measures at most, each for the time that it is told.
+/// Stages and sizes that it measures at most, each for the time that it is given.
 const MOST_SAMPLES: u32 = 4000;
 const POLL: Duration = Duration::from_millis(20);
 
@@ -181,7 +181,7 @@ pub fn measure(plan: &ModelPlan, rounds: u32, interrupt: &Interrupt) -> anyhow::
 /// One more round of the streams through whole shards, with the libraries of the rounds before.
 ///
 /// # Errors
-/// As [`measure`].
+/// Like [`measure`].
 pub fn streams(plan: &ModelPlan, suites: &[Suite], interrupt: &Interrupt) -> anyhow::Result<Vec<Live>> {
     let libraries: Vec<&str> = suites.iter().map(|suite| suite.backend.as_str()).collect();
     let options = ["--rounds", "1", "--streams-alone", "--backend", &libraries.join(",")];

@@ -7,20 +7,20 @@ use crate::observe::HostCpu;
 /// CPU seconds within the measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuUse {
-    /// Of the gateway's VPN processes.
+    /// CPU time of the gateway's VPN processes.
     pub gateway: f64,
     /// How often the threads of the gateway's VPN processes went to sleep, and so had to be woken.
     pub gateway_wakes: u64,
-    /// Of all clients' VPN processes.
+    /// CPU time of all clients' VPN processes.
     pub clients: f64,
-    /// How often their threads had to be woken. Whoever sends to them pays for that.
+    /// Times that their threads had to be woken. The sender pays for that.
     pub client_wakes: u64,
     pub generators: f64,
-    /// The same apart: of the hosts that connect, and of those that listen.
+    /// The generators' ends apart: of the hosts that connect, and of those that listen.
     pub generator_ends: [f64; 2],
-    /// Of processes that have nothing to do with the measurement.
+    /// CPU time of processes that have nothing to do with the measurement.
     pub foreign: f64,
-    /// Of the whole machine, by kind.
+    /// CPU time of the whole machine, by kind.
     pub host: HostCpu,
     /// The window between the two readings, in seconds.
     pub seconds: f64,

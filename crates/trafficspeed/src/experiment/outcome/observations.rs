@@ -11,19 +11,19 @@ pub const GOODPUT: Quantity = Quantity::rate("goodput");
 pub const COMMUNICATION: Quantity = Quantity::rate("communication");
 pub const STREAM_FAIRNESS: Quantity = Quantity::new("fairness of connections", "");
 pub const PAIR_FAIRNESS: Quantity = Quantity::new("fairness of pairs", "");
-/// Of the gateway's VPN processes, and of all VPN processes.
+/// Cost of the gateway's VPN processes, and of all VPN processes.
 pub const GATEWAY_COST: Quantity = Quantity::new("gateway CPU per Gbit", "s");
 pub const VPN_COST: Quantity = Quantity::new("VPN CPU per Gbit", "s");
 pub const PER_GATEWAY_SECOND: Quantity = Quantity::new("goodput per gateway CPU second", "Gbit");
-/// What the gateway's VPN processes used of their CPU limit.
+/// Share of their CPU limit that the gateway's VPN processes used.
 pub const LIMIT_USED: Quantity = Quantity::new("CPU limit used", "%").decimals(1);
 
-/// Round trips of the probe beside the load, and its requests without an answer.
+/// Round trips of the probe under load, and its requests without an answer.
 pub const ROUND_TRIP_50: Quantity = Quantity::time("round trip p50");
 pub const ROUND_TRIP_99: Quantity = Quantity::time("round trip p99");
 pub const UNANSWERED: Quantity = Quantity::new("unanswered", "%").decimals(2);
 
-/// What systems are compared by.
+/// The quantities by which systems are compared.
 const COMPARED: [Quantity; 4] = [GOODPUT, GATEWAY_COST, ROUND_TRIP_50, ROUND_TRIP_99];
 
 /// The name of a number of clients.
@@ -62,7 +62,7 @@ impl Campaign {
     }
 
     /// The system that the others are compared with besides plain routing: the one that the user has
-    /// chosen, or, where no plain routing was measured beside other systems, the first vpnd.
+    /// chosen, or, where no plain routing was measured with other systems, the first vpnd.
     pub fn baseline(&self) -> Option<&str> {
         let chosen = self.baseline.as_deref();
         let is_own = |subject: Subject| subject.kind == Kind::Vpnd && !subject.again;
@@ -71,7 +71,7 @@ impl Campaign {
         chosen.or_else(|| first.filter(|_| may_be).map(|run| run.label.as_str()))
     }
 
-    /// What the runs of a label measured; `None` between real hosts.
+    /// The measurements of a label's runs; `None` between real hosts.
     pub fn subject(&self, label: &str) -> Option<Subject> {
         self.runs.iter().find(|run| run.label == label)?.subject
     }

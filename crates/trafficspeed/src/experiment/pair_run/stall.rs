@@ -1,4 +1,4 @@
-//! What a pair receives second by second, in which a standstill shows.
+//! Receptions of a pair second by second, in which a standstill shows.
 
 use super::IntervalSamples;
 use crate::coordinate::message::Sample;
@@ -8,11 +8,11 @@ use crate::stats::median;
 /// that lost all and tries again sends a packet in each of its pauses, and in the slowest of usual
 /// seconds, on a link that loses packets, some percent.
 const SHARE: f64 = 0.01;
-/// So many silent seconds in a row are a standstill. A connection is silent for two whole seconds
+/// This number of silent seconds in a row is a standstill. A connection is silent for two seconds
 /// only where it lost the same packet four times, since its pauses double: of equal losses of one in
 /// ten packets that is one loss in ten thousand, of several connections all at once it is none.
 const SILENT_SECONDS: usize = 2;
-/// Of fewer seconds nothing is said.
+/// Fewer seconds are not judged.
 const LEAST_SECONDS: usize = 5;
 /// A task with fewer messages than this in a second that has any may have seconds without.
 const STEADY_MESSAGES: f64 = 20.0;
@@ -43,7 +43,7 @@ fn seconds(samples: &[IntervalSamples]) -> Vec<f64> {
     all
 }
 
-/// The same of one task at one end; `None` if it does not receive steadily.
+/// The course of one task at one end; `None` if it does not receive steadily.
 fn of_task(samples: &[IntervalSamples], side: usize, at: usize) -> Option<Vec<f64>> {
     let (mut rates, mut messages) = (Vec::new(), Vec::new());
     let (mut sum, mut length) = ((0, 0), 0.0);
@@ -68,7 +68,7 @@ mod tests {
     use super::super::EndReports;
     use super::*;
 
-    /// A pair whose near end receives so much in intervals of so many seconds.
+    /// A pair whose near end receives this much in intervals of this many seconds.
     fn reports(received: &[(u64, u64)], seconds: f64) -> EndReports {
         let moment = |&(bytes, messages): &(u64, u64)| {
             let sample = Sample { received_bytes: bytes, received_messages: messages, ..Sample::default() };

@@ -52,7 +52,7 @@ pub struct Options {
     pub programs: Programs,
     /// Measure one cipher a second time, as its own control.
     pub control: bool,
-    /// The systems beside plain routing.
+    /// The systems besides plain routing.
     pub kinds: Vec<Kind>,
     /// The CPU priorities of those that take one.
     pub priorities: Vec<Priority>,

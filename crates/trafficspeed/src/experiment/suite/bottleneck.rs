@@ -27,7 +27,7 @@ impl Row {
             }
             Task::Messages(work) => self.is_saturated(work.backward, work.streams),
             Task::Bulk(job) => self.is_saturated(!job.connector_sends(0), job.threads.min(job.streams)),
-            // Whoever waits for an answer is slowed down by the path alone.
+            // A task that waits for an answer is slowed down by the path alone.
             Task::Exchange(_) | Task::Pages(_) => false,
         }
     }

@@ -96,7 +96,7 @@ pub struct Options {
     pub programs: Programs,
     /// Measure one cipher a second time, as its own control.
     pub control: bool,
-    /// The systems beside plain routing.
+    /// The systems besides plain routing.
     pub kinds: Vec<Kind>,
     /// The CPU priorities of those that take one.
     pub priorities: Vec<Priority>,
@@ -152,7 +152,7 @@ fn cases(options: &Options, subject: Subject) -> Vec<Case> {
         SuitePart::Video => video(options),
     };
     let mut cases: Vec<Case> = options.parts.iter().flat_map(part).collect();
-    // Of the sweeps, those ciphers that show what protection costs at all.
+    // The sweeps have only those ciphers that show what protection costs at all.
     if subject.kind == Kind::None
         || matches!(subject.cipher, Cipher::None | Cipher::AuthOnly | Cipher::Aes256Gcm)
     {
@@ -186,7 +186,7 @@ fn case(
     }
 }
 
-/// The same at the highest rate that is carried. What a sender that floods the path gets through is
+/// Measures at the highest rate that is carried. What a sender that floods the path gets through is
 /// what its queues happen to drop, often next to nothing, and no figure of what the path carries.
 fn searched(options: &Options, case: Case) -> Case {
     let (resolution, trial_seconds) = if options.quick { (0.05, 0.4) } else { (0.02, 2.0) };
@@ -244,7 +244,7 @@ fn transactions(options: &Options, ip: u8) -> Vec<Case> {
         .to_vec()
 }
 
-/// The same measurement on an idle machine and beside CPU hogs.
+/// One measurement on an idle machine and with CPU hogs.
 fn idle_and_loaded(options: &Options, idle: Case) -> Vec<Case> {
     let per_second = options.times.duration.as_secs_f64() / 40.0;
     let interval = Duration::from_secs_f64(per_second.clamp(0.02, 1.0));

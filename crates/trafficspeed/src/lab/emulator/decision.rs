@@ -2,7 +2,7 @@
 //!
 //! [`Decisions::decide`] gets the instant at which a packet entered the link and its length, and
 //! says when it leaves. Each kind of chance (loss, jitter, lateness, duplication) draws from a
-//! generator of its own, once for every packet, so the n-th packet's decision depends on the seed
+//! separate generator, once for every packet, so the n-th packet's decision depends on the seed
 //! and n alone and switching one kind on changes no other.
 //!
 //! INVARIANT: instants given to `decide` never decrease. Without `reorder`, the instants it gives
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(lost_at_queue(short), 1);
     }
 
-    /// Of two packets that come at once.
+    /// Loss of one of two packets that arrive at once.
     fn lost_at_queue(link: Impairment) -> usize {
         let mut decisions = Decisions::new(link, 1);
         (0..2).filter(|_| decisions.decide(0, 1_000) == Decision::QueueFull).count()

@@ -62,7 +62,7 @@ pub struct Impairment {
     pub loss_burst: u32,
     /// Share of packets that come late, so that those behind overtake them.
     pub reorder: Share,
-    /// How much later these come.
+    /// Time by which these arrive later.
     pub reorder_late: Span,
     /// Share of packets that arrive twice.
     pub duplicate: Share,
@@ -136,7 +136,7 @@ impl Share {
     /// Every packet, in parts per million.
     pub const WHOLE: u32 = 1_000_000;
 
-    /// As a number between 0 and 1.
+    /// The share as a number between 0 and 1.
     pub fn fraction(self) -> f64 {
         f64::from(self.ppm) / f64::from(Self::WHOLE)
     }

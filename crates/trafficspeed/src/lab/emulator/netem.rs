@@ -1,9 +1,9 @@
-//! The same impairments by the kernel's netem, where it has it: the words for `tc`, and whether
+//! Impairments by the kernel's netem, where it has it: the words for `tc`, and whether
 //! they will work.
 //!
 //! netem differs in two ways that a report must not hide: jitter may change the order of packets,
-//! and a packet that is "reordered" is one that skips the delay. A queue limit of its own kind it
-//! has not, so one is refused.
+//! and a packet that is "reordered" is one that skips the delay. It has no queue limit of this
+//! kind, so one is refused.
 
 use std::process::Command;
 

@@ -139,7 +139,7 @@ impl Pump {
         }
     }
 
-    /// The frame that was just read, as a buffer of its own.
+    /// The frame that was just read, as a separate buffer.
     fn keep(&mut self, len: usize) -> Vec<u8> {
         if len <= COPIED_LEN {
             return self.buffer[..len].to_vec();

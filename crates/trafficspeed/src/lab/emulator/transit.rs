@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 #[derive(Debug)]
 pub struct Transit<P> {
     heap: BinaryHeap<Reverse<Due<P>>>,
-    /// How many were put in: packets of one instant leave in the order in which they came.
+    /// The number that were put in: packets of one instant leave in the order in which they came.
     count: u64,
     held_bytes: usize,
     most_bytes: usize,

@@ -2,7 +2,7 @@
 //! be overwritten.
 //!
 //! INVARIANT: nothing that was there before is touched unless the user said that it may be, nor
-//! what somebody else can put there.
+//! what an attacker can put there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use tempfile::{NamedTempFile, TempPath};
 /// How the names of this program's own files begin.
 const OWN_PREFIX: &str = "trafficspeed-blocks-";
 
-/// As the user asked for it.
+/// The place that the user asked for.
 #[derive(Clone, Debug, Default)]
 pub struct PlaceOptions {
     /// A file or block device, or a directory for a file that is removed at the end; the directory
@@ -30,7 +30,7 @@ pub enum PlaceError {
     /// It would destroy something.
     #[error("{0} holds data, which block writes would destroy; say --overwrite if it may be")]
     Precious(PathBuf),
-    /// Somebody else can put something else there.
+    /// Another user can put something else there.
     #[error(
         "{0}: choose a place for blocks that is yours or root's alone, or take the others' right away with chmod go-w"
     )]
@@ -115,7 +115,7 @@ impl Place {
         &self.path
     }
 
-    /// How much it holds, bytes.
+    /// Its size, bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -132,7 +132,7 @@ impl Place {
     }
 }
 
-/// Writes zeros. A `new` file is none that somebody else has made meanwhile.
+/// Writes zeros. A `new` file is none that another process has made meanwhile.
 fn fill(path: &Path, bytes: u64, new: bool) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(new).open(path)?;
     let zeros = vec![0; 1 << 20];

@@ -7,7 +7,7 @@
 //! The shared secret comes from the coordinator over the control line, fresh for every connection.
 //! Between hosts others may read that line, so there the ends bind it to a key that they derive
 //! from their token ([`bound`]). Because both ends put a random salt in, keys differ even if it
-//! were used again. From the session secret each direction and cipher has a key and IV of its own,
+//! were used again. From the session secret each direction and cipher has its own key and IV,
 //! by HMAC-SHA-256 again. A record is at most [`RECORD_BYTES`] of plaintext and a tag; its nonce is
 //! the IV with a counter that only [`Sealer`] holds (as in TLS 1.3). The library is ring, whatever
 //! the tunnel uses.

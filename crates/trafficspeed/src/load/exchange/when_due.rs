@@ -1,7 +1,7 @@
 //! Requests that leave when they are due, answered or not: a small flow that measures the delay
-//! beside a load.
+//! under a load.
 //!
-//! Whoever waits for an answer before asking again asks least while the path is slow, and leaves
+//! A client that waits for each answer asks least while the path is slow, and leaves
 //! out the very delays that it is there to measure (coordinated omission). Here every request is
 //! due at a fixed instant, leaves then or as soon as its thread gets a CPU, and its round trip
 //! counts from when it was due. One that the kernel has no room for, or that has no answer
@@ -148,7 +148,7 @@ impl<'a> Asker<'a> {
         }
     }
 
-    /// Takes the datagram of so many bytes in the buffer.
+    /// Takes the datagram of this many bytes in the buffer.
     fn take(&mut self, bytes: usize) {
         let now_ns = clock::now_ns();
         let number = self.buffer[..bytes].first_chunk::<NUMBER_BYTES>();

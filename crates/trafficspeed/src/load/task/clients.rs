@@ -17,7 +17,7 @@ impl Task {
     }
 
     /// The part of client `number`, from 0, in a task of `clients` clients: as many streams as each
-    /// other has, with a payload of its own.
+    /// other has, with its own payload.
     #[must_use]
     pub fn of_one(&self, clients: u32, number: u32) -> Self {
         let mut task = self.clone();

@@ -45,8 +45,8 @@ fn run(task: &Task) -> [(Reading, Findings); 2] {
     end(task, running)
 }
 
-/// Ends a task whose time is over. No thread is cut short for being late: whoever sends or asks
-/// comes to its end first, and then the other, which takes what is under way.
+/// Ends a task whose time is over. No thread is cut short for being late: the end that sends or
+/// asks comes to its end first, and then the other, which takes what is under way.
 fn end(task: &Task, running: [Running; 2]) -> [(Reading, Findings); 2] {
     if let Task::Bulk(_) = task {
         wait_until("bytes", || running.iter().any(|end| end.read().received_bytes > 0));

@@ -18,7 +18,7 @@ const PREAMBLE_BYTES: usize = 12;
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection attempt beyond this is repeated: the peer may still be coming up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// What to do where nothing arrives at all.
+/// Advice where nothing arrives at all.
 fn advice(arrived: usize) -> &'static str {
     if arrived > 0 {
         return "";

@@ -36,7 +36,7 @@ pub(super) fn judged(ratio: Option<Spread>, same: Option<Spread>) -> &'static st
     if ratio.is_none() { "" } else { mark(differs(ratio, same)) }
 }
 
-/// How many rounds the figures of a row have: the least, and the most if that differs.
+/// The number of rounds of a row's figures: the least, and the most if that differs.
 pub(super) fn rounds(figures: impl IntoIterator<Item = Option<Spread>>) -> String {
     let counts = figures.into_iter().flatten().map(|figure| figure.n);
     let (least, most) =
@@ -48,7 +48,7 @@ pub(super) fn rounds(figures: impl IntoIterator<Item = Option<Spread>>) -> Strin
     }
 }
 
-/// Of the machine, during the cases at a delay; two cells.
+/// Share of the machine that others took during the cases at a delay; two cells.
 pub(super) fn taken(report: &BlockReport, delay: f64) -> [String; 2] {
     let taken = report.taken(delay);
     [taken.steal, taken.others].map(percent)

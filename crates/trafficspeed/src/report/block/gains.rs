@@ -16,7 +16,7 @@ fn original_ratio(delay_ms: f64, way: Way) -> Option<f64> {
     (way.route == Route::Sealed).then(|| row[at])
 }
 
-/// Figures beside the original's, from 1 ms on: at 0 ms its CPU was the limit and ours is not.
+/// Figures next to the original's, from 1 ms on: at 0 ms its CPU was the limit and ours is not.
 #[derive(Default)]
 struct Reached {
     above: u32,

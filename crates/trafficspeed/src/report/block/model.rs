@@ -1,4 +1,4 @@
-//! The model beside the measurement, at one delay.
+//! The model compared with the measurement, at one delay.
 
 use super::cell::{SPREAD, mb, rounds};
 use super::size_name;

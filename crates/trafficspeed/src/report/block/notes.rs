@@ -49,7 +49,7 @@ pub(super) fn notes(report: &BlockReport) -> Vec<String> {
     notes
 }
 
-/// What OP-n was sealed with, and whether that is the tunnel's cipher: if not, the figures compare
+/// The cipher of OP-n, and whether that is the tunnel's: if not, the figures compare
 /// two ciphers as well.
 fn sealed(report: &BlockReport) -> String {
     let why = match report.tunnel_asked {

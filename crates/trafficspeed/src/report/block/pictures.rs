@@ -96,7 +96,7 @@ pub(super) fn style(report: &BlockReport, way: Way) -> usize {
     ways(&report.asked.2, &[]).iter().position(|known| *known == way).unwrap_or(0)
 }
 
-/// What is drawn over the size of a block: file and title, axis, and its value.
+/// A quantity over the size of a block: file and title, axis, and its value.
 type OverSizes = ([&'static str; 2], Measure, fn(&BlockReport, f64, u32, Way) -> Option<Spread>);
 
 /// Throughput, CPU use and CPU per throughput over the size of a block.

@@ -14,7 +14,7 @@ const BEGIN: f64 = 20.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct BarChart {
     pub title: String,
-    /// What the bars are long by.
+    /// The quantity that the bars show.
     pub measure: Measure,
     /// Name, style and value of each bar.
     pub bars: Vec<(String, usize, Point)>,

@@ -166,7 +166,7 @@ pub(super) fn note_height(note: Option<&String>) -> f64 {
     note.map_or(0.0, |_| NOTE_HEIGHT)
 }
 
-/// How much room the legend takes at the top.
+/// Room that the legend takes at the top.
 pub(super) fn legend_height(keys: &[Key<'_>]) -> f64 {
     places(keys).last().map_or(0.0, |(_, _, y)| y + 12.0) + 14.0
 }

@@ -27,7 +27,7 @@ pub(super) fn top<'a>(values: impl Iterator<Item = (&'a str, f64)>) -> Option<f6
     others.filter(|most| all.is_some_and(|all| *most > 0.0 && all >= DWARFS * most)).or(all)
 }
 
-/// What a chart draws for one system.
+/// Parts that a chart draws for one system.
 pub(super) trait Drawn {
     fn label(&self) -> &str;
     fn values(&self) -> Vec<f64>;

@@ -23,7 +23,7 @@ impl Measure {
         Self { words: words.into(), better: None }
     }
 
-    /// The same quantity under a condition that the axis names.
+    /// This quantity under a condition that the axis names.
     pub fn under(self, condition: &str) -> Self {
         Self { words: format!("{}, {condition}", self.words), ..self }
     }

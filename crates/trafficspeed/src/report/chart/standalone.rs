@@ -1,4 +1,4 @@
-//! A chart as a file of its own: SVG with its style inside.
+//! A chart as a separate file: SVG with its style inside.
 
 /// The page's style, whose light colours a file gets.
 const PAGE: &str = include_str!("../page.css");

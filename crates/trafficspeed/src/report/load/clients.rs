@@ -1,4 +1,4 @@
-//! What is said of a measurement of several clients at once: how many they are, and what each of
+//! Text about a measurement of several clients at once: how many they are, and what each of
 //! them had.
 
 use crate::experiment::figures::Figures;

@@ -7,7 +7,7 @@ use crate::experiment::generate::{LoadCampaign, LoadRun};
 use crate::report::chart::{CdfChart, Horizontal, LineChart, Measure, Point, Series, cdf};
 use crate::report::page::Picture;
 
-/// What searches tried, then for every task the first run of each system: over time, and how delays
+/// Trials of searches, then for every task the first run of each system: over time, and how delays
 /// are distributed.
 pub fn pictures(campaign: &LoadCampaign) -> Vec<Picture> {
     let names: Vec<String> = campaign.settings.tasks.iter().map(|named| named.name.clone()).collect();

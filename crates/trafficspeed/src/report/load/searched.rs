@@ -1,4 +1,4 @@
-//! What the searches of `udp --search` tried: the delivered share over the offered rate, as table
+//! Trials of the searches of `udp --search`: the delivered share over the offered rate, as table
 //! and picture.
 
 use crate::experiment::generate::{LoadCampaign, LoadRun};

@@ -43,7 +43,7 @@ pub fn percent(error: Option<f64>) -> String {
     error.map_or_else(none, |error| format!("{:+.0} %", (100.0 * error).round() + 0.0))
 }
 
-/// The same, marked if it is no larger than what the same cipher with the same load was off from
+/// The error, marked if it is no larger than what the same cipher with the same load was off from
 /// itself.
 fn beside_control(error: Option<f64>, same: Option<Spread>) -> String {
     let is_within = |(error, same): (f64, Spread)| {
@@ -105,7 +105,7 @@ fn predictions(model: &Model) -> Section {
     )
 }
 
-/// What the second measurement in a turn was of the first, of the VPN's CPU seconds for a Gbit and
+/// The second measurement of a turn relative to the first, of the VPN's CPU seconds for a Gbit and
 /// of throughput.
 pub fn against_itself<'a>(model: &'a Model, again: &'a Again) -> [Option<Spread>; 2] {
     let alike = |one: &&Compared| one.suite == again.suite && one.case == again.case;

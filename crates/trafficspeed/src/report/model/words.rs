@@ -58,7 +58,7 @@ pub fn lines(model: &Model) -> Vec<String> {
     lines
 }
 
-/// How much the measuring itself cost.
+/// The cost of measuring itself.
 fn clocks(disturbance: &Disturbance) -> String {
     let more = |factor: f64| format!("{:+.0} %", 100.0 * (factor - 1.0));
     format!(
@@ -162,7 +162,7 @@ fn bottleneck(one: &Compared) -> Option<String> {
     })
 }
 
-/// What the original's systems are to each other, within a turn.
+/// The ratio of the original's systems, within a turn.
 fn by_turns(one: &Row, other: &Row) -> Option<Spread> {
     ratio(&in_rounds(&one.each), &in_rounds(&other.each))
 }

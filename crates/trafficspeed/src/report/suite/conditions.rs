@@ -59,7 +59,7 @@ fn groups(campaign: &SuiteCampaign, of: impl Fn(&Row) -> Option<String>) -> Vec<
     groups
 }
 
-/// What all have in common once, what differs with the parts that have it.
+/// Conditions that all have in common once, what differs with the parts that have it.
 fn words(of: &str, groups: &[Group<'_>]) -> String {
     let group = |group: &Group<'_>| {
         let parts = if groups.len() > 1 { format!(" ({})", group.parts.join("; ")) } else { String::new() };

@@ -23,14 +23,14 @@ type Place = (Cipher, &'static str);
 /// A ratio that the original found, and where it is found here.
 struct Finding {
     about: &'static str,
-    /// Whose figures they are.
+    /// The system that the figures are of.
     system: Kind,
     section: &'static str,
     /// How the names of the cases begin.
     version: &'static str,
     quantity: Quantity,
     one: Place,
-    /// What it is divided by; a percentage is divided by 100 instead.
+    /// The divisor; a percentage is divided by 100 instead.
     by: Option<Place>,
     /// The original's two figures.
     then: [f64; 2],
@@ -90,7 +90,7 @@ const KERNEL_BUFFERS: &str = "the kernel's buffers";
 const LARGE: &str = "datagrams of 4096 bytes";
 const IDLE: &str = "idle machine";
 const HOGS: &str = "beside CPU hogs";
-/// What only OpenVPN can be asked for.
+/// A finding that only OpenVPN allows.
 const ALONE: &str = "Encryption alone by the same with authentication, one TCP stream, OpenVPN";
 
 const FINDINGS: [Finding; 15] = [
@@ -230,7 +230,7 @@ const CIPHER_FINDINGS: [Finding; 6] = [
     },
 ];
 
-/// What is not among these measurements unless OpenVPN is.
+/// Findings that are missing unless OpenVPN is measured.
 const ALONE_NOT_MEASURED: [&str; 3] = [
     ALONE,
     "1.40",
@@ -239,7 +239,7 @@ const ALONE_NOT_MEASURED: [&str; 3] = [
      above is AES-256-GCM, which authenticates in the same pass, beside the original's 3DES without a hash",
 ];
 
-/// What cannot be measured here, and why.
+/// Findings that cannot be measured here, and why.
 const NOT_HERE: [&str; 3] = [
     "Live video, HMAC-SHA1 and keyed SHA1, 3DES and Blowfish",
     "20 % apart",
@@ -373,8 +373,8 @@ fn of_difference(then: f64, here: f64) -> (String, bool) {
     (format!("the same direction, {word}: one exceeds the other by {here} %, then by {then} %"), false)
 }
 
-/// The same of the share that was delivered, which is judged by what was lost: it cannot be on the
-/// other side of 1.
+/// The finding for the share that was delivered, which is judged by what was lost: it cannot be on
+/// the other side of 1.
 fn of_loss(then: f64, here: f64) -> (String, bool) {
     let (then, here) = (100.0 * (1.0 - then), 100.0 * (1.0 - here));
     let text = format!("{} % lost, then {} %", significant(here), significant(then));

@@ -43,7 +43,7 @@ pub(super) fn spread_words(campaign: &SuiteCampaign) -> String {
     }
 }
 
-/// What the axis of a quantity shows whose highest value is `highest`, and what values are to be
+/// The axis of a quantity whose highest value is `highest`, and what values are to be
 /// divided by for it.
 pub(super) fn scaled(quantity: Quantity, highest: f64) -> (f64, Measure) {
     let (name, unit) = quantity.name();

@@ -43,7 +43,7 @@ pub struct SectionRow {
     /// The most of the machine that the hypervisor took, and other processes, in percent.
     pub steal: Option<f64>,
     pub others: Option<f64>,
-    /// That is so much that nothing is claimed.
+    /// The share is too large to claim anything.
     pub is_disturbed: bool,
 }
 
@@ -159,7 +159,7 @@ impl Section {
         remarks
     }
 
-    /// The same quantity of the same case over IPv6, if `row` is one over IPv4.
+    /// The quantity and case over IPv6, if `row` is one over IPv4.
     fn over_ipv6(&self, row: &SectionRow) -> Option<&SectionRow> {
         let case = format!("IPv6{}", row.case.strip_prefix("IPv4")?);
         self.rows.iter().find(|other| other.case == case && other.quantity == row.quantity)
@@ -226,12 +226,12 @@ impl SectionRow {
         self.limited_by_sender.get(column).copied().unwrap_or(false)
     }
 
-    /// Whether a system differs from the first one; `None` if nothing says so.
+    /// Whether a system differs from the first one; `None` if that is not judged.
     pub fn differs_from_first(&self, column: usize) -> Option<bool> {
         self.compared.get(column)?.as_ref()?.differs_from_first
     }
 
-    /// How many times as much one of two measurements of the same system gave at most, where one
+    /// The ratio of two measurements of the same system at most, where one
     /// was measured twice.
     fn same(&self) -> f64 {
         self.control.map_or(1.0, Spread::widest_ratio)
@@ -287,7 +287,7 @@ mod tests {
             ([100.0, 50.0], [false, false], ["100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
             ([100.0, 50.0], [true, false], ["≥ 100 (100–100)", "50.0 (50.0–50.0)"], Some(true)),
             ([100.0, 50.0], [false, true], ["100 (100–100)", "≥ 50.0 (50.0–50.0)"], None),
-            // What is measured twice here differs from itself by what the sender does, which says
+            // A system measured twice here differs from itself by what the sender does, which says
             // nothing of the first system.
             ([50.0, 100.0], [false, true], ["50.0 (50.0–50.0)", "≥ 100 (100–100)"], None),
             ([50.0, 100.0], [true, false], ["≥ 50.0 (50.0–50.0)", "100 (100–100)"], None),

@@ -74,7 +74,7 @@ impl TlsIdentity {
     }
 }
 
-/// As `--peer-fingerprint` takes it: SHA-256 of the DER form, bytes in hexadecimal with colons
+/// The form of `--peer-fingerprint`: SHA-256 of the DER form, bytes in hexadecimal with colons
 /// between.
 fn fingerprint(der: &[u8]) -> String {
     let bytes: Vec<String> = Sha256::digest(der).iter().map(|byte| format!("{byte:02X}")).collect();

@@ -11,7 +11,7 @@ use crate::system::Cipher;
 pub const DEVICE: &str = "ipsec0";
 /// The gateway's own inner addresses.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(10, 90, 0, 1);
-/// The same over IPv6.
+/// The gateway over IPv6.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd90, 0, 0, 0, 0, 0, 0, 1);
 const NETWORKS: &str = "10.90.0.0/16, fd90::/64";
 

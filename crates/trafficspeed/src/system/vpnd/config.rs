@@ -43,7 +43,7 @@ impl Vpnd {
         set("policy", "client_to_client", value(true));
         set("nat", "mode", value("none"));
         set("admin", "socket", value(socket.to_string_lossy().into_owned()));
-        // Beside the socket and apart from the machine's own.
+        // Next to the socket and apart from the machine's own.
         set("server", "journal_dir", value(socket.with_file_name("journal").to_string_lossy().into_owned()));
         if self.priority == Priority::Same {
             set("server", "priority", value(0));

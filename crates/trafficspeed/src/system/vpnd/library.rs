@@ -8,7 +8,7 @@ use crate::system::program::Programs;
 /// The libraries that have all suites which it offers by itself.
 const LIBRARIES: [&str; 3] = ["ring", "aws-lc", "rustcrypto"];
 
-/// By which name the choice of a library for a suite is remembered.
+/// The name by which the choice of a library for a suite is remembered.
 pub(super) fn library_of(suite: &str) -> String {
     format!("vpnd's library of {suite}")
 }
@@ -28,7 +28,7 @@ pub fn named_library(cipher: &str) -> Option<(&str, &str)> {
 }
 
 impl Vpnd {
-    /// By which name its choice of a suite is remembered.
+    /// The name by which its choice of a suite is remembered.
     pub(super) fn chooser(&self) -> String {
         format!("vpnd {:?} {:?}", self.code, self.backend)
     }
@@ -43,7 +43,7 @@ impl Vpnd {
     }
 
     /// The one suite that the gateway offers, if not all: that of its cipher, or the one that it
-    /// chose where the library behind it has no others and cannot be named beside them.
+    /// chose where the library behind it has no others and cannot be named with them.
     pub(super) fn only_suite(&self) -> Option<&str> {
         let has_all = self.backend.as_deref().is_none_or(|library| LIBRARIES.contains(&library));
         self.suite.as_deref().filter(|_| self.cipher != Cipher::Auto || !has_all)

@@ -47,7 +47,7 @@ pub const WIREGUARD_GO_TAILSCALE_PROFILE: Profile = Profile {
 #[derive(Debug)]
 pub struct StockClients {
     vpnd: Vpnd,
-    /// That of its clients, if it makes any.
+    /// The implementation of its clients, if it makes any.
     implementation: Option<&'static Implementation>,
     clients: Vec<Host>,
 }

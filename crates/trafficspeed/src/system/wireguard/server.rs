@@ -1,4 +1,4 @@
-//! A server of WireGuard's protocol without clients: whoever measures it makes these, for less than
+//! A server of WireGuard's protocol without clients: the measurement makes these, for less than
 //! a stock client costs.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::lab::Lab;
 use crate::system::vpnd::StockClients;
 use crate::system::{Kind, Programs, Subject, System, SystemError, buffers};
 
-/// What one client has to know.
+/// Facts that one client has to know.
 pub struct Client {
     /// Its private key.
     pub private: Zeroizing<[u8; 32]>,
@@ -45,10 +45,10 @@ pub trait Server: System {
         interrupt: &Interrupt,
     ) -> Result<Served, SystemError>;
 
-    /// The same, with the buffers that all systems have.
+    /// Serves with the buffers that all systems have.
     ///
     /// # Errors
-    /// As [`Server::serve`].
+    /// Like [`Server::serve`].
     fn up_alone(
         &mut self,
         lab: &Lab,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-/// How long an implementation may take to answer.
+/// Time that an implementation may take to answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// A longer answer is none: a peer takes less than 1 KiB, and a lab has at most 254 of them.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
@@ -101,7 +101,7 @@ pub fn ask(socket: &Path, command: &str) -> io::Result<String> {
     }
 }
 
-/// Whether an answer to `get=1` tells of a handshake with each of `peers` peers.
+/// Whether an answer to `get=1` shows a handshake with each of `peers` peers.
 pub fn all_shook_hands(answer: &str, peers: usize) -> bool {
     let times = |line: &&str| line.starts_with("last_handshake_time_");
     let mut done = 0;
