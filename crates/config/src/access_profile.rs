@@ -34,7 +34,7 @@ pub struct AccessProfiles {
 pub struct AccessProfile {
     /// `None` for the one that is implied where none is configured.
     pub name: Option<String>,
-    /// Who is in it.
+    /// The users in it.
     pub members: Members,
     /// Settings sent to its clients.
     pub push: Push,
@@ -58,7 +58,7 @@ pub struct AccessProfile {
     pub wireguard: WireGuardProfile,
 }
 
-/// Who is in a profile: everybody whom all the keys that are there match.
+/// The members of a profile: all users whom all the keys that are there match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     /// Groups, one of which the user must be in.
@@ -117,7 +117,7 @@ impl AccessProfiles {
         Self { list: vec![AccessProfile { max_sessions_per_user: 8, ..AccessProfile::default() }] }
     }
 
-    /// The same, where the sessions of each profile last no longer than this.
+    /// Profiles whose sessions last no longer than this.
     #[cfg(any(test, feature = "testing"))]
     pub fn with_session_lifetime(mut self, lifetime: Option<Duration>) -> Self {
         for profile in &mut self.list {
@@ -315,7 +315,7 @@ fn require(s: &mut Section<'_>, p: &mut Problems, config: &ServerConfig) -> Vec<
     required
 }
 
-/// A list that decides who is in a profile. An empty one would match nobody, which nobody means.
+/// A list that decides who is in a profile. An empty one would match no user, which is a mistake.
 fn values(s: &mut Section<'_>, p: &mut Problems, key: &'static str) -> Option<Vec<String>> {
     let values: Vec<String> = s.list(p, key, "a name")?;
     if values.is_empty() || values.iter().any(String::is_empty) {

@@ -55,7 +55,7 @@ pub enum OuterAddresses {
 }
 
 impl OuterAddresses {
-    /// What is recorded of an address.
+    /// The part of an address that is recorded.
     pub fn of_address(self, address: IpAddr) -> Option<String> {
         match (self, address.to_canonical()) {
             (Self::None, _) => None,
@@ -71,7 +71,7 @@ impl OuterAddresses {
         }
     }
 
-    /// What is recorded of an address.
+    /// The part of an address that is recorded.
     pub fn of_socket(self, outer: SocketAddr) -> Option<String> {
         match self {
             Self::Full => Some(SocketAddr::new(outer.ip().to_canonical(), outer.port()).to_string()),
@@ -80,14 +80,14 @@ impl OuterAddresses {
     }
 }
 
-/// How long what is kept, in days; 0 is without an end.
+/// Times for which records are kept, in days; 0 is without an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     pub user_days: u32,
     pub device_days: u32,
     pub inner_days: u32,
     pub outer_days: u32,
-    /// Refused logins, whoever they named.
+    /// Refused logins, whatever user they named.
     pub refused_days: u32,
     /// Anything.
     pub record_days: u32,

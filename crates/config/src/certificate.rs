@@ -139,7 +139,7 @@ pub fn current(tls: &Tls, public_key: &[u8], now: SystemTime) -> Result<Current,
     current_in(&tls.certificate, Files::of(tls), tls.certificate_days, public_key, now)
 }
 
-/// The same for the certificate in `path`, which `files` renew.
+/// The certificate in `path`, which `files` renew.
 fn current_in(
     path: &Path,
     files: Result<Files<'_>, RenewalError>,

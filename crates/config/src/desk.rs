@@ -16,7 +16,7 @@ use super::{ServerConfig, access_profile};
 const MAX_NAMES: usize = 64;
 const NETWORK: &str = "a network such as \"10.20.0.0/16\"";
 
-/// Who may use these pages, and from where.
+/// Groups that may use these pages, and from where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desk {
     pub viewers: Vec<String>,

@@ -1,6 +1,6 @@
 //! Reads a TOML document section by section and keeps every problem it meets, each with its line.
 //!
-//! Invariants: a key that nobody asked for is a problem; reading goes on after a problem, so that
+//! Invariants: an unknown key is a problem; reading goes on after a problem, so that
 //! one run lists them all; no text of a value that may hold a secret is repeated (see
 //! [`Section::text`]). This module knows TOML and lines. It must not know what any section or key
 //! means.

@@ -95,7 +95,7 @@ impl Settings {
         }
     }
 
-    /// As they were reported.
+    /// Returns the settings that were reported.
     #[must_use]
     pub fn reported(settings: BTreeMap<String, String>) -> Self {
         Self(settings)
@@ -106,7 +106,7 @@ impl Settings {
         self.0.clone()
     }
 
-    /// What differs, in words, as `(waits for a start, waits for a reload)`.
+    /// Returns differences, in words, as `(waits for a start, waits for a reload)`.
     #[must_use]
     pub fn differences(&self, file: &Self) -> (Vec<String>, Vec<String>) {
         let names = self.0.keys().chain(file.0.keys().filter(|name| !self.0.contains_key(*name)));

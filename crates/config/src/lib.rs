@@ -145,7 +145,7 @@ pub struct Server {
     /// Priority of the shards over other work of the machine, 0 to 20: the negative of their nice
     /// value.
     pub priority: u8,
-    /// How long a shard looks for the next packet before it sleeps; 0 is never.
+    /// Time for which a shard looks for the next packet before it sleeps; 0 is never.
     pub busy_poll: Duration,
     /// The directory of the user store and other state.
     pub state_dir: PathBuf,
@@ -347,7 +347,7 @@ pub struct Limits {
     pub password_workers: usize,
     /// Logins that may wait for such a thread; more are refused.
     pub password_queue: usize,
-    /// Of the traffic of sessions and groups.
+    /// Rates of sessions and groups.
     pub rates: rate::RateLimits,
 }
 
@@ -366,7 +366,7 @@ pub struct Timeouts {
     pub authentication_deadline: Duration,
     /// Longest life of a session; then the user must log in again.
     pub session_lifetime: Option<Duration>,
-    /// Time after its last session at which a device loses its addresses to whoever comes.
+    /// Time after its last session at which a device loses its addresses to other devices.
     pub forget_device: Duration,
 }
 
@@ -384,8 +384,8 @@ pub struct Admin {
 /// `[process]`: the privileges of the daemon's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
-    /// The user whom the network worker becomes; `None` takes `vpnd`, or else a number that nobody
-    /// has.
+    /// The user that the network worker becomes; `None` takes `vpnd`, or else an unused
+    /// number.
     pub user: Option<String>,
     pub sandbox: SandboxMode,
 }
@@ -424,8 +424,8 @@ impl ServerConfig {
         read::server_config(text, file, base).map_err(|problems| Invalid::new(file, problems))
     }
 
-    /// The same for a machine on which IPv6 is switched off: without its pool, and without name
-    /// servers that nobody can reach.
+    /// The network for a machine on which IPv6 is switched off: without its pool, and without name
+    /// servers that are out of reach.
     #[must_use]
     pub fn without_ipv6(mut self) -> Self {
         self.tunnel.pool_v6 = None;

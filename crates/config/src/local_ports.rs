@@ -1,4 +1,4 @@
-//! The IPv4 addresses of this machine, and the ports that it takes for connections of its own.
+//! The IPv4 addresses of this machine, and the ports that it takes for its connections.
 //!
 //! This module must not know what a configuration says.
 

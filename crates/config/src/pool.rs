@@ -167,7 +167,7 @@ impl Range {
         u64::try_from(self.last - self.first).map_or(u64::MAX, |count| count.saturating_add(1))
     }
 
-    /// What is left of it below and above these.
+    /// The rest of it below and above these.
     fn without(self, first: u128, last: u128) -> impl Iterator<Item = Self> {
         let below = first.checked_sub(1).map(|end| Self { first: self.first, last: self.last.min(end) });
         let above = last.checked_add(1).map(|begin| Self { first: self.first.max(begin), last: self.last });
@@ -336,7 +336,7 @@ mod tests {
         );
         assert_eq!(v4[1], ["10.86.0.2".parse::<IpAddr>().unwrap()], "the gateway has the first");
         assert!(v4[3].is_empty() && pools[3].v4.is_none() && pools[3].v6.is_some());
-        // 253 can be leased; a part has its network's and its last address for nobody.
+        // 253 can be leased; a part leases neither its network's nor its last address.
         assert_eq!(v4[4].len(), 253 - 64 - 2);
         let mut seen = std::collections::BTreeSet::new();
         for address in [&v4[0], &v4[1], &v4[4]].into_iter().flatten() {

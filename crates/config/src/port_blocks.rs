@@ -99,8 +99,8 @@ fn report_faults(blocks: &PortBlocks, s: &Section<'_>, p: &mut Problems, config:
     }
 }
 
-/// That there are fewer blocks than addresses of the pool, and what would be enough: clients never
-/// share a block.
+/// An error that there are fewer blocks than addresses of the pool, and what would do: clients
+/// never share a block.
 fn shortage(blocks: &PortBlocks) -> String {
     let PortBlocks { addresses, ports, size, pool } = blocks;
     let (in_address, needed, named) =

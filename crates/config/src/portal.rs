@@ -37,7 +37,7 @@ pub struct Portal {
     pub logo: Option<LogoFile>,
     /// Where browsers reach the pages, without a path.
     pub url: Option<HttpsUrl>,
-    /// Who has the pages of the help desk and of administrators.
+    /// Groups that have the pages of the help desk and of administrators.
     pub desk: Desk,
     /// Clients' TCP connections that carry datagrams, at most; 0 is none.
     pub relays: u32,
@@ -134,7 +134,7 @@ fn media_type(path: &Path) -> Option<&'static str> {
     IMAGES.iter().find(|(known, _)| *known == ending).map(|(_, media_type)| *media_type)
 }
 
-/// What does not go together with the rest of the file.
+/// Finds conflicts with the rest of the file.
 fn conflicts(s: &Section<'_>, p: &mut Problems, portal: &Portal, config: &ServerConfig) {
     if portal.key == config.tls.key {
         let message =

@@ -53,7 +53,7 @@ pub struct Profile {
     pub tcp_port: Option<u16>,
     /// The proxy through which that port is reached, too.
     pub proxy: Option<Proxy>,
-    /// The name to log in with; `None` if whoever connects says it.
+    /// The name to log in with; `None` if the client asks for it.
     pub user: Option<String>,
     /// Whether to ask for a one-time code at login.
     pub totp: bool,
@@ -70,11 +70,11 @@ pub struct Profile {
     /// Whether networks that the machine is directly connected to stay outside a tunnel that
     /// contains them.
     pub local_network: bool,
-    /// Threads of the data path, each with a UDP port of its own.
+    /// Threads of the data path, each with its own UDP port.
     pub lanes: usize,
     /// Whether outer datagrams show the DSCP of the packets inside.
     pub copy_dscp: bool,
-    /// How long the data path looks for the next packet before it sleeps; 0 is never.
+    /// Time for which the data path looks for the next packet before it sleeps; 0 is never.
     pub busy_poll: Duration,
     /// Switches for kernel offloads; steering means nothing to a client.
     pub offload: Offload,
@@ -117,7 +117,7 @@ impl Profile {
         Ok(Self::parse(&text, &path.display().to_string())?)
     }
 
-    /// The same, and the text, for a process that can't read the file.
+    /// The profile and its text, for a process that can't read the file.
     pub fn load_text(path: &Path) -> Result<(Zeroizing<String>, Self), ConfigError> {
         let text = Zeroizing::new(crate::read_text(path)?);
         let profile = Self::parse(&text, &path.display().to_string())?;

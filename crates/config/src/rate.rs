@@ -25,9 +25,9 @@ pub struct Rate(pub u64);
 /// The rate limits of `[limits]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
-    /// Of each session whose group has no other.
+    /// Rates of each session whose group has no other.
     pub session: Rates,
-    /// Of all sessions of one user together, unless the user's group has another.
+    /// Rates of all sessions of one user together, unless the user's group has another.
     pub user: Rates,
     /// `[[limits.groups]]`: the first that a user is in decides.
     pub groups: Vec<GroupRates>,
@@ -37,11 +37,11 @@ pub struct RateLimits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRates {
     pub name: String,
-    /// Of all its sessions together.
+    /// Rates of all its sessions together.
     pub together: Rates,
-    /// Of each of them.
+    /// Rates of each of them.
     pub session: Rates,
-    /// Of all sessions of one user together.
+    /// Rates of all sessions of one user together.
     pub user: Rates,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn limits(s: &mut Section<'_>, p: &mut Problems) -> RateLimits {
     RateLimits { groups, ..limits }
 }
 
-/// The rates of a profile that has some of its own; `all` are those elsewhere.
+/// The rates of a profile that has any; `all` are those elsewhere.
 pub(super) fn profile(
     s: &mut Section<'_>,
     p: &mut Problems,

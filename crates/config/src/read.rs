@@ -274,8 +274,8 @@ fn offload(s: &mut Section<'_>, p: &mut Problems) -> Offload {
     Offload { steering: s.flag(p, "steering", true), ..device_offload(s, p) }
 }
 
-/// How long the data path looks for the next packet before it sleeps. Longer than the limit, no
-/// wake-up takes.
+/// Time for which the data path looks for the next packet before it sleeps. No wake-up takes longer
+/// than the limit.
 pub fn busy_poll(s: &mut Section<'_>, p: &mut Problems) -> Duration {
     Duration::from_micros(s.number(p, "busy_poll_us", 0..=10_000, 0))
 }

@@ -26,7 +26,7 @@ use vpnd_sys::date::rfc3339;
 /// [`SOON_S`] before.
 const LAST_PART: i64 = 10;
 const SOON_S: i64 = 30 * 86_400;
-/// A revocation list when less than this part of its own life is left.
+/// A revocation list ends soon when less than this part of its life is left.
 const LAST_PART_OF_LIST: i64 = 4;
 /// And always in its last three days, whatever its life is: that is a weekend.
 const ALWAYS_S: i64 = 3 * 86_400;
@@ -38,7 +38,7 @@ pub struct Machine<'m> {
     pub interfaces: &'m [String],
     /// The networks that it reaches without the tunnel.
     pub networks: &'m [LocalNetwork],
-    /// Its addresses of IPv4, and the ports of its own connections.
+    /// Its addresses of IPv4, and the ports of its connections.
     pub ports: &'m LocalPorts,
     /// Whether IPv6 is switched on.
     pub ipv6: bool,
@@ -240,7 +240,7 @@ impl Findings<'_> {
     }
 
     fn certificate(&mut self, place: &str, path: &Path, now_s: u64) {
-        // What can't be read or has ended already is an error, and reported as one.
+        // A certificate that can't be read or has ended already is an error, and reported as one.
         let Some(first) = first_certificate(path) else { return };
         let Ok((_, parsed)) = parse_x509_certificate(&first) else { return };
         let (begins, ends) = (parsed.validity().not_before, parsed.validity().not_after);
@@ -294,7 +294,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Profiles that nobody can be in.
+    /// Reports profiles without possible users.
     fn profiles(&mut self) {
         let profiles: Vec<_> = self.config.profiles.iter().collect();
         let Some(last) = profiles.iter().position(|profile| profile.members.are_all()) else { return };
@@ -358,7 +358,7 @@ impl Findings<'_> {
     }
 }
 
-/// So many seconds, for people.
+/// A number of seconds, for people.
 struct TimeLeft(i64);
 
 impl fmt::Display for TimeLeft {

@@ -17,7 +17,7 @@ const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
 /// Bits of a file's mode by which others read it.
 const READABLE_BY_OTHERS: u32 = 0o077;
 
-/// Reads a secret, without the end of its line. Nobody but the owner of the file may be able to.
+/// Reads a secret, without the end of its line. Only the owner of the file may be able to.
 pub fn read(place: &SecretPlace) -> anyhow::Result<Zeroizing<String>> {
     let text = read_all(place)?;
     let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());

@@ -41,7 +41,7 @@ const CREDENTIAL: &str = "credential:";
 /// One entry of `[[source]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// By which users of this source are told from others for ever.
+    /// Identifies this source's users in the store; must never change.
     pub name: String,
     pub rule: Rule,
     /// Whether the realm is a part of the name that the source gets.
@@ -54,9 +54,9 @@ pub struct Source {
     pub max_logins: usize,
     /// Groups of one user at most; who has more is refused.
     pub max_groups: usize,
-    /// What each login that it accepts has proved besides the password.
+    /// Factors that each login that it accepts has proved besides the password.
     pub amr: Factors,
-    /// What the right answer to a challenge of its has proved.
+    /// Factors that the right answer to a challenge of its has proved.
     pub challenge_amr: Factors,
     pub kind: SourceKind,
 }
@@ -135,7 +135,7 @@ impl Source {
         self.push().map_or(LOGIN_TIMEOUT, |push| push.max(LOGIN_TIMEOUT))
     }
 
-    /// How long a server may wait for a person; `None` if it never does.
+    /// Time that a server may wait for a person; `None` if it never does.
     #[must_use]
     pub fn push(&self) -> Option<Duration> {
         match &self.kind {
@@ -502,7 +502,7 @@ mod tests {
         let error = read(&start(ldap).replace("\"ldap\"", "\"ad\"")).unwrap_err();
         let kinds = "'kind' in [source] must be one of 'ldap', 'radius', 'oidc', not \"ad\"";
         assert!(error.contains(kinds) && !error.contains("unknown key"), "{error}");
-        // What one source has another does not have by that.
+        // A key of one source is not one of another.
         let second = format!(
             "{}[[source]]\nname = \"b\"\nkind = \"ldap\"\nrealm = \"b.example\"\n{ldap}",
             start(&format!("servers = \"ldaps://a\"\n{ldap}"))

@@ -17,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 use crate::source::RadiusTls;
 use vpnd_pki::tls::{self, Identity, SystemTrust, Trust};
 
-/// What servers of a source must show, and what they are shown.
+/// Certificates that servers of a source must show, and those that they are shown.
 #[derive(Clone)]
 pub struct SourceTls {
     config: Arc<ClientConfig>,

@@ -145,7 +145,7 @@ fn no_profile_has_more_routes_than_its_clients_can_be_given() {
             "{problem}"
         );
     }
-    // A profile without networks of its own has those of [push], and name servers of its own.
+    // A profile without networks has those of [push], and its own name servers.
     let more = "[[profile]]\nname = 'staff'\ndns = ['10.90.0.53', '10.90.0.54']\n";
     let problem = only_problem(&format!("{}{more}", push(most)));
     assert!(problem.contains("routes of a client"), "{problem}");

@@ -1,4 +1,4 @@
-//! User names in their canonical form: one spelling for each account, however somebody types it.
+//! User names in their canonical form: one spelling for each account, however it is typed.
 //!
 //! Invariants: [`canonical`] is the only function that does this, and is applied once, where a name
 //! comes in; it is idempotent; a name that has no canonical form is refused, never repaired. Names

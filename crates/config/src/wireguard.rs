@@ -21,7 +21,7 @@ pub struct WireGuard {
     pub keepalive: Option<Duration>,
 }
 
-/// What WireGuard devices of a profile's users get.
+/// Settings of the WireGuard devices of a profile's users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireGuardProfile {
     /// Whether they are let in.
@@ -32,7 +32,7 @@ pub struct WireGuardProfile {
     pub keepalive: Option<Duration>,
 }
 
-/// Of a gateway without `[wireguard]`: none is let in.
+/// Settings of a gateway without `[wireguard]`: none is let in.
 impl Default for WireGuardProfile {
     fn default() -> Self {
         Self { allowed: false, mtu: DEFAULT_MTU, keepalive: None }
@@ -40,7 +40,7 @@ impl Default for WireGuardProfile {
 }
 
 impl WireGuardProfile {
-    /// Of a profile that says nothing of it.
+    /// Settings of a profile that says nothing of it.
     pub(super) fn implied(general: Option<WireGuard>) -> Self {
         match general {
             Some(WireGuard { mtu, keepalive }) => Self { allowed: true, mtu, keepalive },

@@ -227,7 +227,7 @@ impl Journal {
     /// whole: undoing either takes back both. If it fails, `old` stays in force.
     ///
     /// # Errors
-    /// As for [`Journal::apply`].
+    /// Like [`Journal::apply`].
     pub async fn replace(
         &mut self,
         netlink: &Netlink,
@@ -251,7 +251,7 @@ impl Journal {
     /// place. Both are in the journal until it is made. If it fails, `old` stays in force.
     ///
     /// # Errors
-    /// As for [`Journal::apply`].
+    /// Like [`Journal::apply`].
     pub async fn supersede(
         &mut self,
         netlink: &Netlink,

@@ -81,7 +81,7 @@ impl Journal {
     /// it back. `None` if it is in force and vpnd has not made it, so that it stays.
     ///
     /// # Errors
-    /// As for [`Journal::apply`].
+    /// Like [`Journal::apply`].
     pub async fn apply_shared(
         &mut self,
         netlink: &Netlink,

@@ -30,7 +30,7 @@ pub fn invoker() -> String {
     }
 }
 
-/// Somebody with a home on this machine.
+/// A user with a home on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Person {
     pub uid: u32,
@@ -39,7 +39,7 @@ pub struct Person {
     pub home: String,
 }
 
-/// The person who has called sudo for this process, which is root's. `None` if that is nobody, or
+/// The person who has called sudo for this process, which is root's. `None` without sudo, or for
 /// root.
 pub fn behind_sudo() -> Option<Person> {
     if !rustix::process::geteuid().is_root() {

@@ -157,8 +157,8 @@ pub fn leave_session() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps all descriptors but the first three from programs that this process starts, whoever opened
-/// them: programs must not get what a shell or a service manager has left open.
+/// Keeps all descriptors but the first three from programs that this process starts, whatever
+/// opened them: programs must not get what a shell or a service manager has left open.
 pub fn keep_descriptors_from_programs() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: only a flag of descriptors is set, which matters when another program is started;

@@ -18,16 +18,16 @@ use seccompiler::{
 pub enum SystemCalls {
     /// It works on descriptors that it was given.
     Descriptors,
-    /// As that, but it makes no sockets, and what it sends goes where a socket is connected to.
+    /// Work on descriptors, without new sockets: it sends only where a socket is connected to.
     NoSockets,
-    /// As the first, and it has several writes carried out by one call.
+    /// Work on descriptors, with several writes carried out by one call.
     ManyWrites,
-    /// As the first, and it keeps files.
+    /// Work on descriptors, and on files.
     Files,
-    /// As the first, and it looks up names and reads what that needs.
+    /// Work on descriptors, and look-ups of names with what these read.
     Resolver,
-    /// As that, and it makes TCP connections and UDP sockets, but loads no modules for names and
-    /// takes no port of its choice.
+    /// The same, and TCP connections and UDP sockets, but without modules for names and without a
+    /// port of its choice.
     Connections,
 }
 

@@ -6,7 +6,7 @@
 //! [`Roaming`] notices that.
 //!
 //! A phone that changes between Wi-Fi and a mobile network comes back, too, and takes its keys with
-//! it; two devices have keys of their own. So a return counts only if it comes with other keys than
+//! it; two devices have their own keys. So a return counts only if it comes with other keys than
 //! the last message, and a move with the same keys shows that there is one device.
 
 use core::time::Duration;
@@ -103,7 +103,7 @@ mod tests {
         Time::from_nanos(seconds * 1_000_000_000)
     }
 
-    /// Moves to and fro, each so many seconds after the one before, with these keys.
+    /// Moves to and fro, each this many seconds after the one before, with these keys.
     fn to_and_fro(count: u32, seconds: u64, keys: impl Fn(u32) -> u32) -> Vec<Moved> {
         let mut roaming = Roaming::new(None);
         let message = |turn: u32| {

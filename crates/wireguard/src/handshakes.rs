@@ -63,7 +63,7 @@ pub enum Reply {
 /// The answer to a first message.
 #[derive(Debug)]
 pub struct Responded {
-    /// Who has sent it.
+    /// The sender.
     pub peer: PublicKey,
     /// By the peer's clock: the latest.
     pub timestamp: Timestamp,

@@ -76,7 +76,7 @@ pub enum Output {
     Ask(RequestId, Box<Request>),
     /// Open messages to `index` with this, in the shard that owns the index.
     Open {
-        /// Whose messages they are.
+        /// The sender.
         peer: PeerId,
         /// The index in them.
         index: Index,
@@ -244,7 +244,7 @@ impl Peers {
         id
     }
 
-    /// Removes a peer and all its keys; the process with the static key is told elsewhere.
+    /// Removes a peer and all its keys; the process with the static key is informed elsewhere.
     pub fn remove(&mut self, id: PeerId) {
         self.erase(id);
         self.timers.cancel(id);
@@ -281,7 +281,7 @@ impl Peers {
         self.peers.get(&id)?.roaming.endpoint()
     }
 
-    /// What the gate has decided so far.
+    /// The gate's decisions so far.
     #[must_use]
     pub const fn gate_counts(&self) -> gate::Counts {
         self.gate.counts()

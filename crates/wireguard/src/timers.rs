@@ -30,7 +30,7 @@ pub const ERASE_AFTER: Duration = Duration::from_secs(540);
 /// end before the key does.
 pub const REKEY_ON_RECEIVE: Duration = Duration::from_secs(165);
 
-/// What is due.
+/// A step that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Send a first message again.

@@ -1,5 +1,5 @@
-//! Whether the gateway's certificate is to be ordered anew from an ACME authority, and how the last
-//! order went.
+//! Whether the gateway's certificate is to be ordered again from an ACME authority, and how the
+//! last order went.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +15,12 @@ pub struct Outcome {
     pub at_s: u64,
     /// Why there is no certificate; absent after a success.
     pub failed: Option<String>,
-    /// When the next order is made if nobody reloads, seconds since 1970.
+    /// Time of the next order without a reload, seconds since 1970.
     pub next_s: Option<u64>,
 }
 
 impl Outcome {
-    /// That of the last order, if there was one.
+    /// The record of the last order, if there was one.
     pub fn read(config: &ServerConfig) -> Option<Self> {
         serde_json::from_slice(&own_file::read(&config.acme_outcome(), 1 << 16).ok()?).ok()
     }
@@ -46,7 +46,7 @@ pub fn wanted(config: &ServerConfig, acme: &Acme) -> anyhow::Result<Option<&'sta
     Ok(is_local.then_some("the one that is there is of the local authority"))
 }
 
-/// What a certificate lacks at this time, seconds since 1970.
+/// The reason that a certificate does not do at this time, seconds since 1970.
 pub fn lacks(leaf: &Leaf, acme: &Acme, now_s: u64) -> Option<&'static str> {
     let has = |name: &str| leaf.names.iter().any(|have| have.eq_ignore_ascii_case(name));
     if !acme.names.iter().all(|name| has(&name.to_string())) {

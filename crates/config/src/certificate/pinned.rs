@@ -1,7 +1,7 @@
 //! The certificate for clients that pin the gateway's own authority, once another authority's has
 //! taken its place.
 //!
-//! Profiles from before `[acme]` go on by it: it stays beside the other one in `server.local.pem`,
+//! Profiles from before `[acme]` go on by it: it stays next to the other in `server.local.pem`,
 //! for the same key, and is renewed as it was. INVARIANT: whatever takes the place of a
 //! certificate, the one before is kept: that of the own authority there, any other in
 //! `server.replaced.pem`.

@@ -15,7 +15,7 @@ pub const PROXY: &str = "the address of an HTTP proxy such as \"http://proxy.exa
 /// A proxy that passes connections on (`CONNECT`).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proxy {
-    /// As it was written.
+    /// The text as it was written.
     text: Zeroizing<String>,
     pub server: ServerAddress,
     /// User and password with a colon between.

@@ -1,4 +1,4 @@
-//! A configuration with real certificates in a directory of its own.
+//! A configuration with real certificates in a separate directory.
 #![allow(clippy::unwrap_used, clippy::new_without_default, reason = "a panic is how a test fails")]
 
 use std::time::SystemTime;

@@ -20,7 +20,7 @@ pub struct Ldap {
     /// Where users are searched for.
     pub base: String,
     pub filter: Filter,
-    /// The attribute that never changes and is never given to somebody else.
+    /// The attribute that never changes and is never given to another user.
     pub subject: String,
     /// The attribute of a user's entry that names the groups.
     pub group_attribute: String,
@@ -29,7 +29,7 @@ pub struct Ldap {
     pub recheck: Option<Recheck>,
 }
 
-/// Whose rights a search has.
+/// The rights of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bind {
     /// An account of the gateway.

@@ -18,10 +18,10 @@ pub struct Oidc {
     pub issuer: HttpsUrl,
     /// PEM file with the CA of the provider's certificate; `None` takes the system's.
     pub ca: Option<PathBuf>,
-    /// By which the provider knows the gateway.
+    /// The gateway's name at the provider.
     pub client_id: String,
     pub secret: SecretPlace,
-    /// What is asked for besides `openid`.
+    /// Scopes besides `openid`.
     pub scopes: Vec<String>,
     /// The claim with the user's name.
     pub user_claim: String,

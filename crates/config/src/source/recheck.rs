@@ -9,11 +9,11 @@ use crate::document::{Log as Problems, Section};
 pub struct Recheck {
     /// Each user so often.
     pub every: Duration,
-    /// How long sessions go on without an answer after one was due.
+    /// Time for which sessions go on without an answer after one was due.
     pub grace: Duration,
 }
 
-/// Reads both; `is_direct` says that the gateway has no account of its own there.
+/// Reads both; `is_direct` says that the gateway has no account there.
 pub(super) fn read(s: &mut Section<'_>, p: &mut Problems, is_direct: bool) -> Option<Recheck> {
     let every_s = s.number(p, "recheck_s", 0..=86_400, if is_direct { 0 } else { 900 });
     let grace_s = s.number(p, "recheck_grace_s", 0..=604_800, 14_400);

@@ -77,7 +77,7 @@ impl ShardSocket {
         }
     }
 
-    /// The same for these, of which there are at most [`MAX_SENDS`].
+    /// Sends these, of which there are at most [`MAX_SENDS`].
     fn send_messages(&self, transmits: &[Transmit<'_>]) -> usize {
         let count = transmits.len().min(MAX_SENDS);
         let mut sends = [const { MaybeUninit::<Send>::uninit() }; MAX_SENDS];

@@ -25,7 +25,7 @@ const MAX_WAITING: usize = 256;
 /// restarted.
 const FREE_RESPONSES: u8 = 4;
 
-/// What is kept of a request until its reply.
+/// State of a request until its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pending {
     /// A first message, from the sender's index.

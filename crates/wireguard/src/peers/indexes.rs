@@ -8,7 +8,7 @@ use vpnd_proto::wire::Index;
 
 use super::PeerId;
 
-/// Whose index is whose.
+/// The owner of each index.
 #[derive(Debug, Default)]
 pub(super) struct Indexes(HashMap<Index, PeerId>);
 

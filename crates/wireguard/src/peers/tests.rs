@@ -278,7 +278,7 @@ fn a_removed_peer_leaves_nothing_behind() {
     assert!(gateway.openers.is_empty() && gateway.sealer.is_none());
     assert_eq!((gateway.peers.indexes.len(), gateway.peers.poll_timeout()), (0, None));
     assert_eq!(gateway.peers.by_key(&key), None);
-    // A reply that is late finds nobody.
+    // A late reply belongs to no peer.
     let added = gateway.peers.add(s(11), key, None, None);
     assert_ne!(added, gateway.peer, "numbers are not given twice");
 }

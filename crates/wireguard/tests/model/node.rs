@@ -1,5 +1,5 @@
 //! One end of a tunnel with all its parts in one place: the static key, the peers and one shard.
-//! What a gateway keeps in three kinds of threads and processes talks here by function calls.
+//! Threads and processes of a gateway, in three kinds, talk here by function calls.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,7 +27,7 @@ pub(crate) struct Node {
     openers: HashMap<Index, (PeerId, Opener)>,
     sealers: BTreeMap<PeerId, Arc<Sealer>>,
     endpoints: BTreeMap<PeerId, Endpoint>,
-    /// What is to be sent.
+    /// Datagrams to be sent.
     pub(crate) sent: Vec<(Endpoint, Vec<u8>)>,
     pub(crate) events: Vec<Event>,
     /// How far the clock of the day is ahead of the node's time.
@@ -123,7 +123,7 @@ impl Node {
         message.as_bytes().to_vec()
     }
 
-    /// How many receiving keys there are.
+    /// The number of receiving keys.
     pub(crate) fn openers(&self) -> usize {
         self.openers.len()
     }

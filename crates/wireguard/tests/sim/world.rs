@@ -28,7 +28,7 @@ pub(crate) const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What happens to datagrams.
+/// The fate of datagrams.
 #[derive(Clone, Copy)]
 pub(crate) struct Network {
     loss: f64,

@@ -6,7 +6,7 @@
 //!   10.99.0.2                      127.0.0.1                               127.0.0.1     10.99.0.1
 //! ```
 //!
-//! All of it is in namespaces of its own, which end with the test: it runs itself again in them.
+//! All of it is in separate namespaces, which end with the test: it runs itself again in them.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 #[path = "../model/node.rs"]
@@ -183,7 +183,7 @@ impl Lab {
             let data = self.node.receive(now, at(from), buffer[..len].to_vec());
             if let Some(data) = data.filter(|data| !data.plaintext.is_empty()) {
                 assert_eq!(data.peer, self.peer);
-                // What is behind the packet's own length is padding.
+                // Bytes behind the packet's own length are padding.
                 let packet = Packet::parse(&data.plaintext).unwrap().bytes().to_vec();
                 assert!(data.plaintext.len() - packet.len() < 16);
                 arrived += usize::from(self.echo(&packet));

@@ -16,12 +16,12 @@ struct Bench {
     dir: tempfile::TempDir,
     config: ServerConfig,
     start: SystemTime,
-    /// That of another authority, for the gateway's key.
+    /// The certificate of another authority, for the gateway's key.
     foreign: String,
 }
 
 impl Bench {
-    /// A gateway with a certificate of its own authority, and `[acme]`.
+    /// A gateway with a certificate of its authority, and `[acme]`.
     fn new() -> Self {
         let (dir, start) = (tempfile::tempdir().unwrap(), SystemTime::now());
         let [own, other] = ["own", "other"].map(|name| Authority::new(name, start).unwrap());
