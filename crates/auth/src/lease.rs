@@ -199,7 +199,7 @@ fn fixed(
     } else if claim(address)? {
         return Ok(Some(address));
     } else {
-        "another session has it, or it is fixed for somebody else"
+        "another session has it, or it is fixed for another user"
     };
     tracing::warn!(%address, %pool, why, "a device does not get the address that its user's RADIUS server names");
     Ok(None)

@@ -220,7 +220,7 @@ impl Check<'_> {
             Err(TlsError::Encrypted) => {
                 let path = path.display();
                 let message = format!(
-                    "{path} is encrypted, and a daemon has nobody to ask for its passphrase: run 'openssl pkey -in {path} -out NEW' \
+                    "{path} is encrypted, and a daemon can't ask for its passphrase: run 'openssl pkey -in {path} -out NEW' \
                      and 'chmod 600 NEW', and put the new file in its place"
                 );
                 self.problem(place, message);

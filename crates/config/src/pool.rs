@@ -287,7 +287,7 @@ pub(super) fn conflict(tunnel: &Tunnel, profiles: &[AccessProfile]) -> Option<St
     });
     empty.map(|(profile, pool)| {
         format!(
-            "the profile '{}' has no address left in {pool}; give it a pool of its own, or the others smaller ones",
+            "the profile '{}' has no address left in {pool}; give it another pool, or the others smaller ones",
             profile.title()
         )
     })

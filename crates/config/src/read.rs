@@ -362,7 +362,7 @@ fn admin(s: &mut Section<'_>, p: &mut Problems, base: &Path, default_socket: Pat
     let public = s.flag(p, "metrics_public", false);
     if let Some(address) = metrics.filter(|address| !address.ip().is_loopback() && !public) {
         let message = format!(
-            "'metrics' in [admin] is {address}, which others can reach, and nobody is asked who they are there; use \
+            "'metrics' in [admin] is {address}, which other machines can reach without a login; use \
              127.0.0.1 or [::1], or add metrics_public = true"
         );
         s.problem(p, "metrics", message);

@@ -177,7 +177,7 @@ impl Findings<'_> {
             (own, local.taken_of(blocks.ports), local.range)
         {
             let message = format!(
-                "'ports' in [nat] has {port}, and from {first} to {last} this machine takes ports for connections of its own at {address} \
+                "'ports' in [nat] has {port}, and from {first} to {last} this machine takes ports for its connections at {address} \
                  (net.ipv4.ip_local_port_range): a client could take packets that are meant for the machine; choose ports outside of that range, or \
                  keep them free by net.ipv4.ip_local_reserved_ports"
             );
@@ -231,7 +231,7 @@ impl Findings<'_> {
                     None => ("push.dns", String::new()),
                 };
                 let message = format!(
-                    "no route {which}leads to the name server {server}: clients ask it through the tunnel all the same, if this \
+                    "no route {which}leads to the name server {server}: clients still ask it through the tunnel, if this \
                      gateway reaches it; push its network, too, or name a server of the campus"
                 );
                 self.warning(place, message);
@@ -300,7 +300,7 @@ impl Findings<'_> {
         let Some(last) = profiles.iter().position(|profile| profile.members.are_all()) else { return };
         for profile in &profiles[last + 1..] {
             let message = format!(
-                "nobody is in the profile '{}': everybody is in '{}', which comes before it and has none of the keys 'groups', 'users' and \
+                "no user is in the profile '{}': all are in '{}', which comes before it and has none of the keys 'groups', 'users' and \
                  'sources'; move it to the end",
                 profile.title(),
                 profiles[last].title()
@@ -315,7 +315,7 @@ impl Findings<'_> {
         let provider = config.sources.iter().find(|source| matches!(source.kind, SourceKind::Oidc(_)));
         if let (Some(source), None) = (provider, &config.portal) {
             let message = format!(
-                "nobody of the source '{}' can log in: its users do so on the pages of [portal], which is not enabled",
+                "no user of the source '{}' can log in: its users do so on the pages of [portal], which is not enabled",
                 source.name
             );
             self.warning("source.kind", message);

@@ -76,7 +76,7 @@ enum NotProved {
     Claim(#[from] ClaimError),
     #[error("the browser comes from the issuer {0:?}, and not from this one")]
     Issuer(String),
-    #[error("the provider takes the code for none of its own, or for used up")]
+    #[error("the provider says that the code is not its own, or is used up")]
     Code,
 }
 

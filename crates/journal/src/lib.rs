@@ -186,7 +186,7 @@ impl fmt::Display for Recovered {
         }
         match damaged_lines {
             0 => Ok(()),
-            lines => write!(f, "\n  {lines} lines could not be read; the file is kept beside it"),
+            lines => write!(f, "\n  {lines} lines could not be read; the file is kept next to it"),
         }
     }
 }

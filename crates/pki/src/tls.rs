@@ -40,7 +40,7 @@ pub enum TlsError {
     #[error("{0} holds no certificate")]
     Empty(&'static str),
     #[error(
-        "the private key is encrypted, and a daemon has nobody to ask for its passphrase: \
+        "the private key is encrypted, and a daemon can't ask for its passphrase: \
          'openssl pkey -in OLD -out NEW' takes it off; then: chmod 600 NEW"
     )]
     Encrypted,

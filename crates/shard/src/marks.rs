@@ -27,7 +27,7 @@ impl MarksLog {
                 new.into_iter().map(|(name, packets)| format!("{name}: {packets}")).collect();
             tracing::warn!(
                 packets = text.join(", "),
-                "somebody on the way sets congestion marks as no standard provides; packets pass or drop as RFC 6040 says. A \
+                "a device on the way sets congestion marks as no standard provides; packets pass or drop as RFC 6040 says. A \
                  router there is misconfigured, or marks are forged (`unused_marks` in `vpnd status --json` counts them)"
             );
         }

@@ -67,7 +67,7 @@ pub enum AccountError {
     )]
     NoSuchUser(String),
     /// The configured one may do everything, which is what is to be given up.
-    #[error("'{0}' is root: unprivileged processes need a user that is nobody special, such as vpnd")]
+    #[error("'{0}' is root: unprivileged processes need a user without rights, such as vpnd")]
     Root(String),
     #[error("the machine's users can't be looked up: {0}")]
     LookUp(#[from] nix::Error),
@@ -94,7 +94,7 @@ impl UnixUser {
                 let uid = unused_number()?;
                 tracing::warn!(
                     uid,
-                    "there is no user 'vpnd', so unprivileged processes run under a number that nobody has; better \
+                    "there is no user 'vpnd', so unprivileged processes run under an unused number; better \
                      make one: useradd --system --no-create-home vpnd"
                 );
                 Ok(Some(Self { uid, gid: uid }))

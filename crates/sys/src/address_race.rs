@@ -43,7 +43,7 @@ pub async fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     connected.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => io::Error::new(
             error.kind(),
-            "the connection is refused: nothing listens at that port (does the server run, and is the port right?), or a firewall says so",
+            "the connection is refused: nothing listens at that port (does the server run, and is the port right?), or a firewall refuses it",
         ),
         _ => error,
     })

@@ -107,7 +107,7 @@ pub enum NotAdded {
     #[error("no device can have this key: it is a point of low order")]
     LowOrder,
     /// The gateway's own key.
-    #[error("this is the gateway's own key; the device needs one of its own")]
+    #[error("this is the gateway's own key; the device needs another one")]
     Own,
 }
 

@@ -126,7 +126,7 @@ impl Releases {
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "connections of ended sessions can't be removed from the kernel's table; trying again, and nobody else gets their \
+                    "connections of ended sessions can't be removed from the kernel's table; trying again, and no other client gets their \
                      addresses before"
                 );
                 self.waiting.extend(removal.addresses);

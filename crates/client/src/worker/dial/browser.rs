@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_secs(2);
 pub(in crate::worker) enum BrowserError {
     #[error("the session is over: run 'vpnd connect' again to log in")]
     SessionOver,
-    #[error("nobody has logged in in the browser in time: run 'vpnd connect' again")]
+    #[error("there was no login in the browser in time: run 'vpnd connect' again")]
     Nobody,
     #[error("the login was refused in the browser")]
     Denied,

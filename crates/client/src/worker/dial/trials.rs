@@ -158,8 +158,8 @@ impl Trials {
         }
         if icmp(|_, _| true) {
             return format!(
-                "this network, or a firewall on the way, refuses UDP to the gateway: try another network, or ask whoever runs this \
-                 one. {PORTAL}"
+                "this network, or a firewall on the way, refuses UDP to the gateway: try another network, or ask the people who run \
+                 this one. {PORTAL}"
             );
         }
         if self.list.iter().any(|trial| matches!(trial.fate, TrialOutcome::Failed(_))) {
