@@ -72,6 +72,9 @@ pub struct ConnectArgs {
     /// The user that this process runs as [default: vpnd, or an unused number]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+    /// Started by the client service, whose channel is on standard input
+    #[arg(long, hide = true, conflicts_with_all = ["credentials", "password_fd", "login", "browser"])]
+    pub for_service: bool,
     /// Format of log lines
     #[arg(long, value_enum, default_value = "text")]
     pub log_format: LogFormat,

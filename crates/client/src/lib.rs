@@ -5,10 +5,14 @@
 #![allow(missing_docs)]
 
 pub mod args;
+mod frames;
 pub mod lookup;
 pub mod messages;
 pub mod parent;
 mod servers;
+pub mod service;
+pub mod user_commands;
+pub mod user_messages;
 pub mod worker;
 
 use vpnd_proto::client::DEFAULT_MTU;

@@ -15,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use minicbor::bytes::ByteArray;
 use minicbor::{Decode, Encode};
 use vpnd_proto::control::{AsText, ChallengeAnswer, ChallengeText, Network, Renewal, SecretText, Text};
+use vpnd_proto::plane::Activity;
 
 use super::{Refusal, Unreached};
 use vpnd_config::profile::{Profile, ServerAddress};
@@ -111,6 +112,9 @@ pub enum ToWorker {
     },
     #[n(4)]
     NetworkChanged,
+    /// Followed by the request [`Measured`].
+    #[n(5)]
+    Measure,
 }
 
 impl ToWorker {
@@ -208,6 +212,7 @@ vpnd_ipc::requests! {
         OverTcp = 9, OverTcp => ();
         Listen = 10, ListenForBrowser => u16;
         Browse = 11, Browse => ();
+        Measured = 12, Measured => ();
     }
 }
 
@@ -266,6 +271,27 @@ pub struct ListenForBrowser;
 #[derive(Debug, Encode, Decode)]
 #[cbor(transparent)]
 pub struct Browse(#[n(0)] pub Text<1024>);
+
+/// What the worker knows of the connection to the gateway, for the user.
+#[derive(Clone, Debug, Default, Encode, Decode)]
+pub struct Measured {
+    /// The gateway's outer address, as far as that can be told.
+    #[n(0)]
+    pub gateway: Option<AsText<SocketAddr>>,
+    /// Whether the tunnel goes over TCP.
+    #[n(1)]
+    pub over_tcp: bool,
+    #[n(2)]
+    pub rtt_us: Option<u64>,
+    /// Datagrams of the control channel's connection.
+    #[n(3)]
+    pub control_sent: u64,
+    #[n(4)]
+    pub control_lost: u64,
+    /// What went through the tunnel.
+    #[n(5)]
+    pub carried: Activity,
+}
 
 /// Keep these addresses of the gateway, as far as the user permits.
 #[derive(Debug, Encode, Decode)]

@@ -4,9 +4,10 @@
 //! alone talks to the gateway ([`vpnd_ipc`]). INVARIANT: every change to the machine goes through the undo journal, so that a killed
 //! client can be cleaned up after.
 
-mod browser;
+pub(crate) mod browser;
+mod console;
 mod control_socket;
-mod credentials;
+pub(crate) mod credentials;
 mod device;
 mod gateway_addresses;
 mod layer;
@@ -17,7 +18,8 @@ mod opening;
 mod outer_path;
 mod permission;
 mod plan;
-mod prompt;
+pub(crate) mod prompt;
+mod report;
 mod stop;
 mod transport;
 mod tunnel_dns;
@@ -37,6 +39,8 @@ use crate::messages::{
     Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, ParentRequest, Prove, Question,
     Renew, SetMtu, ToWorker, UseTunnelDns, WorkerLaunch,
 };
+use crate::user_messages::TunnelState;
+use console::Console;
 use device::Device;
 use gateway_addresses::GatewayAddresses;
 use layer::OwnLayer;
@@ -84,7 +88,14 @@ const CONNECTING: &str = "connecting";
 ///
 /// # Errors
 /// The failure and a remedy, for the terminal.
-pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
+pub async fn run(mut args: ConnectArgs) -> anyhow::Result<()> {
+    let console = Console::open(&mut args).await?;
+    let outcome = connect(&args, &console).await;
+    console.finish(&outcome, needs_user_action).await;
+    outcome
+}
+
+async fn connect(args: &ConnectArgs, console: &Console) -> anyhow::Result<()> {
     let (text, mut profile) = Profile::load_text(&args.profile)?;
     process::require(Capability::NetAdmin)?;
     process::forbid_core_dumps().context("core dumps can't be switched off, and they could hold keys")?;
@@ -95,8 +106,8 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
             "THE SANDBOX IS OFF: neither system calls nor files are filtered for the network worker"
         );
     }
-    let journals = clean_up_after_others(&args).await?;
-    let login = UserLogin::ask(&args, &profile)?;
+    let journals = clean_up_after_others(args).await?;
+    let login = UserLogin::ask(args, &profile, console).await?;
     let identity = UnixUser::choose(args.user.as_deref())?;
     match login.browser {
         true => tracing::info!(target: NEWS, "connecting to {}", profile.server_name),
@@ -104,7 +115,8 @@ pub async fn run(args: ConnectArgs) -> anyhow::Result<()> {
             tracing::info!(target: NEWS, "connecting to {} as {}", profile.server_name, harmless(&login.user));
         }
     }
-    let client = RunningClient::start(&args, (&profile, text, addresses), login, identity, &journals).await?;
+    let client =
+        RunningClient::start(args, (&profile, text, addresses), login, identity, &journals, console).await?;
     client.serve().await
 }
 
@@ -164,8 +176,9 @@ struct RunningClient {
     device: Device,
     limits: Limits,
     stop: Stop,
-    /// The interface and the gateway, for `vpnd status`.
-    title: String,
+    /// The name that the gateway's certificate carries.
+    gateway: String,
+    console: Console,
     transport: Transport,
     /// Lines about a network that is not up to date.
     failures: LogLimit,
@@ -181,6 +194,7 @@ impl RunningClient {
         UserLogin { user, password, browser }: UserLogin,
         identity: Option<UnixUser>,
         journals: &JournalDirectory,
+        console: &Console,
     ) -> anyhow::Result<Self> {
         let layer = OwnLayer::take(journals)?;
         let device = Device::take(&args.state_dir, &user, &profile.server_name)?;
@@ -228,10 +242,9 @@ impl RunningClient {
             local_network: profile.local_network,
             lookups: lookup_user,
         };
-        let stop = Stop::on_signals()?;
+        let stop = Stop::on_signals(console.clone().ended())?;
         let setup =
             NetworkSetup::new(journals, &interface, interface_index, layer.layer(), options, stop.clone())?;
-        let title = format!("{interface} to {}", profile.server_name);
         let paths = OuterPaths::new(layer.layer().mark(), interface_index);
         let (limits, failures) = (Limits::new(), LogLimit::new(1, FAILURE_INTERVAL));
         let worker = opening::begin(worker, tun, profile, lanes, layer.layer()).await?;
@@ -245,7 +258,8 @@ impl RunningClient {
             device,
             limits,
             stop,
-            title,
+            gateway: profile.server_name.clone(),
+            console: console.clone(),
             transport: Transport::of(profile),
             failures,
             layer,
@@ -272,7 +286,7 @@ impl RunningClient {
         let mut prompt: Option<Prompt> = None;
         let mut dns_watch = DnsWatch::open(self.interface_index);
         service_manager::ready(CONNECTING);
-        self.note(CONNECTING);
+        self.note(TunnelState::Connecting);
         loop {
             tokio::select! {
                 name = self.stop.asked_for() => return Ok(name),
@@ -303,6 +317,7 @@ impl RunningClient {
                         check_at = check_at.min(Instant::now() + delay);
                     }
                 }
+                () = self.console.report_requested() => self.worker.send(&ToWorker::Measure, &[]).await?,
                 () = dns_watch.due() => self.check_dns(&mut dns_watch).await,
                 () = self.setup.guard_disturbed() => check_at = check_at.min(Instant::now() + RENEWAL_DELAY),
                 () = sleep_until(check_at) => {
@@ -354,7 +369,7 @@ impl RunningClient {
             },
             ParentRequest::UseTunnelDns(UseTunnelDns(tunnel)) => {
                 if !tunnel {
-                    self.note(CONNECTING);
+                    self.note(TunnelState::Connecting);
                 }
                 let outcome = explained(self.setup.use_tunnel_dns(tunnel).await);
                 if tunnel {
@@ -383,23 +398,28 @@ impl RunningClient {
                 });
                 ToWorker::reply::<ListenForBrowser>(number, opened.map_err(|error| error.to_string()))
             }
-            ParentRequest::Browse(Browse(url)) => ToWorker::reply::<Browse>(number, browser::show(&url)),
+            ParentRequest::Browse(Browse(url)) => {
+                ToWorker::reply::<Browse>(number, self.console.browse(&url))
+            }
+            ParentRequest::Measured(measured) => self.report(number, measured),
             ParentRequest::Renew(Renew(renewal)) => ToWorker::reply::<Renew>(number, self.renew(&renewal)),
         };
         self.worker.send(&reply, &descriptors).await
     }
 
     /// After a request that ends a connection's set-up: the client counts as connected once it succeeded.
-    fn connected(&self, outcome: &Result<(), String>) {
+    fn connected(&mut self, outcome: &Result<(), String>) {
         if outcome.is_ok() {
-            self.note(self.transport.connected());
+            self.note(TunnelState::Connected);
         }
     }
 
     /// Shows the state in `systemctl status` and `vpnd status`.
-    fn note(&self, state: &str) {
-        service_manager::status(state);
-        self.layer.note(&format!("{}: {state}", self.title));
+    fn note(&mut self, state: TunnelState) {
+        let words = self.transport.note(state);
+        service_manager::status(words);
+        self.layer.note(&format!("{} to {}: {words}", self.setup.interface(), self.gateway));
+        self.console.note(state, self.transport.tcp_port());
     }
 
     /// Whether the worker has not had too much of this; otherwise it is refused.
@@ -418,7 +438,7 @@ impl RunningClient {
             return Ok(None);
         }
         let ParentRequest::Ask(question) = request else { return Ok(None) };
-        Ok(Some(Prompt::show(number, &question)))
+        Ok(Some(Prompt::show(number, question, &self.console)))
     }
 
     /// The key stays here, so an attacker in the worker can use it only while the client runs, and only to prove a connection.

@@ -6,6 +6,7 @@
 mod devices;
 mod dial;
 mod distrust;
+mod measured;
 mod over_tcp;
 mod parent_client;
 mod path;
@@ -228,6 +229,7 @@ impl Connected {
                         self.dialer.prefer_udp();
                         self.dialer.network_changed();
                     }
+                    Some(ParentEvent::Measure) => self.send_measured(),
                     // What it has changed is undone by whoever starts next, or by `vpnd cleanup`.
                     Some(ParentEvent::Stop) | None => return Ok(()),
                 },
@@ -407,6 +409,7 @@ impl Connected {
 
     /// Carries out the core's actions in order.
     async fn carry_out(&mut self) -> anyhow::Result<()> {
+        self.note_transport().await?;
         while let Some(action) = self.core.poll_action() {
             match action {
                 Action::Connect { connection, purpose, offer } => self.dial(connection, purpose, offer),

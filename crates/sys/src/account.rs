@@ -1,10 +1,11 @@
 //! Users of the machine: who an unprivileged process becomes.
 
 use std::collections::HashSet;
+use std::ffi::CString;
 use std::io;
 
 use minicbor::{Decode, Encode};
-use nix::unistd::{Gid, Uid, User, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
 use rustix::thread::CapabilitySet;
 
 /// The user that is taken if nothing else is configured and the machine has it.
@@ -49,6 +50,25 @@ pub fn behind_sudo() -> Option<Person> {
     let user = User::from_uid(Uid::from_raw(uid)).ok()??;
     let home = user.dir.to_str()?.to_owned();
     Some(Person { uid, gid: user.gid.as_raw(), name: user.name, home })
+}
+
+/// The number of the group of this name, if there is one.
+///
+/// # Errors
+/// If the machine's groups can't be read.
+pub fn group_of(name: &str) -> Result<Option<u32>, AccountError> {
+    Ok(Group::from_name(name)?.map(|group| group.gid.as_raw()))
+}
+
+/// Whether the user is in the group, as its own or as one of its others. May take long where users
+/// are kept elsewhere.
+///
+/// # Errors
+/// If the machine's users can't be read.
+pub fn is_member(uid: u32, gid: u32) -> Result<bool, AccountError> {
+    let Some(user) = User::from_uid(Uid::from_raw(uid))? else { return Ok(false) };
+    let Ok(name) = CString::new(user.name) else { return Ok(false) };
+    Ok(getgrouplist(&name, user.gid)?.contains(&Gid::from_raw(gid)))
 }
 
 /// A user and its group.
@@ -130,6 +150,11 @@ impl UnixUser {
         self.uid
     }
 
+    #[must_use]
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
+
     /// Becomes that user, in all threads and for good.
     pub(crate) fn assume(&self) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
@@ -187,6 +212,15 @@ mod tests {
         let root = UnixUser::choose(Some("root"));
         assert!(matches!(root, Err(AccountError::Root(_))), "{root:?}");
         assert_eq!(UnixUser::choose(Some("nobody")).unwrap().is_some(), may_change_user());
+    }
+
+    #[test]
+    fn members_of_a_group_are_known() {
+        let nobody = UnixUser::of("nobody").unwrap();
+        assert_eq!(group_of("root").unwrap(), Some(0));
+        assert_eq!(group_of("no-such-group-of-vpnd").unwrap(), None);
+        assert!(is_member(nobody.uid(), nobody.gid()).unwrap());
+        assert!(!is_member(nobody.uid(), 0).unwrap() && !is_member(3_999_999, 0).unwrap());
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub use user::{
     UserChangeArgs, UserDevicesArgs, UserExportArgs, UserImportArgs, UserModifyArgs, UserShowArgs,
 };
 use vpnd_client::args::{CleanupArgs, ConnectArgs, user_name};
+use vpnd_client::service::{DEFAULT_SOCKET, ServiceArgs};
+use vpnd_client::user_commands::{ListArgs, OwnTunnelsArgs, UpArgs};
 use vpnd_config::DEFAULT_CONFIG;
 use vpnd_gateway::args::ServerArgs;
 use vpnd_sys::date::Expiry;
@@ -90,11 +92,21 @@ pub enum Command {
     Revoke(RevokeArgs),
     /// Connect to a gateway
     Connect(ConnectArgs),
+    /// Connect without root, by a profile of this machine, through the client service
+    Up(UpArgs),
+    /// End this user's tunnels
+    Down(OwnTunnelsArgs),
+    /// List the profiles of this machine
+    List(ListArgs),
+    /// Show what was said of this user's tunnels
+    Log(OwnTunnelsArgs),
+    /// Run the service through which users connect without root
+    ClientService(ServiceArgs),
     /// Test what this network lets through to a gateway, and say what to do
     Netcheck(NetcheckArgs),
     /// Undo what a client that was killed left behind: routes, rules, DNS
     Cleanup(CleanupArgs),
-    /// Show a running gateway: sessions, offloads, counters
+    /// Show a running gateway: sessions, offloads, counters; on a client: this user's tunnels
     Status(StatusArgs),
     /// End sessions: all of a user, or one by its id
     Kick(KickArgs),
@@ -391,6 +403,9 @@ pub struct StatusArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "documented at the type")]
     pub admin: AdminArgs,
+    /// On a client: the socket of the client service
+    #[arg(long, default_value = DEFAULT_SOCKET, value_name = "P")]
+    pub client_socket: PathBuf,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

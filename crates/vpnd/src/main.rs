@@ -20,6 +20,8 @@ use vpnd::commands::tokens;
 use vpnd::commands::users::{self, UserError, revoke};
 use vpnd::commands::{audit, backup, check, doctor, migrate, netcheck, source};
 use vpnd_client::parent as client;
+use vpnd_client::service;
+use vpnd_client::user_commands::{self, Shown};
 use vpnd_config::ConfigError;
 use vpnd_gateway::parent as gateway;
 use vpnd_ipc::admin::client::ClientError;
@@ -116,6 +118,15 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             vpnd_sys::logging::init(filter, format)?;
             serve(client::run(args))?;
         }
+        Command::Up(args) => block_on(user_commands::up(&args))?,
+        Command::Down(args) => block_on(user_commands::down(&args))?,
+        Command::List(args) => block_on(user_commands::list(&args))?,
+        Command::Log(args) => block_on(user_commands::log(&args))?,
+        Command::ClientService(args) => {
+            let filter = if args.verbose { "info,vpnd=debug" } else { "info" };
+            vpnd_sys::logging::init(filter, args.log_format)?;
+            serve(service::run(args))?;
+        }
         Command::Netcheck(args) => netcheck::netcheck(&args, &mut std::io::stdout())?,
         Command::Cleanup(args) => block_on(client::cleanup(&args))?,
         Command::Completions { shell } => {
@@ -126,11 +137,22 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows the gateway; where none runs, the clients of this machine.
+/// Shows the gateway; where none runs, or this user may not see it, the tunnels of this machine.
 fn status_of_machine(args: &StatusArgs) -> anyhow::Result<()> {
+    // A gateway is root's; who names one means that.
+    let is_gateways = args.admin.socket.is_some() || rustix::process::geteuid().is_root();
+    let shown = Shown { json: args.json, watch: args.watch };
+    if !is_gateways && args.client_socket.exists() {
+        return block_on(user_commands::status(&args.client_socket, shown));
+    }
     let outcome = admin::status(args);
-    let no_gateway = matches!(outcome, Err(CommandError::Client(ClientError::NotRunning(_))));
-    let clients = if no_gateway && !args.json { client::states() } else { Vec::new() };
+    if !matches!(outcome, Err(CommandError::Client(ClientError::NotRunning(_)))) {
+        return Ok(outcome?);
+    }
+    if args.client_socket.exists() {
+        return block_on(user_commands::status(&args.client_socket, shown));
+    }
+    let clients = if args.json { Vec::new() } else { client::states() };
     if clients.is_empty() {
         return Ok(outcome?);
     }

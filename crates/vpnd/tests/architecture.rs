@@ -74,7 +74,7 @@ fn dependencies_point_one_way() {
         ("portal", with(&["vpnd-relay"])),
         ("auth", with(&["vpnd-store", "vpnd-wireguard"])),
         ("gateway", with(&["trusted-path", "vpnd-journal", "vpnd-shard", "vpnd-wireguard"])),
-        ("client", with(&["vpnd-journal", "vpnd-relay", "vpnd-shard"])),
+        ("client", with(&["trusted-path", "vpnd-journal", "vpnd-relay", "vpnd-shard"])),
         (
             "vpnd",
             with(&[

@@ -33,9 +33,7 @@ pub(super) fn listener() -> io::Result<(TcpListener, u16)> {
 /// # Errors
 /// If that is no address of a page.
 pub(super) fn show(url: &str) -> Result<(), String> {
-    if !is_page(url) {
-        return Err("the address of the page to log in at is none".to_owned());
-    }
+    check(url)?;
     tracing::info!(target: NEWS, "log in in a browser on this machine: {url}");
     let screen = SCREEN.iter().filter_map(|name| Some((*name, std::env::var(name).ok()?)));
     let screen: Vec<_> = screen.collect();
@@ -48,6 +46,14 @@ pub(super) fn show(url: &str) -> Result<(), String> {
         _ => tracing::debug!("the page is not opened by itself: no person with a screen has called sudo"),
     }
     Ok(())
+}
+
+/// Checks the address of a page.
+///
+/// # Errors
+/// If it is none.
+pub(crate) fn check(url: &str) -> Result<(), String> {
+    if is_page(url) { Ok(()) } else { Err("the address of the page to log in at is none".to_owned()) }
 }
 
 fn is_page(url: &str) -> bool {

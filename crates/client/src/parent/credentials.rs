@@ -15,16 +15,15 @@ use vpnd_sys::terminal;
 pub(super) const MAX_PASSWORD: usize = 1_024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// The first line of a file that only its owner can read.
     File(PathBuf),
     /// The first line of an open descriptor.
     Descriptor(RawFd),
-    Prompt,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CredentialsError {
+pub(crate) enum CredentialsError {
     /// The file or descriptor can't be read.
     #[error("can't read the password from {from}: {source}")]
     Read {
@@ -42,17 +41,19 @@ pub(super) enum CredentialsError {
     NotText(String),
     #[error("there is no terminal to ask for a password: use --credentials FILE or --password-fd N")]
     NoTerminal,
+    #[error("nobody has answered: run `vpnd up` at a terminal")]
+    NoAnswer,
     #[error(
         "the profile names no user, and there is no terminal to ask at: use --login NAME, or write 'name' into [user]"
     )]
     NoUser,
 }
 
-/// Reads a password; `prompt` is shown to a person.
+/// Reads a password.
 ///
 /// # Errors
 /// [`CredentialsError`], with the source and a remedy.
-pub(super) fn read(source: &Source, prompt: &str) -> Result<Zeroizing<String>, CredentialsError> {
+pub(crate) fn read(source: &Source) -> Result<Zeroizing<String>, CredentialsError> {
     match source {
         Source::File(path) => from_file(path),
         Source::Descriptor(fd) => {
@@ -61,7 +62,6 @@ pub(super) fn read(source: &Source, prompt: &str) -> Result<Zeroizing<String>, C
             let file = File::open(format!("/proc/self/fd/{fd}"));
             first_line(file.map_err(|source| CredentialsError::Read { from: name.clone(), source })?, name)
         }
-        Source::Prompt => ask(prompt),
     }
 }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn read_file(content: &[u8], mode: u32) -> Result<Zeroizing<String>, CredentialsError> {
-        read(&Source::File(file(content, mode).path().to_owned()), "")
+        read(&Source::File(file(content, mode).path().to_owned()))
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         assert!(matches!(read_file(&[0xFF, 0xFE], 0o600), Err(CredentialsError::NotText(_))));
         let long = vec![b'x'; MAX_PASSWORD + 1];
         assert!(matches!(read_file(&long, 0o600), Err(CredentialsError::TooLong(_))));
-        let missing = read(&Source::Descriptor(9_999), "");
+        let missing = read(&Source::Descriptor(9_999));
         assert!(matches!(missing, Err(CredentialsError::Read { .. })));
     }
 }

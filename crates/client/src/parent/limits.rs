@@ -23,6 +23,7 @@ pub(super) struct Limits {
     renewals: Allowance,
     notes: Allowance,
     browsers: Allowance,
+    reports: Allowance,
     /// A refusal has been logged.
     logged: bool,
 }
@@ -41,6 +42,7 @@ impl Limits {
             renewals: Allowance::new(16, Duration::from_secs(30)),
             notes: Allowance::new(64, Duration::from_millis(500)),
             browsers: Allowance::new(8, Duration::from_secs(30)),
+            reports: Allowance::new(64, Duration::from_millis(250)),
             logged: false,
         }
     }
@@ -61,6 +63,7 @@ impl Limits {
             ParentRequest::Prove(_) => (&mut self.proofs, "signatures"),
             ParentRequest::Ask(_) => (&mut self.questions, "answers of the user"),
             ParentRequest::Listen(_) | ParentRequest::Browse(_) => (&mut self.browsers, "browsers"),
+            ParentRequest::Measured(_) => (&mut self.reports, "reports"),
             ParentRequest::Renew(_) => (&mut self.renewals, "changes of the gateway's addresses"),
         };
         if allowance.take(now) {
@@ -81,13 +84,13 @@ mod tests {
 
     use super::*;
     use crate::messages::{
-        Browse, Configure, ListenForBrowser, LookUp, OpenSocket, OpenStream, OverTcp, Prove, Question, Renew,
-        SetMtu, UseTunnelDns,
+        Browse, Configure, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp, Prove,
+        Question, Renew, SetMtu, UseTunnelDns,
     };
 
     #[test]
     fn a_worker_that_asks_without_end_gets_little() {
-        let asks: [(ParentRequest, usize); 12] = [
+        let asks: [(ParentRequest, usize); 13] = [
             (OpenSocket(AsText("192.0.2.1:4433".parse().unwrap())).into(), 512 + 1_200),
             (OpenStream(AsText("192.0.2.1:443".parse().unwrap())).into(), 64 + 120),
             (OverTcp(true).into(), 64 + 120),
@@ -100,6 +103,7 @@ mod tests {
             (Renew(Renewal { addresses: List::default() }).into(), 16 + 2),
             (ListenForBrowser.into(), 8 + 2),
             (Browse(Text::default()).into(), 8 + 2),
+            (Measured::default().into(), 64 + 240),
         ];
         for (ask, most) in asks {
             let mut limits = Limits::new();

@@ -32,6 +32,7 @@ use vpnd_sys::nft::NftError;
 
 mod firewall;
 mod guard;
+mod in_force;
 mod presence;
 mod renewals;
 mod routes;
@@ -134,6 +135,11 @@ impl NetworkSetup {
     /// The connection to the kernel.
     pub(super) fn netlink(&self) -> &Netlink {
         &self.link.netlink
+    }
+
+    /// The tunnel's interface.
+    pub(super) fn interface(&self) -> &str {
+        &self.link.interface
     }
 
     /// Replaces the settings in force by those of `network`, as far as the profile permits them.

@@ -8,8 +8,10 @@ use tokio::task::JoinHandle;
 use vpnd_proto::control::ChallengeAnswer;
 use zeroize::Zeroizing;
 
+use super::console::Console;
 use super::credentials::{self, CredentialsError};
 use crate::messages::Question;
+use crate::user_messages::Ask;
 use vpnd_sys::text::harmless;
 
 const CODE: &str = "One-time code (Enter if you have none): ";
@@ -22,13 +24,31 @@ pub(super) struct Prompt {
 
 impl Prompt {
     /// Shows it; `number` is that of the worker's request.
-    pub(super) fn show(number: u64, question: &Question) -> Self {
-        let (line, is_shown) = match question {
-            Question::Code => (CODE.to_owned(), false),
-            Question::Challenge { text, is_shown } => (line(text), *is_shown),
+    pub(super) fn show(number: u64, question: Question, console: &Console) -> Self {
+        let ask = match question {
+            Question::Code => Ask::Code,
+            Question::Challenge { text, is_shown } => Ask::Challenge { text, is_shown },
         };
-        let ask = if is_shown { credentials::ask_openly } else { credentials::ask_for_code };
-        Self { number, asked: tokio::task::spawn_blocking(move || ask(&line)) }
+        Self { number, asked: console.begin_to_ask(ask) }
+    }
+}
+
+/// Asks the person at this process's terminal.
+///
+/// # Errors
+/// If there is no terminal, or it was closed.
+pub(crate) fn at_terminal(ask: &Ask) -> Result<Zeroizing<String>, CredentialsError> {
+    match ask {
+        Ask::Name { gateway } => match credentials::ask_openly(&format!("User at {}: ", harmless(gateway))) {
+            Err(CredentialsError::NoTerminal) => Err(CredentialsError::NoUser),
+            asked => asked,
+        },
+        Ask::Password { user, gateway } => {
+            credentials::ask(&format!("Password of {} at {}: ", harmless(user), harmless(gateway)))
+        }
+        Ask::Code => credentials::ask_for_code(CODE),
+        Ask::Challenge { text, is_shown: true } => credentials::ask_openly(&line(text)),
+        Ask::Challenge { text, is_shown: false } => credentials::ask_for_code(&line(text)),
     }
 }
 

@@ -11,11 +11,11 @@ use tokio::sync::watch;
 pub(super) struct Stop(watch::Receiver<Option<&'static str>>);
 
 impl Stop {
-    /// Takes SIGTERM and SIGINT of this process from now on.
+    /// Takes SIGTERM and SIGINT of this process from now on, and another end by its name.
     ///
     /// # Errors
     /// If the signals can't be handled.
-    pub(super) fn on_signals() -> io::Result<Self> {
+    pub(super) fn on_signals(other: impl Future<Output = &'static str> + Send + 'static) -> io::Result<Self> {
         let (mut terminate, mut interrupt) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let (sender, stop) = watch::channel(None);
@@ -23,6 +23,7 @@ impl Stop {
             let name = tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
+                name = other => name,
             };
             sender.send_replace(Some(name));
         });

@@ -5,29 +5,41 @@ use std::os::fd::OwnedFd;
 use vpnd_config::profile::Profile;
 use vpnd_proto::control::AsText;
 
-use super::{RunningClient, control_socket};
+use super::{CONNECTING, RunningClient, control_socket};
 use crate::messages::{OpenStream, OverTcp, ToWorker};
+use crate::user_messages::TunnelState;
 
 /// Which way the tunnel may go, and goes.
 pub(super) struct Transport {
     /// The ports of the gateway and the proxy.
     ports: Vec<u16>,
+    /// The port of the gateway.
+    tcp_port: Option<u16>,
     is_tcp: bool,
+    is_connected: bool,
 }
 
 impl Transport {
     pub(super) fn of(profile: &Profile) -> Self {
         let proxy = profile.proxy.as_ref().map(|proxy| proxy.server.port);
-        Self { ports: profile.tcp_port.into_iter().chain(proxy).collect(), is_tcp: false }
+        let tcp_port = profile.tcp_port;
+        let ports = tcp_port.into_iter().chain(proxy).collect();
+        Self { ports, tcp_port, is_tcp: false, is_connected: false }
     }
 
-    /// The state of a client that is connected.
-    pub(super) fn connected(&self) -> &'static str {
-        if self.is_tcp {
-            "connected over TCP, which is slower: this network passes no UDP"
-        } else {
-            "connected"
+    /// The client is in this state, in one word or some.
+    pub(super) fn note(&mut self, state: TunnelState) -> &'static str {
+        self.is_connected = state == TunnelState::Connected;
+        match (self.is_connected, self.is_tcp) {
+            (false, _) => CONNECTING,
+            (true, false) => "connected",
+            (true, true) => "connected over TCP, which is slower: this network passes no UDP",
         }
+    }
+
+    /// The TCP port over which the tunnel goes, if it does.
+    pub(super) fn tcp_port(&self) -> Option<u16> {
+        self.tcp_port.filter(|_| self.is_tcp)
     }
 }
 
@@ -52,7 +64,9 @@ impl RunningClient {
     /// Shows which way the tunnel goes.
     pub(super) fn note_transport(&mut self, number: u64, OverTcp(is_tcp): &OverTcp) -> ToWorker {
         self.transport.is_tcp = *is_tcp;
-        self.connected(&Ok(()));
+        if self.transport.is_connected {
+            self.note(TunnelState::Connected);
+        }
         ToWorker::reply::<OverTcp>(number, Ok(()))
     }
 }

@@ -97,6 +97,11 @@ impl TunnelDns {
         self.is_full && self.wanted().is_some()
     }
 
+    /// The tunnel's name servers, as long as the machine uses them.
+    pub(super) fn in_use(&self) -> Option<&DnsSettings> {
+        self.wanted().filter(|_| !self.in_force.is_empty())
+    }
+
     fn wanted(&self) -> Option<&DnsSettings> {
         self.settings.as_ref().filter(|_| self.is_reachable && !self.is_looking_up)
     }

@@ -3,8 +3,10 @@
 use anyhow::ensure;
 use zeroize::Zeroizing;
 
-use super::credentials::{self, Source};
+use super::console::Console;
+use super::credentials::{self, CredentialsError, MAX_PASSWORD, Source};
 use crate::args::ConnectArgs;
+use crate::user_messages::Ask;
 use vpnd_config::profile::{LOGIN_NAME_RULE, Profile, is_login_name};
 use vpnd_sys::text::harmless;
 
@@ -18,39 +20,52 @@ pub(super) struct UserLogin {
 
 impl UserLogin {
     /// Asks a person for what neither the arguments nor the profile say.
-    pub(super) fn ask(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<Self> {
+    pub(super) async fn ask(
+        args: &ConnectArgs,
+        profile: &Profile,
+        console: &Console,
+    ) -> anyhow::Result<Self> {
         let has_password = args.credentials.is_some() || args.password_fd.is_some();
         if args.browser || (profile.browser && !has_password) {
             let user = args.login.as_ref().or(profile.user.as_ref()).cloned().unwrap_or_default();
             return Ok(Self { user, password: Zeroizing::default(), browser: true });
         }
-        let user = user_name(args, profile)?;
-        let password = password(args, profile, &user)?;
+        let user = user_name(args, profile, console).await?;
+        let password = password(args, profile, &user, console).await?;
         Ok(Self { user, password, browser: false })
     }
 }
 
 /// The name to log in with: as given, as in the profile, or as a person types it.
-fn user_name(args: &ConnectArgs, profile: &Profile) -> anyhow::Result<String> {
+async fn user_name(args: &ConnectArgs, profile: &Profile, console: &Console) -> anyhow::Result<String> {
     if let Some(name) = args.login.as_ref().or(profile.user.as_ref()) {
         return Ok(name.clone());
     }
-    let asked = credentials::ask_openly(&format!("User at {}: ", profile.server_name));
-    let name = match asked {
-        Err(credentials::CredentialsError::NoTerminal) => Err(credentials::CredentialsError::NoUser)?,
-        asked => asked?,
-    };
+    let name = console.ask(Ask::Name { gateway: profile.server_name.clone() }).await?;
     let name = name.trim();
     ensure!(is_login_name(name), "'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
     Ok(name.to_owned())
 }
 
-fn password(args: &ConnectArgs, profile: &Profile, user: &str) -> anyhow::Result<Zeroizing<String>> {
+async fn password(
+    args: &ConnectArgs,
+    profile: &Profile,
+    user: &str,
+    console: &Console,
+) -> Result<Zeroizing<String>, CredentialsError> {
     let source = match (&args.credentials, args.password_fd) {
         (Some(file), _) => Source::File(file.clone()),
         (None, Some(fd)) => Source::Descriptor(fd),
-        (None, None) => Source::Prompt,
+        (None, None) => {
+            let ask = Ask::Password { user: user.to_owned(), gateway: profile.server_name.clone() };
+            let typed = console.ask(ask).await?;
+            let from = || "the user's terminal".to_owned();
+            return match typed.len() {
+                0 => Err(CredentialsError::Empty(from())),
+                1..=MAX_PASSWORD => Ok(typed),
+                _ => Err(CredentialsError::TooLong(from())),
+            };
+        }
     };
-    let prompt = format!("Password of {user} at {}: ", profile.server_name);
-    Ok(credentials::read(&source, &prompt)?)
+    credentials::read(&source)
 }

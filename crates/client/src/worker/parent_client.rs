@@ -8,8 +8,8 @@ use vpnd_crypto::device::{Binding, SIGNATURE_LEN};
 use vpnd_proto::control::{AsText, ChallengeAnswer, Network, Renewal, Text};
 
 use crate::messages::{
-    Browse, Configure, FromWorker, ListenForBrowser, LookUp, OpenSocket, OpenStream, OverTcp, ParentRequest,
-    Prove, Question, Renew, SetMtu, THE_PROXY, ToWorker, UseTunnelDns,
+    Browse, Configure, FromWorker, ListenForBrowser, LookUp, Measured, OpenSocket, OpenStream, OverTcp,
+    ParentRequest, Prove, Question, Renew, SetMtu, THE_PROXY, ToWorker, UseTunnelDns,
 };
 use vpnd_ipc::channel::{Channel, ChannelError};
 use vpnd_ipc::requests::{Gone, NoReply, Requests};
@@ -21,6 +21,8 @@ const QUEUE: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParentEvent {
     NetworkChanged,
+    /// Send what is known of the connection.
+    Measure,
     /// Inform the gateway, and end.
     Stop,
 }
@@ -80,6 +82,7 @@ impl ParentClient {
                     self.requests.reply(number, &reply, received.descriptors)?;
                 }
                 ToWorker::NetworkChanged => drop(events.send(ParentEvent::NetworkChanged).await),
+                ToWorker::Measure => drop(events.send(ParentEvent::Measure).await),
                 ToWorker::Stop(reason) => {
                     let _ = self.reason.set(reason.unwrap_or_default());
                     // It replies no more, so callers that wait for a reply must be released here.
@@ -112,6 +115,11 @@ impl ParentClient {
     /// Has people told whether the tunnel goes over TCP.
     pub(super) async fn over_tcp(&self, over_tcp: bool) -> Result<(), ParentError> {
         Ok(self.requests.request(OverTcp(over_tcp)).await?)
+    }
+
+    /// Has the user told this of the connection.
+    pub(super) async fn measured(&self, measured: Measured) -> Result<(), ParentError> {
+        Ok(self.requests.request(measured).await?)
     }
 
     /// The addresses of the gateway in this place of the list of [`crate::servers`].

@@ -8,6 +8,7 @@ use vpnd_proto::control::Message;
 use vpnd_proto::time::Time;
 
 use super::over_tcp::Carrier;
+use super::parent_client::ParentError;
 use super::{Connected, ConnectionEvent};
 use vpnd_sys::clock::now;
 
@@ -21,6 +22,8 @@ const LINGER: Duration = Duration::from_secs(15);
 /// The way of the tunnel.
 #[derive(Default)]
 pub(super) struct Transport {
+    /// Whether it is TCP, until the parent knows.
+    unnoted: Option<bool>,
     /// Waits until UDP works; there while the tunnel goes over TCP.
     udp: Option<JoinHandle<()>>,
     /// Since when the path carries less than any should.
@@ -65,8 +68,23 @@ impl Connected {
                 }
             }));
         }
-        let parent = Arc::clone(&self.parent);
-        tokio::spawn(async move { parent.over_tcp(over_tcp).await });
+        self.transport.unnoted = Some(over_tcp);
+    }
+
+    /// Informs the parent of another transport, before anything else that comes of it.
+    pub(super) async fn note_transport(&mut self) -> Result<(), ParentError> {
+        match self.transport.unnoted.take() {
+            Some(over_tcp) => match self.parent.over_tcp(over_tcp).await {
+                // It is only for people.
+                Err(ParentError::Refused(_)) => Ok(()),
+                outcome => outcome,
+            },
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn is_over_tcp(&self) -> bool {
+        self.transport.udp.is_some()
     }
 
     /// Has a new connection made, for the session to go over it.

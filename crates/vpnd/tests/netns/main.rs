@@ -29,6 +29,7 @@ mod certificates;
 mod chromium;
 mod cleanup;
 mod client;
+mod client_service;
 mod congestion;
 mod conntrack;
 mod continuity;

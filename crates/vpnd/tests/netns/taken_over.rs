@@ -17,6 +17,7 @@ use minicbor::{Decoder, Encoder};
 use rustix::net::AddressFamily;
 use rustix::net::sockopt::{socket_domain, socket_peercred};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+use vpnd_client::messages::Measured;
 use vpnd_proto::control::Network;
 
 use crate::client::{Client, TUN};
@@ -265,7 +266,7 @@ fn ends(process: &mut Process, hint: &str) {
 type Kind = (u32, &'static dyn Fn(&mut Body), u32, Duration);
 
 /// All that a client's worker may ask for.
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 11] = [
     (
         0,
         &|body| {
@@ -350,6 +351,14 @@ const KINDS: [Kind; 10] = [
         },
         64,
         Duration::from_millis(500),
+    ),
+    (
+        12,
+        &|body| {
+            body.array(1).unwrap().encode(Measured::default()).unwrap();
+        },
+        64,
+        Duration::from_millis(250),
     ),
 ];
 

@@ -1,0 +1,344 @@
+//! The person for whom a client runs: at this process's terminal, or at the other end of the client
+//! service's channel.
+//!
+//! Invariants: the service's end of the channel is watched, and the client ends in order when it
+//! closes; one question is open at a time; what the service is told is bounded.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use zeroize::Zeroizing;
+
+use super::browser;
+use super::credentials::CredentialsError;
+use super::prompt;
+use crate::args::ConnectArgs;
+use crate::frames::{self, MAX_FROM_USER, Reader, Writer};
+use crate::user_messages::{Ask, Begin, FromClient, ToClient, TunnelDetails, TunnelState, Typed};
+use vpnd_sys::text::format_chain;
+
+/// The name of an end by `vpnd down`, beside those of signals.
+pub(super) const BY_USER: &str = "vpnd down";
+/// The same of an end because the service is gone: nobody wished it.
+const WITHOUT_SERVICE: &str = "the end of the client service";
+/// Time for a person to answer.
+const PERSON_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 120 });
+/// Time for the last message to leave.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Messages to the service that wait.
+const QUEUE: usize = 64;
+
+/// Where the person is.
+#[derive(Clone)]
+pub(super) struct Console(Option<Arc<Service>>);
+
+/// The client service.
+struct Service {
+    /// `None` is the end.
+    outbox: mpsc::Sender<Option<FromClient>>,
+    writing: Mutex<Option<JoinHandle<()>>>,
+    waiting: Mutex<Option<oneshot::Sender<Option<Typed>>>>,
+    ending: watch::Receiver<Option<&'static str>>,
+    report: Notify,
+    is_report_due: AtomicBool,
+    /// What was said last.
+    said: Mutex<Option<(TunnelState, String)>>,
+}
+
+impl Console {
+    /// The terminal; or the service, which then says how the user logs in.
+    ///
+    /// # Errors
+    /// If there should be a service and is none.
+    pub(super) async fn open(args: &mut ConnectArgs) -> anyhow::Result<Self> {
+        if !args.for_service {
+            return Ok(Self(None));
+        }
+        let stream: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
+        let (mut reader, writer) = frames::split_std(UnixStream::from(stream), MAX_FROM_USER)
+            .context("this command is for the client service: use `vpnd up`")?;
+        // Programs that this one starts have nothing to do with it.
+        rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
+        let Begin(login) = reader.next().await?.context("the client service is gone")?;
+        args.login = login.name.map(|name| name.to_string());
+        args.browser |= login.browser;
+        Ok(Self::of_service(reader, writer))
+    }
+
+    fn of_service(reader: Reader, writer: Writer) -> Self {
+        let (outbox, messages) = mpsc::channel(QUEUE);
+        let (end, ending) = watch::channel(None);
+        let service = Arc::new(Service {
+            outbox,
+            writing: Mutex::new(Some(tokio::spawn(write(writer, messages)))),
+            waiting: Mutex::default(),
+            ending,
+            report: Notify::new(),
+            is_report_due: AtomicBool::new(false),
+            said: Mutex::default(),
+        });
+        tokio::spawn(read(Arc::clone(&service), reader, end));
+        Self(Some(service))
+    }
+
+    /// Waits until the person, or the end of the service, ends the client. Never at a terminal: there
+    /// are signals for that.
+    pub(super) async fn ended(self) -> &'static str {
+        if let Some(service) = self.0
+            && let Ok(Some(reason)) = service.ending.clone().wait_for(Option::is_some).await.map(|end| *end)
+        {
+            return reason;
+        }
+        std::future::pending().await
+    }
+
+    /// Asks the person.
+    ///
+    /// # Errors
+    /// If there is nobody, or no answer.
+    pub(super) async fn ask(&self, ask: Ask) -> Result<Zeroizing<String>, CredentialsError> {
+        let Some(service) = &self.0 else { return prompt::at_terminal(&ask) };
+        let (sender, answer) = oneshot::channel();
+        *lock(&service.waiting) = Some(sender);
+        service.send(FromClient::Ask(ask));
+        match timeout(PERSON_TIMEOUT, answer).await {
+            Ok(Ok(Some(typed))) => Ok(Zeroizing::new(typed.expose().to_owned())),
+            _ => Err(CredentialsError::NoAnswer),
+        }
+    }
+
+    /// The same in the background.
+    pub(super) fn begin_to_ask(&self, ask: Ask) -> JoinHandle<Result<Zeroizing<String>, CredentialsError>> {
+        if self.0.is_none() {
+            return tokio::task::spawn_blocking(move || prompt::at_terminal(&ask));
+        }
+        let console = self.clone();
+        tokio::spawn(async move { console.ask(ask).await })
+    }
+
+    /// Shows a page on which to log in.
+    ///
+    /// # Errors
+    /// If that is no address of a page.
+    pub(super) fn browse(&self, url: &str) -> Result<(), String> {
+        match &self.0 {
+            None => browser::show(url),
+            Some(service) => {
+                browser::check(url)?;
+                service.send(FromClient::Browse(url.to_owned()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Shows the state: that it is connecting, or connected over UDP or this port of TCP.
+    pub(super) fn note(&self, state: TunnelState, tcp_port: Option<u16>) {
+        let Some(service) = &self.0 else { return };
+        let mut last = lock(&service.said);
+        let said = words(last.as_ref().map(|(state, _)| *state), state, tcp_port);
+        let now = Some((state, said.clone()));
+        let is_new = match (&*last, state) {
+            // The words depend on what was before.
+            (Some((before, _)), TunnelState::Connecting) => *before != TunnelState::Connecting,
+            (before, _) => *before != now,
+        };
+        if is_new {
+            *last = now;
+            service.send(FromClient::State { state, said });
+        }
+    }
+
+    /// Waits until the service requests a report; never at a terminal. Safe to cancel.
+    pub(super) async fn report_requested(&self) {
+        match &self.0 {
+            Some(service) => service.report.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends the report, if one was requested.
+    pub(super) fn report(&self, details: impl FnOnce() -> TunnelDetails) {
+        if let Some(service) = &self.0
+            && service.is_report_due.swap(false, Ordering::Relaxed)
+        {
+            service.send(FromClient::Details(Box::new(details())));
+        }
+    }
+
+    /// Sends the reason of a failure, which is the last message.
+    pub(super) async fn finish(
+        self,
+        outcome: &anyhow::Result<()>,
+        is_final: impl Fn(&anyhow::Error) -> bool,
+    ) {
+        let Some(service) = self.0 else { return };
+        if let Err(error) = outcome {
+            service.send(FromClient::Failed { why: format_chain(error), is_final: is_final(error) });
+        }
+        let _ = service.outbox.try_send(None);
+        let writing = lock(&service.writing).take();
+        if let Some(writing) = writing {
+            let _ = timeout(FINISH_TIMEOUT, writing).await;
+        }
+    }
+}
+
+impl Service {
+    fn send(&self, message: FromClient) {
+        if self.outbox.try_send(Some(message)).is_err() {
+            tracing::warn!("the client service does not read what it is sent");
+        }
+    }
+}
+
+async fn write(mut writer: Writer, mut messages: mpsc::Receiver<Option<FromClient>>) {
+    while let Some(Some(message)) = messages.recv().await {
+        if writer.send(&message).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn read(service: Arc<Service>, mut reader: Reader, end: watch::Sender<Option<&'static str>>) {
+    let reason = loop {
+        match reader.next::<ToClient>().await {
+            Ok(Some(ToClient::Answer(typed))) => {
+                if let Some(waiting) = lock(&service.waiting).take() {
+                    let _ = waiting.send(typed);
+                }
+            }
+            Ok(Some(ToClient::Report)) => {
+                service.is_report_due.store(true, Ordering::Relaxed);
+                service.report.notify_one();
+            }
+            Ok(Some(ToClient::End)) => break BY_USER,
+            Ok(None) | Err(_) => break WITHOUT_SERVICE,
+        }
+    };
+    // Who waits for an answer waits no longer.
+    lock(&service.waiting).take();
+    end.send_replace(Some(reason));
+}
+
+/// The line for a state.
+fn words(before: Option<TunnelState>, state: TunnelState, tcp_port: Option<u16>) -> String {
+    match (state, tcp_port) {
+        (TunnelState::Connecting, _) if before.is_none() => "connecting over UDP".to_owned(),
+        (TunnelState::Connecting, _) => "the gateway does not answer any more: trying again".to_owned(),
+        (_, None) => "connected over UDP".to_owned(),
+        (_, Some(port)) => format!("this network passes only TCP {port}: using that, slower"),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames::MAX_FROM_SERVICE;
+
+    /// A client's console and the service's end.
+    fn console() -> (Console, Reader, Writer) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (reader, writer) = frames::split_std(ours, MAX_FROM_USER).unwrap();
+        let (from_client, to_client) = frames::split_std(theirs, MAX_FROM_SERVICE).unwrap();
+        (Console::of_service(reader, writer), from_client, to_client)
+    }
+
+    async fn next(reader: &mut Reader) -> FromClient {
+        reader.next().await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_state_is_said_once_and_in_words() {
+        let (console, mut reader, _writer) = console();
+        for (state, tcp_port) in [
+            (TunnelState::Connecting, None),
+            (TunnelState::Connecting, None),
+            (TunnelState::Connected, Some(443)),
+            (TunnelState::Connected, Some(443)),
+            (TunnelState::Connected, None),
+            (TunnelState::Connecting, None),
+            (TunnelState::Connecting, None),
+            (TunnelState::Connected, None),
+        ] {
+            console.note(state, tcp_port);
+        }
+        console.finish(&Ok(()), |_| false).await;
+        let mut lines = Vec::new();
+        while let Some(FromClient::State { said, .. }) = reader.next().await.unwrap() {
+            lines.push(said);
+        }
+        assert_eq!(
+            lines,
+            [
+                "connecting over UDP",
+                "this network passes only TCP 443: using that, slower",
+                "connected over UDP",
+                "the gateway does not answer any more: trying again",
+                "connected over UDP",
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_question_is_answered_by_the_service_or_not_at_all() {
+        let (console, mut reader, mut writer) = console();
+        let asking = console.begin_to_ask(Ask::Code);
+        assert!(matches!(next(&mut reader).await, FromClient::Ask(Ask::Code)));
+        let typed = Typed::new("123456").unwrap();
+        writer.send(&ToClient::Answer(Some(typed))).await.unwrap();
+        assert_eq!(asking.await.unwrap().unwrap().as_str(), "123456");
+        let asking = console.begin_to_ask(Ask::Code);
+        next(&mut reader).await;
+        writer.send(&ToClient::Answer(None)).await.unwrap();
+        assert!(matches!(asking.await.unwrap(), Err(CredentialsError::NoAnswer)));
+        let asking = console.begin_to_ask(Ask::Code);
+        next(&mut reader).await;
+        drop(writer);
+        assert!(matches!(asking.await.unwrap(), Err(CredentialsError::NoAnswer)));
+        assert_eq!(console.ended().await, WITHOUT_SERVICE);
+    }
+
+    #[tokio::test]
+    async fn nobody_is_waited_for_without_end() {
+        let (console, _reader, _writer) = console();
+        assert!(matches!(console.ask(Ask::Code).await, Err(CredentialsError::NoAnswer)));
+    }
+
+    #[tokio::test]
+    async fn a_report_is_sent_once_for_each_request() {
+        let (console, mut reader, mut writer) = console();
+        console.report(|| panic!("nobody has requested one"));
+        writer.send(&ToClient::Report).await.unwrap();
+        console.report_requested().await;
+        console.report(TunnelDetails::default);
+        assert!(matches!(next(&mut reader).await, FromClient::Details(_)));
+        console.report(|| panic!("it was sent"));
+        writer.send(&ToClient::End).await.unwrap();
+        assert_eq!(console.clone().ended().await, BY_USER);
+        console.finish(&Err(anyhow::anyhow!("no route\x1b[2J")), |_| true).await;
+        let last = next(&mut reader).await;
+        assert!(
+            matches!(&last, FromClient::Failed { why, is_final: true } if why == "no route?[2J"),
+            "{last:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn only_pages_are_shown() {
+        let (console, mut reader, _writer) = console();
+        assert!(console.browse("file:///etc/shadow").is_err());
+        console.browse("https://vpn.example/connect/x").unwrap();
+        assert!(matches!(next(&mut reader).await, FromClient::Browse(url) if url.starts_with("https")));
+    }
+}

@@ -1,0 +1,255 @@
+//! The client service: starts clients for users of this machine who are not root.
+//!
+//! It listens on a Unix socket that a group may open, and runs a client for each tunnel by a profile
+//! that root has placed on the machine ([`profiles`]). Questions of a login and the address of a
+//! page pass to the user's own command, which asks at the user's terminal and opens the user's
+//! browser.
+//!
+//! Invariants: who a user is, is the kernel's word (`SO_PEERCRED`); what one may do is decided in
+//! [`tunnels`] alone; nothing of a user but a profile's name, a login's name and answers has an
+//! effect; connections, frames and times are bounded for each user. A client ends in order when the
+//! service does, however that ends: it watches its end of the channel. This process talks to no
+//! network.
+
+mod conversation;
+mod members;
+mod profiles;
+mod running;
+mod tunnels;
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+
+use crate::args::DEFAULT_CLIENT_STATE;
+use members::{Admission, Members};
+use profiles::Profiles;
+use running::Handle;
+use tunnels::Tunnels;
+use vpnd_config::JOURNAL_DIRECTORY;
+use vpnd_journal::JournalDirectory;
+use vpnd_sys::log_limit::LogLimit;
+use vpnd_sys::logging::LogFormat;
+use vpnd_sys::netlink::Netlink;
+use vpnd_sys::process::{self, Capability};
+use vpnd_sys::service_manager;
+
+/// Default path of the socket.
+pub const DEFAULT_SOCKET: &str = "/run/vpnd-client/socket";
+/// Default directory of the profiles.
+pub const DEFAULT_PROFILES: &str = "/etc/vpnd/profiles.d";
+/// Default group of the users who may connect.
+pub const DEFAULT_GROUP: &str = "vpnd-users";
+
+/// Time for all clients to end in order: each informs its gateway and undoes its changes.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause after the kernel had no descriptor or memory for a new connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest interval between lines about refused users.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Arguments of `vpnd client-service`.
+#[derive(Args, Clone, Debug)]
+pub struct ServiceArgs {
+    /// Socket on which users' commands arrive
+    #[arg(long, default_value = DEFAULT_SOCKET, value_name = "P")]
+    pub socket: PathBuf,
+    /// Directory of the profiles, NAME.toml each; only root may write there
+    #[arg(long, default_value = DEFAULT_PROFILES, value_name = "D")]
+    pub profiles: PathBuf,
+    /// The group whose members may connect; without such a group only root may
+    #[arg(long, default_value = DEFAULT_GROUP, value_name = "NAME")]
+    pub group: String,
+    /// Directory of the keys by which gateways recognise this device, one for each user
+    #[arg(long, default_value = DEFAULT_CLIENT_STATE, value_name = "D")]
+    pub state_dir: PathBuf,
+    /// Directory of the journal of changes to this machine; only this user may write there
+    #[arg(long, default_value = JOURNAL_DIRECTORY, value_name = "D")]
+    pub journal_dir: PathBuf,
+    /// Format of log lines
+    #[arg(long, value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// Log more, for developers
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// What all conversations share.
+struct Service {
+    args: ServiceArgs,
+    profiles: Profiles,
+    members: Members,
+    tunnels: Mutex<Tunnels<Handle>>,
+    /// The tasks of running clients.
+    clients: Mutex<JoinSet<()>>,
+    /// Lines about users who were refused.
+    refusals: LogLimit,
+}
+
+impl Service {
+    fn tunnels(&self) -> MutexGuard<'_, Tunnels<Handle>> {
+        self.tunnels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, JoinSet<()>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Undoes what clients that were killed have left on the machine.
+    async fn clean_up(&self) -> anyhow::Result<()> {
+        let directory = JournalDirectory::create(&self.args.journal_dir)?;
+        Ok(vpnd_journal::undo_what_was_left(&directory, &Netlink::open()?).await?)
+    }
+
+    /// Logs that a user gets nothing.
+    fn log_refusal(&self, uid: u32, why: &str) {
+        if self.refusals.admits() {
+            tracing::warn!(uid, "refused: {why}");
+        }
+    }
+}
+
+/// Runs it until it gets SIGTERM or SIGINT.
+///
+/// # Errors
+/// The failure and a remedy, for the log.
+pub async fn run(args: ServiceArgs) -> anyhow::Result<()> {
+    process::require(Capability::NetAdmin)?;
+    process::forbid_core_dumps()
+        .context("core dumps can't be switched off, and they could hold passwords")?;
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let members = Members::of(&args.group)?;
+    if members.group().is_none() {
+        tracing::warn!(
+            "there is no group '{}', so only root may connect: `groupadd --system {0}`",
+            args.group
+        );
+    }
+    let listener = listen(&args.socket, members.group())?;
+    let service = Arc::new(Service {
+        profiles: Profiles::new(&args.profiles),
+        members,
+        tunnels: Mutex::new(Tunnels::new()),
+        clients: Mutex::new(JoinSet::new()),
+        refusals: LogLimit::new(64, REFUSAL_INTERVAL),
+        args,
+    });
+    service.clean_up().await?;
+    tracing::info!(socket = %service.args.socket.display(), "users may connect");
+    service_manager::ready("users may connect");
+    let mut conversations = JoinSet::new();
+    let name = loop {
+        while conversations.try_join_next().is_some() {}
+        tokio::select! {
+            _ = terminate.recv() => break "SIGTERM",
+            _ = interrupt.recv() => break "SIGINT",
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    if let Some((stream, admission)) = admit(&service, stream) {
+                        conversations.spawn(conversation::hold(Arc::clone(&service), stream, admission));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "can't accept on the socket of users");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    };
+    tracing::info!(reason = name, "the service stops, and its clients with it");
+    service_manager::stopping();
+    end(&service, conversations).await;
+    let _ = fs::remove_file(&service.args.socket);
+    Ok(())
+}
+
+/// Takes a connection of somebody who may have one.
+fn admit(service: &Service, stream: UnixStream) -> Option<(UnixStream, Admission)> {
+    let uid = match stream.peer_cred() {
+        Ok(peer) => peer.uid(),
+        Err(error) => {
+            tracing::warn!(%error, "the kernel does not say who has connected");
+            return None;
+        }
+    };
+    match service.members.admit(uid) {
+        Ok(admission) => Some((stream, admission)),
+        Err(why) => {
+            service.log_refusal(uid, &why.to_string());
+            None
+        }
+    }
+}
+
+/// Ends all clients in order. That is no user's end of a tunnel.
+async fn end(service: &Service, mut conversations: JoinSet<()>) {
+    conversations.abort_all();
+    while conversations.join_next().await.is_some() {}
+    service.tunnels().handles().for_each(Handle::leave);
+    let mut clients = std::mem::take(&mut *service.clients());
+    let all = async { while clients.join_next().await.is_some() {} };
+    if tokio::time::timeout(END_TIMEOUT, all).await.is_err() {
+        tracing::warn!("not all clients have ended in time; `vpnd cleanup` undoes what they leave");
+    }
+}
+
+/// The socket, which root and the group may open.
+fn listen(path: &Path, group: Option<u32>) -> anyhow::Result<UnixListener> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                bail!("a client service runs already, at {}", path.display());
+            }
+            fs::remove_file(path).with_context(|| format!("can't remove {}", path.display()))?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        _ => bail!("{} is in the way of the socket", path.display()),
+    }
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).with_context(|| format!("can't make {}", directory.display()))?;
+    }
+    trusted_path::check(path)?;
+    let listener = StdListener::bind(path).with_context(|| format!("can't listen at {}", path.display()))?;
+    let mode = if group.is_some() { 0o660 } else { 0o600 };
+    let restricted = chown(path, Some(rustix::process::geteuid().as_raw()), group)
+        .and_then(|()| fs::set_permissions(path, Permissions::from_mode(mode)));
+    restricted.with_context(|| format!("can't restrict {}", path.display()))?;
+    listener.set_nonblocking(true)?;
+    Ok(UnixListener::from_std(listener)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_socket_is_the_groups_alone_and_no_other_services() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("run/socket");
+        let listener = listen(&path, None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let error = listen(&path, None).unwrap_err().to_string();
+        assert!(error.contains("runs already"), "{error}");
+        drop(listener);
+        let group = rustix::process::getegid().as_raw();
+        let _listener = listen(&path, Some(group)).unwrap();
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.mode() & 0o777, found.gid()), (0o660, group));
+        let file = place.path().join("file");
+        fs::write(&file, "kept").unwrap();
+        assert!(listen(&file, None).is_err());
+        assert_eq!(fs::read_to_string(file).unwrap(), "kept");
+    }
+}

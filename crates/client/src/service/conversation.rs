@@ -1,0 +1,276 @@
+//! A user's command at the socket: its requests, and the replies.
+//!
+//! INVARIANT: what a plain user may do is decided before anything is done, and a refusal changes
+//! nothing. Texts of profiles that can't be used are for root alone, since such a file may hold
+//! secrets.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::Service;
+use super::members::Admission;
+use super::profiles::{Found, ProfileError};
+use super::running::{self, Attached, Event, Plan};
+use super::tunnels::TunnelId;
+use crate::frames::{self, FrameError, MAX_FROM_USER, Writer};
+use crate::user_messages::{ListedProfile, ServiceReply, TunnelState, Up, UserRequest};
+use vpnd_config::profile::{LOGIN_NAME_RULE, is_login_name};
+use vpnd_sys::clock::{now, wall_s};
+use vpnd_sys::date;
+use vpnd_sys::text::harmless;
+
+/// The longest silence of a user between two requests.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Requests of a user, and events for one, that wait.
+const QUEUE: usize = 4;
+/// Names of the interfaces, before their numbers.
+const INTERFACE: &str = "vpn";
+
+/// Answers a user until that one leaves or breaks a rule.
+pub(super) async fn hold(service: Arc<Service>, stream: UnixStream, admission: Admission) {
+    let uid = admission.uid();
+    let looked_up = Arc::clone(&service);
+    // The machine's users may be far away.
+    let verified = tokio::task::spawn_blocking(move || looked_up.members.verify(uid)).await;
+    let (mut reader, writer) = frames::split(stream, MAX_FROM_USER);
+    let (sender, requests) = mpsc::channel(QUEUE);
+    let mut conversation = Conversation { service, admission, requests, writer };
+    let refusal = match verified {
+        Ok(Ok(())) => None,
+        Ok(Err(why)) => Some(why.to_string()),
+        Err(_) => Some("the machine's users can't be looked up".to_owned()),
+    };
+    if let Some(why) = refusal {
+        let _ = conversation.refuse(&why, true).await;
+        return;
+    }
+    let reading = tokio::spawn(async move {
+        loop {
+            let request = reader.next().await.transpose();
+            let Some(request) = request else { return };
+            let is_last = request.is_err();
+            if sender.send(request).await.is_err() || is_last {
+                return;
+            }
+        }
+    });
+    if let Err(error) = conversation.serve().await {
+        conversation.service.log_refusal(uid, &format!("a user's command broke off: {error}"));
+    }
+    reading.abort();
+}
+
+struct Conversation {
+    service: Arc<Service>,
+    admission: Admission,
+    requests: mpsc::Receiver<Result<UserRequest, FrameError>>,
+    writer: Writer,
+}
+
+impl Conversation {
+    async fn serve(&mut self) -> Result<(), FrameError> {
+        while let Ok(Some(request)) = timeout(REQUEST_TIMEOUT, self.requests.recv()).await {
+            match request? {
+                UserRequest::List => self.list().await?,
+                UserRequest::Up(up) => self.up(up).await?,
+                UserRequest::Down(profile) => self.down(profile.as_deref()).await?,
+                UserRequest::Status => self.status().await?,
+                UserRequest::Log(profile) => self.log(profile.as_deref()).await?,
+                UserRequest::Answer(_) => return self.refuse("nothing was asked", false).await,
+            }
+        }
+        Ok(())
+    }
+
+    async fn list(&mut self) -> Result<(), FrameError> {
+        let names = match self.service.profiles.names() {
+            Ok(names) => names,
+            Err(error) => return self.refuse_profile(&error).await,
+        };
+        let listed = names.into_iter().map(|name| {
+            let used_by = self.service.tunnels().used_by(self.uid(), &name);
+            let (gateway, problem) = match self.service.profiles.find(Some(&name)) {
+                Ok(found) => (Some(found.gateway), None),
+                Err(error) => (None, Some(self.words(&error))),
+            };
+            ListedProfile { name, gateway, problem, used_by }
+        });
+        let listed = listed.collect();
+        self.writer.send(&ServiceReply::Profiles(listed)).await
+    }
+
+    async fn status(&mut self) -> Result<(), FrameError> {
+        let visible: Vec<_> = {
+            let tunnels = self.service.tunnels();
+            tunnels.visible(self.uid()).map(|(_, status, handle)| (status, handle.cloned())).collect()
+        };
+        let mut shown = Vec::with_capacity(visible.len());
+        for (status, handle) in visible {
+            shown.push(match handle {
+                Some(handle) => handle.detailed(status).await,
+                None => status,
+            });
+        }
+        self.writer.send(&ServiceReply::Tunnels(shown)).await
+    }
+
+    async fn log(&mut self, profile: Option<&str>) -> Result<(), FrameError> {
+        let found = self.service.tunnels().log(self.uid(), profile);
+        match found {
+            Ok(lines) => {
+                let line = |(at_s, said): (u64, String)| format!("{} {said}", date::rfc3339(at_s));
+                let lines = lines.into_iter().map(line).collect();
+                self.writer.send(&ServiceReply::Lines(lines)).await
+            }
+            Err(denied) => self.refuse(&denied.to_string(), false).await,
+        }
+    }
+
+    async fn down(&mut self, profile: Option<&str>) -> Result<(), FrameError> {
+        let found = {
+            let tunnels = self.service.tunnels();
+            tunnels.to_end(self.uid(), profile).map(|found| found.into_iter().cloned().collect::<Vec<_>>())
+        };
+        let mut handles = match found {
+            Ok(handles) => handles,
+            Err(denied) => return self.refuse(&denied.to_string(), false).await,
+        };
+        tracing::info!(uid = self.uid(), tunnels = handles.len(), "a user ends tunnels");
+        handles.iter().for_each(running::Handle::end);
+        let mut lines = Vec::new();
+        for handle in &mut handles {
+            handle.over().await;
+            lines.push(format!("{}: ended", handle.profile));
+        }
+        if lines.is_empty() {
+            lines.push("nothing was connected".to_owned());
+        }
+        self.writer.send(&ServiceReply::Lines(lines)).await
+    }
+
+    async fn up(&mut self, up: Up) -> Result<(), FrameError> {
+        if let Some(name) = up.login.name.as_deref().filter(|name| !is_login_name(name)) {
+            let why = format!("'{}' can't be a user's name: it has {LOGIN_NAME_RULE}", harmless(name));
+            return self.refuse(&why, true).await;
+        }
+        let found = match self.service.profiles.find(up.profile.as_deref()) {
+            Ok(found) => found,
+            Err(error) => return self.refuse_profile(&error).await,
+        };
+        let own = self.service.tunnels().own(self.uid(), &found.name);
+        if let Some(id) = own
+            && self.show(id).await?
+        {
+            return Ok(());
+        }
+        if !self.admission.may_start(now()) {
+            return self.refuse("too many attempts: wait some seconds", false).await;
+        }
+        let (events, inbox) = mpsc::channel(QUEUE);
+        let (answers, typed) = mpsc::channel(1);
+        let started = self.start(&found, &up, Attached { events, answers: typed });
+        match started {
+            Ok(id) => self.accompany(id, inbox, answers).await,
+            Err(why) => self.refuse(&why, false).await,
+        }
+    }
+
+    /// Starts a client, if the user may.
+    fn start(&self, found: &Found, up: &Up, attached: Attached) -> Result<TunnelId, String> {
+        let uid = self.uid();
+        let (handle, ends) = running::handle(&found.name);
+        let exists = |number: usize| Path::new(&format!("/sys/class/net/{INTERFACE}{number}")).exists();
+        let begun = self.service.tunnels().begin(uid, &found.name, wall_s(), handle, exists);
+        let (id, number) = begun.map_err(|denied| denied.to_string())?;
+        tracing::info!(uid, profile = found.name, "a user connects");
+        let interface = format!("{INTERFACE}{number}");
+        let (profile, login) = (found.path.clone(), up.login.clone());
+        let plan = Plan { id, uid, profile, interface, login };
+        running::start(&self.service, plan, ends, attached).map(|()| id).map_err(|error| {
+            let why = format!("the client can't be started: {error}");
+            self.service.tunnels().end(id, &why, wall_s());
+            why
+        })
+    }
+
+    /// Passes on what the client says and asks, until it is connected or has ended.
+    async fn accompany(
+        &mut self,
+        id: TunnelId,
+        mut events: mpsc::Receiver<Event>,
+        answers: mpsc::Sender<Option<crate::user_messages::Typed>>,
+    ) -> Result<(), FrameError> {
+        loop {
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(Event::Line(line)) => self.writer.send(&ServiceReply::Line(line)).await?,
+                    Some(Event::Ask(ask)) => self.writer.send(&ServiceReply::Ask(ask)).await?,
+                    Some(Event::Browse(url)) => self.writer.send(&ServiceReply::Browse(url)).await?,
+                    Some(Event::Connected) => {
+                        if !self.show(id).await? {
+                            return self.refuse("the tunnel has ended again; see `vpnd log`", false).await;
+                        }
+                        return Ok(());
+                    }
+                    Some(Event::Over { why, is_final }) => return self.refuse(&why, is_final).await,
+                    None => return self.refuse("the client has ended; see `vpnd log`", false).await,
+                },
+                // Without a user the client ends: its answers do.
+                request = self.requests.recv() => match request.transpose()? {
+                    Some(UserRequest::Answer(typed)) => {
+                        // One that was not asked for is one too many.
+                        let _ = answers.try_send(typed);
+                    }
+                    Some(_) => return self.refuse("a client is connecting: one thing at a time", false).await,
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// Shows a tunnel that is connected; whether it is.
+    async fn show(&mut self, id: TunnelId) -> Result<bool, FrameError> {
+        let found = {
+            let tunnels = self.service.tunnels();
+            let mut visible = tunnels.visible(self.uid());
+            visible.find(|(of, _, _)| *of == id).map(|(_, status, handle)| (status, handle.cloned()))
+        };
+        let Some((status, Some(handle))) = found else { return Ok(false) };
+        if status.state != TunnelState::Connected {
+            return Ok(false);
+        }
+        let status = handle.detailed(status).await;
+        self.writer.send(&ServiceReply::Tunnels(vec![status])).await?;
+        Ok(true)
+    }
+
+    async fn refuse_profile(&mut self, error: &ProfileError) -> Result<(), FrameError> {
+        let why = self.words(error);
+        self.refuse(&why, true).await
+    }
+
+    /// A problem with a profile, as this user may know it.
+    fn words(&self, error: &ProfileError) -> String {
+        match error {
+            ProfileError::Wrong { name, .. } if self.uid() != 0 => {
+                self.service.log_refusal(self.uid(), &error.to_string());
+                format!("the profile '{name}' is wrong: an administrator sees why with `vpnd list`")
+            }
+            error => harmless(&error.to_string()),
+        }
+    }
+
+    async fn refuse(&mut self, why: &str, is_final: bool) -> Result<(), FrameError> {
+        self.service.log_refusal(self.uid(), why);
+        self.writer.send(&ServiceReply::Refused { why: why.to_owned(), is_final }).await
+    }
+
+    fn uid(&self) -> u32 {
+        self.admission.uid()
+    }
+}

@@ -1,0 +1,344 @@
+//! A client that the service runs: its process, what it says, its end.
+//!
+//! Invariants: the process ends in order when its user, root or the service ends it, and when its
+//! user's command goes away before it is connected; one that does not end is killed, and what it
+//! leaves on the machine is undone. Questions are answered by the command that has started it, and
+//! by nobody once that is gone.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Service;
+use super::tunnels::TunnelId;
+use crate::frames::{self, FrameError, MAX_FROM_SERVICE, Writer};
+use crate::user_messages::{
+    Ask, Begin, FromClient, Login, ToClient, TunnelDetails, TunnelState, TunnelStatus, Typed,
+};
+use vpnd_ipc::spawn::THIS_PROGRAM;
+use vpnd_sys::clock::wall_s;
+use vpnd_sys::logging::LogFormat;
+use vpnd_sys::text::harmless;
+
+/// Time for a client to end once it was told to.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for a client's report.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Messages of a client, and for its user, that wait.
+const QUEUE: usize = 16;
+
+/// Who ends a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Its user or root.
+    Person,
+    /// Nobody who would be at the machine.
+    Service,
+}
+
+/// The way to a running client, for any number of holders.
+#[derive(Clone)]
+pub(super) struct Handle {
+    pub(super) profile: String,
+    ending: Arc<watch::Sender<Option<Ending>>>,
+    reports: mpsc::Sender<oneshot::Sender<TunnelDetails>>,
+    over: watch::Receiver<bool>,
+}
+
+/// What only the task of the client holds.
+pub(super) struct Ends {
+    ending: watch::Receiver<Option<Ending>>,
+    reports: mpsc::Receiver<oneshot::Sender<TunnelDetails>>,
+    over: watch::Sender<bool>,
+}
+
+/// For the user's command, while the client connects.
+#[derive(Debug)]
+pub(super) enum Event {
+    Line(String),
+    Ask(Ask),
+    Browse(String),
+    Connected,
+    Over { why: String, is_final: bool },
+}
+
+/// The user's command that has started a client.
+pub(super) struct Attached {
+    pub(super) events: mpsc::Sender<Event>,
+    pub(super) answers: mpsc::Receiver<Option<Typed>>,
+}
+
+/// What is started, and for whom.
+pub(super) struct Plan {
+    pub(super) id: TunnelId,
+    pub(super) uid: u32,
+    pub(super) profile: PathBuf,
+    pub(super) interface: String,
+    pub(super) login: Login,
+}
+
+/// The two sides of a client that is about to start.
+pub(super) fn handle(profile: &str) -> (Handle, Ends) {
+    let (end, ending) = watch::channel(None);
+    let (reports, requested) = mpsc::channel(QUEUE);
+    let (ended, over) = watch::channel(false);
+    let handle = Handle { profile: profile.to_owned(), ending: Arc::new(end), reports, over };
+    (handle, Ends { ending, reports: requested, over: ended })
+}
+
+impl Handle {
+    /// Has it end because a person wishes so.
+    pub(super) fn end(&self) {
+        self.ending.send_replace(Some(Ending::Person));
+    }
+
+    /// Has it end because the service does.
+    pub(super) fn leave(&self) {
+        self.ending.send_if_modified(|ending| ending.is_none() && ending.replace(Ending::Service).is_none());
+    }
+
+    /// Waits until it has ended.
+    pub(super) async fn over(&mut self) {
+        // An error is that its task is gone.
+        let _ = self.over.wait_for(|over| *over).await;
+    }
+
+    /// What is in force of it; `None` if it does not say so in time.
+    pub(super) async fn report(&self) -> Option<TunnelDetails> {
+        let (reply, report) = oneshot::channel();
+        self.reports.try_send(reply).ok()?;
+        timeout(REPORT_TIMEOUT, report).await.ok()?.ok()
+    }
+
+    /// `status` with what is in force, if it is connected and says so.
+    pub(super) async fn detailed(&self, status: TunnelStatus) -> TunnelStatus {
+        let details = match status.state {
+            TunnelState::Connected => self.report().await,
+            TunnelState::Connecting | TunnelState::Ended => None,
+        };
+        TunnelStatus { details, ..status }
+    }
+}
+
+/// Starts the client; its task sees to all else.
+///
+/// # Errors
+/// If the process can't be started.
+pub(super) fn start(service: &Arc<Service>, plan: Plan, ends: Ends, attached: Attached) -> io::Result<()> {
+    let (ours, theirs) = StdStream::pair()?;
+    let process = command(service, &plan, theirs).spawn()?;
+    let (mut reader, writer) = frames::split_std(ours, MAX_FROM_SERVICE)?;
+    let (sender, inbox) = mpsc::channel(QUEUE);
+    tokio::spawn(async move {
+        while let Ok(Some(message)) = reader.next().await {
+            if sender.send(message).await.is_err() {
+                return;
+            }
+        }
+    });
+    let Plan { id, uid, login, .. } = plan;
+    let client = RunningClient {
+        service: Arc::clone(service),
+        id,
+        uid,
+        process,
+        inbox,
+        writer: Some(writer),
+        attached: Some(attached),
+        ends,
+        waiting: Vec::new(),
+        ending: None,
+        failure: None,
+    };
+    service.clients().spawn(client.run(login));
+    Ok(())
+}
+
+fn command(service: &Service, plan: &Plan, channel: StdStream) -> Command {
+    let args = &service.args;
+    let mut command = Command::new(THIS_PROGRAM);
+    command.arg0("vpnd").arg("connect").arg(&plan.profile).arg("--for-service");
+    command.arg("--tun").arg(&plan.interface);
+    // A user's key is good for that user alone.
+    command.arg("--state-dir").arg(args.state_dir.join("users").join(plan.uid.to_string()));
+    command.arg("--journal-dir").arg(&args.journal_dir);
+    if args.log_format == LogFormat::Json {
+        command.args(["--log-format", "json"]);
+    }
+    command.arg(if args.verbose { "-vv" } else { "-v" });
+    // What the service manager gave is for the service. A terminal's Ctrl-C is, too.
+    command.env_remove("NOTIFY_SOCKET").process_group(0);
+    command.stdin(Stdio::from(OwnedFd::from(channel))).stdout(Stdio::null());
+    command
+}
+
+/// A client, as its task holds it.
+struct RunningClient {
+    service: Arc<Service>,
+    id: TunnelId,
+    uid: u32,
+    process: Child,
+    inbox: mpsc::Receiver<FromClient>,
+    /// Closed when the service ends the client.
+    writer: Option<Writer>,
+    /// Until the client is connected.
+    attached: Option<Attached>,
+    ends: Ends,
+    /// Those who wait for a report.
+    waiting: Vec<oneshot::Sender<TunnelDetails>>,
+    /// Who ends it, and when it is killed if it has not.
+    ending: Option<(Ending, Instant)>,
+    /// The reason that it gave for its end.
+    failure: Option<(String, bool)>,
+}
+
+impl RunningClient {
+    async fn run(mut self, login: Login) {
+        if let Err(error) = self.work(login).await {
+            tracing::error!(%error, "a client is lost");
+        }
+        let status = self.ended().await;
+        if !status.is_some_and(|status| status.success())
+            && let Err(error) = self.service.clean_up().await
+        {
+            tracing::error!(%error, "not all that a client left could be undone; `vpnd cleanup` tries again");
+        }
+        let (why, is_final) = self.failure.take().unwrap_or_else(|| (self.reason(status), false));
+        tracing::info!(uid = self.uid, "a client has ended: {why}");
+        self.service.tunnels().end(self.id, &why, wall_s());
+        self.ends.over.send_replace(true);
+        if let Some(attached) = &self.attached {
+            let _ = attached.events.try_send(Event::Over { why, is_final });
+        }
+    }
+
+    /// Passes messages on until the client ends.
+    async fn work(&mut self, login: Login) -> Result<(), FrameError> {
+        self.send(&Begin(login)).await?;
+        loop {
+            let kill_at = self.ending.map(|(_, at)| at);
+            tokio::select! {
+                message = self.inbox.recv() => match message {
+                    Some(message) => self.handle(message).await,
+                    None => return Ok(()),
+                },
+                Ok(()) = self.ends.ending.changed() => {
+                    let ending = *self.ends.ending.borrow();
+                    self.end(ending.unwrap_or(Ending::Service)).await?;
+                }
+                Some(reply) = self.ends.reports.recv() => self.request_report(reply).await?,
+                answer = answer(&mut self.attached), if self.attached.is_some() => match answer {
+                    Some(answer) => self.send(&ToClient::Answer(answer)).await?,
+                    // Nobody waits for this tunnel any more.
+                    None => {
+                        self.attached = None;
+                        self.end(Ending::Person).await?;
+                    }
+                },
+                () = sleep_until(kill_at.unwrap_or_else(Instant::now)), if kill_at.is_some() => return Ok(()),
+            }
+        }
+    }
+
+    async fn handle(&mut self, message: FromClient) {
+        match message {
+            FromClient::State { state, said } => {
+                let said = harmless(&said);
+                self.service.tunnels().note(self.id, state, &said, wall_s());
+                self.tell(Event::Line(said)).await;
+                if state == TunnelState::Connected {
+                    self.tell(Event::Connected).await;
+                    self.attached = None;
+                }
+            }
+            FromClient::Ask(ask) => {
+                if self.attached.is_none() {
+                    let _ = self.send(&ToClient::Answer(None)).await;
+                }
+                self.tell(Event::Ask(ask)).await;
+            }
+            FromClient::Browse(url) => self.tell(Event::Browse(url)).await,
+            FromClient::Details(details) => {
+                self.waiting.drain(..).for_each(|reply| drop(reply.send((*details).clone())));
+            }
+            FromClient::Failed { why, is_final } => self.failure = Some((harmless(&why), is_final)),
+        }
+    }
+
+    /// For the user's command, which may be gone.
+    async fn tell(&mut self, event: Event) {
+        if let Some(attached) = &self.attached {
+            let _ = attached.events.send(event).await;
+        }
+    }
+
+    async fn request_report(&mut self, reply: oneshot::Sender<TunnelDetails>) -> Result<(), FrameError> {
+        self.waiting.retain(|waiting| !waiting.is_closed());
+        // Those that come meanwhile get the same.
+        let is_first = self.waiting.is_empty();
+        self.waiting.push(reply);
+        if is_first { self.send(&ToClient::Report).await } else { Ok(()) }
+    }
+
+    async fn end(&mut self, ending: Ending) -> Result<(), FrameError> {
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        self.ending = Some((ending, Instant::now() + END_TIMEOUT));
+        match ending {
+            Ending::Person => self.send(&ToClient::End).await,
+            Ending::Service => {
+                self.writer = None;
+                Ok(())
+            }
+        }
+    }
+
+    async fn send<T: minicbor::Encode<()>>(&mut self, message: &T) -> Result<(), FrameError> {
+        match &mut self.writer {
+            Some(writer) => writer.send(message).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the end of the process, which has closed its channel or is to be killed.
+    async fn ended(&mut self) -> Option<ExitStatus> {
+        self.writer = None;
+        let has_had_time = self.ending.is_some_and(|(_, at)| at <= Instant::now());
+        let limit = if has_had_time { Duration::ZERO } else { END_TIMEOUT };
+        if let Ok(ended) = timeout(limit, self.process.wait()).await {
+            return ended.ok();
+        }
+        tracing::warn!("a client does not end by itself and is killed");
+        if let Err(error) = self.process.kill().await {
+            tracing::error!(%error, "a client can't be killed");
+        }
+        None
+    }
+
+    /// The reason of an end for which the client gave none.
+    fn reason(&self, status: Option<ExitStatus>) -> String {
+        match (self.ending, status) {
+            (Some((Ending::Person, _)), Some(_)) => "ended".to_owned(),
+            (Some((Ending::Service, _)), Some(_)) => "the client service has stopped".to_owned(),
+            (_, Some(status)) => format!("the client has ended by itself ({status}); its log has the reason"),
+            (_, None) => "the client was killed".to_owned(),
+        }
+    }
+}
+
+/// What the user has answered; `None` if the user's command is gone.
+async fn answer(attached: &mut Option<Attached>) -> Option<Option<Typed>> {
+    match attached {
+        Some(attached) => attached.answers.recv().await,
+        None => std::future::pending().await,
+    }
+}

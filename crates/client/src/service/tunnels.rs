@@ -1,0 +1,294 @@
+//! The tunnels that the service runs, and what a user may do with them.
+//!
+//! INVARIANT: nobody but a tunnel's owner and root ends it, sees more of it than that its profile is
+//! in use, or brings another one up beside it: the newest tunnel is the innermost, so it would carry
+//! what the others carry. Pure: times are arguments, and `H`, by which a tunnel is told something,
+//! is only kept here.
+
+use std::collections::VecDeque;
+
+use crate::user_messages::{TunnelState, TunnelStatus, UsedBy};
+
+/// Tunnels at the same time. Each has a layer of its own.
+pub(super) const MAX_TUNNELS: usize = 4;
+/// Tunnels that have ended and are still shown.
+const MAX_ENDED: usize = 16;
+/// Lines of a tunnel that are kept.
+const MAX_LINES: usize = 64;
+/// The longest line that is kept, characters.
+const MAX_LINE: usize = 512;
+
+/// Why a user gets nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Denied {
+    #[error(
+        "another user of this machine is connected: only they or an administrator can end that (`vpnd down` as root)"
+    )]
+    Another,
+    #[error("'{0}' is being connected already: `vpnd down {0}` ends that")]
+    UnderWay(String),
+    #[error("{MAX_TUNNELS} tunnels are up already, which is the most: end one of them with `vpnd down`")]
+    TooMany,
+    #[error("'{0}' is not connected")]
+    NotUp(String),
+    #[error("there is nothing to show of '{0}'")]
+    Unknown(String),
+}
+
+/// A tunnel of the table.
+pub(super) type TunnelId = u64;
+
+struct Tunnel<H> {
+    id: TunnelId,
+    owner: u32,
+    profile: String,
+    /// In the name of its interface.
+    number: usize,
+    state: TunnelState,
+    since_s: u64,
+    /// Each with its time.
+    lines: VecDeque<(u64, String)>,
+    /// `None` once it has ended.
+    handle: Option<H>,
+}
+
+pub(super) struct Tunnels<H> {
+    next_id: TunnelId,
+    /// The oldest first.
+    all: Vec<Tunnel<H>>,
+}
+
+impl<H> Tunnels<H> {
+    pub(super) const fn new() -> Self {
+        Self { next_id: 0, all: Vec::new() }
+    }
+
+    /// Takes a place for a tunnel of this user and an interface, by its number, of which none is
+    /// `taken`. What has ended of the same profile is forgotten.
+    ///
+    /// # Errors
+    /// If the user may not, or there is no place.
+    pub(super) fn begin(
+        &mut self,
+        uid: u32,
+        profile: &str,
+        now_s: u64,
+        handle: H,
+        taken: impl Fn(usize) -> bool,
+    ) -> Result<(TunnelId, usize), Denied> {
+        if uid != 0 && self.running().any(|tunnel| tunnel.owner != uid) {
+            return Err(Denied::Another);
+        }
+        if self.running().any(|tunnel| tunnel.profile == profile) {
+            return Err(Denied::UnderWay(profile.to_owned()));
+        }
+        if self.running().count() >= MAX_TUNNELS {
+            return Err(Denied::TooMany);
+        }
+        let is_free =
+            |number: &usize| !taken(*number) && self.running().all(|tunnel| tunnel.number != *number);
+        let number = (0..u8::MAX.into()).find(is_free).ok_or(Denied::TooMany)?;
+        self.all.retain(|tunnel| tunnel.handle.is_some() || tunnel.owner != uid || tunnel.profile != profile);
+        let id = self.next_id;
+        self.next_id += 1;
+        let (profile, state, lines) = (profile.to_owned(), TunnelState::Connecting, VecDeque::new());
+        let handle = Some(handle);
+        self.all.push(Tunnel { id, owner: uid, profile, number, state, since_s: now_s, lines, handle });
+        Ok((id, number))
+    }
+
+    /// The tunnel is in this state, and this was said of it.
+    pub(super) fn note(&mut self, id: TunnelId, state: TunnelState, said: &str, now_s: u64) {
+        let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) else { return };
+        if tunnel.state != state {
+            (tunnel.state, tunnel.since_s) = (state, now_s);
+        }
+        if tunnel.lines.len() == MAX_LINES {
+            tunnel.lines.pop_front();
+        }
+        tunnel.lines.push_back((now_s, said.chars().take(MAX_LINE).collect()));
+    }
+
+    /// The tunnel is no more. It is shown to its owner until there are too many, or another one of
+    /// the same profile begins.
+    pub(super) fn end(&mut self, id: TunnelId, said: &str, now_s: u64) {
+        self.note(id, TunnelState::Ended, said, now_s);
+        if let Some(tunnel) = self.all.iter_mut().find(|tunnel| tunnel.id == id) {
+            tunnel.handle = None;
+        }
+        let ended = self.all.iter().filter(|tunnel| tunnel.handle.is_none()).count();
+        let mut surplus = ended.saturating_sub(MAX_ENDED);
+        self.all.retain(|tunnel| {
+            let goes = tunnel.handle.is_none() && surplus > 0;
+            surplus -= usize::from(goes);
+            !goes
+        });
+    }
+
+    /// The running tunnels that this user may end: all, or the one of this profile.
+    ///
+    /// # Errors
+    /// If the named one is not up, or another user's.
+    pub(super) fn to_end(&self, uid: u32, profile: Option<&str>) -> Result<Vec<&H>, Denied> {
+        let Some(profile) = profile else {
+            return Ok(self
+                .running()
+                .filter(|tunnel| tunnel.is_of(uid))
+                .filter_map(Tunnel::handle)
+                .collect());
+        };
+        match self.running().find(|tunnel| tunnel.profile == profile) {
+            None => Err(Denied::NotUp(profile.to_owned())),
+            Some(tunnel) if !tunnel.is_of(uid) => Err(Denied::Another),
+            Some(tunnel) => Ok(tunnel.handle().into_iter().collect()),
+        }
+    }
+
+    /// The user's own running tunnel of this profile, if there is one.
+    pub(super) fn own(&self, uid: u32, profile: &str) -> Option<TunnelId> {
+        let own = |tunnel: &&Tunnel<H>| tunnel.owner == uid && tunnel.profile == profile;
+        self.running().find(own).map(|tunnel| tunnel.id)
+    }
+
+    /// The tunnels that this user may see, each with its handle while it runs.
+    pub(super) fn visible(&self, uid: u32) -> impl Iterator<Item = (TunnelId, TunnelStatus, Option<&H>)> {
+        self.all.iter().filter(move |tunnel| tunnel.is_of(uid)).map(|tunnel| {
+            let status = TunnelStatus {
+                profile: tunnel.profile.clone(),
+                uid: tunnel.owner,
+                state: tunnel.state,
+                since_s: tunnel.since_s,
+                said: tunnel.lines.back().map(|(_, said)| said.clone()).unwrap_or_default(),
+                details: None,
+            };
+            (tunnel.id, status, tunnel.handle())
+        })
+    }
+
+    /// What was said of the tunnels that this user may see, of one profile or of all, each line with
+    /// its time.
+    ///
+    /// # Errors
+    /// If a profile is named and there is none of it.
+    pub(super) fn log(&self, uid: u32, profile: Option<&str>) -> Result<Vec<(u64, String)>, Denied> {
+        let is_wanted = |tunnel: &&Tunnel<H>| profile.is_none_or(|profile| tunnel.profile == profile);
+        let mut wanted = self.all.iter().filter(|tunnel| tunnel.is_of(uid)).filter(is_wanted).peekable();
+        if let (None, Some(profile)) = (wanted.peek(), profile) {
+            return Err(Denied::Unknown(profile.to_owned()));
+        }
+        let of_one = |tunnel: &Tunnel<H>| {
+            let line = |(at_s, said): &(u64, String)| (*at_s, format!("{}: {said}", tunnel.profile));
+            tunnel.lines.iter().map(line).collect::<Vec<_>>()
+        };
+        let mut lines: Vec<_> = wanted.flat_map(of_one).collect();
+        lines.sort_by_key(|(at_s, _)| *at_s);
+        Ok(lines)
+    }
+
+    /// Whose the running tunnel of this profile is, as far as this user may know.
+    pub(super) fn used_by(&self, uid: u32, profile: &str) -> Option<UsedBy> {
+        let tunnel = self.running().find(|tunnel| tunnel.profile == profile)?;
+        Some(if tunnel.owner == uid { UsedBy::You } else { UsedBy::AnotherUser })
+    }
+
+    /// All that run.
+    pub(super) fn handles(&self) -> impl Iterator<Item = &H> {
+        self.running().filter_map(Tunnel::handle)
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Tunnel<H>> {
+        self.all.iter().filter(|tunnel| tunnel.handle.is_some())
+    }
+}
+
+impl<H> Tunnel<H> {
+    fn handle(&self) -> Option<&H> {
+        self.handle.as_ref()
+    }
+
+    /// Whether this user may end it and see all of it.
+    fn is_of(&self, uid: u32) -> bool {
+        uid == 0 || self.owner == uid
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: u32 = 0;
+    const ANN: u32 = 1_000;
+    const BOB: u32 = 1_001;
+
+    /// A table with a tunnel of ann's, by the profile `work`.
+    fn with_anns() -> (Tunnels<&'static str>, TunnelId) {
+        let mut tunnels = Tunnels::new();
+        let (id, _) = tunnels.begin(ANN, "work", 5, "ann's", |_| false).unwrap();
+        (tunnels, id)
+    }
+
+    #[test]
+    fn a_users_tunnel_is_hers_and_roots() {
+        let (mut tunnels, id) = with_anns();
+        tunnels.note(id, TunnelState::Connected, "connected over UDP", 6);
+        for (uid, sees) in [(ANN, true), (ROOT, true), (BOB, false)] {
+            assert_eq!(tunnels.visible(uid).count(), usize::from(sees), "{uid}");
+            assert_eq!(tunnels.to_end(uid, None).unwrap().len(), usize::from(sees), "{uid}");
+            assert_eq!(tunnels.to_end(uid, Some("work")).is_ok(), sees, "{uid}");
+            assert_eq!(tunnels.log(uid, Some("work")).is_ok(), sees, "{uid}");
+            assert_eq!(tunnels.log(uid, None).unwrap().len(), usize::from(sees), "{uid}");
+        }
+        assert_eq!(tunnels.to_end(BOB, Some("work")), Err(Denied::Another));
+        assert_eq!(tunnels.used_by(ANN, "work"), Some(UsedBy::You));
+        assert_eq!(tunnels.used_by(BOB, "work"), Some(UsedBy::AnotherUser));
+        assert_eq!((tunnels.own(ANN, "work"), tunnels.own(BOB, "work")), (Some(id), None));
+        tunnels.end(id, "the user has ended it", 7);
+        assert_eq!(tunnels.visible(BOB).count(), 0, "nor what is left of it");
+        assert!(tunnels.log(BOB, None).unwrap().is_empty());
+    }
+
+    #[test]
+    fn nobody_but_root_comes_up_beside_another_users_tunnel() {
+        let (mut tunnels, id) = with_anns();
+        let mut begin = |uid, profile| tunnels.begin(uid, profile, 6, "new", |_| false);
+        assert_eq!(begin(BOB, "work"), Err(Denied::Another));
+        assert_eq!(begin(BOB, "home"), Err(Denied::Another), "nor by another profile");
+        assert_eq!(begin(ANN, "work"), Err(Denied::UnderWay("work".to_owned())));
+        assert_eq!(begin(ANN, "home"), Ok((1, 1)));
+        assert_eq!(begin(ROOT, "lab"), Ok((2, 2)));
+        assert_eq!(begin(ANN, "lab"), Err(Denied::Another), "root's is another user's");
+        assert_eq!(begin(ROOT, "x"), Ok((3, 3)));
+        assert_eq!(begin(ROOT, "y"), Err(Denied::TooMany));
+        for id in [id, 1, 2, 3] {
+            tunnels.end(id, "over", 7);
+        }
+        assert_eq!(tunnels.begin(BOB, "work", 8, "bob's", |number| number < 2), Ok((4, 2)));
+        assert_eq!(tunnels.used_by(ANN, "work"), Some(UsedBy::AnotherUser));
+    }
+
+    #[test]
+    fn what_was_is_bounded() {
+        let mut tunnels = Tunnels::new();
+        for n in 0..100 {
+            let (id, number) = tunnels.begin(ANN, &format!("p{n}"), n, (), |_| false).unwrap();
+            assert_eq!(number, 0);
+            (0..200).for_each(|_| tunnels.note(id, TunnelState::Connected, &"x".repeat(9_999), n));
+            tunnels.end(id, "over", n);
+        }
+        assert_eq!(tunnels.visible(ANN).count(), MAX_ENDED);
+        let lines = tunnels.log(ANN, None).unwrap();
+        assert_eq!(lines.len(), MAX_ENDED * MAX_LINES);
+        assert!(lines.iter().all(|(_, line)| line.len() < MAX_LINE + 10));
+        // Another one of the same profile takes the place of what has ended.
+        let (_, status, _) = tunnels.visible(ANN).last().unwrap();
+        assert_eq!(
+            (status.profile.as_str(), status.state, status.said.as_str()),
+            ("p99", TunnelState::Ended, "over")
+        );
+        tunnels.begin(ANN, "p99", 200, (), |_| false).unwrap();
+        let states: Vec<_> = tunnels.visible(ANN).filter(|(_, status, _)| status.profile == "p99").collect();
+        assert!(
+            states.len() == 1 && states[0].1.state == TunnelState::Connecting && states[0].1.since_s == 200
+        );
+    }
+}

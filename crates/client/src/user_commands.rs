@@ -1,0 +1,331 @@
+//! `vpnd up`, `down`, `list`, `log`, and `status` of a machine that is a client: what a user does
+//! without root, through the client service.
+//!
+//! Invariants: nothing is sent to a socket that is not root's; a question is asked at this terminal
+//! and a page is opened as this user; text of others does not play with the terminal.
+
+mod table;
+
+use std::io::{self, Write as _};
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure};
+use clap::Args;
+use tokio::net::UnixStream;
+use vpnd_proto::control::UserName;
+use zeroize::Zeroizing;
+
+use crate::args::user_name;
+use crate::frames::{self, MAX_FROM_SERVICE, Reader, Writer};
+use crate::parent::credentials::{self, CredentialsError, Source};
+use crate::parent::{browser, prompt};
+use crate::service::{DEFAULT_GROUP, DEFAULT_SOCKET};
+use crate::user_messages::{
+    Ask, Login, ProfileName, ServiceReply, TunnelStatus, Typed, Up, UsedBy, UserRequest,
+};
+use table::render;
+use vpnd_ipc::spawn::ChildError;
+use vpnd_sys::clock::wall_s;
+use vpnd_sys::text::harmless;
+
+/// What opens a page on a desktop.
+const OPENER: &str = "xdg-open";
+/// Pause between two looks of `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Cursor to the top left, and the screen empty from there.
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
+
+/// Where the client service is.
+#[derive(Args, Clone, Debug)]
+pub struct ServiceSocket {
+    /// The socket of the client service
+    #[arg(long, default_value = DEFAULT_SOCKET, value_name = "P")]
+    pub socket: PathBuf,
+}
+
+/// Arguments of `vpnd up`.
+#[derive(Args, Debug)]
+pub struct UpArgs {
+    /// The profile, as `vpnd list` shows it [default: the only one]
+    pub profile: Option<String>,
+    /// The name to log in with [default: the profile's, or a prompt]
+    #[arg(long, value_name = "NAME", value_parser = user_name)]
+    pub login: Option<String>,
+    /// File with the password in its first line, readable by its owner alone
+    #[arg(long, value_name = "FILE", conflicts_with = "password_fd")]
+    pub credentials: Option<PathBuf>,
+    /// Read the password from this file descriptor, up to the first line break
+    #[arg(long, value_name = "N")]
+    pub password_fd: Option<RawFd>,
+    /// Log in in a browser, on the gateway's web pages [default: as the profile says]
+    #[arg(long, conflicts_with_all = ["credentials", "password_fd"])]
+    pub browser: bool,
+    #[command(flatten)]
+    pub service: ServiceSocket,
+}
+
+/// Arguments of `vpnd down` and `vpnd log`.
+#[derive(Args, Debug)]
+pub struct OwnTunnelsArgs {
+    /// The profile of the tunnel [default: all of this user's; as root: all]
+    pub profile: Option<String>,
+    #[command(flatten)]
+    pub service: ServiceSocket,
+}
+
+/// Arguments of `vpnd list`.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub service: ServiceSocket,
+}
+
+/// How `vpnd status` shows tunnels.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    pub json: bool,
+    pub watch: bool,
+}
+
+/// `vpnd up`.
+///
+/// # Errors
+/// The reason for which there is no tunnel.
+pub async fn up(args: &UpArgs) -> anyhow::Result<()> {
+    let mut service = ServiceClient::connect(&args.service.socket).await?;
+    let login = Login { name: args.login.clone().map(UserName::new).transpose()?, browser: args.browser };
+    service.send(&UserRequest::Up(Up { profile: profile_name(args.profile.as_deref())?, login })).await?;
+    loop {
+        match service.receive().await? {
+            ServiceReply::Line(line) => say(&line)?,
+            ServiceReply::Ask(ask) => {
+                let typed = answer(args, &ask)?;
+                let typed = Typed::new(typed.as_str())?;
+                service.send(&UserRequest::Answer(Some(typed))).await?;
+            }
+            ServiceReply::Browse(url) => browse(&url)?,
+            ServiceReply::Tunnels(tunnels) => {
+                return Ok(tunnels.iter().try_for_each(|tunnel| say(&table::connected(tunnel)))?);
+            }
+            other => return refused(other),
+        }
+    }
+}
+
+/// `vpnd down`.
+///
+/// # Errors
+/// If the tunnel is not up or another user's.
+pub async fn down(args: &OwnTunnelsArgs) -> anyhow::Result<()> {
+    lines(args, UserRequest::Down).await
+}
+
+/// `vpnd log`.
+///
+/// # Errors
+/// If there is none of that profile.
+pub async fn log(args: &OwnTunnelsArgs) -> anyhow::Result<()> {
+    lines(args, UserRequest::Log).await
+}
+
+/// `vpnd list`.
+///
+/// # Errors
+/// If the service can't be reached.
+pub async fn list(args: &ListArgs) -> anyhow::Result<()> {
+    let mut service = ServiceClient::connect(&args.service.socket).await?;
+    let profiles = match service.request(&UserRequest::List).await? {
+        ServiceReply::Profiles(profiles) => profiles,
+        other => return refused(other),
+    };
+    if args.json {
+        return Ok(say(&serde_json::to_string_pretty(&serde_json::json!({ "profiles": profiles }))?)?);
+    }
+    if profiles.is_empty() {
+        say("this machine has no profile: an administrator adds some")?;
+    }
+    for profile in profiles {
+        let state = match profile.used_by {
+            Some(UsedBy::You) => " (up)",
+            Some(UsedBy::AnotherUser) => " (in use by another user)",
+            None => "",
+        };
+        let what = profile.gateway.or(profile.problem).unwrap_or_default();
+        say(&format!("{}{state}: {what}", profile.name))?;
+    }
+    Ok(())
+}
+
+/// `vpnd status` of a client. With `watch` until the service is gone or output is closed.
+///
+/// # Errors
+/// If the service can't be reached.
+pub async fn status(socket: &Path, shown: Shown) -> anyhow::Result<()> {
+    let mut service = ServiceClient::connect(socket).await?;
+    let mut before: Option<(Instant, Vec<TunnelStatus>)> = None;
+    loop {
+        let tunnels = match service.request(&UserRequest::Status).await? {
+            ServiceReply::Tunnels(tunnels) => tunnels,
+            other => return refused(other),
+        };
+        let now = Instant::now();
+        let text = match (shown.json, shown.watch) {
+            (true, false) => serde_json::to_string_pretty(&json(&tunnels))? + "\n",
+            (true, true) => serde_json::to_string(&json(&tunnels))? + "\n",
+            (false, _) => {
+                let earlier = before.as_ref().map(|(at, tunnels)| (now - *at, tunnels.as_slice()));
+                render(&tunnels, earlier, wall_s())
+            }
+        };
+        let is_screen = shown.watch && !shown.json && io::IsTerminal::is_terminal(&io::stdout());
+        let text = if is_screen { format!("{CLEAR_SCREEN}{text}") } else { text };
+        match io::stdout().lock().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            written => written?,
+        }
+        if !shown.watch {
+            return Ok(());
+        }
+        before = Some((now, tunnels));
+        tokio::time::sleep(WATCH_INTERVAL).await;
+    }
+}
+
+fn json(tunnels: &[TunnelStatus]) -> serde_json::Value {
+    serde_json::json!({ "tunnels": tunnels })
+}
+
+async fn lines(
+    args: &OwnTunnelsArgs,
+    request: impl FnOnce(Option<ProfileName>) -> UserRequest,
+) -> anyhow::Result<()> {
+    let mut service = ServiceClient::connect(&args.service.socket).await?;
+    match service.request(&request(profile_name(args.profile.as_deref())?)).await? {
+        ServiceReply::Lines(lines) => Ok(lines.iter().try_for_each(|line| say(line))?),
+        other => refused(other),
+    }
+}
+
+/// The name of a profile, which may be of any form: the service decides.
+fn profile_name(name: Option<&str>) -> anyhow::Result<Option<ProfileName>> {
+    let name = name.map(ProfileName::new).transpose();
+    name.map_err(|_| {
+        anyhow::anyhow!("no profile has so long a name: `vpnd list` shows those of this machine")
+    })
+}
+
+/// What the person answers, or has written down.
+fn answer(args: &UpArgs, ask: &Ask) -> Result<Zeroizing<String>, CredentialsError> {
+    match (ask, &args.credentials, args.password_fd) {
+        (Ask::Password { .. }, Some(file), _) => credentials::read(&Source::File(file.clone())),
+        (Ask::Password { .. }, None, Some(fd)) => credentials::read(&Source::Descriptor(fd)),
+        _ => prompt::at_terminal(ask),
+    }
+}
+
+/// Shows a page on which to log in, and opens it if there is a screen.
+fn browse(url: &str) -> anyhow::Result<()> {
+    browser::check(url).map_err(anyhow::Error::msg)?;
+    say(&format!("log in in a browser on this machine: {url}"))?;
+    let has_screen = ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(|name| std::env::var_os(name).is_some());
+    // No browser runs as root.
+    if has_screen && !rustix::process::geteuid().is_root() {
+        let mut opener = std::process::Command::new(OPENER);
+        opener.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if let Err(error) = opener.spawn() {
+            say(&format!("the page is not opened by itself: {OPENER} does not run ({error})"))?;
+        }
+    }
+    Ok(())
+}
+
+fn say(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{}", vpnd_sys::text::plain(text))?;
+    out.flush()
+}
+
+/// The failure that an unexpected reply is.
+fn refused(reply: ServiceReply) -> anyhow::Result<()> {
+    match reply {
+        ServiceReply::Refused { why, is_final: true } => Err(ChildError::Refused(harmless(&why)).into()),
+        ServiceReply::Refused { why, .. } => bail!("{}", harmless(&why)),
+        _ => bail!("the client service is of another version than this command"),
+    }
+}
+
+/// The client service, as a command sees it.
+struct ServiceClient {
+    reader: Reader,
+    writer: Writer,
+}
+
+impl ServiceClient {
+    async fn connect(path: &Path) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(path).await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
+                "the client service does not run: an administrator starts it (`systemctl enable --now vpnd-client`), or \
+                 connects as root with `vpnd connect`"
+            ),
+            io::ErrorKind::PermissionDenied => anyhow::anyhow!(
+                "this user is not in the group that may connect: an administrator adds it (`adduser NAME {DEFAULT_GROUP}`), \
+                 then log in to this machine again"
+            ),
+            _ => anyhow::Error::new(error).context(format!("can't reach the client service at {}", path.display())),
+        })?;
+        let peer = stream.peer_cred()?.uid();
+        ensure!(
+            peer == 0,
+            "{} is user {peer}'s, and not the client service's: nothing was sent",
+            path.display()
+        );
+        let (reader, writer) = frames::split(stream, MAX_FROM_SERVICE);
+        Ok(Self { reader, writer })
+    }
+
+    async fn send(&mut self, request: &UserRequest) -> anyhow::Result<()> {
+        // A service that has refused and gone says why.
+        let _ = self.writer.send(request).await;
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> anyhow::Result<ServiceReply> {
+        match self.reader.next().await? {
+            Some(reply) => Ok(reply),
+            None => bail!("the client service has ended the conversation: see its log"),
+        }
+    }
+
+    async fn request(&mut self, request: &UserRequest) -> anyhow::Result<ServiceReply> {
+        self.send(request).await?;
+        self.receive().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::chown;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_sent_to_a_socket_that_is_not_roots() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("socket");
+        let error = ServiceClient::connect(&path).await.err().unwrap().to_string();
+        assert!(error.contains("does not run"), "{error}");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        assert_eq!(ServiceClient::connect(&path).await.is_ok(), is_root);
+        // Who owns the file does not matter, but who listens.
+        let _ = chown(&path, Some(65_534), None);
+        assert_eq!(ServiceClient::connect(&path).await.is_ok(), is_root);
+        drop(listener);
+    }
+}

@@ -1,0 +1,278 @@
+//! The messages of the client service: with a user's command, and with the clients that it runs.
+//!
+//! | | |
+//! |---|---|
+//! | user → service | [`UserRequest`] |
+//! | service → user | [`ServiceReply`] |
+//! | service → client | [`ToClient`], [`Begin`] first |
+//! | client → service | [`FromClient`] |
+//!
+//! Invariants: fields of a user have bounds; the names in JSON are an interface, so they are added,
+//! never renamed.
+
+use minicbor::{Decode, Encode};
+use serde::Serialize;
+use vpnd_proto::control::{ChallengeText, SecretText, Text, UserName};
+
+/// The name of a profile, as a user gives it.
+pub type ProfileName = Text<64>;
+/// What a person has typed.
+pub type Typed = SecretText<1024>;
+
+/// A user's command to the service.
+#[derive(Debug, Encode, Decode)]
+pub enum UserRequest {
+    /// Answered by [`ServiceReply::Profiles`].
+    #[n(0)]
+    List,
+    /// Answered by lines and questions until [`ServiceReply::Tunnels`] shows the connected tunnel.
+    #[n(1)]
+    Up(#[n(0)] Up),
+    /// End the user's own tunnels, or this one. Answered by [`ServiceReply::Lines`].
+    #[n(2)]
+    Down(#[n(0)] Option<ProfileName>),
+    /// Answered by [`ServiceReply::Tunnels`].
+    #[n(3)]
+    Status,
+    /// What was said of the user's own tunnels, or of this one. Answered by [`ServiceReply::Lines`].
+    #[n(4)]
+    Log(#[n(0)] Option<ProfileName>),
+    /// To [`ServiceReply::Ask`]; nothing if nobody can be asked.
+    #[n(5)]
+    Answer(#[n(0)] Option<Typed>),
+}
+
+/// Connect by a profile.
+#[derive(Debug, Encode, Decode)]
+pub struct Up {
+    /// Without one: the only profile.
+    #[n(0)]
+    pub profile: Option<ProfileName>,
+    #[n(1)]
+    pub login: Login,
+}
+
+/// How a user wishes to log in.
+#[derive(Clone, Debug, Default, Encode, Decode)]
+pub struct Login {
+    /// In place of the profile's name, or of a question for it.
+    #[n(0)]
+    pub name: Option<UserName>,
+    /// In a browser, whatever the profile says.
+    #[n(1)]
+    pub browser: bool,
+}
+
+#[derive(Debug, Encode, Decode)]
+pub enum ServiceReply {
+    /// Not done, and why.
+    #[n(0)]
+    Refused {
+        #[n(0)]
+        why: String,
+        /// Whether trying again is of no use until a person has done something.
+        #[n(1)]
+        is_final: bool,
+    },
+    #[n(1)]
+    Profiles(#[n(0)] Vec<ListedProfile>),
+    #[n(2)]
+    Tunnels(#[n(0)] Vec<TunnelStatus>),
+    #[n(3)]
+    Lines(#[n(0)] Vec<String>),
+    /// What happens meanwhile.
+    #[n(4)]
+    Line(#[n(0)] String),
+    /// Answered by [`UserRequest::Answer`].
+    #[n(5)]
+    Ask(#[n(0)] Ask),
+    /// A page on which to log in.
+    #[n(6)]
+    Browse(#[n(0)] String),
+}
+
+/// A profile of the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct ListedProfile {
+    #[n(0)]
+    pub name: String,
+    /// The gateway's name; `None` if the profile can't be used.
+    #[n(1)]
+    pub gateway: Option<String>,
+    /// The reason why it can't be used.
+    #[n(2)]
+    pub problem: Option<String>,
+    #[n(3)]
+    pub used_by: Option<UsedBy>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UsedBy {
+    #[n(0)]
+    You,
+    #[n(1)]
+    AnotherUser,
+}
+
+/// A question for the person.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Ask {
+    /// The name to log in with.
+    #[n(0)]
+    Name {
+        #[n(0)]
+        gateway: String,
+    },
+    #[n(1)]
+    Password {
+        #[n(0)]
+        user: String,
+        #[n(1)]
+        gateway: String,
+    },
+    #[n(2)]
+    Code,
+    /// The answer to a challenge, whose text comes from a server behind the gateway.
+    #[n(3)]
+    Challenge {
+        #[n(0)]
+        text: ChallengeText,
+        /// Whether the answer may be shown while it is typed.
+        #[n(1)]
+        is_shown: bool,
+    },
+}
+
+/// The state of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TunnelState {
+    /// The gateway does not answer yet, or does not answer now.
+    #[n(0)]
+    Connecting,
+    #[n(1)]
+    Connected,
+    /// It has ended by itself.
+    #[n(2)]
+    Ended,
+}
+
+/// By which transport a tunnel's datagrams go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    #[n(0)]
+    Udp,
+    #[n(1)]
+    Tcp,
+}
+
+/// A tunnel of the machine, as its user sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct TunnelStatus {
+    #[n(0)]
+    pub profile: String,
+    /// The number of the user who has started it.
+    #[n(1)]
+    pub uid: u32,
+    #[n(2)]
+    pub state: TunnelState,
+    /// Since when, in seconds of Unix time.
+    #[n(3)]
+    pub since_s: u64,
+    /// What was said last: the reason of an end, too.
+    #[n(4)]
+    pub said: String,
+    /// `None` unless it is connected, or as long as it does not answer.
+    #[n(5)]
+    pub details: Option<TunnelDetails>,
+}
+
+/// What is in force of a connected tunnel, and how it does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct TunnelDetails {
+    #[n(0)]
+    pub interface: String,
+    /// The name that the gateway's certificate carries.
+    #[n(1)]
+    pub gateway: String,
+    /// Its outer address, as far as that can be told.
+    #[n(2)]
+    pub gateway_address: Option<String>,
+    #[n(3)]
+    pub transport: Option<Transport>,
+    #[n(4)]
+    pub addresses: Vec<String>,
+    #[n(5)]
+    pub routes: Vec<String>,
+    #[n(6)]
+    pub dns: Vec<String>,
+    #[n(7)]
+    pub search: Vec<String>,
+    /// Packets of this size go through the tunnel as they are.
+    #[n(8)]
+    pub mtu: Option<u16>,
+    /// Round trip to the gateway, microseconds.
+    #[n(9)]
+    pub rtt_us: Option<u64>,
+    /// Datagrams of the control channel's connection, and those of them that were lost.
+    #[n(10)]
+    pub control_sent: u64,
+    #[n(11)]
+    pub control_lost: u64,
+    #[n(12)]
+    pub rx_bytes: u64,
+    #[n(13)]
+    pub tx_bytes: u64,
+    #[n(14)]
+    pub rx_packets: u64,
+    #[n(15)]
+    pub tx_packets: u64,
+}
+
+/// The first message to a client.
+#[derive(Debug, Encode, Decode)]
+pub struct Begin(#[n(0)] pub Login);
+
+/// Service → client.
+#[derive(Debug, Encode, Decode)]
+pub enum ToClient {
+    /// To [`FromClient::Ask`].
+    #[n(0)]
+    Answer(#[n(0)] Option<Typed>),
+    /// Answered by [`FromClient::Details`].
+    #[n(1)]
+    Report,
+    /// The user, or root, ends the tunnel.
+    #[n(2)]
+    End,
+}
+
+/// Client → service.
+#[derive(Debug, Encode, Decode)]
+pub enum FromClient {
+    /// A new state, in words.
+    #[n(0)]
+    State {
+        #[n(0)]
+        state: TunnelState,
+        #[n(1)]
+        said: String,
+    },
+    #[n(1)]
+    Ask(#[n(0)] Ask),
+    #[n(2)]
+    Browse(#[n(0)] String),
+    #[n(3)]
+    Details(#[n(0)] Box<TunnelDetails>),
+    /// Its last message: why it ends, if that is a failure.
+    #[n(4)]
+    Failed {
+        #[n(0)]
+        why: String,
+        /// Whether trying again is of no use until a person has done something.
+        #[n(1)]
+        is_final: bool,
+    },
+}
