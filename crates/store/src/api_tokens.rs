@@ -10,7 +10,7 @@ use vpnd_config::desk::DeskRole;
 /// Characters of the longest name.
 const MAX_TOKEN_NAME: usize = 32;
 
-/// What there is of a token.
+/// The record of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiToken {
     /// For people, and the part of the token that is no secret.

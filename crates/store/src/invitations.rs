@@ -43,7 +43,7 @@ impl InvitationToken {
     }
 }
 
-/// What a user has chosen by an invitation.
+/// The choices of a user by an invitation.
 #[derive(Clone, Debug)]
 pub struct Accepted {
     pub invitation: InvitationHash,

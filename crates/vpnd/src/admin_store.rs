@@ -1,5 +1,5 @@
 //! The store for commands of an administrator (`vpnd user`, `revoke`, `check`, `init`):
-//! [`Confined`] is the command's end, and a process of its own opens it ([`run`]).
+//! [`Confined`] is the command's end, and a separate process opens it ([`run`]).
 //!
 //! The auth process of a gateway writes the state directory, and whoever has taken it over writes
 //! there what they like. SQLite follows links, opens files by names that it makes up, and trusts a
@@ -62,7 +62,7 @@ pub(crate) use wireguard::DeviceRequest;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Limit for closing the store.
 const END_TIMEOUT: Duration = Duration::from_secs(6);
-/// No store has so many users.
+/// No store has this many users.
 const MAX_LISTED: usize = 1 << 20;
 
 /// Opens stores; tests do so without a process.
@@ -234,8 +234,8 @@ impl AdminStore {
         self.ask_about(&user, RecordDeed::from(AuditEntry { by: invoker(), ..entry }))
     }
 
-    /// Who had this address, or this port of it, at a time, recorded as a question with its reason.
-    /// Only for [`Opening::Audit`].
+    /// The holder of this address, or of this port of it, at a time. The question is recorded with
+    /// its reason. Only for [`Opening::Audit`].
     pub(crate) fn whois(
         &mut self,
         address: IpAddr,
@@ -442,7 +442,7 @@ fn own_directory(launch: &StoreLaunch) -> anyhow::Result<Preparation<OwnedFd>> {
     let owner = rustix::fs::fstat(&opened)?.st_uid;
     let this = rustix::process::geteuid();
     let user = launch.common.identity.as_ref().map_or(this.as_raw(), UnixUser::uid);
-    // Somebody without privileges has none to lose.
+    // A user without privileges has none to lose.
     if this.is_root() && owner != user {
         bail!(
             "the state directory {} belongs to user {owner}, and this process runs as user {user}: run the command as \

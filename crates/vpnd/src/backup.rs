@@ -112,12 +112,12 @@ pub(crate) struct NamedFile {
     pub(crate) absence: Absence,
 }
 
-/// What a backup makes of a file that is not there.
+/// The fate of a file that is not there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absence {
     /// A gateway does not start without it: there is no backup.
     Refused,
-    /// It may be kept elsewhere: the administrator is told.
+    /// It may be kept elsewhere: the command reports that.
     Reported,
     /// Only some gateways have it.
     Usual,

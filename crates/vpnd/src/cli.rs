@@ -2,7 +2,7 @@
 //!
 //! Invariants: no secret is ever an argument, because every user of a machine can read those; a
 //! secret comes from a prompt, a file or a file descriptor. This module only describes; the
-//! commands live in modules of their own.
+//! commands live in separate modules.
 
 mod audit;
 mod backup;

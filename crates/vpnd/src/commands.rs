@@ -1,4 +1,4 @@
-//! The commands that do one thing and end, with the rights of whoever calls them. None of them is
+//! The commands that do one thing and end, with the rights of their caller. None of them is
 //! part of a daemon.
 
 pub mod admin;

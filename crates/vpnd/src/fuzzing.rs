@@ -1,4 +1,4 @@
-//! Bodies of fuzz targets whose parsers are nobody's business outside this crate, and the replay of
+//! Bodies of fuzz targets whose parsers are private to this crate, and the replay of
 //! their corpora. Only tests and fuzzing see this module; in the program it does not exist.
 #![allow(missing_docs, reason = "the bodies' own first lines say what they check")]
 

@@ -171,7 +171,7 @@ fn serve(daemon: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()>
 }
 
 /// Control planes are no place of heavy work: two threads let one of them wait. Shards bring
-/// threads of their own.
+/// separate threads.
 fn block_on(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(task)
 }

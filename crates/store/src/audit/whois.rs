@@ -75,7 +75,7 @@ impl AuditFile {
     }
 }
 
-/// What a configuration says of the addresses that are recorded.
+/// The configuration of the addresses that are recorded.
 #[derive(Clone, Debug)]
 pub struct Recording {
     pools: Vec<IpNet>,

@@ -49,7 +49,7 @@ pub(crate) enum Fault {
     },
     #[n(11)]
     Older,
-    /// Whose device has the key.
+    /// The user and device that have the key.
     #[n(12)]
     KeyTaken(#[n(0)] String),
     #[n(13)]

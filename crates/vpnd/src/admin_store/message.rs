@@ -166,7 +166,7 @@ impl From<&User> for UserSummary {
 }
 
 impl UserSummary {
-    /// The same for a terminal: an attacker who writes the store may have written control
+    /// The summary for a terminal: an attacker who writes the store may have written control
     /// characters into it.
     pub(crate) fn plain(mut self) -> Self {
         self.name = vpnd_sys::text::plain(&self.name);
@@ -245,7 +245,7 @@ impl From<&UserImport> for StagedUser {
 }
 
 impl StagedUser {
-    /// As the store has it.
+    /// The user in the store's form.
     pub(super) fn into_import(self) -> Result<UserImport, StoreError> {
         Ok(UserImport {
             password: self.hash.map(|hash| super::served::password_hash(&hash.0)).transpose()?,

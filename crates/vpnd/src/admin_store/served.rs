@@ -31,7 +31,7 @@ use super::request::{
     Users, Whois,
 };
 
-/// What comes and goes in several parts.
+/// Messages that arrive or leave in several parts.
 #[derive(Default)]
 pub(super) struct Parts {
     /// Users of an import that have come so far.
@@ -428,7 +428,7 @@ impl super::Requests for Arc<Desk> {
 
         use vpnd_ipc::request::AnsweredBy as _;
 
-        // As it would come from the channel.
+        // The request as the channel would bring it.
         let bytes = minicbor::to_vec(&request).unwrap();
         let request: StoreRequest = minicbor::decode(&bytes).unwrap();
         match pin!(request.answered_by(self)).poll(&mut Context::from_waker(Waker::noop())) {

@@ -29,7 +29,7 @@ pub struct PolicyTestArgs {
     /// The user's source, in place of that in the store [default with --groups: local]
     #[arg(long, value_name = "S")]
     pub source: Option<String>,
-    /// What is to be reached: 10.20.1.3:22/tcp, [2001:db8::1]:53/udp, 10.20.1.3 (a ping),
+    /// Destination: 10.20.1.3:22/tcp, [2001:db8::1]:53/udp, 10.20.1.3 (a ping),
     /// user:bob:22/tcp (another user's client)
     #[arg(long, value_name = "TARGET", required_unless_present = "from", conflicts_with = "from")]
     pub to: Option<Target>,

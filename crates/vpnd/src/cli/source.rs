@@ -10,7 +10,7 @@ use vpnd_config::DEFAULT_CONFIG;
 /// The commands of `vpnd source`.
 #[derive(Debug, Subcommand)]
 pub enum SourceCommand {
-    /// End the sessions of users whom a source no longer shows. So many of them at once go on until
+    /// End the sessions of users whom a source no longer shows. Too many at once go on until
     /// this is said, or the source shows them again
     Confirm(SourceConfirmArgs),
     /// Test a source step by step, as it is in the configuration, and show which step fails. Exit

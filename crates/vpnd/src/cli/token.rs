@@ -22,7 +22,7 @@ pub enum TokenCommand {
 pub struct TokenAddArgs {
     /// A name for administrators: up to 32 letters, digits, '-' and '_'
     pub name: String,
-    /// What the program may do: viewer, help-desk or administrator
+    /// Rights of the program: viewer, help-desk or administrator
     #[arg(long)]
     pub role: DeskRole,
     /// The last day on which it is good, such as 2027-01-31 (UTC)

@@ -21,7 +21,7 @@ pub struct UserModifyArgs {
     pub store: StoreArgs,
 }
 
-/// What `vpnd user modify` changes.
+/// Changes of `vpnd user modify`.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = true)]
 pub struct UserChangeArgs {

@@ -238,7 +238,7 @@ impl<'o> Sheet<'o> {
     }
 }
 
-/// The same for a spreadsheet, which would compute what begins like a formula: anyone can type
+/// The text for a spreadsheet, which would compute what begins like a formula: anyone can type
 /// names at a login.
 fn harmless_cell(text: &str) -> String {
     let text = vpnd_sys::text::plain(text);

@@ -2,7 +2,7 @@
 //!
 //! Invariants: a backup may be made while the gateway runs, and its store is that of one moment; a
 //! restore looks at everything before it writes anything, writes only where the administrator
-//! permits ([`places`]), never touches a gateway that runs, and leaves an older store beside the
+//! permits ([`places`]), never touches a gateway that runs, and leaves an older store next to the
 //! new one. Sessions are not restored: their tokens are older than what clients have.
 
 mod passphrase;
@@ -163,7 +163,7 @@ pub fn restore(
         let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(directory);
         made.map_err(|source| BackupError::Directory { path: directory.to_owned(), source })?;
     }
-    // What takes room comes first; the configuration, without which nothing starts, last.
+    // Large files come first; the configuration, without which nothing starts, last.
     let staged = targets.iter().map(|target| Staged::new(&target.path, target.bytes, target.mode));
     let staged = staged.collect::<Result<Vec<_>, _>>()?;
     let mut store = stores.open(&config, Opening::Replace)?;

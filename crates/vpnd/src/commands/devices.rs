@@ -112,7 +112,7 @@ impl Keys {
             return Ok(Self { private: None, public: key.parse()? });
         }
         let mut private = Zeroizing::new(rand::random::<[u8; 32]>());
-        // As 'wg genkey' writes one (RFC 7748 section 5).
+        // A key of the form that 'wg genkey' writes (RFC 7748 section 5).
         private[0] &= 248;
         private[31] = private[31] & 127 | 64;
         let public = StaticKey::new(Secret::new(*private)).public();

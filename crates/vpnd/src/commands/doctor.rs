@@ -2,7 +2,7 @@
 //! finding with what to do.
 //!
 //! INVARIANT: looking changes nothing that stays. A TUN device and sockets are made for a moment,
-//! and a request goes to each pushed name server. A check that can't be made says so and never
+//! and a request goes to each pushed name server. A check that can't be made never
 //! counts as good. `vpnd check` judges the configuration alone; its findings come first here.
 
 mod firewall;
@@ -23,7 +23,7 @@ use crate::cli::DoctorArgs;
 use crate::commands::check;
 use vpnd_config::{ConfigError, Invalid, ServerConfig};
 
-/// How much a finding matters.
+/// The weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -126,7 +126,7 @@ fn examine(args: &DoctorArgs, stores: &dyn Stores) -> io::Result<Vec<Finding>> {
     findings.push(machine::memory(&config));
     findings.extend(gateway::pools(&config, running.status.as_deref()));
     findings.push(gateway::certificate(&config));
-    // The store's process has a runtime of its own by now, which can't be inside of another.
+    // The store's process has its own runtime by now, which can't be inside of another.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         findings.extend(firewall::own(running.status.as_deref()).await);

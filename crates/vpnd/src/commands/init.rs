@@ -74,12 +74,12 @@ pub fn init(args: &InitArgs, stores: &dyn Stores, now: SystemTime) -> Result<Pat
         ("server.pem", &server.certificate_pem, PUBLIC_MODE),
     ];
     unfinished.extend(files.iter().map(|(_, text, _)| digest(text.as_bytes())));
-    // What is replaced on demand is no longer kept either once the configuration is gone.
+    // A file that is replaced on demand is no longer kept either once the configuration is gone.
     let replaced = files.iter().filter_map(|(name, ..)| fs::read(place(name)).ok());
     unfinished.extend(replaced.map(|bytes| digest(&bytes)));
     let note: String = unfinished.into_iter().map(|digest| digest + "\n").collect();
     // All that takes room is written before anything gets its name or loses it.
-    // A file that is not there now belongs to nobody but this run.
+    // A file that is not there now belongs to this run alone.
     let stage = |(name, text, mode): (&str, &str, u32)| -> Result<_, WriteError> {
         let existing = if place(name).exists() { Existing::Replace } else { Existing::Refuse };
         Ok((Staged::new(&place(name), text.as_bytes(), mode)?, existing))

@@ -1,7 +1,7 @@
 //! `vpnd netcheck`: what the network that this machine is in lets through to a gateway, and what to
 //! do about it.
 //!
-//! INVARIANT: looking changes nothing, and what is sent names nobody: neither a user nor a profile.
+//! INVARIANT: looking changes nothing, and what is sent names neither a user nor a profile.
 //! It needs no privilege.
 
 mod tcp;
@@ -49,7 +49,7 @@ struct Report {
     advice: String,
 }
 
-/// What was found at one address of the gateway.
+/// Findings at one address of the gateway.
 struct Way {
     server: ServerAddress,
     address: SocketAddr,

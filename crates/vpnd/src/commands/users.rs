@@ -252,7 +252,7 @@ fn certificate(
     store.add_certificate(&args.name, &Sha256::digest(&identity.certificate_der).into())?;
     store.audit(entry("certificate-added", &args.name, now_s))?;
     match &args.profile_out {
-        // The certificate that nobody has then is worth nothing.
+        // The certificate is then worth nothing, since it was not given to a user.
         Some(path) => {
             profile.save(path).map_err(UserError::NewProfile)?;
             writeln!(out, "profile with another certificate: {}", path.display())?;

@@ -110,7 +110,7 @@ impl WireGuardSummary {
         }
     }
 
-    /// The same for a terminal.
+    /// The device for a terminal.
     pub(crate) fn plain(mut self) -> Self {
         self.user = vpnd_sys::text::plain(&self.user);
         self.name = vpnd_sys::text::plain(&self.name);

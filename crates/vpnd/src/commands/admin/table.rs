@@ -122,7 +122,7 @@ fn certificate(left_s: u64) -> String {
     }
 }
 
-/// What has happened to the firewall table, if anything has.
+/// Events of the firewall table, if there were any.
 fn firewall(Firewall { table, rules, renewals, over_limit }: &Firewall) -> Option<String> {
     let mut parts = Vec::new();
     if rules.is_none() {

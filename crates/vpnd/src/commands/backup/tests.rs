@@ -129,7 +129,7 @@ fn a_gateway_comes_back_elsewhere_as_it_was() {
         (mode("two/ca-key.pem"), mode("two/server-key.pem"), mode("two/ca.pem")),
         (0o600, 0o600, 0o644)
     );
-    // As for any store, the gateway checks it when it opens.
+    // The gateway checks it when it opens, like any store.
     let config = ServerConfig::load(&place.path("two/server.toml")).unwrap();
     drop(vpnd_store::sqlite::Sqlite::open(&config.server.store_path()).unwrap());
 }

@@ -18,7 +18,7 @@ use vpnd_sys::clock::wall_s;
 use vpnd_sys::sandbox::Landlock;
 
 const DAY_S: u64 = 86_400;
-/// A pool with less than one of so many addresses left is full soon.
+/// A pool with less than one of this many addresses left is full soon.
 const LAST_PART: u64 = 10;
 
 /// A gateway that answers on its control socket, if there is one.
@@ -261,7 +261,7 @@ pub(super) fn certificate(config: &ServerConfig) -> Finding {
     }
 }
 
-/// The same where an ACME authority is to issue it.
+/// The finding where an ACME authority is to issue it.
 fn ordered(config: &ServerConfig, acme: &Acme, leaf: &Leaf, found: String) -> Finding {
     const CHECK: &str = "certificate";
     let (directory, challenge) = (acme.directory.as_str(), acme.challenge.name());
@@ -293,7 +293,7 @@ pub(super) fn pools(config: &ServerConfig, running: Option<&Status>) -> Vec<Find
     let limit = config.limits.max_sessions as u64;
     let mut findings = Vec::new();
     if let Some(pool) = config.tunnel.pool_v4 {
-        // Network, broadcast and the gateway's own are nobody's.
+        // Network, broadcast and the gateway's own address are not leased.
         let room = (1_u64 << (32 - pool.prefix_len())).saturating_sub(3);
         let used = sessions.iter().filter(|session| session.inner_v4.is_some()).count() as u64;
         let found = format!("{pool} has {room} addresses for clients, {used} in use");

@@ -1,4 +1,4 @@
-//! Sources of users: whether their servers can be asked. Nobody is logged in.
+//! Sources of users: whether their servers can be asked. There is no login.
 
 use std::io;
 
@@ -64,7 +64,7 @@ async fn source(
         SourceKind::Radius(radius) if radius.tls().is_some() => {
             Finding::good(CHECK, format!("all servers of the source {name} accept TLS, with the right names"))
         }
-        // Its servers answer nobody but users, by UDP.
+        // Its servers answer only users, by UDP.
         SourceKind::Radius(_) => Finding::unknown(
             CHECK,
             format!(

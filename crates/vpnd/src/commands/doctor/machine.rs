@@ -168,7 +168,7 @@ pub(super) fn port(config: &ServerConfig, running: Option<&Status>) -> Finding {
     }
 }
 
-/// One datagram dropped in so many seconds is nothing to act on.
+/// One datagram dropped in this many seconds is nothing to act on.
 const TOLERATED_DROP_EVERY_S: u64 = 10;
 
 /// Datagrams that the kernel has dropped because a socket of the gateway's port was full

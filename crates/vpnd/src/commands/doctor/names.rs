@@ -139,7 +139,7 @@ mod tests {
         let reply = tokio::spawn(async move {
             let mut question = [0; 64];
             let (length, from) = server.recv_from(&mut question).await.unwrap();
-            // Somebody else's answer, then the right one, which refuses.
+            // Another host's answer, then the right one, which refuses.
             let mut answer = question[..length].to_vec();
             answer[2] |= 0x80;
             answer[0] ^= 1;

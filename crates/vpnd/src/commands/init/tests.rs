@@ -75,7 +75,7 @@ fn the_certificate_is_good_for_its_names_alone() {
     assert!(!verify("vpn.example.org", later), "it expires");
 }
 
-/// So many days from now.
+/// A number of days from now.
 struct DurationDays(u64);
 
 impl From<DurationDays> for std::time::Duration {

@@ -1,5 +1,5 @@
-//! What the directives of an OpenVPN server become: keys of server.toml, addresses of users, and
-//! notes about the rest.
+//! Counterparts of the directives of an OpenVPN server: keys of server.toml, addresses of users,
+//! and notes about the rest.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -128,7 +128,7 @@ const UNNEEDED: [&str; 61] = [
     "verb",
 ];
 
-/// The same for lines that only some files have.
+/// The same list for lines that only some files have.
 const UNNEEDED_TOO: [&str; 22] = [
     "txqueuelen",
     "user",
@@ -164,7 +164,7 @@ pub(super) struct Plan {
     dns: Vec<IpAddr>,
     search: Vec<String>,
     shares_names: bool,
-    /// What has no counterpart.
+    /// Lines without a counterpart.
     pub(super) notes: Vec<String>,
     /// Addresses that users have for good.
     pub(super) users: Vec<(String, IpAddr)>,
@@ -252,7 +252,7 @@ impl Plan {
                     self.set("tunnel", "mtu", mtu.into());
                 }
             }
-            // In seconds; 0 is for ever, and without a number as long as the connection.
+            // In seconds; 0 is without end, and without a number as long as the connection.
             "auth-gen-token" => {
                 if let Some(lifetime) = directive.argument(0).map(number).transpose()?.filter(|s| *s > 0) {
                     self.limited("timeouts", "session_lifetime_s", lifetime, 60, 31_536_000);
@@ -275,7 +275,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What clients are given.
+    /// Takes what clients are given.
     fn pushed(&mut self, words: &[String]) -> Result<(), String> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match words[..] {
@@ -390,7 +390,7 @@ pub(super) fn word(name: &str) -> String {
     if is_user_name(name) { name.to_owned() } else { format!("'{}'", name.replace('\'', "'\\''")) }
 }
 
-/// What there is in place of a directive.
+/// The alternative to a directive.
 fn otherwise(name: &str) -> &'static str {
     let known = OTHERWISE.iter().find(|(known, _)| *known == name);
     known.map_or("not known here: docs/MIGRATION.md has what there is", |(_, instead)| instead)

@@ -1,4 +1,4 @@
-//! Probes over UDP: QUIC packets of a version that nobody speaks, which a gateway answers with the
+//! Probes over UDP: QUIC packets of a version that does not exist, which a gateway answers with the
 //! versions it has (RFC 9000 §6) and forgets.
 
 use std::collections::HashMap;
@@ -94,7 +94,7 @@ pub(super) async fn probe(address: SocketAddr) -> io::Result<Probed> {
 }
 
 /// Sends one probe in a packet of `size` bytes. One that is longer than a link of this machine is
-/// lost, as is one that somebody refuses.
+/// lost, as is one that is refused on the way.
 async fn send(
     socket: &UdpSocket,
     size: usize,
@@ -147,7 +147,7 @@ async fn receive(socket: &UdpSocket, time: Duration, sent: &mut HashMap<Ids, Sen
         let left = until.saturating_duration_since(Instant::now());
         match timeout(left, socket.recv(&mut buffer)).await {
             Err(_) => return,
-            // Somebody on the way has refused one.
+            // A host on the way has refused one.
             Ok(Err(_)) => sleep(INTERVAL.min(left) / 5).await,
             Ok(Ok(len)) => {
                 let Some(probe) = answered(&buffer[..len]).and_then(|ids| sent.remove(&ids)) else {

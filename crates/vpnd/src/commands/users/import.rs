@@ -37,7 +37,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Bytes of the shortest secret of one-time codes (RFC 4226 section 4).
 const MIN_TOTP_BYTES: usize = 16;
 
-/// What a row asks for.
+/// The changes that a row asks for.
 struct Planned {
     import: UserImport,
     /// A password that is to be hashed.

@@ -1,6 +1,6 @@
 //! `vpnd user modify` and `vpnd user devices`.
 //!
-//! INVARIANT: a guest has an end date: whoever has a sponsor keeps one.
+//! INVARIANT: a guest has an end date: a user with a sponsor keeps one.
 
 use std::io::Write;
 use std::net::IpAddr;

@@ -38,7 +38,7 @@ pub(super) enum Source {
     Descriptor(i32),
     /// A prompt if there is a terminal, else a password is made.
     Terminal,
-    /// A password is made that nobody sees.
+    /// A password is made and not shown.
     Nobody,
 }
 

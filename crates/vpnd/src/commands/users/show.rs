@@ -1,7 +1,7 @@
 //! `vpnd user show`: what store, audit file and running gateway have about one user, on one page.
 //!
-//! Invariants: what the audit file has is read only after it was recorded that somebody looks.
-//! Where gateway or audit file give nothing, the page says so and has the rest.
+//! Invariants: what the audit file has is read only after the look was recorded.
+//! Where gateway or audit file give nothing, the page reports that and has the rest.
 
 use std::io::Write;
 

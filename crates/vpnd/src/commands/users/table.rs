@@ -170,7 +170,7 @@ pub(super) fn write(
     json: bool,
     out: &mut dyn Write,
 ) -> Result<(), UserError> {
-    // The password itself is known to nobody.
+    // The password itself is unknown.
     let shown = |at: usize| FIELDS[at] != "password";
     if json {
         let entries = rows.iter().map(|row| {

@@ -45,7 +45,7 @@ impl Bench {
         Sqlite::open(&self.path("v/state/vpnd.db")).unwrap()
     }
 
-    /// What the audit file has.
+    /// The records of the audit file.
     fn recorded(&self) -> Vec<Record> {
         let file = AuditFile::open(&self.path("v/state").join(FILE_NAME)).unwrap();
         all(&file)
@@ -146,7 +146,7 @@ fn an_authority_that_does_not_vouch_is_not_pinned() {
     let stranger = Authority::new("vpn.example.org", SystemTime::now()).unwrap();
     fs::write(bench.path("v/ca.pem"), stranger.certificate_pem()).unwrap();
     bench.user("add ann --password-file @password --profile-out @ann.toml").unwrap();
-    // The same once more, and for everybody.
+    // The profile once more, and for all users.
     let printed = bench.user("profile ANN --totp").unwrap();
     let ann = Profile::parse(&printed, "ann.toml").unwrap();
     assert_eq!((ann.user.as_deref(), ann.totp), (Some("ann"), true));
@@ -206,7 +206,7 @@ fn the_list_shows_state_but_no_secret() {
 #[test]
 fn the_list_plays_with_no_terminal() {
     let bench = Bench::new();
-    // As somebody writes it who has the store, past the commands.
+    // An attacker who has the store writes it so, past the commands.
     let user = NewUser {
         groups: vec!["staff\u{9b}m".to_owned()],
         ..NewUser::new("ann\x1b[2J", vpnd_store::PasswordHash::new("$argon2id$".to_owned()))
@@ -407,7 +407,7 @@ fn an_import_adds_all_users_of_a_file() {
         (Some("ann"), Some(1_801_440_000), true)
     );
 
-    // What is exported goes in again, elsewhere and as an update that changes nothing.
+    // An export goes in again, elsewhere and as an update that changes nothing.
     let before = bench.store().last_revocation().unwrap();
     for (format, file) in [("", "out.csv"), (" --json", "out.json")] {
         let exported = bench.user(&format!("export --with-hashes{format}")).unwrap();
@@ -561,7 +561,7 @@ fn an_update_changes_the_fields_that_are_given() {
     assert_eq!(causes, [RevocationCause::Groups]);
 }
 
-/// The last user can't be added, for somebody has taken the name since the file was checked.
+/// The last user can't be added, because the name was taken since the file was checked.
 #[test]
 fn an_import_that_fails_half_way_changes_nothing() {
     use vpnd_store::{StoreError, UserChange, UserImport};
@@ -606,7 +606,7 @@ fn a_user_of_a_source_is_named_before_the_first_login() {
     bench.user("enable staff5@uni.example").unwrap();
     assert!(bench.store().user("staff5@uni.example").unwrap().unwrap().enabled);
     bench.user("remove staff5@uni.example").unwrap();
-    // One whose profile is written need not have been here, but has to be somebody's.
+    // A user whose profile is written need not have been here, but has to be one of a source.
     let profile = bench.user(r"profile UNI.EXAMPLE\Staff5").unwrap();
     assert!(profile.contains("name = \"staff5@uni.example\""), "{profile}");
     let nobody = bench.user("profile an").unwrap_err().to_string();
