@@ -13,7 +13,7 @@ const PACKET_LENS: [usize; 4] = [64, 512, 1_408, 8_192];
 /// Packets that are prepared at once, outside the measured time; so few that they stay in the
 /// core's cache.
 const PREPARED: usize = 32;
-/// Batches of so many packets between two looks at the clock.
+/// Batches of this many packets between two looks at the clock.
 const BATCHES: usize = 60;
 
 /// One backend with its keys, its packets, and how long sealing and opening took in each round.
@@ -73,7 +73,7 @@ fn figures(rounds: &mut [f64]) -> [f64; 2] {
 }
 
 fn main() {
-    // As a test it only has to run.
+    // A test only has to run.
     let rounds = if std::env::args().any(|arg| arg == "--bench") { 200 } else { 1 };
     println!("median (lowest tenth) of {rounds} rounds, ns to seal, ns to open");
     for suite in [Suite::Aes256Gcm, Suite::Aes128Gcm] {

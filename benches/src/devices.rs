@@ -36,7 +36,7 @@ use crate::traffic::{self, CAMPUS, CLIENT, HEADERS, MSS, MTU};
 const DATAGRAM: usize = HEADER_LEN + MTU + 16;
 /// Datagrams of one send: what fits, and what the daemon puts into one.
 const GSO_DATAGRAMS: usize = if MAX_GSO_BYTES / DATAGRAM < 64 { MAX_GSO_BYTES / DATAGRAM } else { 64 };
-/// How long a datagram may be under way.
+/// Time that a datagram may be under way.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Two namespaces with a link between them.
@@ -139,7 +139,7 @@ impl UdpPath {
         })
     }
 
-    /// Sends so many full datagrams; says how long that took.
+    /// Sends this many full datagrams; returns how long that took.
     fn transmit(&self, datagrams: usize) -> anyhow::Result<Duration> {
         static CONTENTS: [u8; GSO_DATAGRAMS * DATAGRAM] = [0x80; GSO_DATAGRAMS * DATAGRAM];
         let mut left = datagrams;

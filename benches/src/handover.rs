@@ -4,7 +4,7 @@
 //! A flow copies a super-packet in (as reading from a TUN device does), cuts it behind room for
 //! headers, has it sealed and copies the datagrams out (as sending does). Inline it seals by
 //! itself; otherwise it passes its batches to workers over channels and takes them back. Each
-//! thread that seals has a key of its own, so nothing but the batches is shared.
+//! thread that seals has its own key, so nothing but the batches is shared.
 
 use std::hint::black_box;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,7 +27,7 @@ const OVERHEAD: usize = 48;
 /// The threads that seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrangement {
-    /// Flows at once, each on a thread of its own.
+    /// Flows at once, each on its own thread.
     pub flows: usize,
     /// Workers of each flow; none: it seals by itself.
     pub workers: usize,

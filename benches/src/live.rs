@@ -322,7 +322,7 @@ async fn turns(
         tokio::select! {
             ask = asks.recv() => match ask {
                 None => return Ok(()),
-                // Whoever asked may have given up waiting.
+                // The caller may have given up waiting.
                 Some(answer) => drop(answer.send(figures(&account, watch))),
             },
             ready = socket.readable() => {

@@ -29,7 +29,7 @@ const LIVE: [(usize, usize); 6] = [(1408, 48), (1408, 16), (1408, 6), (1408, 2),
 const HAND_OVER_REPEATS: usize = 7;
 /// How often a run that fails is tried.
 const LIVE_ATTEMPTS: usize = 3;
-/// How much longer that takes than a stage.
+/// Factor by which that takes longer than a stage.
 const LIVE_FACTOR: u32 = 8;
 /// The least: many round trips.
 const LIVE_LEAST: Duration = Duration::from_millis(100);

@@ -22,7 +22,7 @@ pub fn stages(len: usize) -> Vec<Stage> {
     vec![route(len), write_header(len), read_header(len), replay(len), parse(len), policy(len)]
 }
 
-/// What stands in place of the policy by default where policy has to remember flows.
+/// Stages in place of the policy by default where policy has to remember flows.
 pub fn flow_stages(len: usize) -> Vec<Stage> {
     vec![policy_with_flows(len), reply_by_flows(len)]
 }

@@ -1,5 +1,5 @@
-//! How long a call of a stage takes: many short samples and their median, so that whatever else the
-//! machine does now and then falls out.
+//! The time that a call of a stage takes: many short samples and their median, so that whatever else
+//! the machine does now and then falls out.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub struct Sampled {
     /// Which stage.
     #[serde(flatten)]
     pub name: Name,
-    /// How much a call did.
+    /// The work of a call.
     #[serde(flatten)]
     pub load: Load,
     /// Median nanoseconds for each call.

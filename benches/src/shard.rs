@@ -43,12 +43,12 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// One TCP super-packet of so many slices.
+    /// One TCP super-packet of this many slices.
     pub const fn super_packet(slices: usize) -> Self {
         Self { len: traffic::super_len(slices), count: 1 }
     }
 
-    /// As many 64-byte packets as a shard reads in one turn.
+    /// The number of 64-byte packets that a shard reads in one turn.
     pub const SMALL: Self = Self { len: 64, count: 64 };
 
     fn load(self) -> Load {
@@ -63,7 +63,7 @@ pub fn stage(side: Side, suite: Suite, backend: Backend, burst: Burst) -> Stage 
     stage_of(Net::new(suite, backend), side, suite, burst, false)
 }
 
-/// The same with rate limits of sessions and of a group that let everything pass.
+/// The stage with rate limits of sessions and of a group that let everything pass.
 pub fn limited_stage(side: Side, suite: Suite, backend: Backend, burst: Burst) -> Stage {
     let mut net = Net::new(suite, backend);
     net.limit();
@@ -293,7 +293,7 @@ impl Net {
         client.command(keys(0, high, low, Some(gateway)));
     }
 
-    /// Gives both sessions limits of their own and those of their users and of a group, far above
+    /// Gives both sessions their own limits and those of their users and of a group, far above
     /// what a shard carries.
     fn limit(&mut self) {
         let rates = Rates { down: MAX_RATE, up: MAX_RATE };

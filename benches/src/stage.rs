@@ -47,20 +47,20 @@ impl Name {
         Self { stage, side, unit, suite: None, whole: false }
     }
 
-    /// The same, for one suite.
+    /// The stage for one suite.
     #[must_use]
     pub const fn with(self, suite: &'static str) -> Self {
         Self { suite: Some(suite), ..self }
     }
 
-    /// The same, as the sum of other stages.
+    /// The stage as the sum of other stages.
     #[must_use]
     pub const fn whole(self) -> Self {
         Self { whole: true, ..self }
     }
 }
 
-/// How much one call does.
+/// The work of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Load {
     /// Inner packets.
@@ -73,7 +73,7 @@ pub struct Load {
 pub struct Stage {
     /// Its name.
     pub name: Name,
-    /// How much a call does.
+    /// The work of a call.
     pub load: Load,
     work: Box<dyn FnMut(u64) -> Duration>,
 }
@@ -90,7 +90,7 @@ impl Stage {
         })
     }
 
-    /// A stage that times itself: `work` makes so many calls and says how long they took without
+    /// A stage that times itself: `work` makes this many calls and returns how long they took without
     /// their preparation.
     pub fn timed(name: Name, load: Load, work: impl FnMut(u64) -> Duration + 'static) -> Self {
         Self { name, load, work: Box::new(work) }

@@ -13,7 +13,7 @@ pub const MSS: usize = MTU - HEADERS;
 pub const MAX_SLICES: usize = (65_535 - HEADERS) / MSS;
 /// Lengths of single packets, in bytes: from an acknowledgement to a full one.
 pub const PACKET_LENS: [usize; 5] = [64, 256, 576, 1024, MTU];
-/// How many slices the super-packets have.
+/// Slices of the super-packets.
 pub const SLICES: [usize; 5] = [1, 4, 12, 24, MAX_SLICES];
 
 /// A client's inner address, and that of a host on the campus.
@@ -60,7 +60,7 @@ pub fn from_tun(from: [u8; 4], to: [u8; 4], len: usize) -> Vec<u8> {
     [header(len).as_bytes(), &packet(from, to, len)].concat()
 }
 
-/// Length of a super-packet with so many full slices.
+/// Length of a super-packet with this many full slices.
 pub const fn super_len(slices: usize) -> usize {
     HEADERS + slices * MSS
 }

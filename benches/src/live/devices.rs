@@ -17,7 +17,7 @@ use super::End;
 /// Calls and their time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timed {
-    /// How many there were.
+    /// Their number.
     pub calls: u64,
     /// CPU time in all of them, in nanoseconds.
     pub ns: f64,
@@ -189,7 +189,7 @@ impl DatagramSocket for TimedSocket {
     }
 
     fn try_send_many(&self, transmits: &[Transmit<'_>]) -> usize {
-        // Runs one by one, so that each has a time of its own; a batch of one stream is one run
+        // Runs one by one, so that each has its own time; a batch of one stream is one run
         // mostly.
         transmits.iter().take_while(|transmit| self.try_send(transmit) == SendOutcome::Sent).count()
     }

@@ -1,4 +1,4 @@
-//! One end of the tunnel as a process of its own, as a VPN has it: the kernel changes address
+//! One end of the tunnel as a separate process, as a VPN has it: the kernel changes address
 //! spaces between the two, and caches and translations go with that.
 //!
 //! The process is this program again. It says the address of its socket, reads that of the other
