@@ -1,5 +1,5 @@
-//! The time that a call of a stage takes: many short samples and their median, so that whatever else
-//! the machine does now and then falls out.
+//! The time that a call of a stage takes: many short samples and their median, so that other work
+//! of the machine now and then falls out.
 
 use std::time::{Duration, Instant};
 

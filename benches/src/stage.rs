@@ -90,7 +90,7 @@ impl Stage {
         })
     }
 
-    /// A stage that times itself: `work` makes this many calls and returns how long they took without
+    /// A stage that times itself: `work` makes this many calls and returns their time without
     /// their preparation.
     pub fn timed(name: Name, load: Load, work: impl FnMut(u64) -> Duration + 'static) -> Self {
         Self { name, load, work: Box::new(work) }
