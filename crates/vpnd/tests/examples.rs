@@ -117,7 +117,7 @@ fn every_setting_of_the_server_is_in_the_example() {
         })
         .collect();
     let configured = server(&all);
-    // Each kind of source has keys of its own.
+    // Each kind of source has its own keys.
     let starts: Vec<usize> = all.match_indices("[[source]]").map(|(at, _)| at).collect();
     let ends = starts.iter().copied().skip(1).chain([all.len()]);
     assert!(starts.len() >= 3, "{starts:?}");

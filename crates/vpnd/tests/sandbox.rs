@@ -1,4 +1,4 @@
-//! The limits of a confined process. Each case runs in a process of its own: this program again.
+//! The limits of a confined process. Each case runs in its own process: this program again.
 #![allow(
     clippy::unwrap_used,
     reason = "a test fails by panicking, and helper functions of integration tests are not known as tests"
@@ -29,7 +29,7 @@ const NOBODY: u32 = 65_534;
 /// Limit for a command, beside whatever else the machine does.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// Runs `inside` in a process of its own; in that process, it does not return.
+/// Runs `inside` in its own process; in that process, it does not return.
 fn alone(test: &str, directory: Option<&Path>, inside: impl FnOnce(&Path)) -> ExitStatus {
     if let Some(directory) = std::env::var_os(INSIDE) {
         inside(Path::new(&directory));

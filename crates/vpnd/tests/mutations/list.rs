@@ -57,7 +57,7 @@ pub(crate) fn read(root: &Path) -> Vec<Mutation> {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), all.len(), "each mutation has a name of its own");
-    // Those that are built and run alike stand together: less is compiled anew.
+    // Those that are built and run alike stand together: less is compiled again.
     all.sort_by_key(|mutation| (mutation.package.clone(), mutation.target.clone()));
     all
 }

@@ -57,7 +57,7 @@ fn a_running_gateway_is_backed_up_and_comes_back_as_its_clients_know_it() {
     let restored = must(process::run(transfer(&gateway, &lab, &["restore"])));
     assert!(process::text(&restored).contains("with 1 users"), "{restored:?}");
     gateway.start();
-    // The client, which still runs, logs in anew with the authority that it has pinned, and gets
+    // The client, which still runs, logs in again with the authority that it has pinned, and gets
     // its address.
     ping_until(client.namespace(), CAMPUS_V4.into(), 60 * SECOND);
     let now = gateway.sessions()[0].clone();

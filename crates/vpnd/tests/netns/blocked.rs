@@ -206,7 +206,7 @@ fn give_up_ends_a_client_without_a_session_by_a_status_of_its_own() {
     assert!(text.contains("no session for 7 s"), "{text}");
     assert!(text.contains(&format!("lets no UDP to port {PORT} through")), "{text}");
 
-    // The time counts anew while there is a session, and from its loss.
+    // The time counts again while there is a session, and from its loss.
     tear_down_firewall(&lab);
     let mut client = start(&lab, &ann, &["--give-up", "7"]);
     until_it_says(&mut client, "connected");

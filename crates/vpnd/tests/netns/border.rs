@@ -189,7 +189,7 @@ fn a_machine_that_is_a_router_stays_one() {
     }
 }
 
-/// A container that is made anew has no journal, and the machine's forwarding all the same.
+/// A container that is made again has no journal, and still the machine's forwarding.
 #[test]
 fn a_lost_journal_makes_no_router() {
     let Some(lab) = lab_with_attackers() else { return };
@@ -417,7 +417,7 @@ fn of_the_gateway_itself_clients_reach_ping_and_pushed_dns() {
     assert!(!dns(INNER_V4), "it is no name server");
     gateway.configure("push.dns", strings(&[INNER_V4]));
     must(gateway.ask(&["reload"]));
-    // The client sets up its tunnel anew meanwhile.
+    // The client sets up its tunnel again meanwhile.
     eventually("it is now", 10 * SECOND, || dns(INNER_V4).then_some(()));
     assert!(!dns("10.200.0.1"), "but only at the address that was pushed");
     assert_eq!(services(), [false; 6], "and for nothing else");

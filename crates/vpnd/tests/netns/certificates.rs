@@ -51,8 +51,8 @@ fn the_worker_of_a_running_gateway_does_not_hold_the_key() {
     assert!(worker.remembers(&certificate(&gateway)), "the worker presents the certificate");
 }
 
-/// Gives the gateway a certificate of its own CA, for the key it has, that began so long ago and is
-/// good for so long.
+/// Gives the gateway a certificate of its CA, for the key it has, that began this long ago and is
+/// good for this long.
 fn present(gateway: &Gateway<'_>, age: Duration, left: Duration) {
     let read = |name: &str| fs::read_to_string(gateway.file(name)).expect("vpnd init made it");
     let ca_key = KeyPair::from_pem(&read("ca-key.pem")).expect("vpnd wrote it");

@@ -1,6 +1,6 @@
 //! Behaviour: the kernel forgets the connections of an inner address when its session ends, so that
 //! whoever gets the address next gets no packet of them. Others stay, those of a device that logs
-//! in anew among them.
+//! in again among them.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -82,7 +82,7 @@ fn the_connections_of_a_session_end_with_it_and_others_stay() {
     }
     let [of_ann, of_bob] = [&one, &two].map(|client| [client.v4(), client.v6()]);
 
-    // The device logs in anew without having said goodbye, and its programs go on.
+    // The device logs in again without having said goodbye, and its programs go on.
     let before = session_of(&gateway, "bob").unwrap();
     two.process().signal_all(Signal::KILL);
     drop(two);

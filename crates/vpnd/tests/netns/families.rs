@@ -125,7 +125,7 @@ pub(crate) fn settle(client: &Client<'_>) {
     let end = Instant::now() + 3 * SECOND / 2;
     while Instant::now() < end {
         ping_until(client.namespace(), CAMPUS_V4.into(), 5 * SECOND);
-        // Each is a connection, of which a client may have only so many.
+        // Each is a connection, of which a client may have a limited number.
         std::thread::sleep(SECOND / 100);
     }
 }

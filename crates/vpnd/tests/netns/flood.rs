@@ -225,7 +225,7 @@ fn stream<'s>(
     });
 }
 
-/// Bytes each second over so many seconds.
+/// Bytes each second over this many seconds.
 fn rate(received: &AtomicU64, seconds: u64) -> f64 {
     let (before, began) = (received.load(Ordering::Relaxed), Instant::now());
     thread::sleep(Duration::from_secs(seconds));

@@ -1,4 +1,4 @@
-//! Behaviour: routes of somebody else in a client's routing table, and rules that name it, are no
+//! Behaviour: routes of other programs in a client's routing table, and rules that name it, are no
 //! reason to give up, and stay as they are; what an earlier client has left behind without a
 //! journal is taken away.
 

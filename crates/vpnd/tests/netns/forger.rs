@@ -37,7 +37,7 @@ pub(crate) struct Flood {
 }
 
 impl Flood {
-    /// Begins to send from `namespace` to `to`, so many each second, or as many as one thread can.
+    /// Begins to send from `namespace` to `to`, at `rate` a second, or as many as one thread can.
     pub(crate) fn start(namespace: &Namespace, to: SocketAddrV4, rate: Option<u32>) -> Self {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (handle, flight) = (namespace.handle(), first_datagrams());

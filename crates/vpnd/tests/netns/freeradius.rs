@@ -1,4 +1,4 @@
-//! A RADIUS server for tests: FreeRADIUS with a configuration of its own, in a directory that goes
+//! A RADIUS server for tests: FreeRADIUS with its own configuration, in a directory that goes
 //! away with it. No service of the machine is touched.
 #![allow(
     clippy::unwrap_used,

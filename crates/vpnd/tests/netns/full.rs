@@ -317,7 +317,7 @@ fn ipv6_that_it_does_not_carry_is_refused_at_once() {
     speak(machine);
     assert_eq!(in_clear(&lab), 0);
 
-    // What the link needs goes on: neighbours are found anew, for the tunnel's own datagrams above
+    // What the link needs goes on: neighbours are found again, for the tunnel's own datagrams above
     // all.
     assert!(reaches_link_local(&lab, machine));
     machine.ip(&["-6", "neigh", "flush", "dev", UPLINK]);

@@ -105,7 +105,7 @@ fn is_kept_together(from: &Namespace, to: &[(&Namespace, IpAddr)], rate: usize) 
     });
 }
 
-/// The part of `rate` (bytes per second) that TCP connections get through together within so long.
+/// The part of `rate` (bytes per second) that TCP connections get through together in this time.
 fn goodput(
     from: &Namespace,
     there: &Namespace,

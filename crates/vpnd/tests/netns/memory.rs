@@ -29,7 +29,7 @@ const NO_ROOM_FOR_A_HASH: u64 = 8 * MIB;
 /// Duration of the work at a process that gets no more memory.
 const STARVED: Duration = Duration::from_secs(2);
 
-/// Lets a process have so many bytes more than it has; `None` is without a limit.
+/// Lets a process have this many bytes more than it has; `None` is without a limit.
 fn allow(process: &Seen, more: Option<u64>) {
     let pid = process.pid();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

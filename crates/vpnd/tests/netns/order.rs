@@ -19,14 +19,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 const FLOWS: usize = 8;
 /// Datagrams of a flow in each direction.
 const DATAGRAMS: u64 = 3_000;
-/// At most so many times.
+/// At most this many times.
 const ROUNDS: usize = 8;
 /// Datagrams that are sent without a pause.
 const BURST: u64 = 32;
 /// The pause between two bursts, short enough to fill queues: only then could a flow that changes
 /// its queue overtake itself.
 const PAUSE: Duration = Duration::from_millis(1);
-/// The far end starts so much later: by then the kernel has chosen a queue for what the near end
+/// The far end starts this much later: by then the kernel has chosen a queue for what the near end
 /// sends.
 const FAR_STARTS: Duration = Duration::from_millis(40);
 

@@ -78,7 +78,7 @@ impl Firewalld {
     }
 }
 
-/// Starts dockerd with `containerd`, and a bridge of its own.
+/// Starts dockerd with `containerd`, and its own bridge.
 fn docker(lab: &Lab) -> Option<Process> {
     let root = resolved::programs(DOCKERD)?;
     let mut command = process::command(lab, &lab.gateway, "sh");

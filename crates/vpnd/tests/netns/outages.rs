@@ -82,7 +82,7 @@ fn a_stop_waits_for_nobody_who_is_not_there() {
     println!(
         "stopped after {with_client:?}, {with_silent_client:?} with a silent client, {alone:?} without one"
     );
-    // A wait for whoever is not there would take so long each time.
+    // A wait for a peer that is not there would take as long each time.
     for stopped in [with_client, with_silent_client, alone] {
         assert!(stopped < 2 * SECOND, "{stopped:?}");
     }

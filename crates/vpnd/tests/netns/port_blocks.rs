@@ -1,4 +1,4 @@
-//! Behaviour: each client leaves with ports of its own block of a public address, whatever becomes
+//! Behaviour: each client leaves with its own block of ports of a public address, whatever becomes
 //! of the gateway meanwhile, and of whatever it does to its own ports another client notices
 //! nothing. The public address is the gateway's own.
 

@@ -43,7 +43,7 @@ fn pair() -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
-/// Gives the gateway a portal with a certificate and a key of its own.
+/// Gives the gateway a portal with its own certificate and key.
 fn configure(gateway: &Gateway<'_>) {
     let (certificate, key) = pair();
     fs::write(gateway.file("portal.pem"), certificate).unwrap();

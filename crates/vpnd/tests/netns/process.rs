@@ -40,7 +40,7 @@ pub(crate) fn etc(lab: &Lab, namespace: &Namespace) -> PathBuf {
 /// programs share, so that neither resolv.conf nor a service of the machine (systemd-resolved
 /// listens below `/run`) can be reached.
 pub(crate) fn command(lab: &Lab, namespace: &Namespace, program: impl AsRef<OsStr>) -> Command {
-    // `ip netns exec` gives its child a mount namespace of its own.
+    // `ip netns exec` gives its child its own mount namespace.
     let prepare = "if [ -d \"$1/run\" ]; then mount --bind \"$1/run\" /run && mount --bind \"$1/bin\" /usr/local/sbin; \
                    else mount -t tmpfs tmpfs /run; fi && mount --bind \"$0\" /etc && shift && exec \"$@\"";
     let mut command = Command::new("ip");
@@ -101,7 +101,7 @@ impl Process {
         Self::start_with(lab, name, command, Stdio::null())
     }
 
-    /// The same at a terminal of its own, at which a test types.
+    /// Starts it at its own terminal, at which a test types.
     pub(crate) fn start_at_terminal(lab: &Lab, name: &str, command: Command) -> (Self, ChildStdin) {
         let mut process = Self::start_with(lab, name, command, Stdio::piped());
         let keyboard = process.child.stdin.take().expect("it is a pipe");

@@ -96,7 +96,7 @@ struct Flow {
     wrong_sources: Vec<IpAddr>,
 }
 
-/// Sends numbered datagrams until `over`; every second one from a socket of its own, which must
+/// Sends numbered datagrams until `over`; every second one from its own socket, which must
 /// have the address `inner`.
 fn flow(from: &Namespace, there: &Namespace, to: IpAddr, inner: IpAddr, over: &AtomicBool) -> Flow {
     let receiver = there.within(|| UdpSocket::bind((to, 0))).unwrap();

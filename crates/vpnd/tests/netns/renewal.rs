@@ -205,7 +205,7 @@ fn until_it_is_put_back_a_full_tunnel_holds_back_everything_else() {
     }
 }
 
-/// A route of somebody else in the tunnel's table leads around it, or stands in the place of the
+/// A route of another program in the tunnel's table leads around it, or stands in the place of the
 /// tunnel's.
 #[test]
 fn a_table_that_somebody_writes_into_is_left_to_them() {
@@ -248,7 +248,7 @@ fn a_guard_that_another_program_removes_or_changes_is_put_back() {
     let mut client = Client::connect(&lab, 1, &ann);
     let machine = client.namespace();
     ping_until(machine, CAMPUS_V4.into(), BACK);
-    // The first comparison takes the tables as they are, and applies them anew until they stay the
+    // The first comparison takes the tables as they are, and applies them again until they stay the
     // same.
     std::thread::sleep(2 * SECOND);
     let guarded = rules(&client);

@@ -1,4 +1,4 @@
-//! systemd-resolved in the box of a client, with a bus of its own: the machine's is neither seen
+//! systemd-resolved in the box of a client, with its own bus: the machine's is neither seen
 //! nor needed.
 //!
 //! The programs are the system's, or those that `./x setup` has unpacked: to install the package
@@ -21,7 +21,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Directory into which `./x setup` unpacks the packages.
 const UNPACKED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/unpacked");
 const DAEMON: &str = "lib/systemd/systemd-resolved";
-/// The address of its own that it answers at.
+/// The address that it answers at.
 const STUB: &str = "127.0.0.53";
 /// User of the daemon.
 const USER: &str = "systemd-resolve";

@@ -1,4 +1,4 @@
-//! A directory for tests: slapd with a configuration, a certificate and entries of its own, in a
+//! A directory for tests: slapd with its own configuration, certificate and entries, in a
 //! directory that goes away with it. No service of the machine is touched.
 #![allow(
     clippy::unwrap_used,

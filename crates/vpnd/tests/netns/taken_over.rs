@@ -1,5 +1,5 @@
-//! Behaviour: somebody has taken over a network worker and asks its privileged parent for what they
-//! like, over the worker's own channel. They get what any worker gets and no more of it, what no
+//! Behaviour: an attacker has taken over a network worker and asks its privileged parent for
+//! anything, over the worker's own channel. They get what any worker gets and no more of it, what no
 //! worker asks for ends the daemon, and nothing that they do or leave undone keeps the parent from
 //! its signals.
 //!

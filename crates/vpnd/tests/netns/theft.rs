@@ -41,7 +41,7 @@ const PORT: u16 = 4433;
 const ANSWERS: Duration = Duration::from_secs(20);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// A client of the protocol with a key of its own.
+/// A client of the protocol with its own key.
 pub(crate) struct Speaker {
     endpoint: Endpoint,
     tls: Arc<QuicClientConfig>,
@@ -87,7 +87,7 @@ impl Speaker {
         Self { endpoint, tls, transport, key: DeviceKey::from_seed(Secret::new([seed; 32])) }
     }
 
-    /// Another that trusts the same, at an address of its own and with a key of its own.
+    /// Another that trusts the same, at its own address and with its own key.
     pub(crate) fn at(&self, address: IpAddr, seed: [u8; 32]) -> Self {
         let endpoint = Endpoint::client((address, 0).into()).unwrap();
         let (tls, transport) = (Arc::clone(&self.tls), Arc::clone(&self.transport));

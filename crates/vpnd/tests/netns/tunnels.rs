@@ -1,4 +1,4 @@
-//! Behaviour: several clients on one machine, each with a gateway of its own. They leave each other
+//! Behaviour: several clients on one machine, each with its own gateway. They leave each other
 //! alone; what both could carry goes through the newest, and its own datagrams through the older
 //! ones where their routes say so.
 //!
@@ -29,7 +29,7 @@ const SECOND_GATEWAY: &str = "198.18.2.2";
 const SECOND_CAMPUS: Ipv4Addr = Ipv4Addr::new(10, 210, 0, 1);
 const TUNNELS: [&str; 2] = [TUN, "vpn1"];
 
-/// Two gateways, each with a user of its own who takes `routes` into the tunnel.
+/// Two gateways, each with its own user who takes `routes` into the tunnel.
 struct Two<'l> {
     lab: &'l Lab,
     _gateways: [Gateway<'l>; 2],

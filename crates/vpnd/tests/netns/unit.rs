@@ -1,7 +1,7 @@
 //! Behaviour: the client's unit under the real systemd. What it forbids is forbidden, and the
 //! client does its work.
 //!
-//! A systemd boots in namespaces of its own, over a copy of the machine's tree that is gone
+//! A systemd boots in its own namespaces, over a copy of the machine's tree that is gone
 //! afterwards; nothing runs there but the unit as it stands in `config`.
 
 use std::fs;

@@ -1,5 +1,5 @@
 //! Behaviour: a gateway that carries traffic is replaced by a new version of itself. Sessions,
-//! addresses and streams go on, nobody logs in; a version that can't take over changes nothing.
+//! addresses and streams go on, no user logs in; a version that can't take over changes nothing.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -78,7 +78,7 @@ impl Configuration {
         self.0.get(key).unwrap_or_else(|| panic!("the file has no {key}: {:?}", self.0.keys()))
     }
 
-    /// The same with another private key, which nobody knows.
+    /// The configuration with another private key, which is unknown.
     fn of_a_stranger(mut self) -> Self {
         self.0.insert("Interface.PrivateKey".to_owned(), BASE64.encode([0x42; 32]));
         self

@@ -32,7 +32,7 @@ fn a_gateway_goes_on() {
     let one = Client::connect(&lab, 1, &ann);
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);
     assert!(one.addresses().iter().all(|address| address.is_ipv4()), "{:?}", one.addresses());
-    // What was read anew is the same configuration.
+    // What was read again is the same configuration.
     let reload = gateway.ask(&["reload"]);
     assert!(reload.status.success(), "{}", process::text(&reload));
     ping_until(one.namespace(), CAMPUS_V4.into(), 5 * SECOND);

@@ -2,7 +2,7 @@
 //! waiting.
 //!
 //! Junk comes from clients that do all that the protocol wants and have a wrong password, each at
-//! an address of its own, from real networks: no proof of an address stops them. Honest logins come
+//! its own address, from real networks: no proof of an address stops them. Honest logins come
 //! from new addresses, and from new devices wherever the load leaves those their turn, which have
 //! no standing. A password costs what `vpnd init` makes it cost.
 
@@ -177,7 +177,7 @@ fn measure(load: &Load) {
     }
 }
 
-/// Gives the clients' boxes networks of their own, all of whose addresses they have.
+/// Gives the clients' boxes their own networks, all of whose addresses they have.
 fn route_networks(lab: &Lab) {
     let networks = [(1, "203.0.113.0/24"), (1, "100.0.0.0/8"), (1, "2001:db8:1::/48"), (2, "198.51.0.0/16")];
     for (number, network) in networks {

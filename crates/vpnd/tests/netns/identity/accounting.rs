@@ -77,7 +77,7 @@ fn a_session_of_a_radius_source_is_accounted_for_over_upgrade_and_restart() {
     let later = record(&radius, so_far, "Interim-Update");
     assert!(id(&later) == id(&start) && is_counted(&later), "{later:?}");
 
-    // A restart ends it, for the server, and begins it anew.
+    // A restart ends it, for the server, and begins it again.
     gateway.terminate();
     let kinds: Vec<_> = radius.records().iter().map(|record| status(record).to_owned()).collect();
     assert_eq!(kinds.last().map(String::as_str), Some("Accounting-Off"), "{kinds:?}");

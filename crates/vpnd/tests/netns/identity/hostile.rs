@@ -1,6 +1,6 @@
-//! Behaviour: a directory that somebody has taken over sends as much as it can, to many logins at
-//! the same time. The idp process keeps what it has asked for and within limits, goes on, and
-//! nobody else notices.
+//! Behaviour: a directory that an attacker has taken over sends as much as it can, to many logins
+//! at the same time. The idp process keeps what it has asked for and within limits, goes on, and
+//! no other user notices.
 //!
 //! No real directory does this: the server here encodes LDAP by itself, behind real TLS.
 

@@ -17,7 +17,7 @@ use crate::lab::Lab;
 use crate::slapd::{Slapd, person};
 use crate::theft::{Speaker, in_her_box};
 
-/// Clients that log in at the same time, each with a device and an address of its own.
+/// Clients that log in at the same time, each with its own device and address.
 const CROWD: u8 = 8;
 
 /// How long each client goes on at least; it stops when it was let in once.

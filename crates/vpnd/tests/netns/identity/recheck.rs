@@ -3,7 +3,7 @@
 //! profile. `./x recheck-bench` does it with thousands and prints how long a round takes, and what
 //! memory the processes need for each session, with slapd on the same machine.
 //!
-//! Sessions begin by real logins over the control channel, each of a user and a device of its own.
+//! Sessions begin by real logins over the control channel, each with its own user and device.
 //! Their connections are closed then, as those of clients that are away: sessions that no packet
 //! comes from cost as many searches. The re-checks of a gateway are spread over `recheck_s`; here
 //! that is one second, less than a round of thousands takes, so one round follows the other.
@@ -29,11 +29,11 @@ use crate::lab::Lab;
 use crate::slapd::{Slapd, group, person};
 use crate::theft::Speaker;
 
-/// Logins at the same time, each from an address of its own.
+/// Logins at the same time, each from its own address.
 const CROWD: usize = 8;
 /// Rounds that are measured.
 const ROUNDS: u64 = 3;
-/// Each of so many is changed in the directory: half of them are gone, half in another group.
+/// This many are changed in the directory: half of them are gone, half in another group.
 const CHANGED: usize = 50;
 /// Ticks a second in which Linux counts CPU time for programs.
 const USER_HZ: f64 = 100.0;

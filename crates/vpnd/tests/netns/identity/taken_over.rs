@@ -1,4 +1,4 @@
-//! Behaviour: somebody has taken over the idp process and sends the auth process what they like,
+//! Behaviour: an attacker has taken over the idp process and sends the auth process what they like,
 //! over the channel between the two. They reach sessions of the users of its sources and no others,
 //! and answer nothing that was not asked.
 //!

@@ -16,8 +16,8 @@ use crate::traffic::ping_until;
 const SOON: Duration = Duration::from_secs(60);
 const CHUNK: usize = 256 << 10;
 
-/// Bits per second that one TCP connection of the client's carries in so many seconds, to the campus
-/// or from there; all of them are read.
+/// Bits per second that one TCP connection of the client's carries in this many seconds, to the
+/// campus or from there; all of them are read.
 fn rate(client: &Namespace, campus: &Namespace, up: bool, seconds: u64) -> f64 {
     let listener = campus.within(|| TcpListener::bind((CAMPUS_V4, 0))).unwrap();
     let address = listener.local_addr().unwrap();

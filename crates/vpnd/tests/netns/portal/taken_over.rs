@@ -1,6 +1,6 @@
-//! Behaviour: somebody has taken over the portal and sends the auth process what they like, over
-//! the channel between the two. Without the token of a visit they get nobody's data and end
-//! nobody's session, and what no portal sends is the last of that portal.
+//! Behaviour: an attacker has taken over the portal and sends the auth process what they like, over
+//! the channel between the two. Without the token of a visit they get no user's data and end
+//! no session, and what no portal sends is the last of that portal.
 //!
 //! The real process is stopped (SIGSTOP), and the test has a copy of its descriptor of the channel.
 
