@@ -445,7 +445,7 @@ fn limits_are_those_of_the_profile_and_a_reload_changes_them_for_live_sessions()
     is_kept(&lab.campus, two.namespace(), two.v4(), mbit(8));
     assert_eq!(["ann", "bob"].map(|user| session_of(&gateway, user)), before, "they go on");
 
-    // Bob's time is over by a reload; his client logs in again by itself, and no other user notices.
+    // Bob's time is over by a reload; his client logs in again, and no other user notices.
     configure(&gateway, &profiles("8mbit", "session_lifetime_s = 1"));
     must(gateway.ask(&["reload"]));
     eventually("the session is over", SOON, || {

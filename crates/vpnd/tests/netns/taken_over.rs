@@ -1,6 +1,6 @@
 //! Behaviour: an attacker has taken over a network worker and asks its privileged parent for
-//! anything, over the worker's own channel. They get what any worker gets and no more of it, what no
-//! worker asks for ends the daemon, and nothing that they do or leave undone keeps the parent from
+//! anything, over the worker's own channel. They get what any worker gets and no more of it, what
+//! no worker asks for ends the daemon, and nothing that they do or leave undone keeps the parent from
 //! its signals.
 //!
 //! The real worker is stopped (SIGSTOP), and the test has a copy of its descriptor of the channel.
