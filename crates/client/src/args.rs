@@ -45,7 +45,7 @@ pub struct ConnectArgs {
     #[arg(long)]
     pub copy_dscp: bool,
     /// Implementation of the ciphers: auto takes the fastest; library the fastest that others
-    /// wrote; or ring, aws-lc, rustcrypto, or vaes, which is our own
+    /// wrote; or ring, aws-lc, rustcrypto, or vaes or ifma, which are our own
     #[arg(long, default_value = "auto", value_name = "B")]
     pub backend: Preference,
     /// End with status 4 after this many seconds in a row without a session [default: try forever]

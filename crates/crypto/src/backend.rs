@@ -35,11 +35,14 @@ pub enum Backend {
     Vaes256,
     /// AES-GCM of our own on vectors of 512 bits: processors with AVX-512, VAES and VPCLMULQDQ.
     Vaes512,
+    /// ChaCha20-Poly1305 of our own: processors with AVX-512 and IFMA.
+    Ifma,
 }
 
 impl Backend {
     /// Every backend.
-    pub const ALL: [Self; 5] = [Self::Ring, Self::AwsLc, Self::RustCrypto, Self::Vaes256, Self::Vaes512];
+    pub const ALL: [Self; 6] =
+        [Self::Ring, Self::AwsLc, Self::RustCrypto, Self::Vaes256, Self::Vaes512, Self::Ifma];
 
     /// Those that others wrote, and many read.
     pub const LIBRARIES: [Self; 3] = [Self::Ring, Self::AwsLc, Self::RustCrypto];
@@ -52,11 +55,12 @@ impl Backend {
             Self::RustCrypto => "rustcrypto",
             Self::Vaes256 => "vaes-256",
             Self::Vaes512 => "vaes-512",
+            Self::Ifma => "ifma",
         }
     }
 
     /// Whether the backend itself implements the suite, on this processor. ring lacks CBC, our own
-    /// code has AES-GCM only. The suite without protection has nothing to implement, so every
+    /// code has AES-GCM or ChaCha20-Poly1305 only. The suite without protection has nothing to implement, so every
     /// library supports it.
     pub fn supports(self, suite: Suite) -> bool {
         match self {
@@ -64,11 +68,17 @@ impl Backend {
             Self::AwsLc | Self::RustCrypto => true,
             Self::Vaes256 => suite.is_aes_gcm() && Width::Bits256.is_supported(),
             Self::Vaes512 => suite.is_aes_gcm() && Width::Bits512.is_supported(),
+            Self::Ifma => suite == Suite::ChaCha20Poly1305 && chacha20_poly1305_ifma::is_supported(),
         }
     }
 
     /// Whether it is our own code.
     const fn is_own(self) -> bool {
+        self.is_vaes() || matches!(self, Self::Ifma)
+    }
+
+    /// Whether it is our own AES-GCM, of either width.
+    const fn is_vaes(self) -> bool {
         matches!(self, Self::Vaes256 | Self::Vaes512)
     }
 }
@@ -90,7 +100,7 @@ impl FromStr for Backend {
 /// No backend has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no such cipher backend; use auto, library, ring, aws-lc, rustcrypto or vaes (of that, vaes-256 or vaes-512)"
+    "no such cipher backend; use auto, library, ring, aws-lc, rustcrypto, vaes (of that, vaes-256 or vaes-512) or ifma"
 )]
 pub struct UnknownBackend;
 
@@ -102,7 +112,7 @@ pub enum Preference {
     Auto,
     /// The fastest library on this machine.
     Library,
-    /// Our own code, with the vectors that are faster on this machine.
+    /// Our own AES-GCM, with the vectors that are faster on this machine.
     Vaes,
     /// This one and no other.
     Fixed(Backend),
@@ -120,7 +130,7 @@ impl Preference {
         match self {
             Self::Auto => true,
             Self::Library => !backend.is_own(),
-            Self::Vaes => backend.is_own(),
+            Self::Vaes => backend.is_vaes(),
             Self::Fixed(fixed) => fixed == backend,
         }
     }
@@ -405,6 +415,17 @@ mod tests {
         assert!(!Backend::Ring.supports(Suite::Aes256CbcHmacSha256));
         assert!(!Backend::Vaes256.supports(Suite::ChaCha20Poly1305));
         assert!(!Backend::Vaes512.supports(Suite::ChaCha20Poly1305));
+        assert!(!Backend::Ifma.supports(Suite::Aes128Gcm) && !Backend::Ifma.supports(Suite::Aes256Gcm));
+    }
+
+    #[test]
+    fn each_own_cipher_agrees_with_a_library() {
+        for (suite, own) in Suite::STANDARD.into_iter().flat_map(|suite| Backend::ALL.map(|b| (suite, b))) {
+            let cipher = |backend| Cipher::new(suite, backend, &[3; MAX_KEY_LEN][..suite.key_len()]);
+            if let Some(own) = cipher(own) {
+                assert!(agree(&own, &cipher(Backend::AwsLc).unwrap()), "{suite}");
+            }
+        }
     }
 
     #[test]
@@ -422,19 +443,27 @@ mod tests {
     fn the_fastest_is_chosen_and_the_first_of_equals() {
         let chosen =
             |speeds| Choice::of(Suite::Aes256Gcm, speeds).map(|choice| (choice.backend, choice.speed()));
-        assert_eq!(chosen([Some(5), Some(9), Some(7), None, None]), Some((Backend::AwsLc, 9)));
-        assert_eq!(chosen([Some(5), None, Some(7), Some(8), None]), Some((Backend::Vaes256, 8)));
+        assert_eq!(chosen([Some(5), Some(9), Some(7), None, None, None]), Some((Backend::AwsLc, 9)));
+        assert_eq!(chosen([Some(5), None, Some(7), Some(8), None, None]), Some((Backend::Vaes256, 8)));
         assert_eq!(
-            chosen([Some(u32::MAX), None, None, Some(u32::MAX), None]),
+            chosen([Some(u32::MAX), None, None, Some(u32::MAX), None, None]),
             Some((Backend::Ring, u32::MAX))
         );
-        assert_eq!(chosen([Some(7); 5]), Some((Backend::Ring, 7)));
+        assert_eq!(chosen([Some(7); 6]), Some((Backend::Ring, 7)));
         // Our own code must be faster by a tenth.
-        assert_eq!(chosen([Some(90), Some(100), None, Some(109), Some(108)]), Some((Backend::AwsLc, 100)));
-        assert_eq!(chosen([Some(90), Some(100), None, Some(110), Some(108)]), Some((Backend::Vaes256, 110)));
-        assert_eq!(chosen([None, None, None, Some(3), Some(4)]), Some((Backend::Vaes512, 4)));
-        assert_eq!(chosen([None, Some(7), Some(7), Some(7), None]), Some((Backend::AwsLc, 7)));
-        assert_eq!(chosen([None; 5]), None);
+        assert_eq!(
+            chosen([Some(90), Some(100), None, Some(109), Some(108), None]),
+            Some((Backend::AwsLc, 100))
+        );
+        assert_eq!(
+            chosen([Some(90), Some(100), None, Some(110), Some(108), None]),
+            Some((Backend::Vaes256, 110))
+        );
+        assert_eq!(chosen([None, None, None, Some(3), Some(4), None]), Some((Backend::Vaes512, 4)));
+        assert_eq!(chosen([None, Some(7), Some(7), Some(7), None, None]), Some((Backend::AwsLc, 7)));
+        assert_eq!(chosen([Some(90), Some(100), None, None, None, Some(109)]), Some((Backend::AwsLc, 100)));
+        assert_eq!(chosen([Some(90), Some(100), None, None, None, Some(110)]), Some((Backend::Ifma, 110)));
+        assert_eq!(chosen([None; 6]), None);
     }
 
     #[test]
@@ -465,7 +494,8 @@ mod tests {
         let candidates = Backend::ALL.map(|backend| (!backend.is_own()).then_some(()));
         let distrusted = missing(&candidates, |backend| backend != Backend::Ring);
         let choice = Choice { distrusted, ..choose(Suite::Aes256Gcm, Preference::Library).unwrap() };
-        assert_eq!(choice.distrusted().collect::<Vec<_>>(), [Backend::Vaes256, Backend::Vaes512]);
+        let own = [Backend::Vaes256, Backend::Vaes512, Backend::Ifma];
+        assert_eq!(choice.distrusted().collect::<Vec<_>>(), own);
         let none = missing(&candidates, |backend| !backend.is_own());
         assert_eq!(none, [false; Backend::ALL.len()], "this processor has none of them");
     }
@@ -487,6 +517,9 @@ mod tests {
         assert!(choice.is_ok_and(|choice| choice.backend.is_own()) || supported == [false; 2]);
         let (suite, preference) = (Suite::ChaCha20Poly1305, Preference::Vaes);
         assert_eq!(choose(suite, preference), Err(Unsupported { suite, preference }));
+        let ifma = choose(suite, Preference::Fixed(Backend::Ifma));
+        assert_eq!(ifma.is_ok(), Backend::Ifma.supports(suite));
+        assert!(choose(Suite::Aes256Gcm, Preference::Fixed(Backend::Ifma)).is_err());
     }
 
     #[test]
@@ -540,7 +573,8 @@ mod tests {
 
     #[test]
     fn a_choice_reads_well_in_a_log() {
-        let choice = Choice::of(Suite::Aes256Gcm, [Some(3_210), None, Some(1_600), None, None]).unwrap();
+        let choice =
+            Choice::of(Suite::Aes256Gcm, [Some(3_210), None, Some(1_600), None, None, None]).unwrap();
         assert_eq!(choice.to_string(), "aes-256-gcm by ring (ring 3210 MB/s, rustcrypto 1600 MB/s)");
     }
 }

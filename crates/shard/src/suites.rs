@@ -2,7 +2,7 @@
 
 use tracing::{error, info};
 use vpnd_crypto::backend::{self, Unsupported};
-use vpnd_crypto::{Backend, Preference, Suite};
+use vpnd_crypto::{Backend, Choice, Preference, Suite};
 use vpnd_proto::session::LocalSuite;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,13 +31,32 @@ pub fn measure(wanted: &[Suite], preference: Preference, lab: bool) -> Result<Ve
             return Err(SuitesError::LabOnly(suite));
         }
         let choice = backend::choose(suite, preference)?;
-        info!(%choice, "cipher suite");
-        for backend in choice.distrusted() {
-            error!(%suite, %backend, "seals otherwise than a library on this processor and is not used: report it, and test the machine");
-        }
+        announce(&choice);
         suites.push(LocalSuite { suite, backend: choice.backend, mbps: choice.speed() });
     }
     Ok(suites)
+}
+
+/// The implementation of the one cipher that WireGuard has: the one that was measured for sessions of
+/// our own, or what `preference` takes, or the fastest where that has none of it.
+pub fn for_wireguard(measured: &[LocalSuite], preference: Preference) -> Backend {
+    let suite = Suite::ChaCha20Poly1305;
+    if let Some(local) = measured.iter().find(|local| local.suite == suite) {
+        return local.backend;
+    }
+    let chosen = backend::choose(suite, preference).or_else(|_| backend::choose(suite, Preference::Auto));
+    let choice = chosen.expect("every library has the cipher of WireGuard");
+    announce(&choice);
+    choice.backend
+}
+
+/// Logs the choice, and what was not trusted.
+fn announce(choice: &Choice) {
+    let suite = choice.suite;
+    info!(%choice, "cipher suite");
+    for backend in choice.distrusted() {
+        error!(%suite, %backend, "seals otherwise than a library on this processor and is not used: report it, and test the machine");
+    }
 }
 
 /// The standard suites that this backend has; all of them if it has none, so that one can be named
@@ -66,6 +85,23 @@ mod tests {
         let suites = measure(&[], Preference::Fixed(Backend::RustCrypto), false).unwrap();
         assert_eq!(suites.iter().map(|s| s.suite).collect::<Vec<_>>(), Suite::STANDARD);
         assert!(suites.iter().all(|s| s.backend == Backend::RustCrypto && s.mbps > 0));
+    }
+
+    #[test]
+    fn the_cipher_of_wireguard_is_chosen_like_the_others() {
+        let chacha = |backend| LocalSuite { suite: Suite::ChaCha20Poly1305, backend, mbps: 1 };
+        let aes = LocalSuite { suite: Suite::Aes256Gcm, backend: Backend::AwsLc, mbps: 1 };
+        // What was measured once is not measured again.
+        assert_eq!(for_wireguard(&[aes, chacha(Backend::RustCrypto)], Preference::Auto), Backend::RustCrypto);
+        for library in Backend::LIBRARIES {
+            assert_eq!(for_wireguard(&[aes], Preference::Fixed(library)), library);
+        }
+        assert!(Backend::LIBRARIES.contains(&for_wireguard(&[aes], Preference::Library)));
+        let has_cipher = |backend: Backend| backend.supports(Suite::ChaCha20Poly1305);
+        assert!(has_cipher(for_wireguard(&[], Preference::Vaes)), "AES-GCM alone");
+        assert!(has_cipher(for_wireguard(&[], Preference::Auto)));
+        let ifma = for_wireguard(&[], Preference::Fixed(Backend::Ifma));
+        assert!(has_cipher(ifma) && (ifma == Backend::Ifma || !has_cipher(Backend::Ifma)));
     }
 
     #[test]

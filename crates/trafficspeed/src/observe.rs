@@ -225,7 +225,7 @@ impl HostInfo {
 
 /// The CPU flags that decide the speed of ciphers, of those this CPU has.
 pub fn cipher_cpu_flags() -> Vec<String> {
-    const TELLING: [&str; 10] = [
+    const TELLING: [&str; 11] = [
         "aes",
         "pclmulqdq",
         "vaes",
@@ -233,6 +233,7 @@ pub fn cipher_cpu_flags() -> Vec<String> {
         "avx2",
         "avx512f",
         "avx512bw",
+        "avx512ifma",
         "sha_ni",
         "pmull",
         "hypervisor",

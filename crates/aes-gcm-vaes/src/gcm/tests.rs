@@ -27,6 +27,8 @@ mod native;
 #[cfg(target_arch = "x86_64")]
 mod residue;
 #[cfg(target_arch = "x86_64")]
+mod steps;
+#[cfg(target_arch = "x86_64")]
 mod trace;
 mod vectors;
 

@@ -18,9 +18,12 @@ use crate::suite::{MAX_PLAINTEXT_LEN, Suite};
 /// Bytes of every tag.
 pub(crate) const TAG_LEN: usize = 16;
 
-// Tag, nonce and longest text of our own AES-GCM are those of a packet.
+// Tags, nonces and longest texts of our own ciphers are those of a packet.
 const _: () = assert!(aes_gcm_vaes::TAG_LEN == TAG_LEN && aes_gcm_vaes::NONCE_LEN == IV_LEN);
 const _: () = assert!(aes_gcm_vaes::MAX_TEXT_LEN >= MAX_PLAINTEXT_LEN);
+const _: () =
+    assert!(chacha20_poly1305_ifma::TAG_LEN == TAG_LEN && chacha20_poly1305_ifma::NONCE_LEN == IV_LEN);
+const _: () = assert!(chacha20_poly1305_ifma::MAX_TEXT_LEN >= MAX_PLAINTEXT_LEN);
 
 /// A suite as one backend implements it, with its expanded key.
 pub(crate) enum Cipher {
@@ -29,7 +32,8 @@ pub(crate) enum Cipher {
     Aes128Gcm(Box<aes_gcm::Aes128Gcm>),
     Aes256Gcm(Box<aes_gcm::Aes256Gcm>),
     ChaCha20Poly1305(Box<chacha20poly1305::ChaCha20Poly1305>),
-    Own(aes_gcm_vaes::Key),
+    Vaes(aes_gcm_vaes::Key),
+    Ifma(chacha20_poly1305_ifma::Key),
     Null,
     AuthOnly(Box<Mac>),
     CbcHmac(Box<CbcHmac>),
@@ -84,8 +88,10 @@ impl Cipher {
                 )),
             },
             Backend::Vaes256 | Backend::Vaes512 if !suite.is_aes_gcm() => return None,
-            Backend::Vaes256 => Self::Own(aes_gcm_vaes::Key::new(Width::Bits256, key)?),
-            Backend::Vaes512 => Self::Own(aes_gcm_vaes::Key::new(Width::Bits512, key)?),
+            Backend::Vaes256 => Self::Vaes(aes_gcm_vaes::Key::new(Width::Bits256, key)?),
+            Backend::Vaes512 => Self::Vaes(aes_gcm_vaes::Key::new(Width::Bits512, key)?),
+            Backend::Ifma if suite.is_aes_gcm() => return None,
+            Backend::Ifma => Self::Ifma(chacha20_poly1305_ifma::Key::new(key.try_into().expect(WHY))?),
         })
     }
 
@@ -113,7 +119,11 @@ impl Cipher {
             Self::Aes128Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             Self::Aes256Gcm(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
             Self::ChaCha20Poly1305(key) => seal_detached(&**key, nonce, aad, buf, plaintext_len),
-            Self::Own(key) => with_tag(buf, plaintext_len, |text, tag| {
+            Self::Vaes(key) => with_tag(buf, plaintext_len, |text, tag| {
+                *tag = key.seal(nonce, aad, text);
+                Ok(())
+            }),
+            Self::Ifma(key) => with_tag(buf, plaintext_len, |text, tag| {
                 *tag = key.seal(nonce, aad, text);
                 Ok(())
             }),
@@ -147,7 +157,12 @@ impl Cipher {
             Self::Aes128Gcm(key) => open_detached(&**key, nonce, aad, buf),
             Self::Aes256Gcm(key) => open_detached(&**key, nonce, aad, buf),
             Self::ChaCha20Poly1305(key) => open_detached(&**key, nonce, aad, buf),
-            Self::Own(key) => {
+            Self::Vaes(key) => {
+                let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
+                key.open(nonce, aad, text, tag).map_err(|_| OpenError)?;
+                Ok(text)
+            }
+            Self::Ifma(key) => {
                 let (text, tag) = buf.split_last_chunk_mut().ok_or(OpenError)?;
                 key.open(nonce, aad, text, tag).map_err(|_| OpenError)?;
                 Ok(text)

@@ -48,7 +48,7 @@ impl Mac {
         match backend {
             Backend::Ring => Self::Ring(Erased::new(ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key))),
             Backend::AwsLc => Self::AwsLc(aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, key)),
-            Backend::RustCrypto | Backend::Vaes256 | Backend::Vaes512 => Self::RustCrypto(
+            Backend::RustCrypto | Backend::Vaes256 | Backend::Vaes512 | Backend::Ifma => Self::RustCrypto(
                 <Hmac<Sha256> as KeyInit>::new_from_slice(key).expect("HMAC takes keys of every length"),
             ),
         }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use quinn::AsyncUdpSocket;
 use quinn::udp::Transmit;
 use tokio::sync::mpsc;
-use vpnd_crypto::{Backend, Secret, Suite};
+use vpnd_crypto::Backend;
 use vpnd_proto::plane::{Activity, Command, Endpoint, Event as PlaneEvent, Slot, WireGuardCommand};
 use vpnd_proto::session::{LocalSuite, SessionId};
 use vpnd_proto::time::Time;
@@ -43,6 +43,7 @@ use vpnd_config::ServerConfig;
 use vpnd_ipc::gateway::wireguard::{DeviceGrant, PeerChange};
 use vpnd_ipc::requests::NoReply;
 use vpnd_shard::handshake_queue::{HandshakeDatagram, HandshakeQueue};
+use vpnd_shard::suites;
 use vpnd_sys::clock::now;
 use vpnd_sys::log_limit::LogLimit;
 
@@ -120,7 +121,8 @@ impl WireGuard {
             return Ok(None);
         }
         let list = PeerList::query(auth).await?;
-        Ok(list.map(|list| Self::new(list, auth, shards as usize, backend(suites), socket)))
+        let backend = || suites::for_wireguard(suites, config.crypto.backend);
+        Ok(list.map(|list| Self::new(list, auth, shards as usize, backend(), socket)))
     }
 
     /// With these peers. Handshakes are begun with those that have been somewhere: what they had
@@ -416,12 +418,4 @@ impl WireGuard {
         // What is lost is sent again.
         let _ = self.socket.try_send(&transmit);
     }
-}
-
-/// The fastest implementation of the one suite that WireGuard has, if the gateway has measured it.
-fn backend(suites: &[LocalSuite]) -> Backend {
-    let measured = suites.iter().find(|local| local.suite == Suite::ChaCha20Poly1305);
-    let has_cipher =
-        |backend: &Backend| vpnd_crypto::NoiseKey::new(*backend, &Secret::new([0; 32])).is_some();
-    measured.map(|local| local.backend).filter(has_cipher).unwrap_or(Backend::Ring)
 }

@@ -1,6 +1,6 @@
 //! Whether sealing, opening or refusing a packet takes longer for some keys and bytes than for
-//! others, with each backend of AES-GCM: a fixed key and packet against random ones, and a tag that
-//! is wrong in its first byte against one that is wrong in its last.
+//! others, with each backend of AES-GCM and ChaCha20-Poly1305: a fixed key and packet against random
+//! ones, and a tag that is wrong in its first byte against one that is wrong in its last.
 
 use std::cell::RefCell;
 
@@ -14,7 +14,7 @@ use super::{MOST_T, number};
 /// Plaintext of a packet: chunks, vectors and a part of one.
 const LEN: usize = 1_401;
 const AAD: [u8; 16] = [0x80; 16];
-const SUITE: Suite = Suite::Aes256Gcm;
+const SUITES: [Suite; 2] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
 const SEALED: usize = LEN + 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,7 @@ enum Work {
 
 /// Keys and the packet for one measurement, always in the same places.
 struct Place {
+    suite: Suite,
     backend: Backend,
     keys: Option<(SealKey, OpenKey)>,
     packet: [u8; SEALED],
@@ -44,10 +45,10 @@ impl Place {
         } else {
             secret = [7; 32];
         }
-        let lane = EpochSecret::new(secret).lane_key(SUITE, Direction::ToGateway, 0);
+        let lane = EpochSecret::new(secret).lane_key(self.suite, Direction::ToGateway, 0);
         self.keys = None;
-        let seal_key = SealKey::new(SUITE, self.backend, &lane, None).unwrap();
-        let open_key = OpenKey::new(SUITE, self.backend, &lane, None).unwrap();
+        let seal_key = SealKey::new(self.suite, self.backend, &lane, None).unwrap();
+        let open_key = OpenKey::new(self.suite, self.backend, &lane, None).unwrap();
         // Both keys are used once before it counts, so that what they are made of is in the cache.
         let mut other = self.packet;
         seal_key.seal_in_place(0, &AAD, &mut other, LEN).unwrap();
@@ -71,8 +72,8 @@ impl Place {
     }
 }
 
-fn look(backend: Backend, work: Work, samples: usize, seed: u64) -> Found {
-    let place = RefCell::new(Place { backend, keys: None, packet: [0; SEALED] });
+fn look(suite: Suite, backend: Backend, work: Work, samples: usize, seed: u64) -> Found {
+    let place = RefCell::new(Place { suite, backend, keys: None, packet: [0; SEALED] });
     leak::look(
         samples,
         seed,
@@ -88,18 +89,19 @@ fn a_packet_takes_as_long_whatever_its_bytes_and_key() {
     let samples = number("VPND_TIMING_PACKETS", 0) as usize;
     let seed = u64::from(number("VPND_TIMING_SEED", 1));
     let mut leaks = Vec::new();
-    for backend in Backend::ALL.into_iter().filter(|backend| backend.supports(SUITE)) {
+    let all = SUITES.into_iter().flat_map(|suite| Backend::ALL.map(|backend| (suite, backend)));
+    for (suite, backend) in all.filter(|(suite, backend)| backend.supports(*suite)) {
         for work in [Work::Seal, Work::Open, Work::Refuse] {
-            let found = look(backend, work, samples.max(500), seed);
+            let found = look(suite, backend, work, samples.max(500), seed);
             println!(
-                "{work:?} by {backend}: |t| = {:.2} over {} packets; {:.0} ns each, the other kind takes {:+.2} ns",
+                "{work:?} {suite} by {backend}: |t| = {:.2} over {} packets; {:.0} ns each, the other kind takes {:+.2} ns",
                 found.t.abs(),
                 found.samples,
                 found.mean_ns,
                 found.difference_ns
             );
             if samples > 0 && !Backend::LIBRARIES.contains(&backend) && found.t.abs() >= MOST_T {
-                leaks.push((backend, found));
+                leaks.push((suite, backend, found));
             }
         }
     }

@@ -15,17 +15,11 @@
 //! but this is the code that runs, with VAES and AVX-512, which valgrind does not know.
 
 use std::hint::black_box;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
-
-use nix::sys::ptrace;
-use nix::sys::signal::{Signal, raise};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, gettid};
 
 use super::field::Random;
 use super::native::{FLAGS_256, FLAGS_512, run};
+use super::steps::{self, Differ};
 use super::*;
 use crate::sys::{Avx2, Avx512};
 
@@ -36,14 +30,6 @@ const NAME: &str = "gcm::tests::trace::traced_process";
 const SECRETS: u8 = 4;
 /// A chunk of either width, vectors and a part; whole vectors; a part alone; nothing.
 const LENGTHS: [usize; 4] = [CHUNK + VECTOR + 5, VECTOR, 21, 0];
-/// An instruction for each that the longest work has is less.
-const MOST_STEPS: usize = 100_000;
-
-/// Said by the second process: the number of its thread follows.
-const THREAD: &str = "thread ";
-
-/// The registers before an instruction; the first is its address.
-type Step = [u64; 17];
 
 /// The traced operation.
 #[derive(Clone, Copy, PartialEq)]
@@ -90,8 +76,7 @@ fn traced_process() {
 /// Does the work once for each secret, between two stops. All that it touches lies in the same
 /// place each time.
 fn compute<M: Machine, const R: usize>(machine: M, work: Work, len: usize) {
-    ptrace::traceme().unwrap();
-    println!("\n{THREAD}{}", gettid());
+    steps::begin();
     let key_len = 4 * (R - 6);
     let mut own = Gcm::<M, R>::new(machine, &KEY[..key_len]);
     let (mut key, mut packet, table) = ([0_u8; 32], vec![0_u8; len], [7_u8; 256]);
@@ -108,7 +93,7 @@ fn compute<M: Machine, const R: usize>(machine: M, work: Work, len: usize) {
             tag[usize::from(secret)] ^= 1;
         }
         let key = black_box(&key[..key_len]);
-        raise(Signal::SIGSTOP).unwrap();
+        steps::stop();
         match work {
             Work::Expand => M::expand(&mut own, key),
             Work::Seal => _ = black_box(M::crypt::<R, true>(&own, NONCE, &AAD, &mut packet)),
@@ -121,74 +106,13 @@ fn compute<M: Machine, const R: usize>(machine: M, work: Work, len: usize) {
             }
             Work::Index => _ = black_box(table[usize::from(black_box(key[3]))]),
         }
-        raise(Signal::SIGSTOP).unwrap();
+        steps::stop();
     }
     black_box(key);
 }
 
-/// The thread's next stop, or its end.
-fn next_stop(thread: Pid) -> WaitStatus {
-    waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap()
-}
-
-/// The steps from one stop to the next.
-fn steps(thread: Pid) -> Vec<Step> {
-    let mut steps = Vec::new();
-    while steps.len() < MOST_STEPS {
-        let r = ptrace::getregs(thread).unwrap();
-        steps.push([
-            r.rip, r.rsp, r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12,
-            r.r13, r.r14, r.r15,
-        ]);
-        ptrace::step(thread, None).unwrap();
-        match next_stop(thread) {
-            WaitStatus::Stopped(_, Signal::SIGTRAP) => {}
-            WaitStatus::Stopped(_, Signal::SIGSTOP) => return steps,
-            status => panic!("{status:?}"),
-        }
-    }
-    panic!("more than {MOST_STEPS} instructions");
-}
-
-/// How the traces of the secrets differ from the first.
-#[derive(Debug, PartialEq)]
-struct Differ {
-    instructions: bool,
-    registers: bool,
-}
-
 fn traced(width: &str, rounds: usize, work: &str, len: usize) -> Differ {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", NAME, "--test-threads=1", "--nocapture"])
-        .env(WORK, format!("{width} {rounds} {work} {len}"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
-    let thread = lines.find_map(|line| line.strip_prefix(THREAD)?.parse().ok()).map(Pid::from_raw).unwrap();
-    let mut traces = Vec::new();
-    while let WaitStatus::Stopped(_, Signal::SIGSTOP) = next_stop(thread) {
-        traces.push(steps(thread));
-        ptrace::cont(thread, None).unwrap();
-    }
-    lines.for_each(drop);
-    drop(child.wait());
-    assert_eq!(traces.len(), 1 + usize::from(SECRETS));
-    // The first call may still have symbols to look up.
-    let (first, others) = traces[1..].split_first().unwrap();
-    let instructions = |steps: &[Step]| steps.iter().map(|step| step[0]).collect::<Vec<_>>();
-    Differ {
-        instructions: others.iter().any(|other| instructions(other) != instructions(first)),
-        registers: others.iter().any(|other| differ(first, other)),
-    }
-}
-
-/// Whether a register differs. Those that still have what the caller left in them don't count: no
-/// code reads them but to give them back.
-fn differ(one: &[Step], other: &[Step]) -> bool {
-    one.iter()
-        .zip(other)
-        .any(|(a, b)| (0..a.len()).any(|r| a[r] != b[r] && (a[r], b[r]) != (one[0][r], other[0][r])))
+    steps::traced(NAME, WORK, &format!("{width} {rounds} {work} {len}"), SECRETS)
 }
 
 fn all(width: &str) {
