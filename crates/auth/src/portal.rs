@@ -15,12 +15,14 @@ pub(crate) mod devices;
 mod heard;
 mod invitations;
 mod logout;
+mod own_visits;
 mod visits;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use vpnd_proto::control::{ChallengeKind, List, UserName};
@@ -50,7 +52,11 @@ use vpnd_store::audit::{AuditEntry, Event};
 use vpnd_store::password::Password;
 use vpnd_store::{Device, LOCAL, LiveUser, Store, StoreError, User, UserId};
 use vpnd_sys::clock::{Clocks, now};
+use vpnd_sys::log_limit::LogLimit;
 
+/// Lines of the log about what was refused at once, and the time for another one.
+const REFUSALS: u32 = 100;
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(1);
 /// Requests under way at the same time; logins wait for passwords to be checked.
 const MAX_REQUESTS: usize = 64;
 
@@ -71,6 +77,8 @@ pub(crate) struct Portal {
     desk: Mutex<Option<Arc<Desk>>>,
     connects: Mutex<Connects>,
     logouts: Mutex<logout::Seen>,
+    /// Lines about what is refused: anybody can cause those.
+    refusals: LogLimit,
 }
 
 impl Portal {
@@ -95,7 +103,13 @@ impl Portal {
             desk: Mutex::default(),
             connects: Mutex::default(),
             logouts: Mutex::default(),
+            refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
         }
+    }
+
+    /// Logs the number of lines left out since the last call.
+    pub(crate) fn report(&self) {
+        self.refusals.report("refused at the portal");
     }
 
     /// Whether it is switched on.
@@ -197,10 +211,13 @@ impl Portal {
         };
         let user = self.store.user_by_id(visit.user)?;
         if let (Some(user), false) = (&user, is_here) {
-            tracing::info!(user = user.name, address = %browser.address, "a visit of the portal ended: its cookie came from another network");
+            if self.refusals.admits() {
+                tracing::info!(user = user.name, address = %browser.address, "a visit of the portal ended: its cookie came from another network");
+            }
             self.record("portal-ended", &user.name, browser.address, "another-network");
             return Ok(None);
         }
+        self.visits().saw(browser);
         let may_come = |user: &User| {
             user.enabled
                 && !user.has_expired((self.clocks.wall)())
@@ -230,13 +247,17 @@ impl Portal {
             })
         };
         let sessions = first(devices.into_iter().filter_map(own));
+        // One lock at a time: a value of this kind keeps its guard to the end of its statement.
+        let left_s = self.visits().time_left(&browser.token, now()).as_secs();
+        let visits = first(self.visits().of_user(user.id, &browser.token, now()));
         Ok(Some(Overview {
             user: UserName::cut(&user.name),
             source: SourceName::cut(&user.source),
-            left_s: self.visits().time_left(&browser.token, now()).as_secs(),
+            left_s,
             sessions,
             codes: (user.source == LOCAL).then_some(user.totp.is_some()),
             desk: self.has_desk(&user, browser.address),
+            visits,
         }))
     }
 
@@ -329,7 +350,7 @@ impl Answer<PortalLogin> for Portal {
 
 impl Answer<PortalAnswer> for Portal {
     async fn answer(self: &Arc<Self>, typed: PortalAnswer) -> Result<LoginStep, Reason> {
-        let Browser { token, address } = typed.browser;
+        let Browser { token, address, .. } = typed.browser;
         let found = self.visits().login(&token, address, now());
         self.visits().remove_login(&token);
         // It came too late, or from another network.
@@ -346,7 +367,7 @@ impl Answer<PortalApproval> for Portal {
         self: &Arc<Self>,
         PortalApproval(browser): PortalApproval,
     ) -> Result<Option<LoginStep>, Reason> {
-        let Browser { token, address } = browser;
+        let Browser { token, address, .. } = browser;
         let found = self.visits().login(&token, address, now());
         let Found::Here(WaitingLogin { number, device }) = found else {
             return Ok(Some(LoginStep::Refused(Refusal::Busy.into())));

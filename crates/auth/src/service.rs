@@ -116,6 +116,7 @@ impl Service {
     /// Logs how many lines about refused logins were left out since the last call.
     pub(crate) fn report_log(&self) {
         self.authenticator.report_log();
+        self.portal.report();
     }
 
     /// Checks users with sessions again, and does what servers request for these; never returns.

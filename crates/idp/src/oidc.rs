@@ -37,11 +37,15 @@ use vpnd_ipc::gateway::idp::{
     LoginAddress, ProviderLogin, ProviderLogout, ReadLogout, RedeemCode, SourceRefusal, Url,
 };
 use vpnd_sys::clock::wall_s;
+use vpnd_sys::log_limit::LogLimit;
 
 /// Types of an ID token.
 const ID_TOKEN: [&str; 1] = ["jwt"];
 /// Types of a logout token: some providers have no special one.
 const LOGOUT_TOKEN: [&str; 2] = ["logout+jwt", "jwt"];
+/// Lines of the log about what proves nothing at once, and the time for another one.
+const REFUSALS: u32 = 20;
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which a token with an unknown key has the keys fetched again.
 const NEXT_FETCH: Duration = Duration::from_secs(2);
 
@@ -50,6 +54,8 @@ pub(super) struct Provider {
     settings: Oidc,
     secret: Zeroizing<String>,
     https: Https,
+    /// Lines about what proves nothing: anybody can send that.
+    refusals: LogLimit,
     description: Mutex<Known<Description>>,
     keys: Mutex<Known<Keys>>,
 }
@@ -87,6 +93,7 @@ impl Provider {
             settings: settings.clone(),
             secret: secret_place::read(&settings.secret)?,
             https: Https::new(SourceTls::trusting(settings.ca.as_deref())?),
+            refusals: LogLimit::new(REFUSALS, REFUSAL_INTERVAL),
             description: Mutex::default(),
             keys: Mutex::default(),
         })
@@ -123,7 +130,9 @@ impl Provider {
         let claims = match self.proved(&description, redeem).await? {
             Ok(claims) => claims,
             Err(reason) => {
-                tracing::warn!(source = source.name, %reason, "a login at a provider is not proved");
+                if self.refusals.admits() {
+                    tracing::warn!(source = source.name, %reason, "a login at a provider is not proved");
+                }
                 return Ok(Err(SourceRefusal::NotProved));
             }
         };
@@ -248,7 +257,9 @@ impl Provider {
             let (subject, number) = claims::check_logout(&claims, &self.settings, wall_s())?;
             Ok(ProviderLogout { subject, id: <[u8; 32]>::from(Sha256::digest(number)).into() })
         });
-        if let Err(reason) = &checked {
+        if let Err(reason) = &checked
+            && self.refusals.admits()
+        {
             tracing::warn!(source = source.name, %reason, "a logout token does not count");
         }
         Ok(checked.ok())

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use axum::extract::FromRequestParts;
-use axum::http::header::{ACCEPT_LANGUAGE, COOKIE};
+use axum::http::header::{ACCEPT_LANGUAGE, COOKIE, USER_AGENT};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use base64::Engine as _;
@@ -14,6 +14,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use crate::texts::{self, Texts};
+use vpnd_ipc::gateway::portal::visits::{BrowserKind, Program, System};
 use vpnd_ipc::gateway::portal::{Browser, Token};
 
 /// The prefix has browsers take the cookie only from this host, for all of its paths, by TLS.
@@ -38,6 +39,8 @@ pub(crate) struct Visitor {
     /// The ticket of a client that logs in in this browser.
     pub(crate) ticket: Option<Token>,
     pub(crate) texts: &'static Texts,
+    /// As the browser says.
+    pub(crate) kind: BrowserKind,
     /// Whether the browser says that a page of another host, or a person, has sent it.
     is_foreign: bool,
     /// The same of a page of another host alone.
@@ -57,6 +60,9 @@ impl<S: Sync> FromRequestParts<S> for Visitor {
             at_provider: token_of(&parts.headers, AT_PROVIDER),
             ticket: token_of(&parts.headers, CONNECT),
             texts: texts::preferred(languages.unwrap_or_default()),
+            kind: kind(
+                parts.headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default(),
+            ),
             is_foreign: site.is_some_and(|site| site != "same-origin"),
             is_led: site.is_some_and(|site| site != "same-origin" && site != "none"),
         })
@@ -66,7 +72,7 @@ impl<S: Sync> FromRequestParts<S> for Visitor {
 impl Visitor {
     /// For a request to the auth process.
     pub(crate) fn browser(&self) -> Option<Browser> {
-        Some(Browser { token: self.token.clone()?, address: self.address })
+        Some(Browser { token: self.token.clone()?, address: self.address, kind: self.kind })
     }
 
     /// Whether a page of another host has led the browser here.
@@ -89,6 +95,27 @@ impl Visitor {
         let is_ours = |token| is_same(&form_about(token, ticket), form);
         !self.is_foreign && self.token.as_ref().is_some_and(is_ours)
     }
+}
+
+/// The browser of which this is the name. All of them name others, too, so the order counts.
+fn kind(agent: &str) -> BrowserKind {
+    let named = |name: &str| agent.contains(name);
+    let program = match () {
+        () if named("Edg") => Program::Edge,
+        () if named("Firefox/") || named("FxiOS/") => Program::Firefox,
+        () if named("Chrome/") || named("CriOS/") || named("Chromium/") => Program::Chrome,
+        () if named("Safari/") => Program::Safari,
+        () => Program::Other,
+    };
+    let system = match () {
+        () if named("Android") => System::Android,
+        () if named("iPhone") || named("iPad") => System::Ios,
+        () if named("Windows") => System::Windows,
+        () if named("Mac OS X") => System::MacOs,
+        () if named("Linux") || named("CrOS") => System::Linux,
+        () => System::Other,
+    };
+    BrowserKind { program, system }
 }
 
 /// A token of nobody, for a browser that has none yet.
@@ -209,6 +236,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_browser_is_told_by_its_name() {
+        for (agent, program, system) in [
+            (
+                "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+                Program::Firefox,
+                System::Linux,
+            ),
+            (
+                "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Safari/537.36 Edg/142.0.0.0",
+                Program::Edge,
+                System::Windows,
+            ),
+            (
+                "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 Mobile Safari/537.36",
+                Program::Chrome,
+                System::Android,
+            ),
+            (
+                "Mozilla/5.0 (iPhone; CPU iPhone OS 18_6 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/26.0 Mobile/15E148 Safari/604.1",
+                Program::Safari,
+                System::Ios,
+            ),
+            (
+                "Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15; rv:140.0) Gecko/20100101 Firefox/140.0",
+                Program::Firefox,
+                System::MacOs,
+            ),
+            ("curl/8.14.1", Program::Other, System::Other),
+            ("", Program::Other, System::Other),
+        ] {
+            assert_eq!(kind(agent), BrowserKind { program, system }, "{agent}");
+        }
+    }
+
     fn visitor(token: &Token, is_foreign: bool) -> Visitor {
         Visitor {
             address: [192, 0, 2, 1].into(),
@@ -216,6 +278,7 @@ mod tests {
             at_provider: None,
             ticket: None,
             texts: &texts::ENGLISH,
+            kind: BrowserKind::default(),
             is_foreign,
             is_led: is_foreign,
         }

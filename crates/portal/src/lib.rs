@@ -23,8 +23,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
 use rustls::sign::SingleCertAndKey;
+use rustls::{ServerConfig, SupportedProtocolVersion};
 
 use auth_client::AuthClient;
 use connections::Listener;
@@ -35,6 +36,9 @@ use vpnd_ipc::child::{self, ChildRole, Preparation, Started};
 use vpnd_ipc::gateway::portal::{FromPortal, MAX_FRAME, PortalLaunch};
 use vpnd_ipc::messages::Prepared;
 use vpnd_pki::tls::Identity;
+
+/// Versions of TLS that browsers may have.
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
 
 /// Runs it; `stream` leads to the parent.
 pub fn run(stream: UnixStream) -> anyhow::Result<()> {
@@ -50,12 +54,16 @@ pub fn run(stream: UnixStream) -> anyhow::Result<()> {
     }
 }
 
+/// Algorithms of TLS.
+fn suites() -> CryptoProvider {
+    rustls::crypto::aws_lc_rs::default_provider()
+}
+
 /// TLS for browsers.
 fn tls(launch: &PortalLaunch) -> anyhow::Result<Arc<ServerConfig>> {
     let certified = Identity::from_pem(&launch.chain, &launch.key.0)?.certified()?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
+    let mut config = ServerConfig::builder_with_provider(Arc::new(suites()))
+        .with_protocol_versions(&VERSIONS)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     // One request at a time on each connection, so that their number is bounded as well.
@@ -77,5 +85,24 @@ async fn serve(started: Started<PortalLaunch, Arc<ServerConfig>>, parent: Channe
         ended = serving => ended.context("the daemon's parent is lost"),
         ended = answers => ended.context("the auth process is lost"),
         never = listener.serve() => match never {},
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tls_is_of_today_and_nothing_else() {
+        let names: Vec<String> =
+            suites().cipher_suites.iter().map(|suite| format!("{:?}", suite.suite())).collect();
+        let is_good = |name: &String| {
+            (name.starts_with("TLS13_") || name.starts_with("TLS_ECDHE_"))
+                && (name.contains("_GCM_") || name.contains("_POLY1305_"))
+        };
+        assert!(!names.is_empty() && names.iter().all(is_good), "{names:?}");
+        assert!(names[0].starts_with("TLS13_"), "the best first: {names:?}");
+        let versions = VERSIONS.map(|version| format!("{:?}", version.version));
+        assert_eq!(versions, ["TLSv1_3", "TLSv1_2"]);
     }
 }

@@ -15,6 +15,7 @@ use qrcode::{EcLevel, QrCode};
 
 use crate::browser::hex;
 use crate::texts::Texts;
+use vpnd_ipc::gateway::portal::visits::OwnVisit;
 use vpnd_ipc::gateway::portal::{Overview, OwnSession, Provider};
 
 /// What all pages have.
@@ -23,6 +24,8 @@ pub(crate) struct Frame<'p> {
     /// The name of the service.
     pub(crate) name: &'p str,
     pub(crate) logo: bool,
+    /// The form to log out, for a browser that may have logged in.
+    pub(crate) log_out: Option<String>,
 }
 
 #[derive(Template)]
@@ -62,6 +65,7 @@ pub(crate) struct OverviewPage<'p> {
     user: &'p str,
     until: String,
     sessions: Vec<ShownSession>,
+    visits: Vec<ShownVisit>,
     codes: Option<bool>,
     desk: bool,
 }
@@ -72,6 +76,16 @@ struct ShownSession {
     since: String,
     from: String,
     addresses: String,
+}
+
+/// A browser in which the user is logged in, in words.
+struct ShownVisit {
+    number: String,
+    is_this: bool,
+    browser: String,
+    since: String,
+    used: String,
+    from: String,
 }
 
 #[derive(Template)]
@@ -158,12 +172,21 @@ impl<'p> OverviewPage<'p> {
             from: session.from.map_or_else(|| texts.not_known.to_owned(), |from| from.to_string()),
             addresses: session.addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
+        let visit = |visit: &OwnVisit| ShownVisit {
+            number: hex(&*visit.number),
+            is_this: visit.is_this,
+            browser: (texts.visits.browser)(visit.kind),
+            since: (texts.ago)(visit.age_s),
+            used: (texts.ago)(visit.unused_s),
+            from: visit.from.to_string(),
+        };
         Self {
             form,
             notice,
             user: &overview.user,
             until: (texts.until)(overview.left_s),
             sessions: overview.sessions.iter().map(shown).collect(),
+            visits: overview.visits.iter().map(visit).collect(),
             codes: overview.codes,
             desk: overview.desk,
             frame,

@@ -60,7 +60,8 @@ impl Site {
     }
 
     fn frame(&self, visitor: &Visitor) -> Frame<'_> {
-        Frame { texts: visitor.texts, name: &self.name, logo: self.logo.is_some() }
+        let log_out = visitor.token.as_ref().map(form_of);
+        Frame { texts: visitor.texts, name: &self.name, logo: self.logo.is_some(), log_out }
     }
 
     fn message(&self, visitor: &Visitor, status: StatusCode, heading: &str, text: &str) -> Response {
@@ -135,7 +136,7 @@ impl Site {
 type Route = (&'static str, fn() -> MethodRouter<Arc<Site>>);
 
 /// Addresses of pages; those of the API are in `api`.
-const ROUTES: [Route; 33] = [
+const ROUTES: [Route; 34] = [
     ("/", || get(overview)),
     ("/login", || get(login_form).post(log_in)),
     ("/login/answer", || post(answer)),
@@ -147,6 +148,7 @@ const ROUTES: [Route; 33] = [
     ("/connect", || get(connect::question).post(connect::answer)),
     ("/connect/{ticket}", || get(connect::arrive)),
     ("/sessions/end", || post(end_session)),
+    ("/browsers/end", || post(account::end_visit)),
     ("/devices", || get(devices::devices)),
     ("/devices/add", || get(devices::form).post(devices::add)),
     ("/devices/end", || post(end_session_of_device)),
@@ -227,6 +229,7 @@ async fn overview(State(site): State<Arc<Site>>, visitor: Visitor, RawQuery(quer
                 Some("ended") => Some(visitor.texts.session_ended),
                 Some("password") => Some(visitor.texts.password_changed),
                 Some("codes") => Some(visitor.texts.codes_changed),
+                Some("browsers") => Some(visitor.texts.visits.ended),
                 _ => None,
             };
             page(StatusCode::OK, &OverviewPage::new(site.frame(&visitor), form, &overview, notice))
@@ -351,7 +354,7 @@ async fn log_out(
         return site.not_ours(&visitor);
     };
     match site.auth.request(LogOut(browser)).await {
-        Ok(()) => with_cookie(to("/login"), &no_cookie()),
+        Ok(()) => headers::cleared(with_cookie(to("/login"), &no_cookie())),
         Err(_) => site.failed(&visitor),
     }
 }

@@ -5,10 +5,12 @@
 mod connect;
 mod desk;
 mod devices;
+mod visits;
 
 use connect::ConnectTexts;
 use desk::DeskTexts;
 use devices::DeviceTexts;
+use visits::VisitTexts;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 
 /// The texts of a language.
@@ -83,6 +85,7 @@ pub(crate) struct Texts {
     pub(crate) connect: ConnectTexts,
     pub(crate) devices: DeviceTexts,
     pub(crate) desk: DeskTexts,
+    pub(crate) visits: VisitTexts,
     /// So many seconds ago.
     pub(crate) ago: fn(u64) -> String,
     /// The visit ends in so many seconds.
@@ -172,7 +175,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     new_password: "New password",
     password_again: "New password again",
     passwords_differ: "The new passwords differ.",
-    password_unusable: "Choose another new password: at least 8 characters, not your user name, and not one character repeated.",
+    password_unusable: "Choose another new password: at least 8 characters, and none that many people have or that your name or this service suggests. Four random words are a good one.",
     password_wrong: "The current password is wrong.",
     password_changed: "Your password is changed. Your devices need the new one.",
     second_factor: "Authenticator app",
@@ -192,7 +195,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     invitation_over: "This link is used or too old",
     invitation_over_text: "Ask for another one where you got it.",
     log_in_again: "Please log in again",
-    log_in_again_text: "Passwords and apps can be changed within ten minutes of a login. Log out, and log in again.",
+    log_in_again_text: "Passwords, apps and other browsers can be changed within ten minutes of a login. Log out, and log in again.",
     back: "Back",
     not_found: "There is nothing here",
     not_found_text: "The address is wrong, or what was here is gone.",
@@ -204,6 +207,7 @@ pub(crate) static ENGLISH: Texts = Texts {
     connect: connect::ENGLISH,
     devices: devices::ENGLISH,
     desk: desk::ENGLISH,
+    visits: visits::ENGLISH,
     ago: |seconds| match unit(seconds) {
         (0, 0) => "just now".to_owned(),
         (1, unit) => format!("1 {} ago", ["minute", "hour", "day"][unit]),
@@ -285,7 +289,7 @@ pub(crate) static GERMAN: Texts = Texts {
     new_password: "Neues Passwort",
     password_again: "Neues Passwort noch einmal",
     passwords_differ: "Die neuen Passwörter sind verschieden.",
-    password_unusable: "Wählen Sie ein anderes neues Passwort: mindestens 8 Zeichen, nicht Ihr Benutzername und nicht immer dasselbe Zeichen.",
+    password_unusable: "Wählen Sie ein anderes neues Passwort: mindestens 8 Zeichen und keines, das viele Leute haben oder das Ihr Name oder dieser Dienst nahelegt. Gut sind vier zufällige Wörter.",
     password_wrong: "Das bisherige Passwort ist falsch.",
     password_changed: "Ihr Passwort ist geändert. Ihre Geräte brauchen das neue.",
     second_factor: "Authenticator-App",
@@ -305,7 +309,7 @@ pub(crate) static GERMAN: Texts = Texts {
     invitation_over: "Dieser Link ist verbraucht oder zu alt",
     invitation_over_text: "Bitten Sie dort um einen neuen, wo Sie ihn bekommen haben.",
     log_in_again: "Bitte melden Sie sich neu an",
-    log_in_again_text: "Passwörter und Apps lassen sich in den ersten zehn Minuten nach einer Anmeldung ändern. Melden Sie sich ab und neu an.",
+    log_in_again_text: "Passwörter, Apps und andere Browser lassen sich in den ersten zehn Minuten nach einer Anmeldung ändern. Melden Sie sich ab und neu an.",
     back: "Zurück",
     not_found: "Hier ist nichts",
     not_found_text: "Die Adresse ist falsch, oder was hier war, ist nicht mehr da.",
@@ -316,6 +320,7 @@ pub(crate) static GERMAN: Texts = Texts {
     connect: connect::GERMAN,
     devices: devices::GERMAN,
     desk: desk::GERMAN,
+    visits: visits::GERMAN,
     too_many_logins: "Zu viele Anmeldungen laufen gerade. Versuchen Sie es in ein paar Sekunden noch einmal.",
     ago: |seconds| match unit(seconds) {
         (0, 0) => "gerade eben".to_owned(),

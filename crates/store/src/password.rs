@@ -6,6 +6,7 @@
 //! sheet.
 
 mod foreign;
+mod guessable;
 
 use std::fmt;
 
@@ -15,6 +16,7 @@ use zeroize::Zeroizing;
 
 use crate::PasswordHash;
 use foreign::ForeignHash;
+pub use guessable::is_guessable;
 
 /// Memory of one hash, KiB.
 const MEMORY_KIB: u32 = 19 * 1024;

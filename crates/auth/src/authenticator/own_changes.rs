@@ -17,7 +17,7 @@ use super::{Authenticator, Cause, Login, LoginOutcome};
 use vpnd_ipc::gateway::portal::OwnChange;
 use vpnd_ipc::gateway::portal::invitations::InvitationStep;
 use vpnd_ipc::gateway::refusal::Refusal;
-use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
+use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password, is_guessable};
 use vpnd_store::totp;
 use vpnd_store::{Accepted, InvitationHash, PasswordHash, StoreError, TotpSecret, User, UserChange};
 use vpnd_sys::clock::now;
@@ -175,13 +175,11 @@ impl Authenticator {
     }
 }
 
-/// Whether a person may have this password (NIST SP 800-63B): long enough, and neither the name nor
-/// one letter.
+/// Whether a person may have this password (NIST SP 800-63B): long enough, and none that is tried
+/// first.
 fn is_usable(new: &Password, user: &User) -> bool {
     let text = new.expose();
-    let is_repeated = text.chars().zip(text.chars().skip(1)).all(|(one, next)| one == next);
     text.chars().count() >= MIN_PASSWORD_CHARS
         && text.len() <= MAX_PASSWORD_BYTES
-        && !is_repeated
-        && !text.eq_ignore_ascii_case(&user.name)
+        && !is_guessable(new, &user.name)
 }

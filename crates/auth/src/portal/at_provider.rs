@@ -153,11 +153,13 @@ impl Answer<FinishAtProvider> for Portal {
         let FinishAtProvider { source, browser, state, code, issuer } = finish;
         let proof = self.at_provider().finish(&state, &source, &browser.token, now());
         let Some(Proof { nonce, verifier }) = proof else {
-            tracing::info!(
-                source = &*source,
-                address = %browser.address,
-                "a browser came back from a provider with a state that is not its own, used or too old"
-            );
+            if self.refusals.admits() {
+                tracing::info!(
+                    source = &*source,
+                    address = %browser.address,
+                    "a browser came back from a provider with a state that is not its own, used or too old"
+                );
+            }
             return Ok(LoginStep::Refused(Refusal::NotConfirmed.into()));
         };
         let (device, now_s) = (DeviceId(rand::random()), (self.clocks.wall)());

@@ -152,6 +152,7 @@ impl Portal {
         };
         if let Err(refusal) = &actor
             && *refusal != DeskRefusal::NoVisit
+            && self.refusals.admits()
         {
             tracing::info!(?caller, ?refusal, "refused at the desk");
         }
@@ -178,7 +179,9 @@ impl Portal {
         let token = self.store.api_tokens()?.into_iter().find(|token| token.name == name);
         let token = token.filter(|token| token.is_good(secret, (self.clocks.wall)()));
         let Some(ApiToken { name, role, hash, .. }) = token else {
-            tracing::info!(%address, "a token of the API was refused");
+            if self.refusals.admits() {
+                tracing::info!(%address, "a token of the API was refused");
+            }
             return Ok(Err(DeskRefusal::NoVisit));
         };
         if let Err(refusal) = permit(&desk.rules, role, address, true, act) {

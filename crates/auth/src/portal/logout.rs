@@ -61,7 +61,9 @@ impl Answer<LoggedOutAtProvider> for Portal {
         let LoggedOutAtProvider { source, token, address } = said;
         let read = ReadLogout { source: source.clone(), token };
         let Some(logout) = self.authenticator.read_logout(read).await? else {
-            tracing::info!(source = &*source, %address, "what was sent as a logout proves none");
+            if self.refusals.admits() {
+                tracing::info!(source = &*source, %address, "what was sent as a logout proves none");
+            }
             return Ok(false);
         };
         let is_new = self.logouts.lock().unwrap_or_else(PoisonError::into_inner).is_new(
@@ -70,7 +72,9 @@ impl Answer<LoggedOutAtProvider> for Portal {
             now(),
         );
         if !is_new {
-            tracing::info!(source = &*source, %address, "a logout token came again");
+            if self.refusals.admits() {
+                tracing::info!(source = &*source, %address, "a logout token came again");
+            }
             return Ok(false);
         }
         self.from_store(move |portal| portal.log_out(&source, &logout)).await?;

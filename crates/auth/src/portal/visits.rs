@@ -16,7 +16,8 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::idp::{SourceAddresses, SourceLimits};
-use vpnd_ipc::gateway::portal::Token;
+use vpnd_ipc::gateway::portal::visits::{BrowserKind, MAX_VISITS as MAX_OF_USER, OwnVisit};
+use vpnd_ipc::gateway::portal::{Browser, Token};
 use vpnd_proto::admission::shares::{Displaced, Division, Entered, PermitId, Shares, Standing};
 use vpnd_proto::admission::{Network, Source};
 use vpnd_proto::session::DeviceId;
@@ -31,8 +32,6 @@ const LIFETIME: Duration = Duration::from_secs(12 * 3600);
 const RECENT: Duration = Duration::from_secs(10 * 60);
 /// Limit for a login; the authenticator's own is shorter.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(180);
-/// Visits of one user; the one that was unused for longest makes room.
-const MAX_OF_USER: usize = 8;
 /// Visits of all.
 const MAX_VISITS: usize = 16_384;
 /// Logins that wait, which networks share; the authenticator has no more.
@@ -108,11 +107,16 @@ struct Kept<T> {
     networks: [Option<Network>; 2],
     began: Time,
     used: Time,
+    /// Names it to its user, and is no secret.
+    number: [u8; 16],
+    from: IpAddr,
+    kind: BrowserKind,
 }
 
 impl<T: Copy> Kept<T> {
     fn new(content: T, address: IpAddr, now: Time) -> Self {
-        let mut kept = Self { content, networks: [None; 2], began: now, used: now };
+        let (networks, number, kind) = ([None; 2], rand::random(), BrowserKind::default());
+        let mut kept = Self { content, networks, began: now, used: now, number, from: address, kind };
         kept.is_from(address);
         kept
     }
@@ -192,6 +196,44 @@ impl Visits {
             kept.used = now;
         }
         found
+    }
+
+    /// The browser of this visit has been used.
+    pub(super) fn saw(&mut self, browser: &Browser) {
+        if let Some(kept) = self.visits.get_mut(&hash(&browser.token)) {
+            (kept.from, kept.kind) = (browser.address.to_canonical(), browser.kind);
+        }
+    }
+
+    /// The visits of a user, as the browser with this token sees them, the newest first.
+    pub(super) fn of_user(&self, user: UserId, token: &Token, now: Time) -> Vec<OwnVisit> {
+        let own = hash(token);
+        let is_shown = |kept: &Kept<Visit>| kept.content.user == user && is_on(kept, now);
+        let mut found: Vec<_> = self.visits.iter().filter(|(_, kept)| is_shown(kept)).collect();
+        found.sort_by_key(|(_, kept)| std::cmp::Reverse(kept.began));
+        let shown = |(hash, kept): (&TokenHash, &Kept<Visit>)| OwnVisit {
+            number: kept.number.into(),
+            is_this: *hash == own,
+            kind: kept.kind,
+            age_s: now.since(kept.began).as_secs(),
+            unused_s: now.since(kept.used).as_secs(),
+            from: kept.from,
+        };
+        found.into_iter().map(shown).collect()
+    }
+
+    /// Ends the visit of a user that has this number: `false` if there is none.
+    pub(super) fn end_one(&mut self, user: UserId, number: [u8; 16]) -> bool {
+        let before = self.visits.len();
+        self.visits.retain(|_, kept| kept.content.user != user || kept.number != number);
+        self.visits.len() < before
+    }
+
+    /// Ends all visits of a user but that of this token; their number.
+    pub(super) fn end_others(&mut self, user: UserId, token: &Token) -> usize {
+        let (before, own) = (self.visits.len(), hash(token));
+        self.visits.retain(|hash, kept| kept.content.user != user || *hash == own);
+        before - self.visits.len()
     }
 
     /// How many visits there are.
@@ -291,6 +333,7 @@ fn find<T: Copy>(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use vpnd_ipc::gateway::portal::visits::{Program, System};
 
     const LOGIN: LoginFacts = LoginFacts {
         device: DeviceId([9; 16]),
@@ -356,6 +399,42 @@ pub(super) mod tests {
         assert_eq!((visits.logins.len(), visits.shares.taken()), (1, 1), "the others are over");
         assert_eq!(visits.login(&last, address("10.0.0.2"), late), Found::Elsewhere(login));
         assert_eq!((visits.logins.len(), visits.shares.taken()), (0, 0));
+    }
+
+    #[test]
+    fn a_user_ends_own_visits_alone_by_numbers_that_are_no_tokens() {
+        let from = address("192.0.2.1");
+        let mut visits = Visits::default();
+        let step = |n: u64| Time::ZERO + Duration::from_secs(n);
+        let tokens: Vec<Token> = (0..3).map(|n| visits.begin(ANN, from, step(n))).collect();
+        let bob = Visit { user: UserId([2; 16]), ..ANN };
+        let his = visits.begin(bob, from, step(3));
+        let (program, system) = (Program::Firefox, System::Linux);
+        let kind = BrowserKind { program, system };
+        visits.saw(&Browser { token: tokens[0].clone(), address: address("::ffff:192.0.2.1"), kind });
+        let shown = visits.of_user(ANN.user, &tokens[0], step(9));
+        assert_eq!(
+            shown.iter().map(|visit| (visit.age_s, visit.is_this)).collect::<Vec<_>>(),
+            [(7, false), (8, false), (9, true)]
+        );
+        assert_eq!((shown[2].kind, shown[2].from, shown[0].kind), (kind, from, BrowserKind::default()));
+        assert!(
+            shown
+                .iter()
+                .all(|visit| *visit.number != tokens[0].0[..16] && *visit.number != hash(&tokens[0])[..16])
+        );
+        let number = shown[0].number.into();
+        assert!(!visits.end_one(bob.user, number), "it is hers");
+        assert!(visits.end_one(ANN.user, number) && !visits.end_one(ANN.user, number));
+        assert_eq!(visits.visit(&tokens[2], from, step(9)), Found::Nothing);
+        assert_eq!(visits.end_others(ANN.user, &tokens[0]), 1);
+        assert_eq!(visits.visit(&tokens[0], from, step(9)), Found::Here(ANN));
+        assert_eq!(visits.visit(&tokens[1], from, step(9)), Found::Nothing);
+        assert_eq!(visits.visit(&his, from, step(9)), Found::Here(bob));
+        assert!(
+            visits.of_user(ANN.user, &tokens[0], step(9) + IDLE_TIMEOUT).is_empty(),
+            "those that are over"
+        );
     }
 
     #[test]

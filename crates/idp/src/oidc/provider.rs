@@ -107,3 +107,53 @@ fn read(metadata: Metadata, settings: &Oidc) -> Result<Description, ServerError>
         takes_basic,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use vpnd_config::ServerConfig;
+    use vpnd_config::source::SourceKind;
+
+    fn settings() -> Oidc {
+        let text = "[tls]\ncertificate = 'a'\nkey = 'b'\n[tunnel]\npool_v4 = '10.86.0.0/16'\n[portal]\nenabled = true\n\
+                    certificate = 'c'\nkey = 'd'\nurl = 'https://vpn.uni.example'\n[[source]]\nname = 'uni'\nkind = 'oidc'\n\
+                    realm = 'uni.example'\nissuer = 'https://id.uni.example'\nclient_id = 'vpn'\nclient_secret_file = 's'\n";
+        let config = ServerConfig::parse(text, "server.toml", Path::new("/")).unwrap();
+        let Some(SourceKind::Oidc(settings)) = config.sources.into_iter().map(|source| source.kind).next()
+        else {
+            panic!("it is a provider");
+        };
+        *settings
+    }
+
+    #[test]
+    fn a_description_is_the_issuers_own_with_addresses_of_https() {
+        let good = json!({
+            "issuer": "https://id.uni.example",
+            "authorization_endpoint": "https://id.uni.example/auth",
+            "token_endpoint": "https://id.uni.example/token",
+            "jwks_uri": "https://id.uni.example/keys",
+        });
+        let with = |key: &str, value: Json| {
+            let mut changed = good.clone();
+            changed[key] = value;
+            read(serde_json::from_value(changed).unwrap(), &settings())
+        };
+        assert!(with("userinfo_endpoint", json!("https://id.uni.example/me")).is_ok());
+        for (key, value) in [
+            ("issuer", json!("https://id.uni.example/")),
+            ("issuer", json!("https://other.example")),
+            ("token_endpoint", json!("http://id.uni.example/token")),
+            ("jwks_uri", json!("file:///keys")),
+            ("userinfo_endpoint", json!("http://id.uni.example/me")),
+            ("code_challenge_methods_supported", json!(["plain"])),
+            ("token_endpoint_auth_methods_supported", json!(["none"])),
+        ] {
+            assert!(with(key, value.clone()).is_err(), "{key}: {value}");
+        }
+    }
+}

@@ -9,6 +9,7 @@ pub mod connect;
 pub mod desk;
 pub mod devices;
 pub mod invitations;
+pub mod visits;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +30,7 @@ use desk::{
 };
 use devices::{AddDevice, DeviceChange, DevicesQuery, OwnDevices, RemoveDevice, RenewDevice};
 use invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
+use visits::{BrowserKind, EndVisit, MAX_VISITS, OwnVisit};
 
 /// The longest frame in either direction, bytes.
 pub const MAX_FRAME: usize = 64 << 10;
@@ -138,6 +140,7 @@ crate::requests! {
         RemoveDevice = 12, RemoveDevice => Change;
         RenewDevice = 13, RenewDevice => DeviceChange;
         AddDevice = 14, AddDevice => DeviceChange;
+        EndVisit = 15, EndVisit => OwnChange;
         Desk = 40, DeskQuery => Replied<DeskState>;
         FindUsers = 41, FindUsers => Replied<FoundUsers>;
         ShowUser = 42, ShowUser => Replied<ShownUser>;
@@ -169,6 +172,9 @@ pub struct Browser {
     pub token: Token,
     #[n(1)]
     pub address: IpAddr,
+    /// As it says.
+    #[cbor(n(2), default)]
+    pub kind: BrowserKind,
 }
 
 /// Credentials that a person has typed.
@@ -373,6 +379,9 @@ pub struct Overview {
     /// Whether the pages of the help desk are open to the user here.
     #[n(5)]
     pub desk: bool,
+    /// Where the user is logged in to these pages, the newest first.
+    #[n(6)]
+    pub visits: List<OwnVisit, MAX_VISITS>,
 }
 
 /// A session of the user who looks.

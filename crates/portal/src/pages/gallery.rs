@@ -12,10 +12,12 @@ use vpnd_ipc::gateway::portal::desk::{
     ShownUser, UserState, Whois, WhoisRecord, WorkerShown,
 };
 use vpnd_ipc::gateway::portal::devices::{OwnDevice, OwnDevices, OwnWireGuard};
+use vpnd_ipc::gateway::portal::visits::{BrowserKind, OwnVisit, Program, System};
 use vpnd_ipc::gateway::portal::{Overview, OwnSession, PortalHealth, Provider};
 use vpnd_ipc::request::Reason;
 use vpnd_proto::control::{List, Text, UserName};
 
+use super::connect::ConnectPage;
 use super::desk::{DeskPage, LinkPage, SearchPage, UserPage, WhoisPage};
 use super::devices::{AddDevicePage, AddedDevicePage, DevicesPage};
 use super::{
@@ -177,6 +179,14 @@ fn overview() -> Overview {
         addresses: list(vec![[10, 86, 1, 2].into(), "fd86::12".parse().unwrap()]),
         from: None,
     };
+    let visit = |number: u8, program, system| OwnVisit {
+        number: [number; 16].into(),
+        is_this: number == 1,
+        kind: BrowserKind { program, system },
+        age_s: 400 * u64::from(number),
+        unused_s: 0,
+        from: "2001:db8:1234:5678:9abc:def0:1234:5678".parse().unwrap(),
+    };
     Overview {
         user: UserName::cut("ann"),
         source: SourceName::cut("local"),
@@ -184,13 +194,17 @@ fn overview() -> Overview {
         sessions: list(vec![session]),
         codes: Some(false),
         desk: true,
+        visits: list(vec![
+            visit(1, Program::Firefox, System::Linux),
+            visit(2, Program::Other, System::Other),
+        ]),
     }
 }
 
 /// All pages, by name.
 fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
-    let frame = || Frame { texts, name: "VPN of Example University", logo: false };
     let form = || "f".repeat(64);
+    let frame = || Frame { texts, name: "VPN of Example University", logo: false, log_out: Some(form()) };
     let names = vec!["ann", "anna-katharina.mustermann-schmidt@students.uni.example", "anton"];
     let names = names.into_iter().map(|name| user(name, UserState::Disabled)).collect();
     let found = FoundUsers { users: list(names), more: 12 };
@@ -205,9 +219,18 @@ fn gallery(texts: &'static Texts) -> Vec<(&'static str, String)> {
     let login = LoginPage { frame: frame(), form: form(), user: "", problem, providers: &provider };
     let answer = AnswerPage { frame: frame(), form: form(), demand: texts.code, shown: true };
     let user = UserPage::new(frame(), form(), &open, true).render().unwrap();
-    let pages: [(&str, Result<String, askama::Error>); 17] = [
+    let device = ConnectPage {
+        frame: frame(),
+        form: form(),
+        name: "laptop",
+        from: [192, 0, 2, 7].into(),
+        user: "ann",
+        source: "local",
+    };
+    let pages: [(&str, Result<String, askama::Error>); 18] = [
         ("login", login.render()),
         ("answer", answer.render()),
+        ("connect", device.render()),
         ("wait", WaitPage { frame: frame() }.render()),
         ("message", MessagePage { frame: frame(), heading: texts.desk.refused, text: why }.render()),
         ("password", PasswordPage { frame: frame(), form: form(), problem: None }.render()),
@@ -280,6 +303,36 @@ fn axe() -> Option<PathBuf> {
         eprintln!("SKIPPED: there is no chromium or no axe-core; run ./x setup");
     }
     is_there.then_some(axe)
+}
+
+#[test]
+fn pages_hide_passwords_and_let_managers_fill_them_in() {
+    let mut fields = 0;
+    for (name, page) in gallery(&ENGLISH) {
+        for field in page.split("<input ").skip(1).map(|rest| rest.split('>').next().unwrap()) {
+            let is_password = field.contains("password\"") || field.contains("name=\"present\"");
+            assert_eq!(is_password, field.contains("type=\"password\""), "{name}: {field}");
+            let has_purpose =
+                ["current-password", "new-password"].iter().any(|purpose| field.contains(purpose));
+            assert_eq!(is_password, has_purpose, "{name}: {field}");
+            fields += usize::from(is_password);
+        }
+        assert!(!page.contains("onpaste") && !page.contains("style="), "{name}");
+    }
+    assert!(fields >= 6, "{fields}");
+}
+
+#[test]
+fn whoever_has_logged_in_can_log_out_from_every_page() {
+    // Before a login there is nothing to log out of; a client's question is answered by yes or no.
+    const WITHOUT: [&str; 5] = ["login", "answer", "wait", "invitation", "connect"];
+    for (name, page) in gallery(&GERMAN) {
+        assert_eq!(
+            page.matches("action=\"/logout\"").count(),
+            usize::from(!WITHOUT.contains(&name)),
+            "{name}"
+        );
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The pages on which users of the gateway's store change their own password and second factor.
+//! What users change of their own account: password and second factor of those of the gateway's
+//! store, and in which browsers they are logged in.
 
 use std::sync::Arc;
 
@@ -7,9 +8,10 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 
-use super::{Bare, SecretField, Site, to};
-use crate::browser::{Visitor, form_of};
+use super::{Bare, SecretField, Site, nothing, to};
+use crate::browser::{Visitor, form_of, unhex};
 use crate::pages::{CodesPage, PasswordPage, page};
+use vpnd_ipc::gateway::portal::visits::EndVisit;
 use vpnd_ipc::gateway::portal::{ChangePassword, CodesOffer, OfferCodes, OwnChange, TakeCodes};
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_proto::control::{SecretText, Text};
@@ -119,6 +121,38 @@ pub(super) async fn take_codes(
             let problem = visitor.texts.refused(why);
             offer(&site, &visitor, StatusCode::TOO_MANY_REQUESTS, Some(&problem)).await
         }
+        Ok(not) => not_changed(&site, &visitor, not),
+        Err(_) => site.failed(&visitor),
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct OfVisit {
+    #[serde(default)]
+    form: String,
+    /// Empty for all other browsers.
+    #[serde(default)]
+    visit: String,
+}
+
+/// Logs out of another browser, or of all others.
+pub(super) async fn end_visit(
+    State(site): State<Arc<Site>>,
+    visitor: Visitor,
+    Form(OfVisit { form, visit }): Form<OfVisit>,
+) -> Response {
+    let (true, Some(browser)) = (visitor.has_sent(&form), visitor.browser()) else {
+        return site.not_ours(&visitor);
+    };
+    let visit = match visit.as_str() {
+        "" => None,
+        visit => match unhex::<16>(visit) {
+            Some(number) => Some(number.into()),
+            None => return nothing(State(site), visitor).await,
+        },
+    };
+    match site.auth.request(EndVisit { browser, visit }).await {
+        Ok(OwnChange::Done) => to("/?browsers"),
         Ok(not) => not_changed(&site, &visitor, not),
         Err(_) => site.failed(&visitor),
     }

@@ -127,7 +127,11 @@ fn request(visitor: &Visitor, provider: &str, query: &str) -> Option<FinishAtPro
     let Brought { state, code, issuer } = brought(query)?;
     Some(FinishAtProvider {
         source: SourceName::new(provider).ok()?,
-        browser: Browser { token: visitor.at_provider.clone()?, address: visitor.address },
+        browser: Browser {
+            token: visitor.at_provider.clone()?,
+            address: visitor.address,
+            kind: visitor.kind,
+        },
         state: Text::new(state?).ok()?,
         code: code.map(Code::new).transpose().ok()?,
         issuer: issuer.map(Text::new).transpose().ok()?,

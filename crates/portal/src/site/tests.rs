@@ -94,14 +94,14 @@ async fn every_answer_has_each_header_once_and_the_policy_that_its_page_needs() 
     let mut policies = BTreeSet::new();
     for (path, method, logged_in) in addresses().into_iter().flat_map(|path| {
         {
-            let methods = [Method::GET, Method::POST, Method::PUT];
+            let methods = [Method::GET, Method::POST, Method::PUT, Method::TRACE];
             methods.map(|method| [true, false].map(|logged_in| (path.clone(), method.clone(), logged_in)))
         }
         .into_iter()
         .flatten()
     }) {
         let at = format!("{method} {path}, logged in: {logged_in}");
-        let response = site.call(request(method, &path, logged_in)).await.unwrap();
+        let response = site.call(request(method.clone(), &path, logged_in)).await.unwrap();
         for (name, value) in headers::HEADERS {
             assert_eq!(only(&response, &name, &at), value, "{at}");
         }
@@ -113,7 +113,15 @@ async fn every_answer_has_each_header_once_and_the_policy_that_its_page_needs() 
             assert!(policy.contains(part) && !policy.contains("unsafe"), "{at}: {policy}");
         }
         let leads_on = response.status() != StatusCode::NOT_FOUND && path == "/connect" && logged_in;
+        let kind = response.headers().get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap().to_owned());
+        let (status, location) = (response.status(), response.headers().get(LOCATION).cloned());
+        assert!(method != Method::TRACE || status.is_client_error(), "{at}: {status}");
         let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let kind = kind.unwrap_or_default();
+        let is_described = kind == "application/json" || kind.ends_with("; charset=utf-8");
+        assert!(body.is_empty() || is_described, "{at}: {kind:?}");
+        let leads_away = location.is_some_and(|to| !to.to_str().unwrap().starts_with('/'));
+        assert!(!leads_away || (path == "/connect" && method == Method::POST), "{at}");
         let has_script = body.windows(7).any(|text| text == b"<script") && !path.ends_with(".js");
         assert_eq!(policy.contains("script-src 'self'; connect-src 'self'"), has_script, "{at}: {policy}");
         let towards = policy.contains(&format!("form-action 'self' http://127.0.0.1:{PORT};"));
@@ -121,4 +129,16 @@ async fn every_answer_has_each_header_once_and_the_policy_that_its_page_needs() 
         policies.insert(policy);
     }
     assert_eq!(policies.len(), 3, "each kind of page was there: {policies:?}");
+}
+
+#[tokio::test]
+async fn a_form_that_is_too_large_is_refused() {
+    let mut site = site();
+    for (length, is_taken) in [(MAX_BODY_BYTES / 2, true), (MAX_BODY_BYTES + 1, false), (1 << 20, false)] {
+        let mut asked = request(Method::POST, "/logout", true);
+        let body = format!("form={}&more={}", "x".repeat(64), "y".repeat(length));
+        *asked.body_mut() = Body::from(body);
+        let status = site.call(asked).await.unwrap().status();
+        assert_eq!(status == StatusCode::PAYLOAD_TOO_LARGE, !is_taken, "{length}: {status}");
+    }
 }

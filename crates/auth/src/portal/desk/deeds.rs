@@ -88,7 +88,9 @@ impl Portal {
             }
         };
         if let Err(refusal) = &done {
-            tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
+            if self.refusals.admits() {
+                tracing::info!(user = name, by = %actor, ?refusal, "refused at the desk");
+            }
         }
         Ok(done)
     }

@@ -9,6 +9,7 @@ use vpnd_config::Tunnel;
 use vpnd_config::revocation_cause::RevocationCause;
 use vpnd_ipc::gateway::portal::desk::{Deed, NewAccount, UserState};
 use vpnd_ipc::gateway::portal::invitations::{AcceptInvitation, InvitationStep, OpenInvitation};
+use vpnd_ipc::gateway::portal::visits::BrowserKind;
 use vpnd_ipc::gateway::portal::{LoginStep, PortalLogin};
 use vpnd_ipc::request::Request;
 use vpnd_proto::control::{SecretText, Text, UserName};
@@ -76,7 +77,7 @@ impl Bench {
             address: address.into(),
         };
         let LoginStep::LoggedIn(token) = self.ask(login).await else { panic!("{user} is not let in") };
-        Browser { token, address: address.into() }
+        Browser { token, address: address.into(), kind: BrowserKind::default() }
     }
 
     async fn change(&self, browser: &Browser, user: &str, deed: Deed, reason: &str) -> Replied<()> {

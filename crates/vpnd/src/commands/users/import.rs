@@ -21,7 +21,9 @@ use crate::cli::{UserExportArgs, UserImportArgs};
 use vpnd_config::ServerConfig;
 use vpnd_config::access_profile::Who;
 use vpnd_config::profile::{USER_NAME_RULE, is_user_name};
-use vpnd_store::password::{Hasher, MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, NoMemory, Password};
+use vpnd_store::password::{
+    Hasher, MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, NoMemory, Password, is_guessable,
+};
 use vpnd_store::{AddressChange, LOCAL, PasswordHash, TotpSecret, UserChange, UserImport};
 use vpnd_sys::date::Expiry;
 use vpnd_sys::process;
@@ -204,6 +206,8 @@ impl Mistakes<'_> {
                     self.add(&format!(
                         "the password has not {MIN_PASSWORD_CHARS} to {MAX_PASSWORD_BYTES} characters"
                     ));
+                } else if is_guessable(password, self.row.get("name").unwrap_or_default()) {
+                    self.add("the password is one that is tried first: many people have it, or the name suggests it");
                 }
             }
             _ => {}

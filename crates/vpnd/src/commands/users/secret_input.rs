@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::cli::PasswordArgs;
-use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password};
+use vpnd_store::password::{MAX_PASSWORD_BYTES, MIN_PASSWORD_CHARS, Password, is_guessable};
 use vpnd_sys::terminal;
 
 /// Bits of a mode by which others than the owner write a file.
@@ -28,6 +28,10 @@ pub enum InputError {
     TooShort,
     #[error("the password has more than {MAX_PASSWORD_BYTES} bytes; choose a shorter one")]
     TooLong,
+    #[error(
+        "the password is one that is tried first: many people have it, or the user's name or the service suggests it; choose another one, such as four random words"
+    )]
+    Guessable,
     #[error("the two entries differ; nothing was changed")]
     Differ,
 }
@@ -79,6 +83,9 @@ pub(super) fn choose(source: Source, user: &str) -> Result<Chosen, InputError> {
     }
     if password.expose().chars().count() < MIN_PASSWORD_CHARS {
         return Err(InputError::TooShort);
+    }
+    if is_guessable(&password, user) {
+        return Err(InputError::Guessable);
     }
     Ok(Chosen { password, is_generated: false })
 }

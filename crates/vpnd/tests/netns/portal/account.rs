@@ -45,6 +45,9 @@ fn a_user_changes_the_own_password_and_second_factor() {
     assert!(notice(&change(present, "another password", "another passwort")).contains("differ"));
     assert!(notice(&change(present, "short", "short")).contains("at least 8 characters"));
     assert!(notice(&change(present, "aaaaaaaaaa", "aaaaaaaaaa")).contains("at least 8 characters"));
+    for tried_first in ["iloveyou", "Password2026!", "ANN-2026-2026"] {
+        assert!(notice(&change(present, tried_first, tried_first)).contains("many people have"));
+    }
     assert_eq!(gateway.sessions().len(), 1, "nothing was changed");
     let fields = [("present", present), ("new", "another password"), ("again", "another password")];
     assert_eq!(browser.post("/password", &fields).status, 403, "no form of ours");
@@ -87,4 +90,46 @@ fn a_user_changes_the_own_password_and_second_factor() {
     let fields = [("form", asked.field("form")), ("answer", code(&secret, 1))];
     let fields = fields.each_ref().map(|(name, value)| (*name, value.as_str()));
     assert_eq!(again.post("/login/answer", &fields).status, 303);
+}
+
+#[test]
+fn a_user_logs_out_of_other_browsers_and_of_this_one() {
+    let Some(lab) = Lab::new(2) else { return };
+    let (gateway, _client) = with_client(&lab);
+    let [here, there] = [0, 1].map(|at| Browser::new(&lab, &lab.clients[at], &gateway));
+    serves(&here);
+    let third = Browser::new(&lab, &lab.clients[1], &gateway);
+    here.logged_in("ann");
+    there.logged_in("ann");
+    third.logged_in("ann");
+    let agent = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0";
+    there.post_with("/", &[], &["--request", "GET", "--header", agent]);
+    let page = here.overview().unwrap();
+    assert!(page.body.contains("Firefox on Linux") && page.body.contains("198.18.2.2"), "{page:?}");
+    assert_eq!(page.body.matches("name=\"visit\"").count(), 2, "the two others: {page:?}");
+    let (form, number) = (page.field("form"), page.field("visit"));
+    let end = |browser: &Browser<'_>, form: &str, visit: &str| {
+        browser.post("/browsers/end", &[("form", form), ("visit", visit)]).status
+    };
+    assert_eq!((end(&here, "", &number), end(&here, &form, "x")), (403, 404));
+    assert!(there.overview().is_some() && third.overview().is_some());
+    assert_eq!(end(&here, &form, &number), 303);
+    assert!(third.overview().is_none(), "the newest is the first of the list");
+    assert!(there.overview().is_some());
+    assert_eq!(end(&here, &form, ""), 303);
+    assert!(there.overview().is_none() && here.get("/?browsers").body.contains("is logged out"));
+    assert_eq!(crate::audit::recorded(&gateway, "portal-ended")[0]["detail"], "by-user 1");
+
+    let before = here.moved(&lab.clients[0]);
+    here.logged_in("ann");
+    assert!(before.overview().is_none() && here.overview().is_some(), "another login is another token");
+    let form = here.overview().unwrap().field("form");
+
+    let gone = here.post("/logout", &[("form", &form)]);
+    assert!(gone.head.contains("clear-site-data: \"cache\", \"storage\""), "{gone:?}");
+    assert!(
+        gone.head.contains("__host-vpnd=; path=/; secure; httponly; samesite=lax; max-age=0"),
+        "{gone:?}"
+    );
+    assert!(here.overview().is_none());
 }
