@@ -31,7 +31,7 @@ mod throttle;
 mod turns;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use vpnd_proto::admission::Source;
@@ -55,7 +55,7 @@ use vpnd_config::factor::Factors;
 use vpnd_ipc::gateway::auth::SourceHealth;
 use vpnd_ipc::gateway::refusal::{Refusal, Refused};
 use vpnd_store::password::{Hasher, NoMemory, Password};
-use vpnd_store::{CertificateHash, Store, StoreError};
+use vpnd_store::{CertificateHash, Store, StoreError, UserId};
 use vpnd_sys::clock::now;
 
 /// Limit for a login's wait in the queue. A client gives up after 20 s, and on a machine where
@@ -133,7 +133,12 @@ pub struct Authenticator {
     turns: Arc<Turns>,
     longest_wait: Duration,
     external: External,
+    /// Users without sessions who are checked again as well.
+    visitors: OnceLock<Visitors>,
 }
+
+/// Returns users who are logged in elsewhere than in sessions, each once.
+pub(crate) type Visitors = Box<dyn Fn() -> Vec<UserId> + Send + Sync>;
 
 impl Authenticator {
     /// Makes an authenticator over `store`. Takes as long as one login, to hash a dummy password.
@@ -153,6 +158,7 @@ impl Authenticator {
             turns: Turns::new(settings.workers.max(1), settings.queue),
             longest_wait: settings.longest_wait,
             external: External::default(),
+            visitors: OnceLock::new(),
         })
     }
 
@@ -360,6 +366,12 @@ impl Authenticator {
     /// How the sources besides the store answer.
     pub(crate) fn source_health(&self) -> Vec<SourceHealth> {
         self.external.health(now())
+    }
+
+    /// Has these users checked again as those with sessions.
+    pub(crate) fn follow_visitors(&self, visitors: Visitors) {
+        // Whoever is first stays: there is one portal.
+        let _ = self.visitors.set(visitors);
     }
 
     /// Takes all whom this source shows no more for gone: how many users with sessions these are,

@@ -112,6 +112,11 @@ impl Portal {
         self.refusals.report("refused at the portal");
     }
 
+    /// The users who are logged in, each once.
+    pub(crate) fn visitors(&self) -> Vec<UserId> {
+        self.visits().users(now()).into_iter().collect()
+    }
+
     /// Whether it is switched on.
     pub(crate) fn switch(&self, is_on: bool) {
         self.is_on.store(is_on, Ordering::Relaxed);

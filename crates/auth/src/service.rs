@@ -121,7 +121,9 @@ impl Service {
 
     /// Checks users with sessions again, and does what servers request for these; never returns.
     pub(crate) async fn follow_sources(self: Arc<Self>) {
-        let authenticator = || Arc::clone(&self.authenticator);
+        let (authenticator, portal) = (|| Arc::clone(&self.authenticator), Arc::downgrade(&self.portal));
+        let visitors = move || portal.upgrade().map_or_else(Vec::new, |portal| portal.visitors());
+        self.authenticator.follow_visitors(Box::new(visitors));
         tokio::join!(authenticator().recheck(), authenticator().follow_servers());
     }
 

@@ -45,9 +45,11 @@ pub use leases::{Family, KEPT_LEASES, Lease, LeaseOwner, Leases};
 pub use live_user::LiveUser;
 pub use revocations::{Revocation, Revocations};
 pub use session_record::SessionRecord;
-pub use sessions::{Device, LiveSession, SessionChange, Sessions};
+pub use sessions::{Device, LiveSession, Owner, SessionChange, Sessions};
 pub use store_error::StoreError;
-pub use users::{ExternalUser, MAX_SOURCES_PER_USER, NewUser, User, UserChange, UserImport, Users};
+pub use users::{
+    ExternalUser, ListedUser, MAX_SOURCES_PER_USER, NewUser, User, UserChange, UserImport, UserPage, Users,
+};
 pub use vpnd_config::revocation_cause::RevocationCause;
 pub use wireguard::{
     HandshakeShown, HandshakeTime, NewWireGuardDevice, PresharedKey, WireGuardDevice, WireGuardDevices,

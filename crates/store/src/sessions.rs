@@ -41,6 +41,17 @@ pub struct LiveSession {
     pub expires_s: u64,
 }
 
+/// A user who has sessions, with what decides about the access profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub user: String,
+    pub source: String,
+    /// Sorted.
+    pub groups: Vec<String>,
+    /// How many sessions.
+    pub sessions: u64,
+}
+
 /// The sessions of a gateway.
 pub trait Sessions: Send + Sync {
     /// Keeps a new session: `false`, and nothing is kept, unless the user is enabled and still has
@@ -57,6 +68,8 @@ pub trait Sessions: Send + Sync {
     fn change_sessions(&self, changes: &[SessionChange], now_s: u64) -> Result<Vec<bool>, StoreError>;
     /// The sessions whose time is not over.
     fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError>;
+    /// The users who have sessions whose time is not over.
+    fn session_owners(&self, now_s: u64) -> Result<Vec<Owner>, StoreError>;
     /// The users of this source who have sessions.
     fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError>;
     /// The devices of a user.

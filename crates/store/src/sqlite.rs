@@ -41,8 +41,8 @@ pub use transfer::Replacement;
 
 use super::{
     CertificateHash, Device, ExternalUser, Family, Lease, LeaseOwner, Leases, LiveSession, LiveUser, NewUser,
-    PasswordHash, Revocation, RevocationCause, Revocations, SessionChange, SessionRecord, Sessions,
-    StoreError, User, UserChange, UserId, UserImport, Users,
+    Owner, PasswordHash, Revocation, RevocationCause, Revocations, SessionChange, SessionRecord, Sessions,
+    StoreError, User, UserChange, UserId, UserImport, UserPage, Users,
 };
 use crate::format::{Format, Found};
 use vpnd_sys::own_file;
@@ -231,6 +231,10 @@ impl Users for Sqlite {
         })
     }
 
+    fn find_users(&self, part: &str, after: Option<&str>, limit: usize) -> Result<UserPage, StoreError> {
+        self.read(|c| users::find(c, part, after, limit))
+    }
+
     fn users(&self) -> Result<Vec<User>, StoreError> {
         self.read(users::all)
     }
@@ -334,6 +338,10 @@ impl Sessions for Sqlite {
 
     fn live_sessions(&self, now_s: u64) -> Result<Vec<LiveSession>, StoreError> {
         self.read(|c| sessions::live(c, now_s))
+    }
+
+    fn session_owners(&self, now_s: u64) -> Result<Vec<Owner>, StoreError> {
+        self.read(|c| sessions::owners(c, now_s))
     }
 
     fn users_with_sessions(&self, source: &str) -> Result<Vec<LiveUser>, StoreError> {

@@ -127,6 +127,30 @@ pub struct User {
     pub fixed_addresses: Vec<FixedAddress>,
 }
 
+/// A user in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedUser {
+    pub name: String,
+    pub source: String,
+    pub enabled: bool,
+    pub expires_s: Option<u64>,
+}
+
+impl From<&User> for ListedUser {
+    fn from(user: &User) -> Self {
+        let User { name, source, enabled, expires_s, .. } = user;
+        Self { name: name.clone(), source: source.clone(), enabled: *enabled, expires_s: *expires_s }
+    }
+}
+
+/// A part of a list of users.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserPage {
+    pub users: Vec<ListedUser>,
+    /// Those behind them.
+    pub more: u64,
+}
+
 impl User {
     /// The record of no user, for checks that do the same work when there is no such user.
     pub fn nobody() -> Self {
@@ -167,6 +191,9 @@ pub trait Users: Send + Sync {
     fn user_by_id(&self, id: UserId) -> Result<Option<User>, StoreError>;
     /// The user whom this source has under this subject.
     fn user_by_subject(&self, source: &str, subject: &str) -> Result<Option<User>, StoreError>;
+    /// Users whose name has this in it, in lower case, the first ones by name behind `after`; no
+    /// more than `limit` are in memory, however many there are.
+    fn find_users(&self, part: &str, after: Option<&str>, limit: usize) -> Result<UserPage, StoreError>;
     /// All users, by name.
     fn users(&self) -> Result<Vec<User>, StoreError>;
     /// Lets a user in or not. Disabling is a revocation.

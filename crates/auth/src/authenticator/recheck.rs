@@ -1,5 +1,5 @@
-//! Asking about users who have sessions again: are they still there, not disabled, and in which
-//! groups?
+//! Asking again about users who have sessions, or are logged in to the portal: are they still there,
+//! not disabled, and in which groups?
 //!
 //! Invariants: a session ends when its source refuses the user, or has given no answer for longer
 //! than it may; never because a server was slow once, nor because it no longer shows many users at
@@ -88,8 +88,23 @@ impl Authenticator {
 
     async fn live_users(self: &Arc<Self>, source: &Arc<ExternalSource>) -> Result<Vec<LiveUser>, StoreError> {
         let (this, name) = (Arc::clone(self), source.source.name.clone());
-        let found = tokio::task::spawn_blocking(move || this.store.users_with_sessions(&name)).await;
-        found.unwrap_or_else(|_| Ok(Vec::new()))
+        let found = tokio::task::spawn_blocking(move || {
+            let mut users = this.store.users_with_sessions(&name)?;
+            this.add_visitors(&name, &mut users)?;
+            Ok(users)
+        });
+        found.await.unwrap_or_else(|_| Ok(Vec::new()))
+    }
+
+    /// Adds those who are logged in to the portal alone.
+    pub(super) fn add_visitors(&self, source: &str, users: &mut Vec<LiveUser>) -> Result<(), StoreError> {
+        let Some(visitors) = self.visitors.get() else { return Ok(()) };
+        let known: HashSet<UserId> = users.iter().map(|user| user.id).collect();
+        for id in visitors().into_iter().filter(|id| !known.contains(id)) {
+            let user = self.store.user_by_id(id)?;
+            users.extend(user.filter(|user| user.source == source).map(|user| LiveUser::of(&user)));
+        }
+        Ok(())
     }
 
     /// Asks about those whose turn has come, and about all others as soon as one of them is not

@@ -231,7 +231,7 @@ impl Answer<FindUsers> for Portal {
 impl Answer<ListSessions> for Portal {
     async fn answer(self: &Arc<Self>, list: ListSessions) -> Result<Replied<ListedSessions>, Reason> {
         self.from_store(move |portal| match portal.actor(&list.caller, Act::Look)? {
-            Ok(_) => portal.list_sessions(list.skip).map(Ok),
+            Ok(_) => portal.list_sessions(list.after.as_deref()).map(Ok),
             Err(refusal) => Ok(Err(refusal)),
         })
         .await

@@ -9,7 +9,7 @@
 //! from both. A thief elsewhere can be the first to use the other family; that costs nothing that a
 //! thief in the victim's own network has not, and needs a victim with one family only.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -234,6 +234,12 @@ impl Visits {
         let (before, own) = (self.visits.len(), hash(token));
         self.visits.retain(|hash, kept| kept.content.user != user || *hash == own);
         before - self.visits.len()
+    }
+
+    /// The users who have visits, each once.
+    pub(super) fn users(&self, now: Time) -> HashSet<UserId> {
+        let on = self.visits.values().filter(|kept| is_on(kept, now));
+        on.map(|kept| kept.content.user).collect()
     }
 
     /// How many visits there are.

@@ -32,7 +32,8 @@ pub(crate) struct SearchPage<'p> {
     /// As it was typed.
     text: &'p str,
     users: Vec<Found<'p>>,
-    more: Option<String>,
+    /// How many are not shown, and the query of the next page.
+    more: Option<(String, String)>,
 }
 
 /// A user of a list.
@@ -135,7 +136,11 @@ impl<'p> SearchPage<'p> {
             query: form_urlencoded::byte_serialize(user.name.as_bytes()).collect(),
             state: (texts.user_state)(user.state),
         });
-        let more = (found.more > 0).then(|| (texts.more)(found.more));
+        let more = found.next().map(|after| {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query.append_pair("text", text).append_pair("after", after);
+            ((texts.more)(found.more), query.finish())
+        });
         Self { text, users: users.collect(), more, frame }
     }
 }

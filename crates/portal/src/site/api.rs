@@ -152,9 +152,10 @@ async fn sessions(
     RawQuery(query): RawQuery,
 ) -> Response {
     let Some(caller) = caller else { return refused(DeskRefusal::NoVisit) };
-    let skip = parameter(query.as_deref(), "skip").map_or(Ok(0), |skip| skip.parse());
-    let Ok(skip) = skip else { return malformed() };
-    shown(site.auth.request(ListSessions { caller, skip }).await, |list| shown::sessions(&list))
+    let Ok(after) = parameter(query.as_deref(), "after").map(Text::new).transpose() else {
+        return malformed();
+    };
+    shown(site.auth.request(ListSessions { caller, after }).await, |list| shown::sessions(&list))
 }
 
 async fn users(

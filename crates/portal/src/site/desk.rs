@@ -55,10 +55,11 @@ pub(super) async fn users(
     RawQuery(query): RawQuery,
 ) -> Response {
     let text = parameter(query.as_deref(), "text").unwrap_or_default();
+    let after = parameter(query.as_deref(), "after").and_then(|after| Text::new(after).ok());
     let Some(browser) = visitor.browser() else { return to("/login") };
     match site
         .auth
-        .request(FindUsers { caller: Caller::Browser(browser), text: Text::cut(&text), after: None })
+        .request(FindUsers { caller: Caller::Browser(browser), text: Text::cut(&text), after })
         .await
     {
         Ok(Ok(found)) => page(StatusCode::OK, &SearchPage::new(site.frame(&visitor), &text, &found)),

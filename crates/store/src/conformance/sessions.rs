@@ -81,3 +81,17 @@ pub(crate) fn a_removed_device_loses_its_session_and_addresses_and_the_others_ke
     assert!(store.claim(&other(9000), 1560).unwrap());
     assert!(!store.claim(&lease("10.0.0.2", 9, 9, 9000), 1560).unwrap());
 }
+
+pub(crate) fn owners_of_sessions_are_counted_with_their_groups(stand: &dyn Stand) {
+    let store = stand.open();
+    let (bob, ann) = (store.add_user(&named("bob"), 1).unwrap(), store.add_user(&ann(), 1).unwrap());
+    store.add_user(&named("eve"), 1).unwrap();
+    for (user, number) in [(ann, 1), (bob, 2), (ann, 3)] {
+        assert!(store.add_session(&session_of(user, number), 0).unwrap());
+    }
+    let owners = store.session_owners(1999).unwrap();
+    let counts: Vec<_> = owners.iter().map(|owner| (owner.user.as_str(), owner.sessions)).collect();
+    assert_eq!(counts, [("ann", 2), ("bob", 1)]);
+    assert_eq!((owners[0].groups.join(" "), owners[0].source.as_str()), ("admins staff".to_owned(), "local"));
+    assert!(store.session_owners(2000).unwrap().is_empty(), "their time is over");
+}

@@ -181,3 +181,24 @@ pub(crate) fn a_source_can_not_store_just_anything(stand: &dyn Stand) {
     }
     assert!(store.users().unwrap().is_empty());
 }
+
+pub(crate) fn a_list_has_pages_that_have_everybody_once(stand: &dyn Stand) {
+    let store = stand.open();
+    add_many(&*store, "User", 7);
+    store.add_user(&ann(), 1).unwrap();
+    store.set_enabled("User3", false, 2).unwrap();
+    let (mut names, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let page = store.find_users("", after.as_deref(), 3).unwrap();
+        assert!(page.users.len() <= 3);
+        let Some(last) = page.users.last() else { break };
+        assert_eq!(page.more, 8 - names.len() as u64 - page.users.len() as u64);
+        after = Some(last.name.clone());
+        names.extend(page.users.into_iter().map(|user| (user.name, user.enabled)));
+    }
+    let expected: Vec<_> = store.users().unwrap().into_iter().map(|user| (user.name, user.enabled)).collect();
+    assert_eq!(names, expected);
+    let found = store.find_users("ser3", None, 9).unwrap();
+    assert_eq!((found.users.len(), found.users[0].enabled, found.more), (1, false, 0));
+    assert_eq!(store.find_users("nobody", None, 9).unwrap(), crate::UserPage::default());
+}

@@ -7,8 +7,11 @@ use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 use vpnd_proto::attach::{TokenHash, Tokens};
 use vpnd_proto::session::{DeviceId, SessionId};
 
-use super::super::{Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, SessionRecord, UserId};
+use super::super::{
+    Device, Family, KEPT_LEASES, Lease, LeaseOwner, LiveSession, Owner, SessionRecord, UserId,
+};
 use super::columns::{address, blob, bytes, octets, unexpected};
+use super::users;
 use vpnd_config::factor::Factors;
 
 /// Time after which addresses are free that a device has lost to its removal or to another pool,
@@ -63,6 +66,23 @@ pub(super) fn orphaned(c: &Connection, now_s: u64) -> rusqlite::Result<HashSet<S
     let sql =
         "SELECT DISTINCT session FROM leases WHERE until_s > ? AND session NOT IN (SELECT id FROM sessions)";
     c.prepare_cached(sql)?.query_map([now_s], |row| Ok(SessionId(bytes(row, "session")?)))?.collect()
+}
+
+pub(super) fn owners(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<Owner>> {
+    let sql = "SELECT u.id, u.name, u.source, count(*) AS sessions
+               FROM sessions s JOIN users u ON u.id = s.user_id WHERE s.expires_s > ? GROUP BY u.id ORDER BY u.name";
+    let mut statement = c.prepare_cached(sql)?;
+    let mut rows = statement.query([now_s])?;
+    let mut owners = Vec::new();
+    while let Some(row) = rows.next()? {
+        owners.push(Owner {
+            user: row.get("name")?,
+            source: row.get("source")?,
+            groups: users::groups_of(c, UserId(bytes(row, "id")?))?,
+            sessions: row.get("sessions")?,
+        });
+    }
+    Ok(owners)
 }
 
 pub(super) fn live(c: &Connection, now_s: u64) -> rusqlite::Result<Vec<LiveSession>> {

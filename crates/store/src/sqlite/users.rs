@@ -6,8 +6,8 @@
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::super::{
-    CertificateHash, LOCAL, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause, StoreError,
-    TotpSecret, User, UserId,
+    CertificateHash, LOCAL, ListedUser, MAX_SOURCES_PER_USER, NewUser, PasswordHash, RevocationCause,
+    StoreError, TotpSecret, User, UserId, UserPage,
 };
 use super::columns::bytes;
 use super::{digest, events, fixed_addresses};
@@ -73,6 +73,37 @@ pub(super) fn all(c: &Connection) -> rusqlite::Result<Vec<User>> {
     let mut statement = c.prepare(&format!("SELECT {COLUMNS} FROM users ORDER BY name"))?;
     let users: Vec<User> = statement.query_map((), from_row)?.collect::<Result<_, _>>()?;
     users.into_iter().map(|user| complete(c, user)).collect()
+}
+
+/// Reads all rows, and keeps those of the page alone.
+pub(super) fn find(
+    c: &Connection,
+    part: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> rusqlite::Result<UserPage> {
+    let sql =
+        "SELECT name, source, enabled, expires_s FROM users WHERE name > ?1 OR ?1 IS NULL ORDER BY name";
+    let mut statement = c.prepare_cached(sql)?;
+    let mut rows = statement.query([after])?;
+    let mut page = UserPage::default();
+    while let Some(row) = rows.next()? {
+        let name = row.get_ref("name")?.as_str()?;
+        if !name.to_lowercase().contains(part) {
+            continue;
+        }
+        if page.users.len() >= limit {
+            page.more += 1;
+            continue;
+        }
+        page.users.push(ListedUser {
+            name: name.to_owned(),
+            source: row.get("source")?,
+            enabled: row.get("enabled")?,
+            expires_s: row.get("expires_s")?,
+        });
+    }
+    Ok(page)
 }
 
 pub(super) fn set_enabled(t: &Transaction<'_>, name: &str, enabled: bool, now_s: u64) -> StoreResult<()> {
@@ -246,7 +277,7 @@ pub(super) fn set_groups(
     revoke(t, id, name, RevocationCause::Groups, now_s)
 }
 
-fn groups_of(c: &Connection, id: UserId) -> rusqlite::Result<Vec<String>> {
+pub(super) fn groups_of(c: &Connection, id: UserId) -> rusqlite::Result<Vec<String>> {
     let mut groups = c.prepare_cached("SELECT name FROM memberships WHERE user_id = ? ORDER BY name")?;
     groups.query_map([id.0], |row| row.get(0))?.collect()
 }

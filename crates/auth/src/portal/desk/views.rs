@@ -2,7 +2,7 @@
 //!
 //! INVARIANT: that somebody has looked at a user is recorded before it is shown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::authority::{is_for_people, may_change};
@@ -20,7 +20,7 @@ use vpnd_proto::control::Text;
 use vpnd_store::audit::AuditFile;
 use vpnd_store::audit::query::Record;
 use vpnd_store::audit::whois::{Asked, question};
-use vpnd_store::{LOCAL, LiveSession, StoreError, User};
+use vpnd_store::{LOCAL, ListedUser, LiveSession, Owner, StoreError, User, UserPage};
 
 impl Desk {
     /// The audit file, if something is recorded.
@@ -58,12 +58,10 @@ impl Sought {
 impl Portal {
     pub(super) fn desk_state(&self, actor: &Actor) -> Result<DeskState, StoreError> {
         let steady_s = (self.clocks.steady)();
-        let users = self.store.users()?;
-        let by_name: HashMap<&str, &User> = users.iter().map(|user| (user.name.as_str(), user)).collect();
         let mut counts: BTreeMap<Option<String>, u64> = BTreeMap::new();
-        for session in self.store.live_sessions(steady_s)? {
-            let profile = by_name.get(session.user.as_str()).and_then(|user| self.access.of(user));
-            *counts.entry(profile.map(|profile| profile.title().to_owned())).or_default() += 1;
+        for Owner { user, source, groups, sessions } in self.store.session_owners(steady_s)? {
+            let profile = self.access.of(&User { name: user, source, groups, ..User::nobody() });
+            *counts.entry(profile.map(|profile| profile.title().to_owned())).or_default() += sessions;
         }
         let count = |(profile, sessions): (Option<String>, u64)| ProfileCount {
             profile: profile.as_deref().map(Text::cut),
@@ -72,7 +70,7 @@ impl Portal {
         let health = self.audit.as_ref().filter(|audit| audit.is_enabled()).map(|audit| audit.health());
         Ok(DeskState {
             role: actor.role,
-            users: users.len() as u64,
+            users: self.store.find_users("", None, 0)?.more,
             profiles: first(counts.into_iter().map(count)),
             pools: first(lease::usage(&self.access.pools(), self.store.as_ref(), steady_s)?),
             sources: first(self.authenticator.source_health()),
@@ -98,38 +96,57 @@ impl Portal {
         after: Option<&str>,
     ) -> Result<Replied<FoundUsers>, StoreError> {
         let now_s = (self.clocks.wall)();
-        let mut found = match sought {
+        let found = match sought {
             Sought::Address(address) => {
                 let asked = Asked { address: *address, port: None };
                 if let Err(refusal) = actor.record("whois", "", question(asked, now_s, "search"), now_s) {
                     return Ok(Err(refusal));
                 }
-                self.users_at(*address)?
+                let mut users: Vec<ListedUser> =
+                    self.users_at(*address)?.iter().map(ListedUser::from).collect();
+                users.retain(|user| after.is_none_or(|after| user.name.as_str() > after));
+                let more = users.len().saturating_sub(MAX_FOUND) as u64;
+                users.truncate(MAX_FOUND);
+                UserPage { users, more }
             }
-            Sought::Name(text) => {
-                let wanted = text.to_lowercase();
-                let mut users = self.store.users()?;
-                users.retain(|user| user.name.to_lowercase().contains(&wanted));
-                users.sort_by_key(|user| user.name.to_lowercase() != wanted);
-                users
-            }
+            Sought::Name(text) => self.users_named(text, after)?,
         };
-        if let Some(after) = after {
-            found.retain(|user| user.name.as_str() > after);
-            found.sort_by(|one, other| one.name.cmp(&other.name));
-        }
-        let more = found.len().saturating_sub(MAX_FOUND) as u64;
-        found.truncate(MAX_FOUND);
-        Ok(Ok(FoundUsers { users: first(found.iter().map(|user| found_user(user, now_s))), more }))
+        let UserPage { users, more } = found;
+        Ok(Ok(FoundUsers { users: first(users.iter().map(|user| found_user(user, now_s))), more }))
     }
 
-    /// The sessions that there are, by the names of their users, but for the first ones.
-    pub(super) fn list_sessions(&self, skip: u64) -> Result<ListedSessions, StoreError> {
+    /// The users whose name has this in it; the one with this very name is the first of all.
+    fn users_named(&self, text: &str, after: Option<&str>) -> Result<UserPage, StoreError> {
+        let wanted = text.to_lowercase();
+        let mut page = self.store.find_users(&wanted, after, MAX_FOUND)?;
+        let is_it = |user: &ListedUser| user.name.to_lowercase() == wanted;
+        let whole = match page.users.iter().position(is_it) {
+            Some(at) if after.is_none() => Some(page.users.remove(at)),
+            None if after.is_none() && page.more > 0 => {
+                self.store.user(text)?.map(|user| ListedUser::from(&user)).filter(is_it)
+            }
+            _ => None,
+        };
+        if let Some(user) = whole {
+            page.users.insert(0, user);
+            if page.users.len() > MAX_FOUND {
+                // It has this one's place, and the last one is on the next page.
+                page.users.truncate(MAX_FOUND);
+                page.more += 1;
+            }
+        }
+        Ok(page)
+    }
+
+    /// The sessions that there are, by the names of their users, behind the one that `after` names.
+    pub(super) fn list_sessions(&self, after: Option<&str>) -> Result<ListedSessions, StoreError> {
         let now_s = (self.clocks.steady)();
         let mut sessions = self.store.live_sessions(now_s)?;
-        sessions.sort_by(|one, other| (&one.user, one.id.0).cmp(&(&other.user, other.id.0)));
-        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let more = sessions.len().saturating_sub(skip).saturating_sub(MAX_SESSIONS) as u64;
+        sessions.sort_by_cached_key(place);
+        sessions.retain(|session| after.is_none_or(|after| place(session).as_str() > after));
+        let more = sessions.len().saturating_sub(MAX_SESSIONS) as u64;
+        sessions.truncate(MAX_SESSIONS);
+        let next = sessions.last().filter(|_| more > 0).map(|session| Text::cut(&place(session)));
         let shown = |session: LiveSession| ListedSession {
             user: Text::cut(&session.user),
             source: SourceName::cut(&session.source),
@@ -138,7 +155,7 @@ impl Portal {
             age_s: now_s.saturating_sub(session.started_s),
             left_s: session.expires_s.saturating_sub(now_s),
         };
-        Ok(ListedSessions { sessions: first(sessions.into_iter().skip(skip).map(shown)), more })
+        Ok(ListedSessions { sessions: first(sessions.into_iter().map(shown)), more, next })
     }
 
     /// The users who have this inner address or had it last, and those who are heard from it.
@@ -186,13 +203,20 @@ impl Portal {
             locked: may_change(&actor.desk.rules, actor.person(), actor.role, &user).err(),
             traffic: first(actor.desk.watch.traffic(&user.name, now())),
             can_be_invited: user.source == LOCAL && actor.desk.pages.is_some() && may_be_invited,
-            user: found_user(&user, now_s),
+            user: found_user(&ListedUser::from(&user), now_s),
         }))
     }
 }
 
-fn found_user(user: &User, now_s: u64) -> FoundUser {
-    let state = match (user.enabled, user.has_expired(now_s)) {
+/// The place of a session in the list of all.
+fn place(session: &LiveSession) -> String {
+    let number = u128::from_be_bytes(session.id.0);
+    format!("{} {number:032x}", session.user)
+}
+
+fn found_user(user: &ListedUser, now_s: u64) -> FoundUser {
+    let has_expired = user.expires_s.is_some_and(|expires_s| expires_s <= now_s);
+    let state = match (user.enabled, has_expired) {
         (false, _) => UserState::Disabled,
         (true, true) => UserState::Expired,
         (true, false) => UserState::Enabled,

@@ -108,13 +108,14 @@ pub struct FindUsers {
     pub after: Option<Typed>,
 }
 
-/// The sessions that there are, but for so many.
+/// The sessions that there are, behind the one that is named.
 #[derive(Debug, Encode, Decode)]
 pub struct ListSessions {
     #[n(0)]
     pub caller: Caller,
+    /// As [`ListedSessions::next`] has it.
     #[n(1)]
-    pub skip: u64,
+    pub after: Option<Typed>,
 }
 
 /// Sessions, in the order of their users' names.
@@ -125,6 +126,9 @@ pub struct ListedSessions {
     /// Those behind them.
     #[n(1)]
     pub more: u64,
+    /// The last one, if there are more.
+    #[n(2)]
+    pub next: Option<Typed>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -293,6 +297,15 @@ pub struct FoundUsers {
     /// Those that are not shown.
     #[n(1)]
     pub more: u64,
+}
+
+impl FoundUsers {
+    /// The name behind which those begin that are not shown. The first one of a page may be out of
+    /// order, and comes again then.
+    #[must_use]
+    pub fn next(&self) -> Option<&str> {
+        self.users.last().map(|user| &*user.name).filter(|_| self.more > 0)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]

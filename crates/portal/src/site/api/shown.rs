@@ -64,11 +64,13 @@ pub(super) fn sessions(list: &ListedSessions) -> Value {
             "left_s": session.left_s,
         })
     };
-    json!({ "sessions": list.sessions.iter().map(session).collect::<Vec<_>>(), "more": list.more })
+    let sessions: Vec<Value> = list.sessions.iter().map(session).collect();
+    json!({ "sessions": sessions, "more": list.more, "next": list.next.as_deref() })
 }
 
 pub(super) fn users(found: &FoundUsers) -> Value {
-    json!({ "users": found.users.iter().map(found_user).collect::<Vec<_>>(), "more": found.more })
+    let users: Vec<Value> = found.users.iter().map(found_user).collect();
+    json!({ "users": users, "more": found.more, "next": found.next() })
 }
 
 fn found_user(user: &FoundUser) -> Value {
